@@ -1,0 +1,196 @@
+// Package config is the configuration of one API server replica: kube-apiserver's flags with their names,
+// meanings and defaults, and the flags of the embedded etcd member. The operator renders flags with Args from
+// the very struct that the server parses.
+package config
+
+import (
+	"time"
+)
+
+// Config is everything one replica is told. The zero value is not useful; start from Default.
+type Config struct {
+	Serving        Serving
+	Etcd           Etcd
+	Member         Member
+	Authentication Authentication
+	Authorization  Authorization
+	Admission      Admission
+	Limits         Limits
+	API            API
+	Controllers    Controllers
+	Logging        Logging
+
+	// inert holds the known flags that have no effect yet, by name.
+	inert map[string]*inertValue
+}
+
+// Serving says where and how requests are accepted.
+type Serving struct {
+	BindAddress                   string   // IP
+	Port                          int      // 0: none is not supported; the port must be set
+	AdvertiseAddress              string   // IP published to clients; default: BindAddress or the host's address
+	CertDirectory                 string   // apiserver.crt and apiserver.key are read from or made in it when no files are named
+	CertFile                      string   // PEM, reloaded when it changes
+	KeyFile                       string   // PEM
+	SNICertKeys                   []string // "cert,key" or "cert,key:domain,..."
+	TLSMinVersion                 string   // "VersionTLS12" or "VersionTLS13"
+	TLSCipherSuites               []string // Go's names
+	DisableHTTP2                  bool
+	HTTP2MaxStreams               int
+	PermitPortSharing             bool
+	PermitAddressSharing          bool
+	RequestTimeout                time.Duration // of everything that is not a watch, log, exec, ...
+	MinRequestTimeout             time.Duration // least length of a watch without timeoutSeconds, in whole seconds
+	ShutdownDelay                 time.Duration // between failing readyz and refusing connections
+	ShutdownSendRetryAfter        bool
+	ShutdownWatchTerminationGrace time.Duration
+	LivezGracePeriod              time.Duration
+	GoawayChance                  float64 // 0 to 0.02
+	StrictTransportSecurity       []string
+	CORSAllowedOrigins            []string
+	Profiling                     bool
+	ExternalHostname              string
+}
+
+// Etcd says how storage is reached and what is written there.
+type Etcd struct {
+	Servers            []string // URLs of an external etcd, or of other members besides the embedded one
+	CAFile             string
+	CertFile           string
+	KeyFile            string
+	Prefix             string        // "/registry"
+	CompactionInterval time.Duration // 0: never
+	HealthcheckTimeout time.Duration
+	ReadycheckTimeout  time.Duration
+	CountMetricPoll    time.Duration
+	DBMetricPoll       time.Duration
+	StorageMediaType   string
+	EventTTL           time.Duration
+	WatchCache         bool
+}
+
+// Member is the embedded etcd member; it is run when DataDirectory is set.
+type Member struct {
+	DataDirectory       string
+	Name                string
+	ListenPeerURLs      []string
+	AdvertisePeerURLs   []string
+	ListenClientURLs    []string // empty: reachable from within this process only
+	AdvertiseClientURLs []string
+	InitialCluster      string // "name=peerURL,..."; used only while the data directory is empty
+	InitialClusterState string // "new" or "existing"
+	InitialClusterToken string
+	PeerCertFile        string
+	PeerKeyFile         string
+	PeerTrustedCAFile   string
+	ServerCertFile      string // of the client URLs
+	ServerKeyFile       string
+	ServerTrustedCAFile string // clients must present a certificate of this authority
+	QuotaBackendBytes   int64
+	SnapshotCount       uint64
+	HeartbeatInterval   time.Duration
+	ElectionTimeout     time.Duration
+	UnsafeNoFsync       bool
+}
+
+// Authentication says whom to believe.
+type Authentication struct {
+	Anonymous                  bool // anonymous requests reach authorization; RBAC then lets them see health and discovery only
+	ClientCAFile               string
+	TokenFile                  string // CSV: token,user,uid,"group,..."
+	RequestHeaderCAFile        string
+	RequestHeaderAllowedNames  []string
+	RequestHeaderUsername      []string
+	RequestHeaderUID           []string
+	RequestHeaderGroup         []string
+	RequestHeaderExtraPrefix   []string
+	ServiceAccountIssuers      []string // the first signs
+	ServiceAccountKeyFiles     []string // public (or private) keys that verify
+	ServiceAccountSigningKey   string   // file
+	ServiceAccountLookup       bool
+	ServiceAccountMaxLifetime  time.Duration
+	ServiceAccountExtendExpiry bool
+	ServiceAccountJWKSURI      string
+	APIAudiences               []string
+	BootstrapTokens            bool
+}
+
+// Authorization says who may do what.
+type Authorization struct {
+	Modes []string // AlwaysAllow, AlwaysDeny, RBAC, Node, ...
+}
+
+// Admission says what is checked and changed on write.
+type Admission struct {
+	Enable          []string
+	Disable         []string
+	ConfigFile      string
+	AllowPrivileged bool
+}
+
+// Limits bound what runs at once.
+type Limits struct {
+	MaxRequestsInFlight         int
+	MaxMutatingRequestsInFlight int
+	PriorityAndFairness         bool
+	DeleteCollectionWorkers     int
+}
+
+// API says what is served.
+type API struct {
+	RuntimeConfig          map[string]string
+	FeatureGates           map[string]string
+	ServiceClusterIPRange  string // CIDR[,CIDR]
+	ServiceNodePortRange   string
+	KubeletClientCertFile  string
+	KubeletClientKeyFile   string
+	KubeletCAFile          string
+	KubeletAddressTypes    []string
+	ProxyClientCertFile    string
+	ProxyClientKeyFile     string
+	AggregatorRouting      bool
+	EndpointReconcilerType string
+	Version                string // printed by --version=v1.2.3-custom; empty: the built-in one
+}
+
+// Controllers run inside the server, leader-elected.
+type Controllers struct {
+	// Enabled names controllers: "namespace", "garbagecollector"; "*" is all. Empty: none, as kube-controller-manager runs them.
+	Enabled []string
+}
+
+// Logging says how to log.
+type Logging struct {
+	Format    string // "text" or "json"
+	Verbosity int
+}
+
+// Default returns kube-apiserver's defaults, and etcd's for the member.
+func Default() *Config {
+	return &Config{
+		Serving: Serving{
+			BindAddress: "0.0.0.0", Port: 6443, CertDirectory: "/var/run/kubernetes", HTTP2MaxStreams: 0,
+			RequestTimeout: time.Minute, MinRequestTimeout: 30 * time.Minute, Profiling: true,
+		},
+		Etcd: Etcd{
+			Prefix: "/registry", CompactionInterval: 5 * time.Minute, HealthcheckTimeout: 2 * time.Second,
+			ReadycheckTimeout: 2 * time.Second, CountMetricPoll: time.Minute, DBMetricPoll: 30 * time.Second,
+			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, WatchCache: true,
+		},
+		Member: Member{
+			Name: "default", ListenPeerURLs: []string{"http://127.0.0.1:2380"}, AdvertisePeerURLs: nil,
+			InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30, SnapshotCount: 5000,
+			HeartbeatInterval: 100 * time.Millisecond, ElectionTimeout: time.Second,
+		},
+		Authentication: Authentication{Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true},
+		Authorization:  Authorization{Modes: []string{"AlwaysAllow"}},
+		Limits: Limits{
+			MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200, PriorityAndFairness: true, DeleteCollectionWorkers: 1,
+		},
+		API: API{
+			KubeletAddressTypes:  []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
+			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease",
+		},
+		Logging: Logging{Format: "text"},
+	}
+}

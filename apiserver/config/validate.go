@@ -1,0 +1,90 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+)
+
+// Validate returns everything that is wrong with the configuration, in words for the person who wrote the flags.
+func (c *Config) Validate() error {
+	var errs []error
+	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	if len(c.Etcd.Servers) == 0 && c.Member.DataDirectory == "" {
+		refuse("--etcd-servers must be specified, or --etcd-data-dir to run an embedded member")
+	}
+	if !strings.HasPrefix(c.Etcd.Prefix, "/") {
+		refuse("--etcd-prefix %q must begin with /", c.Etcd.Prefix)
+	}
+	if c.Serving.Port < 1 || c.Serving.Port > 65535 {
+		refuse("--secure-port %d must be between 1 and 65535", c.Serving.Port)
+	}
+	if net.ParseIP(c.Serving.BindAddress) == nil {
+		refuse("--bind-address %q is not an IP address", c.Serving.BindAddress)
+	}
+	if (c.Serving.CertFile == "") != (c.Serving.KeyFile == "") {
+		refuse("--tls-cert-file and --tls-private-key-file go together")
+	}
+	if c.Serving.GoawayChance < 0 || c.Serving.GoawayChance > 0.02 {
+		refuse("--goaway-chance must be between 0 and 0.02")
+	}
+	if c.Limits.MaxRequestsInFlight < 0 || c.Limits.MaxMutatingRequestsInFlight < 0 {
+		refuse("--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
+	}
+	errs = append(errs, c.validateAuthentication()...)
+	errs = append(errs, c.validateMember()...)
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateAuthentication() []error {
+	var errs []error
+	a := &c.Authentication
+	if a.ServiceAccountSigningKey != "" && len(a.ServiceAccountIssuers) == 0 {
+		errs = append(errs, errors.New("--service-account-issuer is required with --service-account-signing-key-file"))
+	}
+	if a.RequestHeaderCAFile != "" && len(a.RequestHeaderUsername) == 0 {
+		errs = append(errs, errors.New("--requestheader-username-headers is required with --requestheader-client-ca-file"))
+	}
+	if len(c.Authorization.Modes) == 0 {
+		errs = append(errs, errors.New("--authorization-mode must name at least one mode"))
+	}
+	for _, mode := range c.Authorization.Modes {
+		switch mode {
+		case "AlwaysAllow", "AlwaysDeny", "RBAC", "Node":
+		default:
+			errs = append(errs, fmt.Errorf("--authorization-mode %q is not supported; use AlwaysAllow, AlwaysDeny, RBAC or Node", mode))
+		}
+	}
+	return errs
+}
+
+func (c *Config) validateMember() []error {
+	m := &c.Member
+	if m.DataDirectory == "" {
+		return nil
+	}
+	var errs []error
+	if m.InitialClusterState != "new" && m.InitialClusterState != "existing" {
+		errs = append(errs, fmt.Errorf("--etcd-initial-cluster-state %q must be new or existing", m.InitialClusterState))
+	}
+	if m.Name == "" {
+		errs = append(errs, errors.New("--etcd-name must not be empty"))
+	}
+	for flag, urls := range map[string][]string{
+		"etcd-listen-peer-urls": m.ListenPeerURLs, "etcd-initial-advertise-peer-urls": m.AdvertisePeerURLs,
+		"etcd-listen-client-urls": m.ListenClientURLs, "etcd-advertise-client-urls": m.AdvertiseClientURLs,
+	} {
+		for _, raw := range urls {
+			if u, err := url.Parse(raw); err != nil || u.Host == "" {
+				errs = append(errs, fmt.Errorf("--%s: %q is not a URL such as https://host:2380", flag, raw))
+			}
+		}
+	}
+	if m.ElectionTimeout < 5*m.HeartbeatInterval {
+		errs = append(errs, errors.New("--etcd-election-timeout must be at least five times --etcd-heartbeat-interval"))
+	}
+	return errs
+}

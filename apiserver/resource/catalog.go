@@ -1,0 +1,98 @@
+package resource
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Catalog is an immutable set of definitions with the one lookup that routing needs.
+type Catalog struct {
+	definitions []*Definition
+	byName      map[schema.GroupVersionResource]Match
+}
+
+// Match is a resource in one of its served versions.
+type Match struct {
+	*Definition
+	Version *Version
+}
+
+// NewCatalog builds a catalog. Where two definitions claim the same group, version and plural the earlier wins.
+func NewCatalog(definitions ...*Definition) *Catalog {
+	c := &Catalog{definitions: definitions, byName: make(map[schema.GroupVersionResource]Match)}
+	for _, d := range definitions {
+		for _, v := range d.Versions {
+			name := schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Plural}
+			if _, taken := c.byName[name]; !taken {
+				c.byName[name] = Match{Definition: d, Version: v}
+			}
+		}
+	}
+	return c
+}
+
+// Lookup finds a served resource.
+func (c *Catalog) Lookup(group, version, plural string) (Match, bool) {
+	m, ok := c.byName[schema.GroupVersionResource{Group: group, Version: version, Resource: plural}]
+	return m, ok
+}
+
+// Find returns the definition of a resource in its preferred version.
+func (c *Catalog) Find(resource schema.GroupResource) (Match, bool) {
+	for _, d := range c.definitions {
+		if d.Group == resource.Group && d.Plural == resource.Resource && len(d.Versions) > 0 {
+			return Match{Definition: d, Version: d.Versions[0]}, true
+		}
+	}
+	return Match{}, false
+}
+
+// Definitions returns all definitions in the order given to NewCatalog. The caller must not change the slice.
+func (c *Catalog) Definitions() []*Definition { return c.definitions }
+
+// GroupVersion is one served version of one group with its resources.
+type GroupVersion struct {
+	Group     string
+	Version   string
+	Resources []Match
+}
+
+// GroupVersions returns every served group and version, sorted by group and, within it, in order of first
+// appearance; resources are sorted by plural.
+func (c *Catalog) GroupVersions() []GroupVersion {
+	var all []GroupVersion
+	index := map[schema.GroupVersion]int{}
+	for _, d := range c.definitions {
+		for _, v := range d.Versions {
+			gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
+			i, ok := index[gv]
+			if !ok {
+				i = len(all)
+				index[gv] = i
+				all = append(all, GroupVersion{Group: d.Group, Version: v.Name})
+			}
+			if m := c.byName[gv.WithResource(d.Plural)]; m.Definition == d {
+				all[i].Resources = append(all[i].Resources, m)
+			}
+		}
+	}
+	for i := range all {
+		slices.SortFunc(all[i].Resources, func(a, b Match) int { return cmp.Compare(a.Plural, b.Plural) })
+	}
+	slices.SortStableFunc(all, func(a, b GroupVersion) int { return cmp.Compare(a.Group, b.Group) })
+	return all
+}
+
+// Publisher holds the catalog in force. Readers load it once per request.
+type Publisher struct {
+	current atomic.Pointer[Catalog]
+}
+
+// Publish puts a catalog in force.
+func (p *Publisher) Publish(c *Catalog) { p.current.Store(c) }
+
+// Current returns the catalog in force; never nil after the first Publish.
+func (p *Publisher) Current() *Catalog { return p.current.Load() }

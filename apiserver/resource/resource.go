@@ -1,0 +1,198 @@
+// Package resource says what a served resource is: its names, scope, versions, storage place, selectable
+// fields, and for each of its endpoints the strategies that give its verbs their meaning.
+//
+// A Definition is a value that is complete before it is published in a Catalog and immutable afterwards.
+// Built-in kinds, custom resources and their subresources are all described by it, so that one registry and
+// one set of handlers serve them all.
+package resource
+
+import (
+	"context"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// Source tells which of the three precedences a Definition has.
+type Source int
+
+const (
+	// BuiltIn kinds ship with the server.
+	BuiltIn Source = iota
+	// Custom kinds come from CustomResourceDefinitions.
+	Custom
+)
+
+// Definition is one resource of one API group.
+type Definition struct {
+	Source     Source
+	Group      string // "" for the core group
+	Plural     string // "pods"
+	Singular   string // "pod"
+	Kind       string // "Pod"
+	ListKind   string // "PodList"
+	ShortNames []string
+	Categories []string
+	Namespaced bool
+
+	// StoragePath is the key of the collection below the store's prefix, without slashes at its ends:
+	// "pods", "services/specs", "example.com/widgets". Definitions with the same path share their objects.
+	StoragePath string
+	// StorageVersion is the group and version objects are stored in ("events" of events.k8s.io is stored as v1).
+	StorageVersion schema.GroupVersion
+	// Versions are the served versions, preferred first.
+	Versions []*Version
+	// Fields returns the selectable fields of a hub object. metadata.name and metadata.namespace are included.
+	Fields func(hub runtime.Object) (fields.Set, error)
+	// TimeToLive returns how long an object lives after its last write; nil: for ever.
+	TimeToLive func(hub runtime.Object) time.Duration
+	// Revision distinguishes two definitions of the same name over time: the UID and generation of a custom
+	// resource's definition. Empty for built-in kinds.
+	Revision string
+	// Terminating is set while a custom resource's definition is being deleted: creating is refused.
+	Terminating bool
+}
+
+// GroupResource names the resource.
+func (d *Definition) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Group: d.Group, Resource: d.Plural}
+}
+
+// Version returns the served version of that name, or nil.
+func (d *Definition) Version(name string) *Version {
+	for _, v := range d.Versions {
+		if v.Name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+// Version is one served version of a resource.
+type Version struct {
+	Name string // "v1"
+	// Kind is what objects of this version call themselves.
+	Kind schema.GroupVersionKind
+	// Model turns objects between stored bytes, the hub form and this version.
+	Model Model
+	// Table renders hub objects as table rows.
+	Table rest.TableConvertor
+	// FieldLabel turns a field selector's label and value as spelled in this version into those of Fields; it
+	// refuses labels that cannot be selected by.
+	FieldLabel func(label, value string) (string, string, error)
+	// Deprecation is the warning sent with every response of this version; empty: none.
+	Deprecation string
+	// Endpoints by subresource; "" is the resource itself and always present.
+	Endpoints map[string]*Endpoint
+}
+
+// Endpoint is a resource, or one of its subresources, in one version.
+type Endpoint struct {
+	Subresource string
+	// Kind of bodies and responses: the version's own kind, or another (Scale, Binding, TokenRequest).
+	Kind schema.GroupVersionKind
+	// Verbs as discovery lists them, sorted: create, delete, deletecollection, get, list, patch, update, watch.
+	Verbs []string
+
+	// Create, Update and Delete give the verbs their meaning. A subresource that writes the same object has
+	// only Update.
+	Create rest.RESTCreateStrategy
+	Update rest.RESTUpdateStrategy
+	Delete rest.RESTDeleteStrategy
+
+	// FieldManager tracks managed fields for this endpoint, built on first use; nil for actions.
+	FieldManager func() (*managedfields.FieldManager, error)
+
+	// View is set where the endpoint shows another kind made from the object: scale.
+	View View
+	// Action is set where creating stores no object of this endpoint's kind: binding, token, reviews.
+	Action Action
+	// Body is the model of bodies and responses where Kind is not the version's own (View and Action); else nil.
+	Body Model
+}
+
+// Model turns objects of one resource between the forms in which they exist, for one served version. The hub
+// form is what strategies work on: the internal type of a built-in kind, the served version of a custom one.
+// Methods never change their arguments and never keep them.
+type Model interface {
+	// New returns an empty hub object.
+	New() runtime.Object
+	// NewExternal returns an empty object of the served version.
+	NewExternal() runtime.Object
+	// Load decodes stored bytes into the hub form, defaults applied.
+	Load(stored []byte) (runtime.Object, error)
+	// LoadExternal decodes stored bytes straight into the served version, apiVersion and kind set, defaults
+	// applied. It is the read path: it avoids the hub where the stored version is the served one.
+	LoadExternal(stored []byte) (runtime.Object, error)
+	// Store encodes a hub object as it is to be stored.
+	Store(hub runtime.Object) ([]byte, error)
+	// External converts a hub object into the served version, apiVersion and kind set.
+	External(hub runtime.Object) (runtime.Object, error)
+	// Internal converts an object of the served version into the hub form, without defaulting.
+	Internal(external runtime.Object) (runtime.Object, error)
+	// Decode reads a request body of the given media type (application/json, application/yaml or
+	// application/vnd.kubernetes.protobuf) into the hub form, defaults applied, and tells the kind it declared.
+	// In Strict and Warn mode unknown and duplicate fields come back as strict, the object being complete.
+	Decode(body []byte, mediaType string, validation FieldValidation) (hub runtime.Object, kind schema.GroupVersionKind, strict []error, err error)
+	// DecodePatched reads the JSON of a patched object like Decode, for the served version.
+	DecodePatched(json []byte, validation FieldValidation) (hub runtime.Object, strict []error, err error)
+	// Scheme pieces for patching: Default fills defaults of an external object in place.
+	Default(external runtime.Object)
+}
+
+// FieldValidation is the fieldValidation option of a write.
+type FieldValidation string
+
+const (
+	Ignore FieldValidation = "Ignore"
+	Warn   FieldValidation = "Warn"
+	Strict FieldValidation = "Strict"
+)
+
+// View shows an object as another kind.
+type View interface {
+	// Get makes the view of a hub object, in the hub form of the view's kind.
+	Get(parent runtime.Object) (runtime.Object, error)
+	// Set writes the view into parent, which is the caller's own copy.
+	Set(parent, view runtime.Object) error
+	// Validate checks a view that a client sent.
+	Validate(view runtime.Object) error
+}
+
+// Call is one request to an Action.
+type Call struct {
+	Definition *Definition
+	Version    *Version
+	Namespace  string
+	Name       string // of the parent object; empty for collections
+	Body       runtime.Object
+	Options    *metav1.CreateOptions
+	DryRun     bool
+}
+
+// Action does what creating an object of a create-only endpoint means. It returns the response in the hub form
+// of the endpoint's kind, or a *metav1.Status.
+type Action func(ctx context.Context, objects Objects, call Call) (runtime.Object, error)
+
+// Objects is the registry as actions, admission and controllers of the server itself see it: hub objects by
+// group and resource. Errors are API status errors.
+type Objects interface {
+	// Get returns an object at least as new as the moment of the call. The caller must not change it.
+	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
+	// GetCached returns an object as the cache has it now, which may be a little old. The caller must not change it.
+	GetCached(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
+	// List returns all objects in a namespace ("" for all), as the cache has them. The caller must not change them.
+	List(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error)
+	// Create stores a new object through the resource's create strategy.
+	Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error)
+	// Update applies change to a copy of the current object and stores it through the update strategy of the
+	// subresource, again and again until no other write came between. An error of change is returned as it is.
+	Update(ctx context.Context, resource schema.GroupResource, subresource, namespace, name string, change func(runtime.Object) error, dryRun bool) (runtime.Object, error)
+	// Delete deletes an object as a client would.
+	Delete(ctx context.Context, resource schema.GroupResource, namespace, name string, options *metav1.DeleteOptions) error
+}
