@@ -1,0 +1,115 @@
+package codec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// protobufMagic begins every object stored as protobuf; a runtime.Unknown message follows.
+var protobufMagic = []byte("k8s\x00")
+
+// Field numbers of the messages an object's labels are nested in.
+const (
+	unknownRaw       = 2  // runtime.Unknown.raw
+	objectMetadata   = 1  // the metadata of every kind
+	objectMetaLabels = 11 // metav1.ObjectMeta.labels
+	mapKey, mapValue = 1, 2
+)
+
+var errMalformed = errors.New("malformed protobuf")
+
+// Labels reads an object's labels out of its stored bytes without decoding the rest. It returns nil where there
+// are none.
+func Labels(stored []byte) (map[string]string, error) {
+	if !bytes.HasPrefix(stored, protobufMagic) {
+		return jsonLabels(stored)
+	}
+	raw, err := messageField(stored[len(protobufMagic):], unknownRaw)
+	if err != nil {
+		return nil, fmt.Errorf("read the envelope: %w", err)
+	}
+	metadata, err := messageField(raw, objectMetadata)
+	if err != nil {
+		return nil, fmt.Errorf("read metadata: %w", err)
+	}
+	return metadataLabels(metadata)
+}
+
+func jsonLabels(stored []byte) (map[string]string, error) {
+	var object struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(stored, &object); err != nil {
+		return nil, fmt.Errorf("read labels: %w", err)
+	}
+	return object.Metadata.Labels, nil
+}
+
+// messageField returns the bytes of the last length-delimited field of that number; nil where there is none.
+func messageField(message []byte, number protowire.Number) ([]byte, error) {
+	var found []byte
+	for len(message) > 0 {
+		field, value, rest, err := nextField(message)
+		if err != nil {
+			return nil, err
+		}
+		if field == number {
+			found = value
+		}
+		message = rest
+	}
+	return found, nil
+}
+
+// nextField splits the first field off a message. value is nil unless the field is length-delimited.
+func nextField(message []byte) (field protowire.Number, value, rest []byte, err error) {
+	field, kind, n := protowire.ConsumeTag(message)
+	if n < 0 {
+		return 0, nil, nil, errMalformed
+	}
+	message = message[n:]
+	if kind != protowire.BytesType {
+		if n = protowire.ConsumeFieldValue(field, kind, message); n < 0 {
+			return 0, nil, nil, errMalformed
+		}
+		return field, nil, message[n:], nil
+	}
+	value, n = protowire.ConsumeBytes(message)
+	if n < 0 {
+		return 0, nil, nil, errMalformed
+	}
+	return field, value, message[n:], nil
+}
+
+func metadataLabels(metadata []byte) (map[string]string, error) {
+	var labels map[string]string
+	for len(metadata) > 0 {
+		field, entry, rest, err := nextField(metadata)
+		if err != nil {
+			return nil, err
+		}
+		metadata = rest
+		if field != objectMetaLabels {
+			continue
+		}
+		key, err := messageField(entry, mapKey)
+		if err != nil {
+			return nil, err
+		}
+		value, err := messageField(entry, mapValue)
+		if err != nil {
+			return nil, err
+		}
+		if labels == nil {
+			labels = make(map[string]string, 4)
+		}
+		labels[string(key)] = string(value)
+	}
+	return labels, nil
+}

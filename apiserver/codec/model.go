@@ -1,0 +1,185 @@
+// Package codec turns objects into bytes and bytes into objects: stored forms, request bodies, the pieces of
+// responses that are shared between clients, and the labels of an object that is never decoded.
+package codec
+
+import (
+	"bytes"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// SchemeModel is the resource.Model of a kind whose Go types are registered in a runtime.Scheme.
+type SchemeModel struct {
+	scheme     *runtime.Scheme
+	convertor  runtime.ObjectConvertor
+	codecs     serializer.CodecFactory
+	served     schema.GroupVersionKind
+	hub        schema.GroupVersionKind
+	storage    schema.GroupVersion
+	storedJSON bool
+	json       runtime.Serializer
+	protobuf   runtime.Serializer
+}
+
+var _ resource.Model = &SchemeModel{}
+
+// NewSchemeModel returns the model of a kind served as served, worked on in version hub and stored in version
+// storage, as protobuf.
+func NewSchemeModel(scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind, storage, hub schema.GroupVersion) *SchemeModel {
+	return &SchemeModel{
+		scheme:    scheme,
+		convertor: runtime.UnsafeObjectConvertor(scheme),
+		codecs:    codecs,
+		served:    served,
+		hub:       hub.WithKind(served.Kind),
+		storage:   storage,
+		json:      json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
+		protobuf:  protobuf.NewSerializer(scheme, scheme),
+	}
+}
+
+// StoredAsJSON makes the model store JSON, as kinds do that have no protobuf form in etcd.
+func (m *SchemeModel) StoredAsJSON() *SchemeModel {
+	m.storedJSON = true
+	return m
+}
+
+// New implements resource.Model.
+func (m *SchemeModel) New() runtime.Object { return m.mustNew(m.hub) }
+
+// NewExternal implements resource.Model.
+func (m *SchemeModel) NewExternal() runtime.Object { return m.mustNew(m.served) }
+
+// mustNew panics for a kind that is not registered: a mistake of the program, found by the first test.
+func (m *SchemeModel) mustNew(kind schema.GroupVersionKind) runtime.Object {
+	object, err := m.scheme.New(kind)
+	if err != nil {
+		panic(err)
+	}
+	return object
+}
+
+// Load implements resource.Model.
+func (m *SchemeModel) Load(stored []byte) (runtime.Object, error) {
+	external, err := m.decodeStored(stored)
+	if err != nil {
+		return nil, err
+	}
+	return m.convertor.ConvertToVersion(external, m.hub.GroupVersion())
+}
+
+// LoadExternal implements resource.Model.
+func (m *SchemeModel) LoadExternal(stored []byte) (runtime.Object, error) {
+	external, err := m.decodeStored(stored)
+	if err != nil {
+		return nil, err
+	}
+	if external.GetObjectKind().GroupVersionKind() == m.served {
+		return external, nil
+	}
+	hub, err := m.convertor.ConvertToVersion(external, m.hub.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	return m.External(hub)
+}
+
+// decodeStored returns the object in the version it was stored in, with defaults and its kind set.
+func (m *SchemeModel) decodeStored(stored []byte) (runtime.Object, error) {
+	decoder := m.json
+	if bytes.HasPrefix(stored, protobufMagic) {
+		decoder = m.protobuf
+	}
+	external, kind, err := decoder.Decode(stored, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("decode a stored %s: %w", m.served.Kind, err)
+	}
+	m.scheme.Default(external)
+	external.GetObjectKind().SetGroupVersionKind(*kind)
+	return external, nil
+}
+
+// Store implements resource.Model.
+func (m *SchemeModel) Store(hub runtime.Object) ([]byte, error) {
+	external, err := m.convertor.ConvertToVersion(hub, m.storage)
+	if err != nil {
+		return nil, err
+	}
+	encoder := m.protobuf
+	if m.storedJSON {
+		encoder = m.json
+	}
+	return runtime.Encode(encoder, external)
+}
+
+// External implements resource.Model.
+func (m *SchemeModel) External(hub runtime.Object) (runtime.Object, error) {
+	return m.convertor.ConvertToVersion(hub, m.served.GroupVersion())
+}
+
+// Internal implements resource.Model.
+func (m *SchemeModel) Internal(external runtime.Object) (runtime.Object, error) {
+	return m.convertor.ConvertToVersion(external, m.hub.GroupVersion())
+}
+
+// Default implements resource.Model.
+func (m *SchemeModel) Default(external runtime.Object) { m.scheme.Default(external) }
+
+// Decode implements resource.Model.
+func (m *SchemeModel) Decode(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, schema.GroupVersionKind, []error, error) {
+	info, ok := runtime.SerializerInfoForMediaType(m.codecs.SupportedMediaTypes(), mediaType)
+	if !ok {
+		return nil, schema.GroupVersionKind{}, nil, fmt.Errorf("media type %q has no decoder", mediaType)
+	}
+	decoder := info.Serializer
+	if validation != resource.Ignore && info.StrictSerializer != nil {
+		decoder = info.StrictSerializer
+	}
+	served := m.served
+	external, kind, err := decoder.Decode(body, &served, nil)
+	if kind == nil {
+		kind = &schema.GroupVersionKind{}
+	}
+	strict, err := splitStrict(err)
+	if err != nil {
+		return nil, *kind, nil, err
+	}
+	hub, err := m.toHub(external)
+	return hub, *kind, strict, err
+}
+
+// toHub fills defaults and converts, refusing an object of another kind.
+func (m *SchemeModel) toHub(external runtime.Object) (runtime.Object, error) {
+	m.scheme.Default(external)
+	hub := m.New()
+	if err := m.convertor.Convert(external, hub, nil); err != nil {
+		return nil, err
+	}
+	hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return hub, nil
+}
+
+// DecodePatched implements resource.Model.
+func (m *SchemeModel) DecodePatched(patched []byte, validation resource.FieldValidation) (runtime.Object, []error, error) {
+	hub, _, strict, err := m.Decode(patched, runtime.ContentTypeJSON, validation)
+	return hub, strict, err
+}
+
+// splitStrict separates complaints about unknown and duplicate fields, which leave a complete object behind,
+// from errors that leave none.
+func splitStrict(err error) (strict []error, fatal error) {
+	if err == nil {
+		return nil, nil
+	}
+	if complaint, ok := runtime.AsStrictDecodingError(err); ok {
+		return complaint.Errors(), nil
+	}
+	return nil, err
+}
