@@ -1,0 +1,62 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// ListOptions narrow a List.
+type ListOptions struct {
+	Revision int64  // state as of this revision; 0: now, linearizable
+	From     string // first path to return, inclusive; empty: the first below the prefix
+	Limit    int64  // most values to return; 0: no limit
+}
+
+// Page is a part of a collection, in the order of paths.
+type Page struct {
+	Values    []Value
+	Revision  int64 // that the values are of
+	More      bool  // values follow the last one
+	Remaining int64 // number of values that follow
+}
+
+// Get returns what is stored under a path now. It is linearizable.
+func (s *Store) Get(ctx context.Context, path string) (Value, error) {
+	response, err := s.client.Get(ctx, s.key(path), clientv3.WithLimit(1))
+	if err != nil {
+		return Value{}, fmt.Errorf("getting %s: %w", path, classify(err))
+	}
+	if len(response.Kvs) == 0 {
+		return Value{}, fmt.Errorf("getting %s: %w", path, ErrNotFound)
+	}
+	return s.value(response.Kvs[0]), nil
+}
+
+// List returns the values whose paths begin with prefix, which ends in a slash.
+func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (Page, error) {
+	first := s.key(prefix)
+	end := clientv3.GetPrefixRangeEnd(first)
+	if options.From != "" {
+		first = s.key(options.From)
+	}
+	response, err := s.client.Get(ctx, first,
+		clientv3.WithRange(end), clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit))
+	if err != nil {
+		return Page{}, fmt.Errorf("listing %s: %w", prefix, classify(err))
+	}
+	page := Page{
+		Values:    make([]Value, len(response.Kvs)),
+		Revision:  response.Header.Revision,
+		More:      response.More,
+		Remaining: response.Count - int64(len(response.Kvs)),
+	}
+	if options.Revision > 0 {
+		page.Revision = options.Revision
+	}
+	for i, kv := range response.Kvs {
+		page.Values[i] = s.value(kv)
+	}
+	return page, nil
+}

@@ -1,0 +1,75 @@
+// Package storage keeps bytes under paths in etcd, in kube-apiserver's key layout and with kube-apiserver's
+// transactions, so that both kinds of servers can work on one etcd at the same time.
+//
+// A path is relative to the store's prefix and has no leading slash: "pods/default/web-0"; the path of a
+// collection ends in a slash: "pods/", "pods/default/". A revision is etcd's: one counter for the whole store.
+package storage
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/utils/clock"
+)
+
+// Value is what is stored under one path.
+type Value struct {
+	Path     string
+	Data     []byte // never changed after it was read; the reader must not change it either
+	Revision int64  // of the last write to this path
+	Created  int64  // revision of the write that created it
+}
+
+// Store reads and writes everything below one prefix of an etcd. It is safe for concurrent use.
+type Store struct {
+	client    *clientv3.Client
+	prefix    string // ends in a slash
+	leases    *leases
+	questions questions
+}
+
+// New returns a store of the keys below prefix ("/registry"). The client may be remote or in the same process.
+func New(client *clientv3.Client, prefix string) *Store {
+	s := &Store{
+		client: client,
+		prefix: "/" + strings.Trim(prefix, "/") + "/",
+		leases: &leases{granter: client, clock: clock.RealClock{}},
+	}
+	s.questions.ask = s.askRevision
+	return s
+}
+
+func (s *Store) key(path string) string { return s.prefix + path }
+
+func (s *Store) value(kv *mvccpb.KeyValue) Value {
+	return Value{
+		Path:     string(kv.Key[len(s.prefix):]),
+		Data:     kv.Value,
+		Revision: kv.ModRevision,
+		Created:  kv.CreateRevision,
+	}
+}
+
+// Size returns the bytes that the database takes on the disk of the first member that answers.
+func (s *Store) Size(ctx context.Context) (int64, error) {
+	endpoints := s.client.Endpoints()
+	if len(endpoints) == 0 {
+		endpoints = []string{""} // a client in the same process has no endpoint
+	}
+	var failure error
+	for _, endpoint := range endpoints {
+		status, err := s.client.Status(ctx, endpoint)
+		if err == nil {
+			return status.DbSize, nil
+		}
+		failure = err
+	}
+	return 0, fmt.Errorf("asking for the size of the database: %w", classify(failure))
+}
+
+// seconds rounds a time to live down to whole seconds, at least one.
+func seconds(ttl time.Duration) int64 { return max(int64(ttl/time.Second), 1) }

@@ -1,0 +1,149 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Event is a change of one path.
+type Event struct {
+	Path     string
+	Data     []byte // nil: deleted
+	Revision int64
+	Created  int64  // revision of the write that created the path; 0: deleted
+	Previous []byte // what was stored before, in feeds of History only
+	Replaced int64  // revision of Previous; 0: none
+}
+
+// Batch is a run of events in the order of their revisions. It never ends in the middle of a revision.
+type Batch struct {
+	Events   []Event
+	Revision int64 // everything up to this revision has been delivered
+}
+
+// Feed delivers the changes below a prefix.
+type Feed struct {
+	store    *Store
+	ctx      context.Context // carries what identifies the stream, for progress requests
+	cancel   context.CancelFunc
+	received chan struct{} // capacity 1: something is pending
+
+	mu      sync.Mutex
+	pending Batch
+	err     error
+}
+
+// Watch follows everything below the store's prefix after a revision. The feed ends with ctx or Close.
+func (s *Store) Watch(ctx context.Context, after int64) (*Feed, error) {
+	return s.feed(ctx, "", after), nil
+}
+
+// History follows one collection after a revision, with what each change replaced.
+func (s *Store) History(ctx context.Context, prefix string, after int64) (*Feed, error) {
+	return s.feed(ctx, prefix, after, clientv3.WithPrevKV()), nil
+}
+
+func (s *Store) feed(ctx context.Context, prefix string, after int64, options ...clientv3.OpOption) *Feed {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	f := &Feed{store: s, ctx: ctx, cancel: cancel, received: make(chan struct{}, 1)}
+	options = append(options, clientv3.WithPrefix(), clientv3.WithRev(after+1),
+		clientv3.WithFragment(), clientv3.WithProgressNotify())
+	go f.receive(s.client.Watch(ctx, s.key(prefix), options...))
+	return f
+}
+
+// Close ends the feed and gives back what it holds.
+func (f *Feed) Close() { f.cancel() }
+
+// Next waits for news and returns all that has been received. Its errors end the feed: ErrCompacted if events
+// have been lost for ever, ErrUnavailable if a new feed after the last revision may go on.
+func (f *Feed) Next(ctx context.Context) (Batch, error) {
+	for {
+		if batch, err, ok := f.take(); ok {
+			return batch, err
+		}
+		select {
+		case <-f.received:
+		case <-ctx.Done():
+			return Batch{}, ctx.Err()
+		}
+	}
+}
+
+// RequestProgress asks etcd to tell how far the feed has come. The answer is a batch, perhaps without events;
+// there is none while the feed lags behind.
+func (f *Feed) RequestProgress() error {
+	if err := f.store.client.RequestProgress(f.ctx); err != nil {
+		return fmt.Errorf("requesting progress: %w", classify(err))
+	}
+	return nil
+}
+
+func (f *Feed) take() (Batch, error, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pending.Revision > 0 {
+		batch := f.pending
+		f.pending = Batch{}
+		return batch, nil, true
+	}
+	return Batch{}, f.err, f.err != nil
+}
+
+// receive collects what etcd sends, so that Next finds all of it at once.
+func (f *Feed) receive(responses clientv3.WatchChan) {
+	defer f.cancel()
+	for response := range responses {
+		if err := response.Err(); err != nil {
+			f.fail(fmt.Errorf("watching: %w", classify(err)))
+			return
+		}
+		f.add(response)
+	}
+	f.fail(fmt.Errorf("watching: %w: the stream has ended", ErrUnavailable))
+}
+
+func (f *Feed) add(response clientv3.WatchResponse) {
+	f.mu.Lock()
+	for _, event := range response.Events {
+		f.pending.Events = append(f.pending.Events, f.event(event))
+	}
+	if n := len(response.Events); n > 0 {
+		f.pending.Revision = response.Events[n-1].Kv.ModRevision
+	} else if response.IsProgressNotify() {
+		f.pending.Revision = max(f.pending.Revision, response.Header.Revision)
+	}
+	f.mu.Unlock()
+	f.notify()
+}
+
+func (f *Feed) event(e *clientv3.Event) Event {
+	event := Event{Path: string(e.Kv.Key[len(f.store.prefix):]), Revision: e.Kv.ModRevision}
+	if e.Type == clientv3.EventTypePut {
+		event.Data, event.Created = e.Kv.Value, e.Kv.CreateRevision
+	}
+	if event.Data == nil && e.Type == clientv3.EventTypePut {
+		event.Data = []byte{}
+	}
+	if e.PrevKv != nil {
+		event.Previous, event.Replaced = e.PrevKv.Value, e.PrevKv.ModRevision
+	}
+	return event
+}
+
+func (f *Feed) fail(err error) {
+	f.mu.Lock()
+	f.err = err
+	f.mu.Unlock()
+	f.notify()
+}
+
+func (f *Feed) notify() {
+	select {
+	case f.received <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,82 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Create stores data under a path where nothing is stored, and returns the revision of the write. A ttl above
+// zero removes it again when it has passed.
+func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.Duration) (int64, error) {
+	put, err := s.put(ctx, path, data, ttl)
+	if err != nil {
+		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
+	}
+	response, err := s.client.Txn(ctx).If(s.at(path, 0)).Then(put).Commit()
+	if err != nil {
+		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
+	}
+	if !response.Succeeded {
+		return 0, fmt.Errorf("creating %s: %w", path, ErrExists)
+	}
+	return response.Header.Revision, nil
+}
+
+// Update replaces what is stored under a path if it is still at the expected revision, and returns the revision
+// of the write; else it returns a *ConflictError.
+func (s *Store) Update(ctx context.Context, path string, expected int64, data []byte, ttl time.Duration) (int64, error) {
+	put, err := s.put(ctx, path, data, ttl)
+	if err != nil {
+		return 0, fmt.Errorf("updating %s: %w", path, classify(err))
+	}
+	revision, err := s.swap(ctx, path, expected, put)
+	if err != nil {
+		return 0, fmt.Errorf("updating %s: %w", path, err)
+	}
+	return revision, nil
+}
+
+// Delete removes what is stored under a path if it is still at the expected revision, and returns the revision
+// of the deletion; else it returns a *ConflictError.
+func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64, error) {
+	revision, err := s.swap(ctx, path, expected, clientv3.OpDelete(s.key(path)))
+	if err != nil {
+		return 0, fmt.Errorf("deleting %s: %w", path, err)
+	}
+	return revision, nil
+}
+
+// swap does one operation if the path is at the expected revision, and reads the path if it is not.
+func (s *Store) swap(ctx context.Context, path string, expected int64, operation clientv3.Op) (int64, error) {
+	response, err := s.client.Txn(ctx).
+		If(s.at(path, expected)).Then(operation).Else(clientv3.OpGet(s.key(path))).Commit()
+	if err != nil {
+		return 0, classify(err)
+	}
+	if response.Succeeded {
+		return response.Header.Revision, nil
+	}
+	conflict := &ConflictError{}
+	if kvs := response.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 {
+		conflict.Current, conflict.Found = s.value(kvs[0]), true
+	}
+	return 0, conflict
+}
+
+func (s *Store) at(path string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(s.key(path)), "=", revision)
+}
+
+func (s *Store) put(ctx context.Context, path string, data []byte, ttl time.Duration) (clientv3.Op, error) {
+	if ttl <= 0 {
+		return clientv3.OpPut(s.key(path), string(data)), nil
+	}
+	lease, err := s.leases.get(ctx, seconds(ttl))
+	if err != nil {
+		return clientv3.Op{}, err
+	}
+	return clientv3.OpPut(s.key(path), string(data), clientv3.WithLease(lease)), nil
+}
