@@ -1,0 +1,90 @@
+package crd
+
+import (
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// coercion says how an object is coerced.
+type coercion struct {
+	// repair drops malformed metadata and restores a missing generation: objects stored before there was
+	// validation must stay readable.
+	repair bool
+	// track reports the paths of fields that were dropped.
+	track bool
+}
+
+// coerce does to an unstructured object, in place, what decoding does to a typed one: it types metadata, drops
+// fields that the schema does not know, and nulls where null is not allowed.
+func (c *custom) coerce(object *unstructured.Unstructured, how coercion) (unknown []string, err error) {
+	kind, hasKind, err := unstructured.NestedString(object.Object, "kind")
+	if err != nil {
+		return nil, err
+	}
+	apiVersion, hasVersion, err := unstructured.NestedString(object.Object, "apiVersion")
+	if err != nil {
+		return nil, err
+	}
+	groupVersion, err := schema.ParseGroupVersion(apiVersion)
+	if err != nil {
+		return nil, err
+	}
+	metadata, hasMetadata, unknown, err := objectmeta.GetObjectMetaWithOptions(object.Object, objectmeta.ObjectMetaOptions{
+		DropMalformedFields: how.repair, ReturnUnknownFieldPaths: how.track,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if groupVersion.Group == c.group && kind == c.kind {
+		dropped, err := c.coerceContent(object.Object, c.versions[groupVersion.Version], how)
+		if err != nil {
+			return nil, err
+		}
+		unknown = append(unknown, dropped...)
+		repairGeneration(metadata, how)
+	}
+	// The pruning above knows nothing of these fields, so they are put back.
+	if hasKind {
+		object.SetKind(kind)
+	}
+	if hasVersion {
+		object.SetAPIVersion(apiVersion)
+	}
+	if hasMetadata {
+		return unknown, objectmeta.SetObjectMeta(object.Object, metadata)
+	}
+	return unknown, nil
+}
+
+func repairGeneration(metadata *metav1.ObjectMeta, how coercion) {
+	if how.repair && metadata != nil && metadata.Generation == 0 {
+		metadata.Generation = 1
+	}
+}
+
+func (c *custom) coerceContent(content map[string]any, v *version, how coercion) ([]string, error) {
+	if v == nil {
+		return nil, nil
+	}
+	structural, err := v.structural()
+	if err != nil {
+		return nil, err
+	}
+	var unknown []string
+	if !c.preserve {
+		unknown = pruning.PruneWithOptions(content, structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: how.track})
+		structuraldefaulting.PruneNonNullableNullsWithoutDefaults(content, structural)
+	}
+	fieldErr, paths := objectmeta.CoerceWithOptions(nil, content, structural, false, objectmeta.CoerceOptions{
+		DropInvalidFields: how.repair, ReturnUnknownFieldPaths: how.track,
+	})
+	if fieldErr != nil {
+		return nil, fieldErr
+	}
+	return append(unknown, paths...), nil
+}

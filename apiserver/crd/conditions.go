@@ -1,0 +1,191 @@
+package crd
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/util/cert"
+)
+
+type condition = apiextensionsv1.CustomResourceDefinitionCondition
+
+// Claimed are the names that the definitions of one group have.
+type Claimed struct {
+	Resources sets.Set[string]
+	Kinds     sets.Set[string]
+}
+
+// Claim collects the accepted names of definitions.
+func Claim(accepted ...apiextensionsv1.CustomResourceDefinitionNames) Claimed {
+	c := Claimed{Resources: sets.New[string](), Kinds: sets.New[string]()}
+	for _, names := range accepted {
+		c.Resources.Insert(names.Plural, names.Singular)
+		c.Resources.Insert(names.ShortNames...)
+		c.Kinds.Insert(names.Kind, names.ListKind)
+	}
+	return c
+}
+
+// Conditions returns the status that a definition should have, given the names that others of its group have
+// accepted. With establish unset, a definition that may be established is left installing.
+func Conditions(crd *apiextensionsv1.CustomResourceDefinition, others Claimed, establish bool) apiextensionsv1.CustomResourceDefinitionStatus {
+	next := &apiextensionsv1.CustomResourceDefinition{Spec: crd.Spec, Status: *crd.Status.DeepCopy()}
+	names, accepted := acceptNames(crd.Spec.Names, crd.Status.AcceptedNames, others)
+	next.Status.AcceptedNames = names
+	apihelpers.SetCRDCondition(next, accepted)
+	apihelpers.SetCRDCondition(next, established(next, establish))
+	if problem := nonStructural(crd); problem != nil {
+		apihelpers.SetCRDCondition(next, *problem)
+	} else {
+		apihelpers.RemoveCRDCondition(next, apiextensionsv1.NonStructuralSchema)
+	}
+	if approval := approved(crd); approval != nil {
+		apihelpers.SetCRDCondition(next, *approval)
+	}
+	return next.Status
+}
+
+// acceptNames takes over every requested name that no other definition of the group has.
+func acceptNames(requested, current apiextensionsv1.CustomResourceDefinitionNames, others Claimed) (apiextensionsv1.CustomResourceDefinitionNames, condition) {
+	next := current
+	next.Categories = requested.Categories
+	verdict := condition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
+	for _, name := range []struct {
+		requested string
+		next      *string
+		claimed   sets.Set[string]
+		reason    string
+	}{
+		{requested.Plural, &next.Plural, others.Resources, "PluralConflict"},
+		{requested.Singular, &next.Singular, others.Resources, "SingularConflict"},
+		{requested.Kind, &next.Kind, others.Kinds, "KindConflict"},
+		{requested.ListKind, &next.ListKind, others.Kinds, "ListKindConflict"},
+	} {
+		if name.requested != *name.next && name.claimed.Has(name.requested) {
+			verdict.Status, verdict.Reason, verdict.Message = apiextensionsv1.ConditionFalse, name.reason, inUse(name.requested).Error()
+			continue
+		}
+		*name.next = name.requested
+	}
+	if err := shortNamesInUse(requested.ShortNames, current.ShortNames, others.Resources); err != nil {
+		// A conflict of kinds is the graver one and keeps its place.
+		if verdict.Reason != "KindConflict" && verdict.Reason != "ListKindConflict" {
+			verdict.Status, verdict.Reason, verdict.Message = apiextensionsv1.ConditionFalse, "ShortNamesConflict", err.Error()
+		}
+	} else {
+		next.ShortNames = requested.ShortNames
+	}
+	return next, verdict
+}
+
+func shortNamesInUse(requested, current []string, claimed sets.Set[string]) error {
+	var errs []error
+	for _, name := range requested {
+		if !slices.Contains(current, name) && claimed.Has(name) {
+			errs = append(errs, inUse(name))
+		}
+	}
+	return utilerrors.NewAggregate(errs)
+}
+
+func inUse(name string) error { return fmt.Errorf("%q is already in use", name) }
+
+// established decides the Established condition after the names have been decided. Once established a
+// definition stays so.
+func established(crd *apiextensionsv1.CustomResourceDefinition, establish bool) condition {
+	verdict := condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
+	old := apihelpers.FindCRDCondition(crd, apiextensionsv1.Established)
+	if old != nil {
+		verdict = *old
+	}
+	if verdict.Status == apiextensionsv1.ConditionTrue || !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) {
+		return verdict
+	}
+	if problem := invalidBundle(crd); problem != "" {
+		return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "InvalidCABundle", Message: problem}
+	}
+	if !establish {
+		return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "Installing", Message: "the initial names have been accepted"}
+	}
+	return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, Reason: "InitialNamesAccepted", Message: "the initial names have been accepted"}
+}
+
+// invalidBundle tells what is wrong with the certificates that the conversion webhook is to be trusted by.
+func invalidBundle(crd *apiextensionsv1.CustomResourceDefinition) string {
+	conversion := crd.Spec.Conversion
+	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil {
+		return ""
+	}
+	bundle := conversion.Webhook.ClientConfig.CABundle
+	if _, err := cert.ParseCertsPEM(bundle); len(bundle) == 0 || err == nil {
+		return ""
+	}
+	return "The conversion webhook CABundle is invalid"
+}
+
+// nonStructural reports schemas that break the rules of structural schemas; nil: none does.
+func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) *condition {
+	verdict := &condition{Type: apiextensionsv1.NonStructuralSchema, Status: apiextensionsv1.ConditionTrue, Reason: "Violations"}
+	var errs field.ErrorList
+	if crd.Spec.PreserveUnknownFields {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "preserveUnknownFields"), true, "must be false"))
+	}
+	for i, v := range crd.Spec.Versions {
+		if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+			continue
+		}
+		found, err := structuralErrors(v.Schema, field.NewPath("spec", "versions").Index(i).Child("schema", "openAPIV3Schema"))
+		if err != nil {
+			verdict.Status, verdict.Reason = apiextensionsv1.ConditionUnknown, "StructuralError"
+			verdict.Message = fmt.Sprintf("failed to check validation schema for version %s: %v", v.Name, err)
+			return verdict
+		}
+		errs = append(errs, found...)
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	verdict.Message = errs.ToAggregate().Error()
+	return verdict
+}
+
+func structuralErrors(schema *apiextensionsv1.CustomResourceValidation, path *field.Path) (field.ErrorList, error) {
+	internal := &apiextensions.CustomResourceValidation{}
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(schema, internal, nil); err != nil {
+		return nil, err
+	}
+	structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+	if err != nil {
+		return nil, err
+	}
+	return structuralschema.ValidateStructural(path, structural), nil
+}
+
+// approved judges the annotation that groups of the Kubernetes community must have; nil for other groups.
+func approved(crd *apiextensionsv1.CustomResourceDefinition) *condition {
+	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
+		return nil
+	}
+	state, message := apihelpers.GetAPIApprovalState(crd.Annotations)
+	verdict := &condition{Type: apiextensionsv1.KubernetesAPIApprovalPolicyConformant, Status: apiextensionsv1.ConditionFalse, Message: message}
+	switch state {
+	case apihelpers.APIApprovalInvalid:
+		verdict.Reason = "InvalidAnnotation"
+	case apihelpers.APIApprovalMissing:
+		verdict.Reason = "MissingAnnotation"
+	case apihelpers.APIApproved:
+		verdict.Status, verdict.Reason = apiextensionsv1.ConditionTrue, "ApprovedAnnotation"
+	case apihelpers.APIApprovalBypassed:
+		verdict.Reason = "UnapprovedAnnotation"
+	default:
+		verdict.Status, verdict.Reason = apiextensionsv1.ConditionUnknown, "UnknownAnnotation"
+	}
+	return verdict
+}

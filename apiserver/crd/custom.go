@@ -1,0 +1,179 @@
+package crd
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+)
+
+// custom is what all versions of one custom resource share.
+type custom struct {
+	group      string
+	kind       string
+	namespaced bool
+	// preserve is the old spec.preserveUnknownFields: no pruning in any version.
+	preserve bool
+	// webhook is set where versions are converted by a webhook.
+	webhook bool
+	// storage is the version objects are stored in.
+	storage string
+	// versions by name, unserved ones too: objects may be stored in them.
+	versions map[string]*version
+
+	types types
+}
+
+// newCustom keeps of a CustomResourceDefinition what serving its objects needs.
+func newCustom(crd *apiextensionsv1.CustomResourceDefinition) (*custom, error) {
+	c := &custom{
+		group:      crd.Spec.Group,
+		kind:       crd.Status.AcceptedNames.Kind,
+		namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped,
+		preserve:   crd.Spec.PreserveUnknownFields,
+		webhook:    crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
+		versions:   make(map[string]*version, len(crd.Spec.Versions)),
+	}
+	for i := range crd.Spec.Versions {
+		v, err := newVersion(c, &crd.Spec.Versions[i])
+		if err != nil {
+			return nil, fmt.Errorf("version %s of CustomResourceDefinition %s: %w", crd.Spec.Versions[i].Name, crd.Name, err)
+		}
+		c.versions[v.kind.Version] = v
+		if crd.Spec.Versions[i].Storage {
+			c.storage = v.kind.Version
+		}
+	}
+	if c.storage == "" {
+		return nil, fmt.Errorf("CustomResourceDefinition %s has no storage version", crd.Name)
+	}
+	return c, nil
+}
+
+func newVersion(of *custom, spec *apiextensionsv1.CustomResourceDefinitionVersion) (*version, error) {
+	v := &version{
+		of:         of,
+		kind:       schema.GroupVersionKind{Group: of.group, Version: spec.Name, Kind: of.kind},
+		selectable: spec.SelectableFields,
+	}
+	if spec.Subresources != nil {
+		v.status = spec.Subresources.Status != nil
+		v.scale = spec.Subresources.Scale.DeepCopy()
+	}
+	if spec.Schema != nil && spec.Schema.OpenAPIV3Schema != nil {
+		encoded, err := json.Marshal(spec.Schema.OpenAPIV3Schema)
+		if err != nil {
+			return nil, fmt.Errorf("encode schema: %w", err)
+		}
+		v.encoded = encoded
+	}
+	return v, nil
+}
+
+// convert sets the object's version, in place: conversion None.
+func (c *custom) convert(object *unstructured.Unstructured, to schema.GroupVersion) error {
+	from := object.GroupVersionKind()
+	if from.GroupVersion() == to {
+		return nil
+	}
+	if to.Group != c.group || c.versions[to.Version] == nil {
+		return fmt.Errorf("request to convert CR to an invalid group/version: %s", to)
+	}
+	if from.Group != c.group || c.versions[from.Version] == nil {
+		return fmt.Errorf("request to convert CR from an invalid group/version: %s", from.GroupVersion())
+	}
+	if c.webhook {
+		return fmt.Errorf("conversion webhook for %s: webhooks are not supported", from)
+	}
+	object.SetGroupVersionKind(to.WithKind(from.Kind))
+	return nil
+}
+
+// Convert implements runtime.ObjectConvertor for field managers.
+func (c *custom) Convert(in, out, _ any) error {
+	source, ok := in.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("cannot convert %T as a custom resource", in)
+	}
+	target, ok := out.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("cannot convert a custom resource to %T", out)
+	}
+	to := target.GroupVersionKind().GroupVersion()
+	converted := source.DeepCopy()
+	if err := c.convert(converted, to); err != nil {
+		return err
+	}
+	target.Object = converted.Object
+	return nil
+}
+
+// ConvertToVersion implements runtime.ObjectConvertor for field managers.
+func (c *custom) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
+	object, ok := in.(*unstructured.Unstructured)
+	if !ok { // a Scale has only one version
+		return in, nil
+	}
+	from := object.GroupVersionKind()
+	to, ok := target.KindForGroupVersionKinds([]schema.GroupVersionKind{from})
+	if !ok {
+		return nil, fmt.Errorf("%v is unstructured and is not suitable for converting to %q", from, target)
+	}
+	converted := object.DeepCopy()
+	return converted, c.convert(converted, to.GroupVersion())
+}
+
+// ConvertFieldLabel implements runtime.ObjectConvertor.
+func (c *custom) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+	return label, value, nil
+}
+
+// Default implements runtime.ObjectDefaulter: it fills the defaults of the version the object is in.
+func (c *custom) Default(in runtime.Object) {
+	object, ok := in.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	v := c.versionOf(object)
+	if v == nil {
+		return
+	}
+	if structural, err := v.structural(); err == nil {
+		structuraldefaulting.Default(object.Object, structural)
+	}
+}
+
+// New implements runtime.ObjectCreater.
+func (c *custom) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kind)
+	return object, nil
+}
+
+// versionOf returns the version an object is in, or nil if it is no such custom resource.
+func (c *custom) versionOf(object *unstructured.Unstructured) *version {
+	kind := object.GroupVersionKind()
+	if kind.Group != c.group || kind.Kind != c.kind {
+		return nil
+	}
+	return c.versions[kind.Version]
+}
+
+// internalSchema decodes a version's schema into the form that the validation libraries take.
+func internalSchema(encoded []byte) (*apiextensions.JSONSchemaProps, error) {
+	var external apiextensionsv1.JSONSchemaProps
+	if err := json.Unmarshal(encoded, &external); err != nil {
+		return nil, fmt.Errorf("decode schema: %w", err)
+	}
+	internal := &apiextensions.JSONSchemaProps{}
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&external, internal, nil); err != nil {
+		return nil, fmt.Errorf("convert schema: %w", err)
+	}
+	return internal, nil
+}

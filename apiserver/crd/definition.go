@@ -1,0 +1,150 @@
+// Package crd turns CustomResourceDefinition objects into resource definitions: it decides their conditions,
+// gives custom resources their models and strategies, and publishes the set that is served.
+//
+// A definition keeps the schema of each version as JSON. Whatever is made from it (structural schema,
+// validators, CEL programs, type converters) is built when the first request needs it.
+package crd
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubeversion "k8s.io/apimachinery/pkg/version"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// ScaleKind is the kind of the scale subresource.
+var ScaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
+
+var (
+	mainVerbs        = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	terminatingVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
+	subresourceVerbs = []string{"get", "patch", "update"}
+)
+
+// Options are what definitions need from elsewhere.
+type Options struct {
+	// Scale is the model of bodies of scale subresources. Its hub form is *autoscalingv1.Scale.
+	Scale resource.Model
+}
+
+// Definition describes the custom resource of a CustomResourceDefinition whose names have been accepted.
+func Definition(crd *apiextensionsv1.CustomResourceDefinition, options Options) (*resource.Definition, error) {
+	names := crd.Status.AcceptedNames
+	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
+		return nil, fmt.Errorf("CustomResourceDefinition %s has no accepted names yet", crd.Name)
+	}
+	custom, err := newCustom(crd)
+	if err != nil {
+		return nil, err
+	}
+	definition := &resource.Definition{
+		Source:         resource.Custom,
+		Group:          crd.Spec.Group,
+		Plural:         names.Plural,
+		Singular:       names.Singular,
+		Kind:           names.Kind,
+		ListKind:       names.ListKind,
+		ShortNames:     names.ShortNames,
+		Categories:     names.Categories,
+		Namespaced:     custom.namespaced,
+		StoragePath:    crd.Spec.Group + "/" + names.Plural,
+		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
+		Fields:         newSelectable(crd).fields,
+		Revision:       fmt.Sprintf("%s/%d", crd.UID, crd.Generation),
+		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) || crd.DeletionTimestamp != nil,
+	}
+	for i := range crd.Spec.Versions {
+		if v := &crd.Spec.Versions[i]; v.Served {
+			definition.Versions = append(definition.Versions, servedVersion(custom, crd, v, options, definition.Terminating))
+		}
+	}
+	slices.SortFunc(definition.Versions, func(a, b *resource.Version) int {
+		return cmp.Or(-kubeversion.CompareKubeAwareVersionStrings(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
+	})
+	return definition, nil
+}
+
+func servedVersion(custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion, options Options, terminating bool) *resource.Version {
+	served := custom.versions[v.Name]
+	version := &resource.Version{
+		Name:       v.Name,
+		Kind:       served.kind,
+		Model:      &model{served},
+		Table:      newTable(v.AdditionalPrinterColumns),
+		FieldLabel: fieldLabel(custom.namespaced, v.SelectableFields),
+		Endpoints:  map[string]*resource.Endpoint{"": mainEndpoint(served, terminating)},
+	}
+	if v.Deprecated {
+		version.Deprecation = deprecation(crd, v)
+	}
+	if served.status {
+		version.Endpoints["status"] = statusEndpoint(served)
+	}
+	if served.scale != nil {
+		version.Endpoints["scale"] = scaleEndpoint(served, options.Scale)
+	}
+	return version
+}
+
+func mainEndpoint(v *version, terminating bool) *resource.Endpoint {
+	verbs := mainVerbs
+	if terminating {
+		verbs = terminatingVerbs
+	}
+	s := &strategy{version: v}
+	return &resource.Endpoint{
+		Kind: v.kind, Verbs: verbs, Create: s, Update: s, Delete: s,
+		FieldManager: v.fieldManager(v.kind, "", v.of.resetFields()),
+	}
+}
+
+func statusEndpoint(v *version) *resource.Endpoint {
+	return &resource.Endpoint{
+		Subresource: "status", Kind: v.kind, Verbs: subresourceVerbs,
+		Update:       &statusStrategy{strategy{version: v}},
+		FieldManager: v.fieldManager(v.kind, "status", v.of.statusResetFields()),
+	}
+}
+
+func scaleEndpoint(v *version, body resource.Model) *resource.Endpoint {
+	return &resource.Endpoint{
+		Subresource: "scale", Kind: ScaleKind, Verbs: subresourceVerbs,
+		Update:       &strategy{version: v},
+		FieldManager: v.fieldManager(ScaleKind, "scale", nil),
+		View:         newScaleView(v),
+		Body:         body,
+	}
+}
+
+// deprecation is the warning of a deprecated version: the author's own, or one that names the newest served
+// version that is not deprecated.
+func deprecation(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) string {
+	if v.DeprecationWarning != nil {
+		return *v.DeprecationWarning
+	}
+	best := ""
+	for _, other := range crd.Spec.Versions {
+		if !other.Served || other.Deprecated || kubeversion.CompareKubeAwareVersionStrings(v.Name, other.Name) >= 0 {
+			continue
+		}
+		if best == "" || kubeversion.CompareKubeAwareVersionStrings(other.Name, best) > 0 {
+			best = other.Name
+		}
+	}
+	warning := fmt.Sprintf("%s/%s %s is deprecated", crd.Spec.Group, v.Name, crd.Spec.Names.Kind)
+	if best != "" {
+		warning += fmt.Sprintf("; use %s/%s %s", crd.Spec.Group, best, crd.Spec.Names.Kind)
+	}
+	return warning
+}
+
+// split turns the simple JSON path ".spec.replicas" into its fields.
+func split(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }

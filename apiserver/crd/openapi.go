@@ -1,0 +1,157 @@
+package crd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	openapiv2 "k8s.io/apiextensions-apiserver/pkg/controller/openapi/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"quorate.dev/apiserver/resource"
+)
+
+const (
+	objectMetaModel = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+
+	extensionKind = "x-kubernetes-group-version-kind"
+)
+
+// Dialect is a version of OpenAPI.
+type Dialect int
+
+const (
+	V2 Dialect = 2
+	V3 Dialect = 3
+)
+
+// Reference returns the JSON reference to a named model.
+func (d Dialect) Reference(model string) string {
+	if d == V2 {
+		return "#/definitions/" + model
+	}
+	return "#/components/schemas/" + model
+}
+
+// ModelName is the name of a kind's model in OpenAPI documents: the group's parts reversed, version, kind.
+func ModelName(kind schema.GroupVersionKind) string {
+	parts := strings.Split(kind.Group, ".")
+	slices.Reverse(parts)
+	return strings.Join(parts, ".") + "." + kind.Version + "." + kind.Kind
+}
+
+// Schema returns the published schema of a served custom resource: the author's, completed by what every
+// object has. It is made anew for each call.
+func Schema(served *resource.Version, dialect Dialect) (*spec.Schema, error) {
+	m, ok := served.Model.(*model)
+	if !ok {
+		return nil, fmt.Errorf("%s is not a custom resource", served.Kind)
+	}
+	return m.version.published(dialect)
+}
+
+// SelectableFields returns the paths of the fields, besides the metadata, that a served custom resource can be
+// selected by.
+func SelectableFields(served *resource.Version) []string {
+	m, ok := served.Model.(*model)
+	if !ok {
+		return nil
+	}
+	var paths []string
+	for _, f := range m.version.selectable {
+		paths = append(paths, strings.TrimPrefix(f.JSONPath, "."))
+	}
+	return paths
+}
+
+func (v *version) published(dialect Dialect) (*spec.Schema, error) {
+	structural, err := v.publishable()
+	if err != nil {
+		return nil, err
+	}
+	published := complete(structural, dialect, v.of.preserve)
+	published.AddExtension(extensionKind, []any{map[string]any{
+		"group": v.kind.Group, "version": v.kind.Version, "kind": v.kind.Kind,
+	}})
+	return published, nil
+}
+
+// publishable returns a structural schema of its own, or nil where there is none or it breaks the rules.
+func (v *version) publishable() (*structuralschema.Structural, error) {
+	if v.encoded == nil {
+		return nil, nil
+	}
+	internal, err := internalSchema(v.encoded)
+	if err != nil {
+		return nil, err
+	}
+	structural, err := structuralschema.NewStructural(internal)
+	if err != nil || len(structuralschema.ValidateStructural(nil, structural)) > 0 {
+		return nil, nil
+	}
+	return structural.Unfold(), nil
+}
+
+// complete adds apiVersion, kind and metadata. Where unknown fields are kept, version 2 must not name any
+// property: clients would then refuse all others.
+func complete(structural *structuralschema.Structural, dialect Dialect, preserve bool) *spec.Schema {
+	if structural == nil || dialect == V2 && (structural.XPreserveUnknownFields || preserve) {
+		return new(spec.Schema).Typed("object", "")
+	}
+	if dialect == V2 {
+		structural = openapiv2.ToStructuralOpenAPIV2(structural)
+	}
+	published := structural.ToKubeOpenAPI()
+	addObjectProperties(published, dialect)
+	addEmbedded(published, dialect)
+	return published
+}
+
+func addObjectProperties(s *spec.Schema, dialect Dialect) {
+	metadata := spec.RefSchema(dialect.Reference(objectMetaModel)).WithDescription(metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"])
+	s.SetProperty("metadata", *metadata)
+	AddTypeProperties(s)
+}
+
+// AddTypeProperties adds apiVersion and kind.
+func AddTypeProperties(s *spec.Schema) {
+	documentation := metav1.TypeMeta{}.SwaggerDoc()
+	for _, name := range []string{"apiVersion", "kind"} {
+		s.SetProperty(name, *spec.StringProperty().WithDescription(documentation[name]))
+	}
+}
+
+
+// addEmbedded completes the embedded resources within a schema.
+func addEmbedded(s *spec.Schema, dialect Dialect) {
+	if s == nil {
+		return
+	}
+	for name, property := range s.Properties {
+		addEmbedded(&property, dialect)
+		s.Properties[name] = property
+	}
+	if s.Items != nil {
+		addEmbedded(s.Items.Schema, dialect)
+	}
+	if s.AdditionalProperties != nil {
+		addEmbedded(s.AdditionalProperties.Schema, dialect)
+	}
+	if open, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); open && dialect == V2 {
+		return
+	}
+	if embedded, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !embedded {
+		return
+	}
+	addObjectProperties(s, dialect)
+	s.Properties["apiVersion"] = *spec.StringProperty().WithDescription("apiVersion defines the versioned schema of this representation of an object. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources")
+	s.Properties["kind"] = *spec.StringProperty().WithDescription("kind is a string value representing the type of this object. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds")
+	for _, name := range []string{"kind", "apiVersion"} {
+		if !slices.Contains(s.Required, name) {
+			s.Required = append(s.Required, name)
+		}
+	}
+}

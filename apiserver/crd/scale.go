@@ -1,0 +1,129 @@
+package crd
+
+import (
+	"fmt"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apimachinery/pkg/api/errors"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// scaleView shows a custom resource as an *autoscalingv1.Scale.
+type scaleView struct {
+	version *version
+	// mappings tell, per version, which field of the custom resource is the scale's spec.replicas.
+	mappings managedfields.ResourcePathMappings
+}
+
+var _ resource.View = (*scaleView)(nil)
+
+func newScaleView(v *version) *scaleView {
+	mappings := managedfields.ResourcePathMappings{}
+	for _, other := range v.of.versions {
+		var path fieldpath.Path
+		if other.scale != nil {
+			for _, name := range split(other.scale.SpecReplicasPath) {
+				path = append(path, fieldpath.PathElement{FieldName: &name})
+			}
+		}
+		mappings[other.kind.GroupVersion().String()] = path
+	}
+	return &scaleView{version: v, mappings: mappings}
+}
+
+func (s *scaleView) Get(parent runtime.Object) (runtime.Object, error) {
+	object, ok := parent.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a custom resource", parent)
+	}
+	spec := s.version.scale
+	replicas, found, err := unstructured.NestedInt64(object.Object, split(spec.SpecReplicasPath)...)
+	if err != nil {
+		return nil, errors.NewInternalError(err)
+	}
+	if !found {
+		return nil, errors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", spec.SpecReplicasPath))
+	}
+	current, _, err := unstructured.NestedInt64(object.Object, split(spec.StatusReplicasPath)...)
+	if err != nil {
+		return nil, errors.NewInternalError(err)
+	}
+	selector := ""
+	if spec.LabelSelectorPath != nil {
+		if selector, _, err = unstructured.NestedString(object.Object, split(*spec.LabelSelectorPath)...); err != nil {
+			return nil, errors.NewInternalError(err)
+		}
+	}
+	return &autoscalingv1.Scale{
+		TypeMeta: metav1.TypeMeta{APIVersion: ScaleKind.GroupVersion().String(), Kind: ScaleKind.Kind},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID(),
+			ResourceVersion: object.GetResourceVersion(), CreationTimestamp: object.GetCreationTimestamp(),
+		},
+		Spec:   autoscalingv1.ScaleSpec{Replicas: int32(replicas)},
+		Status: autoscalingv1.ScaleStatus{Replicas: int32(current), Selector: selector},
+	}, nil
+}
+
+// Set writes the replicas and, where the view has them, the managers of that field. A resource version in the
+// view is the client's precondition and goes into parent.
+func (s *scaleView) Set(parent, view runtime.Object) error {
+	object, ok := parent.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("%T is not a custom resource", parent)
+	}
+	scale, ok := view.(*autoscalingv1.Scale)
+	if !ok {
+		return errors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", view))
+	}
+	if err := unstructured.SetNestedField(object.Object, int64(scale.Spec.Replicas), split(s.version.scale.SpecReplicasPath)...); err != nil {
+		return errors.NewBadRequest(err.Error())
+	}
+	if scale.ResourceVersion != "" {
+		object.SetResourceVersion(scale.ResourceVersion)
+	}
+	if len(scale.ManagedFields) == 0 {
+		return nil
+	}
+	managers, err := managedfields.NewScaleHandler(object.GetManagedFields(), s.version.kind.GroupVersion(), s.mappings).ToParent(scale.ManagedFields)
+	if err != nil {
+		return fmt.Errorf("managed fields of scale: %w", err)
+	}
+	object.SetManagedFields(managers)
+	return nil
+}
+
+// ManagedFields returns who manages the scale of a parent, as the scale's own managed fields. A writer that
+// tracks managers puts them into the view before it changes it; Set turns them back.
+func (s *scaleView) ManagedFields(parent runtime.Object) ([]metav1.ManagedFieldsEntry, error) {
+	object, ok := parent.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a custom resource", parent)
+	}
+	return managedfields.NewScaleHandler(object.GetManagedFields(), s.version.kind.GroupVersion(), s.mappings).ToSubresource()
+}
+
+// Validate checks nothing that the custom resource's own strategy would not check, but names the scale's field.
+func (s *scaleView) Validate(view runtime.Object) error {
+	scale, ok := view.(*autoscalingv1.Scale)
+	if !ok {
+		return errors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", view))
+	}
+	errs := apivalidation.ValidateNonnegativeField(int64(scale.Spec.Replicas), field.NewPath("spec", "replicas"))
+	return asError(scale.Name, errs)
+}
+
+func asError(name string, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return errors.NewInvalid(ScaleKind.GroupKind(), name, errs)
+}

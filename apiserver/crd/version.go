@@ -1,0 +1,104 @@
+package crd
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+)
+
+// version is one version of a custom resource, with what is built from its schema on first use.
+type version struct {
+	of         *custom
+	kind       schema.GroupVersionKind
+	status     bool
+	scale      *apiextensionsv1.CustomResourceSubresourceScale
+	selectable []apiextensionsv1.SelectableField
+	encoded    []byte // JSON of the v1 schema; nil: none
+
+	structure  lazy[*structuralschema.Structural]
+	validators lazy[*validators]
+}
+
+// validators check objects of one version.
+type validators struct {
+	object validation.SchemaValidator
+	status validation.SchemaValidator // only status; nil: not checked
+	rules  *cel.Validator             // nil: no rules
+}
+
+// lazy is a value that is made on first use.
+type lazy[T any] struct {
+	once  sync.Once
+	value T
+	err   error
+}
+
+func (l *lazy[T]) get(make func() (T, error)) (T, error) {
+	l.once.Do(func() { l.value, l.err = make() })
+	return l.value, l.err
+}
+
+// structural returns the structural schema with defaults pruned; nil where there is no schema.
+func (v *version) structural() (*structuralschema.Structural, error) {
+	return v.structure.get(v.makeStructural)
+}
+
+func (v *version) makeStructural() (*structuralschema.Structural, error) {
+	if v.encoded == nil {
+		return nil, nil
+	}
+	internal, err := internalSchema(v.encoded)
+	if err != nil {
+		return nil, err
+	}
+	structural, err := structuralschema.NewStructural(internal)
+	if v.of.preserve {
+		return structural, nil // such a schema need not be structural
+	}
+	if err != nil {
+		return nil, fmt.Errorf("schema of %s is not structural: %w", v.kind, err)
+	}
+	if err := structuraldefaulting.PruneDefaults(structural); err != nil {
+		return nil, fmt.Errorf("prune defaults of %s: %w", v.kind, err)
+	}
+	return structural, nil
+}
+
+// validation returns the compiled validators.
+func (v *version) validation() (*validators, error) {
+	return v.validators.get(v.makeValidators)
+}
+
+func (v *version) makeValidators() (*validators, error) {
+	structural, err := v.structural()
+	if err != nil {
+		return nil, err
+	}
+	var internal *apiextensions.JSONSchemaProps
+	if v.encoded != nil {
+		if internal, err = internalSchema(v.encoded); err != nil {
+			return nil, err
+		}
+	}
+	result := &validators{rules: cel.NewValidator(structural, true, celconfig.PerCallLimit)}
+	if result.object, _, err = validation.NewSchemaValidator(internal); err != nil {
+		return nil, fmt.Errorf("compile schema of %s: %w", v.kind, err)
+	}
+	if !v.status || internal == nil {
+		return result, nil
+	}
+	if status, ok := internal.Properties["status"]; ok {
+		if result.status, _, err = validation.NewSchemaValidator(&status); err != nil {
+			return nil, fmt.Errorf("compile status schema of %s: %w", v.kind, err)
+		}
+	}
+	return result, nil
+}
