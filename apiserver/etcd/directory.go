@@ -1,0 +1,87 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// ErrDataDirectory says that a member cannot run on its data directory; the message says what to do.
+var ErrDataDirectory = errors.New("etcd data directory")
+
+// lockTimeout is how long a process that is just ending may hold the database.
+const lockTimeout = 200 * time.Millisecond
+
+// checkDirectory finds, before etcd starts, what etcd would wait for silently or panic about.
+func checkDirectory(directory string) error {
+	if err := checkWritable(directory); err != nil {
+		return fmt.Errorf("%w %s cannot be written: make it a directory of mode 0700 owned by user %d: %w",
+			ErrDataDirectory, directory, os.Getuid(), err)
+	}
+	return checkDatabase(directory, filepath.Join(directory, "member", "snap", "db"))
+}
+
+func checkWritable(directory string) error {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(directory, ".writable-")
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Close(), os.Remove(file.Name()))
+}
+
+// checkDatabase opens and closes the database, which verifies its lock and its first pages.
+func checkDatabase(directory, path string) error {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
+	switch {
+	case err == nil:
+		return db.Close()
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return fmt.Errorf("%w %s is in use by another process: stop that process, or use another directory: %w",
+			ErrDataDirectory, directory, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w %s cannot be read: make everything in it owned by user %d: %w",
+			ErrDataDirectory, directory, os.Getuid(), err)
+	}
+	return corrupt(directory, err)
+}
+
+func corrupt(directory string, reason error) error {
+	return fmt.Errorf("%w %s is damaged: if other members are alive, remove this member from the cluster, empty "+
+		"the directory and let the member join again; else restore a snapshot: %w", ErrDataDirectory, directory, reason)
+}
+
+// damage are words by which etcd's start says that it cannot read what it wrote.
+var damage = []string{"corrupt", "crc mismatch", "checksum", "failed to read WAL", "failed to open WAL",
+	"failed to recover", "unexpected EOF", "db file", "slice bounds", "invalid database", "wal:", "file not found"}
+
+// explain adds advice to an error of etcd's start.
+func explain(directory string, err error) error {
+	message := err.Error()
+	for _, words := range damage {
+		if strings.Contains(message, words) {
+			return corrupt(directory, err)
+		}
+	}
+	if strings.Contains(message, "cannot fetch cluster info from peer urls") {
+		return fmt.Errorf("joining the etcd cluster: none of the members of --etcd-initial-cluster answers; "+
+			"check that they run and that the peer certificates have the same authority: %w", err)
+	}
+	if strings.Contains(message, "member count is unequal") || strings.Contains(message, "unmatched member") {
+		return fmt.Errorf("joining the etcd cluster: --etcd-initial-cluster differs from the cluster's member list; "+
+			"add this member to the cluster before it starts: %w", err)
+	}
+	return fmt.Errorf("starting the etcd member: %w", err)
+}

@@ -1,0 +1,66 @@
+package etcd
+
+import (
+	"errors"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// newZapLogger returns a logger for etcd that writes to log. etcd is talkative: what it informs of is for
+// verbosity 2, its warnings for 1. Where etcd would end the process it panics instead.
+func newZapLogger(log logr.Logger) *zap.Logger {
+	return zap.New(core{log: log.WithName("etcd")}, zap.WithFatalHook(zapcore.WriteThenPanic))
+}
+
+// core writes zap's entries to a logr.Logger.
+type core struct {
+	log logr.Logger
+}
+
+func verbosity(level zapcore.Level) int {
+	switch {
+	case level >= zapcore.ErrorLevel:
+		return 0
+	case level == zapcore.WarnLevel:
+		return 1
+	case level == zapcore.InfoLevel:
+		return 2
+	}
+	return 4
+}
+
+func (c core) Enabled(level zapcore.Level) bool { return c.log.V(verbosity(level)).Enabled() }
+
+func (c core) With(fields []zapcore.Field) zapcore.Core {
+	return core{log: c.log.WithValues(keysAndValues(fields)...)}
+}
+
+func (c core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+func (c core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	if entry.Level >= zapcore.ErrorLevel {
+		c.log.Error(errors.New(entry.Message), "etcd reports an error", keysAndValues(fields)...)
+		return nil
+	}
+	c.log.V(verbosity(entry.Level)).Info(entry.Message, keysAndValues(fields)...)
+	return nil
+}
+
+func (c core) Sync() error { return nil }
+
+func keysAndValues(fields []zapcore.Field) []any {
+	encoder := zapcore.NewMapObjectEncoder()
+	var pairs []any
+	for _, field := range fields {
+		field.AddTo(encoder)
+		pairs = append(pairs, field.Key, encoder.Fields[field.Key])
+	}
+	return pairs
+}

@@ -1,0 +1,68 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Status is how a member is.
+type Status struct {
+	MemberID      uint64
+	LeaderID      uint64 // 0: none known
+	RaftTerm      uint64
+	RaftIndex     uint64 // committed
+	AppliedIndex  uint64
+	DatabaseSize  int64 // bytes on disk
+	DatabaseInUse int64 // bytes of them that hold data
+	Quota         int64 // bytes
+	Learner       bool
+	Version       string
+	Problems      []string // alarms, no leader
+}
+
+// MemberStatus asks the member behind an endpoint of a client; in-process clients have the endpoint "".
+func MemberStatus(ctx context.Context, client *clientv3.Client, endpoint string) (Status, error) {
+	response, err := client.Status(ctx, endpoint)
+	if err != nil {
+		return Status{}, fmt.Errorf("asking for the status of etcd: %w", err)
+	}
+	return Status{
+		MemberID: response.Header.MemberId, LeaderID: response.Leader,
+		RaftTerm: response.RaftTerm, RaftIndex: response.RaftIndex, AppliedIndex: response.RaftAppliedIndex,
+		DatabaseSize: response.DbSize, DatabaseInUse: response.DbSizeInUse, Quota: response.DbSizeQuota,
+		Learner: response.IsLearner, Version: response.Version, Problems: response.Errors,
+	}, nil
+}
+
+// Status tells how this member is.
+func (m *Member) Status(ctx context.Context) (Status, error) { return MemberStatus(ctx, m.client, "") }
+
+// Peer is an entry of a cluster's member list.
+type Peer struct {
+	ID         uint64
+	Name       string // empty: has never started
+	PeerURLs   []string
+	ClientURLs []string
+	Learner    bool
+}
+
+// MemberList asks for the members of a cluster. It is linearizable.
+func MemberList(ctx context.Context, client *clientv3.Client) ([]Peer, error) {
+	response, err := client.MemberList(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing the members of etcd: %w", err)
+	}
+	peers := make([]Peer, len(response.Members))
+	for i, member := range response.Members {
+		peers[i] = Peer{
+			ID: member.ID, Name: member.Name, PeerURLs: member.PeerURLs,
+			ClientURLs: member.ClientURLs, Learner: member.IsLearner,
+		}
+	}
+	return peers, nil
+}
+
+// MemberList asks for the members of this member's cluster. It is linearizable.
+func (m *Member) MemberList(ctx context.Context) ([]Peer, error) { return MemberList(ctx, m.client) }
