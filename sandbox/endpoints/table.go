@@ -1,0 +1,81 @@
+package endpoints
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Entry is a Service and what stands behind it. It is not changed once it is in a Table.
+type Entry struct {
+	Service   *corev1.Service
+	Endpoints []Endpoint
+}
+
+// ClusterIP returns the Service's own address; a headless Service has none.
+func (e Entry) ClusterIP() (netip.Addr, bool) {
+	address, err := netip.ParseAddr(e.Service.Spec.ClusterIP)
+	return address, err == nil
+}
+
+// Table holds every Service and Pod address for those who resolve names and forward connections.
+type Table struct {
+	mu          sync.RWMutex
+	entries     map[types.NamespacedName]Entry
+	subscribers []chan struct{}
+}
+
+// NewTable returns an empty table.
+func NewTable() *Table { return &Table{} }
+
+// Update replaces everything.
+func (t *Table) Update(services []*corev1.Service, pods []*corev1.Pod) {
+	entries := make(map[types.NamespacedName]Entry, len(services))
+	for _, service := range services {
+		key := types.NamespacedName{Namespace: service.Namespace, Name: service.Name}
+		entries[key] = Entry{Service: service, Endpoints: Of(service, pods)}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.entries = entries
+	for _, subscriber := range t.subscribers {
+		select {
+		case subscriber <- struct{}{}:
+		default: // it has not taken the last notice yet
+		}
+	}
+}
+
+// Subscribe returns a channel that receives after every change; changes that follow each other may be one notice.
+func (t *Table) Subscribe() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	subscriber := make(chan struct{}, 1)
+	t.subscribers = append(t.subscribers, subscriber)
+	return subscriber
+}
+
+// Get returns one Service.
+func (t *Table) Get(namespace, name string) (Entry, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	entry, ok := t.entries[types.NamespacedName{Namespace: namespace, Name: name}]
+	return entry, ok
+}
+
+// Entries returns all Services, ordered by namespace and name.
+func (t *Table) Entries() []Entry {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	result := make([]Entry, 0, len(t.entries))
+	for _, entry := range t.entries {
+		result = append(result, entry)
+	}
+	slices.SortFunc(result, func(a, b Entry) int {
+		return compare(a.Service, b.Service)
+	})
+	return result
+}

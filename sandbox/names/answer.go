@@ -1,0 +1,75 @@
+// Package names resolves Service and Pod names for the processes of a sandbox, after the Kubernetes DNS
+// specification.
+package names
+
+import (
+	"net/netip"
+	"strings"
+
+	"quorate.dev/sandbox/endpoints"
+)
+
+// Answer is what is known about a name.
+type Answer struct {
+	Ours      bool // the name lies in the cluster's domain: nobody else is to be asked
+	Exists    bool
+	Addresses []netip.Addr
+}
+
+// Resolve answers for one name, with or without its final dot:
+//
+//	service.namespace.svc[.cluster.local]            the cluster IP; headless: the addresses of ready Pods
+//	hostname.service.namespace.svc[.cluster.local]   the address of one Pod of a headless Service
+//	a-b-c-d.namespace.pod[.cluster.local]            a.b.c.d
+func Resolve(table *endpoints.Table, name string) Answer {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	name, inDomain := strings.CutSuffix(name, "."+endpoints.Domain)
+	labels := strings.Split(name, ".")
+	last := len(labels) - 1
+	switch {
+	case labels[last] == "svc" && len(labels) == 3:
+		return service(table, labels[1], labels[0])
+	case labels[last] == "svc" && len(labels) == 4:
+		return member(table, labels[2], labels[1], labels[0])
+	case labels[last] == "pod" && len(labels) == 3:
+		return pod(labels[0])
+	}
+	return Answer{Ours: inDomain || name == endpoints.Domain || labels[last] == "svc"}
+}
+
+func service(table *endpoints.Table, namespace, name string) Answer {
+	entry, ok := table.Get(namespace, name)
+	if !ok {
+		return Answer{Ours: true}
+	}
+	if address, ok := entry.ClusterIP(); ok {
+		return Answer{Ours: true, Exists: true, Addresses: []netip.Addr{address}}
+	}
+	answer := Answer{Ours: true, Exists: true}
+	for _, endpoint := range entry.Endpoints {
+		if endpoint.Ready {
+			answer.Addresses = append(answer.Addresses, endpoint.Address)
+		}
+	}
+	return answer
+}
+
+func member(table *endpoints.Table, namespace, name, hostname string) Answer {
+	answer := Answer{Ours: true}
+	entry, _ := table.Get(namespace, name)
+	for _, endpoint := range entry.Endpoints {
+		if endpoint.Ready && endpoint.Hostname == hostname {
+			answer.Exists = true
+			answer.Addresses = append(answer.Addresses, endpoint.Address)
+		}
+	}
+	return answer
+}
+
+func pod(label string) Answer {
+	address, err := netip.ParseAddr(strings.ReplaceAll(label, "-", "."))
+	if err != nil {
+		return Answer{Ours: true}
+	}
+	return Answer{Ours: true, Exists: true, Addresses: []netip.Addr{address}}
+}

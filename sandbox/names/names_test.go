@@ -1,0 +1,104 @@
+package names
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/sandbox/endpoints"
+)
+
+func table() *endpoints.Table {
+	service := func(name, clusterIP string, publish bool) *corev1.Service {
+		return &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
+			Spec: corev1.ServiceSpec{
+				ClusterIP: clusterIP, PublishNotReadyAddresses: publish, Selector: map[string]string{"app": "demo"},
+			},
+		}
+	}
+	pod := func(name, address string, ready corev1.ConditionStatus) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Labels: map[string]string{"app": "demo"}},
+			Spec:       corev1.PodSpec{Hostname: name, Subdomain: "peers"},
+			Status: corev1.PodStatus{
+				PodIP: address, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
+			},
+		}
+	}
+	t := endpoints.NewTable()
+	t.Update(
+		[]*corev1.Service{service("demo", "127.9.128.4", false), service("peers", "None", true), service("ready", "None", false)},
+		[]*corev1.Pod{pod("demo-0", "127.9.64.1", corev1.ConditionTrue), pod("demo-1", "127.9.64.2", corev1.ConditionFalse)},
+	)
+	return t
+}
+
+func TestResolve(t *testing.T) {
+	tests := []struct {
+		name      string
+		ours      bool
+		exists    bool
+		addresses []string
+	}{
+		{"demo.team.svc", true, true, []string{"127.9.128.4"}},
+		{"Demo.Team.svc.cluster.local.", true, true, []string{"127.9.128.4"}},
+		{"peers.team.svc", true, true, []string{"127.9.64.1", "127.9.64.2"}},
+		{"ready.team.svc", true, true, []string{"127.9.64.1"}},
+		{"demo-1.peers.team.svc", true, true, []string{"127.9.64.2"}},
+		{"demo-1.ready.team.svc", true, false, nil},
+		{"demo-9.peers.team.svc.cluster.local", true, false, nil},
+		{"demo.other.svc", true, false, nil},
+		{"127-9-64-1.team.pod.cluster.local", true, true, []string{"127.9.64.1"}},
+		{"what.team.pod", true, false, nil},
+		{"demo.team.svc.cluster.local.cluster.local", true, false, nil},
+		{"example.org", false, false, nil},
+		{"svc", true, false, nil},
+		{"", false, false, nil},
+	}
+	known := table()
+	for _, test := range tests {
+		answer := Resolve(known, test.name)
+		var got []string
+		for _, address := range answer.Addresses {
+			got = append(got, address.String())
+		}
+		if answer.Ours != test.ours || answer.Exists != test.exists || !slices.Equal(got, test.addresses) {
+			t.Errorf("%q: got %+v, want ours %t, exists %t, %v", test.name, answer, test.ours, test.exists, test.addresses)
+		}
+	}
+}
+
+func TestServerOverBothTransports(t *testing.T) {
+	server, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"), table(), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	for _, network := range []string{"udp", "tcp"} {
+		resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, network, server.Address())
+		}}
+		got, err := resolver.LookupHost(ctx, "peers.team.svc")
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, []string{"127.9.64.1", "127.9.64.2"}) {
+			t.Errorf("%s: got %v, %v", network, got, err)
+		}
+		if _, err := resolver.LookupHost(ctx, "nobody.team.svc.cluster.local"); err == nil {
+			t.Errorf("%s: a name that does not exist was resolved", network)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+}

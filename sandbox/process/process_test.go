@@ -1,0 +1,151 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be the processes it starts: its first argument names what to do.
+func TestMain(m *testing.M) {
+	if os.Getenv("PROCESS_TEST_CHILD") == "" {
+		os.Exit(m.Run())
+	}
+	switch os.Args[1] {
+	case "exit":
+		fmt.Println("leaving")
+		os.Exit(3)
+	case "wait":
+		terminate := make(chan os.Signal, 1)
+		signal.Notify(terminate, syscall.SIGTERM)
+		fmt.Println("waiting")
+		<-terminate
+		os.Exit(0)
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("waiting")
+		time.Sleep(time.Hour)
+	case "parent":
+		child, err := NewSpawner().Start(command(os.Args[2], "stubborn"))
+		fmt.Println(child.ID(), err)
+		time.Sleep(time.Hour)
+	}
+}
+
+func command(log string, args ...string) Command {
+	return Command{
+		Executable: "/proc/self/exe", Name: "quorate", Args: args, LogFile: log,
+		Environment: []string{"PROCESS_TEST_CHILD=1"}, Directory: filepath.Dir(log),
+	}
+}
+
+func start(t *testing.T, args ...string) (*Process, string) {
+	t.Helper()
+	spawner := NewSpawner()
+	t.Cleanup(spawner.Close)
+	log := filepath.Join(t.TempDir(), "logs", "child.log")
+	os.Mkdir(filepath.Dir(log), 0o700)
+	p, err := spawner.Start(command(log, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, log
+}
+
+// await returns the log once it contains text.
+func await(t *testing.T, file, text string) string {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if content, _ := os.ReadFile(file); strings.Contains(string(content), text) {
+			return string(content)
+		}
+	}
+	t.Fatalf("no %q in %s", text, file)
+	return ""
+}
+
+func TestExitCodeAndLog(t *testing.T) {
+	p, log := start(t, "exit")
+	<-p.Done()
+	if exit, ended := p.Exit(); !ended || exit.Code != 3 || exit.Signal != 0 || exit.At.Before(p.Started()) {
+		t.Errorf("got %+v, %t", exit, ended)
+	}
+	await(t, log, "leaving")
+}
+
+func TestStopGracefully(t *testing.T) {
+	p, log := start(t, "wait")
+	await(t, log, "waiting")
+	p.Stop(time.Minute)
+	if exit, _ := p.Exit(); exit.Code != 0 {
+		t.Errorf("got %+v", exit)
+	}
+}
+
+func TestStopKillsAfterGrace(t *testing.T) {
+	p, log := start(t, "stubborn")
+	await(t, log, "waiting")
+	p.Stop(10 * time.Millisecond)
+	if exit, _ := p.Exit(); exit.Code != 137 || exit.Signal != 9 {
+		t.Errorf("got %+v", exit)
+	}
+}
+
+func TestChildDiesWithItsParent(t *testing.T) {
+	directory := t.TempDir()
+	log := filepath.Join(directory, "child.log")
+	parent := exec.Command("/proc/self/exe", "parent", log)
+	parent.Env = []string{"PROCESS_TEST_CHILD=1"}
+	output, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	if _, err := fmt.Fscanf(output, "%d <nil>\n", &child); err != nil {
+		t.Fatal(err)
+	}
+	await(t, log, "waiting")
+	parent.Process.Kill()
+	parent.Wait()
+	for deadline := time.Now().Add(20 * time.Second); alive(child); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			syscall.Kill(child, syscall.SIGKILL)
+			t.Fatal("the child outlived its parent")
+		}
+	}
+}
+
+// alive reports whether a process runs; one that waits to be reaped does not.
+func alive(id int) bool {
+	content, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(content), ") ")
+	return !strings.HasPrefix(state, "Z")
+}
+
+func TestBackoff(t *testing.T) {
+	var b Backoff
+	for i, want := range []time.Duration{0, 1, 2, 4, 8, 16, 30, 30} {
+		if got := b.Next(time.Millisecond); got != want*time.Second {
+			t.Errorf("end %d: %s, want %ds", i, got, want)
+		}
+	}
+	if got := b.Next(time.Hour); got != 0 {
+		t.Errorf("after a long run: %s", got)
+	}
+	if got := b.Next(0); got != time.Second {
+		t.Errorf("after a long and a short run: %s", got)
+	}
+}

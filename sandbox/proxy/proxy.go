@@ -1,0 +1,218 @@
+// Package proxy makes Service addresses work: it listens on each cluster IP and passes connections on to a ready Pod.
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
+	"quorate.dev/sandbox/endpoints"
+)
+
+// dialTimeout bounds one attempt to reach one Pod; on loopback an answer takes microseconds.
+const dialTimeout = time.Second
+
+// Route is one Service address and the Pods' addresses behind it.
+type Route struct {
+	Listen   netip.AddrPort
+	Backends []netip.AddrPort
+}
+
+// Routes returns what a table asks for: a route per TCP port of every Service that has an address of its own.
+func Routes(entries []endpoints.Entry) []Route {
+	var routes []Route
+	for _, entry := range entries {
+		address, ok := entry.ClusterIP()
+		if !ok {
+			continue
+		}
+		for _, port := range entry.Service.Spec.Ports {
+			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+				continue
+			}
+			listen := netip.AddrPortFrom(address, uint16(port.Port))
+			routes = append(routes, Route{Listen: listen, Backends: backends(entry, port.Port)})
+		}
+	}
+	return routes
+}
+
+func backends(entry endpoints.Entry, servicePort int32) []netip.AddrPort {
+	var result []netip.AddrPort
+	for _, endpoint := range entry.Endpoints {
+		for _, port := range endpoint.Ports {
+			if endpoint.Ready && port.Port == servicePort {
+				result = append(result, netip.AddrPortFrom(endpoint.Address, uint16(port.Target)))
+			}
+		}
+	}
+	return result
+}
+
+// Proxy keeps a listener per route.
+type Proxy struct {
+	log logr.Logger
+
+	mu        sync.Mutex
+	listeners map[netip.AddrPort]*listener
+	refused   map[netip.AddrPort]bool // logged already
+	running   sync.WaitGroup
+}
+
+// New returns a proxy without routes.
+func New(log logr.Logger) *Proxy {
+	return &Proxy{log: log, listeners: map[netip.AddrPort]*listener{}, refused: map[netip.AddrPort]bool{}}
+}
+
+// Run follows the table until ctx is done, then closes listeners and connections.
+func (p *Proxy) Run(ctx context.Context, table *endpoints.Table, static []Route) {
+	changed := table.Subscribe()
+	for ctx.Err() == nil {
+		p.Update(ctx, slices.Concat(static, Routes(table.Entries())))
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	p.Update(ctx, nil)
+	p.running.Wait()
+}
+
+// Update makes the routes be as given. Where two routes have one address the first counts. Connections end with
+// ctx; a change of the Pods behind a route leaves open connections alone.
+func (p *Proxy) Update(ctx context.Context, routes []Route) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	wanted := map[netip.AddrPort]bool{}
+	for _, route := range routes {
+		if !wanted[route.Listen] {
+			wanted[route.Listen] = true
+			p.apply(ctx, route)
+		}
+	}
+	for address, l := range p.listeners {
+		if !wanted[address] {
+			l.socket.Close()
+			delete(p.listeners, address)
+		}
+	}
+}
+
+func (p *Proxy) apply(ctx context.Context, route Route) {
+	l, ok := p.listeners[route.Listen]
+	if !ok {
+		socket, err := listen(route.Listen)
+		if err != nil {
+			p.refuse(route.Listen, err)
+			return
+		}
+		l = &listener{socket: socket, log: p.log.WithValues("service", route.Listen.String())}
+		p.listeners[route.Listen] = l
+		delete(p.refused, route.Listen)
+		p.running.Go(func() { l.accept(ctx) })
+	}
+	l.backends.Store(&route.Backends)
+}
+
+func (p *Proxy) refuse(address netip.AddrPort, err error) {
+	if !p.refused[address] {
+		p.refused[address] = true
+		p.log.Error(err, "a Service address is not served", "service", address.String())
+	}
+}
+
+// Address is where a Service address really listens. It differs from the Service's own when the system keeps
+// ports below 1024 to itself.
+func (p *Proxy) Address(service netip.AddrPort) (netip.AddrPort, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, ok := p.listeners[service]
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	return l.socket.Addr().(*net.TCPAddr).AddrPort(), true
+}
+
+// PrivilegedOffset is added to a port that only root may listen on: 443 becomes 10443.
+const PrivilegedOffset = 10000
+
+func listen(address netip.AddrPort) (net.Listener, error) {
+	socket, err := net.Listen("tcp4", address.String())
+	if errors.Is(err, syscall.EACCES) {
+		return net.Listen("tcp4", netip.AddrPortFrom(address.Addr(), address.Port()+PrivilegedOffset).String())
+	}
+	return socket, err
+}
+
+type listener struct {
+	socket   net.Listener
+	backends atomic.Pointer[[]netip.AddrPort]
+	next     atomic.Uint32
+	log      logr.Logger
+}
+
+func (l *listener) accept(ctx context.Context) {
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	for {
+		client, err := l.socket.Accept()
+		if err != nil {
+			return // closed
+		}
+		connections.Go(func() { l.forward(ctx, client) })
+	}
+}
+
+func (l *listener) forward(ctx context.Context, client net.Conn) {
+	defer client.Close()
+	server := l.dial(ctx)
+	if server == nil {
+		client.(*net.TCPConn).SetLinger(0) // the client sees a reset, as if nobody listened
+		return
+	}
+	defer server.Close()
+	stop := context.AfterFunc(ctx, func() { client.Close(); server.Close() })
+	defer stop()
+	var copying sync.WaitGroup
+	copying.Go(func() { transfer(server, client) })
+	copying.Go(func() { transfer(client, server) })
+	copying.Wait()
+}
+
+// dial tries every Pod once, beginning with the one whose turn it is.
+func (l *listener) dial(ctx context.Context) net.Conn {
+	backends := *l.backends.Load()
+	dialer := net.Dialer{Timeout: dialTimeout}
+	turn := int(l.next.Add(1))
+	for i := range backends {
+		backend := backends[(turn+i)%len(backends)]
+		server, err := dialer.DialContext(ctx, "tcp4", backend.String())
+		if err == nil {
+			return server
+		}
+		l.log.V(1).Info("a Pod did not accept", "pod", backend.String(), "err", err)
+	}
+	return nil
+}
+
+// transfer copies one direction and passes its end on.
+func transfer(to, from net.Conn) {
+	_, err := io.Copy(to, from)
+	if err != nil {
+		to.Close()
+		from.Close()
+		return
+	}
+	to.(*net.TCPConn).CloseWrite()
+}
