@@ -1,0 +1,189 @@
+// Package pki makes and judges certificates on plain values: authorities, the leaves they sign, service-account
+// keys. It reads no clock and stores nothing.
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
+
+// Lifetimes. Leaves are renewed when a third of theirs is left.
+const (
+	AuthorityLifetime = 10 * 365 * 24 * time.Hour
+	LeafLifetime      = 365 * 24 * time.Hour
+
+	// backdate makes a certificate valid on machines whose clocks are a little behind.
+	backdate = 5 * time.Minute
+)
+
+// Pair is a certificate and its private key, both PEM.
+type Pair struct {
+	Certificate []byte
+	Key         []byte
+}
+
+// Authority signs leaves of one trust domain.
+type Authority struct {
+	Pair
+	certificate *x509.Certificate
+	signer      crypto.Signer
+}
+
+// Leaf describes a certificate to be signed.
+type Leaf struct {
+	CommonName    string
+	Organizations []string
+	DNSNames      []string
+	Addresses     []net.IP
+	Server        bool // may be shown to clients
+	Client        bool // may be shown to servers
+}
+
+// NewAuthority makes a self-signed authority.
+func NewAuthority(name string, now time.Time) (Authority, error) {
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Authority{}, fmt.Errorf("making the key of authority %s: %w", name, err)
+	}
+	template, err := newTemplate(pkix.Name{CommonName: name}, now, AuthorityLifetime)
+	if err != nil {
+		return Authority{}, err
+	}
+	template.IsCA = true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
+	pair, err := sign(template, template, signer, signer)
+	if err != nil {
+		return Authority{}, err
+	}
+	return ParseAuthority(pair)
+}
+
+// ParseAuthority reads an authority back. The key must belong to the certificate.
+func ParseAuthority(pair Pair) (Authority, error) {
+	certificate, signer, err := parse(pair)
+	if err != nil {
+		return Authority{}, err
+	}
+	if !certificate.IsCA {
+		return Authority{}, fmt.Errorf("certificate %q is not an authority", certificate.Subject.CommonName)
+	}
+	return Authority{Pair: pair, certificate: certificate, signer: signer}, nil
+}
+
+// Expiry of the authority's certificate.
+func (a Authority) Expiry() time.Time { return a.certificate.NotAfter }
+
+// Issue signs a new leaf with a new key.
+func (a Authority) Issue(leaf Leaf, now time.Time) (Pair, error) {
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Pair{}, fmt.Errorf("making the key of %s: %w", leaf.CommonName, err)
+	}
+	subject := pkix.Name{CommonName: leaf.CommonName, Organization: leaf.Organizations}
+	template, err := newTemplate(subject, now, LeafLifetime)
+	if err != nil {
+		return Pair{}, err
+	}
+	if template.NotAfter.After(a.certificate.NotAfter) {
+		template.NotAfter = a.certificate.NotAfter
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = leaf.usages()
+	template.DNSNames, template.IPAddresses = leaf.DNSNames, leaf.Addresses
+	return sign(template, a.certificate, signer, a.signer)
+}
+
+func (l Leaf) usages() []x509.ExtKeyUsage {
+	var usages []x509.ExtKeyUsage
+	if l.Server {
+		usages = append(usages, x509.ExtKeyUsageServerAuth)
+	}
+	if l.Client {
+		usages = append(usages, x509.ExtKeyUsageClientAuth)
+	}
+	return usages
+}
+
+// NewServiceAccountKey makes the pair that signs and verifies service-account tokens: Certificate holds the public key.
+func NewServiceAccountKey() (Pair, error) {
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Pair{}, fmt.Errorf("making the service-account key: %w", err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(signer.Public())
+	if err != nil {
+		return Pair{}, fmt.Errorf("encoding the service-account key: %w", err)
+	}
+	key, err := keyutil.MarshalPrivateKeyToPEM(signer)
+	if err != nil {
+		return Pair{}, fmt.Errorf("encoding the service-account key: %w", err)
+	}
+	return Pair{Certificate: pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: public}), Key: key}, nil
+}
+
+// Fingerprint of a certificate, short, for annotations: it changes when the certificate does.
+func Fingerprint(certificates ...[]byte) string {
+	sum := sha256.New()
+	for _, certificate := range certificates {
+		sum.Write(certificate)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:16]
+}
+
+func newTemplate(subject pkix.Name, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("making a serial number: %w", err)
+	}
+	return &x509.Certificate{
+		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: subject, BasicConstraintsValid: true,
+		NotBefore: now.Add(-backdate).UTC(), NotAfter: now.Add(lifetime).UTC(),
+	}, nil
+}
+
+func sign(template, parent *x509.Certificate, subject, issuer crypto.Signer) (Pair, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, subject.Public(), issuer)
+	if err != nil {
+		return Pair{}, fmt.Errorf("signing certificate %q: %w", template.Subject.CommonName, err)
+	}
+	key, err := keyutil.MarshalPrivateKeyToPEM(subject)
+	if err != nil {
+		return Pair{}, fmt.Errorf("encoding the key of %q: %w", template.Subject.CommonName, err)
+	}
+	return Pair{Certificate: pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}), Key: key}, nil
+}
+
+func parse(pair Pair) (*x509.Certificate, crypto.Signer, error) {
+	certificates, err := cert.ParseCertsPEM(pair.Certificate)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading a certificate: %w", err)
+	}
+	key, err := keyutil.ParsePrivateKeyPEM(pair.Key)
+	if err != nil {
+		return nil, nil, errors.New("reading a private key: not a PEM-encoded key")
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, nil, errors.New("reading a private key: it cannot sign")
+	}
+	public, ok := certificates[0].PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	if !ok || !public.Equal(signer.Public()) {
+		return nil, nil, fmt.Errorf("the key does not belong to certificate %q", certificates[0].Subject.CommonName)
+	}
+	return certificates[0], signer, nil
+}
