@@ -54,6 +54,8 @@ type Definition struct {
 	// Revision distinguishes two definitions of the same name over time: the UID and generation of a custom
 	// resource's definition. Empty for built-in kinds.
 	Revision string
+	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
+	ReturnsDeleted bool
 	// Terminating is set while a custom resource's definition is being deleted: creating is refused.
 	Terminating bool
 }
@@ -195,4 +197,18 @@ type Objects interface {
 	Update(ctx context.Context, resource schema.GroupResource, subresource, namespace, name string, change func(runtime.Object) error, dryRun bool) (runtime.Object, error)
 	// Delete deletes an object as a client would.
 	Delete(ctx context.Context, resource schema.GroupResource, namespace, name string, options *metav1.DeleteOptions) error
+}
+
+// Terminator is implemented by delete strategies of objects that others finish off: a namespace, whose content
+// goes first.
+type Terminator interface {
+	// Terminate marks a hub object as terminating, if it is not yet, and reports whether it must stay until its
+	// own list of finalizers, beside that in its metadata, is empty.
+	Terminate(object runtime.Object, options *metav1.DeleteOptions) (pending bool)
+}
+
+// ScaledKind is implemented by views of kind Scale: where each version of the parent keeps its replicas, so that
+// managed fields can be carried from one to the other.
+type ScaledKind interface {
+	ReplicasPaths() managedfields.ResourcePathMappings
 }

@@ -1,0 +1,244 @@
+package codec
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Media is an encoding of response bodies.
+type Media int
+
+const (
+	JSON Media = iota
+	Protobuf
+	YAML
+)
+
+// An item is an object's encoding that GET, LIST and WATCH share: in JSON the object without its apiVersion and kind
+// where the Go type is known, complete where it is not; in protobuf the message without the envelope. What differs
+// between the three is put around it.
+
+// protobufMessage is what generated Go types offer.
+type protobufMessage interface {
+	Size() int
+	MarshalToSizedBuffer([]byte) (int, error)
+}
+
+// Item encodes an object of a served version. It clears the object's kind where the encoding leaves it out.
+func Item(media Media, external runtime.Object) ([]byte, error) {
+	if media == Protobuf {
+		message, ok := external.(protobufMessage)
+		if !ok {
+			return nil, fmt.Errorf("%T has no protobuf form", external)
+		}
+		data := make([]byte, message.Size())
+		_, err := message.MarshalToSizedBuffer(data)
+		return data, err
+	}
+	if _, untyped := external.(runtime.Unstructured); !untyped {
+		external.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	return json.Marshal(external)
+}
+
+// Head is what precedes an item where it stands for itself, naming its kind.
+func Head(kind schema.GroupVersionKind) []byte {
+	return fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, kind.Kind, kind.GroupVersion().String())
+}
+
+// AppendObject appends a complete JSON object: head, from Head, is spliced in; nil where the item is complete.
+func AppendObject(to, head, item []byte) []byte {
+	if head == nil {
+		return append(to, item...)
+	}
+	return append(append(to, head...), item[1:]...)
+}
+
+// AppendEnvelope appends a protobuf message in the envelope that names its kind.
+func AppendEnvelope(to []byte, kind schema.GroupVersionKind, message []byte) []byte {
+	to = appendEnvelopeHead(to, kind, len(message))
+	return appendEnvelopeTail(append(to, message...))
+}
+
+// appendEnvelopeHead appends magic, runtime.Unknown.typeMeta, and the tag and length of raw.
+func appendEnvelopeHead(to []byte, kind schema.GroupVersionKind, size int) []byte {
+	const typeMeta, version, name = 1, 1, 2
+	gv := kind.GroupVersion().String()
+	to = append(to, protobufMagic...)
+	to = protowire.AppendTag(to, typeMeta, protowire.BytesType)
+	to = protowire.AppendVarint(to, uint64(protowire.SizeTag(version)+protowire.SizeBytes(len(gv))+protowire.SizeTag(name)+protowire.SizeBytes(len(kind.Kind))))
+	to = protowire.AppendTag(to, version, protowire.BytesType)
+	to = protowire.AppendString(to, gv)
+	to = protowire.AppendTag(to, name, protowire.BytesType)
+	to = protowire.AppendString(to, kind.Kind)
+	to = protowire.AppendTag(to, unknownRaw, protowire.BytesType)
+	return protowire.AppendVarint(to, uint64(size))
+}
+
+// appendEnvelopeTail appends the empty contentEncoding and contentType that upstream writes.
+func appendEnvelopeTail(to []byte) []byte {
+	const contentEncoding, contentType = 3, 4
+	to = protowire.AppendTag(to, contentEncoding, protowire.BytesType)
+	to = protowire.AppendString(to, "")
+	to = protowire.AppendTag(to, contentType, protowire.BytesType)
+	return protowire.AppendString(to, "")
+}
+
+// ListBody is a list response: pieces around items that are shared with other responses.
+type ListBody struct {
+	media Media
+	head  []byte
+	// separator stands between JSON items; each protobuf item has its tag and length before it.
+	itemHead []byte
+	items    [][]byte
+	tail     []byte
+}
+
+const listItems = 2 // field number of items in every list message
+
+// NewListBody prepares a list of items. itemHead, from Head, is spliced into each JSON item; nil: nothing is.
+func NewListBody(media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items [][]byte) (*ListBody, error) {
+	b := &ListBody{media: media, items: items, itemHead: itemHead}
+	if media == Protobuf {
+		return b, b.frameProtobuf(kind, meta)
+	}
+	encoded, err := json.Marshal(meta)
+	if err != nil {
+		return nil, err
+	}
+	b.head = append(Head(kind), `"metadata":`...)
+	b.head = append(b.head, encoded...)
+	b.head = append(b.head, `,"items":[`...)
+	b.tail = []byte("]}\n")
+	return b, nil
+}
+
+func (b *ListBody) frameProtobuf(kind schema.GroupVersionKind, meta metav1.ListMeta) error {
+	encoded, err := meta.Marshal()
+	if err != nil {
+		return err
+	}
+	size := protowire.SizeTag(objectMetadata) + protowire.SizeBytes(len(encoded))
+	for _, item := range b.items {
+		size += protowire.SizeTag(listItems) + protowire.SizeBytes(len(item))
+	}
+	b.head = appendEnvelopeHead(nil, kind, size)
+	b.head = protowire.AppendTag(b.head, objectMetadata, protowire.BytesType)
+	b.head = protowire.AppendBytes(b.head, encoded)
+	b.tail = appendEnvelopeTail(nil)
+	return nil
+}
+
+// Size returns the length of the body in bytes.
+func (b *ListBody) Size() int {
+	size := len(b.head) + len(b.tail)
+	for _, item := range b.items {
+		size += len(item)
+	}
+	if b.media == Protobuf {
+		for _, item := range b.items {
+			size += protowire.SizeTag(listItems) + protowire.SizeVarint(uint64(len(item)))
+		}
+		return size
+	}
+	if b.itemHead != nil {
+		size += len(b.items) * (len(b.itemHead) - 1)
+	}
+	return size + max(len(b.items)-1, 0)
+}
+
+// AppendHead appends what comes before the items.
+func (b *ListBody) AppendHead(to []byte) []byte { return append(to, b.head...) }
+
+// AppendItem appends the i-th item with what separates it from the one before.
+func (b *ListBody) AppendItem(to []byte, i int) []byte {
+	if b.media == Protobuf {
+		to = protowire.AppendTag(to, listItems, protowire.BytesType)
+		return protowire.AppendBytes(to, b.items[i])
+	}
+	if i > 0 {
+		to = append(to, ',')
+	}
+	return AppendObject(to, b.itemHead, b.items[i])
+}
+
+// AppendTail appends what comes after the items.
+func (b *ListBody) AppendTail(to []byte) []byte { return append(to, b.tail...) }
+
+// Len returns how many items there are.
+func (b *ListBody) Len() int { return len(b.items) }
+
+// WatchFrame makes one frame of a watch stream in JSON or protobuf.
+func WatchFrame(media Media, event string, kind schema.GroupVersionKind, head, item []byte) []byte {
+	if media == Protobuf {
+		return protobufFrame(event, kind, item)
+	}
+	frame := make([]byte, 0, len(item)+len(head)+len(event)+32)
+	frame = append(frame, `{"type":`...)
+	frame = strconv.AppendQuote(frame, event)
+	frame = append(frame, `,"object":`...)
+	frame = AppendObject(frame, head, item)
+	return append(frame, "}\n"...)
+}
+
+// protobufFrame is a metav1.WatchEvent behind its length in four bytes, big endian.
+func protobufFrame(event string, kind schema.GroupVersionKind, item []byte) []byte {
+	const eventType, eventObject, rawExtension = 1, 2, 1
+	object := AppendEnvelope(make([]byte, 0, len(item)+64), kind, item)
+	frame := make([]byte, 4, len(object)+32)
+	frame = protowire.AppendTag(frame, eventType, protowire.BytesType)
+	frame = protowire.AppendString(frame, event)
+	frame = protowire.AppendTag(frame, eventObject, protowire.BytesType)
+	frame = protowire.AppendVarint(frame, uint64(protowire.SizeTag(rawExtension)+protowire.SizeBytes(len(object))))
+	frame = protowire.AppendTag(frame, rawExtension, protowire.BytesType)
+	frame = protowire.AppendBytes(frame, object)
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+	return frame
+}
+
+// Metadata reduces an object to its metadata.
+func Metadata(external metav1.ObjectMetaAccessor) *metav1.PartialObjectMetadata {
+	var meta metav1.ObjectMeta
+	switch object := external.GetObjectMeta().(type) {
+	case *metav1.ObjectMeta:
+		meta = *object
+	default:
+		meta = copyMetadata(object)
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: meta}
+}
+
+func copyMetadata(object metav1.Object) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:                       object.GetName(),
+		GenerateName:               object.GetGenerateName(),
+		Namespace:                  object.GetNamespace(),
+		SelfLink:                   object.GetSelfLink(),
+		UID:                        object.GetUID(),
+		ResourceVersion:            object.GetResourceVersion(),
+		Generation:                 object.GetGeneration(),
+		CreationTimestamp:          object.GetCreationTimestamp(),
+		DeletionTimestamp:          object.GetDeletionTimestamp(),
+		DeletionGracePeriodSeconds: object.GetDeletionGracePeriodSeconds(),
+		Labels:                     object.GetLabels(),
+		Annotations:                object.GetAnnotations(),
+		OwnerReferences:            object.GetOwnerReferences(),
+		Finalizers:                 object.GetFinalizers(),
+		ManagedFields:              object.GetManagedFields(),
+	}
+}
+
+// Indent lays JSON out for people.
+func Indent(body []byte) ([]byte, error) {
+	var b bytes.Buffer
+	err := json.Indent(&b, body, "", "  ")
+	return b.Bytes(), err
+}
