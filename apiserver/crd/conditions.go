@@ -41,6 +41,7 @@ func Conditions(crd *apiextensionsv1.CustomResourceDefinition, others Claimed, e
 	next.Status.AcceptedNames = names
 	apihelpers.SetCRDCondition(next, accepted)
 	apihelpers.SetCRDCondition(next, established(next, establish))
+	next.Status.StoredVersions = withStorageVersion(crd)
 	if problem := nonStructural(crd); problem != nil {
 		apihelpers.SetCRDCondition(next, *problem)
 	} else {
@@ -50,6 +51,15 @@ func Conditions(crd *apiextensionsv1.CustomResourceDefinition, others Claimed, e
 		apihelpers.SetCRDCondition(next, *approval)
 	}
 	return next.Status
+}
+
+// withStorageVersion returns the versions that objects may be stored in, which those written from now on are.
+func withStorageVersion(crd *apiextensionsv1.CustomResourceDefinition) []string {
+	storage, err := apihelpers.GetCRDStorageVersion(crd)
+	if err != nil || slices.Contains(crd.Status.StoredVersions, storage) {
+		return crd.Status.StoredVersions
+	}
+	return append(slices.Clone(crd.Status.StoredVersions), storage)
 }
 
 // acceptNames takes over every requested name that no other definition of the group has.

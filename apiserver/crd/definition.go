@@ -29,14 +29,22 @@ var (
 	subresourceVerbs = []string{"get", "patch", "update"}
 )
 
-// Options are what definitions need from elsewhere.
-type Options struct {
-	// Scale is the model of bodies of scale subresources. Its hub form is *autoscalingv1.Scale.
-	Scale resource.Model
+// Builder makes the definitions of custom resources.
+type Builder struct {
+	scale resource.Model
+}
+
+// NewBuilder returns a builder. All its definitions share the model of Scale bodies.
+func NewBuilder() (*Builder, error) {
+	scale, err := newScaleBody()
+	if err != nil {
+		return nil, err
+	}
+	return &Builder{scale: scale}, nil
 }
 
 // Definition describes the custom resource of a CustomResourceDefinition whose names have been accepted.
-func Definition(crd *apiextensionsv1.CustomResourceDefinition, options Options) (*resource.Definition, error) {
+func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*resource.Definition, error) {
 	names := crd.Status.AcceptedNames
 	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
 		return nil, fmt.Errorf("CustomResourceDefinition %s has no accepted names yet", crd.Name)
@@ -63,7 +71,7 @@ func Definition(crd *apiextensionsv1.CustomResourceDefinition, options Options) 
 	}
 	for i := range crd.Spec.Versions {
 		if v := &crd.Spec.Versions[i]; v.Served {
-			definition.Versions = append(definition.Versions, servedVersion(custom, crd, v, options, definition.Terminating))
+			definition.Versions = append(definition.Versions, b.version(custom, crd, v, definition.Terminating))
 		}
 	}
 	slices.SortFunc(definition.Versions, func(a, b *resource.Version) int {
@@ -72,7 +80,7 @@ func Definition(crd *apiextensionsv1.CustomResourceDefinition, options Options) 
 	return definition, nil
 }
 
-func servedVersion(custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion, options Options, terminating bool) *resource.Version {
+func (b *Builder) version(custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion, terminating bool) *resource.Version {
 	served := custom.versions[v.Name]
 	version := &resource.Version{
 		Name:       v.Name,
@@ -89,7 +97,7 @@ func servedVersion(custom *custom, crd *apiextensionsv1.CustomResourceDefinition
 		version.Endpoints["status"] = statusEndpoint(served)
 	}
 	if served.scale != nil {
-		version.Endpoints["scale"] = scaleEndpoint(served, options.Scale)
+		version.Endpoints["scale"] = scaleEndpoint(served, b.scale)
 	}
 	return version
 }

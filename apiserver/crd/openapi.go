@@ -124,7 +124,6 @@ func AddTypeProperties(s *spec.Schema) {
 	}
 }
 
-
 // addEmbedded completes the embedded resources within a schema.
 func addEmbedded(s *spec.Schema, dialect Dialect) {
 	if s == nil {

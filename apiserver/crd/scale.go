@@ -9,10 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -23,7 +25,10 @@ type scaleView struct {
 	mappings managedfields.ResourcePathMappings
 }
 
-var _ resource.View = (*scaleView)(nil)
+var (
+	_ resource.View       = (*scaleView)(nil)
+	_ resource.ScaledKind = (*scaleView)(nil)
+)
 
 func newScaleView(v *version) *scaleView {
 	mappings := managedfields.ResourcePathMappings{}
@@ -73,8 +78,7 @@ func (s *scaleView) Get(parent runtime.Object) (runtime.Object, error) {
 	}, nil
 }
 
-// Set writes the replicas and, where the view has them, the managers of that field. A resource version in the
-// view is the client's precondition and goes into parent.
+// Set writes the replicas.
 func (s *scaleView) Set(parent, view runtime.Object) error {
 	object, ok := parent.(*unstructured.Unstructured)
 	if !ok {
@@ -87,43 +91,31 @@ func (s *scaleView) Set(parent, view runtime.Object) error {
 	if err := unstructured.SetNestedField(object.Object, int64(scale.Spec.Replicas), split(s.version.scale.SpecReplicasPath)...); err != nil {
 		return errors.NewBadRequest(err.Error())
 	}
-	if scale.ResourceVersion != "" {
-		object.SetResourceVersion(scale.ResourceVersion)
-	}
-	if len(scale.ManagedFields) == 0 {
-		return nil
-	}
-	managers, err := managedfields.NewScaleHandler(object.GetManagedFields(), s.version.kind.GroupVersion(), s.mappings).ToParent(scale.ManagedFields)
-	if err != nil {
-		return fmt.Errorf("managed fields of scale: %w", err)
-	}
-	object.SetManagedFields(managers)
 	return nil
 }
 
-// ManagedFields returns who manages the scale of a parent, as the scale's own managed fields. A writer that
-// tracks managers puts them into the view before it changes it; Set turns them back.
-func (s *scaleView) ManagedFields(parent runtime.Object) ([]metav1.ManagedFieldsEntry, error) {
-	object, ok := parent.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("%T is not a custom resource", parent)
-	}
-	return managedfields.NewScaleHandler(object.GetManagedFields(), s.version.kind.GroupVersion(), s.mappings).ToSubresource()
-}
+// ReplicasPaths implements resource.ScaledKind.
+func (s *scaleView) ReplicasPaths() managedfields.ResourcePathMappings { return s.mappings }
 
-// Validate checks nothing that the custom resource's own strategy would not check, but names the scale's field.
+// Validate refuses negative replicas in the name of the scale's own field.
 func (s *scaleView) Validate(view runtime.Object) error {
 	scale, ok := view.(*autoscalingv1.Scale)
 	if !ok {
 		return errors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", view))
 	}
 	errs := apivalidation.ValidateNonnegativeField(int64(scale.Spec.Replicas), field.NewPath("spec", "replicas"))
-	return asError(scale.Name, errs)
-}
-
-func asError(name string, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return errors.NewInvalid(ScaleKind.GroupKind(), name, errs)
+	return errors.NewInvalid(ScaleKind.GroupKind(), scale.Name, errs)
+}
+
+// newScaleBody returns the model of bodies of scale subresources: plain autoscaling/v1 in all its forms.
+func newScaleBody() (resource.Model, error) {
+	scheme := runtime.NewScheme()
+	if err := autoscalingv1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register autoscaling/v1: %w", err)
+	}
+	version := autoscalingv1.SchemeGroupVersion
+	return codec.NewSchemeModel(scheme, serializer.NewCodecFactory(scheme), ScaleKind, version, version), nil
 }

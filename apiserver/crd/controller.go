@@ -1,0 +1,291 @@
+package crd
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// Resource is where CustomResourceDefinition objects are.
+var Resource = schema.GroupResource{Group: apiextensions.GroupName, Resource: "customresourcedefinitions"}
+
+// Follow calls handle for every object of a resource as it is and as it changes (nil: deleted), and synced
+// once handle has seen all that existed. It returns when the context ends.
+type Follow func(ctx context.Context, resource schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error
+
+// ControllerOptions are what a Controller works with.
+type ControllerOptions struct {
+	Objects resource.Objects
+	Follow  Follow
+	// Publish puts the definitions of all custom resources that are served in force.
+	Publish func(definitions []*resource.Definition)
+	// BuiltIn tells resources of this server that no CustomResourceDefinition may have emptied on its deletion.
+	BuiltIn func(schema.GroupResource) bool
+	// Settle is how long after publishing a definition it is called established: time for other replicas to
+	// publish it too. Zero for a single one.
+	Settle time.Duration
+	Clock  clock.WithTicker
+	Logger logr.Logger
+}
+
+// Controller follows CustomResourceDefinitions, writes their conditions, publishes what they define and removes
+// the custom resources of those being deleted. Every replica runs one; they agree because each decision is a
+// function of what is stored.
+type Controller struct {
+	ControllerOptions
+	builder *Builder
+	queue   workqueue.TypedRateLimitingInterface[string]
+	changed chan struct{} // capacity 1: what is published is out of date
+
+	synced  chan struct{} // closed once all existing definitions are known
+
+	lock  sync.Mutex
+	known map[string]*record
+}
+
+// record is what the controller remembers of one CustomResourceDefinition.
+type record struct {
+	group      string
+	names      apiextensionsv1.CustomResourceDefinitionNames // accepted
+	settled    bool                                          // nothing is left to write
+	deleting   bool
+	generation int64
+	definition *resource.Definition // nil: not served
+	published  bool                 // the definition is in force here
+}
+
+// NewController returns a controller; Run starts it.
+func NewController(options ControllerOptions) (*Controller, error) {
+	builder, err := NewBuilder()
+	if err != nil {
+		return nil, err
+	}
+	return &Controller{
+		ControllerOptions: options,
+		builder:           builder,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, 30*time.Second),
+			workqueue.TypedRateLimitingQueueConfig[string]{Clock: options.Clock}),
+		changed: make(chan struct{}, 1),
+		synced:  make(chan struct{}),
+		known:   map[string]*record{},
+	}, nil
+}
+
+// Run works until the context ends.
+func (c *Controller) Run(ctx context.Context) error {
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	workers.Go(func() { c.whenSynced(ctx, c.publishChanges) })
+	workers.Go(func() { c.whenSynced(ctx, c.work) })
+	workers.Go(func() {
+		<-ctx.Done()
+		c.queue.ShutDown()
+	})
+	if err := c.Follow(ctx, Resource, c.observe, c.observedAll); err != nil {
+		return fmt.Errorf("follow CustomResourceDefinitions: %w", err)
+	}
+	return nil
+}
+
+// whenSynced keeps deciding on names, and publishing, from starting before all definitions are known.
+func (c *Controller) whenSynced(ctx context.Context, do func(context.Context)) {
+	select {
+	case <-ctx.Done():
+	case <-c.synced:
+		do(ctx)
+	}
+}
+
+// observe takes in one definition as it now is.
+func (c *Controller) observe(key string, object runtime.Object) {
+	if object == nil {
+		c.forget(key)
+		return
+	}
+	crd, err := external(object)
+	if err != nil {
+		c.Logger.Error(err, "cannot read a CustomResourceDefinition", "name", key)
+		return
+	}
+	next := c.describe(crd)
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	previous := c.known[crd.Name]
+	c.known[crd.Name] = next
+	if sameDefinition(previous, next) {
+		next.definition, next.published = previous.definition, previous.published
+	} else {
+		c.outdated()
+	}
+	if previous != nil && previous.generation != next.generation {
+		next.settled = false
+	}
+	if !next.settled || next.deleting {
+		c.queue.Add(crd.Name)
+	}
+	if previous == nil || !slices.Equal(allNames(previous.names), allNames(next.names)) {
+		c.reconsider(next.group, crd.Name)
+	}
+}
+
+// describe makes the record of a definition. It is served from the moment its names are accepted.
+func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *record {
+	r := &record{
+		group:      crd.Spec.Group,
+		names:      crd.Status.AcceptedNames,
+		deleting:   crd.DeletionTimestamp != nil,
+		generation: crd.Generation,
+	}
+	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
+	isEstablished := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
+	r.settled = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
+	if !accepted && !isEstablished {
+		return r
+	}
+	definition, err := c.builder.Definition(crd)
+	if err != nil {
+		c.Logger.Error(err, "cannot serve a custom resource", "name", crd.Name)
+		return r
+	}
+	r.definition = definition
+	return r
+}
+
+// forget drops a definition that is gone. Its names are free for others.
+func (c *Controller) forget(key string) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	previous, ok := c.known[key]
+	if !ok {
+		return
+	}
+	delete(c.known, key)
+	c.outdated()
+	c.reconsider(previous.group, key)
+}
+
+// reconsider queues the definitions of a group whose names are not all accepted.
+func (c *Controller) reconsider(group, except string) {
+	for name, r := range c.known {
+		if r.group == group && name != except && !r.settled {
+			c.queue.Add(name)
+		}
+	}
+}
+
+func (c *Controller) observedAll() {
+	close(c.synced)
+	c.outdated()
+}
+
+// outdated asks for publishing. Changes that come while it is going on are published together.
+func (c *Controller) outdated() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Controller) publishChanges(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.changed:
+			c.publish()
+		}
+	}
+}
+
+// publish puts all definitions in force, in order of their names, and has those that wait for it established.
+func (c *Controller) publish() {
+	definitions := c.definitions()
+	c.Publish(definitions)
+	inForce := make(map[*resource.Definition]bool, len(definitions))
+	for _, d := range definitions {
+		inForce[d] = true
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	for name, r := range c.known {
+		if r.published || !inForce[r.definition] {
+			continue
+		}
+		r.published = true
+		if !r.settled {
+			c.queue.AddAfter(name, c.Settle)
+		}
+	}
+}
+
+func (c *Controller) definitions() []*resource.Definition {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	var definitions []*resource.Definition
+	for _, name := range slices.Sorted(maps.Keys(c.known)) {
+		if r := c.known[name]; r.definition != nil {
+			definitions = append(definitions, r.definition)
+		}
+	}
+	return definitions
+}
+
+// work writes what is to be written, one definition at a time.
+func (c *Controller) work(ctx context.Context) {
+	for {
+		name, shutdown := c.queue.Get()
+		if shutdown {
+			return
+		}
+		if err := c.write(ctx, name); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			c.Logger.Error(err, "cannot bring a CustomResourceDefinition up to date", "name", name)
+			c.queue.AddRateLimited(name)
+		} else {
+			c.queue.Forget(name)
+		}
+		c.queue.Done(name)
+	}
+}
+
+func sameDefinition(a, b *record) bool {
+	if a == nil || a.definition == nil || b.definition == nil {
+		return (a == nil || a.definition == nil) && b.definition == nil
+	}
+	return a.definition.Revision == b.definition.Revision && a.definition.Terminating == b.definition.Terminating &&
+		slices.Equal(allNames(a.names), allNames(b.names))
+}
+
+func allNames(n apiextensionsv1.CustomResourceDefinitionNames) []string {
+	return slices.Concat([]string{n.Plural, n.Singular, n.Kind, n.ListKind}, n.ShortNames, []string{""}, n.Categories)
+}
+
+// external converts the hub form of a CustomResourceDefinition. The result shares memory with it.
+func external(object runtime.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
+	internal, ok := object.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a CustomResourceDefinition", object)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(internal, crd, nil); err != nil {
+		return nil, fmt.Errorf("convert CustomResourceDefinition %s: %w", internal.Name, err)
+	}
+	return crd, nil
+}
