@@ -1,0 +1,122 @@
+// Package authorization decides whether a user may do what a request asks: the modes of --authorization-mode in their
+// order, behind the rule that members of system:masters may do everything.
+package authorization
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"quorate.dev/apiserver/authorization/rbac"
+)
+
+// Mode is what every mode can do: decide, and list what a user may do.
+type Mode interface {
+	authorizer.Authorizer
+	authorizer.RuleResolver
+}
+
+// Authorizer asks its modes in order; the first that allows or denies decides.
+type Authorizer struct {
+	modes []Mode
+}
+
+// New returns the authorizer for the modes named. policy is needed for RBAC only.
+func New(names []string, policy *rbac.Policy, logger logr.Logger) (*Authorizer, error) {
+	a := &Authorizer{}
+	for _, name := range names {
+		switch name {
+		case "AlwaysAllow":
+			a.modes = append(a.modes, AlwaysAllow{})
+		case "AlwaysDeny":
+			a.modes = append(a.modes, AlwaysDeny{})
+		case "RBAC":
+			if policy == nil {
+				return nil, errors.New("authorization mode RBAC needs a policy")
+			}
+			a.modes = append(a.modes, policy)
+		case "Node":
+			logger.Info("Authorization mode Node has no opinion yet; nodes may do what RBAC allows them")
+		default:
+			return nil, fmt.Errorf("authorization mode %q is not supported", name)
+		}
+	}
+	return a, nil
+}
+
+// Authorize implements authorizer.Authorizer.
+func (a *Authorizer) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+	who := attributes.GetUser()
+	if who == nil {
+		return authorizer.DecisionNoOpinion, "", errors.New("no user on request")
+	}
+	if slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
+		return authorizer.DecisionAllow, "", nil
+	}
+	var reasons []string
+	var errs []error
+	for _, mode := range a.modes {
+		decision, reason, err := mode.Authorize(ctx, attributes)
+		if decision != authorizer.DecisionNoOpinion {
+			return decision, reason, err
+		}
+		if reason != "" {
+			reasons = append(reasons, reason)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return authorizer.DecisionNoOpinion, strings.Join(reasons, "\n"), utilerrors.NewAggregate(errs)
+}
+
+// RulesFor implements authorizer.RuleResolver: what all modes together allow a user in a namespace.
+func (a *Authorizer) RulesFor(ctx context.Context, who user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	var resources []authorizer.ResourceRuleInfo
+	var paths []authorizer.NonResourceRuleInfo
+	var errs []error
+	incomplete := false
+	for _, mode := range a.modes {
+		r, p, i, err := mode.RulesFor(ctx, who, namespace)
+		resources, paths, incomplete = append(resources, r...), append(paths, p...), incomplete || i
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return resources, paths, incomplete, utilerrors.NewAggregate(errs)
+}
+
+// AlwaysAllow allows everything.
+type AlwaysAllow struct{}
+
+// Authorize implements authorizer.Authorizer.
+func (AlwaysAllow) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionAllow, "", nil
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (AlwaysAllow) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	all := []string{"*"}
+	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{Verbs: all, APIGroups: all, Resources: all}},
+		[]authorizer.NonResourceRuleInfo{&authorizer.DefaultNonResourceRuleInfo{Verbs: all, NonResourceURLs: all}}, false, nil
+}
+
+// AlwaysDeny allows nothing.
+type AlwaysDeny struct{}
+
+// Authorize implements authorizer.Authorizer.
+func (AlwaysDeny) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionNoOpinion, "Everything is forbidden.", nil
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (AlwaysDeny) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return nil, nil, false, nil
+}

@@ -1,0 +1,176 @@
+package request
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+)
+
+// WriteError answers a request with the Status that an error stands for, in the format the client accepts, and
+// returns its code.
+func WriteError(w http.ResponseWriter, r *http.Request, err error) int {
+	status := StatusOf(err)
+	var known apierrors.APIStatus
+	if status.Code >= http.StatusInternalServerError && !errors.As(err, &known) {
+		logr.FromContextOrDiscard(r.Context()).Error(err, "Request failed", "method", r.Method, "path", r.URL.Path)
+	}
+	return WriteStatus(w, r, status)
+}
+
+// WriteStatus answers a request with a Status, in the format the client accepts, and returns its code.
+func WriteStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status) int {
+	code := int(status.Code)
+	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
+	}
+	if code == http.StatusNoContent {
+		w.WriteHeader(code)
+		return code
+	}
+	_, info, err := negotiation.NegotiateOutputMediaType(r, statusFormats{}, negotiation.DefaultEndpointRestrictions)
+	if err != nil {
+		if code >= http.StatusOK && code < http.StatusBadRequest {
+			status = StatusOf(err)
+		}
+		writeRaw(w, int(status.Code), status)
+		return int(status.Code)
+	}
+	w.Header().Set("Content-Type", info.MediaType)
+	w.WriteHeader(code)
+	if err := info.Serializer.Encode(status, w); err != nil {
+		logr.FromContextOrDiscard(r.Context()).V(2).Info("Writing a status failed", "error", err.Error())
+	}
+	return code
+}
+
+// writeRaw is for clients that accept none of our formats.
+func writeRaw(w http.ResponseWriter, code int, status *metav1.Status) {
+	body, err := json.MarshalIndent(status, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
+// StatusOf returns the Status that an error stands for: its own, if it has one; a time-out for an exceeded deadline;
+// else an internal error with the error's text.
+func StatusOf(err error) *metav1.Status {
+	var status metav1.Status
+	var known apierrors.APIStatus
+	switch {
+	case errors.As(err, &known):
+		status = known.Status()
+	case errors.Is(err, context.DeadlineExceeded):
+		status = TimedOut().Status()
+	default:
+		status = metav1.Status{Code: http.StatusInternalServerError, Message: err.Error()}
+	}
+	if status.Status == "" {
+		status.Status = metav1.StatusFailure
+	}
+	if status.Code == 0 {
+		status.Code = http.StatusInternalServerError
+		if status.Status == metav1.StatusSuccess {
+			status.Code = http.StatusOK
+		}
+	}
+	status.Kind, status.APIVersion = "Status", "v1"
+	return &status
+}
+
+// TimedOut is the error of a request that was not done by its deadline.
+func TimedOut() *apierrors.StatusError {
+	return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+}
+
+// ShuttingDown is the error of a request that came too late.
+func ShuttingDown() *apierrors.StatusError {
+	return apierrors.NewServiceUnavailable("apiserver is shutting down")
+}
+
+// WriteInternalError answers in text with what should never happen.
+func WriteInternalError(w http.ResponseWriter, r *http.Request, err error) {
+	logr.FromContextOrDiscard(r.Context()).Error(err, "Request failed", "method", r.Method, "path", r.URL.Path)
+	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err)
+	http.Error(w, escapeHTML.Replace(text), http.StatusInternalServerError)
+}
+
+// escapeHTML keeps messages that quote the client's words from being taken for HTML.
+var escapeHTML = strings.NewReplacer(`&`, "&amp;", `<`, "&lt;", `>`, "&gt;")
+
+// Forbidden is the error of a request that authorization refused, for a reason that may be empty.
+func Forbidden(attributes authorizer.Attributes, reason string) *apierrors.StatusError {
+	message := escapeHTML.Replace(refusal(attributes))
+	if reason != "" {
+		message += ": " + reason
+	}
+	resource := schema.GroupResource{Group: attributes.GetAPIGroup(), Resource: attributes.GetResource()}
+	return apierrors.NewForbidden(resource, attributes.GetName(), errors.New(message))
+}
+
+func refusal(attributes authorizer.Attributes) string {
+	name := ""
+	if who := attributes.GetUser(); who != nil {
+		name = who.GetName()
+	}
+	if !attributes.IsResourceRequest() {
+		return fmt.Sprintf("User %q cannot %s path %q", name, attributes.GetVerb(), attributes.GetPath())
+	}
+	resource := attributes.GetResource()
+	if attributes.GetSubresource() != "" {
+		resource += "/" + attributes.GetSubresource()
+	}
+	where := "at the cluster scope"
+	if namespace := attributes.GetNamespace(); namespace != "" {
+		where = fmt.Sprintf("in the namespace %q", namespace)
+	}
+	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", name, attributes.GetVerb(), resource, attributes.GetAPIGroup(), where)
+}
+
+// statusFormats are the formats in which a Status is written. Its encoders need no scheme: a Status carries its kind.
+type statusFormats struct{}
+
+func (statusFormats) SupportedMediaTypes() []runtime.SerializerInfo {
+	return []runtime.SerializerInfo{
+		{
+			MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json", EncodesAsText: true,
+			Serializer:       jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}),
+			PrettySerializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Pretty: true}),
+			StreamSerializer: &runtime.StreamSerializerInfo{},
+		},
+		{
+			MediaType: runtime.ContentTypeYAML, MediaTypeType: "application", MediaTypeSubType: "yaml", EncodesAsText: true,
+			Serializer: jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Yaml: true}),
+		},
+		{
+			MediaType: runtime.ContentTypeProtobuf, MediaTypeType: "application", MediaTypeSubType: "vnd.kubernetes.protobuf",
+			Serializer:       protobuf.NewSerializer(nil, nil),
+			StreamSerializer: &runtime.StreamSerializerInfo{},
+		},
+	}
+}
+
+func (statusFormats) EncoderForVersion(e runtime.Encoder, _ runtime.GroupVersioner) runtime.Encoder {
+	return e
+}
+
+func (statusFormats) DecoderToVersion(d runtime.Decoder, _ runtime.GroupVersioner) runtime.Decoder {
+	return d
+}

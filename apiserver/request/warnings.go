@@ -1,0 +1,79 @@
+package request
+
+import (
+	"net/http"
+	"sync"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/net"
+)
+
+// Once the warnings of a response exceed totalRunes, each is cut to itemRunes, and no more are added when even those
+// exceed it: clients and proxies limit the size of headers.
+const (
+	totalRunes = 4 * 1024
+	itemRunes  = 256
+)
+
+// Warnings become Warning headers of the response as they are added, each text once. It implements
+// k8s.io/apiserver/pkg/warning.Recorder. Warnings added after the response has begun are lost.
+type Warnings struct {
+	mu      sync.Mutex
+	writer  http.ResponseWriter
+	added   []addedWarning
+	written int // runes
+	cutting bool
+}
+
+type addedWarning struct{ agent, text string }
+
+// To says whose headers the warnings go to; before that they are dropped.
+func (w *Warnings) To(writer http.ResponseWriter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writer = writer
+}
+
+// AddWarning adds a warning. agent must not contain spaces; an empty one becomes "-".
+func (w *Warnings) AddWarning(agent, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if text == "" || w.writer == nil || (w.cutting && w.written >= totalRunes) || w.has(text) {
+		return
+	}
+	w.added = append(w.added, addedWarning{agent, text})
+	if _, err := net.NewWarningHeader(299, agent, text); err != nil {
+		return
+	}
+	if w.cutting || w.written+utf8.RuneCountInString(text) <= totalRunes {
+		w.write(agent, text)
+		return
+	}
+	w.cutting, w.written = true, 0
+	w.writer.Header().Del("Warning")
+	for _, earlier := range w.added {
+		w.write(earlier.agent, earlier.text)
+	}
+}
+
+func (w *Warnings) has(text string) bool {
+	for i := range w.added {
+		if w.added[i].text == text {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *Warnings) write(agent, text string) {
+	runes := utf8.RuneCountInString(text)
+	if w.cutting && runes > itemRunes {
+		text, runes = string([]rune(text)[:itemRunes]), itemRunes
+	}
+	header, err := net.NewWarningHeader(299, agent, text)
+	if err != nil {
+		return
+	}
+	w.written += runes
+	w.writer.Header().Add("Warning", header)
+}
