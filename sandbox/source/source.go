@@ -1,0 +1,138 @@
+// Package source finds the values that containers and volumes refer to: fields of their Pod, resource limits,
+// Secrets and ConfigMaps.
+package source
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	corelisters "k8s.io/client-go/listers/core/v1"
+)
+
+// Objects looks up what may be referred to.
+type Objects struct {
+	Secrets    corelisters.SecretLister
+	ConfigMaps corelisters.ConfigMapLister
+}
+
+// ErrNoKey says that an object exists and lacks the key.
+var ErrNoKey = errors.New("no such key")
+
+// SecretKey returns one value of a Secret.
+func (o Objects) SecretKey(namespace, name, key string) ([]byte, error) {
+	secret, err := o.Secrets.Secrets(namespace).Get(name)
+	if err != nil {
+		return nil, err
+	}
+	value, ok := secret.Data[key]
+	if !ok {
+		return nil, fmt.Errorf("%w: %q in secret %s/%s", ErrNoKey, key, namespace, name)
+	}
+	return value, nil
+}
+
+// ConfigMapKey returns one value of a ConfigMap.
+func (o Objects) ConfigMapKey(namespace, name, key string) ([]byte, error) {
+	configMap, err := o.ConfigMaps.ConfigMaps(namespace).Get(name)
+	if err != nil {
+		return nil, err
+	}
+	if value, ok := configMap.Data[key]; ok {
+		return []byte(value), nil
+	}
+	if value, ok := configMap.BinaryData[key]; ok {
+		return value, nil
+	}
+	return nil, fmt.Errorf("%w: %q in configmap %s/%s", ErrNoKey, key, namespace, name)
+}
+
+// Field returns the field of a Pod that a fieldRef names.
+func Field(pod *corev1.Pod, path string) (string, error) {
+	if name, key, ok := subscript(path); ok {
+		switch name {
+		case "metadata.labels":
+			return pod.Labels[key], nil
+		case "metadata.annotations":
+			return pod.Annotations[key], nil
+		}
+		return "", fmt.Errorf("field %q has no keys", path)
+	}
+	switch path {
+	case "metadata.name":
+		return pod.Name, nil
+	case "metadata.namespace":
+		return pod.Namespace, nil
+	case "metadata.uid":
+		return string(pod.UID), nil
+	case "metadata.labels":
+		return formatMap(pod.Labels), nil
+	case "metadata.annotations":
+		return formatMap(pod.Annotations), nil
+	case "spec.nodeName":
+		return pod.Spec.NodeName, nil
+	case "spec.serviceAccountName":
+		return pod.Spec.ServiceAccountName, nil
+	case "status.hostIP", "status.hostIPs":
+		return pod.Status.HostIP, nil
+	case "status.podIP", "status.podIPs":
+		return pod.Status.PodIP, nil
+	}
+	return "", fmt.Errorf("field %q cannot be referred to", path)
+}
+
+// subscript splits "metadata.labels['key']".
+func subscript(path string) (name, key string, ok bool) {
+	name, rest, ok := strings.Cut(path, "['")
+	if !ok {
+		return "", "", false
+	}
+	key, ok = strings.CutSuffix(rest, "']")
+	return name, key, ok
+}
+
+func formatMap(values map[string]string) string {
+	var lines []string
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		lines = append(lines, key+"="+strconv.Quote(values[key]))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Resource returns what a resourceFieldRef names: a request or limit, divided and rounded up.
+func Resource(pod *corev1.Pod, container *corev1.Container, reference *corev1.ResourceFieldSelector) (string, error) {
+	if reference.ContainerName != "" {
+		index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == reference.ContainerName })
+		if index < 0 {
+			return "", fmt.Errorf("no container %q", reference.ContainerName)
+		}
+		container = &pod.Spec.Containers[index]
+	}
+	if container == nil {
+		return "", errors.New("a containerName is required")
+	}
+	kind, name, _ := strings.Cut(reference.Resource, ".")
+	list := container.Resources.Limits
+	if kind == "requests" {
+		list = container.Resources.Requests
+	} else if kind != "limits" {
+		return "", fmt.Errorf("resource %q cannot be referred to", reference.Resource)
+	}
+	return divide(list[corev1.ResourceName(name)], reference.Divisor, name == string(corev1.ResourceCPU)), nil
+}
+
+func divide(quantity, divisor resource.Quantity, milli bool) string {
+	if divisor.IsZero() {
+		divisor = resource.MustParse("1")
+	}
+	if milli {
+		return strconv.FormatInt(int64(math.Ceil(float64(quantity.MilliValue())/float64(divisor.MilliValue()))), 10)
+	}
+	return strconv.FormatInt(int64(math.Ceil(float64(quantity.Value())/float64(divisor.Value()))), 10)
+}
