@@ -1,0 +1,84 @@
+// Package admissionregistration defines the kinds of the API group admissionregistration.k8s.io.
+package admissionregistration
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	api "k8s.io/kubernetes/pkg/apis/admissionregistration"
+	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicy"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicybinding"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingwebhookconfiguration"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/resolver"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicy"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicybinding"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingwebhookconfiguration"
+
+	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/resource"
+)
+
+// Options are what the kinds of the group depend on: who writes a policy must be allowed to read its parameters.
+type Options struct {
+	// Authorizer may be nil: then nothing is checked.
+	Authorizer authorizer.Authorizer
+	Objects    resource.Objects
+	// Resource finds the resource of a parameter kind.
+	Resource func(schema.GroupVersionKind) (schema.GroupVersionResource, error)
+}
+
+// Definitions returns the kinds of the group.
+func Definitions(builder *definition.Builder, options Options) []*resource.Definition {
+	group := builder.Group("admissionregistration.k8s.io", "v1")
+	find := resolver.ResourceResolverFunc(options.Resource)
+	getter := policies{options.Objects}
+	validating := validatingadmissionpolicy.NewStrategy(options.Authorizer, find)
+	extensions := []string{"api-extensions"}
+	// Mutating policies are stored in the version that the release before knows.
+	beta := schema.GroupVersion{Group: "admissionregistration.k8s.io", Version: "v1beta1"}
+	return []*resource.Definition{
+		group.Define(definition.Kind{
+			Name: "MutatingAdmissionPolicy", Categories: extensions, Storage: beta,
+			Strategy: mutatingadmissionpolicy.NewStrategy(options.Authorizer, find),
+		}),
+		group.Define(definition.Kind{
+			Name: "MutatingAdmissionPolicyBinding", Categories: extensions, Storage: beta,
+			Strategy: mutatingadmissionpolicybinding.NewStrategy(options.Authorizer, getter, find),
+		}),
+		group.Define(definition.Kind{
+			Name: "MutatingWebhookConfiguration", Categories: extensions, Strategy: mutatingwebhookconfiguration.Strategy,
+		}),
+		group.Define(definition.Kind{
+			Name: "ValidatingAdmissionPolicy", Categories: extensions,
+			Strategy: validating, Status: validatingadmissionpolicy.NewStatusStrategy(validating),
+		}),
+		group.Define(definition.Kind{
+			Name: "ValidatingAdmissionPolicyBinding", Categories: extensions,
+			Strategy: validatingadmissionpolicybinding.NewStrategy(options.Authorizer, getter, find),
+		}),
+		group.Define(definition.Kind{
+			Name: "ValidatingWebhookConfiguration", Categories: extensions, Strategy: validatingwebhookconfiguration.Strategy,
+		}),
+	}
+}
+
+// policies finds the policy that a binding names.
+type policies struct{ objects resource.Objects }
+
+func (p policies) GetMutatingAdmissionPolicy(ctx context.Context, name string) (*api.MutatingAdmissionPolicy, error) {
+	object, err := p.objects.Get(ctx, api.Resource("mutatingadmissionpolicies"), "", name)
+	if err != nil {
+		return nil, err
+	}
+	return object.(*api.MutatingAdmissionPolicy), nil
+}
+
+func (p policies) GetValidatingAdmissionPolicy(ctx context.Context, name string) (*api.ValidatingAdmissionPolicy, error) {
+	object, err := p.objects.Get(ctx, api.Resource("validatingadmissionpolicies"), "", name)
+	if err != nil {
+		return nil, err
+	}
+	return object.(*api.ValidatingAdmissionPolicy), nil
+}

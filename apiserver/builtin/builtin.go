@@ -1,0 +1,121 @@
+// Package builtin defines the kinds that Kubernetes' API server serves by default, each as a resource.Definition
+// made from upstream's types, strategies and printers. With its sub-packages it is the adapter to
+// k8s.io/kubernetes: nothing else of the server's request path imports that module.
+package builtin
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/builtin/admissionregistration"
+	"quorate.dev/apiserver/builtin/apiextensions"
+	"quorate.dev/apiserver/builtin/apiregistration"
+	"quorate.dev/apiserver/builtin/apps"
+	"quorate.dev/apiserver/builtin/authentication"
+	"quorate.dev/apiserver/builtin/authorization"
+	"quorate.dev/apiserver/builtin/autoscaling"
+	"quorate.dev/apiserver/builtin/batch"
+	"quorate.dev/apiserver/builtin/certificates"
+	"quorate.dev/apiserver/builtin/coordination"
+	"quorate.dev/apiserver/builtin/core"
+	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/builtin/discovery"
+	"quorate.dev/apiserver/builtin/dynamicresource"
+	"quorate.dev/apiserver/builtin/events"
+	"quorate.dev/apiserver/builtin/flowcontrol"
+	"quorate.dev/apiserver/builtin/networking"
+	"quorate.dev/apiserver/builtin/node"
+	"quorate.dev/apiserver/builtin/policy"
+	"quorate.dev/apiserver/builtin/rbac"
+	"quorate.dev/apiserver/builtin/scheduling"
+	builtinschema "quorate.dev/apiserver/builtin/schema"
+	"quorate.dev/apiserver/builtin/storage"
+	"quorate.dev/apiserver/resource"
+)
+
+// Options are what built-in kinds depend on.
+type Options struct {
+	// Schema is needed by field managers; nil: one of their own.
+	Schema *builtinschema.Loader
+	// Objects is the registry. It may have an empty catalog while definitions are being made.
+	Objects resource.Objects
+	// Catalog tells which kinds are served; nil: none, which admission policies with parameters notice.
+	Catalog *resource.Publisher
+	// Clock; nil: the real one.
+	Clock clock.PassiveClock
+
+	EventTTL time.Duration
+	// ServiceAccountToken answers serviceaccounts/token; nil: not served.
+	ServiceAccountToken resource.Action
+	// Tokens answers token reviews; nil: no token is accepted.
+	Tokens    authenticator.Token
+	Audiences authenticator.Audiences
+	// Authorizer answers access reviews and checks writers of some kinds.
+	Authorizer authorizer.Authorizer
+	// Rules answers self-subject rules reviews.
+	Rules authorizer.RuleResolver
+}
+
+// Definitions returns all built-in kinds, in the order of precedence in which their groups appear in discovery.
+func Definitions(options Options) []*resource.Definition {
+	if options.Schema == nil {
+		options.Schema = builtinschema.NewLoader()
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	builder := definition.NewBuilder(legacyscheme.Scheme, legacyscheme.Codecs, options.Schema.For(legacyscheme.Scheme))
+	var all []*resource.Definition
+	for _, group := range [][]*resource.Definition{
+		core.Definitions(builder, core.Options{
+			EventTTL: options.EventTTL, Token: options.ServiceAccountToken, Clock: options.Clock,
+		}),
+		apiregistration.Definitions(options.Schema),
+		apps.Definitions(builder),
+		events.Definitions(builder, options.EventTTL),
+		authentication.Definitions(builder, authentication.Options{
+			Tokens: options.Tokens, Audiences: options.Audiences, Clock: options.Clock,
+		}),
+		authorization.Definitions(builder, options.Authorizer, options.Rules),
+		autoscaling.Definitions(builder),
+		batch.Definitions(builder),
+		certificates.Definitions(builder),
+		networking.Definitions(builder),
+		policy.Definitions(builder),
+		rbac.Definitions(builder),
+		storage.Definitions(builder),
+		admissionregistration.Definitions(builder, admissionregistration.Options{
+			Authorizer: options.Authorizer, Objects: options.Objects, Resource: resourceOf(options.Catalog),
+		}),
+		apiextensions.Definitions(options.Schema),
+		scheduling.Definitions(builder),
+		coordination.Definitions(builder),
+		node.Definitions(builder),
+		discovery.Definitions(builder),
+		dynamicresource.Definitions(builder, options.Objects, options.Authorizer),
+		flowcontrol.Definitions(builder),
+	} {
+		all = append(all, group...)
+	}
+	return all
+}
+
+// resourceOf returns a function that finds the resource of a kind in the catalog in force.
+func resourceOf(catalog *resource.Publisher) func(schema.GroupVersionKind) (schema.GroupVersionResource, error) {
+	return func(kind schema.GroupVersionKind) (schema.GroupVersionResource, error) {
+		if catalog != nil {
+			for _, d := range catalog.Current().Definitions() {
+				if d.Group == kind.Group && d.Kind == kind.Kind && d.Version(kind.Version) != nil {
+					return kind.GroupVersion().WithResource(d.Plural), nil
+				}
+			}
+		}
+		return schema.GroupVersionResource{}, &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+	}
+}

@@ -1,0 +1,101 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/registry/core/pod"
+
+	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/resource"
+)
+
+var pods = schema.GroupResource{Resource: "pods"}
+
+func bindingSubresource() definition.Subresource {
+	subresource := definition.Action("binding", bindingKind, bind)
+	subresource.Update = assignment{pod.Strategy}
+	return subresource
+}
+
+// assignment writes a pod as it is given: a client may not choose the node of an existing pod, a binding may.
+type assignment struct{ rest.RESTUpdateStrategy }
+
+func (assignment) PrepareForUpdate(context.Context, runtime.Object, runtime.Object) {}
+
+func (assignment) ValidateUpdate(context.Context, runtime.Object, runtime.Object) field.ErrorList {
+	return nil
+}
+
+func (assignment) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+// bind assigns a pod to a node. The binding's UID and resource version are preconditions.
+func bind(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+	binding, ok := call.Body.(*api.Binding)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", call.Body))
+	}
+	if call.Name != "" && call.Name != binding.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
+	}
+	if errs := validation.ValidatePodBinding(binding); len(errs) != 0 {
+		return nil, errs.ToAggregate()
+	}
+	_, err := objects.Update(ctx, pods, "binding", call.Namespace, binding.Name, func(current runtime.Object) error {
+		return assign(current.(*api.Pod), binding)
+	}, call.DryRun)
+	if err != nil {
+		return nil, asConflict(err, binding.Name)
+	}
+	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+// assign changes a pod as a binding asks.
+func assign(pod *api.Pod, binding *api.Binding) error {
+	switch {
+	case binding.UID != "" && binding.UID != pod.UID:
+		return fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", binding.UID, pod.UID)
+	case binding.ResourceVersion != "" && binding.ResourceVersion != pod.ResourceVersion:
+		return fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", binding.ResourceVersion, pod.ResourceVersion)
+	case pod.DeletionTimestamp != nil:
+		return fmt.Errorf("pod %s is being deleted, cannot be assigned to a host", pod.Name)
+	case pod.Spec.NodeName != "":
+		return fmt.Errorf("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
+	case len(pod.Spec.SchedulingGates) != 0:
+		return fmt.Errorf("pod %v has non-empty .spec.schedulingGates", pod.Name)
+	}
+	pod.Spec.NodeName = binding.Target.Name
+	pod.Status.NominatedNodeName = ""
+	pod.Annotations = merged(pod.Annotations, binding.Annotations)
+	pod.Labels = merged(pod.Labels, binding.Labels)
+	podutil.UpdatePodCondition(&pod.Status, &api.PodCondition{Type: api.PodScheduled, Status: api.ConditionTrue})
+	return nil
+}
+
+func merged(into, from map[string]string) map[string]string {
+	if into == nil && len(from) > 0 {
+		into = map[string]string{}
+	}
+	maps.Copy(into, from)
+	return into
+}
+
+// asConflict turns the refusal of a change into the conflict that clients of bindings expect.
+func asConflict(err error, name string) error {
+	if _, ok := err.(apierrors.APIStatus); ok {
+		return err
+	}
+	return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, name, err)
+}

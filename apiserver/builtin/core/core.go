@@ -1,0 +1,145 @@
+// Package core defines the kinds of the core API group, and what writing some of them means beyond their
+// strategies: binding and evicting pods, ending namespaces, giving services their addresses.
+package core
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	_ "k8s.io/kubernetes/pkg/apis/policy/install"
+	"k8s.io/kubernetes/pkg/registry/core/configmap"
+	"k8s.io/kubernetes/pkg/registry/core/endpoint"
+	"k8s.io/kubernetes/pkg/registry/core/event"
+	"k8s.io/kubernetes/pkg/registry/core/limitrange"
+	"k8s.io/kubernetes/pkg/registry/core/namespace"
+	"k8s.io/kubernetes/pkg/registry/core/node"
+	"k8s.io/kubernetes/pkg/registry/core/persistentvolume"
+	"k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim"
+	"k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
+	"k8s.io/kubernetes/pkg/registry/core/replicationcontroller"
+	"k8s.io/kubernetes/pkg/registry/core/resourcequota"
+	"k8s.io/kubernetes/pkg/registry/core/secret"
+	"k8s.io/kubernetes/pkg/registry/core/service"
+	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/builtin/scale"
+	"quorate.dev/apiserver/resource"
+)
+
+// Options are what the kinds of the core group depend on.
+type Options struct {
+	EventTTL time.Duration
+	// Token answers serviceaccounts/token; nil: the subresource is not served.
+	Token resource.Action
+	Clock clock.PassiveClock
+}
+
+// Kinds of subresources that are not their parent's.
+var (
+	bindingKind = schema.GroupVersionKind{Version: "v1", Kind: "Binding"}
+	tokenKind   = schema.GroupVersionKind{Group: "authentication.k8s.io", Version: "v1", Kind: "TokenRequest"}
+)
+
+// Definitions returns the kinds of the group.
+func Definitions(builder *definition.Builder, options Options) []*resource.Definition {
+	group := builder.Group("", "v1")
+	definitions := []*resource.Definition{
+		group.DefineAction("Binding", true, bind),
+		group.Define(podKind(options.Clock)),
+		group.Define(namespaceKind()),
+		group.Define(serviceAccountKind(options.Token)),
+	}
+	for _, kind := range append(plainKinds(), kindsWithStatus()...) {
+		definitions = append(definitions, group.Define(kind))
+	}
+	return append(definitions, group.Define(EventKind(options.EventTTL)))
+}
+
+func podKind(clock clock.PassiveClock) definition.Kind {
+	return definition.Kind{
+		Name: "Pod", ShortNames: []string{"po"}, Categories: []string{"all"},
+		Strategy: pod.Strategy, Status: pod.StatusStrategy, Attributes: pod.GetAttrs,
+		Subresources: []definition.Subresource{
+			bindingSubresource(),
+			definition.Update("ephemeralcontainers", pod.EphemeralContainersStrategy),
+			definition.Action("eviction", evictionKind, evictor{clock}.evict),
+			definition.Update("resize", pod.ResizeStrategy),
+		},
+	}
+}
+
+func namespaceKind() definition.Kind {
+	return definition.Kind{
+		Name: "Namespace", ShortNames: []string{"ns"},
+		Verbs:    []string{"create", "delete", "get", "list", "patch", "update", "watch"},
+		Strategy: namespace.Strategy, Status: namespace.StatusStrategy, Attributes: namespace.GetAttrs,
+		Subresources: []definition.Subresource{{Name: "finalize", Verbs: []string{"update"}, Update: namespace.FinalizeStrategy}},
+	}
+}
+
+func serviceAccountKind(token resource.Action) definition.Kind {
+	kind := definition.Kind{Name: "ServiceAccount", ShortNames: []string{"sa"}, Strategy: serviceaccount.Strategy}
+	if token != nil {
+		kind.Subresources = []definition.Subresource{definition.Action("token", tokenKind, token)}
+	}
+	return kind
+}
+
+func plainKinds() []definition.Kind {
+	return []definition.Kind{
+		{Name: "ConfigMap", ShortNames: []string{"cm"}, Strategy: configmap.Strategy, Attributes: configmap.GetAttrs},
+		{
+			Name: "Endpoints", Plural: "endpoints", ShortNames: []string{"ep"},
+			Strategy: endpoint.Strategy, Path: "services/endpoints",
+		},
+		{Name: "LimitRange", ShortNames: []string{"limits"}, Strategy: limitrange.Strategy, Plain: true},
+		{Name: "PodTemplate", Strategy: podtemplate.Strategy},
+		{Name: "Secret", Strategy: secret.Strategy, Attributes: secret.GetAttrs},
+	}
+}
+
+func kindsWithStatus() []definition.Kind {
+	return []definition.Kind{
+		{
+			Name: "Node", ShortNames: []string{"no"}, Path: "minions",
+			Strategy: node.Strategy, Status: node.StatusStrategy, Attributes: node.GetAttrs,
+		},
+		{
+			Name: "PersistentVolume", ShortNames: []string{"pv"},
+			Strategy: persistentvolume.Strategy, Status: persistentvolume.StatusStrategy, Attributes: persistentvolume.GetAttrs,
+		},
+		{
+			Name: "PersistentVolumeClaim", ShortNames: []string{"pvc"}, Strategy: persistentvolumeclaim.Strategy,
+			Status: persistentvolumeclaim.StatusStrategy, Attributes: persistentvolumeclaim.GetAttrs,
+		},
+		{
+			Name: "ReplicationController", ShortNames: []string{"rc"}, Categories: []string{"all"}, Path: "controllers",
+			Strategy: replicationcontroller.Strategy, Status: replicationcontroller.StatusStrategy,
+			Attributes:   replicationcontroller.GetAttrs,
+			Subresources: []definition.Subresource{scale.Subresource(replicationcontroller.Strategy)},
+		},
+		{
+			Name: "ResourceQuota", ShortNames: []string{"quota"},
+			Strategy: resourcequota.Strategy, Status: resourcequota.StatusStrategy,
+		},
+		{
+			Name: "Service", ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
+			Strategy: service.Strategy, Status: service.StatusStrategy, Attributes: service.GetAttrs,
+		},
+	}
+}
+
+// EventKind describes events, which the core group and events.k8s.io share.
+func EventKind(timeToLive time.Duration) definition.Kind {
+	return definition.Kind{
+		Name: "Event", ShortNames: []string{"ev"},
+		Strategy: event.Strategy, Attributes: event.GetAttrs, Storage: schema.GroupVersion{Version: "v1"},
+		TimeToLive: func(runtime.Object) time.Duration { return timeToLive },
+	}
+}

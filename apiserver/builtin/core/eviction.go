@@ -1,0 +1,284 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/policy"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/resource"
+)
+
+var (
+	evictionKind = schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}
+	budgets      = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}
+)
+
+const (
+	// maxDisruptedPods bounds the evictions that were granted and not yet seen by the disruption controller.
+	maxDisruptedPods = 2000
+	// evictionAttempts bounds how often an eviction starts over because its pod changed meanwhile.
+	evictionAttempts = 20
+)
+
+// evictor deletes pods as far as disruption budgets allow.
+type evictor struct{ clock clock.PassiveClock }
+
+// evict answers pods/eviction.
+func (e evictor) evict(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+	eviction, ok := call.Body.(*policy.Eviction)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", call.Body))
+	}
+	if call.Name != eviction.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	options, err := deleteOptions(eviction, call.Options)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.remove(ctx, objects, call.Namespace, call.Name, options); err != nil {
+		return nil, err
+	}
+	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+// remove deletes a pod; one that disrupts nothing any more is tried again when it changed meanwhile.
+func (e evictor) remove(ctx context.Context, objects resource.Objects, namespace, name string, options *metav1.DeleteOptions) error {
+	for attempt := 1; ; attempt++ {
+		object, err := objects.Get(ctx, pods, namespace, name)
+		if err != nil {
+			return err
+		}
+		pod := object.(*api.Pod)
+		if !disrupted(pod) {
+			return e.removeWithinBudget(ctx, objects, pod, options)
+		}
+		mayBecomeReady := pod.Status.Phase == api.PodPending && pod.DeletionTimestamp.IsZero()
+		err = deleteDisrupted(ctx, objects, pod, guarded(options, pod, mayBecomeReady))
+		if !apierrors.IsConflict(err) || resourceVersionOf(options) != nil || attempt == evictionAttempts {
+			return err
+		}
+	}
+}
+
+// deleteOptions returns the options of the deletion that an eviction asks for, with the request's dry run.
+func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*metav1.DeleteOptions, error) {
+	var dryRun []string
+	if request != nil {
+		dryRun = request.DryRun
+	}
+	options := eviction.DeleteOptions.DeepCopy()
+	if options == nil {
+		return &metav1.DeleteOptions{DryRun: dryRun}, nil
+	}
+	if ptr.Deref(options.IgnoreStoreReadErrorWithClusterBreakingPotential, false) {
+		path := field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential")
+		return nil, apierrors.NewInvalid(evictionKind.GroupKind(), eviction.Name, field.ErrorList{
+			field.Invalid(path, true, "can not be set for pod eviction, try after removing the option"),
+		})
+	}
+	switch {
+	case len(options.DryRun) == 0:
+		options.DryRun = dryRun
+	case len(dryRun) != 0 && !reflect.DeepEqual(dryRun, options.DryRun):
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Non-matching dry-run options in request and content: %v and %v", dryRun, options.DryRun))
+	}
+	return options, nil
+}
+
+// removeWithinBudget deletes a running pod if its budget allows.
+func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Objects, pod *api.Pod, options *metav1.DeleteOptions) error {
+	budget, err := budgetOf(ctx, objects, pod)
+	if err != nil {
+		return err
+	}
+	if budget == nil {
+		return deleteDisrupted(ctx, objects, pod, options)
+	}
+	if unhealthyMayGo(budget, pod) {
+		err := deleteDisrupted(ctx, objects, pod, guarded(options, pod, true))
+		if apierrors.IsConflict(err) && resourceVersionOf(options) == nil {
+			return busyBudget(budget.Name)
+		}
+		return err
+	}
+	if err := e.spend(ctx, objects, budget, pod.Name, len(options.DryRun) > 0); err != nil {
+		return err
+	}
+	return deleteDisrupted(ctx, objects, pod, options)
+}
+
+// disrupted tells whether deleting a pod disrupts nothing that its budget protects.
+func disrupted(pod *api.Pod) bool {
+	switch pod.Status.Phase {
+	case api.PodSucceeded, api.PodFailed, api.PodPending:
+		return true
+	}
+	return !pod.DeletionTimestamp.IsZero()
+}
+
+// unhealthyMayGo tells whether the budget lets an unready pod go without being charged.
+func unhealthyMayGo(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
+	if podutil.IsPodReady(pod) {
+		return false
+	}
+	if ptr.Deref(budget.Spec.UnhealthyPodEvictionPolicy, "") == policy.AlwaysAllow {
+		return true
+	}
+	return budget.Status.DesiredHealthy > 0 && budget.Status.CurrentHealthy >= budget.Status.DesiredHealthy
+}
+
+// budgetOf returns the one budget that covers a pod, or nil.
+func budgetOf(ctx context.Context, objects resource.Objects, pod *api.Pod) (*policy.PodDisruptionBudget, error) {
+	all, err := objects.List(ctx, budgets, pod.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	var found *policy.PodDisruptionBudget
+	for _, object := range all {
+		budget := object.(*policy.PodDisruptionBudget)
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if found != nil {
+			return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+				Status: metav1.StatusFailure, Code: 500,
+				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+			}}
+		}
+		found = budget
+	}
+	return found, nil
+}
+
+// spend takes one disruption from the budget.
+func (e evictor) spend(ctx context.Context, objects resource.Objects, budget *policy.PodDisruptionBudget, pod string, dryRun bool) error {
+	now := metav1.NewTime(e.clock.Now())
+	_, err := objects.Update(ctx, budgets, "status", budget.Namespace, budget.Name, func(current runtime.Object) error {
+		return charge(current.(*policy.PodDisruptionBudget), pod, now)
+	}, dryRun)
+	return err
+}
+
+// charge writes into a budget that a pod is about to go, or returns why it may not.
+func charge(budget *policy.PodDisruptionBudget, pod string, now metav1.Time) error {
+	status := &budget.Status
+	switch {
+	case status.ObservedGeneration < budget.Generation:
+		return busyBudget(budget.Name)
+	case status.DisruptionsAllowed < 0:
+		return apierrors.NewForbidden(budgets, budget.Name, fmt.Errorf("pdb disruptions allowed is negative"))
+	case len(status.DisruptedPods) > maxDisruptedPods:
+		return apierrors.NewForbidden(budgets, budget.Name, fmt.Errorf("DisruptedPods map too big - too many evictions not confirmed by PDB controller"))
+	case status.DisruptionsAllowed == 0:
+		return exhausted(budget)
+	}
+	status.DisruptionsAllowed--
+	if status.DisruptionsAllowed == 0 {
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse,
+			Reason: policyv1.InsufficientPodsReason, ObservedGeneration: status.ObservedGeneration,
+		})
+	}
+	if status.DisruptedPods == nil {
+		status.DisruptedPods = map[string]metav1.Time{}
+	}
+	status.DisruptedPods[pod] = now
+	return nil
+}
+
+func exhausted(budget *policy.PodDisruptionBudget) error {
+	condition := meta.FindStatusCondition(budget.Status.Conditions, policyv1.DisruptionAllowedCondition)
+	reported := condition != nil && condition.Status == metav1.ConditionFalse && condition.Message != ""
+	message := fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", budget.Name)
+	switch {
+	case reported && condition.Reason == policyv1.SyncFailedReason:
+		message += " because it failed sync: " + condition.Message
+	case budget.Status.CurrentHealthy <= budget.Status.DesiredHealthy:
+		message = fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently",
+			budget.Name, budget.Status.DesiredHealthy, budget.Status.CurrentHealthy)
+	case reported:
+		message += fmt.Sprintf(" (%s): %s", condition.Reason, condition.Message)
+	}
+	return tooManyDisruptions(message, 0)
+}
+
+func busyBudget(name string) error {
+	return tooManyDisruptions(fmt.Sprintf("The disruption budget %s is still being processed by the server.", name), 10)
+}
+
+func tooManyDisruptions(cause string, retryAfterSeconds int) error {
+	err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", retryAfterSeconds)
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
+		metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: cause})
+	return err
+}
+
+func resourceVersionOf(options *metav1.DeleteOptions) *string {
+	if options.Preconditions == nil {
+		return nil
+	}
+	return options.Preconditions.ResourceVersion
+}
+
+// guarded returns options that hold only for the pod as it was seen, if that is wanted and the client has not
+// said what it saw.
+func guarded(options *metav1.DeleteOptions, pod *api.Pod, wanted bool) *metav1.DeleteOptions {
+	if !wanted || resourceVersionOf(options) != nil {
+		return options
+	}
+	options = options.DeepCopy()
+	if options.Preconditions == nil {
+		options.Preconditions = &metav1.Preconditions{}
+	}
+	options.Preconditions.ResourceVersion = &pod.ResourceVersion
+	return options
+}
+
+// deleteDisrupted tells the pod's owner why the pod goes, then deletes it.
+func deleteDisrupted(ctx context.Context, objects resource.Objects, pod *api.Pod, options *metav1.DeleteOptions) error {
+	if len(options.DryRun) == 0 {
+		marked, err := objects.Update(ctx, pods, "status", pod.Namespace, pod.Name, func(current runtime.Object) error {
+			return markDisrupted(current.(*api.Pod), options.Preconditions)
+		}, false)
+		if err != nil {
+			return err
+		}
+		if resourceVersionOf(options) != nil {
+			options = options.DeepCopy()
+			options.Preconditions.ResourceVersion = &marked.(*api.Pod).ResourceVersion
+		}
+	}
+	return objects.Delete(ctx, pods, pod.Namespace, pod.Name, options)
+}
+
+func markDisrupted(pod *api.Pod, preconditions *metav1.Preconditions) error {
+	if preconditions != nil {
+		if uid := ptr.Deref(preconditions.UID, ""); uid != "" && uid != pod.UID {
+			return apierrors.NewConflict(pods, pod.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", uid, pod.UID))
+		}
+		if version := ptr.Deref(preconditions.ResourceVersion, ""); version != "" && version != pod.ResourceVersion {
+			return apierrors.NewConflict(pods, pod.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", version, pod.ResourceVersion))
+		}
+	}
+	podutil.UpdatePodCondition(&pod.Status, &api.PodCondition{
+		Type: api.DisruptionTarget, Status: api.ConditionTrue,
+		Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+	})
+	return nil
+}

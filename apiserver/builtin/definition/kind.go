@@ -1,0 +1,198 @@
+package definition
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// Strategy gives create, update and delete of a kind their meaning.
+type Strategy interface {
+	rest.RESTCreateStrategy
+	rest.RESTUpdateStrategy
+}
+
+// Kind describes a stored kind. The zero value of an optional field means what most kinds do.
+type Kind struct {
+	Name         string   // "Pod"
+	Plural       string   // optional: the regular plural of Name
+	Singular     string   // optional: Name in lower case
+	ShortNames   []string // optional
+	Categories   []string // optional
+	Verbs        []string // optional: all
+	Strategy     Strategy
+	Status       rest.RESTUpdateStrategy // optional: none
+	Attributes   Attributes              // optional: name and namespace
+	Plain        bool                    // rows have no columns beside name and age
+	Columns      rest.TableConvertor     // optional: upstream's printer of the kind
+	Path         string                  // optional: Plural
+	Storage      schema.GroupVersion     // optional: the group's first version
+	Subresources []Subresource           // beside status
+	TimeToLive   func(hub runtime.Object) time.Duration
+}
+
+// Subresource describes an endpoint below an object.
+type Subresource struct {
+	Name  string // "scale"
+	Verbs []string
+	// Kind of bodies and responses; optional: the parent's.
+	Kind schema.GroupVersionKind
+	// One of Update (writes the parent), View (shows the parent) and Action is set.
+	Update rest.RESTUpdateStrategy
+	View   resource.View
+	Action resource.Action
+}
+
+// Verbs of most subresources that write their parent.
+var updatable = []string{"get", "patch", "update"}
+
+// Update describes a subresource that writes a part of its parent.
+func Update(name string, strategy rest.RESTUpdateStrategy) Subresource {
+	return Subresource{Name: name, Verbs: updatable, Update: strategy}
+}
+
+// View describes a subresource that shows its parent as another kind.
+func View(name string, kind schema.GroupVersionKind, strategy rest.RESTUpdateStrategy, view resource.View) Subresource {
+	return Subresource{Name: name, Verbs: updatable, Kind: kind, Update: strategy, View: view}
+}
+
+// Action describes a subresource that can only be created, and stores nothing under its own name.
+func Action(name string, kind schema.GroupVersionKind, action resource.Action) Subresource {
+	return Subresource{Name: name, Verbs: []string{"create"}, Kind: kind, Action: action}
+}
+
+// Group makes the definitions of one API group.
+type Group struct {
+	builder  *Builder
+	name     string
+	versions []string
+}
+
+// Define makes the definition of a stored kind.
+func (g Group) Define(kind Kind) *resource.Definition {
+	d := g.names(kind.Name, kind.Plural, kind.Singular)
+	namespaced := kind.Strategy.NamespaceScoped()
+	d.ShortNames, d.Categories, d.Namespaced = kind.ShortNames, kind.Categories, namespaced
+	d.StoragePath = cmp.Or(kind.Path, d.Plural)
+	d.StorageVersion = cmp.Or(kind.Storage, schema.GroupVersion{Group: g.name, Version: g.versions[0]})
+	d.Fields = selectableFields(kind.Attributes, namespaced)
+	d.TimeToLive = kind.TimeToLive
+	for _, version := range g.versions {
+		d.Versions = append(d.Versions, g.version(d, kind, version))
+	}
+	return d
+}
+
+// DefineAction makes the definition of a kind that can only be created and is never stored.
+func (g Group) DefineAction(name string, namespaced bool, action resource.Action) *resource.Definition {
+	d := g.names(name, "", "")
+	d.Namespaced = namespaced
+	for _, version := range g.versions {
+		kind := schema.GroupVersionKind{Group: g.name, Version: version, Kind: name}
+		model := g.builder.Model(kind)
+		d.Versions = append(d.Versions, &resource.Version{
+			Name: version, Kind: kind, Model: model, FieldLabel: g.builder.fieldLabel(kind),
+			Table:       rest.NewDefaultTableConvertor(d.GroupResource()),
+			Deprecation: g.builder.deprecated(kind),
+			Endpoints: map[string]*resource.Endpoint{
+				"": {Kind: kind, Verbs: []string{"create"}, Action: action, Body: model},
+			},
+		})
+	}
+	return d
+}
+
+func (g Group) names(kind, plural, singular string) *resource.Definition {
+	guess, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
+	return &resource.Definition{
+		Source:   resource.BuiltIn,
+		Group:    g.name,
+		Plural:   cmp.Or(plural, guess.Resource),
+		Singular: cmp.Or(singular, strings.ToLower(kind)),
+		Kind:     kind,
+		ListKind: kind + "List",
+	}
+}
+
+func (g Group) version(d *resource.Definition, kind Kind, name string) *resource.Version {
+	gvk := schema.GroupVersionKind{Group: g.name, Version: name, Kind: kind.Name}
+	v := &resource.Version{
+		Name:        name,
+		Kind:        gvk,
+		Model:       g.builder.model(gvk, d.StorageVersion),
+		Table:       g.table(d, kind),
+		FieldLabel:  g.builder.fieldLabel(gvk),
+		Deprecation: g.builder.deprecated(gvk),
+		Endpoints:   map[string]*resource.Endpoint{"": g.main(gvk, kind)},
+	}
+	if kind.Status != nil {
+		v.Endpoints["status"] = g.endpoint(gvk, Update("status", kind.Status))
+	}
+	for _, subresource := range kind.Subresources {
+		v.Endpoints[subresource.Name] = g.endpoint(gvk, subresource)
+	}
+	return v
+}
+
+func (g Group) main(gvk schema.GroupVersionKind, kind Kind) *resource.Endpoint {
+	verbs := kind.Verbs
+	if verbs == nil {
+		verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	}
+	return &resource.Endpoint{
+		Kind:         gvk,
+		Verbs:        verbs,
+		Create:       kind.Strategy,
+		Update:       kind.Strategy,
+		Delete:       kind.Strategy,
+		FieldManager: g.builder.fieldManager(gvk, "", kind.Strategy),
+	}
+}
+
+func (g Group) endpoint(parent schema.GroupVersionKind, subresource Subresource) *resource.Endpoint {
+	e := &resource.Endpoint{
+		Subresource: subresource.Name,
+		Kind:        cmp.Or(subresource.Kind, parent),
+		Verbs:       slices.Sorted(slices.Values(subresource.Verbs)),
+		Update:      subresource.Update,
+		View:        subresource.View,
+		Action:      subresource.Action,
+	}
+	if e.Kind != parent {
+		e.Body = g.builder.Model(e.Kind)
+	}
+	if e.Action == nil {
+		e.FieldManager = g.builder.fieldManager(e.Kind, e.Subresource, e.Update)
+	}
+	return e
+}
+
+func (g Group) table(d *resource.Definition, kind Kind) rest.TableConvertor {
+	if kind.Columns != nil {
+		return kind.Columns
+	}
+	if kind.Plain {
+		return rest.NewDefaultTableConvertor(d.GroupResource())
+	}
+	return lazyTable(g.builder.printer)
+}
+
+// resetFields returns the fields that a strategy takes from no client, by version.
+func resetFields(strategy any) map[fieldpath.APIVersion]fieldpath.Filter {
+	switch s := strategy.(type) {
+	case rest.ResetFieldsFilterStrategy:
+		return s.GetResetFieldsFilter()
+	case rest.ResetFieldsStrategy:
+		return fieldpath.NewExcludeFilterSetMap(s.GetResetFields())
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+// Package dynamicresource defines the kinds of the API group resource.k8s.io: devices and claims to them.
+package dynamicresource
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	clientv1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/resource/install"
+	"k8s.io/kubernetes/pkg/registry/resource/deviceclass"
+	"k8s.io/kubernetes/pkg/registry/resource/resourceclaim"
+	"k8s.io/kubernetes/pkg/registry/resource/resourceclaimtemplate"
+	"k8s.io/kubernetes/pkg/registry/resource/resourceslice"
+
+	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/resource"
+)
+
+// Definitions returns the kinds of the group. Claims with admin access need a labelled namespace, which is
+// looked up in objects; writers of a claim's status are checked with the authorizer.
+func Definitions(builder *definition.Builder, objects resource.Objects, authorizer authorizer.Authorizer) []*resource.Definition {
+	group := builder.Group("resource.k8s.io", "v1")
+	namespaces := namespaceGetter{objects: objects}
+	claim := resourceclaim.NewStrategy(namespaces, authorizer)
+	return []*resource.Definition{
+		group.Define(definition.Kind{Name: "DeviceClass", Strategy: deviceclass.Strategy}),
+		group.Define(definition.Kind{
+			Name: "ResourceClaim", Attributes: resourceclaim.GetAttrs,
+			Strategy: claim, Status: resourceclaim.NewStatusStrategy(claim),
+		}),
+		group.Define(definition.Kind{
+			Name: "ResourceClaimTemplate", Attributes: resourceclaimtemplate.GetAttrs,
+			Strategy: resourceclaimtemplate.NewStrategy(namespaces),
+		}),
+		group.Define(definition.Kind{
+			Name: "ResourceSlice", Strategy: resourceslice.Strategy, Attributes: resourceslice.GetAttrs,
+		}),
+	}
+}
+
+// namespaceGetter is the one method of a namespace client that the strategies call.
+type namespaceGetter struct {
+	clientv1.NamespaceInterface
+	objects resource.Objects
+}
+
+// Get returns a namespace's metadata.
+func (g namespaceGetter) Get(ctx context.Context, name string, _ metav1.GetOptions) (*v1.Namespace, error) {
+	object, err := g.objects.Get(ctx, schema.GroupResource{Resource: "namespaces"}, "", name)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.Namespace{ObjectMeta: object.(*core.Namespace).ObjectMeta}, nil
+}

@@ -1,0 +1,111 @@
+// Command generate writes schema.gob.gz from the OpenAPI documents in the module k8s.io/kubernetes. Its output
+// depends on nothing else and is the same byte for byte every time.
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/gob"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/kube-openapi/pkg/schemaconv"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	merge "sigs.k8s.io/structured-merge-diff/v6/schema"
+)
+
+func main() {
+	if err := run("schema.gob.gz"); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(output string) error {
+	directory, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		return fmt.Errorf("find the module k8s.io/kubernetes: %w", err)
+	}
+	models, err := readModels(filepath.Join(strings.TrimSpace(string(directory)), "api/openapi-spec/v3"))
+	if err != nil {
+		return err
+	}
+	schema, err := schemaconv.ToSchemaFromOpenAPI(models, false)
+	if err != nil {
+		return fmt.Errorf("convert the models: %w", err)
+	}
+	for i := range schema.Types {
+		normalize(&schema.Types[i].Atom)
+	}
+	slices.SortFunc(schema.Types, func(a, b merge.TypeDef) int { return strings.Compare(a.Name, b.Name) })
+	var compressed bytes.Buffer
+	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if err := gob.NewEncoder(writer).Encode(schema); err != nil {
+		return fmt.Errorf("encode the schema: %w", err)
+	}
+	if err := writer.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(output, compressed.Bytes(), 0o644)
+}
+
+// readModels returns the models of all stable versions.
+func readModels(directory string) (map[string]*spec.Schema, error) {
+	files, err := filepath.Glob(filepath.Join(directory, "*_openapi.json"))
+	if err != nil {
+		return nil, err
+	}
+	models := map[string]*spec.Schema{}
+	for _, file := range files {
+		if strings.Contains(file, "alpha") || strings.Contains(file, "beta") {
+			continue
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		document := &spec3.OpenAPI{}
+		if err := document.UnmarshalJSON(content); err != nil {
+			return nil, fmt.Errorf("decode %s: %w", file, err)
+		}
+		if document.Components == nil {
+			continue
+		}
+		for name, model := range document.Components.Schemas {
+			models[name] = model
+		}
+	}
+	if len(models) == 0 {
+		return nil, fmt.Errorf("no models in %s", directory)
+	}
+	return models, nil
+}
+
+// normalize sorts fields and keeps only scalar defaults: merging needs defaults of list keys and of nothing else.
+func normalize(atom *merge.Atom) {
+	if atom.List != nil {
+		normalize(&atom.List.ElementType.Inlined)
+	}
+	if atom.Map == nil {
+		return
+	}
+	normalize(&atom.Map.ElementType.Inlined)
+	slices.SortFunc(atom.Map.Fields, func(a, b merge.StructField) int { return strings.Compare(a.Name, b.Name) })
+	for i := range atom.Map.Fields {
+		field := &atom.Map.Fields[i]
+		switch field.Default.(type) {
+		case string, bool, int64, float64:
+		default:
+			field.Default = nil
+		}
+		normalize(&field.Type.Inlined)
+	}
+}

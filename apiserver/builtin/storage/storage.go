@@ -1,0 +1,34 @@
+// Package storage defines the kinds of the API group storage.k8s.io.
+package storage
+
+import (
+	_ "k8s.io/kubernetes/pkg/apis/storage/install"
+	"k8s.io/kubernetes/pkg/registry/storage/csidriver"
+	"k8s.io/kubernetes/pkg/registry/storage/csinode"
+	"k8s.io/kubernetes/pkg/registry/storage/csistoragecapacity"
+	"k8s.io/kubernetes/pkg/registry/storage/storageclass"
+	"k8s.io/kubernetes/pkg/registry/storage/volumeattachment"
+	"k8s.io/kubernetes/pkg/registry/storage/volumeattributesclass"
+
+	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/resource"
+)
+
+// Definitions returns the kinds of the group.
+func Definitions(builder *definition.Builder) []*resource.Definition {
+	group := builder.Group("storage.k8s.io", "v1")
+	return []*resource.Definition{
+		group.Define(definition.Kind{Name: "CSIDriver", Strategy: csidriver.Strategy}),
+		group.Define(definition.Kind{Name: "CSINode", Strategy: csinode.Strategy}),
+		group.Define(definition.Kind{Name: "CSIStorageCapacity", Strategy: csistoragecapacity.Strategy, Plain: true}),
+		group.Define(definition.Kind{Name: "StorageClass", ShortNames: []string{"sc"}, Strategy: storageclass.Strategy}),
+		group.Define(definition.Kind{
+			Name:     "VolumeAttachment",
+			Strategy: volumeattachment.Strategy, Status: volumeattachment.StatusStrategy,
+		}),
+		group.Define(definition.Kind{
+			Name: "VolumeAttributesClass", ShortNames: []string{"vac"},
+			Strategy: volumeattributesclass.Strategy,
+		}),
+	}
+}
