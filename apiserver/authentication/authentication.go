@@ -1,0 +1,154 @@
+// Package authentication finds out who sends a request: a front proxy's word, a client certificate, a bearer token, or
+// nobody.
+//
+// What does not change during a connection is found out once per connection: a certificate is verified at the first
+// request and again only when the authorities change or the certificate expires. A token's verdict is kept for a
+// short time, whichever connection it comes by.
+package authentication
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/clock"
+)
+
+// Options are what is believed. Those left empty are not.
+type Options struct {
+	Clients    *Authority // of client certificates
+	FrontProxy *FrontProxy
+	Tokens     []authenticator.Token // asked in order
+	TokenLife  time.Duration         // how long a good token's verdict is kept; 0: not at all
+	Audiences  []string              // of this server; tokens must be for one of them
+	Anonymous  bool                  // let requests without credentials through as system:anonymous
+
+	Clock      clock.PassiveClock
+	Registerer prometheus.Registerer
+}
+
+// Authenticator authenticates requests in kube-apiserver's order: front proxy, certificate, token, anonymous. A
+// credential that is wrong is an error, unless another one is right. It implements authenticator.Request.
+type Authenticator struct {
+	options Options
+	tokens  *Tokens
+	metrics *metrics
+}
+
+// New returns an authenticator.
+func New(options Options) *Authenticator {
+	a := &Authenticator{options: options, metrics: newMetrics(options.Registerer)}
+	if len(options.Tokens) > 0 {
+		a.tokens = newTokens(options.Tokens, options.TokenLife, options.Clock)
+	}
+	return a
+}
+
+// AuthenticateRequest implements authenticator.Request.
+func (a *Authenticator) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+	connection := connectionOf(r.Context())
+	if connection.local != nil {
+		return connection.local, true, nil
+	}
+	var errs []error
+	if a.options.FrontProxy != nil {
+		response, err := a.frontProxy(r, connection)
+		if response != nil {
+			return response, true, nil
+		}
+		errs = appendError(errs, err)
+	}
+	if a.options.Clients != nil {
+		response, err := a.clientCertificate(r, connection)
+		if response != nil {
+			return response, true, nil
+		}
+		errs = appendError(errs, err)
+	}
+	if a.tokens != nil {
+		response, err := a.token(r)
+		if response != nil {
+			return response, true, nil
+		}
+		errs = appendError(errs, err)
+	}
+	if len(errs) > 0 {
+		return nil, false, utilerrors.NewAggregate(errs)
+	}
+	if a.options.Anonymous {
+		return &anonymous, true, nil
+	}
+	return nil, false, nil
+}
+
+// token authenticates the bearer token of a request, or that of a WebSocket's protocols.
+func (a *Authenticator) token(r *http.Request) (*authenticator.Response, error) {
+	token, protocols, err := tokenOf(r)
+	if err != nil || token == "" {
+		return nil, err
+	}
+	ctx := r.Context()
+	audiences, given := authenticator.AudiencesFrom(ctx)
+	if !given && len(a.options.Audiences) > 0 {
+		audiences = a.options.Audiences
+		ctx = authenticator.WithAudiences(ctx, audiences)
+	}
+	response, ok, err := a.tokens.AuthenticateToken(ctx, token)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, errors.New("invalid bearer token")
+	}
+	if len(audiences) > 0 && len(response.Audiences) > 0 && len(audiences.Intersect(response.Audiences)) == 0 {
+		return nil, errors.New("the token is for another audience")
+	}
+	if protocols != "" {
+		r.Header.Set(protocolHeader, protocols)
+	}
+	r.Header.Del("Authorization")
+	return response, nil
+}
+
+// Tokens returns what authenticates tokens alone, for TokenReview; nil when there are none.
+func (a *Authenticator) Tokens() *Tokens { return a.tokens }
+
+var anonymous = authenticator.Response{
+	User: &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}},
+}
+
+// authenticated returns the response with the group that every authenticated user is in.
+func authenticated(response *authenticator.Response) *authenticator.Response {
+	who := response.User
+	groups := who.GetGroups()
+	if who.GetName() == user.Anonymous || slices.Contains(groups, user.AllAuthenticated) || slices.Contains(groups, user.AllUnauthenticated) {
+		return response
+	}
+	return &authenticator.Response{
+		Audiences: response.Audiences,
+		User: &user.DefaultInfo{
+			Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(),
+			Groups: append(slices.Clone(groups), user.AllAuthenticated),
+		},
+	}
+}
+
+func appendError(errs []error, err error) []error {
+	if err == nil {
+		return errs
+	}
+	return append(errs, err)
+}
+
+var _ authenticator.Request = (*Authenticator)(nil)
+
+// Local returns the context of requests that the server makes to itself as the user given.
+func Local(ctx context.Context, who user.Info) context.Context {
+	return context.WithValue(ctx, connectionKey{}, &connection{local: authenticated(&authenticator.Response{User: who})})
+}

@@ -1,0 +1,78 @@
+package authentication
+
+import (
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apiserver/pkg/warning"
+)
+
+// A browser cannot set headers on a WebSocket; it sends its token as a protocol with this prefix.
+const (
+	protocolHeader = "Sec-Websocket-Protocol"
+	tokenProtocol  = "base64url.bearer.authorization.k8s.io."
+)
+
+// tokenOf returns the token of a request, or "". For a token among a WebSocket's protocols it also returns the others.
+func tokenOf(r *http.Request) (token, protocols string, err error) {
+	authorization := strings.TrimSpace(r.Header.Get("Authorization"))
+	scheme, rest, _ := strings.Cut(authorization, " ")
+	if strings.EqualFold(scheme, "bearer") {
+		token, more, spaced := strings.Cut(rest, " ")
+		if token == "" && spaced && more != "" {
+			warning.AddWarning(r.Context(), "", "the provided Authorization header contains extra space before the bearer token, and is ignored")
+		}
+		if token != "" {
+			return token, "", nil
+		}
+	}
+	if _, ok := r.Header[protocolHeader]; ok && isWebSocket(r) {
+		return protocolToken(r.Header[protocolHeader])
+	}
+	return "", "", nil
+}
+
+func isWebSocket(r *http.Request) bool {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return false
+	}
+	for _, option := range strings.Split(strings.ToLower(r.Header.Get("Connection")), ",") {
+		if strings.TrimSpace(option) == "upgrade" {
+			return true
+		}
+	}
+	return false
+}
+
+// protocolToken finds the token among the values of the protocol header.
+func protocolToken(values []string) (token, others string, err error) {
+	var rest []string
+	seen := false
+	for _, protocol := range strings.Split(strings.Join(values, ","), ",") {
+		protocol = strings.TrimSpace(protocol)
+		encoded, isToken := strings.CutPrefix(protocol, tokenProtocol)
+		if !isToken {
+			rest = append(rest, protocol)
+			continue
+		}
+		if seen {
+			return "", "", errors.New("multiple base64.bearer.authorization tokens specified")
+		}
+		seen = true
+		decoded, err := base64.RawURLEncoding.DecodeString(encoded)
+		if err != nil {
+			return "", "", errors.New("invalid base64.bearer.authorization token encoding")
+		}
+		if !utf8.Valid(decoded) {
+			return "", "", errors.New("invalid base64.bearer.authorization token")
+		}
+		token = string(decoded)
+	}
+	if token != "" && len(rest) == 0 {
+		return "", "", errors.New("missing additional subprotocol") // nothing would be left to answer the client with
+	}
+	return token, strings.Join(rest, ","), nil
+}

@@ -1,0 +1,86 @@
+package authentication
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// TokenFile authenticates the tokens of a CSV file: token,user,uid,"group,...". It implements authenticator.Token.
+type TokenFile struct {
+	file  string
+	users atomic.Pointer[map[string]*user.DefaultInfo]
+}
+
+// NewTokenFile reads a file of tokens.
+func NewTokenFile(file string) (*TokenFile, error) {
+	t := &TokenFile{file: file}
+	if err := t.Reload(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Files names what to watch.
+func (t *TokenFile) Files() []string { return []string{t.file} }
+
+// Reload reads the file again. On an error the tokens stay as they were.
+func (t *TokenFile) Reload() error {
+	file, err := os.Open(t.file)
+	if err != nil {
+		return fmt.Errorf("reading tokens: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	users, err := parseTokens(file)
+	if err != nil {
+		return fmt.Errorf("reading tokens from %s: %w", t.file, err)
+	}
+	t.users.Store(&users)
+	return nil
+}
+
+// parseTokens reads records of at least three columns. Of a token that occurs twice the last record counts.
+func parseTokens(from io.Reader) (map[string]*user.DefaultInfo, error) {
+	reader := csv.NewReader(from)
+	reader.FieldsPerRecord = -1
+	users := make(map[string]*user.DefaultInfo)
+	for {
+		record, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return users, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(record) < 3 {
+			return nil, fmt.Errorf("a record needs at least 3 columns (token, user name, user uid), found %d", len(record))
+		}
+		if record[0] == "" {
+			continue
+		}
+		who := &user.DefaultInfo{Name: record[1], UID: record[2]}
+		if len(record) >= 4 {
+			who.Groups = strings.Split(record[3], ",")
+		}
+		users[record[0]] = who
+	}
+}
+
+// AuthenticateToken implements authenticator.Token.
+func (t *TokenFile) AuthenticateToken(_ context.Context, token string) (*authenticator.Response, bool, error) {
+	who, ok := (*t.users.Load())[token]
+	if !ok {
+		return nil, false, nil
+	}
+	return &authenticator.Response{User: who}, true, nil
+}
+
+var _ authenticator.Token = (*TokenFile)(nil)
