@@ -1,0 +1,167 @@
+package watchcache
+
+import (
+	"quorate.dev/apiserver/storage"
+)
+
+// apply brings the cache up to date with events of one batch, which all are of this collection.
+func (c *Cache) apply(events []storage.Event, now int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats.received.Add(int64(len(events)))
+	switch c.state {
+	case loading:
+		c.buffered = append(c.buffered, events...)
+	case ready:
+		for _, event := range events {
+			c.applyEvent(event, now)
+		}
+		c.publish()
+	}
+}
+
+// applyEvent changes the tree and tells the watchers. The caller holds the lock and publishes afterwards.
+func (c *Cache) applyEvent(event storage.Event, now int64) {
+	c.changed = max(c.changed, event.Revision)
+	if event.Data == nil {
+		c.remove(event.Path, event.Revision, now)
+		return
+	}
+	c.put(c.newEntry(event.Path, event.Data, event.Revision, event.Created), now)
+}
+
+func (c *Cache) put(entry *Entry, now int64) {
+	entry.holders++
+	replaced, existed := c.tree.ReplaceOrInsert(item{path: entry.path, entry: entry})
+	c.attachOffer(entry)
+	if !existed {
+		c.record(&record{kind: Added, entry: entry, received: now})
+		return
+	}
+	c.record(&record{kind: Modified, entry: entry, previous: replaced.entry, received: now})
+	c.let(replaced.entry)
+}
+
+func (c *Cache) remove(path string, revision, now int64) {
+	removed, existed := c.tree.Delete(item{path: path})
+	if !existed {
+		return
+	}
+	c.record(&record{kind: Deleted, entry: removed.entry.deleted(revision), previous: removed.entry, received: now})
+	c.let(removed.entry)
+}
+
+// let gives up the tree's hold of an entry.
+func (c *Cache) let(entry *Entry) {
+	c.labels.release(entry.labels)
+	c.release(&entry.encodings)
+}
+
+// release gives up one hold of the owner of encodings.
+func (c *Cache) release(owner *encodings) {
+	if owner.holders--; owner.holders == 0 {
+		c.budget().retire(owner)
+	}
+}
+
+// record adds an event to the ring and hands it to the watchers it concerns.
+func (c *Cache) record(added *record) {
+	added.entry.holders++
+	added.holders++
+	sequence := c.ring.push(added)
+	c.trim(added.received)
+	c.watchers.notify(c, added, sequence)
+}
+
+// trim drops events that are too old or too many.
+func (c *Cache) trim(now int64) {
+	for c.ring.outdated(now) {
+		oldest := c.ring.pop()
+		c.release(&oldest.entry.encodings)
+		c.release(&oldest.encodings)
+	}
+}
+
+// publish shows the tree to readers. The caller holds the lock.
+func (c *Cache) publish() {
+	c.current.Store(&view{tree: c.tree.Clone(), changed: c.changed})
+	c.stats.objects.Store(int64(c.tree.Len()))
+	c.stats.capacity.Store(int64(len(c.ring.records)))
+}
+
+// Offer gives the cache an encoding of an object that the caller has just written, so that nobody needs to make
+// it. It is attached to the entry of that revision when the event arrives, or at once if it has.
+func (c *Cache) Offer(path string, revision int64, format *Format, encoded []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != ready {
+		return
+	}
+	found, ok := c.tree.Get(item{path: path})
+	switch {
+	case ok && found.entry.revision == revision:
+		c.attach(found.entry, format, encoded)
+	case c.changed < revision:
+		c.offers.add(offer{path: path, revision: revision, format: format, encoded: encoded})
+	}
+}
+
+func (c *Cache) attachOffer(entry *Entry) {
+	for _, o := range c.offers.take(entry.path, entry.revision) {
+		c.attach(entry, o.format, o.encoded)
+	}
+}
+
+func (c *Cache) attach(entry *Entry, format *Format, encoded []byte) {
+	_, _ = entry.Encoded(format, func() ([]byte, error) { return encoded, nil })
+}
+
+// maxOffers bounds the offers that wait for their event.
+const maxOffers = 1024
+
+// offer is an encoding that waits for the event of the write it is of.
+type offer struct {
+	path     string
+	revision int64
+	format   *Format
+	encoded  []byte
+}
+
+// offers by path.
+type offers map[string][]offer
+
+func (o offers) add(added offer) {
+	if len(o) < maxOffers {
+		o[added.path] = append(o[added.path], added)
+	}
+}
+
+// take returns the offers for a revision of a path, and forgets those up to it.
+func (o offers) take(path string, revision int64) []offer {
+	if len(o) == 0 {
+		return nil
+	}
+	var due, later []offer
+	for _, offered := range o[path] {
+		switch {
+		case offered.revision == revision:
+			due = append(due, offered)
+		case offered.revision > revision:
+			later = append(later, offered)
+		}
+	}
+	delete(o, path)
+	if later != nil {
+		o[path] = later
+	}
+	return due
+}
+
+// forget drops offers whose events cannot come any more.
+func (o offers) forget(seen int64) {
+	for path, list := range o {
+		if list[len(list)-1].revision <= seen {
+			delete(o, path)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"quorate.dev/apiserver/storage"
+)
+
+const (
+	// freshWait is how long a reader waits for a revision that has not been reached.
+	freshWait = 3 * time.Second
+	// maxRetained is how many snapshots are retained per cache, and for how long at most.
+	maxRetained  = 16
+	retainedTime = 5 * time.Minute
+)
+
+// state of a cache. While it is not ready, events are buffered until the collection has been read.
+type state int
+
+const (
+	idle state = iota
+	loading
+	ready
+	dropped
+)
+
+// view is what readers see: a tree that is complete as of the revision of its last change, and later until
+// it is replaced.
+type view struct {
+	tree    *tree
+	changed int64
+}
+
+// Cache is one cached collection.
+type Cache struct {
+	caches  *Caches
+	path    string
+	prefix  string // path and a slash
+	extract Extract
+	labels  labelSets
+	stats   stats
+
+	start    sync.Once
+	current  atomic.Pointer[view] // nil while not ready
+	incoming []storage.Event      // of the batch being applied; the feed's own
+
+	mu       sync.RWMutex // everything below, and the contents of tree
+	state    state
+	epoch    int           // counts invalidations
+	settled  chan struct{} // closed when ready or dropped; another one after an invalidation
+	buffered []storage.Event
+	tree     *tree
+	changed  int64
+	ring     ring
+	watchers watchers
+	offers   offers
+	retained []retained
+}
+
+// retained is a snapshot kept for readers who will come back to its revision.
+type retained struct {
+	snapshot *Snapshot
+	expires  time.Time
+}
+
+func newCache(caches *Caches, path string, extract Extract) *Cache {
+	return &Cache{
+		caches: caches, path: path, prefix: path + "/", extract: extract,
+		labels:   labelSets{sets: map[string]*labelSet{}},
+		settled:  make(chan struct{}),
+		ring:     ring{maxBytes: caches.ring},
+		watchers: newWatchers(),
+		offers:   offers{},
+	}
+}
+
+func (c *Cache) budget() *budget { return &c.caches.encoded }
+
+// Prefix is the path of the collection with a slash at its end, for Snapshot.Ascend.
+func (c *Cache) Prefix() string { return c.prefix }
+
+// Snapshot returns a state at least as new as a revision; 0 is any. It waits for a revision that has not been
+// reached, at most 3 s, then fails with ErrTooNew.
+func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) {
+	if err := c.awaitReady(ctx); err != nil {
+		return nil, err
+	}
+	if snapshot := c.now(); snapshot != nil && snapshot.revision >= atLeast {
+		return snapshot, nil
+	}
+	began := c.caches.clock.Now()
+	defer func() { c.stats.waited(c.caches.clock.Since(began)) }()
+	limited, cancel := context.WithTimeoutCause(ctx, freshWait, ErrTooNew)
+	defer cancel()
+	for {
+		err := c.caches.progress.wait(limited, atLeast)
+		if err == nil {
+			err = c.awaitReady(limited)
+		}
+		if err != nil && errors.Is(context.Cause(limited), ErrTooNew) {
+			return nil, fmt.Errorf("%w: %d, current: %d", ErrTooNew, atLeast, c.caches.Revision())
+		}
+		if err != nil {
+			return nil, err
+		}
+		if snapshot := c.now(); snapshot != nil && snapshot.revision >= atLeast {
+			return snapshot, nil
+		}
+	}
+}
+
+// Latest returns a state that contains every write that had finished when it was called.
+func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
+	c.start.Do(c.load)
+	revision, err := c.caches.store.Revision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Snapshot(ctx, revision)
+}
+
+// now returns the present state, nil while there is none. The order of the two loads matters: the view is at
+// least as new as the progress that was read before.
+func (c *Cache) now() *Snapshot {
+	seen := c.caches.progress.seen.Load()
+	v := c.current.Load()
+	if v == nil {
+		return nil
+	}
+	return &Snapshot{tree: v.tree, changed: v.changed, revision: max(seen, v.changed)}
+}
+
+func (c *Cache) awaitReady(ctx context.Context) error {
+	c.start.Do(c.load)
+	for c.current.Load() == nil {
+		c.mu.RLock()
+		settled, now := c.settled, c.state
+		c.mu.RUnlock()
+		if now == dropped {
+			return ErrDropped
+		}
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.caches.ctx.Done():
+			return fmt.Errorf("%w: the watch cache has stopped", storage.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
+// Retain keeps a snapshot for At, for some minutes and as long as not too many others are retained later.
+func (c *Cache) Retain(snapshot *Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.caches.clock.Now()
+	c.expire(now)
+	for _, r := range c.retained {
+		if r.snapshot.revision == snapshot.revision {
+			return
+		}
+	}
+	if len(c.retained) >= maxRetained {
+		c.retained = slices.Delete(c.retained, 0, 1)
+	}
+	c.retained = append(c.retained, retained{snapshot: snapshot, expires: now.Add(retainedTime)})
+}
+
+// At returns the state at exactly a revision if it is the present one or has been retained.
+func (c *Cache) At(revision int64) (*Snapshot, bool) {
+	if s := c.now(); s != nil && s.changed <= revision && revision <= s.revision {
+		return &Snapshot{tree: s.tree, changed: s.changed, revision: revision}, true
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, r := range c.retained {
+		if s := r.snapshot; s.changed <= revision && revision <= s.revision {
+			return &Snapshot{tree: s.tree, changed: s.changed, revision: revision}, true
+		}
+	}
+	return nil, false
+}
+
+// expire drops retained snapshots whose time is over. The caller holds the lock.
+func (c *Cache) expire(now time.Time) {
+	c.retained = slices.DeleteFunc(c.retained, func(r retained) bool { return now.After(r.expires) })
+}
+
+func (c *Cache) sweep(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expire(now)
+	c.trim(now.UnixNano())
+	c.ring.shrink()
+	c.offers.forget(c.caches.Revision())
+}
+
+func (c *Cache) extractLabels(path string, data []byte) map[string]string {
+	if c.extract.Labels == nil {
+		return nil
+	}
+	set, err := c.extract.Labels(data)
+	if err != nil {
+		c.caches.log.Error(err, "The labels of a stored object cannot be read; it is taken to have none", "path", path)
+	}
+	return set
+}

@@ -1,0 +1,95 @@
+package watchcache
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"quorate.dev/apiserver/storage"
+)
+
+// Entry is one object at one revision. It is immutable but for what is made on demand.
+type Entry struct {
+	cache    *Cache
+	path     string
+	stored   []byte
+	revision int64
+	created  int64 // revision that created the object
+	labels   *labelSet
+	fields   atomic.Pointer[fields.Set]
+	encodings
+}
+
+func (c *Cache) newEntry(path string, data []byte, revision, created int64) *Entry {
+	return &Entry{
+		cache: c, path: path, stored: data, revision: revision, created: created,
+		labels: c.labels.acquire(c.extractLabels(path, data)),
+	}
+}
+
+func (c *Cache) entryOf(v storage.Value) *Entry {
+	return c.newEntry(v.Path, v.Data, v.Revision, v.Created)
+}
+
+// deleted returns the last state of an entry as of its deletion.
+func (e *Entry) deleted(revision int64) *Entry {
+	return &Entry{
+		cache: e.cache, path: e.path, stored: e.stored, revision: revision, created: e.created, labels: e.labels,
+	}
+}
+
+// Path is the key below the store's prefix.
+func (e *Entry) Path() string { return e.path }
+
+// Name is the object's name.
+func (e *Entry) Name() string { return e.path[strings.LastIndexByte(e.path, '/')+1:] }
+
+// Namespace is the object's namespace, empty for objects without one.
+func (e *Entry) Namespace() string { return namespaceOf(e.path[len(e.cache.prefix):]) }
+
+// namespaceOf returns the namespace in "namespace/name" or "name".
+func namespaceOf(relative string) string {
+	namespace, _, found := strings.Cut(relative, "/")
+	if !found {
+		return ""
+	}
+	return namespace
+}
+
+// Revision is that of the write that stored the object or, in a Deleted event, of its deletion.
+func (e *Entry) Revision() int64 { return e.revision }
+
+// Stored returns the bytes in storage. The caller must not change them.
+func (e *Entry) Stored() []byte { return e.stored }
+
+// Labels returns the object's labels. The caller must not change them: entries with equal labels share them.
+func (e *Entry) Labels() labels.Set {
+	if e.labels == nil {
+		return nil
+	}
+	return e.labels.set
+}
+
+// Fields returns the selectable fields, found on first demand.
+func (e *Entry) Fields() (fields.Set, error) {
+	if known := e.fields.Load(); known != nil {
+		return *known, nil
+	}
+	if e.cache.extract.Fields == nil {
+		return nil, nil
+	}
+	found, err := e.cache.extract.Fields(e.stored)
+	if err != nil {
+		return nil, err
+	}
+	e.fields.Store(&found)
+	return found, nil
+}
+
+// Encoded returns the object in a format. encode is called if that encoding does not exist; everybody who asks
+// meanwhile waits for it. The caller must not change the result.
+func (e *Entry) Encoded(format *Format, encode func() ([]byte, error)) ([]byte, error) {
+	return e.encodings.get(e.cache.budget(), format, encode)
+}

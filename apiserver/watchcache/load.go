@@ -1,0 +1,207 @@
+package watchcache
+
+import (
+	"context"
+	"slices"
+
+	"quorate.dev/apiserver/storage"
+)
+
+// pageSize bounds one read while a collection is loaded.
+const pageSize = 10_000
+
+// load starts reading the collection in the background; the caches' Run must be or come alive.
+func (c *Cache) load() {
+	go c.read(c.caches.ctx)
+}
+
+// read reads the collection until that has worked.
+func (c *Cache) read(ctx context.Context) {
+	select {
+	case <-c.caches.live:
+	case <-ctx.Done():
+		return
+	}
+	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+		done, err := c.readOnce(ctx)
+		if done || ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			c.caches.log.Error(err, "Reading a collection failed; trying again", "path", c.path)
+			c.caches.sleep(ctx, retry)
+		}
+	}
+}
+
+// readOnce reads the collection while the feed's events are buffered. It is not done if it failed or if the
+// feed lost events meanwhile.
+func (c *Cache) readOnce(ctx context.Context) (done bool, err error) {
+	c.caches.loads <- struct{}{}
+	defer func() { <-c.caches.loads }()
+	epoch, ok := c.begin()
+	if !ok {
+		return true, nil
+	}
+	entries, revision, err := c.list(ctx)
+	if err != nil {
+		return false, err
+	}
+	return c.install(epoch, entries, revision), nil
+}
+
+// begin starts buffering. Whatever happened before is contained in a read that begins afterwards.
+func (c *Cache) begin() (epoch int, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == dropped {
+		return 0, false
+	}
+	c.state, c.buffered = loading, nil
+	return c.epoch, true
+}
+
+// list reads all entries at one revision, in the order of paths.
+func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
+	var entries []*Entry
+	options := storage.ListOptions{Limit: pageSize}
+	for {
+		page, err := c.caches.store.List(ctx, c.prefix, options)
+		if err != nil {
+			return nil, 0, err
+		}
+		entries = slices.Grow(entries, len(page.Values)+int(page.Remaining))
+		for _, value := range page.Values {
+			entries = append(entries, c.entryOf(value))
+		}
+		if !page.More || len(page.Values) == 0 {
+			return entries, page.Revision, nil
+		}
+		options.Revision = page.Revision
+		options.From = page.Values[len(page.Values)-1].Path + "\x00"
+	}
+}
+
+// install makes what was read, and what was buffered meanwhile, the state of the cache. Watchers of an earlier
+// state get the differences as events.
+func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == dropped {
+		return true
+	}
+	if c.epoch != epoch {
+		return false
+	}
+	now := c.caches.clock.Now().UnixNano()
+	if c.tree == nil {
+		c.fill(entries)
+	} else {
+		c.reconcile(entries, revision, now)
+	}
+	c.changed = max(c.changed, revision)
+	c.ring.floor = max(c.ring.floor, revision)
+	for _, event := range c.buffered {
+		if event.Revision > revision {
+			c.applyEvent(event, now)
+		}
+	}
+	c.buffered = nil
+	c.state = ready
+	c.publish()
+	c.stats.initializations.Add(1)
+	c.watchers.settle(c)
+	close(c.settled)
+	return true
+}
+
+func (c *Cache) fill(entries []*Entry) {
+	c.tree = newTree()
+	for _, entry := range entries {
+		entry.holders++
+		c.tree.ReplaceOrInsert(item{path: entry.path, entry: entry})
+	}
+}
+
+// reconcile turns the differences between the state before events were lost and the collection as read now into
+// events. Deletions, whose revisions are unknown, come last, at the revision of the read.
+func (c *Cache) reconcile(entries []*Entry, revision, now int64) {
+	present := make(map[string]bool, len(entries))
+	var changed []*Entry
+	for _, entry := range entries {
+		present[entry.path] = true
+		if old, ok := c.tree.Get(item{path: entry.path}); ok && old.entry.revision == entry.revision {
+			c.labels.release(entry.labels)
+			continue
+		}
+		changed = append(changed, entry)
+	}
+	slices.SortFunc(changed, func(a, b *Entry) int { return int(a.revision - b.revision) })
+	for _, entry := range changed {
+		c.recreate(entry, now)
+		c.put(entry, now)
+	}
+	var gone []string
+	c.tree.Ascend(func(i item) bool {
+		if !present[i.path] {
+			gone = append(gone, i.path)
+		}
+		return true
+	})
+	for _, path := range gone {
+		c.remove(path, revision, now)
+	}
+}
+
+// recreate tells watchers of the deletion of an object whose path has been taken by a new one.
+func (c *Cache) recreate(entry *Entry, now int64) {
+	old, ok := c.tree.Get(item{path: entry.path})
+	if ok && old.entry.created != entry.created {
+		c.remove(entry.path, entry.created, now)
+	}
+}
+
+// invalidate hides the state because events have been lost, and reads the collection again. Back says that the
+// store lost what it had, so that revisions that clients know mean nothing any more.
+func (c *Cache) invalidate(back bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.epoch++
+	if back {
+		c.forget()
+	}
+	if c.state != ready {
+		return
+	}
+	c.state, c.buffered = loading, nil
+	c.current.Store(nil)
+	c.settled = make(chan struct{})
+	go c.read(c.caches.ctx)
+}
+
+// forget gives up the contents and all watchers. The caller holds the lock.
+func (c *Cache) forget() {
+	for c.ring.end > c.ring.first {
+		oldest := c.ring.pop()
+		c.release(&oldest.entry.encodings)
+		c.release(&oldest.encodings)
+	}
+	if c.tree != nil {
+		c.tree.Ascend(func(i item) bool { c.let(i.entry); return true })
+	}
+	c.tree, c.retained, c.changed, c.ring.floor = nil, nil, 0, 0
+	clear(c.offers)
+	c.watchers.expireAll()
+}
+
+func (c *Cache) drop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	settled := c.state == ready
+	c.state = dropped
+	c.current.Store(nil)
+	c.forget()
+	if !settled {
+		close(c.settled)
+	}
+}

@@ -1,0 +1,96 @@
+package watchcache
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// stats counts what happens in one cache.
+type stats struct {
+	objects         atomic.Int64
+	capacity        atomic.Int64
+	received        atomic.Int64
+	dispatched      atomic.Int64
+	initializations atomic.Int64
+	terminated      atomic.Int64
+	waits           atomic.Int64
+	waitedFor       atomic.Int64 // nanoseconds
+}
+
+func (s *stats) waited(duration time.Duration) {
+	s.waits.Add(1)
+	s.waitedFor.Add(int64(duration))
+}
+
+// collector reads the metrics when they are asked for. Names are kube-apiserver's where it has such a metric.
+type collector struct {
+	caches *Caches
+
+	objects, capacity, received, dispatched, initializations, terminated, waits, watchers, revision *prometheus.Desc
+	encodings, encodedBytes, evictions                                                              *prometheus.Desc
+}
+
+func newCollector(caches *Caches) *collector {
+	perResource := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{"group", "resource"}, nil)
+	}
+	overall := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
+	return &collector{
+		caches:          caches,
+		objects:         perResource("apiserver_storage_objects", "Stored objects, as cached."),
+		capacity:        perResource("apiserver_watch_cache_capacity", "Events that the watch cache has room for."),
+		received:        perResource("apiserver_watch_cache_events_received_total", "Events received from storage."),
+		dispatched:      perResource("apiserver_watch_cache_events_dispatched_total", "Events handed to watchers."),
+		initializations: perResource("apiserver_watch_cache_initializations_total", "Times the collection was read from storage."),
+		terminated:      perResource("apiserver_terminated_watchers_total", "Watchers that fell behind."),
+		waits:           perResource("apiserver_watch_cache_read_wait_seconds", "Time readers waited for a revision."),
+		watchers:        perResource("apiserver_watch_cache_watchers", "Watchers now."),
+		revision:        overall("apiserver_watch_cache_resource_version", "Revision up to which the watch cache is current."),
+		encodings:       overall("apiserver_watch_cache_encodings", "Encodings kept."),
+		encodedBytes:    overall("apiserver_watch_cache_encoded_bytes", "Memory of the encodings kept."),
+		evictions:       overall("apiserver_watch_cache_encoding_evictions_total", "Encodings dropped to keep within the budget."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	for _, cache := range *c.caches.byPath.Load() {
+		c.collectCache(cache, out)
+	}
+	bytes, count := c.caches.encoded.usage()
+	evicted := c.caches.encoded.evicted.Load()
+	out <- prometheus.MustNewConstMetric(c.revision, prometheus.GaugeValue, float64(c.caches.Revision()))
+	out <- prometheus.MustNewConstMetric(c.encodings, prometheus.GaugeValue, float64(count))
+	out <- prometheus.MustNewConstMetric(c.encodedBytes, prometheus.GaugeValue, float64(bytes))
+	out <- prometheus.MustNewConstMetric(c.evictions, prometheus.CounterValue, float64(evicted))
+}
+
+func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
+	group, resource := cache.extract.Resource.Group, cache.extract.Resource.Resource
+	if resource == "" {
+		resource = cache.path
+	}
+	gauge := func(desc *prometheus.Desc, value int64) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), group, resource)
+	}
+	counter := func(desc *prometheus.Desc, value int64) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), group, resource)
+	}
+	s := &cache.stats
+	cache.mu.RLock()
+	watchers := cache.watchers.count()
+	cache.mu.RUnlock()
+	gauge(c.objects, s.objects.Load())
+	gauge(c.capacity, s.capacity.Load())
+	gauge(c.watchers, int64(watchers))
+	counter(c.received, s.received.Load())
+	counter(c.dispatched, s.dispatched.Load())
+	counter(c.initializations, s.initializations.Load())
+	counter(c.terminated, s.terminated.Load())
+	out <- prometheus.MustNewConstSummary(c.waits, uint64(s.waits.Load()), time.Duration(s.waitedFor.Load()).Seconds(), nil, group, resource)
+}
