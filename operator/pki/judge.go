@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"bytes"
 	"crypto/x509"
 	"fmt"
 	"net"
@@ -55,9 +54,6 @@ func RenewalOf(pair Pair) (due, expiry time.Time, err error) {
 	}
 	return renewal(certificate), certificate.NotAfter, nil
 }
-
-// SameCertificate tells whether two PEM files hold the same text.
-func SameCertificate(a, b []byte) bool { return bytes.Equal(bytes.TrimSpace(a), bytes.TrimSpace(b)) }
 
 func sorted(values []string) []string {
 	out := slices.Clone(values)

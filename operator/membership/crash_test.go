@@ -1,0 +1,173 @@
+package membership
+
+import (
+	"fmt"
+	"math/rand"
+	"strings"
+	"testing"
+)
+
+// journey takes a cluster through its life; pause is called before each step.
+func journey(w *world, pause func()) {
+	settle := func(changes ...string) {
+		for _, change := range changes {
+			w.execute(strings.Fields(change))
+		}
+		w.runWith(pause)
+	}
+	settle("want 1 1")
+	settle("want 3 3")
+	settle("want 6 5")
+	settle("wipe demo-1", "kill demo-1")
+	settle("outdate")
+	settle("want 3 3")
+	settle("want 1 1")
+}
+
+// runWith is run with something before each step.
+func (w *world) runWith(pause func()) {
+	for quiet, i := 0, 0; quiet <= patience+2 && !w.t.Failed(); i++ {
+		if i > 4000 {
+			w.t.Fatalf("does not come to rest:\n%s", strings.Join(w.trace[len(w.trace)-40:], "\n"))
+		}
+		pause()
+		quiet++
+		if w.step() {
+			quiet = 0
+			continue
+		}
+		w.tick()
+	}
+}
+
+// settled fails the test unless the world is what the spec says.
+func (w *world) settled() {
+	w.t.Helper()
+	voters, ready := 0, 0
+	for _, m := range w.members {
+		if m.Learner || !w.healthy(m) {
+			w.t.Errorf("member %s is not a healthy voter", m.Name)
+		}
+		voters++
+	}
+	for _, p := range w.pods {
+		if p.Ready && !p.Terminating && !p.Outdated {
+			ready++
+		}
+	}
+	if voters != w.voters || ready != w.replicas || len(w.pods) != w.replicas || len(w.claims) != w.voters || w.intent.Joining != "" {
+		w.t.Errorf("%d voters of %d, %d pods ready of %d (%d in all), %d claims, joining %q:\n%s", voters, w.voters, ready, w.replicas,
+			len(w.pods), len(w.claims), w.intent.Joining, strings.Join(w.trace[max(0, len(w.trace)-30):], "\n"))
+	}
+}
+
+// The operator dies after each of its steps in turn, not knowing whether the step was taken; a second one, which saw the world
+// as many steps ago as delay says, takes a step from there.
+func TestCrashAndStaleViewAtEveryStep(t *testing.T) {
+	total := 0
+	journey(newWorld(t), func() { total++ })
+	for _, delay := range []int{1, 2, 5, 15} {
+		for at := delay; at < total; at++ {
+			t.Run(fmt.Sprintf("step %d, view %d old", at, delay), func(t *testing.T) {
+				w := newWorld(t)
+				var seen []snapshot
+				journey(w, func() {
+					seen = append(seen, w.observe())
+					if len(seen) == at+1 {
+						w.replay(seen[at-delay])
+					}
+				})
+				w.settled()
+			})
+		}
+	}
+}
+
+func (w *world) replay(old snapshot) {
+	w.stale = true
+	defer func() { w.stale = false }()
+	a := Plan(old.Observation)
+	w.trace = append(w.trace, "stale: "+describe(a))
+	w.act(a, old)
+}
+
+// Whatever happens, no action of the plan takes a quorum away; and when all is well again the cluster becomes what the
+// spec says.
+func TestNoActionLosesTheQuorum(t *testing.T) {
+	for seed := range int64(400) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			random := rand.New(rand.NewSource(seed))
+			w := newWorld(t)
+			w.replicas, w.voters = 3, 3
+			var old []snapshot
+			for range 150 {
+				w.trouble(random)
+				old = append(old, w.observe())
+				if random.Intn(10) == 0 {
+					w.replay(old[max(0, len(old)-1-random.Intn(6))])
+				}
+				if !w.step() || random.Intn(3) == 0 {
+					w.tick()
+				}
+				if t.Failed() {
+					t.Fatal(strings.Join(w.trace, "\n"))
+				}
+			}
+			w.down, w.stuck, w.lost = map[string]bool{}, map[string]bool{}, map[string]bool{}
+			w.run()
+			if w.quorate() {
+				w.settled()
+			}
+		})
+	}
+}
+
+// trouble does something bad, or changes the wish, now and then. It never costs a quorum by itself.
+func (w *world) trouble(random *rand.Rand) {
+	if random.Intn(4) != 0 || len(w.members) == 0 {
+		return
+	}
+	name := w.members[random.Intn(len(w.members))].Name
+	switch random.Intn(9) {
+	case 0:
+		w.voters = []int{1, 3, 5}[random.Intn(3)]
+		w.replicas = w.voters + random.Intn(2)
+	case 1:
+		w.harm(func() { w.down[name] = true }, func() { delete(w.down, name) })
+	case 2:
+		w.down = map[string]bool{}
+	case 3:
+		if claim := w.claims[name]; claim != nil {
+			w.harm(func() { delete(w.claims, name); delete(w.pods, name) }, func() {})
+		}
+	case 4:
+		w.stuck[Name("demo", w.intent.Next)] = true
+	case 5:
+		w.lost[name] = w.down[name]
+	case 6:
+		w.execute([]string{"outdate"})
+	case 7:
+		if w.quorate() {
+			w.execute([]string{"orphan", Name("demo", w.intent.Next+20)})
+		}
+	case 8:
+		w.execute([]string{"lead", name})
+	}
+}
+
+// harm is done only where the quorum outlives it.
+func (w *world) harm(do, undo func()) {
+	pods, claims := w.pods, w.claims
+	w.pods, w.claims = map[string]*worldPod{}, map[string]*Claim{}
+	for name, pod := range pods {
+		w.pods[name] = pod
+	}
+	for name, claim := range claims {
+		w.claims[name] = claim
+	}
+	do()
+	if !w.quorate() {
+		undo()
+		w.pods, w.claims = pods, claims
+	}
+}
