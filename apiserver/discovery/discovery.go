@@ -1,0 +1,218 @@
+// Package discovery serves the documents by which clients learn what is served: /api, /apis, and the documents
+// of each group and version, in their legacy and in their aggregated form.
+package discovery
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	discoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// compressFrom is the size in bytes from which responses are compressed for clients that take gzip.
+const compressFrom = 128 * 1024
+
+const aggregatedParameters = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// Handler serves discovery for the catalog in force.
+type Handler struct {
+	catalogs *resource.Publisher
+	address  string
+	codecs   serializer.CodecFactory
+
+	making  sync.Mutex
+	current atomic.Pointer[documents]
+}
+
+// New returns a handler. Clients are told to reach the server at address, host and port.
+func New(catalogs *resource.Publisher, address string) (*Handler, error) {
+	scheme := runtime.NewScheme()
+	if err := discoveryv2.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register aggregated discovery: %w", err)
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return &Handler{catalogs: catalogs, address: address, codecs: serializer.NewCodecFactory(scheme)}, nil
+}
+
+// documents returns those of the catalog in force, made by the first request after it changed.
+func (h *Handler) documents() (*documents, error) {
+	catalog := h.catalogs.Current()
+	if docs := h.current.Load(); docs != nil && docs.catalog == catalog {
+		return docs, nil
+	}
+	h.making.Lock()
+	defer h.making.Unlock()
+	catalog = h.catalogs.Current()
+	if docs := h.current.Load(); docs != nil && docs.catalog == catalog {
+		return docs, nil
+	}
+	docs, err := newDocuments(catalog, h.address)
+	if err != nil {
+		return nil, err
+	}
+	h.current.Store(docs)
+	return docs, nil
+}
+
+// ServeHTTP answers /api, /apis, /api/VERSION, /apis/GROUP and /apis/GROUP/VERSION.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	docs, err := h.documents()
+	if err != nil {
+		responsewriters.InternalError(w, r, err)
+		return
+	}
+	path := strings.TrimSuffix(r.URL.Path, "/")
+	doc, ok := docs.legacy[path]
+	if !ok {
+		notFound(docs, path, w)
+		return
+	}
+	var restrictions negotiation.EndpointRestrictions = negotiation.DefaultEndpointRestrictions
+	if path == "/api" || path == "/apis" {
+		restrictions = aggregatable{}
+	}
+	accepted, _, err := negotiation.NegotiateOutputMediaType(r, h.codecs, restrictions)
+	if err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	format := newFormat(accepted)
+	if accepted.Convert == nil {
+		h.write(w, r, doc, format, accepted.Accepted.MediaType)
+		return
+	}
+	doc, tag := docs.named, docs.namedTag
+	if path == "/api" {
+		doc, tag = docs.core, docs.coreTag
+	}
+	w.Header().Set("ETag", tag)
+	w.Header().Set("Vary", "Accept")
+	w.Header().Set("Cache-Control", "public")
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.write(w, r, doc, format, accepted.Accepted.MediaType+aggregatedParameters)
+}
+
+func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, format format, contentType string) {
+	body, err := doc.encoded(format)
+	if err != nil {
+		responsewriters.InternalError(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	if len(body) >= compressFrom && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		if compressed, err := doc.compressed(format); err == nil {
+			w.Header().Set("Content-Encoding", "gzip")
+			w.Header().Add("Vary", "Accept-Encoding")
+			body = compressed
+		}
+	}
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(body) // the client went away
+}
+
+// refuse answers with the Status that says which media types there are.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, h.codecs, schema.GroupVersion{Version: "v1"}, w, r)
+}
+
+// notFound answers for an unknown group, and for an unknown version of a known one, as different servers
+// behind one aggregator do.
+func notFound(docs *documents, path string, w http.ResponseWriter) {
+	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	if parts[0] == "apis" && len(parts) > 1 && !docs.groups[parts[1]] {
+		http.Error(w, "404 page not found", http.StatusNotFound)
+		return
+	}
+	responsewriters.WriteRawJSON(http.StatusNotFound, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Message: "the server could not find the requested resource",
+		Reason: metav1.StatusReasonNotFound, Details: &metav1.StatusDetails{}, Code: http.StatusNotFound,
+	}, w)
+}
+
+// aggregatable allows clients to ask for the aggregated form.
+type aggregatable struct{}
+
+func (aggregatable) AllowsMediaTypeTransform(_, _ string, target *schema.GroupVersionKind) bool {
+	return target == nil || *target == discoveryv2.SchemeGroupVersion.WithKind("APIGroupDiscoveryList")
+}
+func (aggregatable) AllowsServerVersion(string) bool       { return false }
+func (aggregatable) AllowsStreamSchema(schema string) bool { return schema == "watch" }
+
+// format is one way to encode a document.
+type format struct {
+	name    string
+	encoder runtime.Encoder
+}
+
+func newFormat(accepted negotiation.MediaTypeOptions) format {
+	if accepted.Pretty && accepted.Accepted.PrettySerializer != nil {
+		return format{accepted.Accepted.MediaType + " pretty", accepted.Accepted.PrettySerializer}
+	}
+	return format{accepted.Accepted.MediaType, accepted.Accepted.Serializer}
+}
+
+// document is an object with the encodings that were asked for.
+type document struct {
+	object runtime.Object
+
+	lock      sync.Mutex
+	encodings map[string][]byte
+}
+
+func newDocument(object runtime.Object) *document {
+	return &document{object: object, encodings: map[string][]byte{}}
+}
+
+func (d *document) encoded(f format) ([]byte, error) {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	if known, ok := d.encodings[f.name]; ok {
+		return known, nil
+	}
+	encoded, err := runtime.Encode(f.encoder, d.object)
+	if err != nil {
+		return nil, fmt.Errorf("encode discovery: %w", err)
+	}
+	d.encodings[f.name] = encoded
+	return encoded, nil
+}
+
+func (d *document) compressed(f format) ([]byte, error) {
+	plain, err := d.encoded(f)
+	if err != nil {
+		return nil, err
+	}
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	name := f.name + " gzip"
+	if known, ok := d.encodings[name]; ok {
+		return known, nil
+	}
+	var compressed bytes.Buffer
+	writer := gzip.NewWriter(&compressed)
+	if _, err := writer.Write(plain); err != nil {
+		return nil, fmt.Errorf("compress discovery: %w", err)
+	}
+	if err := writer.Close(); err != nil {
+		return nil, fmt.Errorf("compress discovery: %w", err)
+	}
+	d.encodings[name] = compressed.Bytes()
+	return compressed.Bytes(), nil
+}

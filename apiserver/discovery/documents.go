@@ -1,0 +1,218 @@
+package discovery
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	discoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// documents are what discovery serves for one catalog.
+type documents struct {
+	catalog *resource.Catalog
+	// legacy documents by path, without slash at the end.
+	legacy map[string]*document
+	// aggregated documents: of the core group, and of all others.
+	core, named *document
+	coreTag     string
+	namedTag    string
+	groups      map[string]bool
+}
+
+// newDocuments makes the documents of a catalog. Nothing is encoded before it is asked for.
+func newDocuments(catalog *resource.Catalog, address string) (*documents, error) {
+	docs := &documents{catalog: catalog, legacy: map[string]*document{}, groups: map[string]bool{}}
+	core, named := &discoveryv2.APIGroupDiscoveryList{}, &discoveryv2.APIGroupDiscoveryList{}
+	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
+	versions := []string{}
+	for _, g := range groups(catalog) {
+		docs.groups[g.name] = true
+		for _, gv := range g.versions {
+			docs.legacy[prefix(g.name, gv.Version)] = newDocument(resourceList(gv))
+		}
+		if g.name == "" {
+			for _, gv := range g.versions {
+				versions = append(versions, gv.Version)
+			}
+			core.Items = append(core.Items, aggregate(g))
+			continue
+		}
+		legacy := apiGroup(g)
+		list.Groups = append(list.Groups, legacy)
+		legacy.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+		docs.legacy["/apis/"+g.name] = newDocument(&legacy)
+		named.Items = append(named.Items, aggregate(g))
+	}
+	docs.legacy["/apis"] = newDocument(list)
+	docs.legacy["/api"] = newDocument(&metav1.APIVersions{
+		TypeMeta:                   metav1.TypeMeta{Kind: "APIVersions"},
+		Versions:                   versions,
+		ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: address}},
+	})
+	return docs, docs.tag(core, named)
+}
+
+// tag sets the aggregated documents with their entity tags: hashes of their content in JSON, without kind.
+func (d *documents) tag(core, named *discoveryv2.APIGroupDiscoveryList) (err error) {
+	if d.coreTag, err = entityTag(core); err != nil {
+		return err
+	}
+	if d.namedTag, err = entityTag(named); err != nil {
+		return err
+	}
+	for _, list := range []*discoveryv2.APIGroupDiscoveryList{core, named} {
+		list.TypeMeta = metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: discoveryv2.SchemeGroupVersion.String()}
+	}
+	d.core, d.named = newDocument(core), newDocument(named)
+	return nil
+}
+
+func entityTag(object runtime.Object) (string, error) {
+	encoded, err := json.Marshal(object)
+	if err != nil {
+		return "", fmt.Errorf("encode discovery for its entity tag: %w", err)
+	}
+	return fmt.Sprintf("\"%X\"", sha512.Sum512(encoded)), nil
+}
+
+func prefix(group, version string) string {
+	if group == "" {
+		return "/api/" + version
+	}
+	return "/apis/" + group + "/" + version
+}
+
+func apiGroup(g group) metav1.APIGroup {
+	legacy := metav1.APIGroup{Name: g.name}
+	for _, gv := range g.versions {
+		legacy.Versions = append(legacy.Versions, metav1.GroupVersionForDiscovery{
+			GroupVersion: gv.Group + "/" + gv.Version, Version: gv.Version,
+		})
+	}
+	legacy.PreferredVersion = legacy.Versions[0]
+	return legacy
+}
+
+// resourceList is the legacy document of one group and version. That of the core group has no apiVersion.
+func resourceList(gv resource.GroupVersion) *metav1.APIResourceList {
+	list := &metav1.APIResourceList{
+		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+		GroupVersion: schema.GroupVersion{Group: gv.Group, Version: gv.Version}.String(),
+		APIResources: []metav1.APIResource{},
+	}
+	if gv.Group == "" {
+		list.APIVersion = ""
+	}
+	for _, m := range gv.Resources {
+		for _, e := range endpoints(m) {
+			list.APIResources = append(list.APIResources, legacyResource(m, e))
+		}
+	}
+	return list
+}
+
+// endpoints returns the resource itself, if it is served by itself, then its subresources: by name, or, for
+// custom resources, status first.
+func endpoints(m resource.Match) []*resource.Endpoint {
+	var ordered []*resource.Endpoint
+	names := slices.Sorted(maps.Keys(m.Version.Endpoints))
+	if m.Source == resource.Custom {
+		slices.Reverse(names[1:])
+	}
+	for _, name := range names {
+		if e := m.Version.Endpoints[name]; len(e.Verbs) > 0 {
+			ordered = append(ordered, e)
+		}
+	}
+	return ordered
+}
+
+func legacyResource(m resource.Match, e *resource.Endpoint) metav1.APIResource {
+	legacy := metav1.APIResource{Name: m.Plural, Namespaced: m.Namespaced, Kind: e.Kind.Kind, Verbs: verbs(m, e)}
+	if e.Kind.GroupVersion() != m.Version.Kind.GroupVersion() {
+		legacy.Group, legacy.Version = e.Kind.Group, e.Kind.Version
+	}
+	if e.Subresource != "" {
+		legacy.Name += "/" + e.Subresource
+		return legacy
+	}
+	legacy.SingularName, legacy.ShortNames, legacy.Categories = m.Singular, m.ShortNames, m.Categories
+	if slices.Contains(e.Verbs, "watch") {
+		legacy.StorageVersionHash = storageVersionHash(m.StorageVersion.WithKind(m.Kind))
+	}
+	return legacy
+}
+
+// verbs returns the verbs in the order in which the resource's own server has always listed them: sorted, or,
+// for custom resources, with create after patch.
+func verbs(m resource.Match, e *resource.Endpoint) []string {
+	if m.Source != resource.Custom {
+		return e.Verbs
+	}
+	ordered := slices.Clone(e.Verbs)
+	rank := func(verb string) string {
+		if verb == "create" {
+			return "patch "
+		}
+		return verb
+	}
+	slices.SortFunc(ordered, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+	return ordered
+}
+
+// storageVersionHash tells clients that objects need to be migrated, by changing.
+func storageVersionHash(kind schema.GroupVersionKind) string {
+	sum := sha256.Sum256([]byte(kind.Group + "/" + kind.Version + "/" + kind.Kind))
+	return base64.StdEncoding.EncodeToString(sum[:8])
+}
+
+func aggregate(g group) discoveryv2.APIGroupDiscovery {
+	aggregated := discoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: g.name}}
+	for _, gv := range g.versions {
+		version := discoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: discoveryv2.DiscoveryFreshnessCurrent}
+		for _, m := range gv.Resources {
+			version.Resources = append(version.Resources, aggregateResource(m))
+		}
+		aggregated.Versions = append(aggregated.Versions, version)
+	}
+	return aggregated
+}
+
+func aggregateResource(m resource.Match) discoveryv2.APIResourceDiscovery {
+	aggregated := discoveryv2.APIResourceDiscovery{Resource: m.Plural, Scope: discoveryv2.ScopeCluster}
+	if m.Namespaced {
+		aggregated.Scope = discoveryv2.ScopeNamespace
+	}
+	for _, e := range endpoints(m) {
+		if e.Subresource != "" {
+			aggregated.Subresources = append(aggregated.Subresources, discoveryv2.APISubresourceDiscovery{
+				Subresource: e.Subresource, ResponseKind: responseKind(m, e), Verbs: verbs(m, e),
+			})
+			continue
+		}
+		aggregated.ResponseKind, aggregated.Verbs = responseKind(m, e), verbs(m, e)
+		aggregated.SingularResource, aggregated.ShortNames, aggregated.Categories = m.Singular, m.ShortNames, m.Categories
+	}
+	return aggregated
+}
+
+// responseKind leaves out group and version where they are those of the document, except for custom resources,
+// which have always named them.
+func responseKind(m resource.Match, e *resource.Endpoint) *metav1.GroupVersionKind {
+	if m.Source != resource.Custom && e.Kind.GroupVersion() == m.Version.Kind.GroupVersion() {
+		return &metav1.GroupVersionKind{Kind: e.Kind.Kind}
+	}
+	kind := metav1.GroupVersionKind(e.Kind)
+	return &kind
+}
