@@ -63,7 +63,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 
 func podKind(clock clock.PassiveClock) definition.Kind {
 	return definition.Kind{
-		Name: "Pod", ShortNames: []string{"po"}, Categories: []string{"all"},
+		Name: "Pod", ReturnsDeleted: true, ShortNames: []string{"po"}, Categories: []string{"all"},
 		Strategy: pod.Strategy, Status: pod.StatusStrategy, Attributes: pod.GetAttrs,
 		Subresources: []definition.Subresource{
 			bindingSubresource(),
@@ -76,7 +76,7 @@ func podKind(clock clock.PassiveClock) definition.Kind {
 
 func namespaceKind() definition.Kind {
 	return definition.Kind{
-		Name: "Namespace", ShortNames: []string{"ns"},
+		Name: "Namespace", ReturnsDeleted: true, ShortNames: []string{"ns"},
 		Verbs:    []string{"create", "delete", "get", "list", "patch", "update", "watch"},
 		Strategy: namespace.Strategy, Status: namespace.StatusStrategy, Attributes: namespace.GetAttrs,
 		Subresources: []definition.Subresource{{Name: "finalize", Verbs: []string{"update"}, Update: namespace.FinalizeStrategy}},
@@ -84,7 +84,7 @@ func namespaceKind() definition.Kind {
 }
 
 func serviceAccountKind(token resource.Action) definition.Kind {
-	kind := definition.Kind{Name: "ServiceAccount", ShortNames: []string{"sa"}, Strategy: serviceaccount.Strategy}
+	kind := definition.Kind{Name: "ServiceAccount", ReturnsDeleted: true, ShortNames: []string{"sa"}, Strategy: serviceaccount.Strategy}
 	if token != nil {
 		kind.Subresources = []definition.Subresource{definition.Action("token", tokenKind, token)}
 	}
@@ -99,7 +99,7 @@ func plainKinds() []definition.Kind {
 			Strategy: endpoint.Strategy, Path: "services/endpoints",
 		},
 		{Name: "LimitRange", ShortNames: []string{"limits"}, Strategy: limitrange.Strategy, Plain: true},
-		{Name: "PodTemplate", Strategy: podtemplate.Strategy},
+		{Name: "PodTemplate", ReturnsDeleted: true, Strategy: podtemplate.Strategy},
 		{Name: "Secret", Strategy: secret.Strategy, Attributes: secret.GetAttrs},
 	}
 }
@@ -111,11 +111,11 @@ func kindsWithStatus() []definition.Kind {
 			Strategy: node.Strategy, Status: node.StatusStrategy, Attributes: node.GetAttrs,
 		},
 		{
-			Name: "PersistentVolume", ShortNames: []string{"pv"},
+			Name: "PersistentVolume", ReturnsDeleted: true, ShortNames: []string{"pv"},
 			Strategy: persistentvolume.Strategy, Status: persistentvolume.StatusStrategy, Attributes: persistentvolume.GetAttrs,
 		},
 		{
-			Name: "PersistentVolumeClaim", ShortNames: []string{"pvc"}, Strategy: persistentvolumeclaim.Strategy,
+			Name: "PersistentVolumeClaim", ReturnsDeleted: true, ShortNames: []string{"pvc"}, Strategy: persistentvolumeclaim.Strategy,
 			Status: persistentvolumeclaim.StatusStrategy, Attributes: persistentvolumeclaim.GetAttrs,
 		},
 		{
@@ -125,11 +125,11 @@ func kindsWithStatus() []definition.Kind {
 			Subresources: []definition.Subresource{scale.Subresource(replicationcontroller.Strategy)},
 		},
 		{
-			Name: "ResourceQuota", ShortNames: []string{"quota"},
+			Name: "ResourceQuota", ReturnsDeleted: true, ShortNames: []string{"quota"},
 			Strategy: resourcequota.Strategy, Status: resourcequota.StatusStrategy,
 		},
 		{
-			Name: "Service", ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
+			Name: "Service", ReturnsDeleted: true, ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
 			Strategy: service.Strategy, Status: service.StatusStrategy, Attributes: service.GetAttrs,
 		},
 	}

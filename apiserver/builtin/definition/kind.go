@@ -31,6 +31,7 @@ type Kind struct {
 	Verbs        []string // optional: all
 	Strategy     Strategy
 	Status       rest.RESTUpdateStrategy // optional: none
+	Delete       rest.RESTDeleteStrategy // optional: Strategy
 	Attributes   Attributes              // optional: name and namespace
 	Plain        bool                    // rows have no columns beside name and age
 	Columns      rest.TableConvertor     // optional: upstream's printer of the kind
@@ -38,6 +39,8 @@ type Kind struct {
 	Storage      schema.GroupVersion     // optional: the group's first version
 	Subresources []Subresource           // beside status
 	TimeToLive   func(hub runtime.Object) time.Duration
+	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
+	ReturnsDeleted bool
 }
 
 // Subresource describes an endpoint below an object.
@@ -86,6 +89,7 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	d.StorageVersion = cmp.Or(kind.Storage, schema.GroupVersion{Group: g.name, Version: g.versions[0]})
 	d.Fields = selectableFields(kind.Attributes, namespaced)
 	d.TimeToLive = kind.TimeToLive
+	d.ReturnsDeleted = kind.ReturnsDeleted
 	for _, version := range g.versions {
 		d.Versions = append(d.Versions, g.version(d, kind, version))
 	}
@@ -148,12 +152,16 @@ func (g Group) main(gvk schema.GroupVersionKind, kind Kind) *resource.Endpoint {
 	if verbs == nil {
 		verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	}
+	var deletion rest.RESTDeleteStrategy = kind.Strategy
+	if kind.Delete != nil {
+		deletion = kind.Delete
+	}
 	return &resource.Endpoint{
 		Kind:         gvk,
 		Verbs:        verbs,
 		Create:       kind.Strategy,
 		Update:       kind.Strategy,
-		Delete:       kind.Strategy,
+		Delete:       deletion,
 		FieldManager: g.builder.fieldManager(gvk, "", kind.Strategy),
 	}
 }

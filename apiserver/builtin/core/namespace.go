@@ -1,0 +1,59 @@
+package core
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/utils/clock"
+)
+
+// namespaceDeletion lets a namespace stay until its content is gone. It implements resource.Terminator.
+type namespaceDeletion struct {
+	rest.RESTDeleteStrategy
+	clock clock.PassiveClock
+}
+
+// Terminate implements resource.Terminator.
+func (d namespaceDeletion) Terminate(object runtime.Object, options *metav1.DeleteOptions) (pending bool) {
+	namespace := object.(*api.Namespace)
+	if namespace.DeletionTimestamp.IsZero() {
+		now := metav1.NewTime(d.clock.Now())
+		namespace.DeletionTimestamp = &now
+		namespace.Status.Phase = api.NamespaceTerminating
+		namespace.Finalizers = collectionFinalizers(namespace.Finalizers, options)
+	}
+	return len(namespace.Spec.Finalizers) > 0
+}
+
+// collectionFinalizers adds and removes the finalizers that keep a namespace for the garbage collector, where the
+// client says what shall become of dependents.
+func collectionFinalizers(finalizers []string, options *metav1.DeleteOptions) []string {
+	var orphan, foreground bool
+	switch {
+	case options == nil:
+		return finalizers
+	case options.OrphanDependents != nil: //nolint:staticcheck // still sent by old clients
+		orphan, foreground = *options.OrphanDependents, !*options.OrphanDependents
+	case options.PropagationPolicy != nil:
+		orphan = *options.PropagationPolicy == metav1.DeletePropagationOrphan
+		foreground = *options.PropagationPolicy == metav1.DeletePropagationForeground
+	default:
+		return finalizers
+	}
+	finalizers = withFinalizer(finalizers, metav1.FinalizerOrphanDependents, orphan)
+	return withFinalizer(finalizers, metav1.FinalizerDeleteDependents, foreground)
+}
+
+// withFinalizer returns finalizers with or without one of them; the argument stays as it is.
+func withFinalizer(finalizers []string, finalizer string, wanted bool) []string {
+	if slices.Contains(finalizers, finalizer) == wanted {
+		return finalizers
+	}
+	if wanted {
+		return append(slices.Clone(finalizers), finalizer)
+	}
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == finalizer })
+}

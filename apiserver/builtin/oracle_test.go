@@ -1,0 +1,191 @@
+package builtin_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/resource"
+)
+
+// moduleDirectory returns where a module's source is.
+func moduleDirectory(t *testing.T, module string) string {
+	t.Helper()
+	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		t.Fatalf("find module %s: %v", module, err)
+	}
+	return strings.TrimSpace(string(output))
+}
+
+func readJSON(t *testing.T, path string, into any) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// served is what discovery says about a resource or, with a name such as "pods/status", a subresource.
+type served struct {
+	Singular   string
+	Namespaced bool
+	Kind       schema.GroupVersionKind
+	Verbs      []string
+	ShortNames []string
+	Categories []string
+}
+
+// Resources that need a kubelet, or are left out: component statuses are deprecated and say nothing true here.
+var unserved = []string{
+	"componentstatuses", "nodes/proxy", "pods/attach", "pods/exec", "pods/log", "pods/portforward", "pods/proxy", "services/proxy",
+}
+
+// goldenDiscovery returns what kube-apiserver serves by default, by group and version and name.
+func goldenDiscovery(t *testing.T) map[string]served {
+	directory := filepath.Join(moduleDirectory(t, "k8s.io/kubernetes"), "api/discovery")
+	all := map[string]served{}
+	core := metav1.APIResourceList{}
+	readJSON(t, filepath.Join(directory, "api__v1.json"), &core)
+	for _, r := range core.APIResources {
+		if slices.Contains(unserved, r.Name) {
+			continue
+		}
+		all["v1 "+r.Name] = served{r.SingularName, r.Namespaced, kindIn(r.Group, r.Version, r.Kind, schema.GroupVersion{Version: "v1"}), r.Verbs, r.ShortNames, r.Categories}
+	}
+	groups := apidiscovery.APIGroupDiscoveryList{}
+	readJSON(t, filepath.Join(directory, "aggregated_v2.json"), &groups)
+	for _, group := range groups.Items {
+		for _, version := range group.Versions {
+			if !strings.Contains(version.Version, "alpha") && !strings.Contains(version.Version, "beta") {
+				addVersion(all, schema.GroupVersion{Group: group.Name, Version: version.Version}, version.Resources)
+			}
+		}
+	}
+	return all
+}
+
+func addVersion(all map[string]served, gv schema.GroupVersion, resources []apidiscovery.APIResourceDiscovery) {
+	for _, r := range resources {
+		namespaced := r.Scope == apidiscovery.ScopeNamespace
+		all[gv.String()+" "+r.Resource] = served{r.SingularResource, namespaced, kindIn(r.ResponseKind.Group, r.ResponseKind.Version, r.ResponseKind.Kind, gv), r.Verbs, r.ShortNames, r.Categories}
+		for _, s := range r.Subresources {
+			all[gv.String()+" "+r.Resource+"/"+s.Subresource] = served{"", namespaced, kindIn(s.ResponseKind.Group, s.ResponseKind.Version, s.ResponseKind.Kind, gv), s.Verbs, nil, nil}
+		}
+	}
+}
+
+// kindIn fills what a document leaves out because it is that of the list.
+func kindIn(group, version, kind string, list schema.GroupVersion) schema.GroupVersionKind {
+	if version == "" {
+		return list.WithKind(kind)
+	}
+	return schema.GroupVersionKind{Group: group, Version: version, Kind: kind}
+}
+
+func describe(definitions []*resource.Definition) map[string]served {
+	all := map[string]served{}
+	for _, d := range definitions {
+		for _, v := range d.Versions {
+			name := schema.GroupVersion{Group: d.Group, Version: v.Name}.String() + " " + d.Plural
+			for subresource, e := range v.Endpoints {
+				if subresource == "" {
+					all[name] = served{d.Singular, d.Namespaced, e.Kind, e.Verbs, d.ShortNames, d.Categories}
+				} else {
+					all[name+"/"+subresource] = served{"", d.Namespaced, e.Kind, e.Verbs, nil, nil}
+				}
+			}
+		}
+	}
+	return all
+}
+
+var definitions = sync.OnceValue(func() []*resource.Definition {
+	return builtin.Definitions(builtin.Options{ServiceAccountToken: unusedAction})
+})
+
+func TestDefinitionsMatchUpstreamDiscovery(t *testing.T) {
+	if diff := cmp.Diff(goldenDiscovery(t), describe(definitions())); diff != "" {
+		t.Errorf("discovery differs from upstream's (-want +got):\n%s", diff)
+	}
+}
+
+// place is where and as what an object is stored.
+type place struct{ path, version string }
+
+var (
+	namePattern = regexp.MustCompile(`^"([^"]*)", "([^"]*)", "([^"]*)"\)`)
+	pathPattern = regexp.MustCompile(`ExpectedEtcdPath:\s*(.*),`)
+	kindPattern = regexp.MustCompile(`ExpectedGVK:\s*gvkP\("([^"]*)", "([^"]*)", "([^"]*)"\)`)
+)
+
+// goldenPlaces reads the table of upstream's storage test: keys and versions in etcd, by resource.
+func goldenPlaces(t *testing.T) map[schema.GroupVersionResource]place {
+	content, err := os.ReadFile(filepath.Join(moduleDirectory(t, "k8s.io/kubernetes"), "test/integration/etcd/data.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := map[schema.GroupVersionResource]place{}
+	for _, chunk := range strings.Split(string(content), "\n\t\tgvr(")[1:] {
+		names := namePattern.FindStringSubmatch(chunk)
+		path := pathPattern.FindStringSubmatch(chunk)
+		if names == nil || path == nil {
+			continue
+		}
+		version := schema.GroupVersion{Group: names[1], Version: names[2]}
+		if kind := kindPattern.FindStringSubmatch(chunk); kind != nil {
+			version = schema.GroupVersion{Group: kind[1], Version: kind[2]}
+		}
+		resource := schema.GroupVersionResource{Group: names[1], Version: names[2], Resource: names[3]}
+		places[resource] = place{collection(path[1]), version.String()}
+	}
+	return places
+}
+
+// collection turns `"/registry/pods/" + namespace + "/pod1"` into "pods".
+func collection(expression string) string {
+	literal := strings.Trim(strings.Split(expression, " + ")[0], `"`)
+	literal = strings.TrimPrefix(literal, "/registry/")
+	if strings.HasSuffix(literal, "/") {
+		return strings.TrimSuffix(literal, "/")
+	}
+	return literal[:strings.LastIndex(literal, "/")]
+}
+
+func TestDefinitionsAreStoredWhereUpstreamStores(t *testing.T) {
+	golden := goldenPlaces(t)
+	for _, d := range definitions() {
+		if d.StoragePath == "" {
+			continue
+		}
+		for _, v := range d.Versions {
+			name := schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Plural}
+			want, found := golden[name]
+			if !found {
+				t.Errorf("%v: upstream's table has no such resource", name)
+				continue
+			}
+			if got := (place{d.StoragePath, d.StorageVersion.String()}); got != want {
+				t.Errorf("%v: stored at %+v, want %+v", name, got, want)
+			}
+		}
+	}
+	if len(golden) < 60 {
+		t.Errorf("only %d entries were found in upstream's table", len(golden))
+	}
+}
