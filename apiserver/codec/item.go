@@ -205,15 +205,11 @@ func protobufFrame(event string, kind schema.GroupVersionKind, item []byte) []by
 }
 
 // Metadata reduces an object to its metadata.
-func Metadata(external metav1.ObjectMetaAccessor) *metav1.PartialObjectMetadata {
-	var meta metav1.ObjectMeta
-	switch object := external.GetObjectMeta().(type) {
-	case *metav1.ObjectMeta:
-		meta = *object
-	default:
-		meta = copyMetadata(object)
+func Metadata(object metav1.Object) *metav1.PartialObjectMetadata {
+	if typed, ok := object.(*metav1.ObjectMeta); ok {
+		return &metav1.PartialObjectMetadata{ObjectMeta: *typed}
 	}
-	return &metav1.PartialObjectMetadata{ObjectMeta: meta}
+	return &metav1.PartialObjectMetadata{ObjectMeta: copyMetadata(object)}
 }
 
 func copyMetadata(object metav1.Object) metav1.ObjectMeta {

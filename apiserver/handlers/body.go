@@ -1,0 +1,130 @@
+package handlers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"unicode"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// maxBody is the largest request body in bytes.
+const maxBody = 3 << 20
+
+// readBody reads a request's body whole.
+func readBody(r *http.Request) ([]byte, error) {
+	if r.ContentLength > maxBody {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	}
+	limited := &io.LimitedReader{R: r.Body, N: maxBody + 1}
+	var body []byte
+	var err error
+	if r.ContentLength > 0 {
+		body = make([]byte, r.ContentLength)
+		_, err = io.ReadFull(limited, body)
+	} else {
+		body, err = io.ReadAll(limited)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the request body could not be read: %v", err))
+	}
+	if limited.N <= 0 {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	}
+	return body, nil
+}
+
+// contentType returns the body's media type, JSON where none is given, if it is one of those accepted.
+func contentType(r *http.Request, accepted []string) (string, error) {
+	header := r.Header.Get("Content-Type")
+	if header == "" {
+		return accepted[0], nil
+	}
+	mediaType, _, err := mime.ParseMediaType(header)
+	if err != nil || !slices.Contains(accepted, mediaType) {
+		return "", negotiation.NewUnsupportedMediaTypeError(accepted)
+	}
+	return mediaType, nil
+}
+
+// model is the model of the endpoint's bodies.
+func (c *call) model() resource.Model {
+	if c.target.Endpoint.Body != nil {
+		return c.target.Endpoint.Body
+	}
+	return c.target.Version.Model
+}
+
+// decodeBody reads the object of a create or update request.
+func (c *call) decodeBody(validation resource.FieldValidation) (runtime.Object, error) {
+	mediaType, err := contentType(c.r, offered(c.target))
+	if err != nil {
+		return nil, err
+	}
+	body, err := readBody(c.r)
+	if err != nil {
+		return nil, err
+	}
+	object, kind, strict, err := c.model().Decode(body, mediaType, validation)
+	if err != nil {
+		return nil, c.decodeError(err, kind, body)
+	}
+	if len(strict) > 0 && validation == resource.Strict {
+		return nil, c.decodeError(runtime.NewStrictDecodingError(strict), kind, body)
+	}
+	for _, complaint := range strict {
+		c.record.Warnings.AddWarning("", complaint.Error())
+	}
+	if expected := c.target.Endpoint.Kind.GroupVersion(); kind.GroupVersion() != expected {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf(
+			"the API version in the data (%s) does not match the expected API version (%s)", kind.GroupVersion(), expected))
+	}
+	return object, nil
+}
+
+// decodeError tells the client what its body was taken for.
+func (c *call) decodeError(err error, kind schema.GroupVersionKind, body []byte) error {
+	wanted := c.target.Endpoint.Kind.Kind
+	if kind.Kind != "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, wanted, err))
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", wanted, err, summary(body)))
+}
+
+// summary shows the beginning of a body that could not be decoded.
+func summary(body []byte) string {
+	const shown = 30
+	switch {
+	case len(body) == 0:
+		return "<empty>"
+	case body[0] == '{' && len(body) > shown:
+		return string(body[:shown]) + " ..."
+	case body[0] == '{':
+		return string(body)
+	case len(body) > shown:
+		return fmt.Sprintf("%x ...", body[:shown])
+	}
+	return fmt.Sprintf("%x", body)
+}
+
+// checkNamespace makes sure that object and path mean the same namespace.
+func (c *call) checkNamespace(object runtime.Object) error {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil // kinds without metadata
+	}
+	return rest.EnsureObjectNamespaceMatchesRequestNamespace(rest.ExpectedNamespaceForScope(c.target.Namespace, c.target.Namespaced), accessor)
+}
+
+func printable(char rune) bool { return unicode.IsPrint(char) }

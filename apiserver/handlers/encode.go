@@ -1,0 +1,117 @@
+package handlers
+
+import (
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// encoder makes and finds the shared encodings of one resource version in one output.
+type encoder struct {
+	call   *call
+	media  codec.Media
+	kind   schema.GroupVersionKind
+	head   []byte // spliced into JSON items; nil where items are complete
+	inList []byte // the same within a list
+	format *watchcache.Format
+}
+
+// encoder returns the encoder of whole objects or of their metadata.
+func (c *call) encoder() encoder {
+	e := encoder{call: c, media: c.output.media, kind: c.target.Version.Kind}
+	if e.media == codec.YAML {
+		e.media = codec.JSON
+	}
+	key := formatKey{definition: c.target.Version, media: e.media, as: c.output.as}
+	switch {
+	case c.output.as == metadataOnly:
+		key.group = c.output.group
+		e.kind = c.output.group.WithKind("PartialObjectMetadata")
+		e.head = codec.Head(e.kind)
+		e.inList = e.head
+	case !c.untyped():
+		e.head = codec.Head(e.kind)
+	}
+	e.format = c.formats.get(key)
+	return e
+}
+
+// untyped reports whether objects encode with their own apiVersion and kind in them.
+func (c *call) untyped() bool {
+	_, untyped := c.target.Version.Model.NewExternal().(runtime.Unstructured)
+	return untyped
+}
+
+// item returns the encoding of an entry, made now if nobody has asked for it yet.
+func (e *encoder) item(entry *watchcache.Entry) ([]byte, error) {
+	return entry.Encoded(e.format, func() ([]byte, error) { return e.encode(entry.Stored(), entry.Revision()) })
+}
+
+// encode makes the item of stored bytes.
+func (e *encoder) encode(stored []byte, revision int64) ([]byte, error) {
+	external, err := e.call.target.Version.Model.LoadExternal(stored)
+	if err != nil {
+		return nil, err
+	}
+	accessor, err := meta.Accessor(external)
+	if err != nil {
+		return nil, err
+	}
+	accessor.SetResourceVersion(strconv.FormatInt(revision, 10))
+	return e.external(external)
+}
+
+// external makes the item of an object of the served version.
+func (e *encoder) external(external runtime.Object) ([]byte, error) {
+	if e.call.output.as == metadataOnly {
+		accessor, err := meta.Accessor(external)
+		if err != nil {
+			return nil, err
+		}
+		external = codec.Metadata(accessor)
+	}
+	return codec.Item(e.media, external)
+}
+
+// body completes an item to a response of its own.
+func (e *encoder) body(item []byte) []byte {
+	if e.media == codec.Protobuf {
+		return codec.AppendEnvelope(make([]byte, 0, len(item)+96), e.kind, item)
+	}
+	body := make([]byte, 0, len(item)+len(e.head)+1)
+	return append(codec.AppendObject(body, e.head, item), '\n')
+}
+
+// items returns the encodings of a page.
+func (e *encoder) items(entries []*watchcache.Entry) ([][]byte, error) {
+	items := make([][]byte, len(entries))
+	for i, entry := range entries {
+		var err error
+		if items[i], err = e.item(entry); err != nil {
+			return nil, err
+		}
+	}
+	return items, nil
+}
+
+// listKind is the kind of a list of what the encoder makes.
+func (e *encoder) listKind() schema.GroupVersionKind {
+	if e.call.output.as == metadataOnly {
+		return e.call.output.group.WithKind("PartialObjectMetadataList")
+	}
+	return e.kind.GroupVersion().WithKind(e.call.target.ListKind)
+}
+
+func (e *encoder) list(entries []*watchcache.Entry, listMeta metav1.ListMeta) (*codec.ListBody, error) {
+	items, err := e.items(entries)
+	if err != nil {
+		return nil, err
+	}
+	return codec.NewListBody(e.media, e.listKind(), listMeta, e.inList, items)
+}

@@ -1,0 +1,150 @@
+// Package handlers turns HTTP requests for resources into calls of the registry and the registry's answers into
+// HTTP responses: option parsing, negotiation, bodies in and out. Responses are put together from encodings that
+// all clients share.
+package handlers
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Options are what the handlers work with.
+type Options struct {
+	Registry *registry.Registry
+	Clock    clock.Clock
+	// MinWatchTimeout is the least length of a watch that asks for none; it lasts up to twice as long.
+	MinWatchTimeout time.Duration
+	// DeleteWorkers delete the objects of one collection at the same time.
+	DeleteWorkers int
+}
+
+// Handlers serve the requests for resources.
+type Handlers struct {
+	Options
+	formats formats
+}
+
+// New returns handlers.
+func New(options Options) *Handlers {
+	return &Handlers{Options: options, formats: formats{byKey: map[formatKey]*watchcache.Format{}}}
+}
+
+// maxWriteDuration bounds a write whatever the client asked for.
+const maxWriteDuration = 34 * time.Second
+
+// call is one request on its way through a handler.
+type call struct {
+	*Handlers
+	w      http.ResponseWriter
+	r      *http.Request
+	record *request.Record
+	target registry.Target
+	output output
+}
+
+// Serve answers a request for a resource that routing has found.
+func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.Match) {
+	record := request.From(r.Context())
+	record.SetNamespace(record.Info.Namespace)
+	endpoint, ok := match.Version.Endpoints[record.Info.Subresource]
+	if !ok {
+		request.WriteError(w, r, notFound())
+		return
+	}
+	if match.Version.Deprecation != "" {
+		record.Warnings.AddWarning("", match.Version.Deprecation)
+	}
+	c := &call{Handlers: h, w: w, r: r, record: record, target: registry.Target{
+		Match: match, Endpoint: endpoint, Namespace: record.Info.Namespace, Name: record.Info.Name,
+	}}
+	if match.Plural == "namespaces" && match.Group == "" {
+		c.target.Namespace = ""
+	}
+	if err := c.serve(r.Context()); err != nil {
+		request.WriteError(w, r, err)
+	}
+}
+
+// serve does the verb. It returns an error only while nothing has been written.
+func (c *call) serve(ctx context.Context) (err error) {
+	if !c.allowed() {
+		return apierrors.NewMethodNotSupported(c.target.GroupResource(), c.record.Info.Verb)
+	}
+	if c.output, err = negotiate(c.r, c.target); err != nil {
+		return err
+	}
+	switch c.record.Info.Verb {
+	case "get":
+		return c.get(ctx)
+	case "list":
+		return c.list(ctx)
+	case "watch":
+		return c.watch(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxWriteDuration)
+	defer cancel()
+	switch c.record.Info.Verb {
+	case "create":
+		return c.create(ctx)
+	case "update":
+		return c.update(ctx)
+	case "patch":
+		return c.patch(ctx)
+	case "delete":
+		return c.remove(ctx)
+	case "deletecollection":
+		return c.removeCollection(ctx)
+	}
+	return apierrors.NewMethodNotSupported(c.target.GroupResource(), c.record.Info.Verb)
+}
+
+// allowed reports whether the endpoint has the request's verb.
+func (c *call) allowed() bool {
+	verb := c.record.Info.Verb
+	for _, offered := range c.target.Endpoint.Verbs {
+		if offered == verb {
+			return true
+		}
+	}
+	return false
+}
+
+// NotFound is the answer to a path that nothing is served at.
+func notFound() error {
+	err := apierrors.NewGenericServerResponse(http.StatusNotFound, "", resourceless, "", "", 0, true)
+	err.ErrStatus.Message = "the server could not find the requested resource"
+	return err
+}
+
+// formats gives every way of encoding an object its identity in the watch cache.
+type formats struct {
+	mu    sync.RWMutex
+	byKey map[formatKey]*watchcache.Format
+}
+
+// get returns the format of a key, the same one every time.
+func (f *formats) get(key formatKey) *watchcache.Format {
+	f.mu.RLock()
+	format := f.byKey[key]
+	f.mu.RUnlock()
+	if format != nil {
+		return format
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if format = f.byKey[key]; format == nil {
+		format = &watchcache.Format{Name: key.String()}
+		f.byKey[key] = format
+	}
+	return format
+}

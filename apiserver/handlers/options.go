@@ -1,0 +1,170 @@
+package handlers
+
+import (
+	"net/http"
+	"net/url"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	internalvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+)
+
+// decodeQuery fills options from the query.
+func decodeQuery(query url.Values, options runtime.Object) error {
+	if len(query) == 0 {
+		return nil
+	}
+	if err := internalscheme.ParameterCodec.DecodeParameters(query, metav1.SchemeGroupVersion, options); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	return nil
+}
+
+func invalidOptions(kind string, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+}
+
+// listOptions reads the options of LIST, WATCH and DELETE of a collection. A name in the path selects by name.
+func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, error) {
+	options := &internalversion.ListOptions{}
+	var selection registry.Selection
+	if err := decodeQuery(c.record.Query(), options); err != nil {
+		return nil, selection, err
+	}
+	options.Watch = c.record.Info.Verb == "watch"
+	internalversion.SetListOptionsDefaults(options, true)
+	if err := invalidOptions("ListOptions", internalvalidation.ValidateListOptions(options, true)); err != nil {
+		return nil, selection, err
+	}
+	if options.LabelSelector != nil && !options.LabelSelector.Empty() {
+		selection.Label = options.LabelSelector
+	}
+	var err error
+	selection.Field, err = c.fieldSelector(options.FieldSelector)
+	return options, selection, err
+}
+
+// fieldSelector translates a selector into the definition's spelling and adds the name in the path.
+func (c *call) fieldSelector(selector fields.Selector) (fields.Selector, error) {
+	name := c.record.Info.Name
+	if selector != nil && !selector.Empty() {
+		translated, err := selector.Transform(c.target.Version.FieldLabel)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		if name == "" {
+			return translated, nil
+		}
+		if selected, ok := translated.RequiresExactMatch("metadata.name"); !ok || selected != name {
+			return nil, apierrors.NewBadRequest("fieldSelector metadata.name doesn't match requested name")
+		}
+		return translated, nil
+	}
+	if name == "" {
+		return nil, nil
+	}
+	return fields.OneTermEqualSelector("metadata.name", name), nil
+}
+
+// writeOptions are those common to create, update and patch, as the registry wants them.
+func (c *call) writeOptions(dryRun []string, manager string) registry.WriteOptions {
+	return registry.WriteOptions{DryRun: len(dryRun) > 0, Manager: managerOrAgent(manager, c.r)}
+}
+
+// managerOrAgent names the manager of fields: the client's own word, else its user agent up to the first slash.
+func managerOrAgent(manager string, r *http.Request) string {
+	if manager != "" {
+		return manager
+	}
+	const longest = 128
+	agent := []rune(r.UserAgent())
+	for i, char := range agent {
+		if char == '/' || i == longest || !printable(char) {
+			return string(agent[:i])
+		}
+	}
+	return string(agent)
+}
+
+func (c *call) createOptions() (*metav1.CreateOptions, error) {
+	options := &metav1.CreateOptions{}
+	if err := decodeQuery(c.record.Query(), options); err != nil {
+		return nil, err
+	}
+	return options, invalidOptions("CreateOptions", validation.ValidateCreateOptions(options))
+}
+
+func (c *call) updateOptions() (*metav1.UpdateOptions, error) {
+	options := &metav1.UpdateOptions{}
+	if err := decodeQuery(c.record.Query(), options); err != nil {
+		return nil, err
+	}
+	return options, invalidOptions("UpdateOptions", validation.ValidateUpdateOptions(options))
+}
+
+func (c *call) patchOptions(patch types.PatchType) (*metav1.PatchOptions, error) {
+	options := &metav1.PatchOptions{}
+	if err := decodeQuery(c.record.Query(), options); err != nil {
+		return nil, err
+	}
+	return options, invalidOptions("PatchOptions", validation.ValidatePatchOptions(options, patch))
+}
+
+// deleteOptions are in the body, or in the query where there is none.
+func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
+	body, err := readBody(c.r)
+	if err != nil {
+		return nil, err
+	}
+	options := &metav1.DeleteOptions{}
+	if len(body) == 0 {
+		err = decodeQuery(c.record.Query(), options)
+	} else {
+		options, err = decodeDeleteOptions(c.r, body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
+	return options, invalidOptions("DeleteOptions", validation.ValidateDeleteOptions(options))
+}
+
+func decodeDeleteOptions(r *http.Request, body []byte) (*metav1.DeleteOptions, error) {
+	mediaType, err := contentType(r, []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"})
+	if err != nil {
+		return nil, err
+	}
+	info, _ := runtime.SerializerInfoForMediaType(internalscheme.Codecs.SupportedMediaTypes(), mediaType)
+	kind := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
+	options := &metav1.DeleteOptions{}
+	decoded, _, err := internalscheme.Codecs.DecoderToVersion(info.Serializer, kind.GroupVersion()).Decode(body, &kind, options)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if decoded != runtime.Object(options) {
+		return nil, apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
+	}
+	return options, nil
+}
+
+// fieldValidation defaults to warnings.
+func fieldValidation(value string) resource.FieldValidation {
+	if value == "" {
+		return resource.Warn
+	}
+	return resource.FieldValidation(value)
+}

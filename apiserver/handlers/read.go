@@ -1,0 +1,88 @@
+package handlers
+
+import (
+	"context"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// get answers with one object, as the client's resourceVersion allows.
+func (c *call) get(ctx context.Context) error {
+	options := &metav1.GetOptions{}
+	if err := decodeQuery(c.record.Query(), options); err != nil {
+		return err
+	}
+	entry, err := c.Registry.Read(ctx, c.target, options.ResourceVersion)
+	if err != nil {
+		return err
+	}
+	if c.target.Endpoint.View != nil || c.output.as == table {
+		return c.getDecoded(entry)
+	}
+	e := c.encoder()
+	item, err := e.item(entry)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	return c.send(http.StatusOK, e.body(item))
+}
+
+// getDecoded answers with what has to be made from the object itself: a view, or a table row.
+func (c *call) getDecoded(entry *watchcache.Entry) error {
+	hub, err := c.Registry.Hub(c.target, entry)
+	if err != nil {
+		return err
+	}
+	if c.target.Endpoint.View != nil {
+		if hub, err = c.target.Endpoint.View.Get(hub); err != nil {
+			return err
+		}
+	}
+	_, _, err = c.sendObject(http.StatusOK, hub)
+	return err
+}
+
+// list answers with the selected objects.
+func (c *call) list(ctx context.Context) error {
+	options, selection, err := c.listOptions()
+	if err != nil {
+		return err
+	}
+	page, err := c.Registry.ReadList(ctx, c.target, registry.ListOptions{
+		Selection:       selection,
+		ResourceVersion: options.ResourceVersion,
+		Match:           options.ResourceVersionMatch,
+		Limit:           options.Limit,
+		Continue:        options.Continue,
+	})
+	if err != nil {
+		return err
+	}
+	return c.sendPage(page)
+}
+
+func (c *call) sendPage(page *registry.List) error {
+	listMeta := page.Meta()
+	if c.output.as == table {
+		hubs := make([]runtime.Object, len(page.Entries))
+		for i, entry := range page.Entries {
+			var err error
+			if hubs[i], err = c.Registry.Hub(c.target, entry); err != nil {
+				return err
+			}
+		}
+		return c.sendTable(http.StatusOK, hubs, listMeta)
+	}
+	e := c.encoder()
+	body, err := e.list(page.Entries, listMeta)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	return c.sendList(body)
+}

@@ -1,0 +1,150 @@
+package handlers
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/request"
+)
+
+// compressFrom is the size in bytes from which a response is compressed for clients that accept it.
+const compressFrom = 128 << 10
+
+// chunkSize is how much of a list is put together before it is handed to the connection: few large writes cost
+// much less than many small ones.
+const chunkSize = 64 << 10
+
+// pools recycle what large responses are made with; a package-wide pool holds no state that could be observed.
+var (
+	chunks      = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkSize/2); return &b }}
+	compressors = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
+)
+
+// send writes a complete body.
+func (c *call) send(code int, body []byte) error {
+	body, err := c.present(body)
+	if err != nil {
+		return err
+	}
+	header := c.w.Header()
+	header["Content-Type"] = []string{c.output.contentType(false)}
+	if len(body) >= compressFrom && c.compresses() {
+		return c.compressed(code, func(w io.Writer) { _, _ = w.Write(body) })
+	}
+	c.w.WriteHeader(code)
+	_, _ = c.w.Write(body) // the client is gone if this fails
+	return nil
+}
+
+// present lays a JSON body out for people, or turns it into YAML.
+func (c *call) present(body []byte) ([]byte, error) {
+	switch {
+	case c.output.media == codec.YAML:
+		return yaml.JSONToYAML(body)
+	case c.output.pretty:
+		return codec.Indent(body)
+	}
+	return body, nil
+}
+
+// compresses reports whether the client takes gzip.
+func (c *call) compresses() bool {
+	for encoding := range strings.SplitSeq(c.r.Header.Get("Accept-Encoding"), ",") {
+		if strings.TrimSpace(encoding) == "gzip" {
+			return true
+		}
+	}
+	return false
+}
+
+// compressed sends what write produces as gzip.
+func (c *call) compressed(code int, write func(io.Writer)) error {
+	header := c.w.Header()
+	header.Set("Content-Encoding", "gzip")
+	header.Add("Vary", "Accept-Encoding")
+	c.w.WriteHeader(code)
+	w := compressors.Get().(*gzip.Writer)
+	defer compressors.Put(w)
+	w.Reset(c.w)
+	write(w)
+	_ = w.Close()
+	return nil
+}
+
+// sendList writes a list from shared pieces, without ever having it in one piece.
+func (c *call) sendList(body *codec.ListBody) error {
+	if c.output.pretty || c.output.media == codec.YAML {
+		var whole bytes.Buffer
+		writeChunks(&whole, body)
+		return c.send(http.StatusOK, whole.Bytes())
+	}
+	c.w.Header()["Content-Type"] = []string{c.output.contentType(false)}
+	if body.Size() >= compressFrom && c.compresses() {
+		return c.compressed(http.StatusOK, func(w io.Writer) { writeChunks(w, body) })
+	}
+	c.w.WriteHeader(http.StatusOK)
+	writeChunks(c.w, body)
+	return nil
+}
+
+// writeChunks stops at the first failure: the client is gone.
+func writeChunks(w io.Writer, body *codec.ListBody) {
+	pooled := chunks.Get().(*[]byte)
+	defer chunks.Put(pooled)
+	chunk := body.AppendHead((*pooled)[:0])
+	for i := range body.Len() {
+		chunk = body.AppendItem(chunk, i)
+		if len(chunk) < chunkSize {
+			continue
+		}
+		if _, err := w.Write(chunk); err != nil {
+			return
+		}
+		chunk = chunk[:0]
+	}
+	_, _ = w.Write(body.AppendTail(chunk))
+	if cap(chunk) <= 4*chunkSize {
+		*pooled = chunk[:0]
+	}
+}
+
+// sendStatus answers with a Status.
+func (c *call) sendStatus(code int, status *metav1.Status) error {
+	status.Code = int32(code)
+	status.Kind, status.APIVersion = "Status", "v1"
+	request.WriteStatus(c.w, c.r, status)
+	return nil
+}
+
+// sendObject answers a write, or a read of a view, with a hub object of the endpoint's kind. It returns the item,
+// for the cache, when it is the shared encoding of the stored object.
+func (c *call) sendObject(code int, hub runtime.Object) (item []byte, e encoder, err error) {
+	if status, ok := hub.(*metav1.Status); ok {
+		return nil, e, c.sendStatus(code, status)
+	}
+	if c.output.as == table {
+		return nil, e, c.sendTable(code, []runtime.Object{hub}, metav1.ListMeta{})
+	}
+	external, err := c.model().External(hub)
+	if err != nil {
+		return nil, e, err
+	}
+	e = c.encoder()
+	if c.target.Endpoint.Body != nil && c.output.as == whole {
+		e.kind = c.target.Endpoint.Kind
+		e.head = codec.Head(e.kind)
+	}
+	if item, err = e.external(external); err != nil {
+		return nil, e, err
+	}
+	return item, e, c.send(code, e.body(item))
+}

@@ -1,0 +1,324 @@
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// bookmarkInterval is how often a client that wants bookmarks gets one when nothing else happens.
+const bookmarkInterval = time.Minute
+
+// bookmarkLead is how long before its end a watch sends a last bookmark.
+const bookmarkLead = 2 * time.Second
+
+// watch streams changes until the client's time is up, the client goes, or the server stops.
+func (c *call) watch(ctx context.Context) error {
+	options, selection, err := c.listOptions()
+	if err != nil {
+		return err
+	}
+	if c.output.media == codec.YAML {
+		return negotiation.NewNotAcceptableError(offered(c.target))
+	}
+	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
+	ctx, cancel := context.WithTimeout(ctx, c.watchDuration(options.TimeoutSeconds))
+	defer cancel()
+	target := c.target
+	changes, err := c.Registry.Watch(ctx, target, registry.WatchOptions{
+		Selection:       selection,
+		ResourceVersion: options.ResourceVersion,
+		InitialEvents:   initial || options.ResourceVersion == "" || options.ResourceVersion == "0",
+	})
+	if apierrors.IsResourceExpired(err) {
+		return c.expiredAtOnce(err)
+	}
+	if err != nil {
+		return err
+	}
+	defer changes.Close()
+	s := &stream{call: c, encoder: c.encoder(), changes: changes, seen: changes.Start, bookmarks: options.AllowWatchBookmarks}
+	if c.output.as == table {
+		if s.columns, err = c.tableOptions(); err != nil {
+			return err
+		}
+	}
+	s.run(ctx, initial && options.AllowWatchBookmarks)
+	return nil
+}
+
+// watchDuration is what the client asks for, or a random time between the least and twice that, so that clients that
+// began together do not come back together.
+func (c *call) watchDuration(asked *int64) time.Duration {
+	if asked != nil && *asked > 0 {
+		return time.Duration(*asked) * time.Second
+	}
+	return time.Duration(float64(c.MinWatchTimeout) * (1 + rand.Float64()))
+}
+
+// expiredAtOnce tells a client by an event that it starts too far back, as clients expect of a watch.
+func (c *call) expiredAtOnce(err error) error {
+	s := &stream{call: c, encoder: c.encoder()}
+	s.begin()
+	s.fail(err)
+	return nil
+}
+
+// stream is one watch being answered.
+type stream struct {
+	*call
+	encoder   encoder
+	changes   *registry.Watch
+	seen      int64 // revision up to which the client knows everything
+	bookmarks bool
+	columns   *metav1.TableOptions // of a watch of table rows
+}
+
+// begin sends the header, so that the client knows that its watch is established.
+func (s *stream) begin() {
+	header := s.w.Header()
+	header["Content-Type"] = []string{s.output.contentType(true)}
+	header.Set("Transfer-Encoding", "chunked")
+	if s.r.ProtoMajor > 1 {
+		header.Del("Transfer-Encoding")
+	}
+	s.w.WriteHeader(http.StatusOK)
+	s.flush()
+}
+
+func (s *stream) flush() {
+	if flusher, ok := s.w.(http.Flusher); ok {
+		flusher.Flush()
+	}
+}
+
+// run streams until ctx ends or something fails.
+func (s *stream) run(ctx context.Context, markEnd bool) {
+	s.begin()
+	if !s.sendInitial(markEnd) {
+		return
+	}
+	deadline, _ := ctx.Deadline()
+	for {
+		next := s.Clock.Now().Add(bookmarkInterval)
+		last := deadline.Add(-bookmarkLead)
+		if next.After(last) && last.After(s.Clock.Now()) {
+			next = last
+		}
+		if !s.until(ctx, next) || ctx.Err() != nil {
+			return
+		}
+		if s.bookmarks && !s.catchUp(ctx) {
+			return
+		}
+	}
+}
+
+// catchUp sends what has come meanwhile and a bookmark at the revision the client then knows.
+func (s *stream) catchUp(ctx context.Context) bool {
+	events, revision, err := s.changes.Poll(ctx)
+	if err != nil {
+		s.fail(err)
+		return false
+	}
+	return s.sendEvents(events, revision) && s.sendBookmark(nil)
+}
+
+// until streams events until a moment; false: the stream is over.
+func (s *stream) until(ctx context.Context, moment time.Time) bool {
+	waiting, cancel := context.WithDeadline(ctx, moment)
+	defer cancel()
+	for {
+		events, revision, err := s.changes.Next(waiting)
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || waiting.Err() != nil {
+			return ctx.Err() == nil
+		}
+		if err != nil {
+			s.fail(err)
+			return false
+		}
+		if !s.sendEvents(events, revision) {
+			return false
+		}
+	}
+}
+
+// sendEvents sends what happened up to a revision.
+func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
+	for i := range events {
+		if !s.sendEvent(&events[i]) {
+			return false
+		}
+	}
+	if len(events) > 0 {
+		s.flush()
+	}
+	s.seen = max(s.seen, revision)
+	return true
+}
+
+// sendInitial sends the state the watch starts from, and a bookmark that ends it.
+func (s *stream) sendInitial(markEnd bool) bool {
+	for _, entry := range s.changes.Initial {
+		frame, err := s.entryFrame(watch.Added, entry)
+		if err != nil {
+			s.fail(apierrors.NewInternalError(err))
+			return false
+		}
+		if !s.send(frame) {
+			return false
+		}
+	}
+	if markEnd {
+		return s.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	if len(s.changes.Initial) > 0 {
+		s.flush()
+	}
+	return true
+}
+
+func (s *stream) send(frame []byte) bool {
+	_, err := s.w.Write(frame)
+	return err == nil
+}
+
+func (s *stream) sendEvent(event *registry.WatchEvent) bool {
+	frame, err := s.eventFrame(event)
+	if err != nil {
+		s.fail(apierrors.NewInternalError(err))
+		return false
+	}
+	return s.send(frame)
+}
+
+// eventFrame returns the frame of an event, which all watchers that see it the same way share.
+func (s *stream) eventFrame(event *registry.WatchEvent) ([]byte, error) {
+	if s.columns != nil {
+		return s.tableFrame(event.Type, event.Entry)
+	}
+	key := formatKey{definition: s.target.Version, media: s.encoder.media, as: s.output.as, group: s.output.group, frame: string(event.Type)}
+	return event.Encoded(s.formats.get(key), func() ([]byte, error) {
+		return s.entryFrame(event.Type, s.shown(event))
+	})
+}
+
+// shown is the state of the object that the client gets to see: the last one that it was allowed to see, at the
+// revision of the event, when the object goes out of sight.
+func (s *stream) shown(event *registry.WatchEvent) *watchcache.Entry {
+	if event.Type == watch.Deleted && event.Event.Type != watchcache.Deleted {
+		return event.Hidden()
+	}
+	return event.Entry
+}
+
+func (s *stream) entryFrame(kind watch.EventType, entry *watchcache.Entry) ([]byte, error) {
+	if s.columns != nil {
+		return s.tableFrame(kind, entry)
+	}
+	item, err := s.encoder.item(entry)
+	if err != nil {
+		return nil, err
+	}
+	return codec.WatchFrame(s.encoder.media, string(kind), s.encoder.kind, s.encoder.head, item), nil
+}
+
+// tableFrame renders one row. The first frame of a stream names the columns.
+func (s *stream) tableFrame(kind watch.EventType, entry *watchcache.Entry) ([]byte, error) {
+	hub, err := s.Registry.Hub(s.target, entry)
+	if err != nil {
+		return nil, err
+	}
+	return s.rowFrame(kind, hub)
+}
+
+func (s *stream) rowFrame(kind watch.EventType, hub runtime.Object) ([]byte, error) {
+	rows, err := s.table(s.r.Context(), []runtime.Object{hub}, s.columns)
+	if err != nil {
+		return nil, err
+	}
+	s.columns.NoHeaders = true
+	item, err := json.Marshal(rows)
+	if err != nil {
+		return nil, err
+	}
+	return codec.WatchFrame(codec.JSON, string(kind), rows.GroupVersionKind(), nil, item), nil
+}
+
+// sendBookmark tells the client up to which revision it knows everything.
+func (s *stream) sendBookmark(annotations map[string]string) bool {
+	frame, err := s.bookmarkFrame(annotations)
+	if err != nil {
+		s.fail(apierrors.NewInternalError(err))
+		return false
+	}
+	if !s.send(frame) {
+		return false
+	}
+	s.flush()
+	return true
+}
+
+func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {
+	if s.columns != nil {
+		return s.tableBookmark(annotations)
+	}
+	external := s.target.Version.Model.NewExternal()
+	accessor, err := meta.Accessor(external)
+	if err != nil {
+		return nil, err
+	}
+	accessor.SetResourceVersion(strconv.FormatInt(s.seen, 10))
+	accessor.SetAnnotations(annotations)
+	item, err := s.encoder.external(external)
+	if err != nil {
+		return nil, err
+	}
+	return codec.WatchFrame(s.encoder.media, string(watch.Bookmark), s.encoder.kind, s.encoder.head, item), nil
+}
+
+func (s *stream) tableBookmark(annotations map[string]string) ([]byte, error) {
+	hub := s.target.Version.Model.New()
+	accessor, err := meta.Accessor(hub)
+	if err != nil {
+		return nil, err
+	}
+	accessor.SetResourceVersion(strconv.FormatInt(s.seen, 10))
+	accessor.SetAnnotations(annotations)
+	return s.rowFrame(watch.Bookmark, hub)
+}
+
+// fail ends the stream with an ERROR event.
+func (s *stream) fail(err error) {
+	status := request.StatusOf(err)
+	kind := metav1.Unversioned.WithKind("Status")
+	item, encodeErr := codec.Item(s.encoder.media, status)
+	if encodeErr != nil {
+		return
+	}
+	head := codec.Head(kind)
+	s.send(codec.WatchFrame(s.encoder.media, string(watch.Error), kind, head, item))
+	s.flush()
+}
+
+// isWatch reports whether a request asks for a stream.
+func isWatch(r *http.Request) bool {
+	record := request.From(r.Context())
+	return record != nil && record.Info.Verb == "watch"
+}

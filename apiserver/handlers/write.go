@@ -1,0 +1,190 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+)
+
+// create stores a new object, or does an action.
+func (c *call) create(ctx context.Context) error {
+	options, err := c.createOptions()
+	if err != nil {
+		return err
+	}
+	object, err := c.decodeBody(fieldValidation(options.FieldValidation))
+	if err != nil {
+		return err
+	}
+	if accessor, err := meta.Accessor(object); err == nil {
+		if c.target.Endpoint.Action == nil {
+			rest.WipeObjectMetaSystemFields(accessor)
+		}
+		if err := c.checkNamespace(object); err != nil {
+			return err
+		}
+	}
+	result, err := c.Registry.Insert(ctx, c.target, object, c.writeOptions(options.DryRun, options.FieldManager))
+	if err != nil {
+		return err
+	}
+	return c.answer(http.StatusCreated, result)
+}
+
+// update replaces an object.
+func (c *call) update(ctx context.Context) error {
+	options, err := c.updateOptions()
+	if err != nil {
+		return err
+	}
+	object, err := c.decodeBody(fieldValidation(options.FieldValidation))
+	if err != nil {
+		return err
+	}
+	if err := c.checkNamespace(object); err != nil {
+		return err
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if accessor.GetName() != c.target.Name {
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", accessor.GetName(), c.target.Name))
+	}
+	write := c.writeOptions(options.DryRun, options.FieldManager)
+	result, err := c.Registry.Write(ctx, c.target, registry.Replacement{Object: object, Manager: write.Manager}, write)
+	if err != nil {
+		return err
+	}
+	return c.answer(updateCode(result), result)
+}
+
+func updateCode(result *registry.Result) int {
+	if result.Created {
+		return http.StatusCreated
+	}
+	return http.StatusOK
+}
+
+// patch changes part of an object.
+func (c *call) patch(ctx context.Context) error {
+	mediaType, err := contentType(c.r, c.patchTypes())
+	if err != nil {
+		return err
+	}
+	body, err := readBody(c.r)
+	if err != nil {
+		return err
+	}
+	patchType := types.PatchType(mediaType)
+	options, err := c.patchOptions(patchType)
+	if err != nil {
+		return err
+	}
+	write := c.writeOptions(options.DryRun, options.FieldManager)
+	result, err := c.Registry.Write(ctx, c.target, registry.Patch{
+		Type:       patchType,
+		Data:       body,
+		Manager:    write.Manager,
+		Force:      options.Force != nil && *options.Force,
+		Validation: fieldValidation(options.FieldValidation),
+	}, write)
+	if err != nil {
+		return err
+	}
+	return c.answer(updateCode(result), result)
+}
+
+// patchTypes are the patches the target takes: strategic merge needs a Go type to direct it.
+func (c *call) patchTypes() []string {
+	if c.target.Source == resource.Custom {
+		return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
+	}
+	return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType)}
+}
+
+// answer sends the outcome of a write, and hands the encoding made for it to the cache.
+func (c *call) answer(code int, result *registry.Result) error {
+	object := result.Object
+	if view := c.target.Endpoint.View; view != nil {
+		var err error
+		if object, err = view.Get(object); err != nil {
+			return err
+		}
+	}
+	item, e, err := c.sendObject(code, object)
+	if item != nil && c.target.Endpoint.Body == nil && result.Revision > 0 && !result.Deleted {
+		c.Registry.Offer(c.target, result, e.format, item)
+	}
+	return err
+}
+
+// remove deletes an object, or begins to.
+func (c *call) remove(ctx context.Context) error {
+	options, err := c.deleteOptions()
+	if err != nil {
+		return err
+	}
+	result, err := c.Registry.Remove(ctx, c.target, options, len(options.DryRun) > 0)
+	if err != nil {
+		return err
+	}
+	code := http.StatusOK
+	//nolint:staticcheck // OrphanDependents is still sent by old clients
+	if !result.Deleted && options.OrphanDependents != nil && !*options.OrphanDependents {
+		code = http.StatusAccepted
+	}
+	if !result.Deleted || c.target.ReturnsDeleted {
+		return c.answer(code, result)
+	}
+	return c.deleted(code, result)
+}
+
+// deleted answers with a Status that names what is gone.
+func (c *call) deleted(code int, result *registry.Result) error {
+	accessor, err := meta.Accessor(result.Object)
+	if err != nil {
+		return err
+	}
+	return c.sendStatus(code, &metav1.Status{
+		Status: metav1.StatusSuccess,
+		Details: &metav1.StatusDetails{
+			Name:  accessor.GetName(),
+			Group: c.target.Group,
+			Kind:  c.target.Plural,
+			UID:   accessor.GetUID(),
+		},
+	})
+}
+
+// removeCollection deletes the selected objects.
+func (c *call) removeCollection(ctx context.Context) error {
+	list, selection, err := c.listOptions()
+	if err != nil {
+		return err
+	}
+	options, err := c.deleteOptions()
+	if err != nil {
+		return err
+	}
+	page, err := c.Registry.RemoveCollection(ctx, c.target, registry.ListOptions{
+		Selection:       selection,
+		ResourceVersion: list.ResourceVersion,
+		Match:           list.ResourceVersionMatch,
+		Limit:           list.Limit,
+		Continue:        list.Continue,
+	}, options, len(options.DryRun) > 0, c.DeleteWorkers)
+	if err != nil {
+		return err
+	}
+	return c.sendPage(page)
+}

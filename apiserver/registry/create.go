@@ -1,0 +1,196 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+)
+
+// generateAttempts is how many names are tried for an object with generateName.
+const generateAttempts = 8
+
+// Insert stores a new object, which it takes over. Where the endpoint is an action, the action is done instead.
+func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
+	ctx = t.context(ctx)
+	if t.Endpoint.Action != nil {
+		return r.act(ctx, t, object, options)
+	}
+	if t.Terminating {
+		return nil, apierrors.NewMethodNotSupported(t.GroupResource(), "create not allowed while custom resource definition is terminating")
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	rest.FillObjectMetaSystemFields(accessor)
+	if accessor.GetName() != "" || accessor.GetGenerateName() == "" {
+		return r.createNamed(ctx, t.named(accessor.GetName()), object, options)
+	}
+	return r.createGenerated(ctx, t, object, options)
+}
+
+// createGenerated tries names until one is free.
+func (r *Registry) createGenerated(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
+	for attempt := 1; ; attempt++ {
+		candidate := object
+		if attempt < generateAttempts {
+			candidate = object.DeepCopyObject()
+		}
+		accessor, err := meta.Accessor(candidate)
+		if err != nil {
+			return nil, err
+		}
+		accessor.SetName(t.Endpoint.Create.GenerateName(accessor.GetGenerateName()))
+		result, err := r.createNamed(ctx, t.named(accessor.GetName()), candidate, options)
+		if !apierrors.IsAlreadyExists(err) {
+			return result, err
+		}
+		if attempt == generateAttempts {
+			return nil, apierrors.NewGenerateNameConflict(t.GroupResource(), accessor.GetName(), 1)
+		}
+	}
+}
+
+func (r *Registry) createNamed(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
+	if err := track(t, nil, object, options.Manager); err != nil {
+		return nil, err
+	}
+	return r.insert(ctx, t, object, options)
+}
+
+// insert admits, checks and stores an object whose managed fields are in order.
+func (r *Registry) insert(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (result *Result, err error) {
+	attributes := r.attributes(ctx, t, admission.Create, object, nil, options)
+	if err := r.admission.Admit(ctx, attributes); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			r.admission.Undo(ctx, attributes)
+		}
+	}()
+	removeDuplicateOwners(ctx, object)
+	if err := rest.BeforeCreate(t.Version.Endpoints[""].Create, ctx, object); err != nil {
+		return nil, err
+	}
+	if err := r.admission.Validate(ctx, attributes); err != nil {
+		return nil, err
+	}
+	data, err := encode(t, object)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	revision, err := r.storeNew(ctx, t, data, timeToLive(t, object), options.DryRun)
+	if err != nil {
+		return nil, generatedNameError(t, object, status(err, t))
+	}
+	if options.DryRun {
+		// Nothing holds on to what was allocated for a rehearsal.
+		r.admission.Undo(ctx, attributes)
+	}
+	setRevision(object, revision)
+	return &Result{Object: object, Revision: revision, Created: true}, nil
+}
+
+// storeNew stores the bytes, or in a dry run only finds out whether they could be stored.
+func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time.Duration, dryRun bool) (int64, error) {
+	if !dryRun {
+		return r.store.Create(ctx, t.path(), data, ttl)
+	}
+	_, err := r.store.Get(ctx, t.path())
+	switch {
+	case errors.Is(err, storage.ErrNotFound):
+		return 0, nil
+	case err == nil:
+		return 0, storage.ErrExists
+	}
+	return 0, err
+}
+
+// generatedNameError tells a client whose generated name was taken that trying again may help.
+func generatedNameError(t Target, object runtime.Object, err error) error {
+	accessor, accessErr := meta.Accessor(object)
+	if accessErr != nil || !apierrors.IsAlreadyExists(err) || accessor.GetGenerateName() == "" {
+		return err
+	}
+	return apierrors.NewAlreadyExists(t.GroupResource(), accessor.GetName())
+}
+
+// act does what a create-only endpoint means.
+func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, options WriteOptions) (*Result, error) {
+	answer, err := t.Endpoint.Action(ctx, r, resource.Call{
+		Definition: t.Definition,
+		Version:    t.Version,
+		Namespace:  t.Namespace,
+		Name:       t.Name,
+		Body:       body,
+		Options:    &metav1.CreateOptions{FieldManager: options.Manager},
+		DryRun:     options.DryRun,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Result{Object: answer, Created: true}, nil
+}
+
+// attributes describe a write to admission.
+func (r *Registry) attributes(ctx context.Context, t Target, operation admission.Operation, object, old runtime.Object, options WriteOptions) *admission.Attributes {
+	user, _ := request.UserFrom(ctx)
+	return &admission.Attributes{
+		Operation:   operation,
+		Definition:  t.Definition,
+		Version:     t.Version,
+		Subresource: t.Endpoint.Subresource,
+		Namespace:   t.Namespace,
+		Name:        t.Name,
+		Object:      object,
+		Old:         old,
+		DryRun:      options.DryRun,
+		User:        user,
+	}
+}
+
+// encode makes the bytes to store. The revision is etcd's and not part of them.
+func encode(t Target, object runtime.Object) ([]byte, error) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, err
+	}
+	revision := accessor.GetResourceVersion()
+	accessor.SetResourceVersion("")
+	data, err := t.Version.Model.Store(object)
+	accessor.SetResourceVersion(revision)
+	return data, err
+}
+
+func timeToLive(t Target, object runtime.Object) time.Duration {
+	if t.TimeToLive == nil {
+		return 0
+	}
+	return t.TimeToLive(object)
+}
+
+// setRevision writes the revision an object was stored at into its metadata; 0 leaves it empty.
+func setRevision(object runtime.Object, revision int64) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return
+	}
+	if revision == 0 {
+		accessor.SetResourceVersion("")
+		return
+	}
+	accessor.SetResourceVersion(fmt.Sprint(revision))
+}

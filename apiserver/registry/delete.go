@@ -1,0 +1,254 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+)
+
+// Remove deletes the target's object, or begins to: an object with finalizers or a grace period is marked and
+// stays until others are done with it.
+func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteOptions, dryRun bool) (*Result, error) {
+	ctx = t.context(ctx)
+	current, err := r.cachedState(ctx, t)
+	if err != nil {
+		return nil, status(err, t)
+	}
+	for {
+		if !current.found {
+			return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
+		}
+		result, err := r.deleteFrom(ctx, t, current, options.DeepCopy(), dryRun)
+		var conflict *storage.ConflictError
+		switch {
+		case err == nil:
+			return result, nil
+		case errors.As(err, &conflict):
+			current = conflictState(conflict)
+		case current.fresh:
+			return nil, status(err, t)
+		default:
+			if current, err = r.storedState(ctx, t); err != nil {
+				return nil, status(err, t)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, status(ctx.Err(), t)
+		}
+	}
+}
+
+// deleteFrom makes one attempt from one state.
+func (r *Registry) deleteFrom(ctx context.Context, t Target, current state, options *metav1.DeleteOptions, dryRun bool) (*Result, error) {
+	object, err := load(t, current)
+	if err != nil {
+		return nil, err
+	}
+	attributes := r.attributes(ctx, t, admission.Delete, nil, object, WriteOptions{DryRun: dryRun})
+	if err := r.admission.Admit(ctx, attributes); err != nil {
+		return nil, err
+	}
+	if err := r.admission.Validate(ctx, attributes); err != nil {
+		return nil, err
+	}
+	d := deletion{registry: r, target: t, current: current, options: options, dryRun: dryRun, attributes: attributes}
+	if terminator, ok := t.Endpoint.Delete.(resource.Terminator); ok {
+		return d.terminate(ctx, terminator, object)
+	}
+	return d.run(ctx, object)
+}
+
+// deletion is one attempt to delete one state of an object.
+type deletion struct {
+	registry   *Registry
+	target     Target
+	current    state
+	options    *metav1.DeleteOptions
+	dryRun     bool
+	attributes *admission.Attributes
+}
+
+// terminate deletes an object that others finish off.
+func (d *deletion) terminate(ctx context.Context, terminator resource.Terminator, object runtime.Object) (*Result, error) {
+	if err := d.checkPreconditions(object); err != nil {
+		return nil, err
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, err
+	}
+	first := accessor.GetDeletionTimestamp() == nil
+	pending := terminator.Terminate(object, d.options)
+	if first {
+		return d.mark(ctx, object)
+	}
+	if pending {
+		return &Result{Object: object, Revision: d.current.revision}, nil
+	}
+	return d.run(ctx, object)
+}
+
+func (d *deletion) checkPreconditions(object runtime.Object) error {
+	if d.options.Preconditions == nil {
+		return nil
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return err
+	}
+	conflict := func(what string, wanted, actual any) error {
+		return apierrors.NewConflict(d.target.GroupResource(), d.target.Name, fmt.Errorf(
+			"Precondition failed: %s in precondition: %v, %s in object meta: %v", what, wanted, what, actual))
+	}
+	wanted := d.options.Preconditions
+	if wanted.UID != nil && *wanted.UID != accessor.GetUID() {
+		return conflict("UID", *wanted.UID, accessor.GetUID())
+	}
+	if wanted.ResourceVersion != nil && *wanted.ResourceVersion != accessor.GetResourceVersion() {
+		return conflict("ResourceVersion", *wanted.ResourceVersion, accessor.GetResourceVersion())
+	}
+	return nil
+}
+
+// run deletes an object, or marks it where it has to wait.
+func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, error) {
+	graceful, pending, err := rest.BeforeDelete(d.target.Endpoint.Delete, ctx, object, d.options)
+	if err != nil {
+		return nil, err
+	}
+	if pending {
+		return &Result{Object: object, Revision: d.current.revision}, nil
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, err
+	}
+	accessor.SetFinalizers(collectionFinalizers(ctx, d.target.Endpoint.Delete, accessor.GetFinalizers(), d.options))
+	waits := len(accessor.GetFinalizers()) > 0
+	switch {
+	case waits && !graceful:
+		markDeleting(accessor, metav1.NewTime(d.registry.clock.Now()))
+		return d.mark(ctx, object)
+	case waits, graceful && *d.options.GracePeriodSeconds > 0:
+		return d.mark(ctx, object)
+	case graceful:
+		// Clients that watch see the object marked before they see it gone.
+		marked, err := d.mark(ctx, object)
+		if err != nil {
+			return nil, err
+		}
+		d.current.revision = marked.Revision
+	}
+	return d.remove(ctx, object)
+}
+
+// mark stores the object as one that is being deleted.
+func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, error) {
+	result := &Result{Object: object, Revision: d.current.revision}
+	if d.dryRun {
+		return result, nil
+	}
+	data, err := encode(d.target, object)
+	if err != nil {
+		return nil, err
+	}
+	result.Revision, err = d.registry.store.Update(ctx, d.target.path(), d.current.revision, data, timeToLive(d.target, object))
+	if err != nil {
+		return nil, err
+	}
+	setRevision(object, result.Revision)
+	return result, nil
+}
+
+// remove takes the object out of storage.
+func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, error) {
+	result := &Result{Object: object, Revision: d.current.revision, Deleted: true}
+	if d.dryRun {
+		return result, nil
+	}
+	revision, err := d.registry.store.Delete(ctx, d.target.path(), d.current.revision)
+	if err != nil {
+		return nil, err
+	}
+	result.Revision = revision
+	setRevision(object, revision)
+	d.registry.admission.Finish(ctx, d.attributes)
+	return result, nil
+}
+
+// markDeleting marks an object of a kind without grace periods.
+func markDeleting(object metav1.Object, now metav1.Time) {
+	if object.GetDeletionTimestamp() == nil && object.GetGeneration() > 0 {
+		object.SetGeneration(object.GetGeneration() + 1)
+	}
+	if stamp := object.GetDeletionTimestamp(); stamp == nil || stamp.After(now.Time) {
+		object.SetDeletionTimestamp(&now)
+	}
+	zero := int64(0)
+	object.SetDeletionGracePeriodSeconds(&zero)
+}
+
+// collectionFinalizers returns an object's finalizers with those of garbage collection as the propagation policy
+// wants them: the client's, else what the finalizers already say, else the kind's default.
+func collectionFinalizers(ctx context.Context, strategy rest.RESTDeleteStrategy, finalizers []string, options *metav1.DeleteOptions) []string {
+	policy := propagation(ctx, strategy, finalizers, options)
+	has := func(finalizer string) bool { return slices.Contains(finalizers, finalizer) }
+	orphan, foreground := policy == metav1.DeletePropagationOrphan, policy == metav1.DeletePropagationForeground
+	if has(metav1.FinalizerOrphanDependents) == orphan && has(metav1.FinalizerDeleteDependents) == foreground {
+		return finalizers
+	}
+	kept := make([]string, 0, len(finalizers)+1)
+	for _, finalizer := range finalizers {
+		if finalizer != metav1.FinalizerOrphanDependents && finalizer != metav1.FinalizerDeleteDependents {
+			kept = append(kept, finalizer)
+		}
+	}
+	if orphan {
+		kept = append(kept, metav1.FinalizerOrphanDependents)
+	}
+	if foreground {
+		kept = append(kept, metav1.FinalizerDeleteDependents)
+	}
+	return kept
+}
+
+// propagation decides what happens to an object's dependents.
+func propagation(ctx context.Context, strategy rest.RESTDeleteStrategy, finalizers []string, options *metav1.DeleteOptions) metav1.DeletionPropagation {
+	standard := rest.DeleteDependents
+	if s, ok := strategy.(rest.GarbageCollectionDeleteStrategy); ok {
+		standard = s.DefaultGarbageCollectionPolicy(ctx)
+	}
+	switch {
+	case standard == rest.Unsupported:
+		return metav1.DeletePropagationBackground
+	case options.OrphanDependents != nil && *options.OrphanDependents: //nolint:staticcheck // still sent by old clients
+		return metav1.DeletePropagationOrphan
+	case options.OrphanDependents != nil: //nolint:staticcheck // still sent by old clients
+		return metav1.DeletePropagationBackground
+	case options.PropagationPolicy != nil:
+		return *options.PropagationPolicy
+	}
+	for _, finalizer := range finalizers {
+		switch finalizer {
+		case metav1.FinalizerOrphanDependents:
+			return metav1.DeletePropagationOrphan
+		case metav1.FinalizerDeleteDependents:
+			return metav1.DeletePropagationForeground
+		}
+	}
+	if standard == rest.OrphanDependents {
+		return metav1.DeletePropagationOrphan
+	}
+	return metav1.DeletePropagationBackground
+}

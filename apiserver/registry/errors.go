@@ -1,0 +1,51 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// modifiedMessage is what clients look for when they decide to retry.
+const modifiedMessage = "the object has been modified; please apply your changes to the latest version and try again"
+
+// status turns an error of storage or the watch cache into the API status kube-apiserver would answer with.
+func status(err error, t Target) error {
+	var conflict *storage.ConflictError
+	var api apierrors.APIStatus
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &api):
+		return err
+	case errors.Is(err, storage.ErrNotFound):
+		return apierrors.NewNotFound(t.GroupResource(), t.Name)
+	case errors.Is(err, storage.ErrExists):
+		return apierrors.NewAlreadyExists(t.GroupResource(), t.Name)
+	case errors.As(err, &conflict):
+		return apierrors.NewConflict(t.GroupResource(), t.Name, errors.New(modifiedMessage))
+	case errors.Is(err, storage.ErrCompacted), errors.Is(err, watchcache.ErrExpired):
+		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
+	case errors.Is(err, context.DeadlineExceeded):
+		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	case errors.Is(err, storage.ErrUnavailable):
+		return apierrors.NewTimeoutError(err.Error(), 0)
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// tooLarge is the answer to a read that asks for a revision the server has not reached.
+func tooLarge(requested, current int64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{
+		Type:    metav1.CauseTypeResourceVersionTooLarge,
+		Message: "Too large resource version",
+	}}
+	return err
+}

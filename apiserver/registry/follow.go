@@ -1,0 +1,109 @@
+package registry
+
+import (
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Follow calls handle with every object of a resource, present and future, one call at a time, until ctx ends. The
+// object is nil when it was deleted. synced is called once, after all that were there at the start. Objects are hub
+// objects and belong to the handler.
+func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
+	t, err := r.target(name, "", "", "")
+	if err != nil {
+		return err
+	}
+	f := follower{registry: r, target: t, handle: handle, synced: synced, known: map[string]struct{}{}}
+	for {
+		err := f.follow(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !apierrors.IsResourceExpired(err) {
+			r.logger.Error(err, "following a resource was interrupted; starting again", "resource", name.String())
+			if err := r.pause(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// pause waits a moment before trying again.
+func (r *Registry) pause(ctx context.Context) error {
+	timer := r.clock.NewTimer(200 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C():
+		return nil
+	}
+}
+
+// follower remembers the keys it has handed out, so that it can tell what vanished while it was not looking.
+type follower struct {
+	registry *Registry
+	target   Target
+	handle   func(key string, object runtime.Object)
+	synced   func()
+	known    map[string]struct{}
+}
+
+func (f *follower) follow(ctx context.Context) error {
+	w, err := f.registry.Watch(ctx, f.target, WatchOptions{InitialEvents: true, ResourceVersion: ""})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	present := make(map[string]struct{}, len(w.Initial))
+	for _, entry := range w.Initial {
+		present[entry.Path()] = struct{}{}
+		f.put(entry)
+	}
+	for path := range f.known {
+		if _, ok := present[path]; !ok {
+			f.remove(path)
+		}
+	}
+	if f.synced != nil {
+		f.synced()
+		f.synced = nil
+	}
+	for {
+		events, _, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, event := range events {
+			if event.Event.Type == watchcache.Deleted {
+				f.remove(event.Entry.Path())
+				continue
+			}
+			f.put(event.Entry)
+		}
+	}
+}
+
+func (f *follower) put(entry *watchcache.Entry) {
+	object, err := f.registry.Hub(f.target, entry)
+	if err != nil {
+		f.registry.logger.Error(err, "an object cannot be decoded and is passed over", "key", entry.Path())
+		return
+	}
+	f.known[entry.Path()] = struct{}{}
+	f.handle(f.key(entry.Path()), object)
+}
+
+func (f *follower) remove(path string) {
+	delete(f.known, path)
+	f.handle(f.key(path), nil)
+}
+
+// key is "namespace/name", or "name" for a resource without namespaces.
+func (f *follower) key(path string) string { return path[len(f.target.StoragePath)+1:] }

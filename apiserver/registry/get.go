@@ -1,0 +1,53 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Read returns an object's entry. resourceVersion is the client's: "" asks for the state at this moment or later,
+// "0" for whatever the cache has, anything else for at least that revision.
+func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
+	snapshot, err := r.snapshot(ctx, t, resourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	entry, ok := snapshot.Get(t.path())
+	if !ok {
+		return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
+	}
+	return entry, nil
+}
+
+// snapshot returns a state of the collection that satisfies resourceVersion as "not older than".
+func (r *Registry) snapshot(ctx context.Context, t Target, resourceVersion string) (*watchcache.Snapshot, error) {
+	cache := r.cache(t.Match)
+	if resourceVersion == "" {
+		snapshot, err := cache.Latest(ctx)
+		return snapshot, status(err, t)
+	}
+	revision, err := parseRevision(resourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := cache.Snapshot(ctx, revision)
+	if errors.Is(err, watchcache.ErrTooNew) {
+		return nil, tooLarge(revision, r.caches.Revision())
+	}
+	return snapshot, status(err, t)
+}
+
+// parseRevision reads a client's resourceVersion.
+func parseRevision(resourceVersion string) (int64, error) {
+	revision, err := strconv.ParseUint(resourceVersion, 10, 63)
+	if err != nil {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+	}
+	return int64(revision), nil
+}

@@ -1,0 +1,240 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Selection is which objects of a collection a client wants. Nil selectors select everything. Field selectors are
+// in the definition's own spelling.
+type Selection struct {
+	Label labels.Selector
+	Field fields.Selector
+}
+
+// everything reports whether nothing is left out.
+func (s Selection) everything() bool {
+	return (s.Label == nil || s.Label.Empty()) && (s.Field == nil || s.Field.Empty())
+}
+
+// matches reports whether an entry is selected.
+func (s Selection) matches(e *watchcache.Entry) (bool, error) {
+	if s.Label != nil && !s.Label.Empty() && !s.Label.Matches(e.Labels()) {
+		return false, nil
+	}
+	if s.Field == nil || s.Field.Empty() {
+		return true, nil
+	}
+	set, err := e.Fields()
+	if err != nil {
+		return false, err
+	}
+	return s.Field.Matches(set), nil
+}
+
+// ListOptions are a client's options, validated.
+type ListOptions struct {
+	Selection
+	ResourceVersion string
+	Match           metav1.ResourceVersionMatch
+	Limit           int64
+	Continue        string
+}
+
+// List is the answer to a list request: entries in key order, at one revision.
+type List struct {
+	Entries  []*watchcache.Entry
+	Revision int64
+	// Continue is the token of the rest; empty: there is none.
+	Continue string
+	// Remaining is how many objects follow; nil: not known.
+	Remaining *int64
+}
+
+const (
+	expiredContinue = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list."
+)
+
+// ReadList returns the selected objects of the target's collection.
+func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) (*List, error) {
+	collection := t.collection()
+	from := collection
+	if options.Continue != "" {
+		key, revision, err := decodeContinue(options.Continue, collection)
+		if err != nil {
+			return nil, apierrors.NewBadRequest("invalid continue token: " + err.Error())
+		}
+		if revision != latestRevision {
+			return r.listAt(ctx, t, options, key, revision)
+		}
+		options.ResourceVersion, from = "", key
+	}
+	exact, err := exactRevision(options)
+	if err != nil {
+		return nil, err
+	}
+	if exact > 0 {
+		return r.listAt(ctx, t, options, from, exact)
+	}
+	snapshot, err := r.snapshot(ctx, t, options.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if options.ResourceVersion == "0" {
+		options.Limit = 0 // as kube-apiserver does when any state will do
+	}
+	return r.listSnapshot(t, options, snapshot, from)
+}
+
+// exactRevision returns the one revision that the options ask for, or 0.
+func exactRevision(options ListOptions) (int64, error) {
+	unset := options.Match == "" && options.Limit > 0 && options.Continue == ""
+	if options.ResourceVersion == "" || options.ResourceVersion == "0" {
+		return 0, nil
+	}
+	if options.Match != metav1.ResourceVersionMatchExact && !unset {
+		return 0, nil
+	}
+	return parseRevision(options.ResourceVersion)
+}
+
+// listSnapshot collects a page from a state of the cache.
+func (r *Registry) listSnapshot(t Target, options ListOptions, snapshot *watchcache.Snapshot, from string) (*List, error) {
+	collection := t.collection()
+	page := &List{Revision: snapshot.Revision()}
+	if options.everything() && options.Limit == 0 {
+		page.Entries = make([]*watchcache.Entry, 0, snapshot.Count(collection))
+	}
+	var more bool
+	var failure error
+	snapshot.Ascend(collection, from, func(e *watchcache.Entry) bool {
+		selected, err := options.matches(e)
+		if err != nil {
+			failure = err
+			return false
+		}
+		if !selected {
+			return true
+		}
+		if options.Limit > 0 && int64(len(page.Entries)) == options.Limit {
+			more = true
+			return false
+		}
+		page.Entries = append(page.Entries, e)
+		return true
+	})
+	if failure != nil {
+		return nil, apierrors.NewInternalError(failure)
+	}
+	if !more {
+		return page, nil
+	}
+	r.cache(t.Match).Retain(snapshot)
+	last := page.Entries[len(page.Entries)-1].Path()
+	if options.everything() {
+		remaining := countAfter(snapshot, collection, last)
+		page.Remaining = &remaining
+	}
+	var err error
+	page.Continue, err = encodeContinue(last+firstKeyAfter, collection, page.Revision)
+	return page, err
+}
+
+// countAfter counts the keys of a collection that follow last.
+func countAfter(snapshot *watchcache.Snapshot, collection, last string) (count int64) {
+	snapshot.Ascend(collection, last+firstKeyAfter, func(*watchcache.Entry) bool {
+		count++
+		return true
+	})
+	return count
+}
+
+// listAt collects a page from the state at exactly one revision: from the cache if it still has it, else from
+// storage.
+func (r *Registry) listAt(ctx context.Context, t Target, options ListOptions, from string, revision int64) (*List, error) {
+	cache := r.cache(t.Match)
+	if snapshot, ok := cache.At(revision); ok {
+		return r.listSnapshot(t, options, snapshot, from)
+	}
+	page := &List{Revision: revision}
+	for {
+		stored, err := r.store.List(ctx, t.collection(), storage.ListOptions{Revision: revision, From: from, Limit: pageSize(options)})
+		if err != nil {
+			return nil, r.listError(ctx, t, options, from, revision, err)
+		}
+		for _, value := range stored.Values {
+			from = value.Path + firstKeyAfter
+			entry := cache.Detached(value)
+			selected, err := options.matches(entry)
+			if err != nil {
+				return nil, apierrors.NewInternalError(err)
+			}
+			if selected {
+				page.Entries = append(page.Entries, entry)
+			}
+			if options.Limit > 0 && int64(len(page.Entries)) == options.Limit {
+				return finishPage(t, options, page, stored, value.Path)
+			}
+		}
+		if !stored.More {
+			return page, nil
+		}
+	}
+}
+
+// pageSize is how many objects to fetch from storage at once: all that is wanted when nothing is filtered out.
+func pageSize(options ListOptions) int64 {
+	const largest = 10_000
+	if options.Limit > 0 && options.everything() {
+		return min(options.Limit, largest)
+	}
+	return largest
+}
+
+// finishPage adds the continue token to a page that is full after the object at last.
+func finishPage(t Target, options ListOptions, page *List, stored storage.Page, last string) (*List, error) {
+	if !stored.More && strings.HasSuffix(stored.Values[len(stored.Values)-1].Path, last) {
+		return page, nil
+	}
+	if options.everything() {
+		remaining := stored.Remaining
+		page.Remaining = &remaining
+	}
+	var err error
+	page.Continue, err = encodeContinue(last+firstKeyAfter, t.collection(), page.Revision)
+	return page, err
+}
+
+// listError explains why a revision cannot be listed. A client in the middle of a paged list is offered to go on
+// with the present state.
+func (r *Registry) listError(ctx context.Context, t Target, options ListOptions, from string, revision int64, err error) error {
+	switch {
+	case errors.Is(err, storage.ErrFuture):
+		current, _ := r.store.Revision(ctx)
+		return tooLarge(revision, current)
+	case errors.Is(err, storage.ErrCompacted) && options.Continue != "":
+		expired := apierrors.NewResourceExpired(expiredContinue)
+		expired.ErrStatus.ListMeta.Continue, _ = encodeContinue(from, t.collection(), latestRevision)
+		return expired
+	}
+	return status(err, t)
+}
+
+// Meta is the list's metadata for the client.
+func (l *List) Meta() metav1.ListMeta {
+	return metav1.ListMeta{
+		ResourceVersion:    strconv.FormatInt(l.Revision, 10),
+		Continue:           l.Continue,
+		RemainingItemCount: l.Remaining,
+	}
+}

@@ -1,0 +1,182 @@
+package registry
+
+import (
+	"context"
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/watchcache"
+)
+
+var _ resource.Objects = &Registry{}
+
+// internalManager is who is recorded for what the server itself writes.
+const internalManager = "kube-apiserver"
+
+// target resolves a group and resource in the preferred version.
+func (r *Registry) target(name schema.GroupResource, subresource, namespace, object string) (Target, error) {
+	match, ok := r.catalog.Current().Find(name)
+	if !ok {
+		return Target{}, apierrors.NewNotFound(name, object)
+	}
+	endpoint, ok := match.Version.Endpoints[subresource]
+	if !ok {
+		return Target{}, apierrors.NewNotFound(name, object)
+	}
+	return Target{Match: match, Endpoint: endpoint, Namespace: namespace, Name: object}, nil
+}
+
+// Get implements resource.Objects.
+func (r *Registry) Get(ctx context.Context, name schema.GroupResource, namespace, object string) (runtime.Object, error) {
+	t, err := r.target(name, "", namespace, object)
+	if err != nil {
+		return nil, err
+	}
+	current, err := r.storedState(ctx, t)
+	if err != nil {
+		return nil, status(err, t)
+	}
+	if !current.found {
+		return nil, apierrors.NewNotFound(name, object)
+	}
+	return load(t, current)
+}
+
+// GetCached implements resource.Objects.
+func (r *Registry) GetCached(ctx context.Context, name schema.GroupResource, namespace, object string) (runtime.Object, error) {
+	t, err := r.target(name, "", namespace, object)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := r.Read(ctx, t, "0")
+	if err != nil {
+		return nil, err
+	}
+	return r.Hub(t, entry)
+}
+
+// Hub decodes an entry. The object belongs to the caller.
+func (r *Registry) Hub(t Target, entry *watchcache.Entry) (runtime.Object, error) {
+	return load(t, state{data: entry.Stored(), revision: entry.Revision()})
+}
+
+// Offer hands the encoding that was made for the answer to a write to the cache, for others who ask for it.
+func (r *Registry) Offer(t Target, result *Result, format *watchcache.Format, item []byte) {
+	accessor, err := meta.Accessor(result.Object)
+	if err != nil {
+		return
+	}
+	r.cache(t.Match).Offer(t.named(accessor.GetName()).path(), result.Revision, format, item)
+}
+
+// List implements resource.Objects.
+func (r *Registry) List(ctx context.Context, name schema.GroupResource, namespace string) ([]runtime.Object, error) {
+	t, err := r.target(name, "", namespace, "")
+	if err != nil {
+		return nil, err
+	}
+	page, err := r.ReadList(ctx, t, ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]runtime.Object, len(page.Entries))
+	for i, entry := range page.Entries {
+		if objects[i], err = r.Hub(t, entry); err != nil {
+			return nil, err
+		}
+	}
+	return objects, nil
+}
+
+// Create implements resource.Objects.
+func (r *Registry) Create(ctx context.Context, name schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
+	t, err := r.target(name, "", namespace, "")
+	if err != nil {
+		return nil, err
+	}
+	result, err := r.Insert(ctx, t, object, WriteOptions{DryRun: dryRun, Manager: internalManager})
+	if err != nil {
+		return nil, err
+	}
+	return result.Object, nil
+}
+
+// Update implements resource.Objects.
+func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subresource, namespace, object string, change func(runtime.Object) error, dryRun bool) (runtime.Object, error) {
+	t, err := r.target(name, subresource, namespace, object)
+	if err != nil {
+		return nil, err
+	}
+	result, err := r.Write(ctx, t, edit{change}, WriteOptions{DryRun: dryRun, Manager: internalManager})
+	if err != nil {
+		return nil, err
+	}
+	return result.Object, nil
+}
+
+// edit is the Change of the server's own code.
+type edit struct {
+	change func(runtime.Object) error
+}
+
+func (e edit) Apply(_ context.Context, t Target, current runtime.Object) (runtime.Object, error) {
+	object := current.DeepCopyObject()
+	if err := e.change(object); err != nil {
+		return nil, err
+	}
+	return object, track(t, current, object, internalManager)
+}
+
+func (edit) CreatesMissing() bool { return false }
+
+// Delete implements resource.Objects.
+func (r *Registry) Delete(ctx context.Context, name schema.GroupResource, namespace, object string, options *metav1.DeleteOptions) error {
+	t, err := r.target(name, "", namespace, object)
+	if err != nil {
+		return err
+	}
+	_, err = r.Remove(ctx, t, options, false)
+	return err
+}
+
+// mayCreate asks whether the user may create what an update would create.
+func (r *Registry) mayCreate(ctx context.Context, t Target) error {
+	who, ok := request.UserFrom(ctx)
+	if !ok {
+		return nil // the server itself
+	}
+	attributes := authorizer.AttributesRecord{
+		User: who, ResourceRequest: true, Verb: "create", APIGroup: t.Group, APIVersion: t.Version.Name,
+		Resource: t.Plural, Subresource: t.Endpoint.Subresource, Namespace: t.Namespace, Name: t.Name,
+	}
+	decision, reason, err := r.authorizer.Authorize(ctx, attributes)
+	if decision == authorizer.DecisionAllow {
+		return nil
+	}
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	return forbidden(t, who, reason)
+}
+
+func forbidden(t Target, who user.Info, reason string) error {
+	message := "User \"" + who.GetName() + "\" cannot create resource \"" + t.Plural + "\" in API group \"" + t.Group + "\""
+	if t.Namespace != "" {
+		message += " in the namespace \"" + t.Namespace + "\""
+	} else {
+		message += " at the cluster scope"
+	}
+	if reason != "" {
+		message += ": " + reason
+	}
+	return apierrors.NewForbidden(t.GroupResource(), t.Name, errors.New(message))
+}

@@ -1,0 +1,128 @@
+// Package registry is what each verb means: one straight line from a request's target and options to storage and
+// back, the same for built-in kinds, custom resources and their subresources. Reads come from the watch cache as
+// encoded entries; writes decode once, are checked, encode once and commit by compare-and-swap.
+package registry
+
+import (
+	"context"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Registry serves the verbs of every resource in the catalog.
+type Registry struct {
+	store      *storage.Store
+	caches     *watchcache.Caches
+	catalog    *resource.Publisher
+	admission  *admission.Chain
+	authorizer authorizer.Authorizer
+	clock      clock.Clock
+	logger     logr.Logger
+}
+
+// Options are what a Registry works with.
+type Options struct {
+	Store     *storage.Store
+	Caches    *watchcache.Caches
+	Catalog   *resource.Publisher
+	Admission *admission.Chain
+	// Authorizer is asked before an update creates an object.
+	Authorizer authorizer.Authorizer
+	Clock      clock.Clock
+	Logger     logr.Logger
+}
+
+// New returns a registry.
+func New(options Options) *Registry {
+	return &Registry{
+		store:      options.Store,
+		caches:     options.Caches,
+		catalog:    options.Catalog,
+		admission:  options.Admission,
+		authorizer: options.Authorizer,
+		clock:      options.Clock,
+		logger:     options.Logger,
+	}
+}
+
+// Target is what a request is about: a resource in a version, perhaps a subresource, a namespace, a name.
+type Target struct {
+	resource.Match
+	Endpoint  *resource.Endpoint
+	Namespace string
+	Name      string // empty for collections
+}
+
+// collection is the prefix of the keys of all objects of the target's namespace, or of all namespaces.
+func (t Target) collection() string {
+	if t.Namespaced && t.Namespace != "" {
+		return t.StoragePath + "/" + t.Namespace + "/"
+	}
+	return t.StoragePath + "/"
+}
+
+// path is the key of the target's object.
+func (t Target) path() string { return t.collection() + t.Name }
+
+// named returns the target of one object of the same collection.
+func (t Target) named(name string) Target {
+	t.Name = name
+	return t
+}
+
+// main is the endpoint of the resource itself.
+func (t Target) main() *resource.Endpoint { return t.Version.Endpoints[""] }
+
+// context carries the namespace to upstream's strategies, which read it there.
+func (t Target) context(ctx context.Context) context.Context {
+	return request.WithNamespace(ctx, t.Namespace)
+}
+
+// cache returns the cache of the target's collection, which all versions share.
+func (r *Registry) cache(m resource.Match) *watchcache.Cache {
+	return r.caches.For(m.StoragePath, watchcache.Extract{
+		Resource: m.GroupResource(),
+		Labels:   codec.Labels,
+		Fields:   func(stored []byte) (fields.Set, error) { return storedFields(m, stored) },
+	})
+}
+
+func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
+	hub, err := m.Version.Model.Load(stored)
+	if err != nil {
+		return nil, err
+	}
+	return m.Fields(hub)
+}
+
+// Release drops what is cached for a resource that is no longer served.
+func (r *Registry) Release(d *resource.Definition) { r.caches.Drop(d.StoragePath) }
+
+// Result is the outcome of a write.
+type Result struct {
+	// Object is the hub object as stored, or what an action answered. The caller owns it.
+	Object   runtime.Object
+	Revision int64
+	// Created is set when an update made the object.
+	Created bool
+	// Deleted is set when the object is gone from storage; false: it waits for finalizers or its grace period.
+	Deleted bool
+}
+
+// WriteOptions are common to all writes.
+type WriteOptions struct {
+	DryRun bool
+	// Manager is who is recorded in managedFields.
+	Manager string
+}

@@ -1,0 +1,343 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Change produces the object to store from the one that is stored. Apply may be called more than once and must
+// not change current, which is nil where there is no object.
+type Change interface {
+	Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error)
+	// CreatesMissing reports whether the change makes sense without a current object.
+	CreatesMissing() bool
+}
+
+// state is an object as storage has it, or had it when the cache last looked.
+type state struct {
+	data     []byte
+	revision int64
+	found    bool
+	// fresh is set when the state was read from storage for this request.
+	fresh bool
+}
+
+// Write stores what change makes of the target's object. It tries the cached state first and goes to storage when
+// that turns out to be old, so that the common case reads nothing.
+func (r *Registry) Write(ctx context.Context, t Target, change Change, options WriteOptions) (*Result, error) {
+	ctx = t.context(ctx)
+	current, err := r.cachedState(ctx, t)
+	if err != nil {
+		return nil, status(err, t)
+	}
+	for {
+		result, err := r.updateFrom(ctx, t, current, change, options)
+		var conflict *storage.ConflictError
+		switch {
+		case err == nil && !(result.unchanged && !current.fresh):
+			return &result.Result, nil
+		case errors.As(err, &conflict):
+			current = conflictState(conflict)
+		case current.fresh:
+			return nil, status(err, t)
+		default:
+			// What failed, or came to nothing, may have done so because the cached state is old.
+			if current, err = r.storedState(ctx, t); err != nil {
+				return nil, status(err, t)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, status(ctx.Err(), t)
+		}
+	}
+}
+
+func conflictState(conflict *storage.ConflictError) state {
+	return state{data: conflict.Current.Data, revision: conflict.Current.Revision, found: conflict.Found, fresh: true}
+}
+
+// cachedState returns the object as the cache has it.
+func (r *Registry) cachedState(ctx context.Context, t Target) (state, error) {
+	snapshot, err := r.cache(t.Match).Snapshot(ctx, 0)
+	if errors.Is(err, watchcache.ErrTooNew) {
+		return r.storedState(ctx, t)
+	}
+	if err != nil {
+		return state{}, err
+	}
+	entry, ok := snapshot.Get(t.path())
+	if !ok {
+		return r.storedState(ctx, t)
+	}
+	return state{data: entry.Stored(), revision: entry.Revision(), found: true}, nil
+}
+
+func (r *Registry) storedState(ctx context.Context, t Target) (state, error) {
+	value, err := r.store.Get(ctx, t.path())
+	if errors.Is(err, storage.ErrNotFound) {
+		return state{fresh: true}, nil
+	}
+	return state{data: value.Data, revision: value.Revision, found: err == nil, fresh: true}, err
+}
+
+type updateResult struct {
+	Result
+	unchanged bool
+}
+
+// updateFrom makes one attempt from one state.
+func (r *Registry) updateFrom(ctx context.Context, t Target, current state, change Change, options WriteOptions) (updateResult, error) {
+	if !current.found {
+		return r.createByUpdate(ctx, t, change, options)
+	}
+	old, err := load(t, current)
+	if err != nil {
+		return updateResult{}, err
+	}
+	object, err := r.changed(ctx, t, change, old)
+	if err != nil {
+		return updateResult{}, err
+	}
+	if err := checkRevision(t, object, current.revision); err != nil {
+		return updateResult{}, err
+	}
+	return r.replace(ctx, t, current, old, object, options)
+}
+
+func load(t Target, current state) (runtime.Object, error) {
+	old, err := t.Version.Model.Load(current.data)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	setRevision(old, current.revision)
+	return old, nil
+}
+
+// changed applies a change to the object, or through the endpoint's view.
+func (r *Registry) changed(ctx context.Context, t Target, change Change, old runtime.Object) (runtime.Object, error) {
+	if t.Endpoint.View == nil {
+		return change.Apply(ctx, t, old)
+	}
+	return changeView(ctx, t, change, old)
+}
+
+// createByUpdate creates what was to be updated, where that is allowed.
+func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, options WriteOptions) (updateResult, error) {
+	strategy := updateStrategy(t)
+	if t.Endpoint.Subresource != "" || (!change.CreatesMissing() && !strategy.AllowCreateOnUpdate()) {
+		return updateResult{}, apierrors.NewNotFound(t.GroupResource(), t.Name)
+	}
+	if err := r.mayCreate(ctx, t); err != nil {
+		return updateResult{}, err
+	}
+	object, err := change.Apply(ctx, t, nil)
+	if err != nil {
+		return updateResult{}, err
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return updateResult{}, err
+	}
+	if accessor.GetUID() != "" {
+		return updateResult{}, apierrors.NewConflict(t.GroupResource(), t.Name,
+			fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", accessor.GetUID()))
+	}
+	rest.FillObjectMetaSystemFields(accessor)
+	result, err := r.insert(ctx, t, object, options)
+	if err != nil {
+		return updateResult{}, err
+	}
+	return updateResult{Result: *result}, nil
+}
+
+// checkRevision compares the revision a client wants to replace with the one that is there, and fills in the
+// latter where the client does not care.
+func checkRevision(t Target, object runtime.Object, current int64) error {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return err
+	}
+	wanted := accessor.GetResourceVersion()
+	if wanted == "" || wanted == "0" {
+		if !updateStrategy(t).AllowUnconditionalUpdate() {
+			return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Plural}, t.Name, field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"),
+			})
+		}
+		setRevision(object, current)
+		return nil
+	}
+	revision, err := strconv.ParseInt(wanted, 10, 64)
+	if err != nil {
+		return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Plural}, t.Name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "resourceVersion"), wanted, err.Error()),
+		})
+	}
+	if revision != current {
+		return apierrors.NewConflict(t.GroupResource(), t.Name, errors.New(modifiedMessage))
+	}
+	return nil
+}
+
+// updateStrategy is the endpoint's, or the resource's own where the endpoint is a view of it.
+func updateStrategy(t Target) rest.RESTUpdateStrategy {
+	if t.Endpoint.Update != nil {
+		return t.Endpoint.Update
+	}
+	return t.main().Update
+}
+
+// replace admits, checks and stores the new object in place of the old.
+func (r *Registry) replace(ctx context.Context, t Target, current state, old, object runtime.Object, options WriteOptions) (result updateResult, err error) {
+	removeDuplicateOwners(ctx, object)
+	attributes := r.attributes(ctx, t, admission.Update, object, old, options)
+	if err := r.admission.Admit(ctx, attributes); err != nil {
+		return result, err
+	}
+	defer func() {
+		if err != nil {
+			r.admission.Undo(ctx, attributes)
+		}
+	}()
+	if err := rest.BeforeUpdate(updateStrategy(t), ctx, object, old); err != nil {
+		return result, err
+	}
+	if err := r.admission.Validate(ctx, attributes); err != nil {
+		return result, err
+	}
+	if goneForGood(object, old) {
+		return r.finishDeletion(ctx, t, current, object, options)
+	}
+	data, err := encodeReplacement(t, current, old, object)
+	if err != nil {
+		return result, apierrors.NewInternalError(err)
+	}
+	result.Object, result.Revision = object, current.revision
+	if bytes.Equal(data, current.data) {
+		result.unchanged = true
+		return result, nil
+	}
+	if options.DryRun {
+		r.admission.Undo(ctx, attributes)
+		return result, nil
+	}
+	if result.Revision, err = r.store.Update(ctx, t.path(), current.revision, data, timeToLive(t, object)); err != nil {
+		return result, err
+	}
+	setRevision(object, result.Revision)
+	r.admission.Finish(ctx, attributes)
+	return result, nil
+}
+
+// encodeReplacement encodes the new object. When it differs from the old in nothing but the times of its managed
+// fields it becomes the old again, so that nothing is written.
+func encodeReplacement(t Target, current state, old, object runtime.Object) ([]byte, error) {
+	before, err := meta.Accessor(old)
+	if err != nil {
+		return nil, err
+	}
+	after, err := meta.Accessor(object)
+	if err != nil {
+		return nil, err
+	}
+	managed := after.GetManagedFields()
+	if !sameManagers(before.GetManagedFields(), managed) {
+		return encode(t, object)
+	}
+	after.SetManagedFields(before.GetManagedFields())
+	data, err := encode(t, object)
+	if err != nil || bytes.Equal(data, current.data) {
+		return data, err
+	}
+	after.SetManagedFields(managed)
+	return encode(t, object)
+}
+
+// goneForGood reports whether an update took away the last thing a deletion was waiting for.
+func goneForGood(object, old runtime.Object) bool {
+	after, err := meta.Accessor(object)
+	if err != nil {
+		return false
+	}
+	before, err := meta.Accessor(old)
+	if err != nil || len(after.GetFinalizers()) > 0 || after.GetDeletionTimestamp() == nil {
+		return false
+	}
+	// A grace period that is still running is the deleter's to wait for.
+	return before.GetDeletionGracePeriodSeconds() == nil || *before.GetDeletionGracePeriodSeconds() == 0
+}
+
+func (r *Registry) finishDeletion(ctx context.Context, t Target, current state, object runtime.Object, options WriteOptions) (updateResult, error) {
+	result := updateResult{Result: Result{Object: object, Revision: current.revision, Deleted: true}}
+	if options.DryRun {
+		return result, nil
+	}
+	revision, err := r.store.Delete(ctx, t.path(), current.revision)
+	if err != nil {
+		return result, err
+	}
+	result.Revision = revision
+	r.admission.Finish(ctx, r.attributes(ctx, t, admission.Delete, nil, object, options))
+	return result, nil
+}
+
+// Replacement is the Change of a PUT: the client's whole object.
+type Replacement struct {
+	Object  runtime.Object
+	Manager string
+}
+
+// Apply implements Change.
+func (c Replacement) Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
+	object := c.Object.DeepCopyObject()
+	if current != nil {
+		if err := checkUID(t, object, current); err != nil {
+			return nil, err
+		}
+	}
+	removeDuplicateOwners(ctx, object)
+	return object, track(t, current, object, c.Manager)
+}
+
+// CreatesMissing implements Change.
+func (Replacement) CreatesMissing() bool { return false }
+
+// checkUID refuses an object that names another incarnation than the current one.
+func checkUID(t Target, object, current runtime.Object) error {
+	wanted, err := meta.Accessor(object)
+	if err != nil {
+		return err
+	}
+	actual, err := meta.Accessor(current)
+	if err != nil {
+		return err
+	}
+	if wanted.GetUID() != "" && wanted.GetUID() != actual.GetUID() {
+		return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
+			"Precondition failed: UID in precondition: %v, UID in object meta: %v", wanted.GetUID(), actual.GetUID()))
+	}
+	return nil
+}
+
+// bodyModel is the model of the endpoint's request and response bodies.
+func bodyModel(t Target) resource.Model {
+	if t.Endpoint.Body != nil {
+		return t.Endpoint.Body
+	}
+	return t.Version.Model
+}

@@ -1,0 +1,169 @@
+package registry
+
+import (
+	"context"
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"quorate.dev/apiserver/watchcache"
+)
+
+// WatchOptions are a client's options, validated.
+type WatchOptions struct {
+	Selection
+	ResourceVersion string
+	// InitialEvents asks for the present state as ADDED events first.
+	InitialEvents bool
+}
+
+// Watch is a client's place in the stream of changes. It is a cursor, not a queue: it holds no events and has no
+// goroutine. One goroutine uses it.
+type Watch struct {
+	target    Target
+	selection Selection
+	// Initial is the state the watch starts from, selected, as ADDED events; nil when it was not asked for.
+	Initial []*watchcache.Entry
+	// Start is the revision after which events follow.
+	Start   int64
+	watcher *watchcache.Watcher
+}
+
+// WatchEvent is a change as one client sees it: with its selectors, an object may come into sight or go out of it.
+type WatchEvent struct {
+	Type watch.EventType
+	*watchcache.Event
+}
+
+// Watch begins to follow the target's collection, or one object of it if the target has a name.
+func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
+	w := &Watch{target: t, selection: options.Selection}
+	if options.InitialEvents {
+		if err := w.readInitial(ctx, r, options.ResourceVersion); err != nil {
+			return nil, err
+		}
+	} else {
+		start, err := parseRevision(options.ResourceVersion)
+		if err != nil {
+			return nil, err
+		}
+		w.Start = start
+	}
+	watcher, err := r.cache(t.Match).Watch(w.Start, scope(t, options.Selection))
+	if err != nil {
+		return nil, watchError(err, t)
+	}
+	w.watcher = watcher
+	return w, nil
+}
+
+func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion string) error {
+	snapshot, err := r.snapshot(ctx, w.target, resourceVersion)
+	if err != nil {
+		return err
+	}
+	w.Start = snapshot.Revision()
+	w.Initial = []*watchcache.Entry{}
+	collection := w.target.collection()
+	var failure error
+	snapshot.Ascend(collection, collection, func(e *watchcache.Entry) bool {
+		selected, err := w.selected(e)
+		if selected {
+			w.Initial = append(w.Initial, e)
+		}
+		failure = err
+		return err == nil
+	})
+	return failure
+}
+
+// selected reports whether an entry is one the client watches.
+func (w *Watch) selected(e *watchcache.Entry) (bool, error) {
+	if e == nil || (w.target.Name != "" && e.Name() != w.target.Name) {
+		return false, nil
+	}
+	return w.selection.matches(e)
+}
+
+// scope narrows what wakes the watcher. It may be wider than the selection, never narrower.
+func scope(t Target, selection Selection) watchcache.Scope {
+	s := watchcache.Scope{Namespace: t.Namespace, Name: t.Name}
+	if s.Name == "" && selection.Field != nil {
+		if name, ok := selection.Field.RequiresExactMatch("metadata.name"); ok && (!t.Namespaced || t.Namespace != "") {
+			s.Name = name
+		}
+	}
+	if s.Name == "" && selection.Field != nil {
+		if node, ok := selection.Field.RequiresExactMatch(nodeField); ok {
+			s.Field, s.Value = nodeField, node
+		}
+	}
+	return s
+}
+
+// nodeField is what every kubelet selects by; its watchers are found by it.
+const nodeField = "spec.nodeName"
+
+// Close gives up the place.
+func (w *Watch) Close() { w.watcher.Close() }
+
+// Poll is Next without waiting: it tells how far the client's view reaches.
+func (w *Watch) Poll(ctx context.Context) ([]WatchEvent, int64, error) {
+	w.watcher.RequestProgress()
+	return w.Next(ctx)
+}
+
+// Next waits for changes and returns those the client sees, and the revision up to which it has now seen
+// everything. It returns no events when nothing but the revision moved.
+func (w *Watch) Next(ctx context.Context) ([]WatchEvent, int64, error) {
+	changes, revision, err := w.watcher.Next(ctx)
+	if err != nil {
+		return nil, 0, watchError(err, w.target)
+	}
+	var events []WatchEvent
+	for i := range changes {
+		kind, ok, err := w.sight(&changes[i])
+		if err != nil {
+			return nil, 0, apierrors.NewInternalError(err)
+		}
+		if ok {
+			events = append(events, WatchEvent{Type: kind, Event: &changes[i]})
+		}
+	}
+	return events, revision, nil
+}
+
+// sight tells how a change looks through the client's selectors.
+func (w *Watch) sight(change *watchcache.Event) (watch.EventType, bool, error) {
+	if change.Type == watchcache.Deleted {
+		was, err := w.selected(change.Previous)
+		return watch.Deleted, was, err
+	}
+	is, err := w.selected(change.Entry)
+	if err != nil {
+		return "", false, err
+	}
+	was, err := w.selected(change.Previous)
+	switch {
+	case err != nil:
+		return "", false, err
+	case is && was:
+		return watch.Modified, true, nil
+	case is:
+		return watch.Added, true, nil
+	case was:
+		return watch.Deleted, true, nil
+	}
+	return "", false, nil
+}
+
+// watchError says why a watch cannot begin or go on.
+func watchError(err error, t Target) error {
+	if errors.Is(err, watchcache.ErrExpired) {
+		return apierrors.NewResourceExpired(expiredWatch)
+	}
+	return status(err, t)
+}
+
+const expiredWatch = "The resourceVersion for the provided watch is too old."
