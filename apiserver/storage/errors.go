@@ -42,9 +42,11 @@ func (e *ConflictError) Error() string {
 
 // classify adds one of this package's errors to an error of etcd. Errors of the caller's context stay as they are.
 func classify(err error) error {
-	switch {
-	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
+	}
+	err = rpctypes.Error(err) // a client in the same process returns some errors as they look on the wire
+	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return fmt.Errorf("%w: %w", ErrCompacted, err)
 	case errors.Is(err, rpctypes.ErrFutureRev):

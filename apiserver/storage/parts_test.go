@@ -1,0 +1,210 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	testclock "k8s.io/utils/clock/testing"
+)
+
+func TestLeaseFits(t *testing.T) {
+	granted := time.Unix(1000, 0)
+	l := lease{expires: granted.Add((3600 + 60) * time.Second)} // for an hour, reused for 60 s
+	for _, test := range []struct {
+		name  string
+		after time.Duration
+		ttl   int64
+		used  int
+		want  bool
+	}{
+		{"at once", 0, 3600, 1, true},
+		{"at the end of its reuse", 60 * time.Second, 3600, 1, true},
+		{"too late", 61 * time.Second, 3600, 1, false},
+		{"full", 0, 3600, leaseMaxObjects, false},
+		{"shorter life", 0, 600, 1, false},
+		{"longer life", 0, 7200, 1, false},
+	} {
+		l.objects = test.used
+		if got := l.fits(granted.Add(test.after), test.ttl); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+	for ttl, want := range map[int64]int64{10: 0, 100: 5, 1200: 60, 3600: 60} {
+		if got := reuse(ttl); got != want {
+			t.Errorf("a lease for %d s is reused for %d s, want %d", ttl, got, want)
+		}
+	}
+}
+
+// grants counts leases.
+type grants struct{ count int64 }
+
+func (g *grants) Grant(context.Context, int64) (*clientv3.LeaseGrantResponse, error) {
+	g.count++
+	return &clientv3.LeaseGrantResponse{ID: clientv3.LeaseID(g.count)}, nil
+}
+
+func TestLeasesAreShared(t *testing.T) {
+	g := &grants{}
+	clock := testclock.NewFakePassiveClock(time.Unix(1000, 0))
+	l := &leases{granter: g, clock: clock}
+	get := func() clientv3.LeaseID {
+		id, err := l.get(t.Context(), 3600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	for range leaseMaxObjects {
+		if id := get(); id != 1 {
+			t.Fatalf("lease %d", id)
+		}
+	}
+	if id := get(); id != 2 {
+		t.Errorf("a full lease was used again: %d", id)
+	}
+	clock.SetTime(clock.Now().Add(2 * time.Minute))
+	if id := get(); id != 3 {
+		t.Errorf("an old lease was used again: %d", id)
+	}
+}
+
+// TestRevisionIsShared checks that callers share a question, but only one that was asked after they came.
+func TestRevisionIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := make(chan int64)
+		asked := 0
+		s := &Store{}
+		s.questions.ask = func(context.Context) (int64, error) {
+			asked++
+			return <-answers, nil
+		}
+		got := make([]int64, 4)
+		var callers sync.WaitGroup
+		call := func(i int) {
+			callers.Go(func() { got[i], _ = s.Revision(t.Context()) })
+			synctest.Wait()
+		}
+		call(0)
+		call(1) // while the question of the first is on its way
+		call(2)
+		answers <- 7
+		synctest.Wait()
+		call(3)
+		answers <- 8
+		synctest.Wait()
+		answers <- 9
+		callers.Wait()
+		if want := []int64{7, 8, 8, 9}; fmt.Sprint(got) != fmt.Sprint(want) || asked != 3 {
+			t.Errorf("answers %v after %d questions, want %v after 3", got, asked, want)
+		}
+	})
+}
+
+func TestRevisionEndsWithCaller(t *testing.T) {
+	s := &Store{}
+	release := make(chan struct{})
+	s.questions.ask = func(context.Context) (int64, error) { <-release; return 1, nil }
+	defer close(release)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Revision(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestClassify(t *testing.T) {
+	for _, test := range []struct{ err, want error }{
+		{rpctypes.ErrCompacted, ErrCompacted},
+		{rpctypes.ErrGRPCCompacted, ErrCompacted},
+		{rpctypes.ErrFutureRev, ErrFuture},
+		{rpctypes.ErrNoLeader, ErrUnavailable},
+		{rpctypes.ErrGRPCTimeout, ErrUnavailable},
+		{rpctypes.ErrRequestTooLarge, ErrTooLarge},
+		{rpctypes.ErrNoSpace, ErrNoSpace},
+		{context.Canceled, context.Canceled},
+	} {
+		if got := classify(test.err); !errors.Is(got, test.want) {
+			t.Errorf("%v became %v, want %v", test.err, got, test.want)
+		}
+	}
+	if got := classify(context.Canceled); errors.Is(got, ErrUnavailable) {
+		t.Error("a caller's own cancellation looks like an outage")
+	}
+}
+
+// rounds is the part of etcd that compaction uses, for one server after another.
+func TestCompactionRounds(t *testing.T) {
+	client := compactionClient(t)
+	s, other := New(client, "/registry"), New(client, "/registry")
+	ctx := t.Context()
+	step := func(s *Store, last round) round {
+		t.Helper()
+		next, err := s.compactRound(ctx, last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return next
+	}
+	compacted := func() int64 {
+		response, err := client.Get(ctx, compactionKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision, _ := strconv.ParseInt(string(response.Kvs[0].Value), 10, 64)
+		return revision
+	}
+	mine := step(s, round{})       // claims the first round, compacts nothing
+	theirs := step(other, round{}) // learns of it
+	if mine.version != 1 || theirs.version != 1 || compacted() != 0 {
+		t.Fatalf("first round: %+v, %+v, compacted %d", mine, theirs, compacted())
+	}
+	first, err := s.Create(ctx, "a", []byte("1"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs2 := step(other, theirs) // is faster this time
+	if theirs2.version != 2 || compacted() != theirs.revision {
+		t.Errorf("second round: %+v, compacted to %d, want %d", theirs2, compacted(), theirs.revision)
+	}
+	if mine = step(s, mine); mine.version != 2 || compacted() != theirs.revision {
+		t.Errorf("the slower one compacted too: %+v, %d", mine, compacted())
+	}
+	if mine = step(s, mine); compacted() < first {
+		t.Errorf("third round: %+v, compacted to %d, before %d", mine, compacted(), first)
+	}
+	if _, err := s.List(ctx, "", ListOptions{Revision: theirs.revision}); !errors.Is(err, ErrCompacted) {
+		t.Errorf("what was compacted can be read: %v", err)
+	}
+}
+
+func TestRunCompaction(t *testing.T) {
+	client := compactionClient(t)
+	s := New(client, "/registry")
+	clock := testclock.NewFakeClock(time.Unix(0, 0))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { s.RunCompaction(ctx, time.Minute, clock, logr.Discard()); close(ended) }()
+	watch := client.Watch(ctx, compactionKey, clientv3.WithRev(1))
+	for !clock.HasWaiters() {
+		time.Sleep(time.Millisecond) // the fake clock cannot tell when somebody comes to wait
+	}
+	for round := range 2 {
+		clock.Step(time.Minute)
+		if got := <-watch; got.Events[0].Kv.Version != int64(round+1) {
+			t.Fatalf("round %d: %v", round, got.Events)
+		}
+	}
+	cancel()
+	<-ended
+	s.RunCompaction(t.Context(), 0, clock, logr.Discard()) // returns
+}

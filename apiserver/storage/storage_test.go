@@ -1,0 +1,209 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/storage"
+)
+
+// newClient returns a client of a fresh etcd, in this process.
+func newClient(t testing.TB) *clientv3.Client {
+	t.Helper()
+	member := config.Default().Member
+	member.DataDirectory = t.TempDir()
+	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
+	member.UnsafeNoFsync = true
+	m, err := etcd.Start(t.Context(), member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Stop(context.Background()) })
+	<-m.Ready()
+	return m.Client()
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(value T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func TestWritesAreConditional(t *testing.T) {
+	ctx := t.Context()
+	s := storage.New(newClient(t), "/registry")
+	created := must[int64](t)(s.Create(ctx, "pods/default/a", []byte("one"), 0))
+	if _, err := s.Create(ctx, "pods/default/a", []byte("two"), 0); !errors.Is(err, storage.ErrExists) {
+		t.Errorf("creating again: %v", err)
+	}
+	updated := must[int64](t)(s.Update(ctx, "pods/default/a", created, []byte("two"), 0))
+	var conflict *storage.ConflictError
+	_, err := s.Update(ctx, "pods/default/a", created, []byte("three"), 0)
+	if !errors.As(err, &conflict) || !conflict.Found || string(conflict.Current.Data) != "two" || conflict.Current.Revision != updated {
+		t.Errorf("updating from an old revision: %v, %+v", err, conflict)
+	}
+	if _, err := s.Delete(ctx, "pods/default/a", created); !errors.As(err, &conflict) {
+		t.Errorf("deleting at an old revision: %v", err)
+	}
+	got := must[storage.Value](t)(s.Get(ctx, "pods/default/a"))
+	if got.Created != created || got.Revision != updated || got.Path != "pods/default/a" {
+		t.Errorf("got %+v", got)
+	}
+	deleted := must[int64](t)(s.Delete(ctx, "pods/default/a", updated))
+	if deleted <= updated {
+		t.Errorf("deleted at %d, updated at %d", deleted, updated)
+	}
+	if _, err := s.Get(ctx, "pods/default/a"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("getting what was deleted: %v", err)
+	}
+	if _, err := s.Update(ctx, "pods/default/a", updated, nil, 0); !errors.As(err, &conflict) || conflict.Found {
+		t.Errorf("updating what was deleted: %v", err)
+	}
+}
+
+func TestListPages(t *testing.T) {
+	ctx := t.Context()
+	client := newClient(t)
+	s := storage.New(client, "registry/")
+	var last int64
+	for i := range 5 {
+		last = must[int64](t)(s.Create(ctx, fmt.Sprintf("pods/ns/%d", i), []byte("x"), 0))
+	}
+	must[int64](t)(s.Create(ctx, "podsx/ns/other", []byte("x"), 0))
+	page := must[storage.Page](t)(s.List(ctx, "pods/", storage.ListOptions{Revision: last, Limit: 2}))
+	if len(page.Values) != 2 || !page.More || page.Remaining != 3 || page.Revision != last {
+		t.Errorf("first page: %+v", page)
+	}
+	must[int64](t)(s.Delete(ctx, "pods/ns/2", must[storage.Value](t)(s.Get(ctx, "pods/ns/2")).Revision))
+	page = must[storage.Page](t)(s.List(ctx, "pods/", storage.ListOptions{Revision: last, Limit: 9, From: "pods/ns/2"}))
+	if len(page.Values) != 3 || page.More || page.Remaining != 0 || page.Values[0].Path != "pods/ns/2" {
+		t.Errorf("second page, as of the first: %+v", page)
+	}
+	now := must[storage.Page](t)(s.List(ctx, "pods/", storage.ListOptions{}))
+	if len(now.Values) != 4 || now.Revision <= last {
+		t.Errorf("now: %+v", now)
+	}
+	if got := must[*clientv3.GetResponse](t)(client.Get(ctx, "/registry/pods/ns/0")); len(got.Kvs) != 1 {
+		t.Error("the key is not where kube-apiserver looks for it")
+	}
+	if _, err := s.List(ctx, "pods/", storage.ListOptions{Revision: now.Revision + 100}); !errors.Is(err, storage.ErrFuture) {
+		t.Errorf("in the future: %v", err)
+	}
+	if err := s.Compact(ctx, now.Revision); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Compact(ctx, now.Revision); err != nil {
+		t.Errorf("compacting again: %v", err)
+	}
+	if _, err := s.List(ctx, "pods/", storage.ListOptions{Revision: last}); !errors.Is(err, storage.ErrCompacted) {
+		t.Errorf("compacted: %v", err)
+	}
+	if size := must[int64](t)(s.Size(ctx)); size <= 0 {
+		t.Errorf("size %d", size)
+	}
+}
+
+// next collects events until there are as many as wanted.
+func next(t *testing.T, feed *storage.Feed, want int) []storage.Event {
+	t.Helper()
+	var events []storage.Event
+	for len(events) < want {
+		batch, err := feed.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, batch.Events...)
+	}
+	return events
+}
+
+func TestFeed(t *testing.T) {
+	ctx := t.Context()
+	client := newClient(t)
+	s := storage.New(client, "/registry")
+	start := must[int64](t)(s.Revision(ctx))
+	created := must[int64](t)(s.Create(ctx, "pods/a", []byte("one"), 0))
+	updated := must[int64](t)(s.Update(ctx, "pods/a", created, nil, 0))
+	deleted := must[int64](t)(s.Delete(ctx, "pods/a", updated))
+	feed := must[*storage.Feed](t)(s.Watch(ctx, start))
+	events := next(t, feed, 3)
+	if e := events[0]; e.Path != "pods/a" || string(e.Data) != "one" || e.Revision != created || e.Created != created {
+		t.Errorf("creation: %+v", e)
+	}
+	if e := events[1]; e.Data == nil || e.Revision != updated || e.Created != created {
+		t.Errorf("update to nothing must not look like a deletion: %+v", e)
+	}
+	if e := events[2]; e.Data != nil || e.Revision != deleted {
+		t.Errorf("deletion: %+v", e)
+	}
+	history := must[*storage.Feed](t)(s.History(ctx, "pods/", start))
+	if e := next(t, history, 3)[1]; string(e.Previous) != "one" || e.Replaced != created {
+		t.Errorf("history: %+v", e)
+	}
+
+	outside := must[*clientv3.PutResponse](t)(client.Put(ctx, "elsewhere", "")).Header.Revision
+	batch := storage.Batch{}
+	for batch.Revision < outside { // a request is not answered while etcd has not synchronized the watch
+		if err := feed.RequestProgress(); err != nil {
+			t.Fatal(err)
+		}
+		limited, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		if got, err := feed.Next(limited); err == nil {
+			batch = got
+		}
+		cancel()
+	}
+	if len(batch.Events) != 0 {
+		t.Errorf("progress came with events: %+v", batch)
+	}
+}
+
+func TestFeedEnds(t *testing.T) {
+	ctx := t.Context()
+	s := storage.New(newClient(t), "/registry")
+	first := must[int64](t)(s.Create(ctx, "pods/a", nil, 0))
+	second := must[int64](t)(s.Create(ctx, "pods/b", nil, 0))
+	if err := s.Compact(ctx, second); err != nil {
+		t.Fatal(err)
+	}
+	feed := must[*storage.Feed](t)(s.Watch(ctx, first-1))
+	if _, err := feed.Next(ctx); !errors.Is(err, storage.ErrCompacted) {
+		t.Errorf("watching what is compacted: %v", err)
+	}
+	feed = must[*storage.Feed](t)(s.Watch(ctx, second))
+	feed.Close()
+	if _, err := feed.Next(ctx); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestExpiryIsOneBatch(t *testing.T) {
+	ctx := t.Context()
+	client := newClient(t)
+	s := storage.New(client, "/registry")
+	var last int64
+	for i := range 20 {
+		last = must[int64](t)(s.Create(ctx, fmt.Sprintf("events/ns/%d", i), []byte("e"), time.Hour))
+	}
+	leases := must[*clientv3.LeaseLeasesResponse](t)(client.Leases(ctx)).Leases
+	if len(leases) != 1 {
+		t.Fatalf("20 objects have %d leases", len(leases))
+	}
+	feed := must[*storage.Feed](t)(s.Watch(ctx, last))
+	must[*clientv3.LeaseRevokeResponse](t)(client.Revoke(ctx, leases[0].ID))
+	batch, err := feed.Next(ctx)
+	if err != nil || len(batch.Events) != 20 || batch.Events[0].Revision != batch.Events[19].Revision {
+		t.Errorf("all deletions of one revision must come together: %+v, %v", batch, err)
+	}
+}
