@@ -113,6 +113,9 @@ func (c *Cache) attachOffer(entry *Entry) {
 }
 
 func (c *Cache) attach(entry *Entry, format *Format, encoded []byte) {
+	if entry.find(format) != nil {
+		return // made, or being made: not waited for while the cache is locked
+	}
 	_, _ = entry.Encoded(format, func() ([]byte, error) { return encoded, nil })
 }
 

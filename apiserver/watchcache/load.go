@@ -37,17 +37,24 @@ func (c *Cache) read(ctx context.Context) {
 // readOnce reads the collection while the feed's events are buffered. It is not done if it failed or if the
 // feed lost events meanwhile.
 func (c *Cache) readOnce(ctx context.Context) (done bool, err error) {
-	c.caches.loads <- struct{}{}
-	defer func() { <-c.caches.loads }()
+	select {
+	case c.caches.loads <- struct{}{}:
+		defer func() { <-c.caches.loads }()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 	epoch, ok := c.begin()
 	if !ok {
 		return true, nil
 	}
 	entries, revision, err := c.list(ctx)
-	if err != nil {
-		return false, err
+	if err == nil && c.install(epoch, entries, revision) {
+		return true, nil
 	}
-	return c.install(epoch, entries, revision), nil
+	for _, entry := range entries {
+		c.labels.release(entry.labels)
+	}
+	return false, err
 }
 
 // begin starts buffering. Whatever happened before is contained in a read that begins afterwards.
@@ -68,7 +75,7 @@ func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 	for {
 		page, err := c.caches.store.List(ctx, c.prefix, options)
 		if err != nil {
-			return nil, 0, err
+			return entries, 0, err
 		}
 		entries = slices.Grow(entries, len(page.Values)+int(page.Remaining))
 		for _, value := range page.Values {
@@ -170,6 +177,7 @@ func (c *Cache) invalidate(back bool) {
 	if back {
 		c.forget()
 	}
+	c.watchers.expireAhead(c.caches.Revision())
 	if c.state != ready {
 		return
 	}

@@ -196,18 +196,17 @@ func (w *Watcher) behind() bool {
 
 func (w *Watcher) takeRing() (events []Event, more bool) {
 	ring := &w.cache.ring
-	count := min(ring.end-w.next, batchSize)
-	if count == 0 {
-		return nil, false
-	}
-	events = make([]Event, 0, count)
-	for ; count > 0; count-- {
-		if r := ring.at(w.next); r.entry.revision > w.after {
-			events = append(events, r.event())
+	for ; w.next < ring.end && len(events) < batchSize; w.next++ {
+		r := ring.at(w.next)
+		if r.entry.revision <= w.after {
+			continue
 		}
-		w.next++
+		if events == nil {
+			events = make([]Event, 0, min(ring.end-w.next, batchSize))
+		}
+		events = append(events, r.event())
 	}
-	return events, len(events) > 0 && w.next < ring.end
+	return events, w.next < ring.end
 }
 
 func (w *Watcher) takePending() (events []Event, more bool) {

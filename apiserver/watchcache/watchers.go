@@ -117,6 +117,16 @@ func (ws *watchers) settle(c *Cache) {
 	})
 }
 
+// expireAhead ends watchers whose clients know more than the cache: what they miss cannot be found out from the
+// difference between the cache's state and a later one.
+func (ws *watchers) expireAhead(seen int64) {
+	ws.each(func(w *Watcher) {
+		if w.after > seen && !w.waiting {
+			w.expire()
+		}
+	})
+}
+
 func (ws *watchers) expireAll() {
 	ws.each(func(w *Watcher) { w.expire() })
 }
