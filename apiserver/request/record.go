@@ -10,8 +10,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
@@ -33,6 +35,7 @@ type Record struct {
 	// LongRunning requests (watches, logs, streams) have no deadline and no part in the limits.
 	LongRunning bool
 	Warnings    Warnings
+	Logger      logr.Logger
 
 	url          *url.URL
 	query        url.Values
@@ -41,9 +44,9 @@ type Record struct {
 	parts        [8]string // backs Info.Parts of ordinary paths
 }
 
-// Begin starts the record of a request that came in at the time given.
-func Begin(r *http.Request, received time.Time) *Record {
-	return &Record{Context: r.Context(), Received: received, url: r.URL}
+// Begin starts the record of a request that came in at the time given. The logger is what logr.FromContext returns.
+func Begin(r *http.Request, received time.Time, logger logr.Logger) *Record {
+	return &Record{Context: r.Context(), Received: received, Logger: logger, url: r.URL}
 }
 
 // From returns the record that ctx is or was derived from, or nil.
@@ -62,6 +65,9 @@ func (r *Record) Query() url.Values {
 	}
 	return r.query
 }
+
+// HasParameter tells whether the query may have a parameter of the name, without parsing it.
+func (r *Record) HasParameter(name string) bool { return strings.Contains(r.url.RawQuery, name) }
 
 // SetNamespace sets the namespace that upstream's request.NamespaceFrom reports: that of the objects dealt with, ""
 // for cluster-scoped ones. A handler sets it before it calls strategies.
@@ -90,16 +96,20 @@ func (r *Record) Value(key any) any {
 		return &r.Warnings
 	case receivedKey:
 		return r.Received
+	case loggerKey:
+		return r.Logger
 	}
 	return r.Context.Value(key)
 }
 
-// The keys under which k8s.io/apiserver looks things up. They are not exported, but a context is asked for them.
+// The keys under which k8s.io/apiserver and logr look things up. They are not exported, but a context is asked for
+// them.
 var (
 	userKey      = keyAskedBy(func(ctx context.Context) { upstream.UserFrom(ctx) })
 	infoKey      = keyAskedBy(func(ctx context.Context) { upstream.RequestInfoFrom(ctx) })
 	namespaceKey = keyAskedBy(func(ctx context.Context) { upstream.NamespaceFrom(ctx) })
 	receivedKey  = keyAskedBy(func(ctx context.Context) { upstream.ReceivedTimestampFrom(ctx) })
+	loggerKey    = keyAskedBy(func(ctx context.Context) { logr.FromContextOrDiscard(ctx) })
 	warningKey   = keyAskedBy(func(ctx context.Context) { warning.AddWarning(ctx, "", "") })
 )
 

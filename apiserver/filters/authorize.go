@@ -1,0 +1,64 @@
+package filters
+
+import (
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/request"
+)
+
+// authorize lets through what the user may do, and answers 403 to the rest.
+type authorize struct {
+	next       http.Handler
+	authorizer authorizer.Authorizer
+	metrics    *Metrics
+	clock      clock.PassiveClock
+}
+
+func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	record := request.From(r.Context())
+	fillAttributes(record)
+	started := f.clock.Now()
+	decision, reason, err := f.authorizer.Authorize(record, &record.Attributes)
+	f.metrics.authorized(decision, err, f.clock.Since(started))
+	if decision == authorizer.DecisionAllow { // also when part of the policy could not be evaluated
+		f.next.ServeHTTP(w, r)
+		return
+	}
+	if err != nil {
+		request.WriteInternalError(w, r, err)
+		return
+	}
+	refuse(w, r, request.Forbidden(&record.Attributes, reason))
+}
+
+// refuse answers with an error that quotes what the client sent.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	request.WriteError(w, r, err)
+}
+
+// fillAttributes puts into the record what authorization is asked.
+func fillAttributes(record *request.Record) {
+	info, a := &record.Info, &record.Attributes
+	a.User, a.Verb, a.Namespace = record.User, info.Verb, info.Namespace
+	a.APIGroup, a.APIVersion = info.APIGroup, info.APIVersion
+	a.Resource, a.Subresource, a.Name = info.Resource, info.Subresource, info.Name
+	a.ResourceRequest, a.Path = info.IsResourceRequest, info.Path
+	if info.FieldSelector != "" {
+		selector, err := fields.ParseSelector(info.FieldSelector)
+		if a.FieldSelectorParsingErr = err; err == nil {
+			a.FieldSelectorRequirements = selector.Requirements()
+		}
+	}
+	if info.LabelSelector != "" {
+		selector, err := labels.Parse(info.LabelSelector)
+		if a.LabelSelectorParsingErr = err; err == nil {
+			a.LabelSelectorRequirements, _ = selector.Requirements()
+		}
+	}
+}

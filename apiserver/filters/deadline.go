@@ -1,0 +1,54 @@
+package filters
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"quorate.dev/apiserver/request"
+)
+
+// deadline bounds requests that are not long-running: by ?timeout=, at most by the server's own limit.
+type deadline struct {
+	next    http.Handler
+	maximum time.Duration
+}
+
+func (f *deadline) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	record := request.From(r.Context())
+	if record.LongRunning {
+		f.next.ServeHTTP(w, r)
+		return
+	}
+	limit := f.maximum
+	if strings.Contains(r.URL.RawQuery, "timeout") {
+		wanted, err := parseTimeout(record.Query().Get("timeout"))
+		if err != nil {
+			request.WriteError(w, r, err)
+			return
+		}
+		if wanted > 0 && wanted < limit {
+			limit = wanted
+		}
+	}
+	ctx, cancel := context.WithDeadline(record.Context, record.Received.Add(limit))
+	defer cancel()
+	record.Context = ctx
+	f.next.ServeHTTP(w, r)
+}
+
+// parseTimeout reads the parameter; 0 is no wish.
+func parseTimeout(value string) (time.Duration, error) {
+	if value == "" {
+		return 0, nil
+	}
+	wanted, err := time.ParseDuration(value)
+	if err != nil {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %s", err.Error()))
+	}
+	return wanted, nil
+}

@@ -1,0 +1,21 @@
+package filters
+
+import (
+	"fmt"
+	"net/http"
+
+	"quorate.dev/apiserver/request"
+)
+
+// requestInfo resolves what the request line asks for.
+type requestInfo struct{ next http.Handler }
+
+func (f requestInfo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	record := request.From(r.Context())
+	if err := record.Resolve(r.Method); err != nil {
+		request.WriteInternalError(w, r, fmt.Errorf("failed to create RequestInfo: %w", err))
+		return
+	}
+	record.LongRunning = request.IsLongRunning(&record.Info)
+	f.next.ServeHTTP(w, r)
+}

@@ -1,0 +1,34 @@
+package filters
+
+import (
+	"net/http"
+	"strings"
+
+	"quorate.dev/apiserver/request"
+)
+
+// retryAfter sends clients elsewhere while a stopping server still listens.
+type retryAfter struct {
+	next  http.Handler
+	drain *request.Drain
+}
+
+func (f retryAfter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !f.drain.Refusing() || isExempt(r) {
+		f.next.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Connection", "close")
+	w.Header().Set("Retry-After", "5")
+	http.Error(w, "The apiserver is shutting down, please try again later.", http.StatusTooManyRequests)
+}
+
+// isExempt tells whether a request is answered to the end: probes, scrapes, and the server's own.
+func isExempt(r *http.Request) bool {
+	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {
+		if strings.HasPrefix(r.URL.Path, prefix) {
+			return true
+		}
+	}
+	return strings.HasPrefix(r.UserAgent(), "kube-apiserver/")
+}
