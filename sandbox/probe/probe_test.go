@@ -119,7 +119,7 @@ func TestRunSendsChanges(t *testing.T) {
 	results := make(chan Result)
 	handler, container, host := handlerFor(t, server, corev1.URISchemeHTTP, "/")
 	probe := &corev1.Probe{ProbeHandler: handler, PeriodSeconds: 1, FailureThreshold: 1}
-	go NewChecker().Run(ctx, clock.RealClock{}, probe, container, host, results)
+	go NewChecker().Run(ctx, clock.RealClock{}, Target{Kind: Readiness, Container: container, PodIP: host}, probe, results)
 	if got := <-results; got.Verdict != Success || got.Err != nil {
 		t.Errorf("first result %+v", got)
 	}

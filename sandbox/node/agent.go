@@ -1,0 +1,243 @@
+// Package node is the one node of a sandbox: it schedules the Pods of the management cluster onto itself, runs
+// them as processes of this binary, and does for Services and claims what other components of a cluster do.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/sandbox/addresses"
+	"quorate.dev/sandbox/endpoints"
+	"quorate.dev/sandbox/probe"
+	"quorate.dev/sandbox/process"
+	"quorate.dev/sandbox/source"
+	"quorate.dev/sandbox/volumes"
+)
+
+// Options is what an Agent is given.
+type Options struct {
+	Client      kubernetes.Interface // without a rate limit
+	Name        string               // of the Node
+	Directory   string               // absolute; logs, Pods' folders and volumes lie below it
+	Network     addresses.Network
+	Executable  string
+	Environment []string         // name=value for every process
+	Table       *endpoints.Table // kept up to date by the agent
+	Spawner     *process.Spawner
+	Clock       clock.Clock
+	Logger      logr.Logger
+}
+
+// Agent runs Pods.
+type Agent struct {
+	options  Options
+	log      logr.Logger
+	factory  informers.SharedInformerFactory
+	lister   listers
+	pool     *addresses.Pool
+	checker  *probe.Checker
+	recorder record.EventRecorder
+
+	mu      sync.Mutex
+	workers map[types.UID]*worker
+	running sync.WaitGroup
+}
+
+type listers struct {
+	pods     corelisters.PodLister
+	services corelisters.ServiceLister
+	claims   corelisters.PersistentVolumeClaimLister
+	volumes  corelisters.PersistentVolumeLister
+	objects  source.Objects
+}
+
+// New returns an agent; Run starts it.
+func New(options Options) *Agent {
+	factory := informers.NewSharedInformerFactory(options.Client, 0)
+	core := factory.Core().V1()
+	return &Agent{
+		options: options, log: options.Logger, factory: factory,
+		lister: listers{
+			pods: core.Pods().Lister(), services: core.Services().Lister(),
+			claims: core.PersistentVolumeClaims().Lister(), volumes: core.PersistentVolumes().Lister(),
+			objects: source.Objects{Secrets: core.Secrets().Lister(), ConfigMaps: core.ConfigMaps().Lister()},
+		},
+		pool:    addresses.NewPool(options.Network.Pods()),
+		checker: probe.NewChecker(),
+		workers: map[types.UID]*worker{},
+	}
+}
+
+// Run works until ctx is done, then stops every process gracefully. Pods stay in the API, to be run again by
+// the next agent.
+func (a *Agent) Run(ctx context.Context) error {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.options.Client.CoreV1().Events("")})
+	a.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "sandbox", Host: a.options.Name})
+
+	if err := a.register(ctx); err != nil {
+		return fmt.Errorf("registering the node: %w", err)
+	}
+	controllers := a.controllers()
+	if err := a.watch(controllers); err != nil {
+		return err
+	}
+	a.factory.StartWithContext(ctx)
+	for kind, synced := range a.factory.WaitForCacheSync(ctx.Done()) {
+		if !synced {
+			return errors.Join(ctx.Err(), fmt.Errorf("no list of %s", kind))
+		}
+	}
+	if err := a.resume(); err != nil {
+		return err
+	}
+	for _, controller := range controllers {
+		a.running.Go(func() { controller.run(ctx, a.log) })
+	}
+	<-ctx.Done()
+	a.running.Wait()
+	a.factory.Shutdown()
+	return nil
+}
+
+// resume takes up what an earlier agent left: addresses of Pods, and folders of Pods that are gone.
+func (a *Agent) resume() error {
+	pods, err := a.mine()
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, pod := range pods {
+		known[string(pod.UID)] = true
+		if address, err := netip.ParseAddr(pod.Status.PodIP); err == nil {
+			a.pool.Reserve(string(pod.UID), address)
+		}
+	}
+	folders, err := os.ReadDir(a.path("pods"))
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	for _, folder := range folders {
+		if !known[folder.Name()] {
+			if err := os.RemoveAll(a.path("pods", folder.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (a *Agent) path(elements ...string) string {
+	return filepath.Join(append([]string{a.options.Directory}, elements...)...)
+}
+
+// volumeSource is where Pods' volumes come from.
+func (a *Agent) volumeSource(tokens volumes.Tokens) volumes.Source {
+	return volumes.Source{Objects: a.lister.objects, Claims: a.lister.claims, Volumes: a.lister.volumes, Tokens: tokens}
+}
+
+// controller repeats a step whenever something it depends on changed, and a little later when it failed. A step
+// reads the whole state, which is small here.
+type controller struct {
+	name string
+	wake chan struct{}
+	step func(context.Context) error
+}
+
+// retryDelay is how long after a failure a controller tries again.
+const retryDelay = 500 * time.Millisecond
+
+func newController(name string, step func(context.Context) error) *controller {
+	return &controller{name: name, wake: make(chan struct{}, 1), step: step}
+}
+
+func (c *controller) notify() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // a notice is waiting already
+	}
+}
+
+func (c *controller) run(ctx context.Context, log logr.Logger) {
+	c.notify()
+	for {
+		select {
+		case <-c.wake:
+		case <-ctx.Done():
+			return
+		}
+		if err := c.step(ctx); err != nil && ctx.Err() == nil {
+			log.Info("trying again", "controller", c.name, "err", err.Error())
+			time.AfterFunc(retryDelay, c.notify)
+		}
+	}
+}
+
+func (a *Agent) controllers() map[string]*controller {
+	return map[string]*controller{
+		"schedule":  newController("schedule", a.schedule),
+		"dispatch":  newController("dispatch", a.dispatch),
+		"claims":    newController("claims", a.provision),
+		"endpoints": newController("endpoints", a.updateTable),
+		"slices":    newController("slices", a.publishSlices),
+	}
+}
+
+// watch wakes the controllers when what they read changes.
+func (a *Agent) watch(controllers map[string]*controller) error {
+	core := a.factory.Core().V1()
+	interests := []struct {
+		informer cache.SharedIndexInformer
+		wakes    []string
+	}{
+		{core.Pods().Informer(), []string{"schedule", "dispatch", "claims", "endpoints", "slices"}},
+		{core.Services().Informer(), []string{"endpoints", "slices"}},
+		{core.PersistentVolumeClaims().Informer(), []string{"claims", "dispatch"}},
+		{core.PersistentVolumes().Informer(), []string{"claims", "dispatch"}},
+		{core.Secrets().Informer(), []string{"dispatch"}},
+		{core.ConfigMaps().Informer(), []string{"dispatch"}},
+		{a.factory.Discovery().V1().EndpointSlices().Informer(), []string{"slices"}},
+	}
+	for _, interest := range interests {
+		var woken []*controller
+		for _, name := range interest.wakes {
+			woken = append(woken, controllers[name])
+		}
+		if _, err := interest.informer.AddEventHandler(wakeHandler(woken)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wakeHandler notifies controllers of every event.
+type wakeHandler []*controller
+
+func (h wakeHandler) OnAdd(any, bool)   { h.notify() }
+func (h wakeHandler) OnUpdate(any, any) { h.notify() }
+func (h wakeHandler) OnDelete(any)      { h.notify() }
+
+func (h wakeHandler) notify() {
+	for _, controller := range h {
+		controller.notify()
+	}
+}

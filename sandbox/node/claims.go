@@ -1,0 +1,156 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"quorate.dev/sandbox/volumes"
+)
+
+// provision gives every claim its folder, and takes folders away whose claim is gone.
+func (a *Agent) provision(ctx context.Context) error {
+	claims, err := a.lister.claims.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, claim := range claims {
+		if err := a.provisionClaim(ctx, claim); err != nil {
+			failures = append(failures, fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err))
+		}
+	}
+	failures = append(failures, a.reclaim(ctx))
+	return errors.Join(failures...)
+}
+
+func (a *Agent) provisionClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	switch {
+	case claim.DeletionTimestamp != nil:
+		return a.releaseClaim(ctx, claim)
+	case volumes.NeedsVolume(claim):
+		return a.bindClaim(ctx, claim)
+	case claim.Spec.VolumeName == volumes.VolumeName(claim):
+		return a.followVolume(ctx, claim)
+	}
+	return nil
+}
+
+func (a *Agent) bindClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	volume := volumes.Provision(claim, a.path("volumes"))
+	if err := os.MkdirAll(volume.Spec.HostPath.Path, 0o700); err != nil {
+		return err
+	}
+	core := a.options.Client.CoreV1()
+	created, err := core.PersistentVolumes().Create(ctx, volume, metav1.CreateOptions{})
+	if err == nil {
+		created.Status.Phase = corev1.VolumeBound
+		_, err = core.PersistentVolumes().UpdateStatus(ctx, created, metav1.UpdateOptions{})
+	}
+	if ignore(err, apierrors.IsAlreadyExists, apierrors.IsConflict) != nil {
+		return err
+	}
+	bound, err := core.PersistentVolumeClaims(claim.Namespace).Update(ctx, volumes.Bind(claim), metav1.UpdateOptions{})
+	if err != nil {
+		return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
+	}
+	a.recorder.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", volume.Name)
+	return a.setClaimStatus(ctx, bound, volumes.Bound(volume))
+}
+
+// followVolume makes the claim's phase say whether its volume exists.
+func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	volume, err := a.lister.volumes.Get(claim.Spec.VolumeName)
+	if apierrors.IsNotFound(err) {
+		// The informer of volumes may be behind that of claims.
+		volume, err = a.options.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		lost := claim.Status
+		lost.Phase = corev1.ClaimLost
+		return a.setClaimStatus(ctx, claim, lost)
+	}
+	if err != nil {
+		return err
+	}
+	return a.setClaimStatus(ctx, claim, volumes.Bound(volume))
+}
+
+func (a *Agent) setClaimStatus(ctx context.Context, claim *corev1.PersistentVolumeClaim, status corev1.PersistentVolumeClaimStatus) error {
+	if equality.Semantic.DeepEqual(claim.Status, status) {
+		return nil
+	}
+	updated := claim.DeepCopy()
+	updated.Status = status
+	_, err := a.options.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, updated, metav1.UpdateOptions{})
+	return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
+}
+
+// releaseClaim lets a deleted claim go when no Pod uses it any more.
+func (a *Agent) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if !slices.Contains(claim.Finalizers, volumes.Protection) {
+		return nil
+	}
+	pods, err := a.lister.pods.Pods(claim.Namespace).List(labels.Everything())
+	if err != nil || slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return uses(pod, claim.Name) }) {
+		return err
+	}
+	released := claim.DeepCopy()
+	released.Finalizers = slices.DeleteFunc(released.Finalizers, func(name string) bool { return name == volumes.Protection })
+	_, err = a.options.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, released, metav1.UpdateOptions{})
+	return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
+}
+
+// uses reports whether a Pod that still runs, or may, mounts a claim.
+func uses(pod *corev1.Pod, claim string) bool {
+	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	return slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool {
+		return volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ClaimName == claim
+	})
+}
+
+// reclaim deletes the volumes made here whose claim no longer exists. The folder goes first, so that a volume
+// object remains for as long as there is something to remove.
+func (a *Agent) reclaim(ctx context.Context) error {
+	list, err := a.lister.volumes.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, volume := range list {
+		if volumes.Ours(volume) && volume.DeletionTimestamp == nil {
+			failures = append(failures, a.reclaimVolume(ctx, volume))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+func (a *Agent) reclaimVolume(ctx context.Context, volume *corev1.PersistentVolume) error {
+	reference := volume.Spec.ClaimRef
+	claim, err := a.lister.claims.PersistentVolumeClaims(reference.Namespace).Get(reference.Name)
+	if err == nil && claim.UID == reference.UID {
+		return nil
+	}
+	if err != nil {
+		// Ask the API itself before deleting data: an informer may be behind.
+		claim, err = a.options.Client.CoreV1().PersistentVolumeClaims(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
+	}
+	if err == nil && claim.UID == reference.UID || err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err := os.RemoveAll(volume.Spec.HostPath.Path); err != nil {
+		return err
+	}
+	err = a.options.Client.CoreV1().PersistentVolumes().Delete(ctx, volume.Name, metav1.DeleteOptions{})
+	return ignore(err, apierrors.IsNotFound)
+}

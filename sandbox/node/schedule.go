@@ -1,0 +1,61 @@
+package node
+
+import (
+	"context"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// schedule binds every Pod that waits for a node to this one. There is no other, so affinities and resource
+// requests, which would leave Pods waiting for ever, are not looked at.
+func (a *Agent) schedule(ctx context.Context) error {
+	pods, err := a.lister.pods.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, pod := range pods {
+		if schedulable(pod) {
+			failures = append(failures, a.bind(ctx, pod))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+func schedulable(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0
+}
+
+func (a *Agent) bind(ctx context.Context, pod *corev1.Pod) error {
+	binding := &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: a.options.Name},
+	}
+	err := a.options.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		a.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.options.Name)
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // deleted, or bound already: the informer is about to tell
+	}
+	return err
+}
+
+// mine returns the Pods bound to this node.
+func (a *Agent) mine() ([]*corev1.Pod, error) {
+	pods, err := a.lister.pods.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	var result []*corev1.Pod
+	for _, pod := range pods {
+		if pod.Spec.NodeName == a.options.Name {
+			result = append(result, pod)
+		}
+	}
+	return result, nil
+}

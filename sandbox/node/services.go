@@ -1,0 +1,73 @@
+package node
+
+import (
+	"context"
+	"errors"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"quorate.dev/sandbox/endpoints"
+)
+
+// updateTable lets the resolver and the proxy know of every Service and Pod address.
+func (a *Agent) updateTable(context.Context) error {
+	services, err := a.lister.services.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	pods, err := a.lister.pods.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	a.options.Table.Update(services, pods)
+	return nil
+}
+
+// publishSlices keeps an EndpointSlice for every Service with a selector, for people and programs that ask the API.
+// Slices of deleted Services go by garbage collection.
+func (a *Agent) publishSlices(ctx context.Context) error {
+	if err := a.updateTable(ctx); err != nil {
+		return err
+	}
+	var failures []error
+	for _, entry := range a.options.Table.Entries() {
+		if len(entry.Service.Spec.Selector) > 0 && entry.Service.DeletionTimestamp == nil {
+			failures = append(failures, a.publishSlice(ctx, endpoints.Slice(entry)))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+func (a *Agent) publishSlice(ctx context.Context, wanted *discoveryv1.EndpointSlice) error {
+	slices := a.options.Client.DiscoveryV1().EndpointSlices(wanted.Namespace)
+	current, err := a.factory.Discovery().V1().EndpointSlices().Lister().EndpointSlices(wanted.Namespace).Get(wanted.Name)
+	if apierrors.IsNotFound(err) {
+		_, err = slices.Create(ctx, wanted, metav1.CreateOptions{})
+		return ignore(err, apierrors.IsAlreadyExists, apierrors.IsNotFound)
+	}
+	if err != nil || sameSlice(current, wanted) {
+		return err
+	}
+	wanted.ResourceVersion = current.ResourceVersion
+	_, err = slices.Update(ctx, wanted, metav1.UpdateOptions{})
+	return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
+}
+
+func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
+	return equality.Semantic.DeepEqual(a.Endpoints, b.Endpoints) && equality.Semantic.DeepEqual(a.Ports, b.Ports) &&
+		equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
+}
+
+// ignore drops errors that only say that the informer is behind; its next event brings the step back.
+func ignore(err error, harmless ...func(error) bool) error {
+	for _, is := range harmless {
+		if is(err) {
+			return nil
+		}
+	}
+	return err
+}

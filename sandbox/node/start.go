@@ -1,0 +1,177 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"quorate.dev/sandbox/container"
+	"quorate.dev/sandbox/probe"
+	"quorate.dev/sandbox/process"
+)
+
+// startDue starts each container whose turn it is: init containers one after another, then all others.
+func (w *worker) startDue(ctx context.Context, pod *corev1.Pod) error {
+	for _, u := range w.initial {
+		if !u.complete() {
+			return w.startUnit(ctx, pod, u)
+		}
+	}
+	var failures []error
+	for _, u := range w.main {
+		failures = append(failures, w.startUnit(ctx, pod, u))
+	}
+	return errors.Join(failures...)
+}
+
+func (w *worker) startUnit(ctx context.Context, pod *corev1.Pod, u *unit) error {
+	if u.process != nil || u.over || w.now().Before(u.next) {
+		return nil
+	}
+	command, err := w.command(pod, u)
+	if err != nil {
+		u.waiting = corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: err.Error()}
+		return fmt.Errorf("container %s: %w", u.spec.Name, err)
+	}
+	p, err := w.agent.options.Spawner.Start(command)
+	if err != nil {
+		u.waiting = corev1.ContainerStateWaiting{Reason: "RunContainerError", Message: err.Error()}
+		return fmt.Errorf("container %s: %w", u.spec.Name, err)
+	}
+	u.began(p)
+	go func() {
+		<-p.Done()
+		w.notify()
+	}()
+	w.event(pod, corev1.EventTypeNormal, "Started", "Container started: %s, process %d", u.spec.Name, p.ID())
+	w.watch(ctx, u)
+	return nil
+}
+
+// command renders the container as a command line of this binary.
+func (w *worker) command(pod *corev1.Pod, u *unit) (process.Command, error) {
+	environment, err := container.ResolveEnvironment(pod, u.spec, w.agent.lister.objects)
+	if err != nil {
+		return process.Command{}, err
+	}
+	mounts, err := w.mounts(u.spec, environment)
+	if err != nil {
+		return process.Command{}, err
+	}
+	command, err := container.ResolveCommand(u.spec, environment, mounts, w.podIP)
+	if err != nil {
+		return process.Command{}, err
+	}
+	standard := container.Environment{"HOSTNAME": hostname(pod), "TMPDIR": mounts.Translate("/tmp"), "PATH": os.Getenv("PATH")}
+	return process.Command{
+		Executable: w.agent.options.Executable, Name: command.Name, Args: command.Args, Directory: w.folder, LogFile: u.log,
+		Environment: append(append(standard.List(), w.agent.options.Environment...), environment.Localize(mounts, w.podIP).List()...),
+	}, os.MkdirAll(w.folder, 0o700)
+}
+
+func hostname(pod *corev1.Pod) string {
+	if pod.Spec.Hostname != "" {
+		return pod.Spec.Hostname
+	}
+	return pod.Name
+}
+
+// mounts pairs the container's paths with the folders of the Pod's volumes.
+func (w *worker) mounts(spec *corev1.Container, environment container.Environment) (container.Mounts, error) {
+	var mounts []container.Mount
+	for _, mount := range spec.VolumeMounts {
+		folder, ok := w.folders.Path(mount.Name)
+		if !ok {
+			return nil, fmt.Errorf("no volume %q", mount.Name)
+		}
+		below := mount.SubPath
+		if mount.SubPathExpr != "" {
+			below = container.Expand(mount.SubPathExpr, environment)
+		}
+		if below != "" {
+			if !filepath.IsLocal(below) {
+				return nil, fmt.Errorf("subPath %q leaves the volume", below)
+			}
+			folder = filepath.Join(folder, below)
+			if err := ensure(folder); err != nil {
+				return nil, err
+			}
+		}
+		mounts = append(mounts, container.Mount{Path: mount.MountPath, Folder: folder})
+	}
+	return container.NewMounts(mounts), nil
+}
+
+// ensure makes a subPath that does not exist a folder.
+func ensure(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	return os.MkdirAll(path, 0o755)
+}
+
+// watch begins to probe a process that was just started.
+func (w *worker) watch(ctx context.Context, u *unit) {
+	ctx, u.probes = context.WithCancel(ctx)
+	if u.spec.StartupProbe != nil {
+		w.probe(ctx, u, probe.Startup, u.spec.StartupProbe)
+		return
+	}
+	w.afterStartup(ctx, u)
+}
+
+func (w *worker) afterStartup(ctx context.Context, u *unit) {
+	u.started = true
+	u.ready = u.spec.ReadinessProbe == nil && !u.initial
+	w.probe(ctx, u, probe.Readiness, u.spec.ReadinessProbe)
+	w.probe(ctx, u, probe.Liveness, u.spec.LivenessProbe)
+}
+
+func (w *worker) probe(ctx context.Context, u *unit, kind probe.Kind, declared *corev1.Probe) {
+	if declared == nil {
+		return
+	}
+	target := probe.Target{Kind: kind, Container: u.spec, Run: u.run, PodIP: w.podIP}
+	go w.agent.checker.Run(ctx, w.agent.options.Clock, target, declared, w.results)
+}
+
+// observe takes in the verdict of a probe.
+func (w *worker) observe(ctx context.Context, result probe.Result) {
+	pod, _ := w.current()
+	for _, u := range w.units() {
+		if u.spec != result.Container || u.run != result.Run || u.process == nil || u.stopping {
+			continue
+		}
+		if result.Verdict == probe.Failure {
+			w.event(pod, corev1.EventTypeWarning, "Unhealthy", "%s probe failed: %v", result.Kind, result.Err)
+		}
+		w.judge(ctx, pod, u, result)
+	}
+}
+
+func (w *worker) judge(ctx context.Context, pod *corev1.Pod, u *unit, result probe.Result) {
+	switch {
+	case result.Kind == probe.Readiness:
+		u.ready = result.Verdict == probe.Success
+	case result.Verdict == probe.Failure:
+		declared := u.spec.LivenessProbe
+		if result.Kind == probe.Startup {
+			declared = u.spec.StartupProbe
+		}
+		period := grace(pod, false)
+		if own := declared.TerminationGracePeriodSeconds; own != nil {
+			period = time.Duration(*own) * time.Second
+		}
+		w.event(pod, corev1.EventTypeNormal, "Killing", "Container %s failed its %s probe, will be restarted", u.spec.Name, result.Kind)
+		u.stop(w.now().Add(period), w.now())
+	case result.Kind == probe.Startup && !u.started:
+		u.stopProbes()
+		ctx, u.probes = context.WithCancel(ctx)
+		w.afterStartup(ctx, u)
+	}
+}

@@ -1,0 +1,72 @@
+package volumes
+
+import (
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Names that the volume controllers of Kubernetes use.
+const (
+	Protection      = "kubernetes.io/pvc-protection" // finalizer: a claim stays while a Pod uses it
+	bindCompleted   = "pv.kubernetes.io/bind-completed"
+	boundController = "pv.kubernetes.io/bound-by-controller"
+	provisionedBy   = "pv.kubernetes.io/provisioned-by"
+	Provisioner     = "sandbox.quorate.dev/folder"
+)
+
+// VolumeName is the name of the volume made for a claim.
+func VolumeName(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
+
+// Provision returns the volume for a claim: a folder below root. Its size is what was asked for; nothing
+// enforces it.
+func Provision(claim *corev1.PersistentVolumeClaim, root string) *corev1.PersistentVolume {
+	name := VolumeName(claim)
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{provisionedBy: Provisioner}},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]},
+			AccessModes:                   claim.Spec.AccessModes,
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			StorageClassName:              ptr.Deref(claim.Spec.StorageClassName, ""),
+			VolumeMode:                    claim.Spec.VolumeMode,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: filepath.Join(root, name), Type: ptr.To(corev1.HostPathDirectory)},
+			},
+			ClaimRef: &corev1.ObjectReference{
+				APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
+			},
+		},
+	}
+}
+
+// NeedsVolume reports whether a claim waits for a volume to be made. One that names the class "" wants a volume
+// that a person made.
+func NeedsVolume(claim *corev1.PersistentVolumeClaim) bool {
+	static := claim.Spec.StorageClassName != nil && *claim.Spec.StorageClassName == ""
+	return claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil && !static
+}
+
+// Bind returns the claim with its volume named.
+func Bind(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	bound := claim.DeepCopy()
+	bound.Spec.VolumeName = VolumeName(claim)
+	metav1.SetMetaDataAnnotation(&bound.ObjectMeta, bindCompleted, "yes")
+	metav1.SetMetaDataAnnotation(&bound.ObjectMeta, boundController, "yes")
+	bound.Finalizers = append(bound.Finalizers, Protection)
+	return bound
+}
+
+// Bound returns the status of a claim that has its volume.
+func Bound(volume *corev1.PersistentVolume) corev1.PersistentVolumeClaimStatus {
+	return corev1.PersistentVolumeClaimStatus{
+		Phase: corev1.ClaimBound, AccessModes: volume.Spec.AccessModes, Capacity: volume.Spec.Capacity,
+	}
+}
+
+// Ours reports whether a volume was made by Provision.
+func Ours(volume *corev1.PersistentVolume) bool {
+	return volume.Annotations[provisionedBy] == Provisioner && volume.Spec.HostPath != nil && volume.Spec.ClaimRef != nil
+}

@@ -1,0 +1,114 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// The names that a kubelet uses too; whoever watches such a volume watches for ..data to change.
+const (
+	dataLink = "..data"
+	tempLink = "..data_tmp"
+	reserved = ".."
+)
+
+// Write makes a folder hold content, all at once: the files are put into a new folder beside the old one, and
+// the link ..data is turned to it. Each top-level name in the volume is a link through ..data. A reader sees all
+// of the old content or all of the new.
+func Write(folder string, content Content) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	for path := range content {
+		if !filepath.IsLocal(path) || strings.HasPrefix(path, reserved) {
+			return fmt.Errorf("%q is not a path within a volume", path)
+		}
+	}
+	previous, err := os.Readlink(filepath.Join(folder, dataLink))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	fresh, err := fill(folder, content)
+	if err != nil {
+		return err
+	}
+	if err := turn(folder, fresh); err != nil {
+		return err
+	}
+	if err := link(folder, content); err != nil {
+		return err
+	}
+	if previous != "" {
+		return os.RemoveAll(filepath.Join(folder, filepath.Base(previous)))
+	}
+	return nil
+}
+
+// fill writes the files into a new folder and returns its name.
+func fill(folder string, content Content) (string, error) {
+	fresh, err := os.MkdirTemp(folder, reserved+"content-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(fresh, 0o755); err != nil {
+		return "", err
+	}
+	for _, path := range content.Paths() {
+		file := filepath.Join(fresh, path)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(file, content[path].Data, 0o600); err != nil {
+			return "", err
+		}
+		if err := os.Chmod(file, fs.FileMode(content[path].Mode)&fs.ModePerm); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Base(fresh), nil
+}
+
+func turn(folder, target string) error {
+	temporary := filepath.Join(folder, tempLink)
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(target, temporary); err != nil {
+		return err
+	}
+	return os.Rename(temporary, filepath.Join(folder, dataLink))
+}
+
+// link makes the top-level names be those of content.
+func link(folder string, content Content) error {
+	wanted := map[string]bool{}
+	for path := range content {
+		name, _, _ := strings.Cut(path, "/")
+		wanted[name] = true
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		switch name := entry.Name(); {
+		case strings.HasPrefix(name, reserved):
+		case wanted[name]:
+			delete(wanted, name)
+		default:
+			if err := os.Remove(filepath.Join(folder, name)); err != nil {
+				return err
+			}
+		}
+	}
+	for name := range wanted {
+		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(folder, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
