@@ -128,7 +128,7 @@ func (w *world) trouble(random *rand.Rand) {
 		return
 	}
 	name := w.members[random.Intn(len(w.members))].Name
-	switch random.Intn(9) {
+	switch random.Intn(10) {
 	case 0:
 		w.voters = []int{1, 3, 5}[random.Intn(3)]
 		w.replicas = w.voters + random.Intn(2)
@@ -152,6 +152,8 @@ func (w *world) trouble(random *rand.Rand) {
 		}
 	case 8:
 		w.execute([]string{"lead", name})
+	case 9:
+		delete(w.claims, name) // its process still answers, from deleted files
 	}
 }
 

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"slices"
 )
 
 // found brings the first members up together. Nothing is stored yet that could be lost; all claims are made before any
@@ -81,10 +82,10 @@ func (v *view) join() (Action, bool) {
 	}
 	m, ok := v.member(v.Intent.Joining)
 	switch {
-	case !ok && (len(v.voters) >= v.Voters || v.Intent.Overdue):
+	case !ok && (len(v.voters) >= v.wanted() || v.Intent.Overdue):
 		return Action{Kind: Settle, Name: v.Intent.Joining, Reason: "given up"}, true
 	case !ok && v.healthyWithout("") == len(v.voters):
-		return Action{Kind: AddLearner, Name: v.Intent.Joining, Reason: fmt.Sprintf("%d of %d voters", len(v.voters), v.Voters)}, true
+		return Action{Kind: AddLearner, Name: v.Intent.Joining, Reason: fmt.Sprintf("%d of %d voters", len(v.voters), v.wanted())}, true
 	case !ok:
 		return Action{}, false // an unhealthy voter comes back, or is replaced, first
 	case !m.Learner:
@@ -96,7 +97,7 @@ func (v *view) join() (Action, bool) {
 // raise makes a learner a voter once it is up to date.
 func (v *view) raise(m Member) Action {
 	switch {
-	case len(v.voters) >= v.Voters:
+	case len(v.voters) >= v.wanted():
 		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "no longer wanted"}
 	case v.Intent.Overdue:
 		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "it did not catch up in time"}
@@ -121,19 +122,26 @@ func (v *view) caughtUp(learner Member) bool {
 }
 
 // replace removes a voter that will not come back; grow then adds another. One without a volume is not there to stay even
-// if its process still answers.
+// if its process still answers; those that do not answer go first.
 func (v *view) replace() (Action, bool) {
+	var victims []Member
 	for _, m := range v.voters {
-		if !v.broken(m) || len(v.voters) == 1 {
-			continue
+		switch {
+		case !v.broken(m) || len(v.voters) == 1:
+		case m.Healthy:
+			victims = append(victims, m)
+		default:
+			victims = slices.Insert(victims, 0, m)
 		}
-		reason := "its volume claim is gone"
-		if v.usable(m.Name) {
-			reason = "it has been unhealthy for too long"
-		}
-		return v.depart(m, reason)
 	}
-	return Action{}, false
+	if len(victims) == 0 {
+		return Action{}, false
+	}
+	reason := "its volume claim is gone"
+	if v.usable(victims[0].Name) {
+		reason = "it has been unhealthy for too long"
+	}
+	return v.depart(victims[0], reason)
 }
 
 // shrink removes voters beyond the wanted ones: unhealthy ones first, then the highest ordinal.
@@ -151,8 +159,17 @@ func (v *view) shrink() (Action, bool) {
 }
 
 func (v *view) grow() (Action, bool) {
-	if len(v.voters) >= v.Voters || v.Intent.Joining != "" {
+	if len(v.voters) >= v.wanted() || v.Intent.Joining != "" {
 		return Action{}, false
 	}
-	return Action{Kind: Reserve, Name: Name(v.Cluster, v.nextOrdinal()), Reason: fmt.Sprintf("%d of %d voters", len(v.voters), v.Voters)}, true
+	return Action{Kind: Reserve, Name: Name(v.Cluster, v.nextOrdinal()), Reason: fmt.Sprintf("%d of %d voters", len(v.voters), v.wanted())}, true
+}
+
+// wanted is the number of voters to reach. A single voter that still answers but has lost its volume is rescued by
+// giving it a second one, after which it can go.
+func (v *view) wanted() int {
+	if len(v.voters) == 1 && v.broken(v.voters[0]) {
+		return max(2, v.Voters)
+	}
+	return v.Voters
 }
