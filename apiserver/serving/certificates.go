@@ -1,0 +1,170 @@
+package serving
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	cliflag "k8s.io/component-base/cli/flag"
+
+	"quorate.dev/apiserver/config"
+)
+
+// certificates are what the server shows to clients: one by the name they ask for, or else the standard one.
+type certificates struct {
+	standard *keyPair
+	byName   []*keyPair
+}
+
+// loadCertificates reads the certificates, and makes the standard one if none is named and none is there.
+func loadCertificates(options Options) (*certificates, error) {
+	serving := options.Config
+	certFile, keyFile := serving.CertFile, serving.KeyFile
+	if certFile == "" {
+		certFile = filepath.Join(serving.CertDirectory, "apiserver.crt")
+		keyFile = filepath.Join(serving.CertDirectory, "apiserver.key")
+		if err := makeIfMissing(certFile, keyFile, options.Hosts, options.Clock.Now()); err != nil {
+			return nil, err
+		}
+	}
+	c := &certificates{standard: &keyPair{certFile: certFile, keyFile: keyFile}}
+	for _, value := range serving.SNICertKeys {
+		pair, err := parseSNI(value)
+		if err != nil {
+			return nil, err
+		}
+		c.byName = append(c.byName, pair)
+	}
+	for _, r := range c.reloadables() {
+		if err := r.Reload(); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// parseSNI reads "cert,key" or "cert,key:name,...".
+func parseSNI(value string) (*keyPair, error) {
+	files, names, _ := strings.Cut(value, ":")
+	certFile, keyFile, ok := strings.Cut(files, ",")
+	if !ok || certFile == "" || keyFile == "" || strings.Contains(keyFile, ",") {
+		return nil, fmt.Errorf("--tls-sni-cert-key %q: expected cert,key or cert,key:name,...", value)
+	}
+	pair := &keyPair{certFile: certFile, keyFile: keyFile}
+	if names != "" {
+		pair.names = strings.Split(strings.ToLower(names), ",")
+	}
+	return pair, nil
+}
+
+func (c *certificates) reloadables() []Reloadable {
+	all := []Reloadable{c.standard}
+	for _, pair := range c.byName {
+		all = append(all, pair)
+	}
+	return all
+}
+
+// choose is a tls.Config's GetCertificate.
+func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if hello.ServerName != "" {
+		for _, pair := range c.byName {
+			if certificate := pair.current.Load(); pair.isFor(hello.ServerName, certificate) {
+				return certificate, nil
+			}
+		}
+	}
+	return c.standard.current.Load(), nil
+}
+
+// keyPair is a certificate and its key in files that may change.
+type keyPair struct {
+	certFile, keyFile string
+	names             []string // "*.example.com" stands for one label; empty: the certificate's own
+	current           atomic.Pointer[tls.Certificate]
+}
+
+// Files names what to watch.
+func (k *keyPair) Files() []string { return []string{k.certFile, k.keyFile} }
+
+// Reload reads the files again. On an error, such as a new certificate beside an old key, the pair stays as it was.
+func (k *keyPair) Reload() error {
+	pair, err := tls.LoadX509KeyPair(k.certFile, k.keyFile)
+	if err != nil {
+		return fmt.Errorf("loading certificate %s and key %s: %w", k.certFile, k.keyFile, err)
+	}
+	k.current.Store(&pair)
+	return nil
+}
+
+func (k *keyPair) isFor(name string, certificate *tls.Certificate) bool {
+	if len(k.names) == 0 {
+		return certificate.Leaf.VerifyHostname(name) == nil
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	if slices.Contains(k.names, name) {
+		return true
+	}
+	_, parent, _ := strings.Cut(name, ".")
+	return slices.Contains(k.names, "*."+parent)
+}
+
+// tlsConfigOf returns the settings of the server's TLS. Clients are asked for a certificate, which authentication
+// verifies, so that one that is not good leaves them their other credentials.
+func tlsConfigOf(serving config.Serving, c *certificates) (*tls.Config, error) {
+	settings := &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		ClientAuth: tls.RequestClientCert, GetCertificate: c.choose,
+	}
+	if serving.DisableHTTP2 {
+		settings.NextProtos = []string{"http/1.1"}
+	}
+	var err error
+	if serving.TLSMinVersion != "" {
+		if settings.MinVersion, err = cliflag.TLSVersion(serving.TLSMinVersion); err != nil {
+			return nil, fmt.Errorf("--tls-min-version: %w", err)
+		}
+	}
+	if len(serving.TLSCipherSuites) > 0 {
+		if settings.CipherSuites, err = cliflag.TLSCipherSuites(serving.TLSCipherSuites); err != nil {
+			return nil, fmt.Errorf("--tls-cipher-suites: %w", err)
+		}
+	}
+	return settings, nil
+}
+
+// makeIfMissing writes a self-signed certificate and its key, unless both are there.
+func makeIfMissing(certFile, keyFile string, hosts []string, now time.Time) error {
+	_, certErr := os.Stat(certFile)
+	_, keyErr := os.Stat(keyFile)
+	if certErr == nil && keyErr == nil {
+		return nil
+	}
+	if err := errors.Join(ignoreMissing(certErr), ignoreMissing(keyErr)); err != nil {
+		return err
+	}
+	certPEM, keyPEM, err := selfSigned(hosts, now)
+	if err != nil {
+		return fmt.Errorf("making a certificate: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(certFile), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(keyFile, keyPEM, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(certFile, certPEM, 0o644)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

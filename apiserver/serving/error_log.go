@@ -1,0 +1,36 @@
+package serving
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// errorLog takes what net/http has to say. Failed handshakes are counted and otherwise of little interest: port
+// scanners and probes cause them all the time.
+type errorLog struct {
+	logger     logr.Logger
+	handshakes prometheus.Counter
+}
+
+func newErrorLog(logger logr.Logger, registerer prometheus.Registerer) *errorLog {
+	return &errorLog{logger: logger, handshakes: promauto.With(registerer).NewCounter(prometheus.CounterOpts{
+		Name: "apiserver_tls_handshake_errors_total",
+		Help: "Number of requests dropped with 'TLS handshake error from' error",
+	})}
+}
+
+// Write implements io.Writer for a log.Logger: one line a call.
+func (l *errorLog) Write(line []byte) (int, error) {
+	message := string(bytes.TrimSpace(line))
+	if bytes.Contains(line, []byte("TLS handshake error")) {
+		l.handshakes.Inc()
+		l.logger.V(5).Info(message)
+		return len(line), nil
+	}
+	l.logger.Error(errors.New(message), "HTTP server")
+	return len(line), nil
+}

@@ -1,0 +1,220 @@
+package serving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/utils/clock"
+)
+
+// Endpoint is one of the paths under which checks are asked; several are added with |.
+type Endpoint int
+
+const (
+	Healthz Endpoint = 1 << iota
+	Livez
+	Readyz
+
+	AllEndpoints = Healthz | Livez | Readyz
+)
+
+// Check is one named condition of health.
+type Check struct {
+	Name  string // may contain slashes
+	Group string // by which it can be excluded together with others; usually empty
+	Run   func(context.Context) error
+	// StartUp checks do not fail /livez during the grace period after start.
+	StartUp bool
+}
+
+// Health answers /healthz, /livez and /readyz, and the paths of the single checks below them.
+type Health struct {
+	clock   clock.PassiveClock
+	logger  logr.Logger
+	started time.Time
+	grace   time.Duration
+	results *prometheus.GaugeVec
+	counts  *prometheus.CounterVec
+
+	mu       sync.RWMutex
+	checks   []registeredCheck
+	shutdown bool
+}
+
+type registeredCheck struct {
+	Check
+	at Endpoint
+}
+
+// NewHealth returns the checks every server has: ping, and on /readyz shutdown. grace is the time start-up may take
+// before /livez fails.
+func NewHealth(grace time.Duration, c clock.PassiveClock, logger logr.Logger, registerer prometheus.Registerer) *Health {
+	factory := promauto.With(registerer)
+	h := &Health{
+		clock: c, logger: logger, started: c.Now(), grace: grace,
+		results: factory.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "This metric records the result of a single healthcheck."}, []string{"name", "type"}),
+		counts:  factory.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "This metric records the results of all healthcheck."}, []string{"name", "type", "status"}),
+	}
+	h.Add(AllEndpoints, Check{Name: "ping", Run: func(context.Context) error { return nil }})
+	h.Add(Readyz, Check{Name: "shutdown", Run: h.checkShutdown})
+	return h
+}
+
+// Add adds a check to the endpoints given. Checks run in the order added.
+func (h *Health) Add(at Endpoint, check Check) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks = append(h.checks, registeredCheck{Check: check, at: at})
+}
+
+// ShutDown makes /readyz fail from now on.
+func (h *Health) ShutDown() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.shutdown = true
+}
+
+func (h *Health) checkShutdown(context.Context) error {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if h.shutdown {
+		return errors.New("process is shutting down")
+	}
+	return nil
+}
+
+// ServeHTTP answers /healthz, /livez, /readyz, and /healthz/NAME and so on.
+func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	endpoint, name, single := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	checks := h.checksOf(endpoint)
+	if checks == nil {
+		http.NotFound(w, r)
+		return
+	}
+	if single && name != "" {
+		h.serveOne(w, r, endpoint, name, checks)
+		return
+	}
+	h.serveAll(w, r, endpoint, checks)
+}
+
+func (h *Health) checksOf(endpoint string) []Check {
+	at, ok := map[string]Endpoint{"healthz": Healthz, "livez": Livez, "readyz": Readyz}[endpoint]
+	if !ok {
+		return nil
+	}
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	var checks []Check
+	for _, check := range h.checks {
+		if check.at&at != 0 {
+			checks = append(checks, check.Check)
+		}
+	}
+	return checks
+}
+
+func (h *Health) serveOne(w http.ResponseWriter, r *http.Request, endpoint, name string, checks []Check) {
+	index := slices.IndexFunc(checks, func(c Check) bool { return c.Name == name })
+	if index < 0 {
+		http.NotFound(w, r)
+		return
+	}
+	if err := h.run(r.Context(), endpoint, checks[index]); err != nil {
+		http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
+		return
+	}
+	_, _ = fmt.Fprint(w, "ok")
+}
+
+// serveAll runs the checks that are not excluded. Reasons go to the log only, since anybody may ask here.
+func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint string, checks []Check) {
+	excluded := exclusionsOf(r)
+	var report strings.Builder
+	failed := 0
+	for _, check := range checks {
+		switch {
+		case excluded.takes(check.Name):
+			fmt.Fprintf(&report, "[+]%s excluded: ok\n", check.Name)
+		case check.Group != "" && excluded.takes(check.Group):
+			fmt.Fprintf(&report, "[+]%s excluded with %s: ok\n", check.Name, check.Group)
+		default:
+			if err := h.run(r.Context(), endpoint, check); err != nil {
+				h.logger.V(2).Info("Health check failed", "endpoint", endpoint, "check", check.Name, "error", err.Error())
+				fmt.Fprintf(&report, "[-]%s failed: reason withheld\n", check.Name)
+				failed++
+				continue
+			}
+			fmt.Fprintf(&report, "[+]%s ok\n", check.Name)
+		}
+	}
+	if unknown := excluded.unknown(); unknown != "" {
+		fmt.Fprintf(&report, "warn: some health checks cannot be excluded: no matches for %s\n", unknown)
+	}
+	if failed > 0 {
+		http.Error(w, report.String()+endpoint+" check failed", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if _, verbose := r.URL.Query()["verbose"]; !verbose {
+		_, _ = fmt.Fprint(w, "ok")
+		return
+	}
+	_, _ = fmt.Fprintf(w, "%s%s check passed\n", report.String(), endpoint)
+}
+
+// run runs one check, and notes its result.
+func (h *Health) run(ctx context.Context, endpoint string, check Check) error {
+	err := check.Run(ctx)
+	if err != nil && endpoint == "livez" && check.StartUp && h.clock.Since(h.started) < h.grace {
+		err = nil
+	}
+	result, status := 1.0, "success"
+	if err != nil {
+		result, status = 0, "error"
+	}
+	h.results.WithLabelValues(check.Name, endpoint).Set(result)
+	h.counts.WithLabelValues(check.Name, endpoint, status).Inc()
+	return err
+}
+
+// exclusions are the names a request excludes, and whether something had that name.
+type exclusions map[string]bool
+
+func exclusionsOf(r *http.Request) exclusions {
+	names := exclusions{}
+	for _, name := range r.URL.Query()["exclude"] {
+		names[name] = false
+	}
+	return names
+}
+
+func (e exclusions) takes(name string) bool {
+	if _, ok := e[name]; !ok {
+		return false
+	}
+	e[name] = true
+	return true
+}
+
+// unknown returns the names that nothing had, quoted and sorted.
+func (e exclusions) unknown() string {
+	var names []string
+	for name, known := range e {
+		if !known {
+			names = append(names, fmt.Sprintf("%q", name))
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, ",")
+}
