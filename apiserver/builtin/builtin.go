@@ -93,7 +93,7 @@ func Definitions(options Options) []*resource.Definition {
 		admissionregistration.Definitions(builder, admissionregistration.Options{
 			Authorizer: options.Authorizer, Objects: options.Objects, Resource: resourceOf(options.Catalog),
 		}),
-		apiextensions.Definitions(options.Schema),
+		apiextensions.Definitions(options.Schema, options.Clock),
 		scheduling.Definitions(builder),
 		coordination.Definitions(builder),
 		node.Definitions(builder),

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin/definition"
 	builtinschema "quorate.dev/apiserver/builtin/schema"
@@ -23,12 +24,13 @@ func NewScheme() *runtime.Scheme {
 }
 
 // Definitions returns the kinds of the group.
-func Definitions(loader *builtinschema.Loader) []*resource.Definition {
+func Definitions(loader *builtinschema.Loader, clock clock.PassiveClock) []*resource.Definition {
 	scheme := NewScheme()
 	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme)).StoredAsJSON()
 	return []*resource.Definition{builder.Group("apiextensions.k8s.io", "v1").Define(definition.Kind{
 		Name: "CustomResourceDefinition", ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
 		Strategy:   customresourcedefinition.NewStrategy(scheme),
+		Delete:     deletion{scheme, clock},
 		Status:     customresourcedefinition.NewStatusStrategy(scheme),
 		Attributes: customresourcedefinition.GetAttrs,
 		Path:       "apiextensions.k8s.io/customresourcedefinitions",

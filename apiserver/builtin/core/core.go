@@ -52,7 +52,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 	definitions := []*resource.Definition{
 		group.DefineAction("Binding", true, bind),
 		group.Define(podKind(options.Clock)),
-		group.Define(namespaceKind()),
+		group.Define(namespaceKind(options.Clock)),
 		group.Define(serviceAccountKind(options.Token)),
 	}
 	for _, kind := range append(plainKinds(), kindsWithStatus()...) {
@@ -74,11 +74,12 @@ func podKind(clock clock.PassiveClock) definition.Kind {
 	}
 }
 
-func namespaceKind() definition.Kind {
+func namespaceKind(clock clock.PassiveClock) definition.Kind {
 	return definition.Kind{
 		Name: "Namespace", ReturnsDeleted: true, ShortNames: []string{"ns"},
 		Verbs:    []string{"create", "delete", "get", "list", "patch", "update", "watch"},
 		Strategy: namespace.Strategy, Status: namespace.StatusStrategy, Attributes: namespace.GetAttrs,
+		Delete:       namespaceDeletion{namespace.Strategy, clock},
 		Subresources: []definition.Subresource{{Name: "finalize", Verbs: []string{"update"}, Update: namespace.FinalizeStrategy}},
 	}
 }

@@ -27,17 +27,17 @@ func Definitions(builder *definition.Builder, objects resource.Objects, authoriz
 	namespaces := namespaceGetter{objects: objects}
 	claim := resourceclaim.NewStrategy(namespaces, authorizer)
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "DeviceClass", Strategy: deviceclass.Strategy}),
+		group.Define(definition.Kind{Name: "DeviceClass", ReturnsDeleted: true, Strategy: deviceclass.Strategy}),
 		group.Define(definition.Kind{
-			Name: "ResourceClaim", Attributes: resourceclaim.GetAttrs,
+			Name: "ResourceClaim", ReturnsDeleted: true, Attributes: resourceclaim.GetAttrs,
 			Strategy: claim, Status: resourceclaim.NewStatusStrategy(claim),
 		}),
 		group.Define(definition.Kind{
-			Name: "ResourceClaimTemplate", Attributes: resourceclaimtemplate.GetAttrs,
+			Name: "ResourceClaimTemplate", ReturnsDeleted: true, Attributes: resourceclaimtemplate.GetAttrs,
 			Strategy: resourceclaimtemplate.NewStrategy(namespaces),
 		}),
 		group.Define(definition.Kind{
-			Name: "ResourceSlice", Strategy: resourceslice.Strategy, Attributes: resourceslice.GetAttrs,
+			Name: "ResourceSlice", ReturnsDeleted: true, Strategy: resourceslice.Strategy, Attributes: resourceslice.GetAttrs,
 		}),
 	}
 }

@@ -18,16 +18,16 @@ import (
 func Definitions(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("storage.k8s.io", "v1")
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "CSIDriver", Strategy: csidriver.Strategy}),
-		group.Define(definition.Kind{Name: "CSINode", Strategy: csinode.Strategy}),
+		group.Define(definition.Kind{Name: "CSIDriver", ReturnsDeleted: true, Strategy: csidriver.Strategy}),
+		group.Define(definition.Kind{Name: "CSINode", ReturnsDeleted: true, Strategy: csinode.Strategy}),
 		group.Define(definition.Kind{Name: "CSIStorageCapacity", Strategy: csistoragecapacity.Strategy, Plain: true}),
-		group.Define(definition.Kind{Name: "StorageClass", ShortNames: []string{"sc"}, Strategy: storageclass.Strategy}),
+		group.Define(definition.Kind{Name: "StorageClass", ReturnsDeleted: true, ShortNames: []string{"sc"}, Strategy: storageclass.Strategy}),
 		group.Define(definition.Kind{
-			Name:     "VolumeAttachment",
+			Name: "VolumeAttachment", ReturnsDeleted: true,
 			Strategy: volumeattachment.Strategy, Status: volumeattachment.StatusStrategy,
 		}),
 		group.Define(definition.Kind{
-			Name: "VolumeAttributesClass", ShortNames: []string{"vac"},
+			Name: "VolumeAttributesClass", ReturnsDeleted: true, ShortNames: []string{"vac"},
 			Strategy: volumeattributesclass.Strategy,
 		}),
 	}

@@ -1,0 +1,122 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/component-helpers/auth/rbac/reconciliation"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+// reconcileAttempts bounds how often an object is tried again that others change at the same time.
+const reconcileAttempts = 5
+
+func rbacResource(plural string) schema.GroupResource {
+	return schema.GroupResource{Group: rbacv1.GroupName, Resource: plural}
+}
+
+func (e ensurer) clusterRoles(ctx context.Context) error {
+	var wanted []reconciliation.RuleOwner
+	for _, role := range append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...) {
+		wanted = append(wanted, reconciliation.ClusterRoleRuleOwner{ClusterRole: &role})
+	}
+	return e.reconcileRoles(ctx, rbacResource("clusterroles"), wanted)
+}
+
+func (e ensurer) roles(ctx context.Context) error {
+	var wanted []reconciliation.RuleOwner
+	for namespace, roles := range bootstrappolicy.NamespaceRoles() {
+		for _, role := range roles {
+			role.Namespace = namespace
+			wanted = append(wanted, reconciliation.RoleRuleOwner{Role: &role})
+		}
+	}
+	return e.reconcileRoles(ctx, rbacResource("roles"), wanted)
+}
+
+func (e ensurer) clusterRoleBindings(ctx context.Context) error {
+	var wanted []reconciliation.RoleBinding
+	for _, binding := range append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...) {
+		wanted = append(wanted, reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &binding})
+	}
+	return e.reconcileBindings(ctx, rbacResource("clusterrolebindings"), wanted)
+}
+
+func (e ensurer) roleBindings(ctx context.Context) error {
+	var wanted []reconciliation.RoleBinding
+	for namespace, bindings := range bootstrappolicy.NamespaceRoleBindings() {
+		for _, binding := range bindings {
+			binding.Namespace = namespace
+			wanted = append(wanted, reconciliation.RoleBindingAdapter{RoleBinding: &binding})
+		}
+	}
+	return e.reconcileBindings(ctx, rbacResource("rolebindings"), wanted)
+}
+
+func (e ensurer) reconcileRoles(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RuleOwner) error {
+	present, err := e.list(ctx, resource)
+	if err != nil {
+		return err
+	}
+	var tasks []task
+	for _, role := range wanted {
+		tasks = append(tasks, func(ctx context.Context) error {
+			known := present[key(role.GetNamespace(), role.GetName())]
+			client := &client{ctx: ctx, ensurer: e, resource: resource, known: known}
+			err := attempt(client, func() error {
+				options := reconciliation.ReconcileRoleOptions{Role: role.DeepCopyRuleOwner(), Client: roleClient{client}, Confirm: true}
+				result, err := options.Run()
+				if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
+					e.logger.Info("role opted out of reconciliation and lacks permissions", "resource", resource.String(), "name", role.GetName())
+				}
+				return err
+			})
+			return wrap(err, resource, role.GetName())
+		})
+	}
+	return runAll(ctx, tasks)
+}
+
+func (e ensurer) reconcileBindings(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RoleBinding) error {
+	present, err := e.list(ctx, resource)
+	if err != nil {
+		return err
+	}
+	var tasks []task
+	for _, binding := range wanted {
+		tasks = append(tasks, func(ctx context.Context) error {
+			known := present[key(binding.GetNamespace(), binding.GetName())]
+			client := &client{ctx: ctx, ensurer: e, resource: resource, known: known}
+			err := attempt(client, func() error {
+				options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding.DeepCopyRoleBinding(), Client: bindingClient{client}, Confirm: true}
+				result, err := options.Run()
+				if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
+					e.logger.Info("binding opted out of reconciliation and lacks subjects", "resource", resource.String(), "name", binding.GetName())
+				}
+				return err
+			})
+			return wrap(err, resource, binding.GetName())
+		})
+	}
+	return runAll(ctx, tasks)
+}
+
+// attempt runs a reconciliation again when somebody else wrote the object meanwhile.
+func attempt(client *client, run func() error) error {
+	for n := 1; ; n++ {
+		err := run()
+		if !apierrors.IsConflict(err) || n == reconcileAttempts || client.ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func wrap(err error, resource schema.GroupResource, name string) error {
+	if err != nil {
+		return fmt.Errorf("reconcile %s %s: %w", resource, name, err)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package builtin_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/bootstrap"
+)
+
+var (
+	namespaces   = schema.GroupResource{Resource: "namespaces"}
+	clusterRoles = schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}
+)
+
+// counts are the keys that a genuine kube-apiserver 1.36 has written after its first start.
+var counts = map[string]int64{
+	"namespaces": 4, "clusterroles": 69, "clusterrolebindings": 50, "roles": 7, "rolebindings": 7, "priorityclasses": 2,
+}
+
+func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
+	client := newEtcd(t)
+	var replicas []*server
+	for range 3 {
+		replicas = append(replicas, newServerOn(t, client, builtin.Options{}, nil))
+	}
+	var group sync.WaitGroup
+	for _, replica := range replicas {
+		group.Go(func() {
+			if err := bootstrap.Ensure(t.Context(), replica, logr.Discard()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	revision := must[int64](t)(latest(t, replicas[0]))
+	for path, want := range counts {
+		response := must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/"+path+"/", clientv3.WithPrefix(), clientv3.WithCountOnly()))
+		if response.Count != want {
+			t.Errorf("%s: %d objects, want %d", path, response.Count, want)
+		}
+	}
+	if err := bootstrap.Ensure(t.Context(), replicas[1], logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	if again := must[int64](t)(latest(t, replicas[0])); again != revision {
+		t.Errorf("a second bootstrap wrote something: revision %d, then %d", revision, again)
+	}
+}
+
+// latest returns etcd's revision.
+func latest(t *testing.T, s *server) (int64, error) {
+	response, err := s.client.Get(t.Context(), "/")
+	if err != nil {
+		return 0, err
+	}
+	return response.Header.Revision, nil
+}
+
+func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
+	s := newServer(t, builtin.Options{}, nil)
+	ctx := t.Context()
+	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	extra := rbac.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}
+	strip := func(protected bool) func(runtime.Object) error {
+		return func(object runtime.Object) error {
+			role := object.(*rbac.ClusterRole)
+			role.Rules = []rbac.PolicyRule{extra}
+			if protected {
+				role.Annotations[rbacv1.AutoUpdateAnnotationKey] = "false"
+			}
+			return nil
+		}
+	}
+	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-scheduler", strip(false), false))
+	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-dns", strip(true), false))
+	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	got := role(t, s, "system:kube-scheduler")
+	binds := func(rule rbac.PolicyRule) bool { return slices.Contains(rule.Resources, "pods/binding") }
+	if got.Rules[0].APIGroups[0] != "example.com" || !slices.ContainsFunc(got.Rules, binds) {
+		t.Errorf("the role has rules %v, want those of the policy after the added one", got.Rules)
+	}
+	if got := role(t, s, "system:kube-dns"); len(got.Rules) != 1 {
+		t.Errorf("a role that opted out was changed: %v", got.Rules)
+	}
+}
+
+func role(t *testing.T, s *server, name string) *rbac.ClusterRole {
+	t.Helper()
+	return must[runtime.Object](t)(s.Get(t.Context(), clusterRoles, "", name)).(*rbac.ClusterRole)
+}
+
+func TestBootstrapLabelsNamespaces(t *testing.T) {
+	s := newServer(t, builtin.Options{}, nil)
+	if err := bootstrap.Ensure(t.Context(), s, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	namespace := must[runtime.Object](t)(s.Get(t.Context(), namespaces, "", "kube-system")).(*core.Namespace)
+	if namespace.Labels["kubernetes.io/metadata.name"] != "kube-system" || namespace.Status.Phase != core.NamespaceActive {
+		t.Errorf("kube-system: labels %v, phase %s", namespace.Labels, namespace.Status.Phase)
+	}
+}
+
+func TestBootstrapIsFast(t *testing.T) {
+	s := newServer(t, builtin.Options{}, nil)
+	started := time.Now()
+	if err := bootstrap.Ensure(t.Context(), s, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("first bootstrap: %v", time.Since(started))
+	started = time.Now()
+	if err := bootstrap.Ensure(t.Context(), s, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("second bootstrap: %v", time.Since(started))
+}

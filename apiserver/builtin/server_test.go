@@ -1,0 +1,115 @@
+package builtin_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// server is the registry of all built-in kinds on an etcd of its own.
+type server struct {
+	*registry.Registry
+	client  *clientv3.Client
+	catalog *resource.Publisher
+}
+
+func newServer(t testing.TB, options builtin.Options, chain *admission.Chain) *server {
+	t.Helper()
+	return newServerOn(t, newEtcd(t), options, chain)
+}
+
+func newEtcd(t testing.TB) *clientv3.Client {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + listener.Addr().String()
+	listener.Close()
+	member := config.Default().Member
+	member.DataDirectory, member.UnsafeNoFsync = t.TempDir(), true
+	member.ListenPeerURLs, member.AdvertisePeerURLs = []string{url}, []string{url}
+	m, err := etcd.Start(t.Context(), member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Stop(context.Background()) })
+	<-m.Ready()
+	return m.Client()
+}
+
+// newServerOn is a replica on an etcd that others may use too.
+func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options, chain *admission.Chain) *server {
+	t.Helper()
+	store := storage.New(client, "/registry")
+	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logr.Discard()})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); caches.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	if chain == nil {
+		chain = &admission.Chain{}
+	}
+	s := &server{client: client, catalog: &resource.Publisher{}}
+	s.catalog.Publish(resource.NewCatalog())
+	s.Registry = registry.New(registry.Options{
+		Store: store, Caches: caches, Catalog: s.catalog, Admission: chain,
+		Authorizer: allowAll{}, Clock: clock.RealClock{}, Logger: logr.Discard(),
+	})
+	options.Objects, options.Catalog = s.Registry, s.catalog
+	if options.EventTTL == 0 {
+		options.EventTTL = time.Hour
+	}
+	s.catalog.Publish(resource.NewCatalog(builtin.Definitions(options)...))
+	return s
+}
+
+// call does the action of a subresource.
+func (s *server) call(ctx context.Context, name schema.GroupResource, subresource, namespace, object string, body runtime.Object) (runtime.Object, error) {
+	match, _ := s.catalog.Current().Find(name)
+	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[subresource], Namespace: namespace, Name: object}
+	result, err := s.Insert(ctx, target, body, registry.WriteOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return result.Object, nil
+}
+
+type allowAll struct{}
+
+func (allowAll) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionAllow, "", nil
+}
+
+func asUser(ctx context.Context, name string, groups ...string) context.Context {
+	return request.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups})
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(value T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
