@@ -1,0 +1,231 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/storage"
+)
+
+// world is a real etcd, a store in it and caches of it.
+type world struct {
+	testing.TB
+	client   *clientv3.Client
+	store    *storage.Store
+	caches   *Caches
+	registry *prometheus.Registry
+}
+
+func newWorld(t testing.TB, options Options) *world {
+	t.Helper()
+	w := newStoppedWorld(t, options)
+	w.run()
+	return w
+}
+
+// newStoppedWorld returns a world whose caches follow the store only when the test says so.
+func newStoppedWorld(t testing.TB, options Options) *world {
+	t.Helper()
+	member := config.Default().Member
+	member.DataDirectory = t.TempDir()
+	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
+	member.UnsafeNoFsync = true
+	m, err := etcd.Start(t.Context(), member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Stop(context.Background()) })
+	<-m.Ready()
+	w := &world{TB: t, client: m.Client(), store: storage.New(m.Client(), "/registry"), registry: prometheus.NewRegistry()}
+	options.Logger = testr.NewWithInterface(quiet{t}, testr.Options{})
+	options.Registerer = w.registry
+	w.caches = New(w.store, options)
+	return w
+}
+
+// quiet drops what arrives after the test.
+type quiet struct{ testing.TB }
+
+func (q quiet) Log(args ...any) {
+	if q.Context().Err() == nil {
+		q.TB.Log(args...)
+	}
+}
+
+func (w *world) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { w.caches.Run(ctx); close(ended) }()
+	w.Cleanup(func() { cancel(); <-ended })
+}
+
+// follow has the caches follow the store after a position until the returned function is called, which returns
+// the position reached.
+func (w *world) follow(position int64) (stop func() int64) {
+	ctx, cancel := context.WithCancel(w.Context())
+	reached := make(chan int64, 1)
+	go w.caches.requestProgress(ctx)
+	go func() {
+		end, _ := w.caches.follow(ctx, position)
+		reached <- end
+	}()
+	return func() int64 { cancel(); return <-reached }
+}
+
+// Objects of the tests are "label=value;node=name": one label named app, and the field spec.nodeName.
+func (w *world) cache(path string) *Cache {
+	return w.caches.For(path, Extract{
+		Labels: func(stored []byte) (map[string]string, error) {
+			label, _, _ := strings.Cut(string(stored), ";")
+			if label == "" {
+				return nil, nil
+			}
+			return map[string]string{"app": label}, nil
+		},
+		Fields: func(stored []byte) (fields.Set, error) {
+			_, node, _ := strings.Cut(string(stored), ";")
+			return fields.Set{"spec.nodeName": node}, nil
+		},
+	})
+}
+
+func (w *world) create(path, data string) int64 {
+	w.Helper()
+	revision, err := w.store.Create(w.Context(), path, []byte(data), 0)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return revision
+}
+
+func (w *world) current(path string) int64 {
+	w.Helper()
+	value, err := w.store.Get(w.Context(), path)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return value.Revision
+}
+
+func (w *world) update(path, data string) int64 {
+	w.Helper()
+	revision, err := w.store.Update(w.Context(), path, w.current(path), []byte(data), 0)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return revision
+}
+
+func (w *world) delete(path string) int64 {
+	w.Helper()
+	revision, err := w.store.Delete(w.Context(), path, w.current(path))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return revision
+}
+
+func (w *world) latest(c *Cache) *Snapshot {
+	w.Helper()
+	snapshot, err := c.Latest(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return snapshot
+}
+
+func (w *world) watch(c *Cache, after int64, scope Scope) *Watcher {
+	w.Helper()
+	watcher, err := c.Watch(after, scope)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(watcher.Close)
+	return watcher
+}
+
+// expect reads events until there are as many as wanted, and compares them, written "ADDED path@data".
+func (w *world) expect(watcher *Watcher, want ...string) []Event {
+	w.Helper()
+	var events []Event
+	var got []string
+	ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
+	defer cancel()
+	for len(got) < len(want) {
+		batch, _, err := watcher.Next(ctx)
+		if err != nil {
+			w.Fatalf("got %q, then %v; want %q", got, err, want)
+		}
+		for _, event := range batch {
+			events = append(events, event)
+			got = append(got, fmt.Sprintf("%s %s@%s", event.Type, event.Entry.Path(), event.Entry.Stored()))
+		}
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		w.Errorf("got events %q, want %q", got, want)
+	}
+	return events
+}
+
+// expectNothing checks that a watcher that has seen everything up to a revision has no events.
+func (w *world) expectNothing(c *Cache, watcher *Watcher) {
+	w.Helper()
+	want := w.latest(c).Revision()
+	watcher.RequestProgress()
+	events, revision, err := watcher.Next(w.Context())
+	if err != nil || len(events) > 0 || revision < want {
+		w.Errorf("got %v at %d, %v; want nothing at %d", events, revision, err, want)
+	}
+}
+
+func (w *world) expectExpired(watcher *Watcher) {
+	w.Helper()
+	for {
+		_, _, err := watcher.Next(w.Context())
+		if errors.Is(err, ErrExpired) {
+			return
+		}
+		if err != nil {
+			w.Fatalf("got %v, want %v", err, ErrExpired)
+		}
+	}
+}
+
+// contents writes a snapshot as "path@data" lines.
+func contents(s *Snapshot, prefix string) string {
+	var lines []string
+	s.Ascend(prefix, "", func(e *Entry) bool {
+		lines = append(lines, fmt.Sprintf("%s@%s", e.Path(), e.Stored()))
+		return true
+	})
+	return strings.Join(lines, " ")
+}
+
+// metric returns the value of a metric without labels, or summed over them.
+func (w *world) metric(name string) float64 {
+	w.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.Fatal(err)
+	}
+	sum := 0.0
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == name {
+				sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}

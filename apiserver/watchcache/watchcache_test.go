@@ -1,0 +1,407 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"quorate.dev/apiserver/storage"
+)
+
+func TestSnapshots(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.create("pods/a/1", "x;")
+	w.create("pods/b/1", "y;")
+	w.create("podsother/a/1", "z;")
+	pods := w.cache("pods")
+	before := w.latest(pods)
+	w.create("pods/a/2", "x;")
+	w.delete("pods/b/1")
+	after := w.latest(pods)
+	if got, want := contents(before, "pods/"), "pods/a/1@x; pods/b/1@y;"; got != want {
+		t.Errorf("before: %s, want %s", got, want)
+	}
+	if got, want := contents(after, "pods/"), "pods/a/1@x; pods/a/2@x;"; got != want {
+		t.Errorf("after: %s, want %s", got, want)
+	}
+	if before.Count("pods/") != 2 || before.Count("pods/a/") != 1 || before.Count("pods/c/") != 0 {
+		t.Errorf("counts: %d, %d, %d", before.Count("pods/"), before.Count("pods/a/"), before.Count("pods/c/"))
+	}
+	var from []string
+	after.Ascend("pods/a/", "pods/a/2", func(e *Entry) bool { from = append(from, e.Name()); return true })
+	if len(from) != 1 || from[0] != "2" {
+		t.Errorf("from the second on: %v", from)
+	}
+	entry, ok := after.Get("pods/a/2")
+	if !ok || entry.Namespace() != "a" || entry.Name() != "2" || entry.Labels()["app"] != "x" {
+		t.Errorf("got %+v", entry)
+	}
+	if _, ok := after.Get("pods/b/1"); ok {
+		t.Error("what was deleted is there")
+	}
+}
+
+func TestLatestSeesWritesOutsideThePrefix(t *testing.T) {
+	w := newWorld(t, Options{})
+	pods := w.cache("pods")
+	w.latest(pods)
+	put, err := w.client.Put(t.Context(), "elsewhere", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := w.latest(pods); got.Revision() < put.Header.Revision {
+		t.Errorf("revision %d, want at least %d", got.Revision(), put.Header.Revision)
+	}
+}
+
+func TestTooNew(t *testing.T) {
+	w := newWorld(t, Options{})
+	pods := w.cache("pods")
+	revision := w.latest(pods).Revision()
+	if _, err := pods.Snapshot(t.Context(), revision+1000); !errors.Is(err, ErrTooNew) {
+		t.Errorf("a revision that never comes: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := pods.Snapshot(ctx, revision+1000); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller who left: %v", err)
+	}
+}
+
+func TestWatchScopes(t *testing.T) {
+	w := newWorld(t, Options{})
+	pods := w.cache("pods")
+	start := w.latest(pods).Revision()
+	all := w.watch(pods, start, Scope{})
+	inA := w.watch(pods, start, Scope{Namespace: "a"})
+	one := w.watch(pods, start, Scope{Namespace: "a", Name: "1"})
+	named := w.watch(pods, start, Scope{Name: "1"})
+	onNode := w.watch(pods, start, Scope{Field: "spec.nodeName", Value: "n"})
+
+	w.create("pods/a/1", ";")
+	w.create("pods/a/2", ";n")
+	w.create("pods/b/1", ";m")
+	w.update("pods/a/1", ";n") // comes onto the node
+	w.update("pods/a/2", ";m") // leaves it
+	w.delete("pods/a/1")
+	w.delete("pods/b/1")
+
+	history := []string{"ADDED pods/a/1@;", "ADDED pods/a/2@;n", "ADDED pods/b/1@;m", "MODIFIED pods/a/1@;n",
+		"MODIFIED pods/a/2@;m", "DELETED pods/a/1@;n", "DELETED pods/b/1@;m"}
+	pick := func(indices ...int) (picked []string) {
+		for _, i := range indices {
+			picked = append(picked, history[i])
+		}
+		return picked
+	}
+	events := w.expect(all, history...)
+	w.expect(inA, pick(0, 1, 3, 4, 5)...)
+	w.expect(one, pick(0, 3, 5)...)
+	w.expect(named, pick(0, 2, 3, 5, 6)...)
+	left := w.expect(onNode, pick(1, 3, 4, 5)...)
+	for _, watcher := range []*Watcher{all, inA, one, named, onNode} {
+		w.expectNothing(pods, watcher)
+	}
+	if e := left[2]; string(e.Previous.Stored()) != ";n" {
+		t.Errorf("an object that leaves the scope has been %s before", e.Previous.Stored())
+	}
+	if e := events[5]; e.Entry.Revision() != e.Revision || e.Previous.Revision() >= e.Revision {
+		t.Errorf("deleted at %d: entry %d, previous %d", e.Revision, e.Entry.Revision(), e.Previous.Revision())
+	}
+
+	// The same again, from the ring.
+	w.expect(w.watch(pods, events[2].Revision, Scope{}), history[3:]...)
+	w.expect(w.watch(pods, events[2].Revision, Scope{Namespace: "a"}), pick(3, 4, 5)...)
+	w.expect(w.watch(pods, events[2].Revision, Scope{Field: "spec.nodeName", Value: "n"}), pick(3, 4, 5)...)
+}
+
+func TestWatchBeforeReady(t *testing.T) {
+	w := newWorld(t, Options{})
+	start := w.create("pods/a/1", "x;")
+	pods := w.cache("pods")
+	watcher := w.watch(pods, start, Scope{}) // starts the cache
+	w.latest(pods)
+	w.create("pods/a/2", "x;")
+	w.expect(watcher, "ADDED pods/a/2@x;")
+}
+
+func TestWatchExpired(t *testing.T) {
+	w := newWorld(t, Options{})
+	first := w.create("pods/a/1", "x;")
+	w.create("pods/a/2", "x;")
+	if _, err := w.store.Revision(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	revision := w.current("pods/a/2")
+	if err := w.store.Compact(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	pods := w.cache("pods")
+	w.expectExpired(w.watch(pods, first, Scope{}))
+	w.latest(pods)
+	watcher, err := pods.Watch(first, Scope{})
+	if err == nil {
+		w.expectExpired(watcher)
+	} else if !errors.Is(err, ErrExpired) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSlowWatcherFallsOut(t *testing.T) {
+	w := newWorld(t, Options{RingBytes: 16 << 10})
+	pods := w.cache("pods")
+	start := w.latest(pods).Revision()
+	slow, fast := w.watch(pods, start, Scope{}), w.watch(pods, start, Scope{})
+	slowInA, idle := w.watch(pods, start, Scope{Namespace: "a"}), w.watch(pods, start, Scope{Namespace: "b"})
+	w.create("pods/a/1", "x;")
+	w.expect(fast, "ADDED pods/a/1@x;")
+	for i := range 200 {
+		data := fmt.Sprint("x;", i)
+		w.update("pods/a/1", data)
+		w.expect(fast, "MODIFIED pods/a/1@"+data)
+	}
+	w.expectExpired(slow)
+	w.expectExpired(slowInA)
+	w.expectNothing(pods, fast)
+	w.expectNothing(pods, idle)
+}
+
+func TestFeedResumesWithoutLoss(t *testing.T) {
+	w := newWorld(t, Options{})
+	pods := w.cache("pods")
+	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
+	w.caches.feed.Load().Close()
+	w.create("pods/a/1", "x;")
+	w.update("pods/a/1", "y;")
+	w.expect(watcher, "ADDED pods/a/1@x;", "MODIFIED pods/a/1@y;")
+	if got := w.metric("apiserver_watch_cache_initializations_total"); got != 1 {
+		t.Errorf("the collection was read %v times", got)
+	}
+}
+
+func TestFeedLosesEvents(t *testing.T) {
+	w := newStoppedWorld(t, Options{})
+	for _, path := range []string{"pods/a/deleted", "pods/a/modified", "pods/a/recreated", "pods/a/same"} {
+		w.create(path, "old;")
+	}
+	stop := w.follow(0)
+	pods := w.cache("pods")
+	old := w.latest(pods)
+	watcher := w.watch(pods, old.Revision(), Scope{})
+	inB := w.watch(pods, old.Revision(), Scope{Namespace: "b"})
+	ahead := w.watch(pods, old.Revision()+2, Scope{})
+	position := stop()
+
+	w.update("pods/a/modified", "new;")
+	w.delete("pods/a/recreated")
+	w.create("pods/a/recreated", "new;")
+	w.create("pods/b/added", "new;")
+	w.create("pods/b/brief", "new;")
+	w.delete("pods/b/brief")
+	lost := w.delete("pods/a/deleted")
+	if err := w.store.Compact(t.Context(), lost); err != nil {
+		t.Fatal(err)
+	}
+	position, err := w.caches.follow(t.Context(), position)
+	if position != 0 || !errors.Is(err, storage.ErrCompacted) {
+		t.Fatalf("followed to %d, %v", position, err)
+	}
+	w.follow(position)
+	w.expect(watcher, "MODIFIED pods/a/modified@new;", "DELETED pods/a/recreated@old;", "ADDED pods/a/recreated@new;",
+		"ADDED pods/b/added@new;", "DELETED pods/a/deleted@old;")
+	w.expect(inB, "ADDED pods/b/added@new;")
+	w.expectExpired(ahead)
+	want := "pods/a/modified@new; pods/a/recreated@new; pods/a/same@old; pods/b/added@new;"
+	if got := contents(w.latest(pods), "pods/"); got != want {
+		t.Errorf("contents %s, want %s", got, want)
+	}
+	if _, err := pods.Watch(old.Revision(), Scope{}); !errors.Is(err, ErrExpired) {
+		t.Errorf("watching from before the loss: %v", err)
+	}
+	w.create("pods/b/later", "new;")
+	w.expect(watcher, "ADDED pods/b/later@new;")
+	w.expect(inB, "ADDED pods/b/later@new;")
+}
+
+func TestStoreGoesBackInTime(t *testing.T) {
+	w := newStoppedWorld(t, Options{})
+	w.create("pods/a/1", "x;")
+	stop := w.follow(0)
+	pods := w.cache("pods")
+	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
+	position := stop() + 1000 // as if the store had been there
+	w.caches.progress.advance(position)
+	w.follow(position)
+	w.expectExpired(watcher)
+	if got := w.latest(pods); got.Revision() >= position || contents(got, "pods/") != "pods/a/1@x;" {
+		t.Errorf("revision %d, contents %s", got.Revision(), contents(got, "pods/"))
+	}
+}
+
+func TestDrop(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.create("pods/a/1", "x;")
+	pods := w.cache("pods")
+	entry, _ := w.latest(pods).Get("pods/a/1")
+	if _, err := entry.Encoded(&Format{}, func() ([]byte, error) { return []byte("encoded"), nil }); err != nil {
+		t.Fatal(err)
+	}
+	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
+	w.caches.Drop("pods")
+	w.expectExpired(watcher)
+	if _, err := pods.Snapshot(t.Context(), 0); !errors.Is(err, ErrDropped) {
+		t.Errorf("a dropped cache: %v", err)
+	}
+	if bytes, count := w.caches.encoded.usage(); bytes != 0 || count != 0 {
+		t.Errorf("%d encodings of %d bytes are left", count, bytes)
+	}
+	if got := contents(w.latest(w.cache("pods")), "pods/"); got != "pods/a/1@x;" {
+		t.Errorf("cached again: %s", got)
+	}
+}
+
+func TestRetained(t *testing.T) {
+	w := newWorld(t, Options{})
+	pods := w.cache("pods")
+	w.create("pods/a/1", "x;")
+	snapshot := w.latest(pods)
+	pods.Retain(snapshot)
+	w.create("pods/a/2", "x;")
+	w.latest(pods)
+	again, ok := pods.At(snapshot.Revision())
+	if !ok || contents(again, "pods/") != "pods/a/1@x;" || again.Revision() != snapshot.Revision() {
+		t.Errorf("retained: %v, %v", again, ok)
+	}
+	if _, ok := pods.At(snapshot.Revision() - 1); ok {
+		t.Error("a state that was not retained")
+	}
+	for range maxRetained {
+		w.create(fmt.Sprint("pods/b/", rand.Int()), "x;")
+		pods.Retain(w.latest(pods))
+	}
+	if _, ok := pods.At(snapshot.Revision()); ok {
+		t.Error("more snapshots are retained than there should be")
+	}
+}
+
+// TestConcurrentWritersAndReaders ends with every reader's view equal to the storage.
+func TestConcurrentWritersAndReaders(t *testing.T) {
+	w := newWorld(t, Options{EncodingBudget: 4 << 10})
+	pods := w.cache("pods")
+	var writers, readers sync.WaitGroup
+	start := w.latest(pods).Revision()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	views := make([]map[string]string, 4)
+	for i := range views {
+		views[i] = map[string]string{}
+		watcher := w.watch(pods, start, Scope{})
+		readers.Go(func() { replay(t, ctx, watcher, views[i]) })
+	}
+	writers.Go(func() { readOwnWrites(w, ctx, pods) })
+	for i := range 3 {
+		writers.Go(func() { write(w, fmt.Sprintf("pods/%d/", i)) })
+	}
+	writers.Wait()
+	w.create(lastPath, "end")
+	page, err := w.store.List(t.Context(), "pods/", storage.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, value := range page.Values {
+		want[value.Path] = string(value.Data)
+	}
+	readers.Wait()
+	for i, view := range views {
+		if fmt.Sprint(view) != fmt.Sprint(want) {
+			t.Errorf("view %d has %v, want %v", i, view, want)
+		}
+	}
+	if bytes, _ := w.caches.encoded.usage(); bytes > 4<<10 {
+		t.Errorf("encodings take %d bytes", bytes)
+	}
+}
+
+// lastPath is written last of all.
+const lastPath = "pods/end/end"
+
+// replay keeps a view from events until the last object comes.
+func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string]string) {
+	format := &Format{}
+	var last int64
+	for view[lastPath] == "" {
+		events, _, err := watcher.Next(ctx)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for _, event := range events {
+			if event.Revision < last {
+				t.Errorf("revision %d after %d", event.Revision, last)
+			}
+			last = event.Revision
+			frame, _ := event.Encoded(format, func() ([]byte, error) {
+				return []byte(event.Type.String() + event.Entry.Path() + "@" + string(event.Entry.Stored())), nil
+			})
+			path, data, _ := strings.Cut(strings.TrimPrefix(string(frame), event.Type.String()), "@")
+			if event.Type == Deleted {
+				delete(view, path)
+			} else {
+				view[path] = data
+			}
+		}
+	}
+}
+
+// readOwnWrites checks that a finished write is always in the latest snapshot.
+func readOwnWrites(w *world, ctx context.Context, pods *Cache) {
+	format := &Format{}
+	revision := w.create("pods/own/1", "0;")
+	for i := 1; i <= 100 && ctx.Err() == nil; i++ {
+		data := []byte(fmt.Sprint(i, ";"))
+		next, err := w.store.Update(ctx, "pods/own/1", revision, data, 0)
+		if err != nil {
+			w.Error(err)
+			return
+		}
+		revision = next
+		pods.Offer("pods/own/1", revision, format, data)
+		snapshot, err := pods.Latest(ctx)
+		if err != nil {
+			w.Error(err)
+			return
+		}
+		entry, ok := snapshot.Get("pods/own/1")
+		if !ok || string(entry.Stored()) != string(data) {
+			w.Errorf("wrote %s, read %s", data, entry.Stored())
+		}
+	}
+}
+
+func write(w *world, prefix string) {
+	revisions := map[string]int64{}
+	for i := range 300 {
+		path := prefix + fmt.Sprint(rand.IntN(20))
+		data := []byte(fmt.Sprint("x;", i))
+		var err error
+		switch revision := revisions[path]; {
+		case revision == 0:
+			revisions[path], err = w.store.Create(w.Context(), path, data, 0)
+		case rand.IntN(4) == 0:
+			_, err = w.store.Delete(w.Context(), path, revision)
+			delete(revisions, path)
+		default:
+			revisions[path], err = w.store.Update(w.Context(), path, revision, data, 0)
+		}
+		if err != nil {
+			w.Error(err)
+			return
+		}
+	}
+}
