@@ -52,7 +52,7 @@ type Controller struct {
 	queue   workqueue.TypedRateLimitingInterface[string]
 	changed chan struct{} // capacity 1: what is published is out of date
 
-	synced  chan struct{} // closed once all existing definitions are known
+	synced chan struct{} // closed once all existing definitions are known
 
 	lock  sync.Mutex
 	known map[string]*record

@@ -36,6 +36,16 @@ func (d Dialect) Reference(model string) string {
 	return "#/components/schemas/" + model
 }
 
+// Described refers to a named model and describes it. Version 3 ignores what stands beside a reference, which
+// is therefore put inside allOf.
+func (d Dialect) Described(model, description string) *spec.Schema {
+	reference := spec.RefSchema(d.Reference(model))
+	if d == V2 {
+		return reference.WithDescription(description)
+	}
+	return new(spec.Schema).WithAllOf(*reference).WithDescription(description)
+}
+
 // ModelName is the name of a kind's model in OpenAPI documents: the group's parts reversed, version, kind.
 func ModelName(kind schema.GroupVersionKind) string {
 	parts := strings.Split(kind.Group, ".")
@@ -111,8 +121,7 @@ func complete(structural *structuralschema.Structural, dialect Dialect, preserve
 }
 
 func addObjectProperties(s *spec.Schema, dialect Dialect) {
-	metadata := spec.RefSchema(dialect.Reference(objectMetaModel)).WithDescription(metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"])
-	s.SetProperty("metadata", *metadata)
+	s.SetProperty("metadata", *dialect.Described(objectMetaModel, metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"]))
 	AddTypeProperties(s)
 }
 

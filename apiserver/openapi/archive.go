@@ -1,0 +1,109 @@
+package openapi
+
+import (
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	_ "embed"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+//go:embed builtin.zip
+var builtIn []byte
+
+// archive holds the documents of the built-in kinds.
+type archive struct {
+	files map[string]*zip.File
+	index archiveIndex
+}
+
+// archiveIndex says what an archive holds; see the generator.
+type archiveIndex struct {
+	V2          string            `json:"v2"`
+	Paths       int               `json:"paths"`
+	Definitions int               `json:"definitions"`
+	V3          map[string]string `json:"v3"`
+}
+
+func openArchive(content []byte) (*archive, error) {
+	reader, err := zip.NewReader(bytes.NewReader(content), int64(len(content)))
+	if err != nil {
+		return nil, fmt.Errorf("open OpenAPI archive: %w", err)
+	}
+	a := &archive{files: make(map[string]*zip.File, len(reader.File))}
+	for _, file := range reader.File {
+		a.files[file.Name] = file
+	}
+	return a, a.decode("index.json", &a.index)
+}
+
+func (a *archive) decode(name string, into any) error {
+	content, err := a.read(name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		return fmt.Errorf("decode %s of OpenAPI archive: %w", name, err)
+	}
+	return nil
+}
+
+func (a *archive) read(name string) ([]byte, error) {
+	compressed, err := a.gzipped(name)
+	if err != nil {
+		return nil, err
+	}
+	return decompress(compressed)
+}
+
+// gzipped returns a file as a gzip stream. Both formats hold the same deflated data, so none is compressed or
+// decompressed.
+func (a *archive) gzipped(name string) ([]byte, error) {
+	file, ok := a.files[name]
+	if !ok {
+		return nil, fmt.Errorf("no %s in OpenAPI archive", name)
+	}
+	raw, err := file.OpenRaw()
+	if err != nil {
+		return nil, fmt.Errorf("open %s of OpenAPI archive: %w", name, err)
+	}
+	stream := make([]byte, 0, file.CompressedSize64+18)
+	stream = append(stream, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255) // deflate, no flags, no time, unknown system
+	deflated, err := io.ReadAll(raw)
+	if err != nil {
+		return nil, fmt.Errorf("read %s of OpenAPI archive: %w", name, err)
+	}
+	stream = append(stream, deflated...)
+	stream = binary.LittleEndian.AppendUint32(stream, file.CRC32)
+	return binary.LittleEndian.AppendUint32(stream, uint32(file.UncompressedSize64)), nil
+}
+
+func compress(content []byte) ([]byte, error) {
+	var buffer bytes.Buffer
+	writer, err := gzip.NewWriterLevel(&buffer, gzip.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	if _, err := writer.Write(content); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	if err := writer.Close(); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	return buffer.Bytes(), nil
+}
+
+func decompress(compressed []byte) ([]byte, error) {
+	reader, err := gzip.NewReader(bytes.NewReader(compressed))
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	content, err := io.ReadAll(reader)
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	return content, nil
+}

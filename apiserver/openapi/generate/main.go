@@ -1,0 +1,208 @@
+// Command generate makes the OpenAPI documents of the built-in kinds from those that the Kubernetes module
+// carries: reduced to what is served by default, encoded as JSON and protobuf, compressed into one archive.
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha512"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	openapiv2 "github.com/google/gnostic-models/openapiv2"
+	openapiv3 "github.com/google/gnostic-models/openapiv3"
+	"google.golang.org/protobuf/proto"
+)
+
+// object is a JSON object.
+type object = map[string]any
+
+func main() {
+	log.SetFlags(0)
+	output := flag.String("output", "", "the archive to write; default: builtin.zip of the openapi package")
+	flag.Parse()
+	if err := run(*output); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(output string) error {
+	source, err := directory("k8s.io/kubernetes")
+	if err != nil {
+		return err
+	}
+	if output == "" {
+		root, err := directory("quorate.dev")
+		if err != nil {
+			return err
+		}
+		output = filepath.Join(root, "apiserver", "openapi", "builtin.zip")
+	}
+	content, err := archive(filepath.Join(source, "api", "openapi-spec"), minor(source))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(output, content, 0o644)
+}
+
+// directory finds where a module is on disk.
+func directory(module string) (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return "", fmt.Errorf("find module %s: %w", module, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+var versionInPath = regexp.MustCompile(`@v(\d+\.\d+)\.`)
+
+// minor takes "1.36" from the module's directory.
+func minor(directory string) string {
+	if match := versionInPath.FindStringSubmatch(directory); match != nil {
+		return match[1]
+	}
+	return "unversioned"
+}
+
+// index says what the archive holds.
+type index struct {
+	// V2 is the entity tag of the version 2 document.
+	V2 string `json:"v2"`
+	// Paths and Definitions are where in it, in bytes, paths and definitions can be added.
+	Paths       int `json:"paths"`
+	Definitions int `json:"definitions"`
+	// V3 are the entity tags of the version 3 documents by path.
+	V3 map[string]string `json:"v3"`
+}
+
+func archive(source, minor string) ([]byte, error) {
+	files := map[string][]byte{}
+	contents := index{V3: map[string]string{}}
+	documents, err := readV3(filepath.Join(source, "v3"), minor)
+	if err != nil {
+		return nil, err
+	}
+	for path, document := range documents {
+		if err := addV3(files, contents.V3, path, document); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	swagger, err := readV2(filepath.Join(source, "swagger.json"), minor)
+	if err != nil {
+		return nil, err
+	}
+	if err := addV2(files, &contents, swagger); err != nil {
+		return nil, err
+	}
+	template, err := makeTemplate(swagger, documents)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]any{"template.json": template, "index.json": contents} {
+		if files[name], err = json.Marshal(value); err != nil {
+			return nil, fmt.Errorf("encode %s: %w", name, err)
+		}
+	}
+	return compress(files)
+}
+
+func compress(files map[string][]byte) ([]byte, error) {
+	var buffer bytes.Buffer
+	writer := zip.NewWriter(&buffer)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		entry, err := writer.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate}) // no time: reproducible
+		if err != nil {
+			return nil, fmt.Errorf("compress %s: %w", name, err)
+		}
+		if _, err := entry.Write(files[name]); err != nil {
+			return nil, fmt.Errorf("compress %s: %w", name, err)
+		}
+	}
+	if err := writer.Close(); err != nil {
+		return nil, fmt.Errorf("finish archive: %w", err)
+	}
+	return buffer.Bytes(), nil
+}
+
+func tag(content []byte) string { return fmt.Sprintf("%X", sha512.Sum512(content)) }
+
+func addV3(files map[string][]byte, tags map[string]string, path string, document object) error {
+	encoded, err := json.Marshal(document)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	parsed, err := openapiv3.ParseDocument(encoded)
+	if err != nil {
+		return fmt.Errorf("parse: %w", err)
+	}
+	binary, err := proto.MarshalOptions{Deterministic: true}.Marshal(parsed)
+	if err != nil {
+		return fmt.Errorf("encode as protobuf: %w", err)
+	}
+	files["v3/"+path+".json"], files["v3/"+path+".pb"] = encoded, binary
+	tags[path] = tag(encoded)
+	return nil
+}
+
+// addV2 encodes with paths and definitions at known places, so that those of custom resources can be put in.
+func addV2(files map[string][]byte, contents *index, swagger object) error {
+	paths, err := json.Marshal(swagger["paths"])
+	if err != nil {
+		return fmt.Errorf("encode paths: %w", err)
+	}
+	definitions, err := json.Marshal(swagger["definitions"])
+	if err != nil {
+		return fmt.Errorf("encode definitions: %w", err)
+	}
+	rest := maps.Clone(swagger)
+	delete(rest, "paths")
+	delete(rest, "definitions")
+	tail, err := json.Marshal(rest)
+	if err != nil {
+		return fmt.Errorf("encode swagger: %w", err)
+	}
+	encoded := slices.Concat([]byte(`{"paths":`), paths)
+	contents.Paths = len(encoded) - 1
+	encoded = slices.Concat(encoded, []byte(`,"definitions":`), definitions)
+	contents.Definitions = len(encoded) - 1
+	encoded = slices.Concat(encoded, []byte(","), tail[1:])
+	parsed, err := openapiv2.ParseDocument(encoded)
+	if err != nil {
+		return fmt.Errorf("parse swagger: %w", err)
+	}
+	binary, err := proto.MarshalOptions{Deterministic: true}.Marshal(parsed)
+	if err != nil {
+		return fmt.Errorf("encode swagger as protobuf: %w", err)
+	}
+	files["v2.json"], files["v2.pb"] = encoded, binary
+	contents.V2 = tag(encoded)
+	return nil
+}
+
+var (
+	unstable     = regexp.MustCompile(`/v\d+(alpha|beta)\d+(/|$)`)
+	groupOf      = regexp.MustCompile(`^/?apis/([^/]+)`)
+	errNotObject = errors.New("not a JSON object")
+)
+
+func readJSON(path string) (object, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	var document object
+	if err := json.Unmarshal(content, &document); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", path, err)
+	}
+	return document, nil
+}

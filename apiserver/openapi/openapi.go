@@ -1,0 +1,219 @@
+// Package openapi serves the OpenAPI documents: version 2 in one piece, version 3 by group and version.
+//
+// Those of built-in kinds are made at build time and kept compressed. Those of custom resources are made from
+// their definitions when they are asked for; their entity tags follow from the definitions' revisions, so that
+// clients that have a document already cost nothing.
+package openapi
+
+//go:generate go run ./generate
+
+import (
+	"bytes"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/munnerz/goautoneg"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// Handler serves /openapi/v2, /openapi/v3 and what is below it.
+type Handler struct {
+	catalogs *resource.Publisher
+	clock    clock.PassiveClock
+	logger   logr.Logger
+	archive  *archive
+	contents contentsCache
+	merged   mergedCache
+}
+
+// New returns a handler of the documents of the catalog in force.
+func New(catalogs *resource.Publisher, clock clock.PassiveClock, logger logr.Logger) (*Handler, error) {
+	archive, err := openArchive(builtIn)
+	if err != nil {
+		return nil, err
+	}
+	return &Handler{catalogs: catalogs, clock: clock, logger: logger, archive: archive}, nil
+}
+
+// encoding is a form in which documents are served.
+type encoding int
+
+const (
+	asJSON encoding = iota
+	asProtobuf
+)
+
+// suffix is what names of files of the encoding end in.
+func (e encoding) suffix() string {
+	if e == asProtobuf {
+		return ".pb"
+	}
+	return ".json"
+}
+
+// version 2 and 3 differ in their protobuf media types only by a digit. With @ is how older clients ask.
+func mediaTypes(version string) map[string]encoding {
+	return map[string]encoding{
+		"json": asJSON,
+		"com.github.proto-openapi.spec." + version + "@v1.0+protobuf": asProtobuf,
+		"com.github.proto-openapi.spec." + version + ".v1.0+protobuf": asProtobuf,
+	}
+}
+
+func (e encoding) contentType(version string) string {
+	if e == asProtobuf {
+		return "application/com.github.proto-openapi.spec." + version + ".v1.0+protobuf"
+	}
+	return "application/json"
+}
+
+// negotiate picks the encoding for the first clause of Accept that can be met.
+func negotiate(accept, version string) (encoding, bool) {
+	if accept == "" {
+		return asJSON, true
+	}
+	known := mediaTypes(version)
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		if clause.Type != "application" && clause.Type != "*" {
+			continue
+		}
+		if clause.SubType == "*" {
+			return asJSON, true
+		}
+		if e, ok := known[clause.SubType]; ok {
+			return e, true
+		}
+	}
+	return asJSON, false
+}
+
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	contents, err := h.contents.of(h.catalogs.Current(), h.archive)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	switch path := r.URL.Path; {
+	case path == "/openapi/v2":
+		h.serveV2(w, r, contents)
+	case path == "/openapi/v3":
+		serve(w, r, document{plain: contents.index, tag: contents.indexTag}, "application/json")
+	case strings.HasPrefix(path, "/openapi/v3/"):
+		h.serveV3(w, r, contents, strings.TrimPrefix(path, "/openapi/v3/"))
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request, contents *contents) {
+	w.Header().Add("Vary", "Accept")
+	form, ok := negotiate(r.Header.Get("Accept"), "v2")
+	if !ok {
+		w.WriteHeader(http.StatusNotAcceptable)
+		return
+	}
+	if answeredByTag(w, r, contents.v2Tag) {
+		return
+	}
+	doc, err := h.v2(contents, form)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	serve(w, r, doc, form.contentType("v2"))
+}
+
+func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, contents *contents, path string) {
+	tag, ok := contents.v3Tags[path]
+	if !ok {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	w.Header().Add("Vary", "Accept")
+	form, ok := negotiate(r.Header.Get("Accept"), "v3")
+	if !ok {
+		w.WriteHeader(http.StatusNotAcceptable)
+		return
+	}
+	if hash := r.URL.Query().Get("hash"); hash != "" {
+		if hash != tag {
+			http.Redirect(w, r, urlOf(path, tag), http.StatusMovedPermanently)
+			return
+		}
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", h.clock.Now().UTC().AddDate(1, 0, 0).Format(time.RFC1123))
+	}
+	if answeredByTag(w, r, tag) {
+		return
+	}
+	doc, err := h.v3(contents, path, form)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	serve(w, r, doc, form.contentType("v3"))
+}
+
+// urlOf is the address of a version 3 document, which with its hash never changes.
+func urlOf(path, tag string) string {
+	address := url.URL{Path: "/openapi/v3/" + path, RawQuery: url.Values{"hash": {tag}}.Encode()}
+	return address.String()
+}
+
+func (h *Handler) fail(w http.ResponseWriter, err error) {
+	h.logger.Error(err, "cannot serve an OpenAPI document")
+	w.WriteHeader(http.StatusServiceUnavailable)
+}
+
+// document is content with its entity tag; at least one of plain and compressed (gzip) is set.
+type document struct {
+	plain      []byte
+	compressed []byte
+	tag        string
+}
+
+// answeredByTag answers a client that has the document already, before it is made.
+func answeredByTag(w http.ResponseWriter, r *http.Request, tag string) bool {
+	if r.Header.Get("If-None-Match") != strconv.Quote(tag) {
+		return false
+	}
+	w.Header().Set("Etag", strconv.Quote(tag))
+	w.WriteHeader(http.StatusNotModified)
+	return true
+}
+
+func serve(w http.ResponseWriter, r *http.Request, doc document, contentType string) {
+	w.Header().Set("Etag", strconv.Quote(doc.tag))
+	w.Header().Set("Content-Type", contentType)
+	content := doc.plain
+	if doc.compressed != nil {
+		w.Header().Add("Vary", "Accept-Encoding")
+		if acceptsGzip(r) {
+			w.Header().Set("Content-Encoding", "gzip")
+			w.Header().Set("Content-Length", strconv.Itoa(len(doc.compressed)))
+			content = doc.compressed
+		} else if content == nil {
+			var err error
+			if content, err = decompress(doc.compressed); err != nil {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+		}
+	}
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+}
+
+func acceptsGzip(r *http.Request) bool {
+	for _, clause := range goautoneg.ParseAccept(r.Header.Get("Accept-Encoding")) {
+		if clause.Type == "gzip" && clause.Q > 0 {
+			return true
+		}
+	}
+	return false
+}
