@@ -89,7 +89,7 @@ func New(options Options) *Agent {
 // Run works until ctx is done, then stops every process gracefully. Pods stay in the API, to be run again by
 // the next agent.
 func (a *Agent) Run(ctx context.Context) error {
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.options.Client.CoreV1().Events("")})
 	a.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "sandbox", Host: a.options.Name})

@@ -104,7 +104,7 @@ func (a *Agent) releaseClaim(ctx context.Context, claim *corev1.PersistentVolume
 		return err
 	}
 	released := claim.DeepCopy()
-	released.Finalizers = slices.DeleteFunc(released.Finalizers, func(name string) bool { return name == volumes.Protection })
+	released.Finalizers = without(released.Finalizers, volumes.Protection)
 	_, err = a.options.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, released, metav1.UpdateOptions{})
 	return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 }
@@ -128,7 +128,7 @@ func (a *Agent) reclaim(ctx context.Context) error {
 	}
 	var failures []error
 	for _, volume := range list {
-		if volumes.Ours(volume) && volume.DeletionTimestamp == nil {
+		if volumes.Ours(volume) {
 			failures = append(failures, a.reclaimVolume(ctx, volume))
 		}
 	}
@@ -136,21 +136,36 @@ func (a *Agent) reclaim(ctx context.Context) error {
 }
 
 func (a *Agent) reclaimVolume(ctx context.Context, volume *corev1.PersistentVolume) error {
-	reference := volume.Spec.ClaimRef
-	claim, err := a.lister.claims.PersistentVolumeClaims(reference.Namespace).Get(reference.Name)
-	if err == nil && claim.UID == reference.UID {
-		return nil
-	}
-	if err != nil {
-		// Ask the API itself before deleting data: an informer may be behind.
-		claim, err = a.options.Client.CoreV1().PersistentVolumeClaims(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
-	}
-	if err == nil && claim.UID == reference.UID || err != nil && !apierrors.IsNotFound(err) {
+	if used, err := a.claimExists(ctx, volume.Spec.ClaimRef); used || err != nil {
 		return err
 	}
 	if err := os.RemoveAll(volume.Spec.HostPath.Path); err != nil {
 		return err
 	}
-	err = a.options.Client.CoreV1().PersistentVolumes().Delete(ctx, volume.Name, metav1.DeleteOptions{})
-	return ignore(err, apierrors.IsNotFound)
+	api := a.options.Client.CoreV1().PersistentVolumes()
+	if slices.Contains(volume.Finalizers, volumes.VolumeProtection) {
+		released := volume.DeepCopy()
+		released.Finalizers = without(released.Finalizers, volumes.VolumeProtection)
+		if _, err := api.Update(ctx, released, metav1.UpdateOptions{}); err != nil {
+			return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
+		}
+	}
+	return ignore(api.Delete(ctx, volume.Name, metav1.DeleteOptions{}), apierrors.IsNotFound)
+}
+
+// claimExists asks the API itself before it says no: an informer may be behind, and data is about to be deleted.
+func (a *Agent) claimExists(ctx context.Context, reference *corev1.ObjectReference) (bool, error) {
+	claim, err := a.lister.claims.PersistentVolumeClaims(reference.Namespace).Get(reference.Name)
+	if err == nil && claim.UID == reference.UID {
+		return true, nil
+	}
+	claim, err = a.options.Client.CoreV1().PersistentVolumeClaims(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && claim.UID == reference.UID, err
+}
+
+func without(names []string, name string) []string {
+	return slices.DeleteFunc(names, func(candidate string) bool { return candidate == name })
 }

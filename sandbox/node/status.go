@@ -24,14 +24,13 @@ func podStatus(pod *corev1.Pod, before corev1.PodStatus, o observation) corev1.P
 	status := *before.DeepCopy()
 	status.ObservedGeneration = pod.Generation
 	status.Phase = phase(pod.Spec.RestartPolicy, o)
-	status.PodIP, status.HostIP = o.podIP, o.hostIP
-	status.PodIPs, status.HostIPs = []corev1.PodIP{{IP: o.podIP}}, []corev1.HostIP{{IP: o.hostIP}}
+	status.HostIP, status.HostIPs = o.hostIP, []corev1.HostIP{{IP: o.hostIP}}
+	if o.podIP != "" {
+		status.PodIP, status.PodIPs = o.podIP, []corev1.PodIP{{IP: o.podIP}}
+	}
 	status.InitContainerStatuses, status.ContainerStatuses = o.initial, o.containers
 	if status.StartTime == nil {
 		status.StartTime = &o.now
-	}
-	if status.QOSClass == "" {
-		status.QOSClass = corev1.PodQOSBestEffort
 	}
 	for _, condition := range conditions(pod, o) {
 		setCondition(&status, condition, o.now)

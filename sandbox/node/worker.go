@@ -136,6 +136,9 @@ func (w *worker) step(ctx context.Context) (next time.Time, done bool) {
 		return time.Time{}, ctx.Err() != nil
 	}
 	for _, u := range w.units() {
+		if u.stopping {
+			u.stop(u.stopAt, w.now())
+		}
 		if u.collect(pod.Spec.RestartPolicy, w.now()) {
 			w.event(pod, corev1.EventTypeNormal, "Exited", "Container %s exited with code %d", u.spec.Name, u.ended.ExitCode)
 		}

@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"path/filepath"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,11 +11,12 @@ import (
 
 // Names that the volume controllers of Kubernetes use.
 const (
-	Protection      = "kubernetes.io/pvc-protection" // finalizer: a claim stays while a Pod uses it
-	bindCompleted   = "pv.kubernetes.io/bind-completed"
-	boundController = "pv.kubernetes.io/bound-by-controller"
-	provisionedBy   = "pv.kubernetes.io/provisioned-by"
-	Provisioner     = "sandbox.quorate.dev/folder"
+	Protection       = "kubernetes.io/pvc-protection" // finalizer: a claim stays while a Pod uses it
+	VolumeProtection = "kubernetes.io/pv-protection"  // finalizer: a volume stays while a claim is bound to it
+	bindCompleted    = "pv.kubernetes.io/bind-completed"
+	boundController  = "pv.kubernetes.io/bound-by-controller"
+	provisionedBy    = "pv.kubernetes.io/provisioned-by"
+	Provisioner      = "sandbox.quorate.dev/folder"
 )
 
 // VolumeName is the name of the volume made for a claim.
@@ -55,7 +57,9 @@ func Bind(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	bound.Spec.VolumeName = VolumeName(claim)
 	metav1.SetMetaDataAnnotation(&bound.ObjectMeta, bindCompleted, "yes")
 	metav1.SetMetaDataAnnotation(&bound.ObjectMeta, boundController, "yes")
-	bound.Finalizers = append(bound.Finalizers, Protection)
+	if !slices.Contains(bound.Finalizers, Protection) {
+		bound.Finalizers = append(bound.Finalizers, Protection)
+	}
 	return bound
 }
 

@@ -1,0 +1,332 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/sandbox/addresses"
+	"quorate.dev/sandbox/endpoints"
+	"quorate.dev/sandbox/names"
+	"quorate.dev/sandbox/process"
+)
+
+const network addresses.Network = 77
+
+// TestMain lets the test binary be the program of the Pods: their first argument names what to do.
+func TestMain(m *testing.M) {
+	if os.Getenv("NODE_TEST_CHILD") == "" {
+		os.Exit(m.Run())
+	}
+	switch os.Args[1] {
+	case "exit":
+		os.Exit(int(os.Args[2][0] - '0'))
+	case "serve":
+		serve(os.Args[2], os.Args[3:])
+	}
+}
+
+// serve answers with a file's content, its arguments and environment at once, until SIGTERM.
+func serve(address string, args []string) {
+	terminate := make(chan os.Signal, 1)
+	signal.Notify(terminate, syscall.SIGTERM)
+	healthy := true
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		json.NewEncoder(w).Encode(map[string]any{"args": args, "environment": os.Environ()})
+	})
+	http.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFile(w, r, r.URL.Query().Get("path"))
+	})
+	http.HandleFunc("/health", func(w http.ResponseWriter, r *http.Request) {
+		if !healthy {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	http.HandleFunc("/break", func(http.ResponseWriter, *http.Request) { healthy = false })
+	go func() { fmt.Println(http.ListenAndServe(address, nil)); os.Exit(1) }()
+	<-terminate
+}
+
+// world is an agent on an API server.
+type world struct {
+	*testing.T
+	client    kubernetes.Interface
+	directory string
+	table     *endpoints.Table
+	stop      func()
+}
+
+func start(t *testing.T) *world {
+	w := &world{T: t, client: startServer(t), directory: t.TempDir()}
+	w.run()
+	return w
+}
+
+// run starts an agent; w.stop stops it.
+func (w *world) run() {
+	w.table = endpoints.NewTable()
+	spawner := process.NewSpawner()
+	agent := New(Options{
+		Client: w.client, Name: "sandbox", Directory: w.directory, Network: network, Executable: "/proc/self/exe",
+		Environment: []string{"NODE_TEST_CHILD=1"}, Table: w.table, Spawner: spawner, Clock: clock.RealClock{},
+		Logger: testr.New(w.T),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Run(ctx) }()
+	w.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.Errorf("the agent ended: %v", err)
+		}
+		spawner.Close()
+		w.stop = func() {}
+	}
+	w.Cleanup(func() { w.stop() })
+}
+
+func (w *world) await(what string, holds func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			pods, _ := w.client.CoreV1().Pods("default").List(w.Context(), metav1.ListOptions{})
+			content, _ := json.MarshalIndent(pods.Items, "", " ")
+			w.Fatalf("waited in vain until %s\n%s", what, content)
+		}
+	}
+}
+
+func (w *world) pod(name string) *corev1.Pod {
+	pod, err := w.client.CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		return &corev1.Pod{}
+	}
+	return pod
+}
+
+func (w *world) awaitReady(name string) *corev1.Pod {
+	w.Helper()
+	var pod *corev1.Pod
+	w.await(name+" is ready", func() bool {
+		pod = w.pod(name)
+		return conditionOf(pod, corev1.PodReady) == corev1.ConditionTrue
+	})
+	return pod
+}
+
+func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == kind {
+			return condition.Status
+		}
+	}
+	return ""
+}
+
+func (w *world) create(pod *corev1.Pod) {
+	w.Helper()
+	if _, err := w.client.CoreV1().Pods("default").Create(w.Context(), pod, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// get asks the program of a Pod.
+func (w *world) get(pod *corev1.Pod, path string) string {
+	w.Helper()
+	response, err := http.Get("http://" + pod.Status.PodIP + ":8080" + path)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer response.Body.Close()
+	var body strings.Builder
+	if err := response.Write(&body); err != nil {
+		w.Fatal(err)
+	}
+	return body.String()
+}
+
+func server(name string) *corev1.Pod {
+	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/health", Port: intstr.FromString("http")}}, PeriodSeconds: 1, FailureThreshold: 1}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "server"}},
+		Spec: corev1.PodSpec{
+			Hostname: name, Subdomain: "servers",
+			AutomountServiceAccountToken: ptr.To(false),
+			Volumes: []corev1.Volume{
+				{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "config"}}}},
+				{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+			},
+			Containers: []corev1.Container{{
+				Name: "server", Image: "quorate", Args: []string{"serve", "$(POD_IP):8080", "/etc/config/key", "--data=/data"},
+				Env:            []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}},
+				Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+				VolumeMounts:   []corev1.VolumeMount{{Name: "config", MountPath: "/etc/config"}, {Name: "data", MountPath: "/data"}},
+				ReadinessProbe: probe, LivenessProbe: probe,
+			}},
+		},
+	}
+}
+
+func (w *world) createDependencies() {
+	w.Helper()
+	core := w.client.CoreV1()
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+	_, err := core.ConfigMaps("default").Create(w.Context(), &corev1.ConfigMap{ObjectMeta: meta("config"), Data: map[string]string{"key": "first"}}, metav1.CreateOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta("data"), Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+	}}
+	if _, err := core.PersistentVolumeClaims("default").Create(w.Context(), claim, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	service := &corev1.Service{ObjectMeta: meta("servers"), Spec: corev1.ServiceSpec{
+		ClusterIP: "None", Selector: map[string]string{"app": "server"}, Ports: []corev1.ServicePort{{Name: "http", Port: 8080}},
+	}}
+	if _, err := core.Services("default").Create(w.Context(), service, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestPodLife(t *testing.T) {
+	w := start(t)
+	w.create(server("one"))
+	w.await("the missing volume is reported", func() bool {
+		events, _ := w.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedMount"})
+		return len(events.Items) > 0
+	})
+	w.createDependencies()
+	pod := w.awaitReady("one")
+
+	t.Run("status", func(t *testing.T) {
+		status := pod.Status
+		if status.Phase != corev1.PodRunning || !network.Pods().Contains(parse(status.PodIP)) || status.StartTime == nil {
+			t.Errorf("got %+v", status)
+		}
+		if c := status.ContainerStatuses[0]; !c.Ready || !*c.Started || c.State.Running == nil || !strings.HasPrefix(c.ContainerID, "process://") {
+			t.Errorf("got %+v", c)
+		}
+	})
+	t.Run("arguments are of this machine", func(t *testing.T) {
+		answer := w.get(pod, "/")
+		folder := filepath.Join(w.directory, "pods", string(pod.UID), "volumes", "config", "key")
+		if !strings.Contains(answer, `"`+folder+`"`) || !strings.Contains(answer, "--data="+filepath.Join(w.directory, "volumes")) {
+			t.Errorf("got %s", answer)
+		}
+	})
+	t.Run("configmap changes arrive", func(t *testing.T) {
+		patch := []byte(`{"data":{"key":"second"}}`)
+		if _, err := w.client.CoreV1().ConfigMaps("default").Patch(t.Context(), "config", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(w.directory, "pods", string(pod.UID), "volumes", "config", "key")
+		w.await("the file changes", func() bool { content, _ := os.ReadFile(file); return string(content) == "second" })
+	})
+	t.Run("names and slices", func(t *testing.T) {
+		w.await("the name resolves", func() bool {
+			answer := names.Resolve(w.table, "one.servers.default.svc")
+			return len(answer.Addresses) == 1 && answer.Addresses[0].String() == pod.Status.PodIP
+		})
+		w.await("there is a slice", func() bool {
+			slices, _ := w.client.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=servers"})
+			return len(slices.Items) == 1 && len(slices.Items[0].Endpoints) == 1 && *slices.Items[0].Endpoints[0].Conditions.Ready
+		})
+	})
+	t.Run("failed liveness restarts", func(t *testing.T) {
+		w.get(pod, "/break")
+		w.await("the container runs again", func() bool {
+			status := w.pod("one").Status.ContainerStatuses[0]
+			return status.RestartCount == 1 && status.Ready && status.LastTerminationState.Terminated != nil
+		})
+	})
+	t.Run("a killed process restarts", func(t *testing.T) {
+		var id int
+		fmt.Sscanf(w.pod("one").Status.ContainerStatuses[0].ContainerID, "process://%d", &id)
+		syscall.Kill(id, syscall.SIGKILL)
+		w.await("the container runs again", func() bool {
+			status := w.pod("one").Status.ContainerStatuses[0]
+			return status.RestartCount == 2 && status.Ready && status.LastTerminationState.Terminated.ExitCode == 137
+		})
+	})
+	t.Run("another agent resumes", func(t *testing.T) {
+		w.stop()
+		w.run()
+		w.await("the container runs again", func() bool {
+			status := w.pod("one").Status.ContainerStatuses[0]
+			return status.RestartCount == 3 && status.Ready
+		})
+		if again := w.pod("one").Status.PodIP; again != pod.Status.PodIP {
+			t.Errorf("the address was %s and is %s", pod.Status.PodIP, again)
+		}
+	})
+	t.Run("deletion", func(t *testing.T) { w.deletion(pod) })
+}
+
+func (w *world) deletion(pod *corev1.Pod) {
+	core := w.client.CoreV1()
+	if err := core.PersistentVolumeClaims("default").Delete(w.Context(), "data", metav1.DeleteOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	if claim, err := core.PersistentVolumeClaims("default").Get(w.Context(), "data", metav1.GetOptions{}); err != nil || claim.Status.Phase != corev1.ClaimBound {
+		w.Errorf("the claim in use is not protected: %+v, %v", claim, err)
+	}
+	if err := core.Pods("default").Delete(w.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	w.await("the pod, its claim and its folders are gone", func() bool {
+		_, podErr := core.Pods("default").Get(w.Context(), pod.Name, metav1.GetOptions{})
+		_, claimErr := core.PersistentVolumeClaims("default").Get(w.Context(), "data", metav1.GetOptions{})
+		list, err := core.PersistentVolumes().List(w.Context(), metav1.ListOptions{})
+		left, _ := filepath.Glob(filepath.Join(w.directory, "[pv]o*", "*"))
+		return apierrors.IsNotFound(podErr) && apierrors.IsNotFound(claimErr) && err == nil && len(list.Items) == 0 && len(left) == 0
+	})
+}
+
+func TestPodsThatEnd(t *testing.T) {
+	w := start(t)
+	tests := map[string]struct {
+		policy corev1.RestartPolicy
+		code   string
+		phase  corev1.PodPhase
+	}{
+		"success": {corev1.RestartPolicyOnFailure, "0", corev1.PodSucceeded},
+		"failure": {corev1.RestartPolicyNever, "3", corev1.PodFailed},
+	}
+	for name, test := range tests {
+		w.create(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PodSpec{
+				RestartPolicy: test.policy, AutomountServiceAccountToken: ptr.To(false),
+				InitContainers: []corev1.Container{{Name: "first", Image: "quorate", Args: []string{"exit", "0"}}},
+				Containers:     []corev1.Container{{Name: "main", Image: "quorate", Args: []string{"exit", test.code}}},
+			},
+		})
+	}
+	for name, test := range tests {
+		w.await(name+" is over", func() bool { return w.pod(name).Status.Phase == test.phase })
+		pod := w.pod(name)
+		if conditionOf(pod, corev1.PodInitialized) != corev1.ConditionTrue || pod.Status.ContainerStatuses[0].State.Terminated == nil {
+			t.Errorf("%s: %+v", name, pod.Status)
+		}
+	}
+}
