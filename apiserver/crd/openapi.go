@@ -113,12 +113,20 @@ func complete(structural *structuralschema.Structural, dialect Dialect, preserve
 	}
 	if dialect == V2 {
 		structural = openapiv2.ToStructuralOpenAPIV2(structural)
+		withoutDefaults.Visit(structural)
 	}
 	published := structural.ToKubeOpenAPI()
 	addObjectProperties(published, dialect)
 	addEmbedded(published, dialect)
 	return published
 }
+
+// withoutDefaults: no server publishes defaults in version 2.
+var withoutDefaults = &structuralschema.Visitor{Structural: func(s *structuralschema.Structural) bool {
+	changed := s.Default.Object != nil
+	s.Default.Object = nil
+	return changed
+}}
 
 func addObjectProperties(s *spec.Schema, dialect Dialect) {
 	s.SetProperty("metadata", *dialect.Described(objectMetaModel, metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"]))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -64,20 +65,29 @@ func setVersion(document object, minor string) {
 	}
 }
 
-// dropCBOR removes media types of a feature that is off by default.
-func dropCBOR(value any) {
+// cbor are the media types of a feature that is off by default.
+var cbor = []string{"application/cbor", "application/cbor-seq", "application/apply-patch+cbor"}
+
+// dropCBOR removes those media types, wherever they are keys or items.
+func dropCBOR(value any) any {
 	switch v := value.(type) {
 	case object:
-		delete(v, "application/cbor")
-		delete(v, "application/cbor-seq")
-		for _, child := range v {
-			dropCBOR(child)
+		for key, child := range v {
+			v[key] = dropCBOR(child)
+		}
+		for _, mediaType := range cbor {
+			delete(v, mediaType)
 		}
 	case []any:
+		kept := []any{}
 		for _, child := range v {
-			dropCBOR(child)
+			if name, ok := child.(string); !ok || !slices.Contains(cbor, name) {
+				kept = append(kept, dropCBOR(child))
+			}
 		}
+		return kept
 	}
+	return value
 }
 
 // readV2 reads the version 2 document and keeps of it what is served by default.
@@ -97,14 +107,9 @@ func readV2(file, minor string) (object, error) {
 			delete(paths, path)
 		}
 	}
-	reached := map[string]bool{}
-	reach(paths, definitions, reached)
-	reach(swagger["parameters"], definitions, reached)
-	for name := range definitions {
-		if !reached[name] {
-			delete(definitions, name)
-		}
-	}
+	dropCBOR(paths)
+	keepReached(paths, at(swagger, "parameters"), "#/parameters/")
+	keepReached(object{"paths": paths, "parameters": swagger["parameters"]}, definitions, "#/definitions/")
 	return swagger, nil
 }
 
@@ -120,23 +125,32 @@ func pathsAndDefinitions(swagger object) (paths, definitions object, err error) 
 	return paths, definitions, nil
 }
 
-// reach marks the definitions that a value refers to, directly or through others.
-func reach(value any, definitions object, reached map[string]bool) {
+// keepReached removes from values those that nothing refers to, directly or through others.
+func keepReached(from any, values object, prefix string) {
+	reached := map[string]bool{}
+	reach(from, values, prefix, reached)
+	for name := range values {
+		if !reached[name] {
+			delete(values, name)
+		}
+	}
+}
+
+// reach marks the values that a value refers to.
+func reach(value any, values object, prefix string, reached map[string]bool) {
 	switch v := value.(type) {
 	case object:
-		if reference, ok := v["$ref"].(string); ok {
-			name, ok := strings.CutPrefix(reference, "#/definitions/")
-			if ok && !reached[name] {
-				reached[name] = true
-				reach(definitions[name], definitions, reached)
-			}
+		reference, _ := v["$ref"].(string)
+		if name, ok := strings.CutPrefix(reference, prefix); ok && !reached[name] {
+			reached[name] = true
+			reach(values[name], values, prefix, reached)
 		}
 		for _, child := range v {
-			reach(child, definitions, reached)
+			reach(child, values, prefix, reached)
 		}
 	case []any:
 		for _, child := range v {
-			reach(child, definitions, reached)
+			reach(child, values, prefix, reached)
 		}
 	}
 }
