@@ -8,11 +8,15 @@ import (
 
 	"github.com/go-logr/logr"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
@@ -73,7 +77,7 @@ func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 	s.catalog.Publish(resource.NewCatalog())
 	s.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: s.catalog, Admission: chain,
-		Authorizer: allowAll{}, Clock: clock.RealClock{}, Logger: logr.Discard(),
+		Clock: clock.RealClock{}, Logger: logr.Discard(),
 	})
 	options.Objects, options.Catalog = s.Registry, s.catalog
 	if options.EventTTL == 0 {
@@ -111,5 +115,36 @@ func must[T any](t testing.TB) func(T, error) T {
 			t.Fatal(err)
 		}
 		return value
+	}
+}
+
+// newPod is a small valid pod.
+func newPod(name string) *core.Pod {
+	external := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": name}},
+		Spec: v1.PodSpec{
+			ServiceAccountName: "default",
+			Containers:         []v1.Container{{Name: "main", Image: "example.com/image:1"}},
+		},
+	}
+	legacyscheme.Scheme.Default(external)
+	pod := &core.Pod{}
+	if err := legacyscheme.Scheme.Convert(external, pod, nil); err != nil {
+		panic(err)
+	}
+	return pod
+}
+
+// eventually waits for what a cache will show.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	for !holds() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("not within 10 s: %s", what)
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
