@@ -51,11 +51,11 @@ type Controller struct {
 	builder *Builder
 	queue   workqueue.TypedRateLimitingInterface[string]
 	changed chan struct{} // capacity 1: what is published is out of date
+	known   chan struct{} // closed once all existing definitions have been observed
+	served  chan struct{} // closed once those have been published
 
-	synced chan struct{} // closed once all existing definitions are known
-
-	lock  sync.Mutex
-	known map[string]*record
+	lock    sync.Mutex
+	records map[string]*record
 }
 
 // record is what the controller remembers of one CustomResourceDefinition.
@@ -82,8 +82,9 @@ func NewController(options ControllerOptions) (*Controller, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, 30*time.Second),
 			workqueue.TypedRateLimitingQueueConfig[string]{Clock: options.Clock}),
 		changed: make(chan struct{}, 1),
-		synced:  make(chan struct{}),
-		known:   map[string]*record{},
+		known:   make(chan struct{}),
+		served:  make(chan struct{}),
+		records: map[string]*record{},
 	}, nil
 }
 
@@ -93,8 +94,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer workers.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	workers.Go(func() { c.whenSynced(ctx, c.publishChanges) })
-	workers.Go(func() { c.whenSynced(ctx, c.work) })
+	workers.Go(func() { c.whenKnown(ctx, c.publishChanges) })
+	workers.Go(func() { c.whenKnown(ctx, c.work) })
 	workers.Go(func() {
 		<-ctx.Done()
 		c.queue.ShutDown()
@@ -105,11 +106,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// whenSynced keeps deciding on names, and publishing, from starting before all definitions are known.
-func (c *Controller) whenSynced(ctx context.Context, do func(context.Context)) {
+// whenKnown keeps deciding on names, and publishing, from starting before all definitions are known.
+func (c *Controller) whenKnown(ctx context.Context, do func(context.Context)) {
 	select {
 	case <-ctx.Done():
-	case <-c.synced:
+	case <-c.known:
 		do(ctx)
 	}
 }
@@ -128,8 +129,8 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	next := c.describe(crd)
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	previous := c.known[crd.Name]
-	c.known[crd.Name] = next
+	previous := c.records[crd.Name]
+	c.records[crd.Name] = next
 	if sameDefinition(previous, next) {
 		next.definition, next.published = previous.definition, previous.published
 	} else {
@@ -173,27 +174,40 @@ func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *re
 func (c *Controller) forget(key string) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	previous, ok := c.known[key]
+	previous, ok := c.records[key]
 	if !ok {
 		return
 	}
-	delete(c.known, key)
+	delete(c.records, key)
 	c.outdated()
 	c.reconsider(previous.group, key)
 }
 
 // reconsider queues the definitions of a group whose names are not all accepted.
 func (c *Controller) reconsider(group, except string) {
-	for name, r := range c.known {
+	for name, r := range c.records {
 		if r.group == group && name != except && !r.settled {
 			c.queue.Add(name)
 		}
 	}
 }
 
+// observedAll is called again whenever following starts again.
 func (c *Controller) observedAll() {
-	close(c.synced)
+	closeOnce(c.known)
 	c.outdated()
+}
+
+// Synced is closed once all definitions that existed at the start have been published.
+func (c *Controller) Synced() <-chan struct{} { return c.served }
+
+// closeOnce must not be called for one channel from two goroutines.
+func closeOnce(channel chan struct{}) {
+	select {
+	case <-channel:
+	default:
+		close(channel)
+	}
 }
 
 // outdated asks for publishing. Changes that come while it is going on are published together.
@@ -219,13 +233,14 @@ func (c *Controller) publishChanges(ctx context.Context) {
 func (c *Controller) publish() {
 	definitions := c.definitions()
 	c.Publish(definitions)
+	closeOnce(c.served)
 	inForce := make(map[*resource.Definition]bool, len(definitions))
 	for _, d := range definitions {
 		inForce[d] = true
 	}
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	for name, r := range c.known {
+	for name, r := range c.records {
 		if r.published || !inForce[r.definition] {
 			continue
 		}
@@ -240,8 +255,8 @@ func (c *Controller) definitions() []*resource.Definition {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	var definitions []*resource.Definition
-	for _, name := range slices.Sorted(maps.Keys(c.known)) {
-		if r := c.known[name]; r.definition != nil {
+	for _, name := range slices.Sorted(maps.Keys(c.records)) {
+		if r := c.records[name]; r.definition != nil {
 			definitions = append(definitions, r.definition)
 		}
 	}

@@ -28,7 +28,7 @@ var errUnchanged = errors.New("unchanged")
 // write brings one definition's stored state up to date.
 func (c *Controller) write(ctx context.Context, name string) error {
 	c.lock.Lock()
-	r, ok := c.known[name]
+	r, ok := c.records[name]
 	if !ok {
 		c.lock.Unlock()
 		return nil
@@ -46,7 +46,7 @@ func (c *Controller) write(ctx context.Context, name string) error {
 
 func (c *Controller) claimedByOthers(group, except string) Claimed {
 	var accepted []apiextensionsv1.CustomResourceDefinitionNames
-	for name, r := range c.known {
+	for name, r := range c.records {
 		if r.group == group && name != except {
 			accepted = append(accepted, r.names)
 		}
