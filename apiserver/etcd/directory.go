@@ -63,20 +63,33 @@ func corrupt(directory string, reason error) error {
 		"the directory and let the member join again; else restore a snapshot: %w", ErrDataDirectory, directory, reason)
 }
 
+// errPanicked says that etcd panicked while it started, which it does when it cannot make sense of its files.
+var errPanicked = errors.New("etcd panicked")
+
+// etcd has no values for these errors.
+const (
+	noPeerAnswers  = "cannot fetch cluster info from peer urls"
+	versionUnknown = "incompatible with current running cluster"
+)
+
+// joinsLater tells whether an error of etcd's start may go away by itself.
+func joinsLater(err error) bool {
+	return strings.Contains(err.Error(), noPeerAnswers) || strings.Contains(err.Error(), versionUnknown)
+}
+
 // damage are words by which etcd's start says that it cannot read what it wrote.
-var damage = []string{"corrupt", "crc mismatch", "checksum", "failed to read WAL", "failed to open WAL",
-	"failed to recover", "unexpected EOF", "db file", "slice bounds", "invalid database", "wal:", "file not found"}
+var damage = []string{"corrupt", "crc mismatch", "checksum", "wal:", "unexpected EOF", "invalid database"}
 
 // explain adds advice to an error of etcd's start.
 func explain(directory string, err error) error {
 	message := err.Error()
 	for _, words := range damage {
-		if strings.Contains(message, words) {
+		if errors.Is(err, errPanicked) || strings.Contains(message, words) {
 			return corrupt(directory, err)
 		}
 	}
-	if strings.Contains(message, "cannot fetch cluster info from peer urls") {
-		return fmt.Errorf("joining the etcd cluster: none of the members of --etcd-initial-cluster answers; "+
+	if strings.Contains(message, noPeerAnswers) {
+		return fmt.Errorf("joining the etcd cluster: no member of --etcd-initial-cluster answers; "+
 			"check that they run and that the peer certificates have the same authority: %w", err)
 	}
 	if strings.Contains(message, "member count is unequal") || strings.Contains(message, "unmatched member") {

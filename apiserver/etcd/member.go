@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,8 +22,13 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// pollInterval is how often a condition is looked at that etcd does not notify of.
-const pollInterval = 5 * time.Millisecond
+const (
+	// pollInterval is how often a condition is looked at that etcd does not notify of.
+	pollInterval = 5 * time.Millisecond
+	// joinPatience is how long a member waits for the cluster it shall join, joinInterval the time between trials.
+	joinPatience = 15 * time.Second
+	joinInterval = 250 * time.Millisecond
+)
 
 // Member is a running member.
 type Member struct {
@@ -65,7 +71,7 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	if err != nil {
 		return nil, err
 	}
-	started, err := launch(ctx, configuration)
+	started, err := join(ctx, configuration, o.log)
 	if err != nil {
 		return nil, explain(member.DataDirectory, err)
 	}
@@ -81,8 +87,29 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	return m, nil
 }
 
+// join starts etcd, again and again for a while as long as the cluster is not there yet, or so new that it has
+// not agreed on its version, which takes it some seconds.
+func join(ctx context.Context, configuration *embed.Config, log logr.Logger) (*embed.Etcd, error) {
+	patience := time.Now().Add(joinPatience)
+	for {
+		started, err := launch(ctx, configuration)
+		if err == nil || !joinsLater(err) || time.Now().After(patience) {
+			return started, err
+		}
+		log.Info("The etcd cluster cannot be joined yet; trying again", "reason", err.Error())
+		select {
+		case <-time.After(joinInterval):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
 // launch starts etcd. If ctx ends first, etcd is stopped again as soon as it lets go.
 func launch(ctx context.Context, configuration *embed.Config) (*embed.Etcd, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	type result struct {
 		etcd *embed.Etcd
 		err  error
@@ -93,7 +120,7 @@ func launch(ctx context.Context, configuration *embed.Config) (*embed.Etcd, erro
 		defer func() { results <- r }()
 		defer func() {
 			if reason := recover(); reason != nil { // etcd panics on a data directory it cannot make sense of
-				r.err = fmt.Errorf("%v", reason)
+				r.err = fmt.Errorf("%w: %v", errPanicked, reason)
 			}
 		}()
 		r.etcd, r.err = embed.StartEtcd(configuration)
@@ -122,11 +149,11 @@ func (m *Member) Err() <-chan error { return m.failures }
 
 // Check does a linearizable read: it succeeds if the member is a voter and sees a leader with a quorum.
 func (m *Member) Check(ctx context.Context) error {
-	if m.server.IsLearner() {
-		return errors.New("the etcd member is a learner that has not been promoted yet")
-	}
 	if err := m.server.LinearizableReadNotify(ctx); err != nil {
 		return fmt.Errorf("the etcd member cannot read: %w", err)
+	}
+	if !m.voter() {
+		return errors.New("the etcd member is a learner that has not been promoted yet")
 	}
 	return nil
 }
@@ -149,10 +176,10 @@ func (m *Member) elect(ctx context.Context) {
 	}
 }
 
-func (m *Member) onlyVoter() bool {
-	voters := m.voters()
-	return len(voters) == 1 && voters[0] == m.server.MemberID()
-}
+func (m *Member) onlyVoter() bool { return len(m.voters()) == 1 && m.voter() }
+
+// voter tells whether this member votes, as far as it knows.
+func (m *Member) voter() bool { return slices.Contains(m.voters(), m.server.MemberID()) }
 
 func (m *Member) voters() []types.ID {
 	var ids []types.ID

@@ -36,8 +36,12 @@ func MemberStatus(ctx context.Context, client *clientv3.Client, endpoint string)
 	}, nil
 }
 
-// Status tells how this member is.
-func (m *Member) Status(ctx context.Context) (Status, error) { return MemberStatus(ctx, m.client, "") }
+// Status tells how this member is. A member that has not heard yet of its place in the cluster counts as a learner.
+func (m *Member) Status(ctx context.Context) (Status, error) {
+	status, err := MemberStatus(ctx, m.client, "")
+	status.Learner = !m.voter() || status.AppliedIndex == 0
+	return status, err
+}
 
 // Peer is an entry of a cluster's member list.
 type Peer struct {

@@ -60,6 +60,7 @@ func TestLatestSeesWritesOutsideThePrefix(t *testing.T) {
 }
 
 func TestTooNew(t *testing.T) {
+	t.Parallel() // takes the 3 s that readers wait
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
 	revision := w.latest(pods).Revision()

@@ -1,0 +1,71 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// expectRefusal checks that a member does not start and that the error says what to do.
+func expectRefusal(t *testing.T, err error, advice string) {
+	t.Helper()
+	if !errors.Is(err, ErrDataDirectory) || !strings.Contains(err.Error(), advice) {
+		t.Errorf("got %v, want advice: %s", err, advice)
+	}
+}
+
+func TestDirectoryInUse(t *testing.T) {
+	member := single(t)
+	await(t, "ready", start(t, member).Ready())
+	_, err := Start(t.Context(), member)
+	expectRefusal(t, err, "stop that process")
+}
+
+func TestDirectoryCannotBeMade(t *testing.T) {
+	member := single(t)
+	file := filepath.Join(member.DataDirectory, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	member.DataDirectory = filepath.Join(file, "etcd")
+	_, err := Start(t.Context(), member)
+	expectRefusal(t, err, "owned by user")
+}
+
+func TestDamagedFiles(t *testing.T) {
+	for _, pattern := range []string{"member/snap/db", "member/wal/*.wal"} {
+		t.Run(pattern, func(t *testing.T) {
+			member := single(t)
+			m := start(t, member)
+			await(t, "ready", m.Ready())
+			if err := m.Stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			files, err := filepath.Glob(filepath.Join(member.DataDirectory, pattern))
+			if err != nil || len(files) == 0 {
+				t.Fatal(files, err)
+			}
+			damage := []byte(strings.Repeat("damage", 2000))
+			if err := os.WriteFile(files[0], damage, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err = Start(t.Context(), member)
+			expectRefusal(t, err, "restore a snapshot")
+		})
+	}
+}
+
+func TestStartEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	member := single(t)
+	if m, err := Start(ctx, member); !errors.Is(err, context.Canceled) {
+		if m != nil {
+			m.Stop(context.Background())
+		}
+		t.Errorf("got %v", err)
+	}
+}
