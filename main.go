@@ -1,23 +1,65 @@
+// Quorate: highly available Kubernetes API servers as a declared resource. One binary; the first argument says
+// which part of it runs.
 package main
 
 import (
-	_ "github.com/google/btree"
-	_ "github.com/spf13/cobra"
-	_ "go.etcd.io/etcd/client/v3"
-	_ "go.etcd.io/etcd/server/v3/embed"
-	_ "go.etcd.io/etcd/server/v3/etcdmain"
-	_ "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	_ "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	_ "k8s.io/kubernetes/cmd/kube-proxy/app"
-	_ "k8s.io/kubernetes/cmd/kubelet/app"
-	_ "k8s.io/sample-apiserver/pkg/apiserver"
-	_ "sigs.k8s.io/controller-runtime"
-	_ "sigs.k8s.io/controller-runtime/pkg/envtest"
-	_ "github.com/google/go-cmp/cmp"
-	_ "github.com/miekg/dns"
-	_ "github.com/go-logr/logr"
-	_ "k8s.io/metrics/pkg/apis/metrics"
-	_ "golang.org/x/tools/go/packages"
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"quorate.dev/apiserver"
+	"quorate.dev/sandbox/resolver"
 )
 
-func main() {}
+// command is one part of the binary.
+type command struct {
+	name    string
+	summary string
+	run     func(ctx context.Context, args []string) error
+}
+
+var commands = []command{
+	{"apiserver", "one API server replica, with kube-apiserver's flags", apiserver.Run},
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	resolver.FromEnvironment()
+	if err := run(ctx, os.Args); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+// run picks the command. Through a link named kube-apiserver the binary is the apiserver command.
+func run(ctx context.Context, args []string) error {
+	name, rest := filepath.Base(args[0]), args[1:]
+	if name == "kube-apiserver" {
+		return apiserver.Run(ctx, rest)
+	}
+	if len(rest) == 0 || rest[0] == "help" || rest[0] == "--help" || rest[0] == "-h" {
+		usage()
+		return nil
+	}
+	for _, c := range commands {
+		if c.name == rest[0] {
+			return c.run(ctx, rest[1:])
+		}
+	}
+	usage()
+	return fmt.Errorf("unknown command %q", rest[0])
+}
+
+func usage() {
+	fmt.Println("Usage: quorate COMMAND [flags]")
+	fmt.Println()
+	for _, c := range commands {
+		fmt.Printf("  %-10s %s\n", c.name, c.summary)
+	}
+	fmt.Println()
+	fmt.Println("quorate COMMAND --help tells the flags of a command.")
+}

@@ -58,7 +58,7 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	record.SetNamespace(record.Info.Namespace)
 	endpoint, ok := match.Version.Endpoints[record.Info.Subresource]
 	if !ok {
-		request.WriteError(w, r, notFound())
+		http.NotFound(w, r)
 		return
 	}
 	if match.Version.Deprecation != "" {
@@ -117,13 +117,6 @@ func (c *call) allowed() bool {
 		}
 	}
 	return false
-}
-
-// NotFound is the answer to a path that nothing is served at.
-func notFound() error {
-	err := apierrors.NewGenericServerResponse(http.StatusNotFound, "", resourceless, "", "", 0, true)
-	err.ErrStatus.Message = "the server could not find the requested resource"
-	return err
 }
 
 // formats gives every way of encoding an object its identity in the watch cache.

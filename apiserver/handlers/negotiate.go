@@ -15,8 +15,6 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-var resourceless = schema.GroupResource{}
-
 // presentation is what of an object is shown.
 type presentation int
 

@@ -304,8 +304,12 @@ func (s *stream) tableBookmark(annotations map[string]string) ([]byte, error) {
 	return s.rowFrame(watch.Bookmark, hub)
 }
 
-// fail ends the stream with an ERROR event.
+// fail ends the stream with an ERROR event; without one when the resource's definition has changed and the client
+// is to come back.
 func (s *stream) fail(err error) {
+	if errors.Is(err, watchcache.ErrDropped) {
+		return
+	}
 	status := request.StatusOf(err)
 	kind := metav1.Unversioned.WithKind("Status")
 	item, encodeErr := codec.Item(s.encoder.media, status)

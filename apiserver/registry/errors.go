@@ -22,7 +22,7 @@ func status(err error, t Target) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &api):
+	case errors.As(err, &api), errors.Is(err, watchcache.ErrDropped):
 		return err
 	case errors.Is(err, storage.ErrNotFound):
 		return apierrors.NewNotFound(t.GroupResource(), t.Name)

@@ -25,8 +25,19 @@ func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (
 	return entry, nil
 }
 
-// snapshot returns a state of the collection that satisfies resourceVersion as "not older than".
+// snapshot returns a state of the collection that satisfies resourceVersion as "not older than". A cache that was
+// dropped meanwhile, because the resource's definition changed, is replaced by a new one.
 func (r *Registry) snapshot(ctx context.Context, t Target, resourceVersion string) (*watchcache.Snapshot, error) {
+	for {
+		snapshot, err := r.snapshotOnce(ctx, t, resourceVersion)
+		if !errors.Is(err, watchcache.ErrDropped) || ctx.Err() != nil {
+			return snapshot, err
+		}
+	}
+}
+
+// snapshotOnce returns a state of the collection that satisfies resourceVersion as "not older than".
+func (r *Registry) snapshotOnce(ctx context.Context, t Target, resourceVersion string) (*watchcache.Snapshot, error) {
 	cache := r.cache(t.Match)
 	if resourceVersion == "" {
 		snapshot, err := cache.Latest(ctx)

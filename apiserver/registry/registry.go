@@ -37,24 +37,24 @@ type Options struct {
 	Caches    *watchcache.Caches
 	Catalog   *resource.Publisher
 	Admission *admission.Chain
-	// Authorizer is asked before an update creates an object.
-	Authorizer authorizer.Authorizer
-	Clock      clock.Clock
-	Logger     logr.Logger
+	Clock     clock.Clock
+	Logger    logr.Logger
 }
 
 // New returns a registry.
 func New(options Options) *Registry {
 	return &Registry{
-		store:      options.Store,
-		caches:     options.Caches,
-		catalog:    options.Catalog,
-		admission:  options.Admission,
-		authorizer: options.Authorizer,
-		clock:      options.Clock,
-		logger:     options.Logger,
+		store:     options.Store,
+		caches:    options.Caches,
+		catalog:   options.Catalog,
+		admission: options.Admission,
+		clock:     options.Clock,
+		logger:    options.Logger,
 	}
 }
+
+// AuthorizeWith sets who is asked before an update creates an object. It must be called before requests are served.
+func (r *Registry) AuthorizeWith(a authorizer.Authorizer) { r.authorizer = a }
 
 // Target is what a request is about: a resource in a version, perhaps a subresource, a namespace, a name.
 type Target struct {

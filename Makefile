@@ -1,0 +1,22 @@
+# Every target runs with Go and git alone.
+export CGO_ENABLED = 0
+
+.PHONY: build test sandbox benchmark generate manifests image clean
+
+build: ## the binary
+	go build -trimpath -ldflags "-s -w" -o bin/quorate .
+
+test: ## everything README promises
+	go test ./...
+
+sandbox: ## three replicas on this machine
+	go run . sandbox
+
+benchmark: ## beside kube-apiserver
+	go run ./test/benchmark
+
+generate: ## deep copies, CRDs, OpenAPI, merge schemas, manifests
+	go generate ./...
+
+clean:
+	rm -rf bin .quorate

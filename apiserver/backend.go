@@ -1,0 +1,94 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/etcd"
+)
+
+// backend is where objects are stored: an embedded member, or an etcd elsewhere.
+type backend struct {
+	client *clientv3.Client
+	member *etcd.Member // nil: elsewhere
+}
+
+// openBackend starts the embedded member, or connects.
+func openBackend(ctx context.Context, c *config.Config, logger logr.Logger) (*backend, error) {
+	if c.Member.DataDirectory != "" {
+		member, err := etcd.Start(ctx, c.Member, etcd.WithLogger(logger.WithName("etcd")))
+		if err != nil {
+			return nil, fmt.Errorf("start the etcd member: %w", err)
+		}
+		return &backend{client: member.Client(), member: member}, nil
+	}
+	secure, err := clientTLS(c.Etcd)
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            c.Etcd.Servers,
+		TLS:                  secure,
+		DialKeepAliveTime:    30 * time.Second,
+		DialKeepAliveTimeout: 10 * time.Second,
+		PermitWithoutStream:  true,
+		MaxCallRecvMsgSize:   2 << 30,
+		Logger:               zap.NewNop(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", err)
+	}
+	return &backend{client: client}, nil
+}
+
+// clientTLS returns nil where no files are named.
+func clientTLS(e config.Etcd) (*tls.Config, error) {
+	if e.CAFile == "" && e.CertFile == "" {
+		return nil, nil
+	}
+	files := transport.TLSInfo{TrustedCAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile}
+	secure, err := files.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read --etcd-cafile, --etcd-certfile and --etcd-keyfile: %w", err)
+	}
+	return secure, nil
+}
+
+// awaitReady waits until the store can be read.
+func (b *backend) awaitReady(ctx context.Context) error {
+	if b.member == nil {
+		return nil
+	}
+	select {
+	case <-b.member.Ready():
+		return nil
+	case err := <-b.member.Err():
+		return fmt.Errorf("the etcd member ended: %w", err)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// failed delivers the error of a member that ended by itself.
+func (b *backend) failed() <-chan error {
+	if b.member == nil {
+		return nil
+	}
+	return b.member.Err()
+}
+
+// close gives leadership to another member, if this one has it, and stops.
+func (b *backend) close(ctx context.Context) error {
+	if b.member == nil {
+		return b.client.Close()
+	}
+	return b.member.Stop(ctx)
+}

@@ -1,0 +1,67 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"quorate.dev/apiserver/config"
+)
+
+// Run is `quorate apiserver`: it serves until ctx ends, then stops in order.
+func Run(ctx context.Context, args []string) error {
+	c := config.Default()
+	flags := c.Flags()
+	flags.Usage = func() {}
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			help(os.Stdout, flags)
+			return nil
+		}
+		return err
+	}
+	if len(flags.Args()) > 0 {
+		return fmt.Errorf("unexpected arguments: %s", strings.Join(flags.Args(), " "))
+	}
+	if c.API.Version == "true" {
+		fmt.Println("Kubernetes", Version("").GitVersion)
+		return nil
+	}
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	logger := newLogger(os.Stderr, c.Logging)
+	klog.SetLogger(logger)
+	if inert := c.Inert(); len(inert) > 0 {
+		logger.Info("flags without effect yet were set", "flags", inert)
+	}
+	server, err := New(ctx, c, logger)
+	if err != nil {
+		return err
+	}
+	return server.Run(ctx)
+}
+
+func help(w io.Writer, flags *pflag.FlagSet) {
+	fmt.Fprintln(w, "quorate apiserver runs one replica of a Kubernetes API server. Its flags have kube-apiserver's names and meanings;")
+	fmt.Fprintln(w, "those that begin with --etcd- and are not kube-apiserver's run a member of an etcd cluster in the same process.")
+	fmt.Fprintln(w)
+	fmt.Fprint(w, flags.FlagUsages())
+}
+
+// newLogger writes one structured line per event. Verbosity 0 shows what an operator of the server must know.
+func newLogger(w io.Writer, c config.Logging) logr.Logger {
+	options := &slog.HandlerOptions{Level: slog.Level(-c.Verbosity)}
+	if c.Format == "json" {
+		return logr.FromSlogHandler(slog.NewJSONHandler(w, options))
+	}
+	return logr.FromSlogHandler(slog.NewTextHandler(w, options))
+}

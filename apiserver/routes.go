@@ -1,0 +1,148 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/google/uuid"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+
+	"quorate.dev/apiserver/controllers"
+	"quorate.dev/apiserver/discovery"
+	"quorate.dev/apiserver/handlers"
+	"quorate.dev/apiserver/metrics"
+	"quorate.dev/apiserver/openapi"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/router"
+	"quorate.dev/apiserver/serving"
+)
+
+// routes is everything that is answered, by path.
+func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handlers) (*router.Router, error) {
+	documents, err := discovery.New(publisher, s.address())
+	if err != nil {
+		return nil, err
+	}
+	version, err := serving.Version(Version(s.config.API.Version))
+	if err != nil {
+		return nil, err
+	}
+	schemas, err := openapi.New(publisher, s.clock, s.logger.WithName("openapi"))
+	if err != nil {
+		return nil, err
+	}
+	r := router.New(publisher, resources, documents, http.NotFoundHandler())
+	r.Document("/version", version)
+	r.Document("/version/", version)
+	r.Document("/metrics", metrics.Handler(s.metrics))
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		r.Document(path, s.health)
+		r.Below(path+"/", s.health)
+	}
+	r.Document("/openapi/v2", schemas)
+	r.Document("/openapi/v3", schemas)
+	r.Below("/openapi/v3/", schemas)
+	if s.config.Serving.Profiling {
+		r.Document("/debug/pprof", serving.Profiling())
+		r.Below("/debug/pprof/", serving.Profiling())
+	}
+	if published, err := s.security.tokens.Metadata(s.address()); err == nil {
+		r.Document("/.well-known/openid-configuration", document{"application/json", published.Configuration})
+		r.Document("/openid/v1/jwks", document{"application/jwk-set+json", published.Keys})
+	}
+	r.Document("/", index{router: r, catalog: publisher})
+	return r, nil
+}
+
+// document is a fixed answer.
+type document struct {
+	contentType string
+	body        []byte
+}
+
+func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", d.contentType)
+	w.Header().Set("Cache-Control", "public, max-age=3600")
+	_, _ = w.Write(d.body)
+}
+
+// index lists what can be asked for.
+type index struct {
+	router  *router.Router
+	catalog *resource.Publisher
+}
+
+func (i index) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	paths := append(i.router.Documents(), "/api", "/apis")
+	for _, gv := range i.catalog.Current().GroupVersions() {
+		if gv.Group == "" {
+			paths = append(paths, "/api/"+gv.Version)
+			continue
+		}
+		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)
+	}
+	slices.Sort(paths)
+	body, err := json.MarshalIndent(map[string][]string{"paths": slices.DeleteFunc(slices.Compact(paths), func(p string) bool { return p == "/" })}, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body)
+}
+
+// address is where clients are told to find this server.
+func (s *Server) address() string {
+	host := s.config.Serving.ExternalHostname
+	if host == "" {
+		host = s.advertised()
+	}
+	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
+}
+
+// advertised is the address other parts of the cluster reach this server at.
+func (s *Server) advertised() string {
+	if s.config.Serving.AdvertiseAddress != "" {
+		return s.config.Serving.AdvertiseAddress
+	}
+	if ip := net.ParseIP(s.config.Serving.BindAddress); ip != nil && !ip.IsUnspecified() {
+		return ip.String()
+	}
+	return "127.0.0.1"
+}
+
+// hosts are the names a self-signed certificate is made for.
+func (s *Server) hosts() []string {
+	names := []string{s.advertised(), "localhost", "127.0.0.1", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
+	if name, err := os.Hostname(); err == nil {
+		names = append(names, name)
+	}
+	return names
+}
+
+// runControllers runs the enabled controllers as clients of this server, without a network between.
+func (s *Server) runControllers(ctx context.Context) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("the controllers need a host name to tell replicas apart: %w", err)
+	}
+	return controllers.Run(ctx, controllers.Options{
+		Enabled: s.config.Controllers.Enabled,
+		Client: &rest.Config{
+			Host: "https://localhost", QPS: -1, UserAgent: "quorate-controllers",
+			Transport: serving.Local{Handler: s.handler, User: &user.DefaultInfo{
+				Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
+			}},
+			ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
+		},
+		Identity: host + "_" + uuid.NewString(),
+		Logger:   s.logger.WithName("controllers"),
+	})
+}

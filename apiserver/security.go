@@ -1,0 +1,115 @@
+package apiserver
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/authentication"
+	"quorate.dev/apiserver/authorization"
+	"quorate.dev/apiserver/authorization/rbac"
+	"quorate.dev/apiserver/builtin/tokens"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serving"
+)
+
+// tokenLife is how long a token's verdict is believed.
+const tokenLife = 10 * time.Second
+
+// security is who is believed and what they may do.
+type security struct {
+	authenticator *authentication.Authenticator
+	authorizer    *authorization.Authorizer
+	policy        *rbac.Policy
+	frontProxy    *authentication.FrontProxy
+	tokens        *tokens.Tokens // of service accounts
+	reload        []serving.Reloadable
+}
+
+// composeSecurity reads the files that --client-ca-file and its like name.
+func composeSecurity(c *config.Config, objects resource.Objects, clock clock.PassiveClock, registerer prometheus.Registerer, logger logr.Logger) (*security, error) {
+	s := &security{policy: rbac.New()}
+	options := authentication.Options{
+		TokenLife: tokenLife, Audiences: audiences(c.Authentication), Clock: clock, Registerer: registerer,
+		// With a mode that allows everything, anonymous requests would be allowed everything too.
+		Anonymous: c.Authentication.Anonymous && !slices.Contains(c.Authorization.Modes, "AlwaysAllow"),
+	}
+	var err error
+	if c.Authentication.ClientCAFile != "" {
+		if options.Clients, err = s.authority(c.Authentication.ClientCAFile); err != nil {
+			return nil, err
+		}
+	}
+	if options.FrontProxy, err = s.composeFrontProxy(c.Authentication); err != nil {
+		return nil, err
+	}
+	if options.Tokens, err = s.composeTokens(c.Authentication, objects, clock); err != nil {
+		return nil, err
+	}
+	s.authenticator = authentication.New(options)
+	s.authorizer, err = authorization.New(c.Authorization.Modes, s.policy, logger)
+	return s, err
+}
+
+func (s *security) authority(file string) (*authentication.Authority, error) {
+	authority, err := authentication.NewAuthority(file)
+	if err != nil {
+		return nil, err
+	}
+	s.reload = append(s.reload, authority)
+	return authority, nil
+}
+
+// audiences are those of --api-audiences, else the issuers.
+func audiences(a config.Authentication) []string {
+	if len(a.APIAudiences) > 0 {
+		return a.APIAudiences
+	}
+	return a.ServiceAccountIssuers
+}
+
+func (s *security) composeFrontProxy(a config.Authentication) (*authentication.FrontProxy, error) {
+	if a.RequestHeaderCAFile == "" {
+		return nil, nil
+	}
+	authority, err := s.authority(a.RequestHeaderCAFile)
+	if err != nil {
+		return nil, err
+	}
+	s.frontProxy = &authentication.FrontProxy{
+		Authority:           authority,
+		AllowedNames:        a.RequestHeaderAllowedNames,
+		UsernameHeaders:     a.RequestHeaderUsername,
+		UIDHeaders:          a.RequestHeaderUID,
+		GroupHeaders:        a.RequestHeaderGroup,
+		ExtraHeaderPrefixes: a.RequestHeaderExtraPrefix,
+	}
+	return s.frontProxy, nil
+}
+
+func (s *security) composeTokens(a config.Authentication, objects resource.Objects, clock clock.PassiveClock) ([]authenticator.Token, error) {
+	var all []authenticator.Token
+	if a.TokenFile != "" {
+		file, err := authentication.NewTokenFile(a.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		s.reload = append(s.reload, file)
+		all = append(all, file)
+	}
+	var err error
+	if s.tokens, err = tokens.New(a, clock); err != nil {
+		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
+	}
+	serviceAccounts, err := s.tokens.Authenticators(objects)
+	if err != nil {
+		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
+	}
+	return append(all, serviceAccounts...), nil
+}

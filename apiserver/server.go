@@ -1,0 +1,233 @@
+// Package apiserver puts one API server replica together: what is started, in which order, and what is stopped, in
+// which order, is written here and nowhere else.
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/admission/mutating"
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/handlers"
+	"quorate.dev/apiserver/metrics"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Server is one replica.
+type Server struct {
+	config  *config.Config
+	logger  logr.Logger
+	clock   clock.WithTicker
+	metrics *prometheus.Registry
+
+	backend  *backend
+	store    *storage.Store
+	caches   *watchcache.Caches
+	registry *registry.Registry
+	catalogs *catalogs
+	security *security
+	custom   *crd.Controller
+	drain    *request.Drain
+	health   *serving.Health
+	handler  http.Handler
+	serving  *serving.Server
+	started  started
+}
+
+// New puts a replica together and starts its etcd member, if it has one. Run must follow.
+func New(ctx context.Context, c *config.Config, logger logr.Logger) (*Server, error) {
+	s := &Server{
+		config: c, logger: logger, clock: clock.RealClock{}, drain: &request.Drain{},
+		metrics: metrics.NewRegistry(Version(c.API.Version)), started: newStarted(),
+	}
+	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger, s.metrics)
+	var err error
+	if s.backend, err = openBackend(ctx, c, logger); err != nil {
+		return nil, err
+	}
+	if err := s.compose(); err != nil {
+		return nil, errors.Join(err, s.closeBackend())
+	}
+	return s, nil
+}
+
+// compose puts together what lies between storage and the network, from the bottom up.
+func (s *Server) compose() (err error) {
+	publisher := &resource.Publisher{}
+	publisher.Publish(resource.NewCatalog())
+	chain := &admission.Chain{}
+	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
+	s.caches = watchcache.New(s.store, watchcache.Options{Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics})
+	s.registry = registry.New(registry.Options{
+		Store: s.store, Caches: s.caches, Catalog: publisher, Admission: chain, Clock: s.clock, Logger: s.logger.WithName("registry"),
+	})
+	if s.security, err = composeSecurity(s.config, s.registry, s.clock, s.metrics, s.logger); err != nil {
+		return err
+	}
+	s.registry.AuthorizeWith(s.security.authorizer)
+	s.catalogs = &catalogs{builtin: s.definitions(publisher), publisher: publisher, registry: s.registry}
+	s.catalogs.publishCustom(nil)
+	chain.Mutators = []admission.Mutator{mutating.NamespaceLifecycle{Objects: s.registry}}
+	if s.custom, err = s.composeCustom(); err != nil {
+		return err
+	}
+	if s.handler, err = s.composeHandler(publisher); err != nil {
+		return err
+	}
+	s.addChecks()
+	s.serving, err = serving.New(serving.Options{
+		Config: s.config.Serving, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.security.reload,
+		Hosts: s.hosts(), Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
+	})
+	return err
+}
+
+// definitions are the built-in kinds.
+func (s *Server) definitions(publisher *resource.Publisher) []*resource.Definition {
+	options := builtin.Options{
+		Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
+		ServiceAccountToken: s.security.tokens.Request(),
+		Audiences:           audiences(s.config.Authentication), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
+	}
+	if tokens := s.security.authenticator.Tokens(); tokens != nil {
+		options.Tokens = tokens
+	}
+	return builtin.Definitions(options)
+}
+
+func (s *Server) composeCustom() (*crd.Controller, error) {
+	return crd.NewController(crd.ControllerOptions{
+		Objects: s.registry, Follow: s.registry.Follow, Publish: s.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
+		Clock: s.clock, Logger: s.logger.WithName("crd"),
+	})
+}
+
+// publishCustom puts custom resources in force. The first time, those that were there at the start are.
+func (s *Server) publishCustom(definitions []*resource.Definition) {
+	s.catalogs.publishCustom(definitions)
+	s.started.custom.Done()
+}
+
+// composeHandler puts the way of a request together: filters, router, handlers.
+func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, error) {
+	resources := handlers.New(handlers.Options{
+		Registry: s.registry, Clock: s.clock, MinWatchTimeout: s.config.Serving.MinRequestTimeout,
+		DeleteWorkers: s.config.Limits.DeleteCollectionWorkers,
+	})
+	routes, err := s.routes(publisher, resources)
+	if err != nil {
+		return nil, err
+	}
+	origins, err := filters.CompileOrigins(s.config.Serving.CORSAllowedOrigins)
+	if err != nil {
+		return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
+	}
+	return filters.Chain(filters.Options{
+		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics), Catalog: publisher, Drain: s.drain,
+		Authenticator: s.security.authenticator, FrontProxy: s.security.frontProxy, Authorizer: s.security.authorizer,
+		RequestTimeout:              s.config.Serving.RequestTimeout,
+		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
+		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
+		GoawayChance:                s.config.Serving.GoawayChance,
+		StrictTransportSecurity:     s.config.Serving.StrictTransportSecurity,
+		CORSAllowedOrigins:          origins,
+	}, routes), nil
+}
+
+// Run serves until ctx ends or something it cannot live without fails. Then it stops in order: no new requests,
+// those at hand finished, watches ended, what runs beside them stopped, leadership handed over, the member stopped.
+func (s *Server) Run(ctx context.Context) error {
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	work, background := errgroup.WithContext(background)
+	work.Go(s.serving.Serve)
+	work.Go(func() error { return s.watchMember(background) })
+	work.Go(func() error { return ended(background, s.start(background, work)) })
+
+	select {
+	case <-ctx.Done():
+		s.logger.Info("Stopping")
+	case <-background.Done():
+	}
+	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout())
+	defer stopped()
+	err := s.serving.Shutdown(stopping)
+	cancel()
+	return errors.Join(work.Wait(), err, s.closeBackend())
+}
+
+// start brings the replica to life, each step when what it needs is there. Health tells how far it has come.
+func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
+	if err := s.backend.awaitReady(ctx); err != nil {
+		return err
+	}
+	work.Go(func() error { return ended(ctx, s.caches.Run(ctx)) })
+	work.Go(func() error {
+		s.store.RunCompaction(ctx, s.config.Etcd.CompactionInterval, s.clock, s.logger.WithName("compaction"))
+		return nil
+	})
+	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.started.policy.Done) {
+		work.Go(func() error { return ended(ctx, feed()) })
+	}
+	work.Go(func() error { return ended(ctx, s.custom.Run(ctx)) })
+	if err := bootstrap.Ensure(ctx, s.registry, s.logger.WithName("bootstrap")); err != nil {
+		return err
+	}
+	s.started.bootstrap.Done()
+	if len(s.config.Controllers.Enabled) > 0 {
+		work.Go(func() error { return ended(ctx, s.runControllers(ctx)) })
+	}
+	return nil
+}
+
+// watchMember ends the replica when its member ends by itself.
+func (s *Server) watchMember(ctx context.Context) error {
+	select {
+	case err := <-s.backend.failed():
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("the etcd member failed: %w", err)
+		}
+		return nil
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// ended is nil for an error that only says that the server is stopping.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// stopTimeout bounds the orderly stop: the delay, a whole request, the watches' grace, and a little more.
+func (s *Server) stopTimeout() time.Duration {
+	c := s.config.Serving
+	return c.ShutdownDelay + c.RequestTimeout + c.ShutdownWatchTerminationGrace + 10*time.Second
+}
+
+func (s *Server) closeBackend() error {
+	const patience = 10 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return s.backend.close(ctx)
+}

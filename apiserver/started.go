@@ -1,0 +1,66 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"quorate.dev/apiserver/serving"
+)
+
+// milestone is something start-up waits for, perhaps several times over.
+type milestone struct{ missing atomic.Int32 }
+
+// Done counts one of the things awaited.
+func (m *milestone) Done() { m.missing.Add(-1) }
+
+// check fails until everything awaited is done.
+func (m *milestone) check(context.Context) error {
+	if m.missing.Load() > 0 {
+		return errors.New("not finished")
+	}
+	return nil
+}
+
+// started is how far start-up has come.
+type started struct {
+	bootstrap *milestone
+	policy    *milestone
+	custom    *milestone
+}
+
+// rbacResources is how many resources the RBAC policy is made of.
+const rbacResources = 4
+
+func newStarted() started {
+	s := started{bootstrap: &milestone{}, policy: &milestone{}, custom: &milestone{}}
+	s.bootstrap.missing.Store(1)
+	s.custom.missing.Store(1)
+	s.policy.missing.Store(rbacResources)
+	return s
+}
+
+// addChecks adds what makes this replica healthy, under kube-apiserver's names where it has one.
+func (s *Server) addChecks() {
+	s.health.Add(serving.Healthz|serving.Livez, serving.Check{Name: "etcd", Run: s.checkEtcd, StartUp: true})
+	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
+	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
+	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.started.policy.check})
+	s.health.Add(serving.AllEndpoints, serving.Check{Name: "poststarthook/rbac/bootstrap-roles", Run: s.started.bootstrap.check, StartUp: true})
+	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: s.started.custom.check})
+}
+
+// checkEtcd does a linearizable read.
+func (s *Server) checkEtcd(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Etcd.HealthcheckTimeout)
+	defer cancel()
+	_, err := s.store.Revision(ctx)
+	return err
+}
+
+func (s *Server) checkEtcdReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Etcd.ReadycheckTimeout)
+	defer cancel()
+	_, err := s.store.Revision(ctx)
+	return err
+}

@@ -1,0 +1,216 @@
+// Package architecture holds the layers of DESIGN and ARCHITECTURE.md: who may import whom.
+package architecture
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "quorate.dev"
+
+// layers are the packages of each half by layer. A package may import strictly lower ones of its half only. A
+// folder below a listed one belongs to it unless it is listed itself.
+var layers = []map[string]int{
+	{
+		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0,
+		"apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1,
+		"apiserver/watchcache":     2,
+		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/admission": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
+		"apiserver/admission/mutating": 4,
+		"apiserver/registry":           5,
+		"apiserver/handlers":           6, "apiserver/discovery": 6, "apiserver/openapi": 6,
+		"apiserver/filters": 7, "apiserver/router": 7, "apiserver/serving": 7, "apiserver/controllers": 7,
+		"apiserver": 8,
+	},
+	{
+		"operator/api": 0, "operator/pki": 0, "operator/membership": 0,
+		"operator/etcd":     1,
+		"operator/observed": 2, "operator/desired": 2,
+		"operator/status":    3,
+		"operator/reconcile": 4,
+		"operator":           5,
+	},
+}
+
+// between are the only imports from one half to another.
+var between = map[string][]string{
+	"operator/desired": {"apiserver/config"},
+}
+
+// kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API.
+var kubernetesOnlyIn = []string{"apiserver/builtin", "apiserver/controllers", "test"}
+
+// replaced are upstream's frameworks whose place this project takes.
+var replaced = []string{
+	"k8s.io/apiserver/pkg/server", "k8s.io/apiserver/pkg/registry/generic/registry", "k8s.io/apiserver/pkg/storage/cacher",
+	"k8s.io/apiserver/pkg/storage/etcd3", "k8s.io/apiserver/pkg/endpoints/installer", "k8s.io/apiextensions-apiserver/pkg/apiserver",
+	"k8s.io/kube-aggregator/pkg/apiserver", "k8s.io/kubernetes/pkg/controlplane",
+}
+
+// sources maps each folder with Go code, relative to the module's root, to what its files other than tests import.
+func sources(t *testing.T) map[string][]string {
+	t.Helper()
+	root := "../.."
+	found := map[string][]string{}
+	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && (entry.Name() == "testdata" || (strings.HasPrefix(entry.Name(), ".") && file != root)) {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(root, filepath.Dir(file))
+		if err != nil {
+			return err
+		}
+		for _, spec := range parsed.Imports {
+			name, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			found[filepath.ToSlash(relative)] = append(found[filepath.ToSlash(relative)], name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) < 20 {
+		t.Fatalf("only %d folders with code were found: the test looks in the wrong place", len(found))
+	}
+	return found
+}
+
+// place returns the listed package a folder belongs to.
+func place(half map[string]int, folder string) (string, int, bool) {
+	for name := folder; name != "."; name = path.Dir(name) {
+		if layer, ok := half[name]; ok {
+			// The composition at the root of a half is not the parent of unlisted folders.
+			return name, layer, name == folder || strings.Contains(name, "/")
+		}
+	}
+	return "", 0, false
+}
+
+func TestLayers(t *testing.T) {
+	for folder, imports := range sources(t) {
+		for _, imported := range imports {
+			target, ours := strings.CutPrefix(imported, module+"/")
+			if ours {
+				checkImport(t, folder, target)
+			}
+		}
+	}
+}
+
+func checkImport(t *testing.T, folder, target string) {
+	t.Helper()
+	for _, half := range layers {
+		from, above, ok := place(half, folder)
+		if !ok {
+			continue
+		}
+		to, below, ok := place(half, target)
+		if !ok {
+			if !slices.Contains(between[from], target) && strings.Split(target, "/")[0] != "config" {
+				t.Errorf("%s imports %s, which is outside its half", folder, target)
+			}
+			continue
+		}
+		if from != to && below >= above {
+			t.Errorf("%s (layer %d) imports %s (layer %d)", folder, above, target, below)
+		}
+	}
+}
+
+func TestEveryPackageOfTheHalvesHasALayer(t *testing.T) {
+	for folder := range sources(t) {
+		for i, root := range []string{"apiserver", "operator"} {
+			if folder == root || strings.HasPrefix(folder, root+"/") {
+				if _, _, ok := place(layers[i], folder); !ok {
+					t.Errorf("%s has no layer", folder)
+				}
+			}
+		}
+	}
+}
+
+func TestUpstreamImports(t *testing.T) {
+	for folder, imports := range sources(t) {
+		inAdapter := slices.ContainsFunc(kubernetesOnlyIn, func(allowed string) bool {
+			return folder == allowed || strings.HasPrefix(folder, allowed+"/")
+		})
+		for _, imported := range imports {
+			if strings.HasPrefix(imported, "k8s.io/kubernetes/") && !inAdapter {
+				t.Errorf("%s imports %s: only %v may", folder, imported, kubernetesOnlyIn)
+			}
+			if slices.Contains(replaced, imported) && !strings.HasPrefix(folder, "test") {
+				t.Errorf("%s imports %s, whose place this project takes", folder, imported)
+			}
+		}
+	}
+}
+
+func TestFoldersFormNoCycle(t *testing.T) {
+	graph := map[string][]string{}
+	for folder, imports := range sources(t) {
+		for _, imported := range imports {
+			if target, ours := strings.CutPrefix(imported, module+"/"); ours && target != folder {
+				graph[folder] = append(graph[folder], target)
+			}
+		}
+	}
+	done := map[string]bool{}
+	var visit func(folder string, trail []string)
+	visit = func(folder string, trail []string) {
+		if slices.Contains(trail, folder) {
+			t.Fatalf("import cycle: %s", strings.Join(append(trail, folder), " > "))
+		}
+		if done[folder] {
+			return
+		}
+		for _, next := range graph[folder] {
+			visit(next, append(trail, folder))
+		}
+		done[folder] = true
+	}
+	for folder := range graph {
+		visit(folder, nil)
+	}
+}
+
+// TestFilesStayShort keeps files readable: one that grows past the limit hides an idea that would divide it.
+func TestFilesStayShort(t *testing.T) {
+	const limit = 500
+	for folder := range sources(t) {
+		files, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			generated := strings.Contains(filepath.Base(file), "zz_generated")
+			if lines := strings.Count(string(data), "\n"); lines > limit && !generated {
+				t.Errorf("%s has %d lines", file, lines)
+			}
+		}
+	}
+}
