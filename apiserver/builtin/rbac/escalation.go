@@ -1,0 +1,94 @@
+package rbac
+
+import (
+	"context"
+	"errors"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	api "k8s.io/kubernetes/pkg/apis/rbac"
+	rbacregistry "k8s.io/kubernetes/pkg/registry/rbac"
+	"k8s.io/kubernetes/pkg/registry/rbac/validation"
+)
+
+// Rules tells what users and roles may do.
+type Rules = validation.AuthorizationRuleResolver
+
+// Guard refuses writes of roles and bindings that would give somebody more than the writer has, unless the writer
+// may escalate or bind.
+type Guard struct {
+	Authorizer authorizer.Authorizer
+	Rules      Rules
+}
+
+// Check refuses, with an API status error, to store an object in place of old, which is nil for a new one. It
+// wants the user, the request's info and its namespace in the context, and has no say about other kinds.
+func (g Guard) Check(ctx context.Context, namespace string, object, old runtime.Object) error {
+	if rbacregistry.EscalationAllowed(ctx) || onlyCollected(object, old) {
+		return nil
+	}
+	switch o := object.(type) {
+	case *api.Role:
+		return g.checkRole(ctx, "roles", o.Name, o.Rules, false)
+	case *api.ClusterRole:
+		previous, _ := old.(*api.ClusterRole)
+		return g.checkRole(ctx, "clusterroles", o.Name, o.Rules, aggregates(o) || aggregates(previous))
+	case *api.RoleBinding:
+		return g.checkBinding(ctx, "rolebindings", namespace, o.Name, o.RoleRef)
+	case *api.ClusterRoleBinding:
+		return g.checkBinding(ctx, "clusterrolebindings", "", o.Name, o.RoleRef)
+	}
+	return nil
+}
+
+// onlyCollected tells whether an update changes nothing but what the garbage collector needs to change.
+func onlyCollected(object, old runtime.Object) bool {
+	return old != nil && rbacregistry.IsOnlyMutatingGCFields(object, old, apiequality.Semantic)
+}
+
+// aggregates tells whether a role takes in the rules of others, which may be any.
+func aggregates(role *api.ClusterRole) bool {
+	return role != nil && role.AggregationRule != nil && len(role.AggregationRule.ClusterRoleSelectors) > 0
+}
+
+func (g Guard) checkRole(ctx context.Context, plural, name string, rules []api.PolicyRule, aggregated bool) error {
+	if rbacregistry.RoleEscalationAuthorized(ctx, g.Authorizer) {
+		return nil
+	}
+	if err := validation.ConfirmNoEscalationInternal(ctx, g.Rules, rules); err != nil {
+		return apierrors.NewForbidden(api.Resource(plural), name, err)
+	}
+	if !aggregated {
+		return nil
+	}
+	if err := validation.ConfirmNoEscalationInternal(ctx, g.Rules, everything()); err != nil {
+		return apierrors.NewForbidden(api.Resource(plural), name, errors.New("must have cluster-admin privileges to use the aggregationRule"))
+	}
+	return nil
+}
+
+func everything() []api.PolicyRule {
+	all := []string{"*"}
+	return []api.PolicyRule{
+		{Verbs: all, APIGroups: all, Resources: all},
+		{Verbs: all, NonResourceURLs: all},
+	}
+}
+
+func (g Guard) checkBinding(ctx context.Context, plural, namespace, name string, role api.RoleRef) error {
+	if rbacregistry.BindingAuthorized(ctx, role, namespace, g.Authorizer) {
+		return nil
+	}
+	reference := rbacv1.RoleRef{APIGroup: role.APIGroup, Kind: role.Kind, Name: role.Name}
+	rules, err := g.Rules.GetRoleReferenceRules(ctx, reference, namespace)
+	if err != nil {
+		return err
+	}
+	if err := validation.ConfirmNoEscalation(ctx, g.Rules, rules); err != nil {
+		return apierrors.NewForbidden(api.Resource(plural), name, err)
+	}
+	return nil
+}
