@@ -1,0 +1,179 @@
+// Package genuine gives tests the real things to compare with and to run: Kubernetes' own binaries and etcd, built
+// from the module graph of this project, our own binary, and all of them as running processes with their
+// certificates.
+package genuine
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Prebuilt names the environment variable that may hold a directory of ready binaries. A binary found there is taken
+// as it is; one that is missing there is built.
+const Prebuilt = "QUORATE_GENUINE_DIR"
+
+// Binary returns the path of k8s.io/kubernetes/cmd/NAME, built at most once per module graph and toolchain.
+func Binary(ctx context.Context, name string) (string, error) {
+	if path, ok := prebuilt(name); ok {
+		return path, nil
+	}
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	version, err := workspace.moduleVersion(ctx, "k8s.io/kubernetes")
+	if err != nil {
+		return "", err
+	}
+	return workspace.buildOnce(ctx, name, "k8s.io/kubernetes/cmd/"+name, versionFlags(version))
+}
+
+// Etcd returns the path of etcd.
+func Etcd(ctx context.Context) (string, error) {
+	if path, ok := prebuilt("etcd"); ok {
+		return path, nil
+	}
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	return workspace.buildOnce(ctx, "etcd", "quorate.dev/test/genuine/etcd", "-s -w")
+}
+
+// Quorate returns the path of our own binary, built from the sources as they are now.
+func Quorate(ctx context.Context) (string, error) {
+	if path, ok := prebuilt("quorate"); ok {
+		return path, nil
+	}
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	target := filepath.Join(workspace.cache, "quorate-"+digest([]byte(workspace.root)))
+	unlock, err := lock(target + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	return target, workspace.build(ctx, target, "quorate.dev", "-s -w")
+}
+
+func prebuilt(name string) (string, bool) {
+	directory := os.Getenv(Prebuilt)
+	if directory == "" {
+		return "", false
+	}
+	path := filepath.Join(directory, name)
+	_, err := os.Stat(path)
+	return path, err == nil
+}
+
+// workspace is where this module lies and where its binaries are kept.
+type workspace struct {
+	root  string
+	cache string
+}
+
+// inspect asks the go command, so that it holds in every package's directory.
+func inspect(ctx context.Context) (*workspace, error) {
+	output, err := run(ctx, "", "go", "env", "-json", "GOMOD", "GOVERSION", "CGO_ENABLED", "GOOS", "GOARCH")
+	if err != nil {
+		return nil, err
+	}
+	var environment map[string]string
+	if err := json.Unmarshal(output, &environment); err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	root := filepath.Dir(environment["GOMOD"])
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		return nil, fmt.Errorf("not inside the module: %w", err)
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	key := digest(sums, []byte(environment["GOVERSION"]), []byte(environment["CGO_ENABLED"]),
+		[]byte(environment["GOOS"]), []byte(environment["GOARCH"]))
+	cache := filepath.Join(user, "quorate", key)
+	return &workspace{root: root, cache: cache}, os.MkdirAll(cache, 0o755)
+}
+
+// digest is short but long enough to tell a user's checkouts and toolchains apart.
+func digest(parts ...[]byte) string {
+	sum := sha256.Sum256(bytes.Join(parts, []byte{0}))
+	return hex.EncodeToString(sum[:8])
+}
+
+func (w *workspace) moduleVersion(ctx context.Context, module string) (string, error) {
+	output, err := run(ctx, w.root, "go", "list", "-m", "-f", "{{.Version}}", module)
+	return strings.TrimSpace(string(output)), err
+}
+
+// versionFlags are the linker flags of a Kubernetes release: without them a binary calls itself v0.0.0-master.
+func versionFlags(version string) string {
+	const variable = " -X k8s.io/component-base/version."
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	flags := "-s -w" + variable + "gitVersion=" + version + variable + "gitTreeState=clean"
+	if len(parts) == 3 {
+		flags += variable + "gitMajor=" + parts[0] + variable + "gitMinor=" + parts[1]
+	}
+	return flags
+}
+
+// buildOnce trusts a binary that is there: its directory is named after everything it was made from.
+func (w *workspace) buildOnce(ctx context.Context, name, source, linkerFlags string) (string, error) {
+	target := filepath.Join(w.cache, name)
+	unlock, err := lock(target + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(target); err == nil {
+		return target, nil
+	}
+	partial := target + ".partial"
+	if err := w.build(ctx, partial, source, linkerFlags); err != nil {
+		return "", err
+	}
+	return target, os.Rename(partial, target)
+}
+
+func (w *workspace) build(ctx context.Context, target, source, linkerFlags string) error {
+	_, err := run(ctx, w.root, "go", "build", "-o", target, "-ldflags", linkerFlags, source)
+	return err
+}
+
+func run(ctx context.Context, directory, name string, arguments ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, name, arguments...)
+	command.Dir = directory
+	var problems bytes.Buffer
+	command.Stderr = &problems
+	output, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(arguments, " "), err, problems.Bytes())
+	}
+	return output, nil
+}
+
+// lock waits until no other process holds the file. The lock ends with the process at the latest.
+func lock(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { file.Close() }, nil
+}
