@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -77,7 +78,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimSuffix(r.URL.Path, "/")
 	doc, ok := docs.legacy[path]
 	if !ok {
-		notFound(docs, path, w)
+		h.notFound(w, r, docs, path)
 		return
 	}
 	var restrictions negotiation.EndpointRestrictions = negotiation.DefaultEndpointRestrictions
@@ -126,24 +127,23 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 	_, _ = w.Write(body) // the client went away
 }
 
-// refuse answers with the Status that says which media types there are.
+// refuse answers with a Status.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, h.codecs, schema.GroupVersion{Version: "v1"}, w, r)
 }
 
 // notFound answers for an unknown group, and for an unknown version of a known one, as different servers
 // behind one aggregator do.
-func notFound(docs *documents, path string, w http.ResponseWriter) {
+func (h *Handler) notFound(w http.ResponseWriter, r *http.Request, docs *documents, path string) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	if parts[0] == "apis" && len(parts) > 1 && !docs.groups[parts[1]] {
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
-	responsewriters.WriteRawJSON(http.StatusNotFound, metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Message: "the server could not find the requested resource",
+	h.refuse(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Message: "the server could not find the requested resource",
 		Reason: metav1.StatusReasonNotFound, Details: &metav1.StatusDetails{}, Code: http.StatusNotFound,
-	}, w)
+	}})
 }
 
 // aggregatable allows clients to ask for the aggregated form.

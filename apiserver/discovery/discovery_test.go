@@ -1,0 +1,200 @@
+package discovery_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	discoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/discovery"
+	"quorate.dev/apiserver/resource"
+)
+
+const aggregated = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+func handler(t *testing.T, definitions ...*resource.Definition) (*discovery.Handler, *resource.Publisher) {
+	t.Helper()
+	publisher := &resource.Publisher{}
+	publisher.Publish(resource.NewCatalog(definitions...))
+	h, err := discovery.New(publisher, "10.0.0.1:6443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, publisher
+}
+
+func get(h http.Handler, path string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// golden reads a document that upstream's server gives with everything switched on.
+func golden(t *testing.T, name string, into any) {
+	t.Helper()
+	directory, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "api", "discovery", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func noAction(context.Context, resource.Objects, resource.Call) (runtime.Object, error) {
+	return nil, nil
+}
+
+var unstable = regexp.MustCompile(`^v\d+(alpha|beta)\d+$`)
+
+// served removes from a golden list what is off by default.
+func served(list *discoveryv2.APIGroupDiscoveryList) {
+	groups := list.Items
+	list.Items = nil
+	for _, g := range groups {
+		versions := g.Versions
+		g.Versions = nil
+		for _, v := range versions {
+			if !unstable.MatchString(v.Version) {
+				g.Versions = append(g.Versions, v)
+			}
+		}
+		if len(g.Versions) > 0 {
+			list.Items = append(list.Items, g)
+		}
+	}
+}
+
+func TestAggregatedEqualsUpstream(t *testing.T) {
+	h, _ := handler(t, builtin.Definitions(builtin.Options{ServiceAccountToken: noAction})...)
+	var want, got discoveryv2.APIGroupDiscoveryList
+	golden(t, "aggregated_v2.json", &want)
+	served(&want)
+	w := get(h, "/apis", "Accept", "application/json"+aggregated)
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err, w.Body)
+	}
+	if difference := cmp.Diff(want, got); difference != "" {
+		t.Errorf("aggregated discovery (-upstream +ours):\n%s", difference)
+	}
+	if w.Header().Get("Content-Type") != "application/json"+aggregated || w.Header().Get("Vary") != "Accept" || w.Header().Get("Cache-Control") != "public" {
+		t.Errorf("headers %v", w.Header())
+	}
+}
+
+func TestLegacyEqualsUpstream(t *testing.T) {
+	h, _ := handler(t, builtin.Definitions(builtin.Options{ServiceAccountToken: noAction})...)
+	for _, name := range []string{"apps/v1", "batch/v1", "policy/v1", "apiextensions.k8s.io/v1", "authorization.k8s.io/v1", "autoscaling/v2"} {
+		var want, got metav1.APIResourceList
+		golden(t, "apis__"+strings.ReplaceAll(name, "/", "__")+".json", &want)
+		if err := json.Unmarshal(get(h, "/apis/"+name).Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if difference := cmp.Diff(want, got); difference != "" {
+			t.Errorf("%s (-upstream +ours):\n%s", name, difference)
+		}
+	}
+}
+
+func widgets() *resource.Definition {
+	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}
+	return &resource.Definition{
+		Source: resource.Custom, Group: kind.Group, Plural: "widgets", Singular: "widget", Kind: kind.Kind, Namespaced: true,
+		StorageVersion: kind.GroupVersion(),
+		Versions: []*resource.Version{{Name: kind.Version, Kind: kind, Endpoints: map[string]*resource.Endpoint{
+			"":       {Kind: kind, Verbs: []string{"create", "get", "patch", "watch"}},
+			"scale":  {Subresource: "scale", Kind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, Verbs: []string{"get"}},
+			"status": {Subresource: "status", Kind: kind, Verbs: []string{"get"}},
+		}}},
+	}
+}
+
+func TestCustomResource(t *testing.T) {
+	h, _ := handler(t, widgets())
+	const want = `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"example.com/v1","resources":[` +
+		`{"name":"widgets","singularName":"widget","namespaced":true,"kind":"Widget","verbs":["get","patch","create","watch"],"storageVersionHash":"gIwvi5rymmg="},` +
+		`{"name":"widgets/status","singularName":"","namespaced":true,"kind":"Widget","verbs":["get"]},` +
+		`{"name":"widgets/scale","singularName":"","namespaced":true,"group":"autoscaling","version":"v1","kind":"Scale","verbs":["get"]}]}` + "\n"
+	if got := get(h, "/apis/example.com/v1/").Body.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestEntityTag(t *testing.T) {
+	h, publisher := handler(t, widgets())
+	accept := "application/json" + aggregated
+	tag := get(h, "/apis", "Accept", accept).Header().Get("ETag")
+	if w := get(h, "/apis", "Accept", accept, "If-None-Match", tag); w.Code != http.StatusNotModified || w.Body.Len() != 0 {
+		t.Errorf("unchanged: %d with %d bytes", w.Code, w.Body.Len())
+	}
+	if w := get(h, "/apis", "Accept", accept, "If-None-Match", `"other"`); w.Code != http.StatusOK {
+		t.Errorf("another tag: %d", w.Code)
+	}
+	publisher.Publish(resource.NewCatalog())
+	if w := get(h, "/apis", "Accept", accept, "If-None-Match", tag); w.Code != http.StatusOK || strings.Contains(w.Body.String(), "widgets") {
+		t.Errorf("after the catalog changed: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestNegotiation(t *testing.T) {
+	h, _ := handler(t, widgets())
+	for _, test := range []struct {
+		path, accept string
+		code         int
+		contains     string
+	}{
+		{"/api", "application/json", 200, `"serverAddress":"10.0.0.1:6443"`},
+		{"/api", "application/yaml", 200, "kind: APIVersions"},
+		{"/apis", "text/html", 406, "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf"},
+		{"/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", 406, "NotAcceptable"},
+		{"/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json", 200, `"kind":"APIGroupList"`},
+		{"/apis/example.com", "application/json" + aggregated, 406, "NotAcceptable"},
+		{"/apis/nope", "", 404, "404 page not found"},
+		{"/apis/example.com/v7", "", 404, `"message":"the server could not find the requested resource"`},
+		{"/api/v7", "", 404, `"reason":"NotFound"`},
+	} {
+		w := get(h, test.path, "Accept", test.accept)
+		if w.Code != test.code || !strings.Contains(w.Body.String(), test.contains) {
+			t.Errorf("%s for %q: %d %s", test.path, test.accept, w.Code, w.Body)
+		}
+	}
+}
+
+func TestProtobuf(t *testing.T) {
+	h, _ := handler(t, widgets())
+	scheme := runtime.NewScheme()
+	if err := discoveryv2.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	w := get(h, "/apis", "Accept", "application/vnd.kubernetes.protobuf"+aggregated)
+	object, _, err := protobuf.NewSerializer(scheme, scheme).Decode(w.Body.Bytes(), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := object.(*discoveryv2.APIGroupDiscoveryList)
+	if len(list.Items) != 1 || list.Items[0].Versions[0].Resources[0].Resource != "widgets" {
+		t.Errorf("got %v", list)
+	}
+}
