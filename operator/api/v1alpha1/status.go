@@ -70,10 +70,10 @@ type MemberStatus struct {
 	Version string `json:"version,omitempty"`
 	// DBSize in bytes.
 	DBSize int64 `json:"dbSize,omitempty"`
-	// Since is when Ready last changed.
+	// UnhealthySince is when the member stopped answering; absent while it answers.
 	//
 	// +optional
-	Since *metav1.Time `json:"since,omitempty"`
+	UnhealthySince *metav1.Time `json:"unhealthySince,omitempty"`
 }
 
 // Membership is the operator's memory of etcd membership: intents, written before they are acted upon.

@@ -1,0 +1,97 @@
+package desired
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+// The hashes are of what the user wrote, not of what the operator made of it: another operator version builds pods
+// differently without any reason to restart the old ones. Fields may be added here if their zero value is left out.
+type serverInputs struct {
+	Image            string                        `json:"image"`
+	ImagePullPolicy  corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	Resources        corev1.ResourceRequirements   `json:"resources"`
+	ExtraArgs        map[string]string             `json:"extraArgs,omitempty"`
+	Scheduling       v1alpha1.Scheduling           `json:"scheduling"`
+	External         *v1alpha1.ExternalEtcd        `json:"external,omitempty"`
+}
+
+type etcdInputs struct {
+	Quota     int64             `json:"quota"`
+	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
+}
+
+// Hashes say what a pod was made for.
+type Hashes struct {
+	Server string // what touches the API server
+	Etcd   string // what touches the member only
+}
+
+// HashesOf a spec and the image that it means.
+func HashesOf(cluster *v1alpha1.ApiServerCluster, image string) Hashes {
+	server, etcd := map[string]string{}, map[string]string{}
+	for name, value := range cluster.Spec.ExtraArgs {
+		if memberFlag(name) {
+			etcd[name] = value
+		} else {
+			server[name] = value
+		}
+	}
+	spec := &cluster.Spec
+	return Hashes{
+		Server: hash(serverInputs{
+			Image: image, ImagePullPolicy: spec.ImagePullPolicy, ImagePullSecrets: spec.ImagePullSecrets, Resources: spec.Resources,
+			ExtraArgs: server, Scheduling: spec.Scheduling, External: spec.Etcd.External,
+		}),
+		Etcd: hash(etcdInputs{Quota: quota(cluster), ExtraArgs: etcd}),
+	}
+}
+
+// memberFlag tells whether a flag means something to the embedded member only.
+func memberFlag(name string) bool {
+	return slices.Contains([]string{"etcd-snapshot-count", "etcd-heartbeat-interval", "etcd-election-timeout"}, name)
+}
+
+func hash(value any) string {
+	text, err := json.Marshal(value) // maps are sorted; plain structs cannot fail
+	if err != nil {
+		panic(err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Outdated tells whether a pod was made for another spec, or, being a server, for members most of whom are gone.
+func Outdated(pod *corev1.Pod, hashes Hashes, voters []string) bool {
+	if pod.Annotations[ServerHashAnnotation] != hashes.Server {
+		return true
+	}
+	if pod.Labels[RoleLabel] == RoleMember {
+		return pod.Annotations[EtcdHashAnnotation] != hashes.Etcd
+	}
+	known := strings.Split(pod.Annotations[EndpointsAnnotation], ",")
+	left := 0
+	for _, voter := range voters {
+		if slices.Contains(known, voter) {
+			left++
+		}
+	}
+	return 2*left < len(voters)
+}
+
+func merged(all ...map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, one := range all {
+		maps.Copy(out, one)
+	}
+	return out
+}

@@ -1,0 +1,136 @@
+package desired
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+const (
+	// user of the processes; the image knows it as nonroot.
+	user = 65532
+	// terminationGrace covers the shutdown delay, the longest request and the hand-over of etcd leadership.
+	terminationGrace = 75 // seconds
+	// startupPatience is how long a replica may take to start: a large database is read, a snapshot received.
+	startupPatience = 600 // seconds
+)
+
+// Pod of one replica.
+func Pod(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, certificateHash string) (*corev1.Pod, error) {
+	configuration, err := configuration(cluster, replica)
+	if err != nil {
+		return nil, err
+	}
+	hashes := HashesOf(cluster, image)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: replica.Name, Namespace: cluster.Namespace,
+			Labels:      merged(Labels(cluster), map[string]string{RoleLabel: RoleServer}),
+			Annotations: map[string]string{ServerHashAnnotation: hashes.Server, CertificateHashAnnotation: certificateHash},
+		},
+		Spec: podSpec(cluster, replica),
+	}
+	if replica.Member {
+		pod.Labels[RoleLabel], pod.Annotations[EtcdHashAnnotation] = RoleMember, hashes.Etcd
+		pod.Spec.Hostname, pod.Spec.Subdomain = replica.Name, MembersService(cluster)
+	} else if cluster.Spec.Etcd.External == nil {
+		pod.Annotations[EndpointsAnnotation] = endpointNames(replica.Endpoints)
+	}
+	pod.Spec.Containers = []corev1.Container{container(cluster, image, replica, append([]string{"apiserver"}, configuration.Args()...))}
+	return pod, nil
+}
+
+func podSpec(cluster *v1alpha1.ApiServerCluster, replica Replica) corev1.PodSpec {
+	scheduling := cluster.Spec.Scheduling
+	return corev1.PodSpec{
+		Volumes:                       volumes(cluster, replica),
+		RestartPolicy:                 corev1.RestartPolicyAlways,
+		TerminationGracePeriodSeconds: ptr.To[int64](terminationGrace),
+		AutomountServiceAccountToken:  ptr.To(false),
+		EnableServiceLinks:            ptr.To(false),
+		ImagePullSecrets:              cluster.Spec.ImagePullSecrets,
+		NodeSelector:                  scheduling.NodeSelector,
+		Tolerations:                   scheduling.Tolerations,
+		TopologySpreadConstraints:     scheduling.TopologySpreadConstraints,
+		PriorityClassName:             scheduling.PriorityClassName,
+		Affinity:                      affinity(cluster),
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](user), RunAsGroup: ptr.To[int64](user), FSGroup: ptr.To[int64](user),
+			FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
+			SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+}
+
+// affinity prefers hosts that have no replica of the cluster. It does not require them: a small cluster has fewer.
+func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
+	if cluster.Spec.Scheduling.Affinity != nil {
+		return cluster.Spec.Scheduling.Affinity
+	}
+	selector := &metav1.LabelSelector{MatchLabels: Selector(cluster)}
+	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+			{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: selector, TopologyKey: corev1.LabelHostname}},
+			{Weight: 50, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: selector, TopologyKey: corev1.LabelTopologyZone}},
+		},
+	}}
+}
+
+func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, args []string) corev1.Container {
+	c := corev1.Container{
+		Name: "apiserver", Image: image, ImagePullPolicy: cluster.Spec.ImagePullPolicy, Args: args,
+		Env:          []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"}}}},
+		Ports:        []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
+		Resources:    resources(cluster),
+		VolumeMounts: mounts(replica),
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+		// An etcd without a quorum is no reason to restart API servers.
+		StartupProbe:             probe("/livez?exclude=etcd", 1, startupPatience),
+		LivenessProbe:            probe("/livez?exclude=etcd", 10, 6),
+		ReadinessProbe:           probe("/readyz", 1, 3),
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+	if replica.Member {
+		c.Ports = append(c.Ports,
+			corev1.ContainerPort{Name: "client", ContainerPort: ClientPort, Protocol: corev1.ProtocolTCP},
+			corev1.ContainerPort{Name: "peer", ContainerPort: PeerPort, Protocol: corev1.ProtocolTCP})
+	}
+	return c
+}
+
+func resources(cluster *v1alpha1.ApiServerCluster) corev1.ResourceRequirements {
+	if len(cluster.Spec.Resources.Requests) > 0 || len(cluster.Spec.Resources.Limits) > 0 {
+		return cluster.Spec.Resources
+	}
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi"),
+	}}
+}
+
+func probe(path string, period, failures int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Path: path, Port: intstr.FromInt32(SecurePort), Scheme: corev1.URISchemeHTTPS,
+		}},
+		PeriodSeconds: period, TimeoutSeconds: 10, FailureThreshold: failures,
+	}
+}
+
+// endpointNames are the members behind client URLs.
+func endpointNames(urls []string) string {
+	names := make([]string, 0, len(urls))
+	for _, url := range urls {
+		name, _, _ := strings.Cut(strings.TrimPrefix(url, "https://"), ".")
+		names = append(names, name)
+	}
+	return strings.Join(names, ",")
+}

@@ -1,0 +1,102 @@
+package desired
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/membership"
+)
+
+// Replicas wanted.
+func Replicas(cluster *v1alpha1.ApiServerCluster) int {
+	if cluster.Spec.Replicas == nil {
+		return 3
+	}
+	return int(*cluster.Spec.Replicas)
+}
+
+// Voters wanted; none with an external etcd.
+func Voters(cluster *v1alpha1.ApiServerCluster) int {
+	if cluster.Spec.Etcd.External != nil {
+		return 0
+	}
+	if embedded := cluster.Spec.Etcd.Embedded; embedded != nil && embedded.Members != nil {
+		return int(*embedded.Members)
+	}
+	return membership.DefaultVoters(Replicas(cluster))
+}
+
+var (
+	namePattern = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
+
+	// tunable are the flags of the reserved families that users may set.
+	tunable = sets.New("etcd-compaction-interval", "etcd-count-metric-poll-period", "etcd-db-metric-poll-interval",
+		"etcd-healthcheck-timeout", "etcd-readycheck-timeout", "etcd-snapshot-count", "etcd-heartbeat-interval",
+		"etcd-election-timeout", "tls-min-version", "tls-cipher-suites")
+
+	// reserved are the flags that the operator sets.
+	reserved = sets.New("advertise-address", "bind-address", "secure-port", "cert-dir", "client-ca-file", "proxy-client-cert-file",
+		"proxy-client-key-file", "service-account-key-file", "service-account-signing-key-file", "service-account-issuer",
+		"authorization-mode", "controllers", "endpoint-reconciler-type", "version", "help", "permit-address-sharing", "permit-port-sharing")
+)
+
+// Validate says what is wrong with a spec: the rules of the resource's schema once more, for servers that did not check
+// them, and what a schema cannot know. Claims are the ones that exist.
+func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolumeClaim) error {
+	var errs []error
+	if !namePattern.MatchString(cluster.Name) || len(cluster.Name) > 45 {
+		errs = append(errs, errors.New("metadata.name becomes part of host names: at most 45 lower-case letters, digits and -, beginning with a letter"))
+	}
+	if replicas := Replicas(cluster); replicas < 1 || replicas > 100 {
+		errs = append(errs, fmt.Errorf("spec.replicas %d must be between 1 and 100", replicas))
+	}
+	errs = append(errs, validateEtcd(cluster), validateStorage(cluster, claims))
+	for name := range cluster.Spec.ExtraArgs {
+		if !tunable.Has(name) && (reserved.Has(name) || strings.HasPrefix(name, "etcd-") || strings.HasPrefix(name, "tls-") || strings.HasPrefix(name, "requestheader-")) {
+			errs = append(errs, fmt.Errorf("spec.extraArgs: %s is set by the operator", name))
+		}
+	}
+	errs = append(errs, CheckExtraArgs(cluster.Spec.ExtraArgs))
+	return errors.Join(errs...)
+}
+
+func validateEtcd(cluster *v1alpha1.ApiServerCluster) error {
+	etcd, voters := cluster.Spec.Etcd, Voters(cluster)
+	switch {
+	case etcd.Embedded != nil && etcd.External != nil:
+		return errors.New("spec.etcd is either embedded or external")
+	case etcd.External != nil && cluster.Status.Membership != nil:
+		return errors.New("spec.etcd cannot be switched from embedded to external")
+	case etcd.External == nil && cluster.Status.Membership == nil && cluster.Status.Replicas > 0:
+		return errors.New("spec.etcd cannot be switched from external to embedded")
+	case etcd.External != nil && len(etcd.External.Endpoints) == 0:
+		return errors.New("spec.etcd.external.endpoints must not be empty")
+	case etcd.External == nil && voters != 1 && voters != 3 && voters != 5:
+		return fmt.Errorf("spec.etcd.embedded.members %d must be 1, 3 or 5", voters)
+	case voters > Replicas(cluster):
+		return fmt.Errorf("spec.etcd.embedded.members %d must not exceed spec.replicas %d", voters, Replicas(cluster))
+	}
+	return nil
+}
+
+func validateStorage(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolumeClaim) error {
+	storage := cluster.Spec.Storage
+	if cluster.Spec.Etcd.External == nil && storage.Size.Sign() <= 0 {
+		return errors.New("spec.storage.size must be positive")
+	}
+	for _, claim := range claims {
+		if size := claim.Spec.Resources.Requests[corev1.ResourceStorage]; storage.Size.Cmp(size) < 0 {
+			return fmt.Errorf("spec.storage.size %s is less than the %s that claim %s has; it can only grow", storage.Size.String(), size.String(), claim.Name)
+		}
+		if class := claim.Spec.StorageClassName; storage.Class != nil && class != nil && *class != *storage.Class {
+			return fmt.Errorf("spec.storage.class %s is not the %s of claim %s; it cannot change", *storage.Class, *class, claim.Name)
+		}
+	}
+	return nil
+}

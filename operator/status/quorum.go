@@ -1,0 +1,25 @@
+package status
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+// quorum: a majority of the voters agrees.
+func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
+	if in.World == nil {
+		return unknown(v1alpha1.EtcdQuorum)
+	}
+	if in.World.Etcd != nil && !formed(cluster) {
+		return condition(v1alpha1.EtcdQuorum, false, "Forming", "the first members have not formed a cluster yet")
+	}
+	if in.World.Etcd != nil {
+		return condition(v1alpha1.EtcdQuorum, false, "QuorumLost", "%s", oneLine(in.World.Etcd))
+	}
+	voters, healthy := in.World.Voters()
+	if healthy < voters {
+		return condition(v1alpha1.EtcdQuorum, true, "MemberUnhealthy", "%d of %d voters are healthy", healthy, voters)
+	}
+	return condition(v1alpha1.EtcdQuorum, true, "Healthy", "all %d voters are healthy", voters)
+}
