@@ -131,10 +131,11 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	defer c.lock.Unlock()
 	previous := c.records[crd.Name]
 	c.records[crd.Name] = next
-	if sameDefinition(previous, next) {
-		next.definition, next.published = previous.definition, previous.published
-	} else {
+	switch {
+	case !sameDefinition(previous, next):
 		c.outdated()
+	case previous != nil:
+		next.definition, next.published = previous.definition, previous.published
 	}
 	if previous != nil && previous.generation != next.generation {
 		next.settled = false

@@ -56,20 +56,21 @@ func (c *Controller) claimedByOthers(group, except string) Claimed {
 
 // updateStatus writes the status that decide finds right, if it is not there already.
 func (c *Controller) updateStatus(ctx context.Context, name string, decide func(*apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus) error {
+	unchanged := false
 	_, err := c.Objects.Update(ctx, Resource, "status", "", name, func(object runtime.Object) error {
 		crd, err := external(object)
 		if err != nil {
 			return err
 		}
 		status := decide(crd)
-		if apiequality.Semantic.DeepEqual(status, crd.Status) {
+		if unchanged = apiequality.Semantic.DeepEqual(status, crd.Status); unchanged {
 			return errUnchanged
 		}
 		internal := object.(*apiextensions.CustomResourceDefinition)
 		internal.Status = apiextensions.CustomResourceDefinitionStatus{}
 		return apiextensionsv1.Convert_v1_CustomResourceDefinitionStatus_To_apiextensions_CustomResourceDefinitionStatus(&status, &internal.Status, nil)
 	}, false)
-	if err != nil && !errors.Is(err, errUnchanged) {
+	if err != nil && !unchanged {
 		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", name, err)
 	}
 	return nil
@@ -161,13 +162,10 @@ func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResour
 func (c *Controller) release(ctx context.Context, name string) error {
 	_, err := c.Objects.Update(ctx, Resource, "", "", name, func(object runtime.Object) error {
 		internal := object.(*apiextensions.CustomResourceDefinition)
-		if internal.DeletionTimestamp == nil {
-			return errUnchanged
-		}
 		apiextensions.CRDRemoveFinalizer(internal, apiextensions.CustomResourceCleanupFinalizer)
 		return nil
 	}, false)
-	if err != nil && !errors.Is(err, errUnchanged) && !apierrors.IsNotFound(err) {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("release CustomResourceDefinition %s: %w", name, err)
 	}
 	return nil

@@ -19,10 +19,11 @@ const modifiedMessage = "the object has been modified; please apply your changes
 func status(err error, t Target) error {
 	var conflict *storage.ConflictError
 	var api apierrors.APIStatus
+	var own *editError
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &api), errors.Is(err, watchcache.ErrDropped):
+	case errors.As(err, &own), errors.As(err, &api), errors.Is(err, watchcache.ErrDropped):
 		return err
 	case errors.Is(err, storage.ErrNotFound):
 		return apierrors.NewNotFound(t.GroupResource(), t.Name)

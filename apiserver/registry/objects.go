@@ -117,11 +117,20 @@ func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subres
 		return nil, err
 	}
 	result, err := r.Write(ctx, t, edit{change}, WriteOptions{DryRun: dryRun, Manager: internalManager})
+	var own *editError
+	if errors.As(err, &own) {
+		return nil, own.error
+	}
 	if err != nil {
 		return nil, err
 	}
 	return result.Object, nil
 }
+
+// editError is an error of the caller's own, to be given back as it is.
+type editError struct{ error }
+
+func (e *editError) Unwrap() error { return e.error }
 
 // edit is the Change of the server's own code.
 type edit struct {
@@ -131,7 +140,7 @@ type edit struct {
 func (e edit) Apply(_ context.Context, t Target, current runtime.Object) (runtime.Object, error) {
 	object := current.DeepCopyObject()
 	if err := e.change(object); err != nil {
-		return nil, err
+		return nil, &editError{err}
 	}
 	return object, track(t, current, object, internalManager)
 }

@@ -50,6 +50,8 @@ type Cache struct {
 	current  atomic.Pointer[view] // nil while not ready
 	incoming []storage.Event      // of the batch being applied; the feed's own
 
+	extending chan struct{} // a lock that can be waited for with a context
+
 	mu       sync.RWMutex // everything below, and the contents of tree
 	state    state
 	epoch    int           // counts invalidations
@@ -61,6 +63,9 @@ type Cache struct {
 	watchers watchers
 	offers   offers
 	retained []retained
+
+	filled    int64 // the ring's floor when the collection was read, or moved back by earlier events
+	forgotten int64 // the store does not have the events after this revision any more
 }
 
 // retained is a snapshot kept for readers who will come back to its revision.
@@ -74,9 +79,11 @@ func newCache(caches *Caches, path string, extract Extract) *Cache {
 		caches: caches, path: path, prefix: path + "/", extract: extract,
 		labels:   labelSets{sets: map[string]*labelSet{}},
 		settled:  make(chan struct{}),
-		ring:     ring{maxBytes: caches.ring},
+		ring:     ring{maxBytes: caches.ring, first: firstSequence, end: firstSequence},
 		watchers: newWatchers(),
 		offers:   offers{},
+
+		extending: make(chan struct{}, 1),
 	}
 }
 

@@ -103,6 +103,7 @@ func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 	now := c.caches.clock.Now().UnixNano()
 	if c.tree == nil {
 		c.fill(entries)
+		c.filled = max(c.ring.floor, revision)
 	} else {
 		c.reconcile(entries, revision, now)
 	}
@@ -197,7 +198,7 @@ func (c *Cache) forget() {
 	if c.tree != nil {
 		c.tree.Ascend(func(i item) bool { c.let(i.entry); return true })
 	}
-	c.tree, c.retained, c.changed, c.ring.floor = nil, nil, 0, 0
+	c.tree, c.retained, c.changed, c.ring.floor, c.forgotten = nil, nil, 0, 0, 0
 	clear(c.offers)
 	c.watchers.expireAll()
 }

@@ -69,8 +69,11 @@ func (r *record) event() Event {
 
 func (r *record) size() int64 { return int64(len(r.entry.stored)) + recordOverhead }
 
-// ring holds the latest events of one collection. Sequence numbers count events from 0; those from first up to,
-// excluding, end are held.
+// firstSequence leaves room for events from before the first.
+const firstSequence = 1 << 40
+
+// ring holds the latest events of one collection. Sequence numbers count events; those from first up to, excluding,
+// end are held.
 type ring struct {
 	maxBytes   int64
 	records    []*record // a power of two long; the event with sequence number n is at n modulo its length
@@ -91,6 +94,16 @@ func (r *ring) push(added *record) uint64 {
 	r.end++
 	r.bytes += added.size()
 	return sequence
+}
+
+// unshift adds an event before all others.
+func (r *ring) unshift(added *record) {
+	if int(r.end-r.first) == len(r.records) {
+		r.resize(max(minEvents, 2*len(r.records)))
+	}
+	r.first--
+	r.records[r.first&uint64(len(r.records)-1)] = added
+	r.bytes += added.size()
 }
 
 // outdated tells whether the oldest event should go.

@@ -2,6 +2,7 @@ package watchcache
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 )
 
@@ -56,14 +57,15 @@ type Watcher struct {
 	seen  atomic.Int64
 
 	// Guarded by the cache's lock; next and pending are also touched by Next under the read lock.
-	waiting bool // the cache has not been ready since the watcher came
+	waiting bool // has no place yet: the cache is not ready, or lacks events from before it was filled
 	expired bool
 	closed  bool
 	next    uint64   // of a watcher of everything: the next event to look at
 	pending []uint64 // of any other: the sequence numbers of the events to deliver
 }
 
-// Watch starts watching after a revision. It fails with ErrExpired if the events after it are not held any more.
+// Watch starts watching after a revision. It fails with ErrExpired if the events after it are not to be had any
+// more; where only the store can tell, Next does.
 func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 	c.start.Do(c.load)
 	w := &Watcher{cache: c, scope: scope, after: after, wake: make(chan struct{}, 1)}
@@ -74,10 +76,11 @@ func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 	case dropped:
 		return nil, ErrDropped
 	case ready:
-		if after < c.ring.floor {
+		if after >= c.ring.floor {
+			w.place()
+		} else if w.waiting = c.extensible(after); !w.waiting {
 			return nil, ErrExpired
 		}
-		w.place()
 	default:
 		w.waiting = true
 	}
@@ -119,6 +122,13 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 	for {
 		asked := w.asked.Swap(false)
 		events, err := w.take()
+		if errors.Is(err, errNoPlace) {
+			err = w.placeInHistory(ctx)
+			w.asked.Store(asked || w.asked.Load())
+			if err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return nil, 0, err
 		}
@@ -131,6 +141,27 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 			return nil, 0, ctx.Err()
 		}
 	}
+}
+
+// errNoPlace says that the cache must get events from before it was filled, for the watcher to have a place.
+var errNoPlace = errors.New("before the first event held")
+
+// placeInHistory finds the watcher's place among events that the store still has.
+func (w *Watcher) placeInHistory(ctx context.Context) error {
+	c := w.cache
+	if err := c.extend(ctx, w.after); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.expired || w.after < c.ring.floor {
+		return ErrExpired
+	}
+	w.waiting = c.state != ready
+	if !w.waiting {
+		w.place()
+	}
+	return nil
 }
 
 // RequestProgress makes Next return even if there are no events.
@@ -157,6 +188,9 @@ func (w *Watcher) take() ([]Event, error) {
 	defer c.mu.RUnlock()
 	if w.expired || w.behind() {
 		return nil, ErrExpired
+	}
+	if w.waiting && c.state == ready {
+		return nil, errNoPlace
 	}
 	if w.waiting {
 		return nil, nil

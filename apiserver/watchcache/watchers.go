@@ -107,13 +107,11 @@ func (ws *watchers) settle(c *Cache) {
 		if !w.waiting {
 			return
 		}
-		w.waiting = false
-		if w.after < c.ring.floor {
-			w.expire()
-			return
+		if w.after >= c.ring.floor {
+			w.waiting = false
+			w.place()
 		}
-		w.place()
-		w.signal()
+		w.signal() // without a place, it looks for one in the store
 	})
 }
 
