@@ -1,0 +1,62 @@
+package authorization
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"quorate.dev/apiserver/authorization/rbac"
+)
+
+func TestModesInOrder(t *testing.T) {
+	policy := rbac.New()
+	policy.SetClusterRoleBinding("b", &rbacv1.ClusterRoleBinding{
+		RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "missing"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "alice"}},
+	})
+	alice := &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "alice"}, Verb: "get", Path: "/x"}
+	admin := &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}, Verb: "get", Path: "/x"}
+	for _, c := range []struct {
+		modes    string
+		request  authorizer.Attributes
+		decision authorizer.Decision
+		reason   string
+	}{
+		{"AlwaysAllow", alice, authorizer.DecisionAllow, ""},
+		{"AlwaysDeny", alice, authorizer.DecisionNoOpinion, "Everything is forbidden."},
+		{"AlwaysDeny", admin, authorizer.DecisionAllow, ""},
+		{"Node,RBAC", alice, authorizer.DecisionNoOpinion, `RBAC: clusterrole.rbac.authorization.k8s.io "missing" not found`},
+		{"RBAC,AlwaysDeny", alice, authorizer.DecisionNoOpinion, "RBAC: clusterrole.rbac.authorization.k8s.io \"missing\" not found\nEverything is forbidden."},
+		{"AlwaysDeny,AlwaysAllow", alice, authorizer.DecisionAllow, ""},
+	} {
+		a, err := New(strings.Split(c.modes, ","), policy, logr.Discard())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if decision, reason, err := a.Authorize(context.Background(), c.request); decision != c.decision || reason != c.reason || err != nil {
+			t.Errorf("%s: %v %q %v, want %v %q", c.modes, decision, reason, err, c.decision, c.reason)
+		}
+	}
+}
+
+func TestNoUserIsAnError(t *testing.T) {
+	a, err := New([]string{"AlwaysAllow"}, nil, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if decision, _, err := a.Authorize(context.Background(), &authorizer.AttributesRecord{}); err == nil || decision == authorizer.DecisionAllow {
+		t.Errorf("%v, %v", decision, err)
+	}
+}
+
+func TestBadModes(t *testing.T) {
+	for _, modes := range [][]string{{"ABAC"}, {"RBAC"}} { // the latter without a policy
+		if _, err := New(modes, nil, logr.Discard()); err == nil {
+			t.Errorf("%v accepted", modes)
+		}
+	}
+}
