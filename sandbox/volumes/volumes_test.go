@@ -32,7 +32,9 @@ func (f fixedToken) Token(context.Context, *corev1.Pod, *corev1.ServiceAccountTo
 	return string(f), nil
 }
 
-func reference(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
+func reference(name string) corev1.LocalObjectReference {
+	return corev1.LocalObjectReference{Name: name}
+}
 
 func TestRender(t *testing.T) {
 	key := []corev1.KeyToPath{{Key: "tls.key", Path: "private/key", Mode: ptr.To[int32](0o400)}}

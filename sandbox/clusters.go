@@ -1,0 +1,302 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/yaml"
+
+	"quorate.dev/config"
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/sandbox/progress"
+)
+
+// demo is the cluster that a sandbox makes.
+var demo = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "demo"}
+
+var (
+	definitions     = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	clusterResource = v1alpha1.GroupVersion.WithResource("apiserverclusters")
+)
+
+// installResources applies the operator's CustomResourceDefinitions and waits until they are served.
+func (s *sandbox) installResources(ctx context.Context, restConfig *rest.Config) error {
+	client, err := dynamic.NewForConfig(restConfig)
+	if err != nil {
+		return err
+	}
+	files, err := fs.Glob(config.CRDs, "crd/*.yaml")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := install(ctx, client, file); err != nil {
+			return fmt.Errorf("installing %s: %w", filepath.Base(file), err)
+		}
+	}
+	return nil
+}
+
+func install(ctx context.Context, client dynamic.Interface, file string) error {
+	content, err := config.CRDs.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	definition := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(content, &definition.Object); err != nil {
+		return err
+	}
+	api := client.Resource(definitions)
+	applied, err := api.Apply(ctx, definition.GetName(), definition, metav1.ApplyOptions{FieldManager: "quorate-sandbox", Force: true})
+	if err != nil || established(applied) {
+		return err
+	}
+	options := metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", applied.GetName()).String(), ResourceVersion: applied.GetResourceVersion(),
+	}
+	watcher, err := api.Watch(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer watcher.Stop()
+	for event := range watcher.ResultChan() {
+		if object, ok := event.Object.(*unstructured.Unstructured); ok && established(object) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s did not become established", applied.GetName())
+}
+
+func established(definition *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
+	for _, condition := range conditions {
+		fields, _ := condition.(map[string]any)
+		if fields["type"] == "Established" && fields["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}
+
+// clusters makes demo, unless it is there or not wanted, and shows all clusters until ctx is done.
+func (s *sandbox) clusters(ctx context.Context, config *rest.Config, started time.Time) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	if !s.settings.empty {
+		if err := s.applyDemo(ctx, client); err != nil {
+			return fmt.Errorf("creating %s: %w", demo.Name, err)
+		}
+	}
+	f := &follower{sandbox: s, started: started, wake: make(chan struct{}, 1), shown: map[string]*row{}}
+	core := informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(config), 0)
+	custom := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
+	f.secrets, f.clusters = core.Core().V1().Secrets().Lister(), custom.ForResource(clusterResource).Lister()
+	for _, informer := range []cache.SharedIndexInformer{core.Core().V1().Secrets().Informer(), custom.ForResource(clusterResource).Informer()} {
+		if _, err := informer.AddEventHandler(f); err != nil {
+			return err
+		}
+	}
+	core.StartWithContext(ctx)
+	custom.Start(ctx.Done())
+	core.WaitForCacheSync(ctx.Done())
+	custom.WaitForCacheSync(ctx.Done())
+	return f.run(ctx)
+}
+
+// applyDemo creates demo. One that exists is left as the user has made it, but for replicas given on the command line.
+func (s *sandbox) applyDemo(ctx context.Context, client dynamic.Interface) error {
+	api := client.Resource(clusterResource).Namespace(demo.Namespace)
+	cluster := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "ApiServerCluster",
+		"metadata": map[string]any{"name": demo.Name, "namespace": demo.Namespace},
+		"spec":     map[string]any{"replicas": int64(s.settings.replicas)},
+	}}
+	_, err := api.Create(ctx, cluster, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) || !s.settings.replicasSet {
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, s.settings.replicas)
+	_, err = api.Patch(ctx, demo.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// follower shows every cluster and keeps a kubeconfig file for each.
+type follower struct {
+	*sandbox
+	started  time.Time
+	secrets  corelisters.SecretLister
+	clusters cache.GenericLister
+	wake     chan struct{}
+	shown    map[string]*row
+	ready    bool // the event was shown
+}
+
+// row is what is remembered of a cluster.
+type row struct {
+	settled    time.Duration // from start until it was all that was asked for; 0: not yet
+	kubeconfig string        // as shown
+}
+
+func (f *follower) OnAdd(any, bool)   { f.notify() }
+func (f *follower) OnUpdate(any, any) { f.notify() }
+func (f *follower) OnDelete(any)      { f.notify() }
+
+func (f *follower) notify() {
+	select {
+	case f.wake <- struct{}{}:
+	default: // a notice is waiting already
+	}
+}
+
+func (f *follower) run(ctx context.Context) error {
+	addresses := f.table.Subscribe()
+	f.notify()
+	for {
+		select {
+		case <-f.wake:
+		case <-addresses:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := f.step(); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *follower) step() error {
+	objects, err := f.clusters.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	present := map[string]bool{}
+	for _, object := range objects {
+		cluster := &v1alpha1.ApiServerCluster{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.(*unstructured.Unstructured).Object, cluster); err != nil {
+			return err
+		}
+		name := displayName(cluster)
+		present[name] = true
+		if f.shown[name] == nil {
+			f.shown[name] = &row{}
+		}
+		if err := f.show(name, cluster, f.shown[name]); err != nil {
+			return err
+		}
+	}
+	for name := range f.shown {
+		if !present[name] {
+			delete(f.shown, name)
+			f.display.Forget(name)
+		}
+	}
+	f.announce()
+	return nil
+}
+
+func (f *follower) show(name string, cluster *v1alpha1.ApiServerCluster, row *row) error {
+	if err := f.writeKubeconfig(name, cluster, row); err != nil {
+		return err
+	}
+	if row.settled == 0 && settled(cluster) && row.kubeconfig != "" {
+		row.settled = time.Since(f.started)
+	}
+	state := summary(cluster)
+	event := progress.Event{
+		Event: "cluster", Name: name, State: state, Available: settled(cluster), Ready: cluster.Status.ReadyReplicas,
+		Replicas: wanted(cluster), Seconds: row.settled.Seconds(),
+	}
+	if row.settled > 0 {
+		event.State += fmt.Sprintf(" (%.1fs)", row.settled.Seconds())
+		event.Kubeconfig = row.kubeconfig
+	}
+	f.display.Show(event)
+	return nil
+}
+
+// writeKubeconfig writes the cluster's kubeconfig as soon as there is one and the Service has an address.
+func (f *follower) writeKubeconfig(name string, cluster *v1alpha1.ApiServerCluster, row *row) error {
+	secret, err := f.secrets.Secrets(cluster.Namespace).Get(cluster.Name + "-admin-kubeconfig")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	address, ok := f.serviceAddress(cluster)
+	if !ok || len(secret.Data["kubeconfig"]) == 0 {
+		return nil
+	}
+	content, err := localKubeconfig(secret.Data["kubeconfig"], address)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(f.home.file(name+".kubeconfig"), content); err != nil {
+		return err
+	}
+	row.kubeconfig = f.home.show(name + ".kubeconfig")
+	return nil
+}
+
+// serviceAddress is where the cluster's Service can be reached from this machine.
+func (f *follower) serviceAddress(cluster *v1alpha1.ApiServerCluster) (netip.AddrPort, bool) {
+	entry, ok := f.table.Get(cluster.Namespace, cluster.Name)
+	if !ok || len(entry.Service.Spec.Ports) == 0 {
+		return netip.AddrPort{}, false
+	}
+	address, ok := entry.ClusterIP()
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	return f.proxy.Address(netip.AddrPortFrom(address, uint16(entry.Service.Spec.Ports[0].Port)))
+}
+
+// announce tells once that everything asked for on the command line is there.
+func (f *follower) announce() {
+	row := f.shown[demo.Name]
+	if f.ready || !f.settings.empty && (row == nil || row.settled == 0) {
+		return
+	}
+	f.ready = true
+	event := progress.Event{Event: "ready", Kubeconfig: f.home.show("management.kubeconfig"), Clusters: map[string]string{}}
+	for name, row := range f.shown {
+		if row.kubeconfig != "" {
+			event.Clusters[name] = row.kubeconfig
+		}
+	}
+	f.display.Show(event)
+}
+
+// displayName is the cluster's name, with its namespace in front where that is not the default one. "management" is
+// taken.
+func displayName(cluster *v1alpha1.ApiServerCluster) string {
+	if cluster.Namespace == corev1.NamespaceDefault && cluster.Name != "management" {
+		return cluster.Name
+	}
+	return cluster.Namespace + "-" + cluster.Name
+}

@@ -1,0 +1,143 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"quorate.dev/sandbox/addresses"
+	"quorate.dev/sandbox/management"
+	"quorate.dev/sandbox/names"
+)
+
+const (
+	lockFile  = "lock"
+	stateFile = "sandbox.json"
+)
+
+// home is the directory of a sandbox, held by one process at a time.
+type home struct {
+	shown string // as the user wrote it
+	path  string // absolute
+	lock  *os.File
+	state state
+	fresh bool // it was made just now
+}
+
+// state is what a sandbox must know to come back as it was.
+type state struct {
+	Network addresses.Network `json:"network"`
+}
+
+// openHome makes or takes over a directory.
+func openHome(directory string) (*home, error) {
+	path, err := filepath.Abs(directory)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of the sandbox: %w; name another with --dir", err)
+	}
+	file, err := acquire(filepath.Join(path, lockFile))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", directory, err)
+	}
+	h := &home{shown: directory, path: path, lock: file}
+	if err := h.load(); err != nil {
+		h.close()
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *home) close() { h.lock.Close() }
+
+func (h *home) file(elements ...string) string {
+	return filepath.Join(append([]string{h.path}, elements...)...)
+}
+
+// show is the path of a file as the user would write it.
+func (h *home) show(elements ...string) string {
+	return filepath.Join(append([]string{h.shown}, elements...)...)
+}
+
+func (h *home) load() error {
+	content, err := os.ReadFile(h.file(stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return h.settle()
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &h.state)
+	}
+	if err == nil && (h.state.Network < addresses.FirstNetwork || h.state.Network > addresses.LastNetwork) {
+		err = fmt.Errorf("network %d is none of a sandbox", h.state.Network)
+	}
+	if err != nil {
+		return fmt.Errorf("%s cannot be read: %w; start over with `quorate sandbox delete --dir %s`", h.show(stateFile), err, h.shown)
+	}
+	if err := occupied(h.state.Network); err != nil {
+		return fmt.Errorf("%w; stop the program that listens there, or start over on other addresses with `quorate sandbox delete --dir %s`", err, h.shown)
+	}
+	return nil
+}
+
+// settle chooses a network for a new sandbox: the first free one at or after the place its path hashes to.
+func (h *home) settle() error {
+	if _, err := os.Stat(h.file("management")); err == nil {
+		return fmt.Errorf("%s is missing, though there is data; start over with `quorate sandbox delete --dir %s`", h.show(stateFile), h.shown)
+	}
+	count := uint32(addresses.LastNetwork - addresses.FirstNetwork + 1)
+	hash := fnv.New32a()
+	hash.Write([]byte(h.path))
+	var err error
+	for offset := range count {
+		network := addresses.FirstNetwork + addresses.Network((hash.Sum32()+offset)%count)
+		if err = occupied(network); err == nil {
+			h.fresh, h.state.Network = true, network
+			return h.save()
+		}
+	}
+	return fmt.Errorf("no loopback network can be used: %w", err)
+}
+
+func (h *home) save() error {
+	content, err := json.Marshal(h.state)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(h.file(stateFile), append(content, '\n'), 0o600)
+}
+
+// occupied returns an error if an address that a sandbox needs cannot be listened on.
+func occupied(network addresses.Network) error {
+	for _, address := range []netip.AddrPort{
+		netip.AddrPortFrom(network.Server(), management.SecurePort), netip.AddrPortFrom(network.Server(), management.PeerPort),
+		netip.AddrPortFrom(network.Resolver(), names.Port),
+	} {
+		socket, err := net.Listen("tcp4", address.String())
+		if err != nil {
+			return err
+		}
+		socket.Close()
+	}
+	return nil
+}
+
+// remove deletes the directory of a sandbox that does not run.
+func remove(directory string) error {
+	if _, err := os.Stat(filepath.Join(directory, lockFile)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is not the directory of a sandbox", directory)
+	}
+	file, err := acquire(filepath.Join(directory, lockFile))
+	if err != nil {
+		return fmt.Errorf("%s: %w", directory, err)
+	}
+	defer file.Close()
+	return os.RemoveAll(directory)
+}

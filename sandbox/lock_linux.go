@@ -1,0 +1,27 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// errRunning says that another process holds the lock.
+var errRunning = errors.New("this sandbox is running; stop it with Ctrl-C where it was started")
+
+// acquire takes the lock, which the system gives back when the process ends, however it ends.
+func acquire(file string) (*os.File, error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = errRunning
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

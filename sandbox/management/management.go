@@ -1,0 +1,171 @@
+// Package management makes what the sandbox's own API server needs before it starts: certificates, command line,
+// kubeconfig.
+package management
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/operator/pki"
+	"quorate.dev/sandbox/addresses"
+)
+
+// Ports of the management API server and its etcd member.
+const (
+	SecurePort = 6443
+	PeerPort   = 2380
+)
+
+// Plane is a management API server that can be started.
+type Plane struct {
+	directory string // of its certificates and data
+	network   addresses.Network
+}
+
+// New makes certificates and keys in directory, as far as they are missing or due for renewal.
+func New(directory string, network addresses.Network, now time.Time) (*Plane, error) {
+	p := &Plane{directory: directory, network: network}
+	if err := os.MkdirAll(p.file(""), 0o700); err != nil {
+		return nil, err
+	}
+	authority, err := p.authority("ca", now)
+	if err != nil {
+		return nil, err
+	}
+	server := net.IP(network.Server().AsSlice())
+	first := net.IP(network.Services().Addr().Next().AsSlice())
+	leaves := map[string]pki.Leaf{
+		"server": {CommonName: "kube-apiserver", Addresses: []net.IP{server, first}, Server: true, DNSNames: []string{
+			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		}},
+		"peer":  {CommonName: "management", Addresses: []net.IP{server}, Server: true, Client: true},
+		"admin": {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},
+	}
+	for name, leaf := range leaves {
+		if err := p.leaf(name, authority, leaf, now); err != nil {
+			return nil, err
+		}
+	}
+	return p, p.serviceAccountKey()
+}
+
+func (p *Plane) file(name string) string { return filepath.Join(p.directory, "pki", name) }
+
+// Address is where the API server listens.
+func (p *Plane) Address() netip.AddrPort { return netip.AddrPortFrom(p.network.Server(), SecurePort) }
+
+// Args is the command line of the API server, behind the name of its subcommand.
+func (p *Plane) Args() []string {
+	c := config.Default()
+	address := p.network.Server().String()
+	peer := "https://" + net.JoinHostPort(address, strconv.Itoa(PeerPort))
+	c.Serving.BindAddress, c.Serving.AdvertiseAddress, c.Serving.Port = address, address, SecurePort
+	c.Serving.CertFile, c.Serving.KeyFile = p.file("server.crt"), p.file("server.key")
+	c.Member.DataDirectory, c.Member.Name = filepath.Join(p.directory, "etcd"), "management"
+	c.Member.ListenPeerURLs, c.Member.AdvertisePeerURLs = []string{peer}, []string{peer}
+	c.Member.InitialCluster = c.Member.Name + "=" + peer
+	c.Member.PeerCertFile, c.Member.PeerKeyFile = p.file("peer.crt"), p.file("peer.key")
+	c.Member.PeerTrustedCAFile = p.file("ca.crt")
+	c.Authentication.ClientCAFile = p.file("ca.crt")
+	c.Authentication.ServiceAccountIssuers = []string{"https://kubernetes.default.svc.cluster.local"}
+	c.Authentication.ServiceAccountSigningKey = p.file("service-account.key")
+	c.Authentication.ServiceAccountKeyFiles = []string{p.file("service-account.key")}
+	c.Authorization.Modes = []string{"RBAC"}
+	c.API.ServiceClusterIPRange = p.network.Services().String()
+	c.API.EndpointReconcilerType = "none" // endpoints cannot be loopback addresses
+	c.Controllers.Enabled = []string{"*"}
+	return c.Args()
+}
+
+// WriteKubeconfig writes the administrator's kubeconfig.
+func (p *Plane) WriteKubeconfig(file string) error {
+	read := func(name string) []byte {
+		content, _ := os.ReadFile(p.file(name)) // New has made it; the kubeconfig is of no use without
+		return content
+	}
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["management"] = &clientcmdapi.Cluster{
+		Server: "https://" + p.Address().String(), CertificateAuthorityData: read("ca.crt"),
+	}
+	kubeconfig.AuthInfos["admin"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: read("admin.crt"), ClientKeyData: read("admin.key"),
+	}
+	kubeconfig.Contexts["management"] = &clientcmdapi.Context{Cluster: "management", AuthInfo: "admin"}
+	kubeconfig.CurrentContext = "management"
+	return clientcmd.WriteToFile(*kubeconfig, file)
+}
+
+func (p *Plane) authority(name string, now time.Time) (pki.Authority, error) {
+	pair, err := p.read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		authority, err := pki.NewAuthority("quorate-sandbox", now)
+		if err != nil {
+			return pki.Authority{}, err
+		}
+		return authority, p.write(name, authority.Pair)
+	}
+	if err != nil {
+		return pki.Authority{}, err
+	}
+	authority, err := pki.ParseAuthority(pair)
+	if err != nil {
+		return pki.Authority{}, fmt.Errorf("reading %s: %w", p.file(name+".crt"), err)
+	}
+	return authority, nil
+}
+
+func (p *Plane) leaf(name string, authority pki.Authority, leaf pki.Leaf, now time.Time) error {
+	pair, err := p.read(name)
+	if err == nil && authority.Judge(pair, leaf, now) == "" {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	pair, err = authority.Issue(leaf, now)
+	if err != nil {
+		return err
+	}
+	return p.write(name, pair)
+}
+
+// serviceAccountKey makes the key that signs tokens; it verifies them too.
+func (p *Plane) serviceAccountKey() error {
+	file := p.file("service-account.key")
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	pair, err := pki.NewServiceAccountKey()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, pair.Key, 0o600)
+}
+
+func (p *Plane) read(name string) (pki.Pair, error) {
+	certificate, err := os.ReadFile(p.file(name + ".crt"))
+	if err != nil {
+		return pki.Pair{}, err
+	}
+	key, err := os.ReadFile(p.file(name + ".key"))
+	return pki.Pair{Certificate: certificate, Key: key}, err
+}
+
+// write puts the key first: a certificate that exists has its key.
+func (p *Plane) write(name string, pair pki.Pair) error {
+	if err := os.WriteFile(p.file(name+".key"), pair.Key, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(p.file(name+".crt"), pair.Certificate, 0o600)
+}

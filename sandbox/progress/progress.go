@@ -1,0 +1,140 @@
+// Package progress shows how a sandbox comes up: a few lines that change in place on a terminal, plain lines
+// elsewhere, or one JSON object per line for scripts.
+package progress
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Event is something worth telling. Its JSON form is what scripts read.
+type Event struct {
+	Event      string            `json:"event"` // management, cluster, note, stopping or ready
+	Name       string            `json:"name,omitempty"`
+	State      string            `json:"state,omitempty"`
+	Available  bool              `json:"available,omitempty"`
+	Replicas   int32             `json:"replicas,omitempty"`
+	Ready      int32             `json:"ready,omitempty"`
+	Kubeconfig string            `json:"kubeconfig,omitempty"`
+	Clusters   map[string]string `json:"clusters,omitempty"` // kubeconfigs by cluster, in the event ready
+	Seconds    float64           `json:"seconds,omitempty"`
+	Message    string            `json:"message,omitempty"`
+}
+
+// Style is how events are shown.
+type Style int
+
+const (
+	Plain Style = iota
+	Terminal
+	JSON
+)
+
+// Display shows events. It may be used by several goroutines.
+type Display struct {
+	out   io.Writer
+	style Style
+
+	mu    sync.Mutex
+	names []string // in the order of their first event
+	rows  map[string]string
+	drawn int // lines on the terminal that belong to rows
+}
+
+// New returns a display that writes to out.
+func New(out io.Writer, style Style) *Display {
+	return &Display{out: out, style: style, rows: map[string]string{}}
+}
+
+// Show tells an event. A row that did not change is not repeated.
+func (d *Display) Show(event Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.style == JSON:
+		line, err := json.Marshal(event)
+		if err == nil {
+			fmt.Fprintf(d.out, "%s\n", line)
+		}
+	case event.Event == "ready":
+	case event.Name == "":
+		d.note(event.Message)
+	default:
+		d.row(event)
+	}
+}
+
+// Forget takes a row away.
+func (d *Display) Forget(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, shown := d.rows[name]; shown {
+		delete(d.rows, name)
+		d.names = slices.DeleteFunc(d.names, func(candidate string) bool { return candidate == name })
+		if d.style == Plain {
+			fmt.Fprintln(d.out, line(Event{Name: name, State: "deleted"}))
+		}
+		d.redraw()
+	}
+}
+
+func (d *Display) row(event Event) {
+	text := line(event)
+	before, shown := d.rows[event.Name]
+	if before == text {
+		return
+	}
+	if !shown {
+		d.names = append(d.names, event.Name)
+	}
+	d.rows[event.Name] = text
+	if d.style == Plain {
+		fmt.Fprintln(d.out, text)
+		return
+	}
+	d.redraw()
+}
+
+// note prints a line above the rows.
+func (d *Display) note(message string) {
+	if d.style == Terminal {
+		d.erase()
+	}
+	fmt.Fprintln(d.out, message)
+	d.redraw()
+}
+
+func (d *Display) redraw() {
+	if d.style != Terminal {
+		return
+	}
+	d.erase()
+	for _, name := range d.names {
+		fmt.Fprintln(d.out, d.rows[name])
+	}
+	d.drawn = len(d.names)
+}
+
+// erase takes the rows off the terminal: the cursor goes up to the first and everything below is cleared.
+func (d *Display) erase() {
+	if d.drawn > 0 {
+		fmt.Fprintf(d.out, "\x1b[%dA\x1b[J", d.drawn)
+	}
+	d.drawn = 0
+}
+
+// line is a row: name, state, kubeconfig.
+func line(event Event) string {
+	parts := []string{}
+	if event.State != "" {
+		parts = append(parts, event.State)
+	}
+	if event.Kubeconfig != "" {
+		parts = append(parts, "kubeconfig "+event.Kubeconfig)
+	}
+	return strings.TrimRight(fmt.Sprintf("%-10s  %s", event.Name, strings.Join(parts, "   ")), " ")
+}

@@ -1,0 +1,185 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/sandbox/endpoints"
+	"quorate.dev/sandbox/management"
+	"quorate.dev/sandbox/names"
+	"quorate.dev/sandbox/node"
+	"quorate.dev/sandbox/process"
+	"quorate.dev/sandbox/progress"
+	"quorate.dev/sandbox/proxy"
+	"quorate.dev/sandbox/resolver"
+)
+
+// executable is this program. The link works also when the file is gone, as after `go run` has ended.
+const executable = "/proc/self/exe"
+
+// NodeName is the name of the one Node.
+const NodeName = "sandbox"
+
+// sandbox is one that runs.
+type sandbox struct {
+	settings settings
+	home     *home
+	display  *progress.Display
+	log      logr.Logger
+	plane    *management.Plane
+	spawner  *process.Spawner
+	table    *endpoints.Table
+	proxy    *proxy.Proxy
+	fail     context.CancelCauseFunc // ends the sandbox because of an error
+}
+
+func newSandbox(s settings, h *home, display *progress.Display) (*sandbox, error) {
+	plane, err := management.New(h.file("management"), h.state.Network, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("%w; start over with `quorate sandbox delete --dir %s`", err, h.shown)
+	}
+	if err := plane.WriteKubeconfig(h.file("management.kubeconfig")); err != nil {
+		return nil, err
+	}
+	return &sandbox{settings: s, home: h, display: display, plane: plane, table: endpoints.NewTable()}, nil
+}
+
+// run starts everything in order, waits, and stops everything in the opposite order.
+func (s *sandbox) run(ctx context.Context) error {
+	started := time.Now()
+	if err := os.MkdirAll(s.home.file("logs"), 0o700); err != nil {
+		return err
+	}
+	logFile, err := os.OpenFile(s.home.file("logs", "sandbox.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	s.log = logr.FromSlogHandler(slog.NewTextHandler(logFile, nil))
+	klog.SetLogger(s.log)
+	s.spawner = process.NewSpawner()
+	defer s.spawner.Close()
+	s.proxy = proxy.New(s.log)
+	ctx, s.fail = context.WithCancelCause(ctx)
+	defer s.fail(nil)
+
+	dns, err := names.Listen(netip.AddrPortFrom(s.home.state.Network.Resolver(), names.Port), s.table, s.log)
+	if err != nil {
+		return err
+	}
+	naming := s.begin(dns.Run)
+	defer naming.end()
+	server, err := s.startServer(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.end()
+	config, err := s.restConfig()
+	if err != nil {
+		return err
+	}
+	defer s.begin(s.runProxy).end()
+	defer s.begin(s.nodeAgent(config, dns.Address()).Run).end()
+	s.display.Show(progress.Event{Event: "management", Name: "management", Kubeconfig: s.home.show("management.kubeconfig")})
+	if err := s.installResources(ctx, config); err != nil {
+		return s.outcome(ctx, err)
+	}
+	defer s.begin(s.runOperator).end()
+	defer s.display.Show(progress.Event{Event: "stopping", Message: "stopping; the data stays in " + s.home.shown})
+	return s.outcome(ctx, s.clusters(ctx, config, started))
+}
+
+// outcome is how the sandbox ended: asked to, or because of a failure.
+func (s *sandbox) outcome(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// part is something that runs until it is ended.
+type part struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// begin runs a part. Its life does not depend on the sandbox's context: parts are ended one after the other.
+func (s *sandbox) begin(run func(context.Context) error) *part {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &part{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		if err := run(ctx); err != nil && ctx.Err() == nil {
+			s.fail(err)
+		}
+	}()
+	return p
+}
+
+func (p *part) end() {
+	p.cancel()
+	<-p.done
+}
+
+func (s *sandbox) restConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", s.home.file("management.kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1 // no limit: it is our own server
+	config.WarningHandler = rest.NoWarnings{}
+	config.UserAgent = "quorate-sandbox"
+	return config, nil
+}
+
+// runProxy serves Service addresses. The Service "kubernetes" leads to the management API server, whose address, being
+// a loopback one, no Endpoints object may hold.
+func (s *sandbox) runProxy(ctx context.Context) error {
+	first := s.home.state.Network.Services().Addr().Next()
+	s.proxy.Run(ctx, s.table, []proxy.Route{
+		{Listen: netip.AddrPortFrom(first, 443), Backends: []netip.AddrPort{s.plane.Address()}},
+	})
+	return nil
+}
+
+func (s *sandbox) nodeAgent(config *rest.Config, dns string) *node.Agent {
+	server := s.plane.Address()
+	return node.New(node.Options{
+		Client: kubernetes.NewForConfigOrDie(config), Name: NodeName, Directory: s.home.path, Network: s.home.state.Network,
+		Executable: executable, Table: s.table, Spawner: s.spawner, Clock: clock.RealClock{}, Logger: s.log.WithName("node"),
+		Environment: []string{
+			resolver.Variable + "=" + dns,
+			"KUBERNETES_SERVICE_HOST=" + server.Addr().String(), fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", server.Port()),
+		},
+	})
+}
+
+// runOperator keeps the operator running.
+func (s *sandbox) runOperator(ctx context.Context) error {
+	address := s.home.state.Network.Operator().String()
+	dns := net.JoinHostPort(s.home.state.Network.Resolver().String(), fmt.Sprint(names.Port))
+	return s.keep(ctx, "operator", nil, process.Command{
+		Executable: executable, Name: "quorate", Directory: s.home.path, LogFile: s.home.file("logs", "operator.log"),
+		Args: []string{
+			"operator", "--kubeconfig=" + s.home.file("management.kubeconfig"), "--leader-elect=false",
+			"--metrics-bind-address=" + address + ":8080", "--health-probe-bind-address=" + address + ":8081",
+		},
+		Environment: append(os.Environ(), resolver.Variable+"="+dns),
+	})
+}

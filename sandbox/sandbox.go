@@ -1,0 +1,89 @@
+// Package sandbox is `quorate sandbox`: a management API server, the operator and a node that runs Pods as
+// processes of this binary, all on one Linux machine, without containers and without privileges.
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"quorate.dev/sandbox/progress"
+)
+
+// settings is what the command line says.
+type settings struct {
+	directory   string
+	replicas    int32
+	replicasSet bool
+	empty       bool
+	json        bool
+}
+
+// Run is `quorate sandbox`. It ends when ctx does.
+func Run(ctx context.Context, args []string) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
+	defer stop()
+	command := newCommand()
+	command.SetArgs(args)
+	return command.ExecuteContext(ctx)
+}
+
+func newCommand() *cobra.Command {
+	s := settings{}
+	command := &cobra.Command{
+		Use:   "sandbox",
+		Short: "Run a management API server, the operator and a node on this machine",
+		Long: "Runs a management API server, the operator and a node that runs Pods as local processes, and in them the\n" +
+			"ApiServerCluster demo. Ctrl-C stops everything and keeps the data; the next start resumes.",
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(command *cobra.Command, _ []string) error {
+			s.replicasSet = command.Flags().Changed("replicas")
+			return start(command.Context(), s)
+		},
+	}
+	command.PersistentFlags().StringVar(&s.directory, "dir", ".quorate", "Directory for data, logs and kubeconfigs.")
+	command.Flags().Int32Var(&s.replicas, "replicas", 3, "API servers of demo.")
+	command.Flags().BoolVar(&s.empty, "empty", false, "Do not create demo.")
+	command.Flags().BoolVar(&s.json, "json", false, "Print one JSON object per event.")
+	command.AddCommand(&cobra.Command{
+		Use: "delete", Short: "Delete a stopped sandbox with all of its data", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return remove(s.directory) },
+	})
+	return command
+}
+
+func start(ctx context.Context, s settings) error {
+	if runtime.GOOS != "linux" {
+		return fmt.Errorf("the sandbox needs Linux, where every address in 127.0.0.0/8 can be listened on; this is %s. Use a Linux machine, a virtual machine or a container", runtime.GOOS)
+	}
+	if s.replicas < 1 {
+		return errors.New("--replicas must be at least 1")
+	}
+	home, err := openHome(s.directory)
+	if err != nil {
+		return err
+	}
+	defer home.close()
+	sandbox, err := newSandbox(s, home, progress.New(os.Stdout, style(s)))
+	if err != nil {
+		return err
+	}
+	return sandbox.run(ctx)
+}
+
+func style(s settings) progress.Style {
+	switch {
+	case s.json:
+		return progress.JSON
+	case term.IsTerminal(int(os.Stdout.Fd())):
+		return progress.Terminal
+	}
+	return progress.Plain
+}
