@@ -1,0 +1,62 @@
+package observed
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/version"
+
+	"quorate.dev/operator/desired"
+)
+
+const (
+	versionTimeout = 2 * time.Second
+	versionLimit   = 64 << 10 // bytes
+)
+
+// Version asks one ready replica what it serves, at its address, verified by the Service's name.
+func (w *World) Version(ctx context.Context, authority []byte) (string, error) {
+	address := w.readyAddress()
+	roots := x509.NewCertPool()
+	if address == "" || !roots.AppendCertsFromPEM(authority) {
+		return "", nil
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs: roots, ServerName: w.Cluster.Name + "." + w.Cluster.Namespace + ".svc", MinVersion: tls.VersionTLS12,
+	}}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	url := "https://" + net.JoinHostPort(address, strconv.Itoa(desired.SecurePort)) + "/version"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", fmt.Errorf("asking for the version: %w", err)
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return "", fmt.Errorf("asking for the version: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	var info version.Info
+	if err := json.NewDecoder(io.LimitReader(response.Body, versionLimit)).Decode(&info); err != nil {
+		return "", fmt.Errorf("reading the version: %w", err)
+	}
+	return info.GitVersion, nil
+}
+
+func (w *World) readyAddress() string {
+	for i := range w.Pods {
+		if Ready(&w.Pods[i]) && w.Pods[i].Status.PodIP != "" {
+			return w.Pods[i].Status.PodIP
+		}
+	}
+	return ""
+}

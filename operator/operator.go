@@ -1,0 +1,183 @@
+// Package operator composes the controller manager for ApiServerClusters: "quorate operator".
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/reconcile"
+)
+
+// Environment variables that flags default to.
+const (
+	imageVariable     = "QUORATE_IMAGE"
+	namespaceVariable = "POD_NAMESPACE"
+)
+
+// requestsPerSecond to the API server that hosts the clusters; bursts may be twice that.
+const requestsPerSecond = 100
+
+// options are the command line.
+type options struct {
+	kubeconfig              string
+	namespaces              []string
+	image                   string
+	leaderElect             bool
+	leaderElectionNamespace string
+	metricsAddress          string
+	probeAddress            string
+	logFormat               string
+	verbosity               int
+	shutdownTimeout         time.Duration
+}
+
+func (o *options) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig of the cluster that hosts the API servers; default: KUBECONFIG, the user's own, or the pod's service account.")
+	f.StringSliceVar(&o.namespaces, "namespaces", nil, "Namespaces to look after; default: all.")
+	f.StringVar(&o.image, "image", os.Getenv(imageVariable), "Image of API servers that name none; default: "+imageVariable+".")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "Work only while holding the lease; needed with more than one replica.")
+	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", cmp.Or(os.Getenv(namespaceVariable), "default"), "Namespace of the lease; default: "+namespaceVariable+".")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Address of /metrics; 0: none.")
+	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz; 0: none.")
+	f.StringVar(&o.logFormat, "logging-format", "text", "text or json.")
+	f.IntVarP(&o.verbosity, "v", "v", 0, "Verbosity of the log.")
+	f.DurationVar(&o.shutdownTimeout, "graceful-shutdown-timeout", 15*time.Second, "How long running work gets to end.")
+}
+
+// Run runs the operator until ctx ends.
+func Run(ctx context.Context, args []string) error {
+	var o options
+	command := &cobra.Command{
+		Use: "operator", Short: "Run the controller manager for ApiServerClusters.",
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(command *cobra.Command, _ []string) error { return o.run(command.Context()) },
+	}
+	o.flags(command.Flags())
+	command.SetArgs(args)
+	return command.ExecuteContext(ctx)
+}
+
+func (o *options) run(ctx context.Context) error {
+	log, err := newLogger(os.Stderr, o.logFormat, o.verbosity)
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	connection, err := o.connection()
+	if err != nil {
+		return err
+	}
+	manager, err := o.manager(connection, log)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "image", o.image, "namespaces", o.namespaces)
+	if err := manager.Start(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("running the operator: %w", err)
+	}
+	return nil
+}
+
+func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manager, error) {
+	manager, err := ctrl.NewManager(connection, ctrl.Options{
+		Scheme: Scheme(), Logger: log, Cache: o.cache(),
+		Metrics:                 server.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:  o.probeAddress,
+		LeaderElection:          o.leaderElect,
+		LeaderElectionID:        "operator.quorate.dev",
+		LeaderElectionNamespace: o.leaderElectionNamespace,
+		// The process ends when the manager does, so the lease can be given back at once.
+		LeaderElectionReleaseOnCancel: true,
+		GracefulShutdownTimeout:       &o.shutdownTimeout,
+		Controller:                    config.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the manager: %w", err)
+	}
+	reconciler := &reconcile.Reconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{},
+		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
+	}
+	return manager, errors.Join(
+		reconciler.SetupWithManager(manager),
+		manager.AddHealthzCheck("ping", healthz.Ping),
+		manager.AddReadyzCheck("ping", healthz.Ping),
+	)
+}
+
+// cache holds what the operator owns, and nothing else of the cluster's Secrets and pods.
+func (o *options) cache() cache.Options {
+	mine := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.ManagedByLabel: desired.ManagedBy})}
+	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}: mine, &corev1.PersistentVolumeClaim{}: mine, &corev1.Service{}: mine, &corev1.Secret{}: mine,
+		&policyv1.PodDisruptionBudget{}: mine,
+	}}
+	for _, namespace := range o.namespaces {
+		if options.DefaultNamespaces == nil {
+			options.DefaultNamespaces = map[string]cache.Config{}
+		}
+		options.DefaultNamespaces[namespace] = cache.Config{}
+	}
+	return options
+}
+
+func (o *options) connection() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	connection, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("finding the cluster that hosts the API servers: %w", err)
+	}
+	connection.QPS, connection.Burst = requestsPerSecond, 2*requestsPerSecond
+	connection.UserAgent = "quorate-operator"
+	return connection, nil
+}
+
+// Scheme of the objects that the operator handles.
+func Scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(scheme.AddToScheme(s))
+	utilruntime.Must(v1alpha1.AddToScheme(s))
+	return s
+}
+
+func newLogger(out io.Writer, format string, verbosity int) (logr.Logger, error) {
+	handlerOptions := &slog.HandlerOptions{Level: slog.Level(-verbosity)}
+	switch format {
+	case "text":
+		return logr.FromSlogHandler(slog.NewTextHandler(out, handlerOptions)), nil
+	case "json":
+		return logr.FromSlogHandler(slog.NewJSONHandler(out, handlerOptions)), nil
+	}
+	return logr.Logger{}, fmt.Errorf("--logging-format %q must be text or json", format)
+}

@@ -1,0 +1,199 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/etcd"
+	"quorate.dev/operator/membership"
+)
+
+// dial makes a client of the embedded etcd. Close it.
+func (p *pass) dial() (*etcd.Client, error) {
+	leaf := p.pki.leaves[desired.OperatorEtcdSecret]
+	return etcd.Dial(p.world.MemberAddresses(), strconv.Itoa(desired.ClientPort), etcd.Credentials{
+		Authority: p.pki.authorities[desired.EtcdClientDomain].Certificate, Certificate: leaf.Certificate, Key: leaf.Key,
+		ServerName: desired.MembersDomain(p.cluster),
+	})
+}
+
+// askEtcd reads the member list. That nobody answers is an observation, not an error.
+func (r *Reconciler) askEtcd(ctx context.Context, p *pass) error {
+	if p.cluster.Spec.Etcd.External != nil || len(p.world.MemberAddresses()) == 0 {
+		return nil
+	}
+	c, err := p.dial()
+	if err != nil {
+		p.world.Etcd = err
+		return err
+	}
+	defer c.Close()
+	p.world.Ask(ctx, c)
+	return nil
+}
+
+// takeAction plans and does the one next thing.
+func (r *Reconciler) takeAction(ctx context.Context, p *pass) error {
+	a := membership.Plan(p.world.Observation(p.input.Now))
+	p.input.Action = a
+	if a.Kind == membership.Wait {
+		return nil
+	}
+	log := ctrl.LoggerFrom(ctx)
+	if err := r.act(ctx, p, a); errors.Is(err, errRefused) {
+		p.input.Refused = err
+		log.Info("etcd is not ready for it yet", "action", a.Kind, "name", a.Name, "reason", err.Error())
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("%s %s: %w", a.Kind, a.Name, err)
+	}
+	log.Info("done", "action", a.Kind, "name", a.Name, "reason", a.Reason)
+	subject := a.Name
+	if len(a.Names) > 0 {
+		subject = strings.Join(a.Names, ", ")
+	}
+	if a.To != "" {
+		subject += " to " + a.To
+	}
+	r.event(p.cluster, corev1.EventTypeNormal, reasons[a.Kind], string(a.Kind), "%s: %s", subject, a.Reason)
+	return nil
+}
+
+// reasons of events.
+var reasons = map[membership.Kind]string{
+	membership.Found: "Founding", membership.Formed: "EtcdFormed", membership.Reserve: "MemberJoining", membership.Settle: "MemberSettled",
+	membership.AddLearner: "LearnerAdded", membership.Promote: "LearnerPromoted", membership.MoveLeader: "LeaderMoved",
+	membership.RemoveMember: "MemberRemoved", membership.CreateClaim: "ClaimCreated", membership.DeleteClaim: "ClaimDeleted",
+	membership.CreatePod: "PodCreated", membership.CreateServer: "PodCreated", membership.DeletePod: "PodDeleted",
+}
+
+// errRefused wraps what etcd does not do now, but may do later: a member has not been connected for long enough, a learner
+// is not ready, the leader has just changed.
+var errRefused = errors.New("refused")
+
+func (r *Reconciler) act(ctx context.Context, p *pass, a membership.Action) error {
+	switch a.Kind {
+	case membership.Found, membership.Formed, membership.Reserve, membership.Settle:
+		return r.writeIntent(ctx, p, a)
+	case membership.CreateClaim:
+		return r.create(ctx, p.cluster, desired.Claim(p.cluster, a.Name))
+	case membership.CreatePod, membership.CreateServer:
+		return r.createPod(ctx, p, a)
+	case membership.DeletePod:
+		return r.deletePod(ctx, p, a.Name)
+	case membership.DeleteClaim:
+		return r.deleteClaim(ctx, p, a.Name)
+	}
+	return p.changeMembers(ctx, a)
+}
+
+func (p *pass) changeMembers(ctx context.Context, a membership.Action) error {
+	c, err := p.dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	switch a.Kind {
+	case membership.AddLearner:
+		err = c.AddLearner(ctx, desired.PeerURL(p.cluster, a.Name))
+	case membership.Promote:
+		err = c.Promote(ctx, a.ID)
+	case membership.MoveLeader:
+		err = c.MoveLeader(ctx, a.ToID)
+	case membership.RemoveMember:
+		err = c.Remove(ctx, a.ID)
+	default:
+		return fmt.Errorf("unknown action %q", a.Kind)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	return nil
+}
+
+// writeIntent writes down what will be done, unless somebody else wrote since this pass read the cluster.
+func (r *Reconciler) writeIntent(ctx context.Context, p *pass, a membership.Action) error {
+	before := p.cluster.DeepCopy()
+	if p.cluster.Status.Membership == nil {
+		p.cluster.Status.Membership = &v1alpha1.Membership{}
+	}
+	m := p.cluster.Status.Membership
+	switch a.Kind {
+	case membership.Found:
+		m.Founders = a.Names
+	case membership.Formed:
+		m.Founders, m.Formed = nil, true
+	case membership.Reserve:
+		m.Joining, m.JoiningSince = a.Name, &metav1.Time{Time: p.input.Now}
+	case membership.Settle:
+		m.Joining, m.JoiningSince = "", nil
+	}
+	for _, name := range append([]string{a.Name}, a.Names...) {
+		m.NextOrdinal = max(m.NextOrdinal, int32(membership.Ordinal(p.cluster.Name, name)+1))
+	}
+	return r.Client.Status().Patch(ctx, p.cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action) error {
+	replica := desired.Replica{Name: a.Name, Member: a.Kind == membership.CreatePod}
+	if replica.Member {
+		replica.Start = p.start(a.Name)
+	} else {
+		for _, m := range p.world.Members {
+			if !m.Learner {
+				replica.Endpoints = append(replica.Endpoints, desired.ClientURL(p.cluster, m.Name))
+			}
+		}
+	}
+	pod, err := desired.Pod(p.cluster, p.world.Image, replica, p.pki.hash())
+	if err != nil {
+		return err
+	}
+	return r.create(ctx, p.cluster, pod)
+}
+
+// start is what a member is told in case it has no data. One that has run before is named alone: etcd then refuses to start
+// without its data, instead of voting again without remembering what it voted for.
+func (p *pass) start(name string) desired.Start {
+	start := desired.Start{Cluster: map[string]string{name: desired.PeerURL(p.cluster, name)}}
+	if intent := p.cluster.Status.Membership; intent != nil && !intent.Formed {
+		start.New = true
+		for _, founder := range intent.Founders {
+			start.Cluster[founder] = desired.PeerURL(p.cluster, founder)
+		}
+		return start
+	}
+	if member := p.world.Member(name); member != nil && !member.Started {
+		for _, m := range p.world.Members {
+			start.Cluster[m.Name] = m.PeerURL
+		}
+	}
+	return start
+}
+
+func (r *Reconciler) deletePod(ctx context.Context, p *pass, name string) error {
+	pod := p.world.Pod(name)
+	if pod == nil {
+		return nil
+	}
+	return client.IgnoreNotFound(r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+}
+
+func (r *Reconciler) deleteClaim(ctx context.Context, p *pass, name string) error {
+	for i := range p.world.Claims {
+		if claim := &p.world.Claims[i]; claim.Name == name {
+			return client.IgnoreNotFound(r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}))
+		}
+	}
+	return nil
+}

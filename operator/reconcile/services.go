@@ -1,0 +1,136 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/desired"
+)
+
+func (r *Reconciler) ensureServices(ctx context.Context, p *pass) error {
+	var errs []error
+	for _, wanted := range desired.Services(p.cluster) {
+		service, err := r.ensureService(ctx, p, wanted)
+		errs = append(errs, err)
+		if err == nil && wanted.Name == p.cluster.Name {
+			p.service = service
+		}
+	}
+	p.input.Endpoint = endpoint(p)
+	return errors.Join(errs...)
+}
+
+// ensureService leaves alone what the server and others put into a Service: addresses, node ports, their annotations.
+func (r *Reconciler) ensureService(ctx context.Context, p *pass, wanted *corev1.Service) (*corev1.Service, error) {
+	current := &corev1.Service{}
+	found, err := r.find(ctx, p.cluster, wanted.Name, current)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return wanted, r.create(ctx, p.cluster, wanted)
+	}
+	after := current.DeepCopy()
+	setLabels(after, wanted)
+	if len(wanted.Annotations) > 0 {
+		annotations := maps.Clone(after.Annotations)
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		maps.Copy(annotations, wanted.Annotations)
+		after.Annotations = annotations
+	}
+	after.Spec.Type, after.Spec.Selector = wanted.Spec.Type, wanted.Spec.Selector
+	after.Spec.LoadBalancerSourceRanges = wanted.Spec.LoadBalancerSourceRanges
+	if wanted.Spec.LoadBalancerClass != nil || wanted.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		after.Spec.LoadBalancerClass = wanted.Spec.LoadBalancerClass
+	}
+	after.Spec.PublishNotReadyAddresses = wanted.Spec.PublishNotReadyAddresses
+	after.Spec.Ports = ports(current, wanted)
+	return after, r.update(ctx, current, after)
+}
+
+// ports are the wanted ones with the node ports they have.
+func ports(current, wanted *corev1.Service) []corev1.ServicePort {
+	out := slices.Clone(wanted.Spec.Ports)
+	for i := range out {
+		for _, port := range current.Spec.Ports {
+			if port.Name == out[i].Name && wanted.Spec.Type != corev1.ServiceTypeClusterIP {
+				out[i].NodePort = port.NodePort
+			}
+		}
+	}
+	return out
+}
+
+// endpoint is the URL for clients: outside the hosting cluster if there is an address there, else the Service's name.
+func endpoint(p *pass) string {
+	if p.service != nil {
+		for _, ingress := range p.service.Status.LoadBalancer.Ingress {
+			for _, host := range []string{ingress.Hostname, ingress.IP} {
+				if host != "" {
+					return "https://" + net.JoinHostPort(host, strconv.Itoa(desired.SecurePort))
+				}
+			}
+		}
+	}
+	return desired.Endpoint(p.cluster)
+}
+
+// addresses at which clients find the Service.
+func addresses(service *corev1.Service) []string {
+	if service == nil {
+		return nil
+	}
+	var out []string
+	for _, address := range append(slices.Clone(service.Spec.ClusterIPs), service.Spec.ClusterIP) {
+		if address != "" && address != corev1.ClusterIPNone {
+			out = append(out, address)
+		}
+	}
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		for _, host := range []string{ingress.Hostname, ingress.IP} {
+			if host != "" {
+				out = append(out, host)
+			}
+		}
+	}
+	return out
+}
+
+// ensureBudget keeps the disruption budget right for the more demanding of what is and what is wanted.
+func (r *Reconciler) ensureBudget(ctx context.Context, p *pass) error {
+	live, _ := p.world.Voters()
+	if p.world.Etcd != nil {
+		live = int(p.cluster.Status.Voters)
+	}
+	wanted := desired.Budget(p.cluster, desired.Replicas(p.cluster), desired.Voters(p.cluster), live)
+	current := &policyv1.PodDisruptionBudget{}
+	found, err := r.find(ctx, p.cluster, p.cluster.Name, current)
+	switch {
+	case err != nil:
+		return err
+	case wanted == nil && found:
+		if err := r.Client.Delete(ctx, current); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting the disruption budget: %w", err)
+		}
+		return nil
+	case wanted == nil:
+		return nil
+	case !found:
+		return r.create(ctx, p.cluster, wanted)
+	}
+	after := current.DeepCopy()
+	setLabels(after, wanted)
+	after.Spec = wanted.Spec
+	return r.update(ctx, current, after)
+}
