@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,6 +19,7 @@ import (
 	"quorate.dev/apiserver/admission/mutating"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/filters"
@@ -85,7 +87,7 @@ func (s *Server) compose() (err error) {
 	s.registry.AuthorizeWith(s.security.authorizer)
 	s.catalogs = &catalogs{builtin: s.definitions(publisher), publisher: publisher, registry: s.registry}
 	s.catalogs.publishCustom(nil)
-	chain.Mutators = []admission.Mutator{mutating.NamespaceLifecycle{Objects: s.registry}}
+	chain.Mutators = s.mutators()
 	if s.custom, err = s.composeCustom(); err != nil {
 		return err
 	}
@@ -98,6 +100,17 @@ func (s *Server) compose() (err error) {
 		Hosts: s.hosts(), Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
 	})
 	return err
+}
+
+// mutators are the first admission station, in order.
+func (s *Server) mutators() []admission.Mutator {
+	mutators := []admission.Mutator{mutating.NamespaceLifecycle{Objects: s.registry}}
+	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
+		mutators = append(mutators, mutating.Rights{Guard: rbac.Guard{
+			Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver(),
+		}})
+	}
+	return mutators
 }
 
 // definitions are the built-in kinds.

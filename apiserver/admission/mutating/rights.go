@@ -1,0 +1,22 @@
+package mutating
+
+import (
+	"context"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/builtin/rbac"
+)
+
+// Rights refuses writes of roles and bindings by which somebody would get more than the writer has. What the
+// server itself writes has no user and is not asked.
+type Rights struct {
+	Guard rbac.Guard
+}
+
+// Admit implements admission.Mutator.
+func (r Rights) Admit(ctx context.Context, a *admission.Attributes) error {
+	if a.Operation == admission.Delete || a.User == nil || a.Definition.Group != "rbac.authorization.k8s.io" {
+		return nil
+	}
+	return r.Guard.Check(ctx, a.Namespace, a.Object, a.Old)
+}
