@@ -81,6 +81,11 @@ func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolume
 	if err != nil {
 		return err
 	}
+	if grown := volumes.Grown(volume, claim); grown != nil {
+		if volume, err = a.options.Client.CoreV1().PersistentVolumes().Update(ctx, grown, metav1.UpdateOptions{}); err != nil {
+			return ignore(err, apierrors.IsConflict)
+		}
+	}
 	return a.setClaimStatus(ctx, claim, volumes.Bound(volume))
 }
 

@@ -70,6 +70,17 @@ func Bound(volume *corev1.PersistentVolume) corev1.PersistentVolumeClaimStatus {
 	}
 }
 
+// Grown returns the volume as large as its claim now asks for, or nil when it is.
+func Grown(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], volume.Spec.Capacity[corev1.ResourceStorage]
+	if asked.Cmp(has) <= 0 {
+		return nil
+	}
+	grown := volume.DeepCopy()
+	grown.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: asked}
+	return grown
+}
+
 // Ours reports whether a volume was made by Provision.
 func Ours(volume *corev1.PersistentVolume) bool {
 	return volume.Annotations[provisionedBy] == Provisioner && volume.Spec.HostPath != nil && volume.Spec.ClaimRef != nil

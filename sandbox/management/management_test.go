@@ -1,0 +1,70 @@
+package management
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"quorate.dev/apiserver/config"
+)
+
+func TestPlaneIsMadeOnceAndRenewed(t *testing.T) {
+	directory := t.TempDir()
+	now := time.Now()
+	read := func(name string) string {
+		content, err := os.ReadFile(filepath.Join(directory, "pki", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	if _, err := New(directory, 70, now); err != nil {
+		t.Fatal(err)
+	}
+	authority, server, key := read("ca.crt"), read("server.crt"), read("service-account.key")
+	if _, err := New(directory, 70, now); err != nil {
+		t.Fatal(err)
+	}
+	if read("ca.crt") != authority || read("server.crt") != server || read("service-account.key") != key {
+		t.Error("a second start made them anew")
+	}
+	if _, err := New(directory, 70, now.AddDate(0, 11, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if read("server.crt") == server || read("ca.crt") != authority {
+		t.Error("nearly a year later the leaf must be new and the authority the same")
+	}
+	os.WriteFile(filepath.Join(directory, "pki", "ca.crt"), []byte("x"), 0o600)
+	if _, err := New(directory, 70, now); err == nil {
+		t.Error("a broken authority was accepted")
+	}
+}
+
+func TestArgsAreValidAndTheKubeconfigFits(t *testing.T) {
+	plane, err := New(t.TempDir(), 70, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	if err := c.Flags().Parse(plane.Args()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := plane.WriteKubeconfig(file); err != nil {
+		t.Fatal(err)
+	}
+	client, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil || client.Host != "https://"+plane.Address().String() {
+		t.Fatalf("got %v, %v", client, err)
+	}
+	if _, err := rest.TLSConfigFor(client); err != nil {
+		t.Error(err)
+	}
+}
