@@ -1,0 +1,232 @@
+package crd_test
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/yaml"
+
+	"quorate.dev/apiserver/admission"
+	builtinapiextensions "quorate.dev/apiserver/builtin/apiextensions"
+	builtinschema "quorate.dev/apiserver/builtin/schema"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// server is a registry of CustomResourceDefinitions and of what they define, on its own etcd.
+type server struct {
+	*registry.Registry
+	controller *crd.Controller
+	publisher  *resource.Publisher
+}
+
+func startServer(t *testing.T) *server {
+	t.Helper()
+	member := config.Default().Member
+	member.DataDirectory = t.TempDir()
+	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
+	member.UnsafeNoFsync = true
+	started, err := etcd.Start(t.Context(), member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { started.Stop(context.Background()) })
+	<-started.Ready()
+	logger := testr.New(t)
+	store := storage.New(started.Client(), "/registry")
+	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logger})
+	s := &server{publisher: &resource.Publisher{}}
+	builtIn := builtinapiextensions.Definitions(builtinschema.NewLoader(), clock.RealClock{})
+	s.publisher.Publish(resource.NewCatalog(builtIn...))
+	s.Registry = registry.New(registry.Options{
+		Store: store, Caches: caches, Catalog: s.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: logger,
+	})
+	s.controller, err = crd.NewController(crd.ControllerOptions{
+		Objects: s.Registry, Follow: s.Follow, Clock: clock.RealClock{}, Logger: logger,
+		BuiltIn: func(schema.GroupResource) bool { return false },
+		Publish: func(definitions []*resource.Definition) {
+			s.publisher.Publish(resource.NewCatalog(append(builtIn[:1:1], definitions...)...))
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = caches.Run(ctx) })
+	running.Go(func() { _ = s.controller.Run(ctx) })
+	t.Cleanup(running.Wait)
+	t.Cleanup(cancel)
+	<-s.controller.Synced()
+	return s
+}
+
+// eventually waits for a condition, asking often.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
+		return condition(), nil
+	})
+	if err != nil {
+		t.Fatalf("%s: never", what)
+	}
+}
+
+func sample(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	content, err := os.ReadFile("testdata/widgets.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(content, definition); err != nil {
+		t.Fatal(err)
+	}
+	apiextensionsv1.SetDefaults_CustomResourceDefinition(definition)
+	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&definition.Spec)
+	return definition
+}
+
+func (s *server) create(t *testing.T, definition *apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
+	internal := &apiextensions.CustomResourceDefinition{}
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(definition, internal, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(t.Context(), crd.Resource, "", internal, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *server) condition(t *testing.T, name string, kind apiextensions.CustomResourceDefinitionConditionType) string {
+	t.Helper()
+	object, err := s.Get(t.Context(), crd.Resource, "", name)
+	if err != nil {
+		return string(apierrors.ReasonForError(err))
+	}
+	found := apiextensions.FindCRDCondition(object.(*apiextensions.CustomResourceDefinition), kind)
+	if found == nil {
+		return ""
+	}
+	return string(found.Status) + " " + found.Reason
+}
+
+func (s *server) update(t *testing.T, name string, change func(*unstructured.Unstructured)) error {
+	t.Helper()
+	_, err := s.Update(t.Context(), widgets, "", "default", name, func(object runtime.Object) error {
+		change(object.(*unstructured.Unstructured))
+		return nil
+	}, false)
+	return err
+}
+
+var widgets = schema.GroupResource{Group: "example.com", Resource: "widgets"}
+
+func newWidget(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget",
+		"metadata": map[string]any{"name": name, "namespace": "default"},
+		"spec":     map[string]any{"color": "green", "replicas": int64(2)},
+	}}
+}
+
+func TestDefinitionIsServedThenEstablished(t *testing.T) {
+	s := startServer(t)
+	s.create(t, sample(t))
+	eventually(t, "established", func() bool {
+		return s.condition(t, "widgets.example.com", apiextensions.Established) == "True InitialNamesAccepted"
+	})
+	if _, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets"); !ok {
+		t.Fatal("established before it is served")
+	}
+	if _, err := s.Create(t.Context(), widgets, "default", newWidget("first"), false); err != nil {
+		t.Fatal(err)
+	}
+	object, err := s.Get(t.Context(), widgets, "default", "first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if generation := object.(*unstructured.Unstructured).GetGeneration(); generation != 1 {
+		t.Errorf("generation %d", generation)
+	}
+}
+
+func TestNamesAreFreedByDeletion(t *testing.T) {
+	s := startServer(t)
+	first, second := sample(t), sample(t)
+	second.Name = "gadgets.example.com"
+	second.Spec.Names.Plural, second.Spec.Names.Singular = "gadgets", "gadget"
+	s.create(t, first)
+	eventually(t, "first established", func() bool {
+		return s.condition(t, first.Name, apiextensions.Established) == "True InitialNamesAccepted"
+	})
+	s.create(t, second)
+	eventually(t, "conflict", func() bool {
+		return s.condition(t, second.Name, apiextensions.NamesAccepted) == "False ListKindConflict"
+	})
+	if got := s.condition(t, second.Name, apiextensions.Established); got != "False NotAccepted" {
+		t.Errorf("Established of the second is %q", got)
+	}
+	if err := s.Delete(t.Context(), crd.Resource, "", first.Name, &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "second established", func() bool {
+		return s.condition(t, second.Name, apiextensions.Established) == "True InitialNamesAccepted"
+	})
+}
+
+func TestDeletionRemovesInstances(t *testing.T) {
+	s := startServer(t)
+	s.create(t, sample(t))
+	eventually(t, "established", func() bool {
+		return s.condition(t, "widgets.example.com", apiextensions.Established) == "True InitialNamesAccepted"
+	})
+	for _, name := range []string{"a", "b"} {
+		w := newWidget(name)
+		if name == "b" {
+			w.SetFinalizers([]string{"example.com/hold"})
+		}
+		if _, err := s.Create(t.Context(), widgets, "default", w, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Delete(t.Context(), crd.Resource, "", "widgets.example.com", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a deleted", func() bool {
+		_, err := s.Get(t.Context(), widgets, "default", "a")
+		return apierrors.IsNotFound(err)
+	})
+	if got := s.condition(t, "widgets.example.com", apiextensions.Terminating); got != "True InstanceDeletionInProgress" {
+		t.Errorf("Terminating is %q while b is held", got)
+	}
+	release := func(object *unstructured.Unstructured) { object.SetFinalizers(nil) }
+	if err := s.update(t, "b", release); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "definition gone", func() bool {
+		return s.condition(t, "widgets.example.com", apiextensions.Terminating) == "NotFound"
+	})
+	eventually(t, "no longer served", func() bool {
+		_, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets")
+		return !ok
+	})
+}
