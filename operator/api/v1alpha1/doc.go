@@ -5,3 +5,4 @@
 package v1alpha1
 
 //go:generate go tool controller-gen object paths=. crd output:crd:dir=../../../config/crd
+//go:generate ../../../config/render.sh

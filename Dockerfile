@@ -1,0 +1,19 @@
+# One static binary, no shell, not root.
+FROM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN --mount=type=cache,target=/go/pkg/mod go mod download
+COPY . .
+ARG TARGETOS=linux TARGETARCH
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w" -o /out/quorate . && \
+    mkdir -p /out/tmp && chmod 1777 /out/tmp && \
+    printf 'nonroot:x:65532:65532::/:\n' > /out/passwd
+
+FROM scratch
+COPY --from=build /out/passwd /etc/passwd
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /out/tmp /tmp
+COPY --from=build /out/quorate /quorate
+USER 65532:65532
+ENTRYPOINT ["/quorate"]
