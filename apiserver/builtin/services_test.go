@@ -1,0 +1,277 @@
+package builtin_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/services"
+	"quorate.dev/apiserver/resource"
+)
+
+var (
+	servicesResource = schema.GroupResource{Resource: "services"}
+	ipAddresses      = schema.GroupResource{Group: "networking.k8s.io", Resource: "ipaddresses"}
+)
+
+// allocation is the allocator as a station of admission.
+type allocation struct {
+	*services.Allocator
+	objects resource.Objects
+}
+
+func (a *allocation) concerns(attributes *admission.Attributes) bool {
+	return attributes.Definition.GroupResource() == servicesResource && attributes.Subresource == ""
+}
+
+func (a *allocation) Admit(ctx context.Context, attributes *admission.Attributes) error {
+	if !a.concerns(attributes) || attributes.Operation == admission.Delete {
+		return nil
+	}
+	return a.Allocate(ctx, a.objects, attributes.Object, attributes.Old, attributes.DryRun)
+}
+
+func (a *allocation) Undo(ctx context.Context, attributes *admission.Attributes) {
+	if a.concerns(attributes) {
+		a.Release(ctx, a.objects, attributes.Object, attributes.Old)
+	}
+}
+
+func (a *allocation) Finish(ctx context.Context, attributes *admission.Attributes) {
+	switch {
+	case !a.concerns(attributes):
+	case attributes.Operation == admission.Delete:
+		a.Deleted(ctx, a.objects, attributes.Old)
+	default:
+		a.Release(ctx, a.objects, attributes.Old, attributes.Object)
+	}
+}
+
+func newServiceServer(t *testing.T, addresses string) *server {
+	t.Helper()
+	allocator := must[*services.Allocator](t)(services.New(addresses, "30000-30003", clock.RealClock{}))
+	station := &allocation{Allocator: allocator}
+	s := newServer(t, builtin.Options{}, &admission.Chain{Mutators: []admission.Mutator{station}})
+	station.objects = s
+	return s
+}
+
+func newService(t *testing.T, name string, change func(*v1.Service)) *core.Service {
+	t.Helper()
+	external := &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec:       v1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: []v1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}}},
+	}
+	if change != nil {
+		change(external)
+	}
+	legacyscheme.Scheme.Default(external)
+	service := &core.Service{}
+	if err := legacyscheme.Scheme.Convert(external, service, nil); err != nil {
+		t.Fatal(err)
+	}
+	return service
+}
+
+func (s *server) createService(t *testing.T, name string, change func(*v1.Service)) (*core.Service, error) {
+	t.Helper()
+	created, err := s.Create(t.Context(), servicesResource, "default", newService(t, name, change), false)
+	if err != nil {
+		return nil, err
+	}
+	return created.(*core.Service), nil
+}
+
+func (s *server) updateService(t *testing.T, name string, change func(*core.Service)) (*core.Service, error) {
+	t.Helper()
+	updated, err := s.Update(t.Context(), servicesResource, "", "default", name, func(object runtime.Object) error {
+		change(object.(*core.Service))
+		return nil
+	}, false)
+	if err != nil {
+		return nil, err
+	}
+	return updated.(*core.Service), nil
+}
+
+// held tells whether an address is taken.
+func (s *server) held(t *testing.T, address string) bool {
+	t.Helper()
+	_, err := s.Get(t.Context(), ipAddresses, "", address)
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestServiceHoldsItsAddressUntilItGoes(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	service := must[*core.Service](t)(s.createService(t, "web", nil))
+	address := service.Spec.ClusterIP
+	if parsed, err := netip.ParseAddr(address); err != nil || !netip.MustParsePrefix("10.20.0.0/24").Contains(parsed) {
+		t.Fatalf("cluster IP %q", address)
+	}
+	if !slices.Equal(service.Spec.ClusterIPs, []string{address}) || !slices.Equal(service.Spec.IPFamilies, []core.IPFamily{core.IPv4Protocol}) ||
+		*service.Spec.IPFamilyPolicy != core.IPFamilyPolicySingleStack {
+		t.Errorf("spec %+v", service.Spec)
+	}
+	if !s.held(t, address) {
+		t.Error("the address is not held")
+	}
+	if _, err := s.createService(t, "other", func(o *v1.Service) { o.Spec.ClusterIP = address }); !apierrors.IsInvalid(err) {
+		t.Errorf("an address in use is given away: %v", err)
+	}
+	updated := must[*core.Service](t)(s.updateService(t, "web", func(o *core.Service) { o.Spec.ClusterIP, o.Spec.ClusterIPs = "", nil }))
+	if updated.Spec.ClusterIP != address {
+		t.Errorf("an update without address got %q", updated.Spec.ClusterIP)
+	}
+	if err := s.Delete(t.Context(), servicesResource, "default", "web", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if s.held(t, address) {
+		t.Error("the address of a deleted Service is held")
+	}
+}
+
+func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	bad := func(o *v1.Service) { o.Spec.ClusterIP, o.Spec.SessionAffinity = "10.20.0.77", "Sometimes" }
+	if _, err := s.createService(t, "web", bad); !apierrors.IsInvalid(err) {
+		t.Fatalf("got %v", err)
+	}
+	if s.held(t, "10.20.0.77") {
+		t.Error("the address is held by nobody")
+	}
+	rehearsed := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", newService(t, "web", nil), true)).(*core.Service)
+	if rehearsed.Spec.ClusterIP == "" || s.held(t, rehearsed.Spec.ClusterIP) {
+		t.Errorf("a dry run got %q and holds it: %v", rehearsed.Spec.ClusterIP, s.held(t, rehearsed.Spec.ClusterIP))
+	}
+}
+
+func TestServiceTypesWithoutAddress(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	headless := must[*core.Service](t)(s.createService(t, "headless", func(o *v1.Service) { o.Spec.ClusterIP = v1.ClusterIPNone }))
+	if headless.Spec.ClusterIP != "None" || !slices.Equal(headless.Spec.IPFamilies, []core.IPFamily{core.IPv4Protocol}) {
+		t.Errorf("headless: %+v", headless.Spec)
+	}
+	foreign := must[*core.Service](t)(s.createService(t, "foreign", func(o *v1.Service) { o.Spec.ClusterIP, o.Spec.Selector = v1.ClusterIPNone, nil }))
+	if len(foreign.Spec.IPFamilies) != 2 || *foreign.Spec.IPFamilyPolicy != core.IPFamilyPolicyRequireDualStack {
+		t.Errorf("headless without selector: %+v", foreign.Spec)
+	}
+	must[*core.Service](t)(s.createService(t, "name", func(o *v1.Service) {
+		o.Spec = v1.ServiceSpec{Type: v1.ServiceTypeExternalName, ExternalName: "example.com"}
+	}))
+	changed := must[*core.Service](t)(s.updateService(t, "name", func(o *core.Service) {
+		o.Spec.Type, o.Spec.ExternalName, o.Spec.Ports = core.ServiceTypeClusterIP, "", headless.Spec.Ports
+		o.Spec.InternalTrafficPolicy = headless.Spec.InternalTrafficPolicy
+	}))
+	address := changed.Spec.ClusterIP
+	if !s.held(t, address) {
+		t.Errorf("a Service that got its address %q later does not hold it", address)
+	}
+	must[*core.Service](t)(s.updateService(t, "name", func(o *core.Service) {
+		o.Spec.Type, o.Spec.ExternalName, o.Spec.ClusterIP, o.Spec.ClusterIPs = core.ServiceTypeExternalName, "example.com", "", nil
+	}))
+	if s.held(t, address) {
+		t.Error("a Service holds an address that it has no more")
+	}
+}
+
+func TestServiceOfTwoFamilies(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24,fd00:20::/112")
+	both := must[*core.Service](t)(s.createService(t, "both", func(o *v1.Service) {
+		policy := v1.IPFamilyPolicyPreferDualStack
+		o.Spec.IPFamilyPolicy = &policy
+	}))
+	if len(both.Spec.ClusterIPs) != 2 || !slices.Equal(both.Spec.IPFamilies, []core.IPFamily{core.IPv4Protocol, core.IPv6Protocol}) {
+		t.Fatalf("spec %+v", both.Spec)
+	}
+	second := both.Spec.ClusterIPs[1]
+	one := must[*core.Service](t)(s.updateService(t, "both", func(o *core.Service) {
+		policy := core.IPFamilyPolicySingleStack
+		o.Spec.IPFamilyPolicy = &policy
+	}))
+	if len(one.Spec.ClusterIPs) != 1 || s.held(t, second) || !s.held(t, one.Spec.ClusterIP) {
+		t.Errorf("after the downgrade: %v, second held: %v", one.Spec.ClusterIPs, s.held(t, second))
+	}
+}
+
+func TestServicesAtOnceGetDifferentAddressesUntilNoneIsLeft(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/28")
+	const size = 14
+	var group sync.WaitGroup
+	given := make(chan string, size)
+	for i := range size {
+		group.Go(func() {
+			service, err := s.createService(t, fmt.Sprintf("web-%d", i), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			given <- service.Spec.ClusterIP
+		})
+	}
+	group.Wait()
+	close(given)
+	seen := map[string]bool{}
+	for address := range given {
+		if seen[address] {
+			t.Errorf("%s is given twice", address)
+		}
+		seen[address] = true
+	}
+	if _, err := s.createService(t, "late", nil); !apierrors.IsInternalError(err) {
+		t.Errorf("a full range: %v", err)
+	}
+}
+
+func TestNodePorts(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	nodePort := func(ports ...v1.ServicePort) func(*v1.Service) {
+		return func(o *v1.Service) { o.Spec.Type, o.Spec.Ports = v1.ServiceTypeNodePort, ports }
+	}
+	dns := must[*core.Service](t)(s.createService(t, "dns", nodePort(
+		v1.ServicePort{Name: "udp", Port: 53, Protocol: v1.ProtocolUDP}, v1.ServicePort{Name: "tcp", Port: 53, Protocol: v1.ProtocolTCP})))
+	if a, b := dns.Spec.Ports[0].NodePort, dns.Spec.Ports[1].NodePort; a == 0 || a != b {
+		t.Errorf("ports of two protocols: %d and %d, want one", a, b)
+	}
+	taken := dns.Spec.Ports[0].NodePort
+	if _, err := s.createService(t, "thief", nodePort(v1.ServicePort{Port: 80, NodePort: taken})); !apierrors.IsInvalid(err) {
+		t.Errorf("a port in use is given away: %v", err)
+	}
+	if _, err := s.createService(t, "outside", nodePort(v1.ServicePort{Port: 80, NodePort: 29999})); !apierrors.IsInvalid(err) {
+		t.Errorf("a port outside the range is given: %v", err)
+	}
+	for i := range 3 {
+		must[*core.Service](t)(s.createService(t, fmt.Sprintf("web-%d", i), nodePort(v1.ServicePort{Port: 80})))
+	}
+	if _, err := s.createService(t, "late", nodePort(v1.ServicePort{Port: 80})); !apierrors.IsInternalError(err) {
+		t.Errorf("no port is left: %v", err)
+	}
+	kept := must[*core.Service](t)(s.updateService(t, "dns", func(o *core.Service) { o.Spec.Ports[0].NodePort = 0 }))
+	if kept.Spec.Ports[0].NodePort != taken {
+		t.Errorf("an update without port got %d, had %d", kept.Spec.Ports[0].NodePort, taken)
+	}
+	if err := s.Delete(t.Context(), servicesResource, "default", "dns", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the port of a deleted Service is free", func() bool {
+		_, err := s.createService(t, "heir", nodePort(v1.ServicePort{Port: 80, NodePort: taken}))
+		return err == nil
+	})
+}
