@@ -20,8 +20,12 @@ func (c *Cache) apply(events []storage.Event, now int64) {
 	}
 }
 
-// applyEvent changes the tree and tells the watchers. The caller holds the lock and publishes afterwards.
+// applyEvent changes the tree and tells the watchers, unless the collection was read after the event: the feed
+// may lag behind that. The caller holds the lock and publishes afterwards.
 func (c *Cache) applyEvent(event storage.Event, now int64) {
+	if event.Revision <= c.read {
+		return
+	}
 	c.changed = max(c.changed, event.Revision)
 	if event.Data == nil {
 		c.remove(event.Path, event.Revision, now)

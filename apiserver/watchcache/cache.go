@@ -64,6 +64,7 @@ type Cache struct {
 	offers   offers
 	retained []retained
 
+	read      int64 // revision at which the collection was read; the events up to it are contained
 	filled    int64 // the ring's floor when the collection was read, or moved back by earlier events
 	forgotten int64 // the store does not have the events after this revision any more
 }

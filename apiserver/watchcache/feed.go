@@ -45,7 +45,7 @@ func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 		return position, err
 	}
 	if position == 0 || current < position {
-		c.jump(position, current)
+		c.jump(current)
 		position = current
 	}
 	feed, err := c.store.Watch(ctx, position)
@@ -71,17 +71,23 @@ func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 
 // jump moves the feed's position although events between may have been lost: caches must be read anew. If the
 // store has gone back in time, whatever its watchers know is void.
-func (c *Caches) jump(from, to int64) {
+func (c *Caches) jump(to int64) {
 	seen := c.progress.seen.Load()
 	back := to < seen
+	var fetch []*Cache
 	for _, cache := range *c.byPath.Load() {
-		cache.invalidate(back)
+		if cache.invalidate(back) {
+			fetch = append(fetch, cache)
+		}
 	}
 	if back {
 		c.log.Error(fmt.Errorf("revision %d after %d", to, seen), "The store went back in time; all watches start anew")
 		c.progress.reset(to)
 	}
 	c.progress.advance(to)
+	for _, cache := range fetch { // not before the progress is right: readers take it for that of what is fetched
+		go cache.fetch(c.ctx)
+	}
 }
 
 // apply brings every cache a batch touches up to date, and then the progress.

@@ -12,18 +12,18 @@ const pageSize = 10_000
 
 // load starts reading the collection in the background; the caches' Run must be or come alive.
 func (c *Cache) load() {
-	go c.read(c.caches.ctx)
+	go c.fetch(c.caches.ctx)
 }
 
-// read reads the collection until that has worked.
-func (c *Cache) read(ctx context.Context) {
+// fetch reads the collection until that has worked.
+func (c *Cache) fetch(ctx context.Context) {
 	select {
 	case <-c.caches.live:
 	case <-ctx.Done():
 		return
 	}
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
-		done, err := c.readOnce(ctx)
+		done, err := c.fetchOnce(ctx)
 		if done || ctx.Err() != nil {
 			return
 		}
@@ -34,9 +34,9 @@ func (c *Cache) read(ctx context.Context) {
 	}
 }
 
-// readOnce reads the collection while the feed's events are buffered. It is not done if it failed or if the
+// fetchOnce reads the collection while the feed's events are buffered. It is not done if it failed or if the
 // feed lost events meanwhile.
-func (c *Cache) readOnce(ctx context.Context) (done bool, err error) {
+func (c *Cache) fetchOnce(ctx context.Context) (done bool, err error) {
 	select {
 	case c.caches.loads <- struct{}{}:
 		defer func() { <-c.caches.loads }()
@@ -109,10 +109,9 @@ func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 	}
 	c.changed = max(c.changed, revision)
 	c.ring.floor = max(c.ring.floor, revision)
+	c.read = revision
 	for _, event := range c.buffered {
-		if event.Revision > revision {
-			c.applyEvent(event, now)
-		}
+		c.applyEvent(event, now)
 	}
 	c.buffered = nil
 	c.state = ready
@@ -169,9 +168,9 @@ func (c *Cache) recreate(entry *Entry, now int64) {
 	}
 }
 
-// invalidate hides the state because events have been lost, and reads the collection again. Back says that the
-// store lost what it had, so that revisions that clients know mean nothing any more.
-func (c *Cache) invalidate(back bool) {
+// invalidate hides the state because events have been lost, and tells whether the collection must be fetched
+// again. Back says that the store lost what it had, so that revisions that clients know mean nothing any more.
+func (c *Cache) invalidate(back bool) (fetch bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.epoch++
@@ -180,12 +179,12 @@ func (c *Cache) invalidate(back bool) {
 	}
 	c.watchers.expireAhead(c.caches.Revision())
 	if c.state != ready {
-		return
+		return false // idle, or a fetch under way begins again by itself
 	}
 	c.state, c.buffered = loading, nil
 	c.current.Store(nil)
 	c.settled = make(chan struct{})
-	go c.read(c.caches.ctx)
+	return true
 }
 
 // forget gives up the contents and all watchers. The caller holds the lock.
@@ -198,7 +197,7 @@ func (c *Cache) forget() {
 	if c.tree != nil {
 		c.tree.Ascend(func(i item) bool { c.let(i.entry); return true })
 	}
-	c.tree, c.retained, c.changed, c.ring.floor, c.forgotten = nil, nil, 0, 0, 0
+	c.tree, c.retained, c.changed, c.read, c.ring.floor, c.forgotten = nil, nil, 0, 0, 0, 0
 	clear(c.offers)
 	c.watchers.expireAll()
 }

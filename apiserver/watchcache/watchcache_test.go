@@ -135,21 +135,76 @@ func TestWatchExpired(t *testing.T) {
 	w := newWorld(t, Options{})
 	first := w.create("pods/a/1", "x;")
 	w.create("pods/a/2", "x;")
-	if _, err := w.store.Revision(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	revision := w.current("pods/a/2")
-	if err := w.store.Compact(t.Context(), revision); err != nil {
+	last := w.create("pods/a/3", "x;")
+	if err := w.store.Compact(t.Context(), last); err != nil {
 		t.Fatal(err)
 	}
 	pods := w.cache("pods")
 	w.expectExpired(w.watch(pods, first, Scope{}))
-	w.latest(pods)
-	watcher, err := pods.Watch(first, Scope{})
-	if err == nil {
-		w.expectExpired(watcher)
-	} else if !errors.Is(err, ErrExpired) {
+	if _, err := pods.Watch(first, Scope{}); !errors.Is(err, ErrExpired) {
 		t.Errorf("got %v", err)
+	}
+	if got := w.watch(pods, last, Scope{}); got.Revision() != last {
+		t.Errorf("at %d", got.Revision())
+	}
+}
+
+// TestWatchFromBeforeTheCache watches from revisions that another server, or this one before a restart, gave out.
+func TestWatchFromBeforeTheCache(t *testing.T) {
+	w := newWorld(t, Options{})
+	revisions := []int64{w.create("pods/a/old", "x;"), w.create("pods/b/1", "x;n"), w.update("pods/b/1", "y;"),
+		w.delete("pods/b/1"), w.create("pods/b/1", "z;"), w.create("podsother/1", "x"), w.update("pods/a/old", "y;")}
+	history := []string{"ADDED pods/b/1@x;n", "MODIFIED pods/b/1@y;", "DELETED pods/b/1@y;", "ADDED pods/b/1@z;",
+		"MODIFIED pods/a/old@y;"}
+	pods := w.cache("pods")
+	snapshot := w.latest(pods)
+	all := w.watch(pods, revisions[0], Scope{})
+	events := w.expect(all, history...)
+	if got := events[4]; string(got.Previous.Stored()) != "x;" || got.Previous.Revision() != revisions[0] {
+		t.Errorf("previous: %+v", got.Previous)
+	}
+	if present, _ := snapshot.Get("pods/a/old"); events[4].Entry != present {
+		t.Error("an event of the present state has an entry of its own")
+	}
+	w.expect(w.watch(pods, revisions[2], Scope{}), history[2:]...)
+	w.expect(w.watch(pods, revisions[0], Scope{Namespace: "a"}), history[4])
+	w.expect(w.watch(pods, revisions[0], Scope{Field: "spec.nodeName", Value: "n"}), history[:2]...)
+	w.create("pods/c/1", "x;")
+	w.expect(all, "ADDED pods/c/1@x;")
+	if got := w.metric("apiserver_watch_cache_initializations_total"); got != 1 {
+		t.Errorf("the collection was read %v times", got)
+	}
+}
+
+func TestRingKeepsWhatIsFresh(t *testing.T) {
+	r := ring{maxBytes: 1 << 30, first: firstSequence, end: firstSequence}
+	push := func(revision, received int64) {
+		r.push(&record{entry: &Entry{revision: revision}, received: received})
+		for r.outdated(received) {
+			r.pop()
+		}
+	}
+	second := int64(time.Second)
+	for i := range int64(1000) {
+		push(i+1, i*second/100) // 10 s
+	}
+	if r.end-r.first != 1000 || len(r.records) != 1024 {
+		t.Errorf("%d fresh events are held in %d places", r.end-r.first, len(r.records))
+	}
+	if got := r.at(r.after(500)).entry.revision; got != 501 {
+		t.Errorf("the first event after 500 is %d", got)
+	}
+	for i := range int64(70) {
+		push(1001+i, 200*second)
+	}
+	if held := r.end - r.first; held != 70 || r.floor != 1000 {
+		t.Errorf("%d events are held, those after %d", held, r.floor)
+	}
+	for range 10 {
+		r.shrink()
+	}
+	if len(r.records) > 256 || r.at(r.first).entry.revision != 1001 {
+		t.Errorf("%d places", len(r.records))
 	}
 }
 
