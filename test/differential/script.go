@@ -1,0 +1,154 @@
+// Package differential sends the same scripted requests to kube-apiserver and to our API server and compares the
+// answers: status, the headers that matter, body or watch events.
+//
+// A script is a text file of cases:
+//
+//	--- name of the case
+//	@directive
+//	POST /api/v1/namespaces/${ns}/configmaps?dryRun=All
+//	Header: value
+//
+//	body
+//
+// ${ns} is a namespace of the script's own; ${fill:N} is N times the letter x; other variables are captured from
+// earlier answers. The directives:
+//
+//	@capture NAME PATH   keeps a field of the answer, as in metadata.uid or items.0.metadata.name
+//	@user TOKEN          sends a bearer token instead of the administrator's certificate; "none" sends nothing
+//	@protobuf            sends the body, written as JSON or YAML, as protobuf
+//	@open NAME           keeps the answer open as a stream; the case compares only status and headers
+//	@until TEXT          repeats the request until the answer contains TEXT
+//	@sort                compares the items of a list in the order of their names
+//	@head                compares only status and headers
+//
+// Two requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, "REST NAME" for
+// all events until the stream ends.
+package differential
+
+import (
+	"bufio"
+	"fmt"
+	"net/textproto"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Script is one file of cases, which run in order.
+type Script struct {
+	Name  string
+	Cases []Case
+}
+
+// Case is one request.
+type Case struct {
+	Name       string
+	Directives []Directive
+	Method     string
+	Path       string // what follows the method
+	Header     map[string]string
+	Body       string
+}
+
+// Directive is a line that begins with "@".
+type Directive struct {
+	Name      string
+	Arguments string
+}
+
+// directive returns the arguments of the first directive of that name.
+func (c *Case) directive(name string) (string, bool) {
+	for _, d := range c.Directives {
+		if d.Name == name {
+			return d.Arguments, true
+		}
+	}
+	return "", false
+}
+
+// LoadScripts reads every script of a directory.
+func LoadScripts(directory string) ([]*Script, error) {
+	files, err := filepath.Glob(filepath.Join(directory, "*.script"))
+	if err != nil {
+		return nil, err
+	}
+	var scripts []*Script
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		script, err := ParseScript(strings.TrimSuffix(filepath.Base(file), ".script"), string(text))
+		if err != nil {
+			return nil, err
+		}
+		scripts = append(scripts, script)
+	}
+	return scripts, nil
+}
+
+// caseMark begins a case.
+const caseMark = "--- "
+
+// ParseScript reads a script. Text before the first case is a comment.
+func ParseScript(name, text string) (*Script, error) {
+	script := &Script{Name: name}
+	seen := map[string]bool{}
+	sections := strings.Split("\n"+text, "\n"+caseMark)
+	for _, section := range sections[1:] {
+		c, err := parseCase(section)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if seen[c.Name] {
+			return nil, fmt.Errorf("%s: two cases are called %q", name, c.Name)
+		}
+		seen[c.Name] = true
+		script.Cases = append(script.Cases, *c)
+	}
+	return script, nil
+}
+
+func parseCase(section string) (*Case, error) {
+	lines := bufio.NewScanner(strings.NewReader(section))
+	lines.Buffer(nil, len(section)+1)
+	lines.Scan()
+	c := &Case{Name: strings.TrimSpace(lines.Text()), Header: map[string]string{}}
+	if err := c.parseRequest(lines); err != nil {
+		return nil, fmt.Errorf("case %q: %w", c.Name, err)
+	}
+	var body []string
+	for lines.Scan() {
+		body = append(body, lines.Text())
+	}
+	c.Body = strings.TrimRight(strings.Join(body, "\n"), "\n")
+	return c, nil
+}
+
+// parseRequest reads directives, the request line and headers, up to an empty line.
+func (c *Case) parseRequest(lines *bufio.Scanner) error {
+	for lines.Scan() && lines.Text() != "" {
+		line := lines.Text()
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "@"):
+			name, arguments, _ := strings.Cut(line[1:], " ")
+			c.Directives = append(c.Directives, Directive{name, arguments})
+		case c.Method == "":
+			var ok bool
+			if c.Method, c.Path, ok = strings.Cut(line, " "); !ok {
+				return fmt.Errorf("no request line: %q", line)
+			}
+		default:
+			name, value, ok := strings.Cut(line, ":")
+			if !ok {
+				return fmt.Errorf("no header: %q", line)
+			}
+			c.Header[textproto.CanonicalMIMEHeaderKey(name)] = strings.TrimSpace(value)
+		}
+	}
+	if c.Method == "" {
+		return fmt.Errorf("has no request")
+	}
+	return nil
+}

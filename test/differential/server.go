@@ -1,0 +1,120 @@
+package differential
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/genuine"
+)
+
+// tokens are the users that scripts speak as, besides the administrator: token, name, UID, groups.
+const tokens = `alice-token,alice,1001,"developers"
+bob-token,bob,1002
+`
+
+// disabledPlugins are the admission plugins beyond the life cycle of namespaces: they change objects, and they have
+// tests of their own.
+var disabledPlugins = []string{
+	"DefaultStorageClass", "DefaultTolerationSeconds", "LimitRanger", "Priority", "ResourceQuota", "RuntimeClass",
+	"StorageObjectInUseProtection", "TaintNodesByCondition", "PodTopologyLabels", "DefaultIngressClass",
+	"PersistentVolumeClaimResize",
+}
+
+// Server is one of the two that are compared.
+type Server struct {
+	Name   string
+	Origin string // URL without a path
+
+	admin *http.Client
+	plain *http.Client // without a client certificate
+}
+
+func newServer(name string, admin *rest.Config) (*Server, error) {
+	s := &Server{Name: name, Origin: admin.Host}
+	admin = rest.CopyConfig(admin)
+	admin.Timeout = 0
+	admin.DisableCompression = true
+	var err error
+	if s.admin, err = rest.HTTPClientFor(admin); err != nil {
+		return nil, err
+	}
+	plain := rest.AnonymousClientConfig(admin)
+	plain.DisableCompression = true
+	s.plain, err = rest.HTTPClientFor(plain)
+	return s, err
+}
+
+// Pair is both servers, running.
+type Pair struct {
+	Genuine, Ours *Server
+	stop          []func() error
+}
+
+// StartPair starts both servers with the same flags, each with an etcd of its own.
+func StartPair(ctx context.Context, directory string) (_ *Pair, err error) {
+	pair := &Pair{}
+	defer func() {
+		if err != nil {
+			_ = pair.Stop()
+		}
+	}()
+	users := filepath.Join(directory, "tokens.csv")
+	if err := os.WriteFile(users, []byte(tokens), 0o600); err != nil {
+		return nil, err
+	}
+	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	if err != nil {
+		return nil, err
+	}
+	options := genuine.Options{PKI: pki, Arguments: []string{
+		"--token-auth-file=" + users, "--disable-admission-plugins=" + strings.Join(disabledPlugins, ","),
+	}}
+	if err := pair.startGenuine(ctx, directory, options); err != nil {
+		return nil, fmt.Errorf("kube-apiserver: %w", err)
+	}
+	return pair, pair.startOurs(ctx, directory, options)
+}
+
+func (p *Pair) startGenuine(ctx context.Context, directory string, options genuine.Options) error {
+	etcd, err := genuine.StartEtcd(ctx, directory)
+	if err != nil {
+		return err
+	}
+	p.stop = append(p.stop, etcd.Stop)
+	options.Directory, options.Etcd = filepath.Join(directory, "genuine"), etcd.Endpoint
+	server, err := genuine.StartKubernetes(ctx, options)
+	if err != nil {
+		return err
+	}
+	p.stop = append(p.stop, server.Stop)
+	p.Genuine, err = newServer("genuine", server.Admin)
+	return err
+}
+
+func (p *Pair) startOurs(ctx context.Context, directory string, options genuine.Options) error {
+	options.Directory = filepath.Join(directory, "ours")
+	server, err := genuine.StartQuorate(ctx, options)
+	if err != nil {
+		return err
+	}
+	p.stop = append(p.stop, server.Stop)
+	p.Ours, err = newServer("ours", server.Admin)
+	return err
+}
+
+// Stop ends both servers, and etcd last.
+func (p *Pair) Stop() error {
+	var first error
+	for i := len(p.stop) - 1; i >= 0; i-- {
+		if err := p.stop[i](); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

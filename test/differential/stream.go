@@ -1,0 +1,89 @@
+package differential
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// eventTimeout is how long the script waits for the next event of a stream.
+const eventTimeout = 10 * time.Second
+
+// stream collects the events of an answer that stays open.
+type stream struct {
+	body   io.ReadCloser
+	events chan []byte
+	done   chan struct{}
+	once   sync.Once
+}
+
+func newStream(response *http.Response) *stream {
+	s := &stream{body: response.Body, events: make(chan []byte), done: make(chan struct{})}
+	next := nextLine
+	if strings.HasPrefix(response.Header.Get("Content-Type"), protobufType) {
+		next = nextFrame
+	}
+	go s.read(next)
+	return s
+}
+
+func (s *stream) read(next func(*bufio.Reader) ([]byte, error)) {
+	defer close(s.events)
+	reader := bufio.NewReader(s.body)
+	for {
+		event, err := next(reader)
+		if err != nil {
+			return
+		}
+		select {
+		case s.events <- event:
+		case <-s.done:
+			return
+		}
+	}
+}
+
+func nextLine(reader *bufio.Reader) ([]byte, error) { return reader.ReadBytes('\n') }
+
+// nextFrame reads a protobuf event behind its length and shows it as JSON.
+func nextFrame(reader *bufio.Reader) ([]byte, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(reader, size[:]); err != nil {
+		return nil, err
+	}
+	frame := make([]byte, binary.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(reader, frame); err != nil {
+		return nil, err
+	}
+	return eventJSON(frame)
+}
+
+// take returns the next events, or all until the end if count is negative. It gives up when nothing comes.
+func (s *stream) take(count int) [][]byte {
+	timer := time.NewTimer(eventTimeout)
+	defer timer.Stop()
+	var events [][]byte
+	for len(events) != count {
+		select {
+		case event, ok := <-s.events:
+			if !ok {
+				return events
+			}
+			events = append(events, event)
+		case <-timer.C:
+			return append(events, []byte(`"nothing more came"`))
+		}
+	}
+	return events
+}
+
+func (s *stream) close() {
+	s.once.Do(func() {
+		close(s.done)
+		_ = s.body.Close()
+	})
+}
