@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"quorate.dev/apiserver"
+	"quorate.dev/operator"
+	"quorate.dev/sandbox"
 	"quorate.dev/sandbox/resolver"
 )
 
@@ -23,6 +25,8 @@ type command struct {
 
 var commands = []command{
 	{"apiserver", "one API server replica, with kube-apiserver's flags", apiserver.Run},
+	{"operator", "the controller manager of ApiServerClusters", operator.Run},
+	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
 }
 
 func main() {
