@@ -74,7 +74,9 @@ func (b *Builder) Model(kind schema.GroupVersionKind) resource.Model {
 }
 
 func (b *Builder) model(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Model {
-	model := codec.NewSchemeModel(b.scheme, b.codecs, kind, storage, hubOf(kind))
+	// The hub is that of the storage group: events of both groups are one Go type there.
+	hub := schema.GroupVersion{Group: storage.Group, Version: runtime.APIVersionInternal}
+	model := codec.NewSchemeModel(b.scheme, b.codecs, kind, storage, hub)
 	if b.json {
 		model.StoredAsJSON()
 	}

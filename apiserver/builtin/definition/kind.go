@@ -39,6 +39,8 @@ type Kind struct {
 	Storage      schema.GroupVersion     // optional: the group's first version
 	Subresources []Subresource           // beside status
 	TimeToLive   func(hub runtime.Object) time.Duration
+	// EmbedsObjects is set for kinds with whole objects inside, such as claims: protobuf does not keep their kinds.
+	EmbedsObjects bool
 	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
 	ReturnsDeleted bool
 }
@@ -132,7 +134,7 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 	v := &resource.Version{
 		Name:        name,
 		Kind:        gvk,
-		Model:       g.builder.model(gvk, d.StorageVersion),
+		Model:       g.model(gvk, d, kind),
 		Table:       g.table(d, kind),
 		FieldLabel:  g.builder.fieldLabel(gvk),
 		Deprecation: g.builder.deprecated(gvk),
@@ -145,6 +147,14 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 		v.Endpoints[subresource.Name] = g.endpoint(gvk, subresource)
 	}
 	return v
+}
+
+func (g Group) model(gvk schema.GroupVersionKind, d *resource.Definition, kind Kind) resource.Model {
+	model := g.builder.model(gvk, d.StorageVersion)
+	if kind.EmbedsObjects {
+		return throughHub{model}
+	}
+	return model
 }
 
 func (g Group) main(gvk schema.GroupVersionKind, kind Kind) *resource.Endpoint {
