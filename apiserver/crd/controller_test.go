@@ -90,7 +90,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-func sample(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
+func sample(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	content, err := os.ReadFile("testdata/widgets.yaml")
 	if err != nil {

@@ -1,0 +1,75 @@
+package crd_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"quorate.dev/apiserver/crd"
+)
+
+func TestConditions(t *testing.T) {
+	type names = apiextensionsv1.CustomResourceDefinitionNames
+	for _, test := range []struct {
+		name      string
+		change    func(*apiextensionsv1.CustomResourceDefinition)
+		others    []names
+		establish bool
+		want      []string // "Type=Status Reason"
+	}{
+		{"free names", nil, nil, true, []string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"}},
+		{"not yet published", nil, nil, false, []string{"NamesAccepted=True NoConflicts", "Established=False Installing"}},
+		{"plural taken", nil, []names{{Plural: "widgets"}}, true, []string{"NamesAccepted=False PluralConflict", "Established=False NotAccepted"}},
+		{"singular taken", nil, []names{{ShortNames: []string{"widget"}}}, true, []string{"NamesAccepted=False SingularConflict", "Established=False NotAccepted"}},
+		{"short name taken", nil, []names{{Singular: "wd"}}, true, []string{"NamesAccepted=False ShortNamesConflict", "Established=False NotAccepted"}},
+		{"kind taken", nil, []names{{ListKind: "Widget"}}, true, []string{"NamesAccepted=False KindConflict", "Established=False NotAccepted"}},
+		{"once established, for ever", func(d *apiextensionsv1.CustomResourceDefinition) {
+			d.Status = crd.Conditions(d, crd.Claim(), true)
+			d.Spec.Names.ShortNames = []string{"new"}
+		}, []names{{Plural: "new"}}, true, []string{"NamesAccepted=False ShortNamesConflict", "Established=True InitialNamesAccepted"}},
+		{"unknown fields preserved everywhere", func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.PreserveUnknownFields = true }, nil, true,
+			[]string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted", "NonStructuralSchema=True Violations"}},
+		{"community group without approval", func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Group = "x.k8s.io" }, nil, true,
+			[]string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted", "KubernetesAPIApprovalPolicyConformant=False MissingAnnotation"}},
+		{"community group with approval", func(d *apiextensionsv1.CustomResourceDefinition) {
+			d.Spec.Group = "x.k8s.io"
+			d.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "https://github.com/kubernetes/kubernetes/pull/1"}
+		}, nil, true, []string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted", "KubernetesAPIApprovalPolicyConformant=True ApprovedAnnotation"}},
+		{"webhook with a broken bundle", func(d *apiextensionsv1.CustomResourceDefinition) {
+			d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Webhook: &apiextensionsv1.WebhookConversion{
+				ClientConfig: &apiextensionsv1.WebhookClientConfig{CABundle: []byte("no certificate")},
+			}}
+		}, nil, true, []string{"NamesAccepted=True NoConflicts", "Established=False InvalidCABundle"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			definition := sample(t)
+			if test.change != nil {
+				test.change(definition)
+			}
+			status := crd.Conditions(definition, crd.Claim(test.others...), test.establish)
+			var got []string
+			for _, c := range status.Conditions {
+				got = append(got, string(c.Type)+"="+string(c.Status)+" "+c.Reason)
+			}
+			if strings.Join(got, "\n") != strings.Join(test.want, "\n") {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+			if len(status.StoredVersions) != 1 || status.StoredVersions[0] != "v1" {
+				t.Errorf("stored versions %v", status.StoredVersions)
+			}
+		})
+	}
+}
+
+func TestConditionsAreStable(t *testing.T) {
+	definition := sample(t)
+	definition.Status = crd.Conditions(definition, crd.Claim(), true)
+	again := crd.Conditions(definition, crd.Claim(), true)
+	for _, c := range definition.Status.Conditions {
+		if same := apihelpers.FindCRDCondition(&apiextensionsv1.CustomResourceDefinition{Status: again}, c.Type); same == nil || *same != c {
+			t.Errorf("%v became %v", c, same)
+		}
+	}
+}

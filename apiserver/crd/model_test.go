@@ -1,0 +1,233 @@
+package crd_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/resource"
+)
+
+// define makes a definition as it is once established.
+func define(t testing.TB, definition *apiextensionsv1.CustomResourceDefinition) *resource.Definition {
+	t.Helper()
+	builder, err := crd.NewBuilder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	definition.Status = crd.Conditions(definition, crd.Claim(), true)
+	made, err := builder.Definition(definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// withSchema makes the version v1 of a definition whose spec has the given schema.
+func withSchema(t testing.TB, spec string) *resource.Version {
+	t.Helper()
+	definition := sample(t)
+	definition.Spec.Versions = definition.Spec.Versions[:1]
+	v := &definition.Spec.Versions[0]
+	v.Subresources, v.SelectableFields, v.AdditionalPrinterColumns = nil, nil, nil
+	v.Schema = &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}
+	var props apiextensionsv1.JSONSchemaProps
+	if err := json.Unmarshal([]byte(spec), &props); err != nil {
+		t.Fatal(err)
+	}
+	v.Schema.OpenAPIV3Schema.Properties = map[string]apiextensionsv1.JSONSchemaProps{"spec": props}
+	return define(t, definition).Version("v1")
+}
+
+const head = `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":`
+
+// specOf encodes the spec of a decoded object.
+func specOf(t testing.TB, object runtime.Object) string {
+	t.Helper()
+	encoded, err := json.Marshal(object.(*unstructured.Unstructured).Object["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(encoded)
+}
+
+func TestDecode(t *testing.T) {
+	for _, test := range []struct {
+		name, schema, spec, want string
+		strict                   []string
+	}{
+		{"unknown fields are pruned", `{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":"x","b":1}`, `{"a":"x"}`, []string{`unknown field "spec.b"`}},
+		{"unknown fields are kept on request", `{"type":"object","x-kubernetes-preserve-unknown-fields":true}`, `{"b":1}`, `{"b":1}`, nil},
+		{"duplicate fields: the last wins", `{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":"x","a":"y"}`, `{"a":"y"}`, []string{`duplicate field "spec.a"`}},
+		{"defaults", `{"type":"object","properties":{"a":{"type":"string","default":"d"}}}`, `{}`, `{"a":"d"}`, nil},
+		{"null where it is not allowed becomes the default", `{"type":"object","properties":{"a":{"type":"string","default":"d"}}}`, `{"a":null}`, `{"a":"d"}`, nil},
+		{"null where it is not allowed and has no default goes", `{"type":"object","properties":{"a":{"type":"string"}}}`, `{"a":null}`, `{}`, nil},
+		{"null where it is allowed stays", `{"type":"object","properties":{"a":{"type":"string","nullable":true,"default":"d"}}}`, `{"a":null}`, `{"a":null}`, nil},
+		{"embedded metadata is pruned", `{"type":"object","properties":{"t":{"type":"object","x-kubernetes-embedded-resource":true}}}`,
+			`{"t":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","nope":1}}}`, `{"t":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"}}}`, []string{`unknown field "spec.t.metadata.nope"`}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			v := withSchema(t, test.schema)
+			object, kind, strict, err := v.Model.Decode([]byte(head+test.spec+"}"), runtime.ContentTypeJSON, resource.Strict)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kind != v.Kind {
+				t.Errorf("kind %v", kind)
+			}
+			if got := specOf(t, object); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+			var messages []string
+			for _, err := range strict {
+				messages = append(messages, err.Error())
+			}
+			if difference := cmp.Diff(test.strict, messages); difference != "" {
+				t.Error(difference)
+			}
+			if _, _, strict, _ := v.Model.Decode([]byte(head+test.spec+"}"), runtime.ContentTypeJSON, resource.Ignore); len(strict) > 0 {
+				t.Errorf("strict errors %v although ignored", strict)
+			}
+		})
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	v := withSchema(t, `{"type":"object"}`)
+	for body, want := range map[string]string{
+		`{`:                               "unexpected", // no JSON
+		`{"apiVersion":"example.com/v1"}`: "Object 'Kind' is missing",
+		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"a":true}}}`: "cannot unmarshal bool",
+	} {
+		if _, _, _, err := v.Model.Decode([]byte(body), runtime.ContentTypeJSON, resource.Strict); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+	if _, _, _, err := v.Model.Decode(nil, runtime.ContentTypeProtobuf, resource.Strict); err == nil {
+		t.Error("protobuf was decoded")
+	}
+	if object, _, _, err := v.Model.Decode([]byte("apiVersion: example.com/v1\nkind: Widget\n"), runtime.ContentTypeYAML, resource.Strict); err != nil || object == nil {
+		t.Errorf("YAML: %v", err)
+	}
+}
+
+func TestVersionsConvert(t *testing.T) {
+	d := define(t, sample(t))
+	if len(d.Versions) != 2 || d.Versions[0].Name != "v1" || d.StorageVersion.Version != "v1" {
+		t.Fatalf("versions %v", d.Versions)
+	}
+	beta := d.Version("v1beta1")
+	object, _, _, err := beta.Model.Decode([]byte(`{"apiVersion":"example.com/v1beta1","kind":"Widget","metadata":{"name":"a","resourceVersion":"7"},"spec":{"color":"red","extra":1}}`), runtime.ContentTypeJSON, resource.Strict)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := beta.Model.Store(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"color":"red"}}` + "\n"
+	if string(stored) != want {
+		t.Errorf("stored %s", stored)
+	}
+	if object.(*unstructured.Unstructured).GetResourceVersion() != "7" {
+		t.Error("storing changed the object")
+	}
+	loaded, err := beta.Model.LoadExternal(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := loaded.(*unstructured.Unstructured)
+	if u.GetAPIVersion() != "example.com/v1beta1" || u.GetGeneration() != 1 {
+		t.Errorf("loaded %v", u.Object)
+	}
+	if got := specOf(t, u); got != `{"color":"red","replicas":1}` {
+		t.Errorf("defaults of the stored version are missing: %s", got)
+	}
+	if beta.Deprecation != "example.com/v1beta1 Widget is deprecated; use example.com/v1 Widget" {
+		t.Errorf("deprecation %q", beta.Deprecation)
+	}
+}
+
+func TestStoredObjectsStayReadable(t *testing.T) {
+	v := withSchema(t, `{"type":"object","properties":{"a":{"type":"string"}}}`)
+	object, err := v.Model.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := specOf(t, object); got != `{"a":"x"}` {
+		t.Errorf("spec %s", got)
+	}
+}
+
+func TestFieldSelectors(t *testing.T) {
+	d := define(t, sample(t))
+	set, err := d.Fields(newWidget("w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set["spec.color"] != "green" || set["metadata.name"] != "w" || set["metadata.namespace"] != "default" {
+		t.Errorf("fields %v", set)
+	}
+	if _, _, err := d.Version("v1").FieldLabel("spec.color", "x"); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := d.Version("v1beta1").FieldLabel("spec.color", "x"); err == nil || err.Error() != "field label not supported: spec.color" {
+		t.Errorf("v1beta1 has no such field: %v", err)
+	}
+}
+
+func TestTable(t *testing.T) {
+	d := define(t, sample(t))
+	table, err := d.Version("v1").Table.ConvertToTable(t.Context(), newWidget("w"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(table.ColumnDefinitions) != 2 || table.ColumnDefinitions[1].Name != "Color" {
+		t.Errorf("columns %v", table.ColumnDefinitions)
+	}
+	if difference := cmp.Diff([]any{"w", "green"}, table.Rows[0].Cells); difference != "" {
+		t.Error(difference)
+	}
+	if table, err := d.Version("v1beta1").Table.ConvertToTable(t.Context(), newWidget("w"), nil); err != nil || table.ColumnDefinitions[1].Name != "Age" {
+		t.Errorf("default columns %v %v", table, err)
+	}
+}
+
+// FuzzDecode: whatever a client sends, decoding neither panics nor lets through what cannot be stored and
+// loaded again unchanged.
+func FuzzDecode(f *testing.F) {
+	d := define(f, sample(f))
+	m := d.Version("v1").Model
+	for _, spec := range []string{`{}`, `{"color":null}`, `{"parts":[{"name":"a"},null]}`, `{"template":{"metadata":{"name":1}}}`, `[]`, `{"free":{"a":[1,1.5,"x",null]}}`} {
+		f.Add([]byte(head + spec + "}"))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		object, kind, _, err := m.Decode(body, runtime.ContentTypeJSON, resource.Warn)
+		if err != nil || kind != d.Version("v1").Kind {
+			return
+		}
+		object.(*unstructured.Unstructured).SetGeneration(1)
+		object.(*unstructured.Unstructured).SetResourceVersion("")
+		stored, err := m.Store(object)
+		if err != nil {
+			t.Fatalf("cannot store %q: %v", body, err)
+		}
+		loaded, err := m.Load(stored)
+		if err != nil {
+			t.Fatalf("cannot load %s: %v", stored, err)
+		}
+		again, err := m.Store(loaded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(stored) != string(again) {
+			t.Errorf("stored %s\nthen   %s", stored, again)
+		}
+	})
+}
