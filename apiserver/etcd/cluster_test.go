@@ -219,6 +219,14 @@ func TestLeadershipMoves(t *testing.T) {
 	if took := time.Since(begin); took > 400*time.Millisecond {
 		t.Errorf("the first write after the leader stopped took %v: leadership was not handed over", took)
 	}
+	leader = leaderOf(t, []*Member{leader, members[0], members[1], members[2]})
+	begin = time.Now()
+	if err := leader.Stop(t.Context()); err != nil { // of the two others one has stopped
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
 }
 
 // leaderOf returns the member that the first one takes for the leader.

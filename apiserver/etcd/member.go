@@ -225,22 +225,26 @@ func (m *Member) awaitFailure() {
 	}
 }
 
-// MoveLeadership hands leadership to another started voter, if this member is the leader and there is one.
+// MoveLeadership hands leadership to another started voter, if this member is the leader and there is one. Voters
+// that do not take it within an election timeout are passed over.
 func (m *Member) MoveLeadership(ctx context.Context) error {
-	if m.server.Leader() != m.server.MemberID() || len(m.voters()) < 2 {
-		return nil
-	}
-	moved := make(chan error, 1)
-	go func() { moved <- m.server.TryTransferLeadershipOnShutdown() }() // bounded by etcd's request timeout
-	select {
-	case err := <-moved:
-		if err != nil {
-			return fmt.Errorf("handing leadership over: %w", err)
+	self := m.server.MemberID()
+	failure := errors.New("no other voter has started")
+	for _, member := range m.server.Cluster().Members() {
+		if m.server.Leader() != self || m.onlyVoter() {
+			return nil
 		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("handing leadership over: %w", ctx.Err())
+		if member.ID == self || member.IsLearner || !member.IsStarted() {
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, m.etcd.Server.Cfg.ElectionTimeout())
+		failure = m.server.MoveLeader(limited, uint64(self), uint64(member.ID))
+		cancel()
+		if failure == nil {
+			return nil
+		}
 	}
+	return fmt.Errorf("handing leadership over: %w", failure)
 }
 
 // Stop hands leadership over and stops the member. It returns when everything is on disk, or when ctx ends.
@@ -262,6 +266,7 @@ func (m *Member) shutDown(ctx context.Context) {
 	close(m.stopping)
 	m.stop()
 	m.client.Close()
+	m.server.HardStop() // leadership has been seen to; etcd's own way waits seconds for voters that are not there
 	m.etcd.Close()
 	m.running.Wait()
 }
