@@ -20,6 +20,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/bootstrap"
 	"quorate.dev/apiserver/builtin/rbac"
+	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/filters"
@@ -87,7 +88,9 @@ func (s *Server) compose() (err error) {
 	s.registry.AuthorizeWith(s.security.authorizer)
 	s.catalogs = &catalogs{builtin: s.definitions(publisher), publisher: publisher, registry: s.registry}
 	s.catalogs.publishCustom(nil)
-	chain.Mutators = s.mutators()
+	if chain.Mutators, err = s.mutators(); err != nil {
+		return err
+	}
 	if s.custom, err = s.composeCustom(); err != nil {
 		return err
 	}
@@ -103,14 +106,20 @@ func (s *Server) compose() (err error) {
 }
 
 // mutators are the first admission station, in order.
-func (s *Server) mutators() []admission.Mutator {
+func (s *Server) mutators() ([]admission.Mutator, error) {
 	mutators := []admission.Mutator{mutating.NamespaceLifecycle{Objects: s.registry}}
 	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
 		mutators = append(mutators, mutating.Rights{Guard: rbac.Guard{
 			Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver(),
 		}})
 	}
-	return mutators
+	allocator, err := services.New(s.config.API.ServiceClusterIPRange, s.config.API.ServiceNodePortRange, s.clock)
+	if err != nil {
+		return nil, err
+	}
+	return append(mutators, mutating.ServiceAddresses{
+		Allocator: allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
+	}), nil
 }
 
 // definitions are the built-in kinds.

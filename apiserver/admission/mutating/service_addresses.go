@@ -1,0 +1,61 @@
+package mutating
+
+import (
+	"context"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/builtin/services"
+	"quorate.dev/apiserver/resource"
+)
+
+// ServiceAddresses gives Services their cluster addresses and node ports, and takes them back. It comes last, so
+// that nothing is given for a write that is refused.
+type ServiceAddresses struct {
+	Allocator *services.Allocator
+	Objects   resource.Objects
+	Logger    logr.Logger
+}
+
+// concerns reports whether a write is one of a Service as a whole.
+func (ServiceAddresses) concerns(a *admission.Attributes) bool {
+	return a.Definition.GroupResource() == schema.GroupResource{Resource: "services"} && a.Subresource == ""
+}
+
+// Admit implements admission.Mutator.
+func (s ServiceAddresses) Admit(ctx context.Context, a *admission.Attributes) error {
+	if a.Operation == admission.Delete || !s.concerns(a) {
+		return nil
+	}
+	return s.Allocator.Allocate(ctx, s.Objects, a.Object, a.Old, a.DryRun)
+}
+
+// Undo implements admission.Undoer.
+func (s ServiceAddresses) Undo(ctx context.Context, a *admission.Attributes) {
+	if a.Operation == admission.Delete || a.DryRun || !s.concerns(a) {
+		return
+	}
+	s.report(s.Allocator.Release(context.WithoutCancel(ctx), s.Objects, a.Object, a.Old), a)
+}
+
+// Finish implements admission.Finisher.
+func (s ServiceAddresses) Finish(ctx context.Context, a *admission.Attributes) {
+	if a.DryRun || !s.concerns(a) {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	switch a.Operation {
+	case admission.Update:
+		s.report(s.Allocator.Release(ctx, s.Objects, a.Old, a.Object), a)
+	case admission.Delete:
+		s.report(s.Allocator.Deleted(ctx, s.Objects, a.Old), a)
+	}
+}
+
+func (s ServiceAddresses) report(err error, a *admission.Attributes) {
+	if err != nil {
+		s.Logger.Error(err, "what a Service held could not be given back", "namespace", a.Namespace, "name", a.Name)
+	}
+}
