@@ -210,9 +210,10 @@ func serve(w http.ResponseWriter, r *http.Request, doc document, contentType str
 }
 
 func acceptsGzip(r *http.Request) bool {
-	for _, clause := range goautoneg.ParseAccept(r.Header.Get("Accept-Encoding")) {
-		if clause.Type == "gzip" && clause.Q > 0 {
-			return true
+	for _, coding := range strings.Split(r.Header.Get("Accept-Encoding"), ",") {
+		name, weight, _ := strings.Cut(coding, ";")
+		if strings.TrimSpace(name) == "gzip" {
+			return !strings.HasPrefix(strings.TrimSpace(weight), "q=0") || strings.ContainsAny(weight, "123456789")
 		}
 	}
 	return false

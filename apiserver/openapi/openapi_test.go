@@ -1,0 +1,308 @@
+package openapi_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	openapiv2 "github.com/google/gnostic-models/openapiv2"
+	openapiv3 "github.com/google/gnostic-models/openapiv3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/yaml"
+
+	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/openapi"
+	"quorate.dev/apiserver/resource"
+)
+
+const (
+	v2Protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+	v3Protobuf = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
+)
+
+func widgets(t *testing.T) *resource.Definition {
+	t.Helper()
+	content, err := os.ReadFile("testdata/widgets.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(content, definition); err != nil {
+		t.Fatal(err)
+	}
+	definition.Status = crd.Conditions(definition, crd.Claim(), true)
+	builder, err := crd.NewBuilder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := builder.Definition(definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+func deployments() *resource.Definition {
+	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
+	return &resource.Definition{Group: "apps", Plural: "deployments", Versions: []*resource.Version{{Name: "v1", Kind: kind}}}
+}
+
+func handler(t *testing.T, definitions ...*resource.Definition) http.Handler {
+	t.Helper()
+	publisher := &resource.Publisher{}
+	publisher.Publish(resource.NewCatalog(definitions...))
+	clock := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	h, err := openapi.New(publisher, clock, testr.New(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func get(h http.Handler, path string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func decode(t *testing.T, content []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(content, into); err != nil {
+		t.Fatalf("%v: %.200s", err, content)
+	}
+}
+
+// index returns the addresses of the version 3 documents.
+func index(t *testing.T, h http.Handler) map[string]string {
+	t.Helper()
+	var list struct {
+		Paths map[string]struct{ ServerRelativeURL string }
+	}
+	decode(t, get(h, "/openapi/v3").Body.Bytes(), &list)
+	addresses := map[string]string{}
+	for path, entry := range list.Paths {
+		addresses[path] = entry.ServerRelativeURL
+	}
+	return addresses
+}
+
+func TestIndexListsWhatIsServed(t *testing.T) {
+	addresses := index(t, handler(t, deployments(), widgets(t)))
+	for path, want := range map[string]bool{"apis/apps/v1": true, "apis/apps": true, "apis/example.com/v1": true, "version": true, "apis/batch/v1": false} {
+		if _, ok := addresses[path]; ok != want {
+			t.Errorf("%s is listed: %v", path, ok)
+		}
+	}
+}
+
+func TestCustomResourceV3(t *testing.T) {
+	h := handler(t, widgets(t))
+	w := get(h, index(t, h)["apis/example.com/v1"])
+	var document spec3.OpenAPI
+	decode(t, w.Body.Bytes(), &document)
+	const item = "/apis/example.com/v1/namespaces/{namespace}/widgets/{name}"
+	for _, path := range []string{"/apis/example.com/v1/widgets", item, item + "/status", item + "/scale"} {
+		if document.Paths.Paths[path] == nil {
+			t.Errorf("no path %s", path)
+		}
+	}
+	patch := document.Paths.Paths[item].Patch
+	if patch.OperationId != "patchExampleComV1NamespacedWidget" || patch.Extensions["x-kubernetes-action"] != "patch" {
+		t.Errorf("patch %s %v", patch.OperationId, patch.Extensions)
+	}
+	names := map[string]bool{}
+	for _, parameter := range patch.Parameters {
+		names[parameter.Name] = true
+	}
+	if !names["fieldValidation"] || !names["force"] {
+		t.Errorf("kubectl finds no fieldValidation among %v", names)
+	}
+	var got map[string]any
+	encoded, err := json.Marshal(document.Components.Schemas["com.example.v1.Widget"].Properties["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode(t, encoded, &got)
+	if difference := cmp.Diff(expected(t, "testdata/widget-spec-v3.json"), got); difference != "" {
+		t.Errorf("spec (-want +got):\n%s", difference)
+	}
+	assertReferencesResolve(t, w.Body.Bytes(), "#/components/schemas/", func(name string) bool {
+		return document.Components.Schemas[name] != nil
+	})
+}
+
+func expected(t *testing.T, file string) map[string]any {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value map[string]any
+	decode(t, content, &value)
+	return value
+}
+
+func assertReferencesResolve(t *testing.T, content []byte, prefix string, known func(string) bool) {
+	t.Helper()
+	parts := strings.Split(string(content), `"$ref":"`+prefix)
+	if len(parts) < 2 {
+		t.Error("no references")
+	}
+	for _, part := range parts[1:] {
+		if name, _, _ := strings.Cut(part, `"`); !known(name) {
+			t.Errorf("nothing is called %s", name)
+		}
+	}
+}
+
+func TestCustomResourceV2(t *testing.T) {
+	h := handler(t, deployments(), widgets(t))
+	w := get(h, "/openapi/v2")
+	var document spec.Swagger
+	decode(t, w.Body.Bytes(), &document)
+	for _, path := range []string{"/apis/apps/v1/deployments", "/apis/example.com/v1/widgets"} {
+		if _, ok := document.Paths.Paths[path]; !ok {
+			t.Errorf("no path %s", path)
+		}
+	}
+	var got map[string]any
+	encoded, err := json.Marshal(document.Definitions["com.example.v1.Widget"].Properties["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode(t, encoded, &got)
+	if difference := cmp.Diff(expected(t, "testdata/widget-spec-v2.json"), got); difference != "" {
+		t.Errorf("spec (-want +got):\n%s", difference)
+	}
+	assertReferencesResolve(t, w.Body.Bytes(), "#/definitions/", func(name string) bool { _, ok := document.Definitions[name]; return ok })
+	assertReferencesResolve(t, w.Body.Bytes(), "#/parameters/", func(name string) bool { _, ok := document.Parameters[name]; return ok })
+}
+
+// The protobuf forms hold what the JSON forms hold.
+func TestProtobuf(t *testing.T) {
+	h := handler(t, deployments(), widgets(t))
+	t.Run("v2", func(t *testing.T) {
+		want, err := openapiv2.ParseDocument(get(h, "/openapi/v2").Body.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got openapiv2.Document
+		if err := proto.Unmarshal(get(h, "/openapi/v2", "Accept", v2Protobuf).Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(want, &got) {
+			t.Error("the documents differ")
+		}
+	})
+	for _, path := range []string{"apis/apps/v1", "apis/example.com/v1"} {
+		t.Run(path, func(t *testing.T) {
+			address := index(t, h)[path]
+			want, err := openapiv3.ParseDocument(get(h, address).Body.Bytes())
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := get(h, address, "Accept", v3Protobuf)
+			var got openapiv3.Document
+			if err := proto.Unmarshal(w.Body.Bytes(), &got); err != nil {
+				t.Fatal(err)
+			}
+			if !proto.Equal(want, &got) || w.Header().Get("Content-Type") != v3Protobuf {
+				t.Errorf("the documents differ, or the type %s", w.Header().Get("Content-Type"))
+			}
+		})
+	}
+}
+
+func TestHashMakesImmutable(t *testing.T) {
+	h := handler(t, widgets(t))
+	address := index(t, h)["apis/example.com/v1"]
+	w := get(h, address)
+	if w.Header().Get("Cache-Control") != "public, immutable" || w.Header().Get("Expires") != "Wed, 01 Jan 2031 00:00:00 UTC" {
+		t.Errorf("headers %v", w.Header())
+	}
+	if w := get(h, address, "If-None-Match", w.Header().Get("Etag")); w.Code != http.StatusNotModified {
+		t.Errorf("with its tag: %d", w.Code)
+	}
+	if w := get(h, "/openapi/v3/apis/example.com/v1?hash=OLD"); w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != address {
+		t.Errorf("with another hash: %d %s", w.Code, w.Header().Get("Location"))
+	}
+	if w := get(h, "/openapi/v3/apis/example.com/v1"); w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" {
+		t.Errorf("without hash: %d %v", w.Code, w.Header())
+	}
+}
+
+func TestTagFollowsRevision(t *testing.T) {
+	before, after := widgets(t), widgets(t)
+	after.Revision = "another"
+	for _, path := range []string{"/openapi/v2", "/openapi/v3", "/openapi/v3/apis/example.com/v1"} {
+		if get(handler(t, before), path).Header().Get("Etag") == get(handler(t, after), path).Header().Get("Etag") {
+			t.Errorf("%s has the same tag", path)
+		}
+	}
+}
+
+func TestCompressed(t *testing.T) {
+	for _, h := range []http.Handler{handler(t, deployments()), handler(t, deployments(), widgets(t))} {
+		plain := get(h, "/openapi/v2")
+		compressed := get(h, "/openapi/v2", "Accept-Encoding", "gzip")
+		if compressed.Header().Get("Content-Encoding") != "gzip" {
+			t.Fatal("not compressed")
+		}
+		reader, err := gzip.NewReader(compressed.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(reader)
+		if err != nil || !bytes.Equal(content, plain.Body.Bytes()) {
+			t.Errorf("%d bytes instead of %d: %v", len(content), plain.Body.Len(), err)
+		}
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	h := handler(t, widgets(t))
+	for path, code := range map[string]int{"/openapi/v2": 406, "/openapi/v3/version": 406, "/openapi/v3/apis/none": 404, "/openapi/v3/": 404} {
+		if w := get(h, path, "Accept", "text/html"); w.Code != code {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+// The archive is what the generator makes of the Kubernetes module in use.
+func TestArchiveIsGenerated(t *testing.T) {
+	output := filepath.Join(t.TempDir(), "builtin.zip")
+	if log, err := exec.Command("go", "run", "./generate", "-output", output).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, log)
+	}
+	made, err := os.ReadFile(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	committed, err := os.ReadFile("builtin.zip")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(made, committed) {
+		t.Error("builtin.zip is out of date: go generate ./apiserver/openapi")
+	}
+}
