@@ -5,5 +5,5 @@ import "embed"
 
 // CRDs are the CustomResourceDefinitions of quorate.dev, below crd/.
 //
-//go:embed crd/*.yaml
+//go:embed crd/quorate.dev_*.yaml
 var CRDs embed.FS

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -16,8 +17,11 @@ import (
 const (
 	stopGrace     = 15 * time.Second
 	startPatience = 2 * time.Minute // a big database takes its time
+	startAttempts = 3               // etcd may panic when an election falls into the replay of its log; the next try succeeds
 	readyInterval = 20 * time.Millisecond
 )
+
+var errNotStarted = errors.New("the management API server did not start")
 
 // keep starts a process whenever it does not run, until ctx is done; then it stops it. The first may run already.
 func (s *sandbox) keep(ctx context.Context, name string, running *process.Process, command process.Command) error {
@@ -53,15 +57,21 @@ func (s *sandbox) startServer(ctx context.Context) (*part, error) {
 		Executable: executable, Name: "quorate", Args: append([]string{"apiserver"}, s.plane.Args()...), Environment: os.Environ(),
 		Directory: s.home.path, LogFile: s.home.file("logs", "management.log"),
 	}
-	running, err := s.spawner.Start(command)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.awaitServer(ctx, running, command.LogFile); err != nil {
+	for attempt := 1; ; attempt++ {
+		running, err := s.spawner.Start(command)
+		if err != nil {
+			return nil, err
+		}
+		err = s.awaitServer(ctx, running, command.LogFile)
+		if err == nil {
+			return s.begin(func(ctx context.Context) error { return s.keep(ctx, "management API server", running, command) }), nil
+		}
 		running.Stop(stopGrace)
-		return nil, s.outcome(ctx, err)
+		if attempt == startAttempts || !errors.Is(err, errNotStarted) {
+			return nil, s.outcome(ctx, err)
+		}
+		s.log.Info("the management API server ended before it was ready and is started again", "attempt", attempt)
 	}
-	return s.begin(func(ctx context.Context) error { return s.keep(ctx, "management API server", running, command) }), nil
 }
 
 func (s *sandbox) awaitServer(ctx context.Context, running *process.Process, logFile string) error {
@@ -85,8 +95,8 @@ func (s *sandbox) awaitServer(ctx context.Context, running *process.Process, log
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-running.Done():
-			return fmt.Errorf("the management API server did not start:\n%s\nIf its data is broken, start over with `quorate sandbox delete --dir %s`",
-				process.Tail(logFile, 1500), s.home.shown)
+			return fmt.Errorf("%w; its log, %s, ends with\n%s\nIf its data is broken, start over with `quorate sandbox delete --dir %s`",
+				errNotStarted, s.home.show("logs", "management.log"), process.Tail(logFile, 1500), s.home.shown)
 		}
 	}
 	return fmt.Errorf("the management API server is not ready after %s; see %s", startPatience, logFile)
