@@ -4,22 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/etcd"
 	"quorate.dev/apiserver/storage"
 )
 
-// newClient returns a client of a fresh etcd, in this process.
-func newClient(t testing.TB) *clientv3.Client {
+// eachClient runs a test with a client in the process of a fresh etcd, and with one that connects to another.
+func eachClient(t *testing.T, test func(*testing.T, *clientv3.Client)) {
+	t.Run("local", func(t *testing.T) { test(t, newMember(t, nil).Client()) })
+	t.Run("remote", func(t *testing.T) {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		urls := []string{"http://" + listener.Addr().String()}
+		listener.Close()
+		newMember(t, urls)
+		client, err := clientv3.New(clientv3.Config{Endpoints: urls, Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		test(t, client)
+	})
+}
+
+func newMember(t *testing.T, clientURLs []string) *etcd.Member {
 	t.Helper()
 	member := config.Default().Member
 	member.DataDirectory = t.TempDir()
 	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
+	member.ListenClientURLs = clientURLs
 	member.UnsafeNoFsync = true
 	m, err := etcd.Start(t.Context(), member)
 	if err != nil {
@@ -27,7 +49,7 @@ func newClient(t testing.TB) *clientv3.Client {
 	}
 	t.Cleanup(func() { m.Stop(context.Background()) })
 	<-m.Ready()
-	return m.Client()
+	return m
 }
 
 func must[T any](t testing.TB) func(T, error) T {
@@ -40,9 +62,11 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-func TestWritesAreConditional(t *testing.T) {
+func TestWritesAreConditional(t *testing.T) { eachClient(t, testWritesAreConditional) }
+
+func testWritesAreConditional(t *testing.T, client *clientv3.Client) {
 	ctx := t.Context()
-	s := storage.New(newClient(t), "/registry")
+	s := storage.New(client, "/registry")
 	created := must[int64](t)(s.Create(ctx, "pods/default/a", []byte("one"), 0))
 	if _, err := s.Create(ctx, "pods/default/a", []byte("two"), 0); !errors.Is(err, storage.ErrExists) {
 		t.Errorf("creating again: %v", err)
@@ -72,9 +96,10 @@ func TestWritesAreConditional(t *testing.T) {
 	}
 }
 
-func TestListPages(t *testing.T) {
+func TestListPages(t *testing.T) { eachClient(t, testListPages) }
+
+func testListPages(t *testing.T, client *clientv3.Client) {
 	ctx := t.Context()
-	client := newClient(t)
 	s := storage.New(client, "registry/")
 	var last int64
 	for i := range 5 {
@@ -128,9 +153,10 @@ func next(t *testing.T, feed *storage.Feed, want int) []storage.Event {
 	return events
 }
 
-func TestFeed(t *testing.T) {
+func TestFeed(t *testing.T) { eachClient(t, testFeed) }
+
+func testFeed(t *testing.T, client *clientv3.Client) {
 	ctx := t.Context()
-	client := newClient(t)
 	s := storage.New(client, "/registry")
 	start := must[int64](t)(s.Revision(ctx))
 	created := must[int64](t)(s.Create(ctx, "pods/a", []byte("one"), 0))
@@ -169,9 +195,11 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-func TestFeedEnds(t *testing.T) {
+func TestFeedEnds(t *testing.T) { eachClient(t, testFeedEnds) }
+
+func testFeedEnds(t *testing.T, client *clientv3.Client) {
 	ctx := t.Context()
-	s := storage.New(newClient(t), "/registry")
+	s := storage.New(client, "/registry")
 	first := must[int64](t)(s.Create(ctx, "pods/a", nil, 0))
 	second := must[int64](t)(s.Create(ctx, "pods/b", nil, 0))
 	if err := s.Compact(ctx, second); err != nil {
@@ -188,9 +216,10 @@ func TestFeedEnds(t *testing.T) {
 	}
 }
 
-func TestExpiryIsOneBatch(t *testing.T) {
+func TestExpiryIsOneBatch(t *testing.T) { eachClient(t, testExpiryIsOneBatch) }
+
+func testExpiryIsOneBatch(t *testing.T, client *clientv3.Client) {
 	ctx := t.Context()
-	client := newClient(t)
 	s := storage.New(client, "/registry")
 	var last int64
 	for i := range 20 {

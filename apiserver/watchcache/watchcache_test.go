@@ -461,3 +461,25 @@ func write(w *world, prefix string) {
 		}
 	}
 }
+
+// TestLaggingFeed has the feed deliver what the collection, when it was read, contained already.
+func TestLaggingFeed(t *testing.T) {
+	w := newStoppedWorld(t, Options{})
+	start := w.create("pods/a/1", "x;")
+	updated := w.update("pods/a/1", "y;")
+	stop := w.follow(0)
+	pods := w.cache("pods")
+	w.latest(pods)
+	stop()
+	watcher := w.watch(pods, updated, Scope{})
+	w.caches.apply(storage.Batch{Revision: updated, Events: []storage.Event{
+		{Path: "pods/a/1", Data: []byte("x;"), Revision: start, Created: start},
+		{Path: "pods/a/1", Data: []byte("y;"), Revision: updated, Created: start},
+	}})
+	w.create("pods/a/2", "x;")
+	w.follow(updated)
+	w.expect(watcher, "ADDED pods/a/2@x;")
+	if got := contents(w.latest(pods), "pods/"); got != "pods/a/1@y; pods/a/2@x;" {
+		t.Errorf("contents %s", got)
+	}
+}
