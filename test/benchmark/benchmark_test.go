@@ -1,0 +1,170 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func TestParseStat(t *testing.T) {
+	stat := "42 (a) b (c)) S 1 42 42 0 -1 4194560 1200 0 0 0 123 45 0 0 20 0 9 0 5000 1 2 3"
+	used, err := parseStat([]byte(stat))
+	if err != nil || used != 1680*time.Millisecond {
+		t.Errorf("got %v, %v", used, err)
+	}
+	for _, malformed := range []string{"", "42 (a", "42 (a) S 1", strings.Replace(stat, "123", "x", 1)} {
+		if _, err := parseStat([]byte(malformed)); err == nil {
+			t.Errorf("no error for %q", malformed)
+		}
+	}
+}
+
+func TestParseStatus(t *testing.T) {
+	status := "Name:\tVmRSS:\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
+	for figure, want := range map[string]int64{"VmRSS": 1 << 20, "VmHWM": 2 << 20} {
+		if got, err := parseStatus(status, figure); err != nil || got != want {
+			t.Errorf("%s: got %d, %v", figure, got, err)
+		}
+	}
+	if _, err := parseStatus(status, "VmSwap"); err == nil {
+		t.Error("no error for a figure that is not there")
+	}
+}
+
+func TestOwnProcess(t *testing.T) {
+	pids := []int{os.Getpid()}
+	if used, err := cpu(pids); err != nil || used < 0 {
+		t.Errorf("cpu %v, %v", used, err)
+	}
+	once, err := memory(pids, "VmHWM")
+	if err != nil || once < 1<<20 {
+		t.Errorf("memory %d, %v", once, err)
+	}
+	twice, err := memory(append(pids, pids...), "VmHWM")
+	if err != nil || twice < 2*once {
+		t.Errorf("memory of two processes %d, of one %d, %v", twice, once, err)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	var hundred []time.Duration
+	for i := range 100 {
+		hundred = append(hundred, time.Duration(i+1))
+	}
+	tests := []struct {
+		sorted []time.Duration
+		q      float64
+		want   time.Duration
+	}{
+		{nil, 0.5, 0}, {hundred[:1], 0.99, 1}, {hundred[:2], 0.5, 1}, {hundred[:3], 0.5, 2},
+		{hundred, 0.5, 50}, {hundred, 0.99, 99}, {hundred, 1, 100}, {hundred, 0, 1},
+	}
+	for _, test := range tests {
+		if got := quantile(test.sorted, test.q); got != test.want {
+			t.Errorf("quantile %v of %d values: got %d, want %d", test.q, len(test.sorted), got, test.want)
+		}
+	}
+}
+
+func TestSummarize(t *testing.T) {
+	done := tally{latencies: []time.Duration{30, 10, 20}, bytes: 300}
+	got := done.summarize(90)
+	if want := (Measurement{Requests: 3, Bytes: 100, CPU: 30, P50: 20, P99: 30}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestFinished(t *testing.T) {
+	for _, test := range []struct {
+		count, i int
+		timeIsUp bool
+		want     bool
+	}{
+		{10, 9, true, false}, {10, 10, false, true}, {0, 1000, false, false}, {0, fewestRequests, true, true},
+		{0, fewestRequests - 1, true, false},
+	} {
+		if got := finished(test.count, test.i, test.timeIsUp); got != test.want {
+			t.Errorf("%+v: got %v", test, got)
+		}
+	}
+}
+
+func TestParallelRequestsConcernDifferentObjects(t *testing.T) {
+	seen := map[int]bool{}
+	for i := range objects {
+		seen[spread(i)] = true
+	}
+	if len(seen) != objects {
+		t.Errorf("%d of %d objects are visited", len(seen), objects)
+	}
+}
+
+func TestEveryUpdateChangesSomething(t *testing.T) {
+	last := map[string]string{}
+	for _, w := range watches() {
+		for _, phase := range []work{w, w.after(w.count)} {
+			for i := range w.count {
+				r := phase.request(i)
+				if last[r.path] == string(r.body) {
+					t.Fatalf("%s: update %d of %s changes nothing", w.name, i, r.path)
+				}
+				last[r.path] = string(r.body)
+			}
+		}
+	}
+}
+
+func TestPodIsRealistic(t *testing.T) {
+	for name, encode := range map[string]func(int) int{
+		"pod":       func(i int) int { return len(toProtobuf(runtime.Object(pod(podName(i), i%shards)))) },
+		"configmap": func(i int) int { return len(toJSON(configMap(configMapName(i), i))) },
+	} {
+		t.Logf("%s: %d bytes", name, encode(1))
+	}
+	if size := len(toJSON(configMap(configMapName(0), 0))); size < 1000 || size > 1100 {
+		t.Errorf("a configmap has %d bytes", size)
+	}
+}
+
+func TestWarmUpStaysElsewhere(t *testing.T) {
+	for _, w := range creations() {
+		if r := w.request(0).inNamespace(warmUpNamespace); strings.Contains(r.path, namespace) || !strings.Contains(r.path, warmUpNamespace) {
+			t.Errorf("%s goes to %s", w.name, r.path)
+		}
+	}
+}
+
+func TestFileName(t *testing.T) {
+	if got := fileName("LIST limit=500, JSON"); got != "list-limit-500-json.pprof" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	name := reads()[0].name
+	report := Report{
+		Peer: &Results{Ready: 2 * time.Second, IdleMemory: 315 << 20, LoadedMemory: 660 << 20,
+			Work: map[string]Measurement{name: {CPU: 300 * time.Millisecond, P50: time.Second, P99: 2 * time.Second}}},
+		Ours: &Results{Ready: time.Second, IdleMemory: 105 << 20, LoadedMemory: 264 << 20,
+			Work: map[string]Measurement{name: {CPU: 30 * time.Millisecond, P50: 15 * time.Microsecond, P99: time.Millisecond}}},
+	}
+	text := report.markdown()
+	for _, want := range []string{
+		"| LIST 5,000 pods, JSON | 300 ms | 30.00 ms | 1/10 | 1/8 | yes | 1.00 s / 2.00 s | 15.0 µs / 1.00 ms |",
+		"| GET a pod (16 at a time) | not run | not run |  | 1/3 |  |  |  |",
+		"| resident, idle | 315 MiB | 105 MiB | 1/3 | ≤ 120 MiB | yes |",
+		"| resident, after the reads | 660 MiB | 264 MiB | 1/2.5 | ≤ 260 MiB | **no** |",
+		"| from exec to ready, new data directory | 2.00 s | 1.00 s | 1/2 | ≤ 1.20 s | yes |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("missing %s in\n%s", want, text)
+		}
+	}
+	alone := Report{Ours: report.Ours}.markdown()
+	if !strings.Contains(alone, "| resident, idle | not run | 105 MiB |  | ≤ 120 MiB | yes |") {
+		t.Errorf("one server alone:\n%s", alone)
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// client sends requests over one HTTP/2 connection, reads the answers and throws them away. It does as little as
+// possible, because it shares the machine with the server.
+type client struct {
+	host string
+	http *http.Client
+}
+
+func newClient(admin *rest.Config) (*client, error) {
+	tls, err := rest.TLSConfigFor(admin)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{TLSClientConfig: tls, ForceAttemptHTTP2: true, DisableCompression: true}
+	return &client{host: admin.Host, http: &http.Client{Transport: transport}}, nil
+}
+
+func (c *client) close() { c.http.CloseIdleConnections() }
+
+// send returns the answer, whose body the caller closes. Anything but success is an error.
+func (c *client) send(ctx context.Context, r request) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, r.method, c.host+r.path, bytes.NewReader(r.body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept-Encoding", "identity")
+	request.Header.Set("Accept", r.accept)
+	if r.contentType != "" {
+		request.Header.Set("Content-Type", r.contentType)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode >= http.StatusMultipleChoices {
+		defer response.Body.Close()
+		problem, _ := io.ReadAll(io.LimitReader(response.Body, 1000))
+		return nil, fmt.Errorf("%s %s: %s: %s", r.method, r.path, response.Status, problem)
+	}
+	if response.ProtoMajor != 2 {
+		response.Body.Close()
+		return nil, fmt.Errorf("%s %s: answered over %s", r.method, r.path, response.Proto)
+	}
+	return response, nil
+}
+
+// do returns how long the request took, to the last byte of the answer, and how many bytes that were.
+func (c *client) do(ctx context.Context, r request) (time.Duration, int64, error) {
+	begin := time.Now()
+	response, err := c.send(ctx, r)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer response.Body.Close()
+	size, err := io.Copy(io.Discard, response.Body)
+	return time.Since(begin), size, err
+}
+
+// get decodes the JSON answer.
+func (c *client) get(ctx context.Context, path string, into any) error {
+	response, err := c.send(ctx, request{method: http.MethodGet, path: path, accept: asJSON})
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	return json.NewDecoder(response.Body).Decode(into)
+}

@@ -1,0 +1,137 @@
+// Command benchmark does the same work on kube-apiserver with its etcd, and on Quorate with its embedded member, one
+// after the other on this machine, and prints what each needed for it, side by side.
+//
+// What is compared: processor time is that of all processes of a server, from /proc, while the work runs, divided by
+// the number of requests; nothing is subtracted, so what a server does by itself meanwhile counts as well. Requests
+// come from one client over one HTTP/2 connection with TLS and a client certificate; every watcher has a connection
+// of its own. Compression is off for both (Accept-Encoding: identity). Reads that carry no resource version, as
+// here, must see the newest state on both servers. Data goes to the same file system, with fsync.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// timeLimit ends a run that hangs; one takes less than half of it.
+const timeLimit = 10 * time.Minute
+
+type options struct {
+	only      string
+	profiles  string
+	works     string
+	json      bool
+	keep      bool
+	peerFlags []string
+	ourFlags  []string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
+	defer cancel()
+	if err := command(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context, arguments []string) error {
+	o, err := parse(arguments)
+	if err != nil {
+		return err
+	}
+	report, err := o.run(ctx)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return json.NewEncoder(os.Stdout).Encode(report)
+	}
+	fmt.Print(report.markdown())
+	return nil
+}
+
+func parse(arguments []string) (*options, error) {
+	o := &options{}
+	f := pflag.NewFlagSet("benchmark", pflag.ContinueOnError)
+	f.StringVar(&o.only, "only", "", "peer or ours; default: both, one after the other")
+	f.StringVar(&o.profiles, "profile", "", "directory for a CPU profile of our server during each work")
+	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case)")
+	f.BoolVar(&o.json, "json", false, "print JSON; times are nanoseconds, sizes bytes")
+	f.BoolVar(&o.keep, "keep", false, "keep data and logs")
+	f.StringArrayVar(&o.peerFlags, "peer-flag", nil, "a further flag for kube-apiserver; may be repeated")
+	f.StringArrayVar(&o.ourFlags, "our-flag", nil, "a further flag for our server; may be repeated")
+	if err := f.Parse(arguments); err != nil {
+		return nil, err
+	}
+	if o.only != "" && o.only != "peer" && o.only != "ours" {
+		return nil, fmt.Errorf("--only=%s: peer or ours", o.only)
+	}
+	return o, nil
+}
+
+func (o *options) run(ctx context.Context) (Report, error) {
+	if runtime.GOOS != "linux" {
+		return Report{}, errors.New("processor time and memory are read from /proc, which only Linux has")
+	}
+	directory, err := os.MkdirTemp("", "quorate-benchmark-")
+	if err != nil {
+		return Report{}, err
+	}
+	if o.keep {
+		progress("data and logs: %s", directory)
+	} else {
+		defer os.RemoveAll(directory)
+	}
+	var report Report
+	if o.only != "ours" {
+		if report.Peer, err = o.runPeer(ctx, filepath.Join(directory, "peer")); err != nil {
+			return report, fmt.Errorf("peer: %w", err)
+		}
+	}
+	if o.only != "peer" {
+		if report.Ours, err = o.runOurs(ctx, filepath.Join(directory, "ours")); err != nil {
+			return report, fmt.Errorf("ours: %w", err)
+		}
+	}
+	return report, nil
+}
+
+func (o *options) runPeer(ctx context.Context, directory string) (*Results, error) {
+	progress("kube-apiserver and etcd")
+	subject, err := startPeer(ctx, directory, o.peerFlags)
+	if err != nil {
+		return nil, err
+	}
+	results, err := subject.run(ctx, plan{works: o.works, progress: progress})
+	return results, errors.Join(err, subject.stop())
+}
+
+func (o *options) runOurs(ctx context.Context, directory string) (*Results, error) {
+	progress("quorate")
+	if o.profiles != "" {
+		if err := os.MkdirAll(o.profiles, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	subject, err := startOurs(ctx, directory, o.ourFlags)
+	if err != nil {
+		return nil, err
+	}
+	results, err := subject.run(ctx, plan{works: o.works, profiles: o.profiles, progress: progress})
+	return results, errors.Join(err, subject.stop())
+}
+
+func progress(format string, arguments ...any) { fmt.Fprintf(os.Stderr, format+"\n", arguments...) }

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	measuringTime  = 2500 * time.Millisecond // of a work without a fixed count
+	warmUpTime     = 300 * time.Millisecond
+	fewestRequests = 5
+)
+
+// Measurement is what one work cost one server.
+type Measurement struct {
+	Requests int           `json:"requests"`
+	Bytes    int64         `json:"bytesPerRequest"`
+	CPU      time.Duration `json:"cpuPerRequest"`
+	P50      time.Duration `json:"p50,omitempty"`
+	P99      time.Duration `json:"p99,omitempty"`
+}
+
+// measure does the work and reads the server's clock before and after.
+func (s *subject) measure(ctx context.Context, w work) (Measurement, error) {
+	if w.watchers > 0 {
+		return s.measureWatch(ctx, w)
+	}
+	if w.count == 0 {
+		if _, err := s.repeat(ctx, w, warmUpTime); err != nil {
+			return Measurement{}, fmt.Errorf("%s: %w", w.name, err)
+		}
+	}
+	var done *tally
+	used, err := s.timed(func() (err error) {
+		done, err = s.repeat(ctx, w, measuringTime)
+		return err
+	})
+	if err != nil {
+		return Measurement{}, fmt.Errorf("%s: %w", w.name, err)
+	}
+	return done.summarize(used), nil
+}
+
+// tally is what the client saw.
+type tally struct {
+	latencies []time.Duration
+	bytes     int64
+}
+
+func (t *tally) summarize(used time.Duration) Measurement {
+	n := len(t.latencies)
+	slices.Sort(t.latencies)
+	return Measurement{
+		Requests: n, Bytes: t.bytes / int64(n), CPU: used / time.Duration(n),
+		P50: quantile(t.latencies, 0.50), P99: quantile(t.latencies, 0.99),
+	}
+}
+
+// repeat sends the work's requests, each index once, from as many goroutines as the work allows at a time.
+func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tally, error) {
+	var (
+		next    atomic.Int64
+		group   sync.WaitGroup
+		tallies = make([]tally, w.parallel)
+		errs    = make([]error, w.parallel)
+		end     = time.Now().Add(least)
+	)
+	for worker := range w.parallel {
+		group.Go(func() {
+			for errs[worker] == nil {
+				i := int(next.Add(1) - 1)
+				if finished(w.count, i, time.Now().After(end)) {
+					return
+				}
+				errs[worker] = tallies[worker].add(ctx, s.client, w.request(i))
+			}
+		})
+	}
+	group.Wait()
+	total := &tally{}
+	for worker := range w.parallel {
+		if errs[worker] != nil {
+			return nil, errs[worker]
+		}
+		total.latencies = append(total.latencies, tallies[worker].latencies...)
+		total.bytes += tallies[worker].bytes
+	}
+	return total, nil
+}
+
+// finished decides after i requests: a fixed count is kept exactly, otherwise time decides.
+func finished(count, i int, timeIsUp bool) bool {
+	if count > 0 {
+		return i >= count
+	}
+	return timeIsUp && i >= fewestRequests
+}
+
+func (t *tally) add(ctx context.Context, c *client, r request) error {
+	latency, size, err := c.do(ctx, r)
+	t.latencies = append(t.latencies, latency)
+	t.bytes += size
+	return err
+}
+
+// quantile of sorted values: the smallest one that at least the fraction q of all do not exceed.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	rank := int(q*float64(len(sorted)) + 0.999999)
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}

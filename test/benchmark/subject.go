@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/genuine"
+)
+
+// subject is a running server: kube-apiserver with its etcd, or ours.
+type subject struct {
+	admin     *rest.Config
+	client    *client
+	pids      []int
+	processes []*genuine.Process // in the order of stopping
+	ready     time.Duration      // from the first exec to the first successful /readyz
+}
+
+// startPeer starts kube-apiserver and an etcd of its own.
+func startPeer(ctx context.Context, directory string, flags []string) (*subject, error) {
+	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	if err != nil {
+		return nil, err
+	}
+	etcd, err := genuine.StartEtcd(ctx, directory)
+	if err != nil {
+		return nil, err
+	}
+	options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: flags}
+	server, err := genuine.StartKubernetes(ctx, options)
+	if err != nil {
+		return nil, errors.Join(err, etcd.Stop())
+	}
+	return newSubject(server, server.Ready.Sub(etcd.Started), server.Process, etcd.Process)
+}
+
+// startOurs starts one process with an embedded member.
+func startOurs(ctx context.Context, directory string, flags []string) (*subject, error) {
+	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	if err != nil {
+		return nil, err
+	}
+	server, err := genuine.StartQuorate(ctx, genuine.Options{Directory: directory, PKI: pki, Arguments: flags})
+	if err != nil {
+		return nil, err
+	}
+	return newSubject(server, server.Ready.Sub(server.Started), server.Process)
+}
+
+func newSubject(server *genuine.APIServer, ready time.Duration, processes ...*genuine.Process) (*subject, error) {
+	client, err := newClient(server.Admin)
+	s := &subject{admin: server.Admin, client: client, processes: processes, ready: ready}
+	for _, process := range processes {
+		s.pids = append(s.pids, process.PID)
+	}
+	return s, err
+}
+
+func (s *subject) stop() error {
+	s.client.close()
+	var errs []error
+	for _, process := range s.processes {
+		errs = append(errs, process.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// settle waits until the server has nothing left to do: less than 2 % of one processor during a second.
+func (s *subject) settle(ctx context.Context) error {
+	for range 10 {
+		used, err := s.timed(func() error { return pause(ctx, time.Second) })
+		if err != nil {
+			return err
+		}
+		if used <= 20*time.Millisecond {
+			return nil
+		}
+	}
+	return nil // as idle as it gets
+}
+
+func pause(ctx context.Context, duration time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(duration):
+		return nil
+	}
+}
+
+// profile saves what the server's processors did during the next seconds to a file.
+func (s *subject) profile(ctx context.Context, file string, seconds int) error {
+	path := fmt.Sprintf("/debug/pprof/profile?seconds=%d", seconds)
+	response, err := s.client.send(ctx, request{method: http.MethodGet, path: path, accept: "*/*"})
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, response.Body)
+	return errors.Join(err, out.Close())
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	idleLimit   = 120 << 20
+	loadedLimit = 260 << 20
+	readyLimit  = 1200 * time.Millisecond
+)
+
+// Report holds the results of one or both servers.
+type Report struct {
+	Peer *Results `json:"peer,omitempty"`
+	Ours *Results `json:"ours,omitempty"`
+}
+
+// markdown renders the tables. Where a server did not run, or did not do a work, its cells say so.
+func (r Report) markdown() string {
+	var text strings.Builder
+	row := func(cells ...string) { text.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
+
+	row("server CPU per request", "peer", "ours", "fraction", "target", "met?", "latency p50/p99, peer", "ours")
+	row("---", "--:", "--:", "--:", "--:", "---", "--:", "--:")
+	for _, w := range allWorks() {
+		row(r.workCells(w)...)
+	}
+	text.WriteString("\n")
+	row("memory and start", "peer", "ours", "fraction", "target of ours", "met?")
+	row("---", "--:", "--:", "--:", "--:", "---")
+	for _, f := range figures() {
+		row(r.figureCells(f)...)
+	}
+	return text.String()
+}
+
+func allWorks() []work {
+	var all []work
+	for _, some := range [][]work{reads(), creations(), writes(), watches(), deletions()} {
+		all = append(all, some...)
+	}
+	return all
+}
+
+func (r Report) workCells(w work) []string {
+	peer, peerDid := r.Peer.measurement(w.name)
+	ours, oursDid := r.Ours.measurement(w.name)
+	cells := []string{describe(w), cell(peerDid, short(peer.CPU)), cell(oursDid, short(ours.CPU)), "", "", ""}
+	if w.target > 0 {
+		cells[4] = part(w.target)
+	}
+	if peerDid && oursDid && peer.CPU > 0 {
+		fraction := float64(ours.CPU) / float64(peer.CPU)
+		cells[3] = part(fraction)
+		cells[5] = verdict(w.target, fraction)
+	}
+	return append(cells, latencies(peer), latencies(ours))
+}
+
+// measurement works without results, too.
+func (r *Results) measurement(name string) (Measurement, bool) {
+	if r == nil {
+		return Measurement{}, false
+	}
+	m, ok := r.Work[name]
+	return m, ok
+}
+
+func describe(w work) string {
+	if w.parallel > 1 && w.watchers == 0 {
+		return fmt.Sprintf("%s (%d at a time)", w.name, w.parallel)
+	}
+	return w.name
+}
+
+func cell(known bool, text string) string {
+	if !known {
+		return "not run"
+	}
+	return text
+}
+
+func verdict(limit, value float64) string {
+	switch {
+	case limit == 0:
+		return ""
+	case value <= limit:
+		return "yes"
+	default:
+		return "**no**"
+	}
+}
+
+func latencies(m Measurement) string {
+	if m.P50 == 0 {
+		return ""
+	}
+	return short(m.P50) + " / " + short(m.P99)
+}
+
+// figure is a row of the second table.
+type figure struct {
+	name   string
+	value  func(*Results) float64
+	format func(float64) string
+	limit  float64 // 0: none
+}
+
+func figures() []figure {
+	mebibytes := func(v float64) string { return fmt.Sprintf("%.0f MiB", v/(1<<20)) }
+	duration := func(v float64) string { return short(time.Duration(v)) }
+	return []figure{
+		{"resident, idle", func(r *Results) float64 { return float64(r.IdleMemory) }, mebibytes, idleLimit},
+		{"resident, 10,000 objects created", func(r *Results) float64 { return float64(r.CreatedMemory) }, mebibytes, 0},
+		{"resident, after the reads", func(r *Results) float64 { return float64(r.LoadedMemory) }, mebibytes, loadedLimit},
+		{"most ever resident", func(r *Results) float64 { return float64(r.PeakMemory) }, mebibytes, 0},
+		{"from exec to ready, new data directory", func(r *Results) float64 { return float64(r.Ready) }, duration, float64(readyLimit)},
+	}
+}
+
+func (r Report) figureCells(f figure) []string {
+	cells := []string{f.name, cell(false, ""), cell(false, ""), "", "", ""}
+	if f.limit > 0 {
+		cells[4] = "≤ " + f.format(f.limit)
+	}
+	if r.Peer != nil {
+		cells[1] = f.format(f.value(r.Peer))
+	}
+	if r.Ours != nil {
+		cells[2] = f.format(f.value(r.Ours))
+		cells[5] = verdict(f.limit, f.value(r.Ours))
+	}
+	if r.Peer != nil && r.Ours != nil {
+		cells[3] = part(f.value(r.Ours) / f.value(r.Peer))
+	}
+	return cells
+}
+
+// part writes a fraction as 1/n, with n to one decimal unless it is whole.
+func part(fraction float64) string {
+	if fraction <= 0 {
+		return "0"
+	}
+	return "1/" + strings.TrimSuffix(fmt.Sprintf("%.1f", 1/fraction), ".0")
+}
+
+// short writes a duration with three digits that mean something.
+func short(d time.Duration) string {
+	switch {
+	case d >= time.Second:
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	case d >= 100*time.Millisecond:
+		return fmt.Sprintf("%.0f ms", d.Seconds()*1e3)
+	case d >= time.Millisecond:
+		return fmt.Sprintf("%.2f ms", d.Seconds()*1e3)
+	default:
+		return fmt.Sprintf("%.1f µs", d.Seconds()*1e6)
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// measureWatch does the same updates without watchers and with them. What they cost more with them, divided by
+// events times watchers, is the price of one event to one watcher.
+func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error) {
+	alone, err := s.timed(func() error {
+		_, err := s.repeat(ctx, w, 0)
+		return err
+	})
+	if err != nil {
+		return Measurement{}, err
+	}
+	watchers, err := s.openWatchers(ctx, w.watchers)
+	if err != nil {
+		return Measurement{}, err
+	}
+	watched, err := s.timed(func() error {
+		reading := watchers.start(w.count)
+		_, err := s.repeat(ctx, w.after(w.count), 0)
+		return errors.Join(err, reading())
+	})
+	deliveries := w.count * w.watchers
+	return Measurement{
+		Requests: deliveries, Bytes: watchers.size() / int64(deliveries), CPU: max(0, watched-alone) / time.Duration(deliveries),
+	}, err
+}
+
+// after is the same work with indexes that were not used yet: an update that changes nothing is no event.
+func (w work) after(used int) work {
+	original := w.request
+	w.request = func(i int) request { return original(used + i) }
+	return w
+}
+
+// timed returns the CPU time that the server used meanwhile.
+func (s *subject) timed(do func() error) (time.Duration, error) {
+	before, err := cpu(s.pids)
+	if err != nil {
+		return 0, err
+	}
+	if err := do(); err != nil {
+		return 0, err
+	}
+	after, err := cpu(s.pids)
+	return after - before, err
+}
+
+// watcher is one watch on a connection of its own, as each client in a cluster has one.
+type watcher struct {
+	client *client
+	body   io.ReadCloser
+	size   int64
+}
+
+type watchers []*watcher
+
+// openWatchers returns when the server has accepted all of them.
+func (s *subject) openWatchers(ctx context.Context, count int) (watchers, error) {
+	var list meta.PartialObjectMetadataList
+	if err := s.client.get(ctx, configMaps+"?limit=1", &list); err != nil {
+		return nil, err
+	}
+	path := configMaps + "?watch=1&timeoutSeconds=600&resourceVersion=" + list.ResourceVersion
+	var all watchers
+	for range count {
+		c, err := newClient(s.admin)
+		if err != nil {
+			return nil, err
+		}
+		response, err := c.send(ctx, request{method: http.MethodGet, path: path, accept: asJSON})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &watcher{client: c, body: response.Body})
+	}
+	return all, nil
+}
+
+// start lets all watchers read. The returned function waits until each has seen that many events.
+func (all watchers) start(events int) (wait func() error) {
+	errs := make([]error, len(all))
+	var group sync.WaitGroup
+	for i, w := range all {
+		group.Go(func() { errs[i] = w.read(events) })
+	}
+	return func() error {
+		group.Wait()
+		return errors.Join(errs...)
+	}
+}
+
+// read counts events by their line ends.
+func (w *watcher) read(events int) error {
+	defer w.client.close()
+	defer w.body.Close()
+	buffer := make([]byte, 64<<10)
+	for seen := 0; seen < events; {
+		n, err := w.body.Read(buffer)
+		w.size += int64(n)
+		seen += bytes.Count(buffer[:n], []byte("\n"))
+		if err != nil && seen < events {
+			return fmt.Errorf("watch ended after %d of %d events: %w", seen, events, err)
+		}
+	}
+	return nil
+}
+
+func (all watchers) size() (total int64) {
+	for _, w := range all {
+		total += w.size
+	}
+	return total
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+const (
+	objects   = 5000 // of each kind
+	namespace = "benchmark"
+
+	asJSON     = "application/json"
+	asProtobuf = "application/vnd.kubernetes.protobuf"
+	asTable    = "application/json;as=Table;v=v1;g=meta.k8s.io"
+	asMetadata = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+
+	configMaps = "/api/v1/namespaces/" + namespace + "/configmaps"
+	pods       = "/api/v1/namespaces/" + namespace + "/pods"
+)
+
+// request is one HTTP request as plain data.
+type request struct {
+	method      string
+	path        string // with query
+	accept      string
+	contentType string
+	body        []byte
+}
+
+// work is one row of the table: a sequence of requests, all alike.
+type work struct {
+	name     string
+	target   float64             // largest fraction of the peer's CPU; 0: none
+	parallel int                 // requests at a time
+	watchers int                 // that see the effect of each request; what is measured is then the cost of one event to one of them
+	count    int                 // number of requests; 0: as many as fit into the measuring time
+	request  func(i int) request // pure; i counts from 0
+}
+
+// creations store the objects that the reads read.
+func creations() []work {
+	return []work{
+		{name: "create a configmap", target: 1.0 / 2, parallel: 16, count: objects, request: createConfigMap},
+		{name: "create a pod", target: 1.0 / 2, parallel: 16, count: objects, request: createPod},
+	}
+}
+
+func reads() []work {
+	return []work{
+		{name: "LIST 5,000 pods, JSON", target: 1.0 / 8, parallel: 1, request: read(pods, asJSON)},
+		{name: "LIST 5,000 pods, protobuf", target: 1.0 / 5, parallel: 1, request: read(pods, asProtobuf)},
+		{name: "LIST limit=500, JSON", target: 1.0 / 5, parallel: 1, request: read(pods+"?limit=500", asJSON)},
+		{name: "LIST with a label selector matching 1 %", target: 1.0 / 5, parallel: 1, request: read(pods+"?labelSelector=shard%3D7", asJSON)},
+		{name: "LIST 5,000 pods, Table", parallel: 1, request: read(pods, asTable)},
+		{name: "LIST 5,000 pods, metadata only", parallel: 1, request: read(pods, asMetadata)},
+		{name: "GET a pod", target: 1.0 / 3, parallel: 16, request: getPod},
+	}
+}
+
+func writes() []work {
+	return []work{
+		{name: "merge patch of a configmap", parallel: 16, request: mergePatch},
+		{name: "server-side apply of a configmap", parallel: 16, request: apply},
+	}
+}
+
+func watches() []work {
+	return []work{
+		{name: "watch event to one of 50 watchers", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50, request: updateConfigMap},
+		{name: "the same, 16 updates at a time", parallel: 16, count: 1500, watchers: 50, request: updateAgain},
+	}
+}
+
+func deletions() []work {
+	return []work{{name: "delete a configmap", parallel: 16, count: objects, request: deleteConfigMap}}
+}
+
+func createConfigMap(i int) request {
+	return request{http.MethodPost, configMaps, asJSON, asJSON, toJSON(configMap(configMapName(i), 0))}
+}
+
+func createPod(i int) request {
+	return request{http.MethodPost, pods, asProtobuf, asProtobuf, toProtobuf(pod(podName(i), i%shards))}
+}
+
+func updateConfigMap(i int) request {
+	name := configMapName(i)
+	return request{http.MethodPut, configMaps + "/" + name, asJSON, asJSON, toJSON(configMap(name, i+1))}
+}
+
+func updateAgain(i int) request { return updateConfigMap(i + 2*objects) }
+
+func deleteConfigMap(i int) request {
+	return request{method: http.MethodDelete, path: configMaps + "/" + configMapName(i), accept: asJSON}
+}
+
+func read(path, accept string) func(int) request {
+	return func(int) request { return request{method: http.MethodGet, path: path, accept: accept} }
+}
+
+func getPod(i int) request {
+	return request{method: http.MethodGet, path: pods + "/" + podName(spread(i)), accept: asJSON}
+}
+
+func mergePatch(i int) request {
+	body := fmt.Appendf(nil, `{"data":{"revision":"patch-%d"}}`, i)
+	return request{http.MethodPatch, configMaps + "/" + configMapName(spread(i)), asJSON, "application/merge-patch+json", body}
+}
+
+func apply(i int) request {
+	name := configMapName(spread(i))
+	body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"applied":"%d"}}`, name, i)
+	path := configMaps + "/" + name + "?fieldManager=benchmark"
+	return request{http.MethodPatch, path, asJSON, "application/apply-patch+yaml", body}
+}
+
+// spread visits all objects in an order that is not that of their names, so that neighbours in time are not
+// neighbours in storage, and that two requests at a time never concern the same object.
+func spread(i int) int { return i * 1999 % objects }
+
+func configMapName(i int) string { return fmt.Sprintf("configmap-%05d", i%objects) }
+
+func podName(i int) string { return fmt.Sprintf("checkout-6d4cf56db6-%05d", i%objects) }
+
+// inNamespace moves a request to another namespace: warm-up must not touch what is measured.
+func (r request) inNamespace(other string) request {
+	r.path = strings.Replace(r.path, "/namespaces/"+namespace+"/", "/namespaces/"+other+"/", 1)
+	return r
+}
