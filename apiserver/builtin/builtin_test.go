@@ -28,3 +28,76 @@ func TestEveryFieldManagerCanBeMade(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryKindHasRows(t *testing.T) {
+	for _, d := range definitions() {
+		if d.StoragePath == "" {
+			continue
+		}
+		for _, v := range d.Versions {
+			table, err := v.Table.ConvertToTable(t.Context(), v.Model.New(), nil)
+			if err != nil {
+				t.Errorf("%s %s: %v", d.Plural, v.Name, err)
+				continue
+			}
+			if len(table.Rows) != 1 || len(table.ColumnDefinitions) < 2 {
+				t.Errorf("%s %s: %d rows of %d columns for one object", d.Plural, v.Name, len(table.Rows), len(table.ColumnDefinitions))
+			}
+		}
+	}
+}
+
+// selectors are field selectors as clients write them, and what they are among a kind's fields; "": refused.
+var selectors = []struct{ group, version, plural, label, field string }{
+	{"", "v1", "pods", "spec.nodeName", "spec.nodeName"},
+	{"", "v1", "pods", "status.phase", "status.phase"},
+	{"", "v1", "pods", "spec.image", ""},
+	{"", "v1", "nodes", "spec.unschedulable", "spec.unschedulable"},
+	{"", "v1", "secrets", "type", "type"},
+	{"", "v1", "namespaces", "status.phase", "status.phase"},
+	{"", "v1", "services", "spec.clusterIP", "spec.clusterIP"},
+	{"", "v1", "configmaps", "metadata.name", "metadata.name"},
+	{"", "v1", "configmaps", "data", ""},
+	{"", "v1", "events", "involvedObject.kind", "involvedObject.kind"},
+	{"events.k8s.io", "v1", "events", "regarding.kind", "involvedObject.kind"},
+	{"events.k8s.io", "v1", "events", "involvedObject.kind", ""},
+	{"apps", "v1", "replicasets", "metadata.namespace", "metadata.namespace"},
+	{"batch", "v1", "jobs", "status.successful", "status.successful"},
+	{"certificates.k8s.io", "v1", "certificatesigningrequests", "spec.signerName", "spec.signerName"},
+	{"resource.k8s.io", "v1", "resourceslices", "spec.driver", "spec.driver"},
+	{"apiextensions.k8s.io", "v1", "customresourcedefinitions", "metadata.name", "metadata.name"},
+	{"rbac.authorization.k8s.io", "v1", "clusterroles", "metadata.name", "metadata.name"},
+}
+
+func TestFieldSelectors(t *testing.T) {
+	catalog := resource.NewCatalog(definitions()...)
+	for _, test := range selectors {
+		match, ok := catalog.Lookup(test.group, test.version, test.plural)
+		if !ok {
+			t.Fatalf("no %s in %s/%s", test.plural, test.group, test.version)
+		}
+		field, _, err := match.Version.FieldLabel(test.label, "x")
+		if (err != nil) != (test.field == "") || field != test.field {
+			t.Errorf("%s in %s: %q, %v; want %q", test.label, test.plural, field, err, test.field)
+			continue
+		}
+		set, err := match.Fields(match.Version.Model.New())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.field != "" && !set.Has(test.field) {
+			t.Errorf("%s: objects have no field %s: %v", test.plural, test.field, set)
+		}
+	}
+}
+
+func TestDeprecatedKindsWarn(t *testing.T) {
+	for _, d := range definitions() {
+		deprecated := d.Group == "" && d.Plural == "endpoints"
+		for _, v := range d.Versions {
+			if (v.Deprecation != "") != deprecated {
+				t.Errorf("%s %s: warning %q", d.Plural, v.Name, v.Deprecation)
+			}
+		}
+	}
+}
