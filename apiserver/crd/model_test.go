@@ -199,6 +199,21 @@ func TestTable(t *testing.T) {
 	}
 }
 
+func TestScaleTable(t *testing.T) {
+	v := define(t, sample(t)).Version("v1")
+	scale, err := v.Endpoints["scale"].View.Get(newWidget("w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := v.Table.ConvertToTable(t.Context(), scale, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if difference := cmp.Diff([]any{"w", int64(2), int64(0)}, table.Rows[0].Cells[:3]); difference != "" {
+		t.Error(difference)
+	}
+}
+
 // FuzzDecode: whatever a client sends, decoding neither panics nor lets through what cannot be stored and
 // loaded again unchanged.
 func FuzzDecode(f *testing.F) {

@@ -5,13 +5,11 @@ import (
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/api/errors"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"quorate.dev/apiserver/codec"
@@ -97,17 +95,12 @@ func (s *scaleView) Set(parent, view runtime.Object) error {
 // ReplicasPaths implements resource.ScaledKind.
 func (s *scaleView) ReplicasPaths() managedfields.ResourcePathMappings { return s.mappings }
 
-// Validate refuses negative replicas in the name of the scale's own field.
+// Validate leaves the replicas to the custom resource's own strategy.
 func (s *scaleView) Validate(view runtime.Object) error {
-	scale, ok := view.(*autoscalingv1.Scale)
-	if !ok {
+	if _, ok := view.(*autoscalingv1.Scale); !ok {
 		return errors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", view))
 	}
-	errs := apivalidation.ValidateNonnegativeField(int64(scale.Spec.Replicas), field.NewPath("spec", "replicas"))
-	if len(errs) == 0 {
-		return nil
-	}
-	return errors.NewInvalid(ScaleKind.GroupKind(), scale.Name, errs)
+	return nil
 }
 
 // newScaleBody returns the model of bodies of scale subresources: plain autoscaling/v1 in all its forms.

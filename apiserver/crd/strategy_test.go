@@ -173,8 +173,11 @@ func TestScale(t *testing.T) {
 		t.Errorf("spec %s", got)
 	}
 	scale.Spec.Replicas = -1
-	if err := endpoint.View.Validate(scale); err == nil || !strings.Contains(err.Error(), "spec.replicas: Invalid value: -1") {
-		t.Errorf("negative replicas: %v", err)
+	if err := endpoint.View.Set(w, scale); err != nil {
+		t.Fatal(err)
+	}
+	if got := messages(endpoint.Update.ValidateUpdate(t.Context(), w, newWidget("w"))); !strings.Contains(got, ".spec.replicas: Invalid value: -1: should be a non-negative integer") {
+		t.Errorf("negative replicas: %s", got)
 	}
 	unstructured.RemoveNestedField(w.Object, "spec", "replicas")
 	if _, err := endpoint.View.Get(w); err == nil || !strings.Contains(err.Error(), `the spec replicas field ".spec.replicas" does not exist`) {

@@ -3,6 +3,7 @@ package crd
 import (
 	"context"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,24 +11,28 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// table renders custom resources by their printer columns, which are parsed on first use.
+// table renders custom resources by their printer columns, and their scales. Columns are parsed on first use.
 type table struct {
 	columns []apiextensionsv1.CustomResourceColumnDefinition
 	parsed  lazy[rest.TableConvertor]
+	scale   lazy[rest.TableConvertor]
 }
 
 func newTable(columns []apiextensionsv1.CustomResourceColumnDefinition) *table {
 	return &table{columns: columns}
 }
 
+// ConvertToTable ignores that a column cannot be parsed: it ends the columns, and those before it are good.
 func (t *table) ConvertToTable(ctx context.Context, object, options runtime.Object) (*metav1.Table, error) {
-	// A column that cannot be parsed ends the columns; the convertor for those before it is good.
+	if _, ok := object.(*autoscalingv1.Scale); ok {
+		convertor, _ := t.scale.get(func() (rest.TableConvertor, error) { return tableconvertor.New(scaleColumns()) })
+		return convertor.ConvertToTable(ctx, object, options)
+	}
 	convertor, _ := t.parsed.get(func() (rest.TableConvertor, error) {
-		columns := t.columns
-		if len(columns) == 0 {
-			columns = defaultColumns()
+		if len(t.columns) == 0 {
+			return tableconvertor.New(defaultColumns())
 		}
-		return tableconvertor.New(columns)
+		return tableconvertor.New(t.columns)
 	})
 	return convertor.ConvertToTable(ctx, object, options)
 }
@@ -37,4 +42,11 @@ func defaultColumns() []apiextensionsv1.CustomResourceColumnDefinition {
 		Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp",
 		Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"],
 	}}
+}
+
+func scaleColumns() []apiextensionsv1.CustomResourceColumnDefinition {
+	return append([]apiextensionsv1.CustomResourceColumnDefinition{
+		{Name: "Desired", Type: "integer", JSONPath: ".spec.replicas", Description: "Number of desired replicas"},
+		{Name: "Available", Type: "integer", JSONPath: ".status.replicas", Description: "Number of actual replicas"},
+	}, defaultColumns()...)
 }
