@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 // Timeout of one question, and of one change.
@@ -68,6 +69,8 @@ func Dial(addresses []string, port string, credentials Credentials) (*Client, er
 	for _, address := range addresses {
 		member, err := clientv3.New(clientv3.Config{
 			Endpoints: []string{"https://" + net.JoinHostPort(address, port)}, TLS: config, Logger: zap.NewNop(),
+			// gRPC checks the certificate against the authority, whatever the TLS configuration names.
+			DialOptions:     []grpc.DialOption{grpc.WithAuthority(credentials.ServerName)},
 			MaxUnaryRetries: 1, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: readTimeout,
 		})
 		if err != nil {
