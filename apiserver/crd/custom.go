@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -116,9 +117,14 @@ func (c *custom) Convert(in, out, _ any) error {
 
 // ConvertToVersion implements runtime.ObjectConvertor for field managers.
 func (c *custom) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
+	if scale, ok := in.(*autoscalingv1.Scale); ok { // it has only one version
+		converted := scale.DeepCopy()
+		converted.SetGroupVersionKind(ScaleKind)
+		return converted, nil
+	}
 	object, ok := in.(*unstructured.Unstructured)
-	if !ok { // a Scale has only one version
-		return in, nil
+	if !ok {
+		return nil, fmt.Errorf("cannot convert %T as a custom resource", in)
 	}
 	from := object.GroupVersionKind()
 	to, ok := target.KindForGroupVersionKinds([]schema.GroupVersionKind{from})

@@ -218,3 +218,21 @@ func TestApplyMergesByKeyAndReportsConflicts(t *testing.T) {
 		t.Errorf("no conflict: %v", err)
 	}
 }
+
+func TestScaleIsManaged(t *testing.T) {
+	endpoint := define(t, sample(t)).Version("v1").Endpoints["scale"]
+	manager, err := endpoint.FieldManager()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 1}}
+	after := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 2}}
+	updated, err := manager.Update(before, after, "scaler")
+	if err != nil {
+		t.Fatal(err)
+	}
+	managers := updated.(*autoscalingv1.Scale).ManagedFields
+	if len(managers) != 1 || managers[0].Subresource != "scale" || !strings.Contains(managers[0].FieldsV1.GetRawString(), `"f:replicas"`) {
+		t.Errorf("managers %v", managers)
+	}
+}
