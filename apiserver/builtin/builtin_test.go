@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -99,5 +100,12 @@ func TestDeprecatedKindsWarn(t *testing.T) {
 				t.Errorf("%s %s: warning %q", d.Plural, v.Name, v.Deprecation)
 			}
 		}
+	}
+}
+
+func BenchmarkDefinitions(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		builtin.Definitions(builtin.Options{})
 	}
 }
