@@ -1,0 +1,101 @@
+// Package endtoend does to a sandbox what happens to clusters: scaling, crashes, lost volumes, roll-outs. A client
+// writes and watches all the while, and nothing it was told may turn out untrue.
+package endtoend
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestSandbox(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole sandbox")
+	}
+	s := startSandbox(t)
+	s.settled(3, 3)
+	s.run(s.demo, "create", "namespace", "team-a")
+	h := record(t, s.demoConfig())
+
+	step := func(name string, do func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			outer := s.t
+			s.t = t
+			defer func() { s.t = outer }()
+			h.longestGap()
+			do(t)
+			t.Logf("longest time without a confirmed write: %s", h.longestGap())
+		})
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	step("scale to five", func(*testing.T) {
+		s.run(s.management, "scale", "apiservercluster/demo", "--replicas=5")
+		s.settled(5, 5)
+	})
+	step("scale to three", func(*testing.T) {
+		s.run(s.management, "scale", "apiservercluster/demo", "--replicas=3")
+		s.settled(3, 3)
+	})
+	step("kill the leader", func(*testing.T) {
+		leader, _ := s.leader()
+		before := s.restarts(leader)
+		s.kill(leader)
+		s.restarted(leader, before)
+		s.settled(3, 3)
+	})
+	step("kill a follower", func(*testing.T) {
+		_, follower := s.leader()
+		before := s.restarts(follower)
+		s.kill(follower)
+		s.restarted(follower, before)
+		s.settled(3, 3)
+	})
+	step("lose a volume", func(t *testing.T) {
+		_, follower := s.leader()
+		s.run(s.management, "delete", "pvc/"+follower, "--wait=false")
+		s.run(s.management, "delete", "pod/"+follower, "--wait=false")
+		s.eventually(follower+" is replaced by a member of another name", func() (bool, string) {
+			for _, member := range s.cluster().Status.Members {
+				if member.Name == follower {
+					return false, follower + " is still a member"
+				}
+			}
+			return true, ""
+		})
+		s.settled(3, 3)
+	})
+	step("roll out an argument", func(t *testing.T) {
+		s.run(s.management, "patch", "apiservercluster/demo", "--type=merge", "-p", `{"spec":{"extraArgs":{"event-ttl":"2h0m0s"}}}`)
+		s.eventually("all pods have the argument", func() (bool, string) {
+			return s.podsWith("--event-ttl=2h0m0s") == 3, "not yet"
+		})
+		s.settled(3, 3)
+	})
+	h.verify()
+	step("delete", func(t *testing.T) {
+		s.run(s.management, "delete", "apiservercluster/demo")
+		s.eventually("nothing is left", func() (bool, string) {
+			left := strings.TrimSpace(s.run(s.management, "get", "pods,pvc,secrets,services,pdb", "-n", "default",
+				"-l", "quorate.dev/cluster=demo", "-o", "name"))
+			return left == "", left
+		})
+	})
+}
+
+// podsWith counts the pods whose command has an argument.
+func (s *sandbox) podsWith(argument string) int {
+	s.t.Helper()
+	pods := must(s.pods.CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{LabelSelector: "quorate.dev/cluster=demo"}))(s.t)
+	count := 0
+	for _, pod := range pods.Items {
+		for _, arg := range pod.Spec.Containers[0].Args {
+			if arg == argument && pod.DeletionTimestamp == nil {
+				count++
+			}
+		}
+	}
+	return count
+}

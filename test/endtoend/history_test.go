@@ -1,0 +1,274 @@
+package endtoend
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+const namespace = "history"
+
+// history writes, watches and informs all the while, and knows in the end whether anything was lost.
+type history struct {
+	t      *testing.T
+	client kubernetes.Interface
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+
+	mu sync.Mutex
+	// acknowledged are the configmaps whose creation the server has confirmed, by name, with their revision.
+	acknowledged map[string]string
+	// counter is the last value that the server has confirmed of the object that is updated all the time.
+	counter int
+	// longest is the longest time between two confirmed writes since it was last asked for.
+	since time.Time
+	gap   time.Duration
+
+	// events are those of the watch, in order, by object.
+	events map[string][]string
+	seen   string // revision the watch has come to
+
+	informer cache.SharedIndexInformer
+}
+
+// record starts writing and watching.
+func record(t *testing.T, config *rest.Config) *history {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	h := &history{
+		t: t, client: must(kubernetes.NewForConfig(config))(t), stop: stop,
+		acknowledged: map[string]string{}, events: map[string][]string{}, since: time.Now(),
+	}
+	h.prepare(ctx)
+	factory := informers.NewSharedInformerFactoryWithOptions(h.client, 0, informers.WithNamespace(namespace))
+	h.informer = factory.Core().V1().ConfigMaps().Informer()
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), h.informer.HasSynced) {
+		t.Fatal("the informer did not sync")
+	}
+	h.done.Go(func() { h.watch(ctx) })
+	h.done.Go(func() { h.create(ctx) })
+	h.done.Go(func() { h.update(ctx) })
+	return h
+}
+
+func (h *history) prepare(ctx context.Context) {
+	h.t.Helper()
+	_, err := h.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	check(h.t, err)
+	_, err = h.client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap("counter", 0), metav1.CreateOptions{})
+	check(h.t, err)
+	list, err := h.client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{})
+	check(h.t, err)
+	h.seen = list.ResourceVersion
+}
+
+func configMap(name string, value int) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Data: map[string]string{"value": strconv.Itoa(value)}}
+}
+
+// create creates objects one after the other. One whose fate is unknown is asked for again until it is known.
+func (h *history) create(ctx context.Context) {
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("object-%05d", i)
+		h.untilKnown(ctx, func(ctx context.Context) error {
+			made, err := h.client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap(name, i), metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				made, err = h.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+			}
+			if err != nil {
+				return err
+			}
+			h.confirm(func() { h.acknowledged[name] = made.ResourceVersion })
+			return nil
+		})
+	}
+}
+
+// update counts up in one object, reading before each write: a confirmed value must never be seen to go back.
+func (h *history) update(ctx context.Context) {
+	for ctx.Err() == nil {
+		h.untilKnown(ctx, func(ctx context.Context) error {
+			object, err := h.client.CoreV1().ConfigMaps(namespace).Get(ctx, "counter", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			value, err := strconv.Atoi(object.Data["value"])
+			if err != nil {
+				return err
+			}
+			h.mu.Lock()
+			if value < h.counter {
+				h.t.Errorf("a confirmed write was lost: the counter is %d after %d was confirmed", value, h.counter)
+			}
+			h.mu.Unlock()
+			object.Data["value"] = strconv.Itoa(value + 1)
+			if _, err := h.client.CoreV1().ConfigMaps(namespace).Update(ctx, object, metav1.UpdateOptions{}); err != nil {
+				return err
+			}
+			h.confirm(func() { h.counter = max(h.counter, value+1) })
+			return nil
+		})
+	}
+}
+
+// untilKnown tries until the outcome is certain. A single try is short, so that one lost answer costs little.
+func (h *history) untilKnown(ctx context.Context, try func(context.Context) error) {
+	_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		return try(ctx) == nil, nil
+	})
+}
+
+// confirm notes a confirmed write and how long the one before it was ago.
+func (h *history) confirm(note func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	note()
+	h.gap = max(h.gap, time.Since(h.since))
+	h.since = time.Now()
+}
+
+// longestGap returns the longest time without a confirmed write since it was last called.
+func (h *history) longestGap() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	gap := h.gap
+	h.gap = 0
+	return gap
+}
+
+// watch follows the namespace, going on after the last revision whenever the connection ends.
+func (h *history) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		stream, err := h.client.CoreV1().ConfigMaps(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: h.seen, AllowWatchBookmarks: true})
+		if err != nil {
+			_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 20*time.Millisecond, false, func(context.Context) (bool, error) { return true, nil })
+			continue
+		}
+		h.receive(stream)
+	}
+}
+
+func (h *history) receive(stream watch.Interface) {
+	defer stream.Stop()
+	for event := range stream.ResultChan() {
+		object, ok := event.Object.(*corev1.ConfigMap)
+		if !ok {
+			h.t.Errorf("the watch broke: %v", event.Object)
+			return
+		}
+		h.mu.Lock()
+		h.seen = object.ResourceVersion
+		if event.Type != watch.Bookmark {
+			h.events[object.Name] = append(h.events[object.Name], object.ResourceVersion)
+		}
+		h.mu.Unlock()
+	}
+}
+
+// verify stops writing and compares what was confirmed, what is stored, what the watch saw and what the informer holds.
+func (h *history) verify() {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	defer cancel()
+	last := must(h.client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap("last", 0), metav1.CreateOptions{}))(h.t)
+	h.awaitEvent(ctx, "last")
+	h.stop()
+	h.done.Wait()
+	list := must(h.client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{ResourceVersion: last.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}))(h.t)
+	stored := map[string]string{}
+	for _, object := range list.Items {
+		stored[object.Name] = object.ResourceVersion
+	}
+	h.compareStored(stored, last.ResourceVersion)
+	h.compareEvents(stored, last.ResourceVersion)
+}
+
+func (h *history) awaitEvent(ctx context.Context, name string) {
+	h.t.Helper()
+	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		_, inCache, err := h.informer.GetStore().GetByKey(namespace + "/" + name)
+		return inCache && len(h.events[name]) > 0, err
+	})
+	if err != nil {
+		h.t.Fatalf("watch and informer did not see %q: %v", name, err)
+	}
+}
+
+// compareStored: every confirmed object is there, as it was confirmed.
+func (h *history) compareStored(stored map[string]string, until string) {
+	h.t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(h.acknowledged)) {
+		if later(h.acknowledged[name], until) {
+			continue
+		}
+		if stored[name] != h.acknowledged[name] {
+			h.t.Errorf("%s was confirmed at revision %s and is stored at %q", name, h.acknowledged[name], stored[name])
+		}
+	}
+	h.t.Logf("%d objects confirmed, counter %d", len(h.acknowledged), h.counter)
+	if len(h.acknowledged) < 50 {
+		h.t.Errorf("only %d writes were confirmed: the test has shown nothing", len(h.acknowledged))
+	}
+}
+
+// compareEvents: the watch and the informer came to the stored state, and no event came twice or out of order.
+func (h *history) compareEvents(stored map[string]string, until string) {
+	h.t.Helper()
+	for name, revision := range stored {
+		seen := slices.DeleteFunc(slices.Clone(h.events[name]), func(r string) bool { return later(r, until) })
+		if len(seen) == 0 {
+			if name != "counter" {
+				h.t.Errorf("the watch missed %s", name)
+			}
+			continue
+		}
+		if seen[len(seen)-1] != revision {
+			h.t.Errorf("the watch saw %s at revision %s last, it is stored at %s", name, seen[len(seen)-1], revision)
+		}
+		for i := 1; i < len(seen); i++ {
+			if !later(seen[i], seen[i-1]) {
+				h.t.Errorf("the watch repeated itself on %s: revision %s after %s", name, seen[i], seen[i-1])
+			}
+		}
+		if name != "counter" && len(seen) != 1 {
+			h.t.Errorf("%s was written once and seen %d times", name, len(seen))
+		}
+	}
+	for name, revision := range stored {
+		cached, ok, err := h.informer.GetStore().GetByKey(namespace + "/" + name)
+		if err != nil || !ok {
+			h.t.Errorf("the informer misses %s: %v", name, err)
+			continue
+		}
+		if held := cached.(*corev1.ConfigMap).ResourceVersion; held != revision && !later(held, until) {
+			h.t.Errorf("the informer holds %s at revision %s, it is stored at %s", name, held, revision)
+		}
+	}
+}
+
+// later compares revisions.
+func later(a, b string) bool {
+	x, errX := strconv.ParseUint(a, 10, 64)
+	y, errY := strconv.ParseUint(b, 10, 64)
+	return errX == nil && errY == nil && x > y
+}

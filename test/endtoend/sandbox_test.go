@@ -1,0 +1,277 @@
+package endtoend
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/test/genuine"
+)
+
+// patience bounds how long a state is waited for; it is no measure of speed.
+const patience = 2 * time.Minute
+
+// sandbox is `quorate sandbox` with the cluster demo, as a user has it.
+type sandbox struct {
+	t          *testing.T
+	directory  string
+	kubectl    string
+	management string // kubeconfig
+	demo       string // kubeconfig
+	clusters   ctrl.Client
+	pods       kubernetes.Interface
+}
+
+// startSandbox starts a sandbox and waits until demo is available. It is stopped, by Ctrl-C, when the test ends.
+func startSandbox(t *testing.T) *sandbox {
+	t.Helper()
+	ctx := t.Context()
+	binary := must(genuine.Quorate(ctx))(t)
+	s := &sandbox{t: t, directory: filepath.Join(t.TempDir(), "quorate"), kubectl: must(genuine.Binary(ctx, "kubectl"))(t)}
+	command := exec.Command(binary, "sandbox", "--json", "--dir", s.directory)
+	command.Stderr = os.Stderr
+	output := must(command.StdoutPipe())(t)
+	check(t, command.Start())
+	t.Cleanup(func() {
+		s.logsOnFailure()
+		check(t, command.Process.Signal(os.Interrupt))
+		if err := command.Wait(); err != nil {
+			t.Errorf("the sandbox did not stop cleanly: %v", err)
+		}
+	})
+	s.awaitReady(bufio.NewScanner(output))
+	s.connect()
+	return s
+}
+
+// awaitReady reads events until the one that says that all is there, and goes on reading so that none blocks.
+func (s *sandbox) awaitReady(events *bufio.Scanner) {
+	s.t.Helper()
+	for events.Scan() {
+		var event struct {
+			Event      string            `json:"event"`
+			Kubeconfig string            `json:"kubeconfig"`
+			Clusters   map[string]string `json:"clusters"`
+		}
+		if err := json.Unmarshal(events.Bytes(), &event); err != nil {
+			s.t.Fatalf("the sandbox printed %q: %v", events.Text(), err)
+		}
+		if event.Event == "ready" {
+			s.management, s.demo = event.Kubeconfig, event.Clusters["demo"]
+			go func() {
+				for events.Scan() {
+				}
+			}()
+			return
+		}
+	}
+	s.t.Fatal("the sandbox ended before it was ready")
+}
+
+func (s *sandbox) connect() {
+	s.t.Helper()
+	config := must(clientcmd.BuildConfigFromFlags("", s.management))(s.t)
+	s.pods = must(kubernetes.NewForConfig(config))(s.t)
+	s.clusters = must(ctrl.New(config, ctrl.Options{}))(s.t)
+	check(s.t, v1alpha1.AddToScheme(s.clusters.Scheme()))
+}
+
+// demoConfig reaches the cluster demo.
+func (s *sandbox) demoConfig() *rest.Config {
+	s.t.Helper()
+	config := must(clientcmd.BuildConfigFromFlags("", s.demo))(s.t)
+	config.QPS = -1
+	return config
+}
+
+// run runs the genuine kubectl.
+func (s *sandbox) run(kubeconfig string, args ...string) string {
+	s.t.Helper()
+	command := exec.CommandContext(s.t.Context(), s.kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, output)
+	}
+	return string(output)
+}
+
+// cluster reads demo.
+func (s *sandbox) cluster() *v1alpha1.ApiServerCluster {
+	s.t.Helper()
+	cluster := &v1alpha1.ApiServerCluster{}
+	check(s.t, s.clusters.Get(s.t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "demo"}, cluster))
+	return cluster
+}
+
+// settled waits until demo has the replicas and voters given, all ready, and nothing is going on.
+func (s *sandbox) settled(replicas, voters int) {
+	s.t.Helper()
+	var last string
+	s.eventually(fmt.Sprintf("%d replicas and %d voters", replicas, voters), func() (bool, string) {
+		c := s.cluster()
+		last = fmt.Sprintf("generation %d observed %d, ready %d, members %+v, conditions %+v",
+			c.Generation, c.Status.ObservedGeneration, c.Status.ReadyReplicas, c.Status.Members, c.Status.Conditions)
+		return c.Status.ObservedGeneration == c.Generation && int(c.Status.ReadyReplicas) == replicas &&
+			countVoters(c) == voters && condition(c, "Progressing") == metav1.ConditionFalse, last
+	})
+}
+
+func countVoters(c *v1alpha1.ApiServerCluster) int {
+	voters := 0
+	for _, member := range c.Status.Members {
+		if member.Ready && (member.Role == "Leader" || member.Role == "Voter" || member.Role == "leader" || member.Role == "voter") {
+			voters++
+		}
+	}
+	return voters
+}
+
+func condition(c *v1alpha1.ApiServerCluster, kind string) metav1.ConditionStatus {
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == kind {
+			return condition.Status
+		}
+	}
+	return metav1.ConditionUnknown
+}
+
+// eventually waits for a condition, which describes what it sees.
+func (s *sandbox) eventually(what string, holds func() (bool, string)) {
+	s.t.Helper()
+	var seen string
+	err := wait.PollUntilContextTimeout(s.t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (ok bool, err error) {
+		ok, seen = holds()
+		return ok, nil
+	})
+	if err != nil {
+		s.t.Fatalf("waited for %s: %v\nlast seen: %s", what, err, seen)
+	}
+}
+
+// leader names the member that leads, and follower one that does not.
+func (s *sandbox) leader() (leader, follower string) {
+	s.t.Helper()
+	for _, member := range s.cluster().Status.Members {
+		if strings.EqualFold(string(member.Role), "leader") {
+			leader = member.Name
+		} else {
+			follower = member.Name
+		}
+	}
+	if leader == "" || follower == "" {
+		s.t.Fatalf("no leader, or no follower, among %+v", s.cluster().Status.Members)
+	}
+	return leader, follower
+}
+
+// kill ends the process of a pod with SIGKILL.
+func (s *sandbox) kill(pod string) {
+	s.t.Helper()
+	id, err := s.process(pod)
+	check(s.t, err)
+	check(s.t, syscall.Kill(id, syscall.SIGKILL))
+}
+
+// process finds the process of a pod by its arguments.
+func (s *sandbox) process(pod string) (int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		text := string(line)
+		if strings.Contains(text, s.directory+"/") && strings.Contains(text, "--etcd-name="+pod+"\x00") {
+			var id int
+			_, err := fmt.Sscanf(file, "/proc/%d/cmdline", &id)
+			return id, err
+		}
+	}
+	return 0, fmt.Errorf("no process of pod %s", pod)
+}
+
+// restarted waits until a pod's container runs again and is ready.
+func (s *sandbox) restarted(pod string, before int32) {
+	s.t.Helper()
+	s.eventually(pod+" runs again", func() (bool, string) {
+		p, err := s.pods.CoreV1().Pods("default").Get(s.t.Context(), pod, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return restarts(p) > before && ready(p), fmt.Sprintf("%+v", p.Status)
+	})
+}
+
+func (s *sandbox) restarts(pod string) int32 {
+	s.t.Helper()
+	return restarts(must(s.pods.CoreV1().Pods("default").Get(s.t.Context(), pod, metav1.GetOptions{}))(s.t))
+}
+
+func restarts(p *corev1.Pod) int32 {
+	if len(p.Status.ContainerStatuses) == 0 {
+		return 0
+	}
+	return p.Status.ContainerStatuses[0].RestartCount
+}
+
+func ready(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// logsOnFailure shows what the processes said.
+func (s *sandbox) logsOnFailure() {
+	if !s.t.Failed() {
+		return
+	}
+	_ = filepath.WalkDir(filepath.Join(s.directory, "logs"), func(file string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			data, _ := os.ReadFile(file)
+			const shown = 6000
+			s.t.Logf("%s:\n%s", file, data[max(0, len(data)-shown):])
+		}
+		return nil
+	})
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns the value, or ends the test.
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
