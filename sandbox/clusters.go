@@ -158,8 +158,21 @@ type follower struct {
 
 // row is what is remembered of a cluster.
 type row struct {
-	settled    time.Duration // from start until it was all that was asked for; 0: not yet
+	settled    bool          // it is all that is asked for
+	once       bool          // it was so before
+	since      time.Time     // when it last began to be otherwise
+	took       time.Duration // from then until it was settled
 	kubeconfig string        // as shown
+}
+
+func (r *row) observe(settled bool, now time.Time) {
+	switch {
+	case settled && !r.settled:
+		r.took, r.once = now.Sub(r.since), true
+	case !settled && r.settled:
+		r.since = now
+	}
+	r.settled = settled
 }
 
 func (f *follower) OnAdd(any, bool)   { f.notify() }
@@ -203,7 +216,10 @@ func (f *follower) step() error {
 		name := displayName(cluster)
 		present[name] = true
 		if f.shown[name] == nil {
-			f.shown[name] = &row{}
+			f.shown[name] = &row{since: f.started}
+			if f.ready {
+				f.shown[name].since = time.Now()
+			}
 		}
 		if err := f.show(name, cluster, f.shown[name]); err != nil {
 			return err
@@ -223,20 +239,33 @@ func (f *follower) show(name string, cluster *v1alpha1.ApiServerCluster, row *ro
 	if err := f.writeKubeconfig(name, cluster, row); err != nil {
 		return err
 	}
-	if row.settled == 0 && settled(cluster) && row.kubeconfig != "" {
-		row.settled = time.Since(f.started)
-	}
-	state := summary(cluster)
+	row.observe(settled(cluster) && row.kubeconfig != "" && f.reachable(cluster), time.Now())
 	event := progress.Event{
-		Event: "cluster", Name: name, State: state, Available: settled(cluster), Ready: cluster.Status.ReadyReplicas,
-		Replicas: wanted(cluster), Seconds: row.settled.Seconds(),
+		Event: "cluster", Name: name, State: summary(cluster), Available: row.settled, Ready: cluster.Status.ReadyReplicas,
+		Replicas: wanted(cluster),
 	}
-	if row.settled > 0 {
-		event.State += fmt.Sprintf(" (%.1fs)", row.settled.Seconds())
+	if row.settled {
+		event.State += fmt.Sprintf(" (%.1fs)", row.took.Seconds())
+		event.Seconds = row.took.Round(100 * time.Millisecond).Seconds()
+	}
+	if row.once {
 		event.Kubeconfig = row.kubeconfig
 	}
 	f.display.Show(event)
 	return nil
+}
+
+// reachable reports whether the Service leads to all replicas. After a start the cluster's status is of an
+// earlier time until the operator has looked.
+func (f *follower) reachable(cluster *v1alpha1.ApiServerCluster) bool {
+	entry, _ := f.table.Get(cluster.Namespace, cluster.Name)
+	ready := int32(0)
+	for _, endpoint := range entry.Endpoints {
+		if endpoint.Ready {
+			ready++
+		}
+	}
+	return ready == wanted(cluster)
 }
 
 // writeKubeconfig writes the cluster's kubeconfig as soon as there is one and the Service has an address.
@@ -279,7 +308,7 @@ func (f *follower) serviceAddress(cluster *v1alpha1.ApiServerCluster) (netip.Add
 // announce tells once that everything asked for on the command line is there.
 func (f *follower) announce() {
 	row := f.shown[demo.Name]
-	if f.ready || !f.settings.empty && (row == nil || row.settled == 0) {
+	if f.ready || !f.settings.empty && (row == nil || !row.settled) {
 		return
 	}
 	f.ready = true

@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -97,6 +99,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.register(ctx); err != nil {
 		return fmt.Errorf("registering the node: %w", err)
 	}
+	if err := a.disown(ctx); err != nil {
+		return fmt.Errorf("reporting Pods that no longer run: %w", err)
+	}
 	controllers := a.controllers()
 	if err := a.watch(controllers); err != nil {
 		return err
@@ -117,6 +122,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.running.Wait()
 	a.factory.Shutdown()
 	return nil
+}
+
+// disown reports that what an earlier agent ran has ended, before anybody acts on what it said last.
+func (a *Agent) disown(ctx context.Context) error {
+	selector := fields.OneTermEqualSelector("spec.nodeName", a.options.Name).String()
+	list, err := a.options.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: selector})
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for i := range list.Items {
+		if pod := &list.Items[i]; !terminal(pod.Status.Phase) && pod.Status.PodIP != "" {
+			failures = append(failures, newWorker(a, pod).report(ctx, pod, false))
+		}
+	}
+	return errors.Join(failures...)
 }
 
 // resume takes up what an earlier agent left: addresses of Pods, and folders of Pods that are gone.

@@ -85,8 +85,12 @@ func TestUnitRemembersEarlierRuns(t *testing.T) {
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 	}}
 	status := newUnit(spec, false, "", known).status()
-	if status.RestartCount != 5 || status.LastTerminationState.Terminated == nil || status.State.Waiting == nil {
+	if status.RestartCount != 4 || status.LastTerminationState.Terminated == nil || status.State.Waiting == nil {
 		t.Errorf("got %+v", status)
+	}
+	known[0] = status
+	if again := newUnit(spec, false, "", known).status(); again.RestartCount != 4 || again.LastTerminationState.Terminated == nil {
+		t.Errorf("taken over twice: %+v", again)
 	}
 	if fresh := newUnit(spec, false, "", nil).status(); fresh.RestartCount != 0 || fresh.LastTerminationState.Terminated != nil {
 		t.Errorf("got %+v", fresh)

@@ -19,7 +19,8 @@ type unit struct {
 	log     string
 
 	process  *process.Process // nil when none runs
-	run      int              // counts the processes
+	run      int              // counts the processes that this agent has started
+	ran      bool             // there was a process, be it under an earlier agent
 	started  bool             // the startup probe, if any, has succeeded
 	ready    bool
 	stopping bool
@@ -42,25 +43,33 @@ func newUnit(spec *corev1.Container, initial bool, log string, known []corev1.Co
 	}
 	for _, status := range known {
 		if status.Name == spec.Name && status.ContainerID != "" {
-			u.restarts = status.RestartCount + 1
-			u.ended = status.State.Terminated
-			if running := status.State.Running; running != nil {
-				u.ended = &corev1.ContainerStateTerminated{
-					ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "the sandbox was stopped",
-					StartedAt: running.StartedAt, FinishedAt: running.StartedAt, ContainerID: status.ContainerID,
-				}
-			}
+			u.ran, u.restarts = true, status.RestartCount
+			u.ended = lastEnd(status)
 		}
 	}
 	return u
 }
 
+// lastEnd is how a container ended that does not run now, though its status may say so.
+func lastEnd(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+	switch running := status.State.Running; {
+	case running != nil:
+		return &corev1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "the sandbox was stopped",
+			StartedAt: running.StartedAt, FinishedAt: running.StartedAt, ContainerID: status.ContainerID,
+		}
+	case status.State.Terminated != nil:
+		return status.State.Terminated
+	}
+	return status.LastTerminationState.Terminated
+}
+
 // began takes in a new process.
 func (u *unit) began(p *process.Process) {
-	if u.run > 0 {
+	if u.ran {
 		u.restarts++
 	}
-	u.process, u.run = p, u.run+1
+	u.process, u.run, u.ran = p, u.run+1, true
 	u.started, u.ready, u.stopping = false, false, false
 	u.waiting = corev1.ContainerStateWaiting{}
 }

@@ -50,22 +50,33 @@ func New(out io.Writer, style Style) *Display {
 	return &Display{out: out, style: style, rows: map[string]string{}}
 }
 
-// Show tells an event. A row that did not change is not repeated.
+// Show tells an event. What was told of a name before is not repeated.
 func (d *Display) Show(event Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	text := d.render(event)
+	switch {
+	case text == "":
+	case event.Name == "":
+		d.note(text)
+	default:
+		d.row(event.Name, text)
+	}
+}
+
+// render is an event as a line; nothing for one that is only for scripts.
+func (d *Display) render(event Event) string {
 	switch {
 	case d.style == JSON:
-		line, err := json.Marshal(event)
-		if err == nil {
-			fmt.Fprintf(d.out, "%s\n", line)
+		content, err := json.Marshal(event)
+		if err != nil {
+			return ""
 		}
-	case event.Event == "ready":
+		return string(content)
 	case event.Name == "":
-		d.note(event.Message)
-	default:
-		d.row(event)
+		return event.Message
 	}
+	return line(event)
 }
 
 // Forget takes a row away.
@@ -75,24 +86,23 @@ func (d *Display) Forget(name string) {
 	if _, shown := d.rows[name]; shown {
 		delete(d.rows, name)
 		d.names = slices.DeleteFunc(d.names, func(candidate string) bool { return candidate == name })
-		if d.style == Plain {
-			fmt.Fprintln(d.out, line(Event{Name: name, State: "deleted"}))
+		if d.style != Terminal {
+			fmt.Fprintln(d.out, d.render(Event{Event: "cluster", Name: name, State: "deleted"}))
 		}
 		d.redraw()
 	}
 }
 
-func (d *Display) row(event Event) {
-	text := line(event)
-	before, shown := d.rows[event.Name]
+func (d *Display) row(name, text string) {
+	before, shown := d.rows[name]
 	if before == text {
 		return
 	}
 	if !shown {
-		d.names = append(d.names, event.Name)
+		d.names = append(d.names, name)
 	}
-	d.rows[event.Name] = text
-	if d.style == Plain {
+	d.rows[name] = text
+	if d.style != Terminal {
 		fmt.Fprintln(d.out, text)
 		return
 	}

@@ -46,8 +46,8 @@ func TestTerminalShowsEachRowOnce(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(show(JSON)), "\n")
-	if got, want := lines[len(lines)-1], `{"event":"ready","kubeconfig":"m","clusters":{"demo":"demo.kubeconfig"}}`; got != want {
-		t.Errorf("the last line is %s, want %s", got, want)
+	if got, want := lines[len(lines)-2], `{"event":"ready","kubeconfig":"m","clusters":{"demo":"demo.kubeconfig"}}`; got != want {
+		t.Errorf("the last line but one is %s, want %s", got, want)
 	}
 	if len(lines) != 6 {
 		t.Errorf("%d lines: %q", len(lines), lines)
