@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -86,6 +87,7 @@ func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 	}
 	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-scheduler", strip(false), false))
 	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-dns", strip(true), false))
+	s.settle(t, clusterRoles, "system:kube-scheduler", "system:kube-dns")
 	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +98,39 @@ func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 	}
 	if got := role(t, s, "system:kube-dns"); len(got.Rules) != 1 {
 		t.Errorf("a role that opted out was changed: %v", got.Rules)
+	}
+}
+
+func TestBootstrapRestoresBindings(t *testing.T) {
+	s := newServer(t, builtin.Options{}, nil)
+	ctx := t.Context()
+	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	bindings := schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}
+	get := func(name string) *rbac.ClusterRoleBinding {
+		return must[runtime.Object](t)(s.Get(ctx, bindings, "", name)).(*rbac.ClusterRoleBinding)
+	}
+	must[runtime.Object](t)(s.Update(ctx, bindings, "", "", "cluster-admin", func(object runtime.Object) error {
+		object.(*rbac.ClusterRoleBinding).Subjects = nil
+		return nil
+	}, false))
+	// Another role cannot be written into a binding: it has to be made again.
+	stray := get("system:kube-dns")
+	stray = &rbac.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: stray.Name}, Subjects: stray.Subjects, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "view"}}
+	if err := s.Delete(ctx, bindings, "", stray.Name, &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	must[runtime.Object](t)(s.Create(ctx, bindings, "", stray, false))
+	s.settle(t, bindings, "cluster-admin", stray.Name)
+	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
+		t.Fatal(err)
+	}
+	if admins := get("cluster-admin").Subjects; len(admins) != 1 || admins[0].Name != "system:masters" {
+		t.Errorf("subjects of cluster-admin: %v", admins)
+	}
+	if role := get("system:kube-dns").RoleRef.Name; role != "system:kube-dns" {
+		t.Errorf("system:kube-dns is bound to %s", role)
 	}
 }
 

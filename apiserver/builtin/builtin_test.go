@@ -103,6 +103,14 @@ func TestDeprecatedKindsWarn(t *testing.T) {
 	}
 }
 
+func TestConfigureRefusesWrongGates(t *testing.T) {
+	for name, gates := range map[string]map[string]string{"value": {"AllAlpha": "perhaps"}, "name": {"NoSuchGate": "true"}} {
+		if err := builtin.Configure(false, gates); err == nil {
+			t.Errorf("wrong %s: no error", name)
+		}
+	}
+}
+
 func BenchmarkDefinitions(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

@@ -237,6 +237,19 @@ func TestReviews(t *testing.T) {
 		if review.Status.Allowed != want {
 			t.Errorf("may jane %s pods: %+v", verb, review.Status)
 		}
+		spec := authorization.SubjectAccessReviewSpec{User: "joe", ResourceAttributes: &authorization.ResourceAttributes{Namespace: "team", Verb: verb, Resource: "pods"}}
+		other := create("authorization.k8s.io", "subjectaccessreviews", &authorization.SubjectAccessReview{Spec: spec}).(*authorization.SubjectAccessReview)
+		if other.Status.Allowed != want {
+			t.Errorf("may joe %s pods: %+v", verb, other.Status)
+		}
+		local := schema.GroupResource{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}
+		body := &authorization.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, Spec: spec}
+		if answer := must[runtime.Object](t)(s.call(ctx, local, "", "team", "", body)).(*authorization.LocalSubjectAccessReview); answer.Status.Allowed != want {
+			t.Errorf("may joe %s pods in team: %+v", verb, answer.Status)
+		}
+		if _, err := s.call(ctx, local, "", "elsewhere", "", body); !apierrors.IsBadRequest(err) {
+			t.Errorf("a review of another namespace: %v", err)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -150,5 +151,17 @@ func eventually(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("not within 10 s: %s", what)
 		case <-time.After(time.Millisecond):
 		}
+	}
+}
+
+// settle waits until the cache has objects of the cluster as storage has them.
+func (s *server) settle(t *testing.T, resource schema.GroupResource, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		stored := must[metav1.Object](t)(meta.Accessor(must[runtime.Object](t)(s.Get(t.Context(), resource, "", name))))
+		eventually(t, name+" is in the cache", func() bool {
+			cached, err := s.GetCached(t.Context(), resource, "", name)
+			return err == nil && cached.(metav1.Object).GetResourceVersion() == stored.GetResourceVersion()
+		})
 	}
 }

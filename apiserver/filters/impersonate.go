@@ -68,6 +68,9 @@ func (f *impersonate) find(ctx context.Context, wanted *user.DefaultInfo, asked 
 
 // wantedUser reads and removes the impersonation headers. It returns nil when there are none.
 func wantedUser(headers http.Header) (*user.DefaultInfo, error) {
+	if !hasImpersonation(headers) {
+		return nil, nil
+	}
 	wanted := &user.DefaultInfo{
 		Name:   headers.Get(authenticationv1.ImpersonateUserHeader),
 		UID:    headers.Get(authenticationv1.ImpersonateUIDHeader),
@@ -98,6 +101,15 @@ func wantedUser(headers http.Header) (*user.DefaultInfo, error) {
 		}
 	}
 	return wanted, nil
+}
+
+func hasImpersonation(headers http.Header) bool {
+	for header := range headers {
+		if strings.HasPrefix(header, "Impersonate-") {
+			return true
+		}
+	}
+	return false
 }
 
 func unescapeKey(key string) string {
@@ -158,7 +170,7 @@ func (m way) try(ctx context.Context, a authorizer.Authorizer, wanted *user.Defa
 		}
 	}
 	for _, needed := range m.needed(wanted, asked.User) {
-		if m.name != "" && needed.reserved != "" {
+		if needed.reserved != "" {
 			return nil, request.Forbidden(&needed.AttributesRecord, needed.reserved)
 		}
 		if err := check(ctx, a, &needed.AttributesRecord); err != nil {
@@ -178,76 +190,82 @@ func (m way) try(ctx context.Context, a authorizer.Authorizer, wanted *user.Defa
 // question is something the requester must be allowed.
 type question struct {
 	authorizer.AttributesRecord
-	reserved string // why nobody is allowed this by a way with limits; empty: somebody may be
+	reserved string // why nobody is allowed this; empty: somebody may be
 }
 
-// needed returns the questions to ask, one for each property of the wanted user.
+// needed returns the questions to ask in turn: about the name, the UID, each group, each extra value.
 func (m way) needed(wanted *user.DefaultInfo, by user.Info) []question {
-	questions := []question{{AttributesRecord: m.asUser(wanted.Name)}}
-	if wanted.UID != "" {
-		questions = append(questions, question{AttributesRecord: authorizer.AttributesRecord{
-			APIGroup: authenticationv1.GroupName, Resource: "uids", Name: wanted.UID,
+	var questions []question
+	ask := func(group, resource, subresource, namespace, name, reserved string) {
+		verb := "impersonate"
+		if m.name != "" {
+			verb += ":" + m.name
+		}
+		questions = append(questions, question{reserved: reserved, AttributesRecord: authorizer.AttributesRecord{
+			User: by, Verb: verb, APIGroup: group, APIVersion: "v1", Resource: resource, Subresource: subresource,
+			Namespace: namespace, Name: name, ResourceRequest: true,
 		}})
+	}
+	resource, namespace, name := m.resourceOf(wanted.Name)
+	ask(m.group, resource, "", namespace, name, "")
+	if wanted.UID != "" {
+		ask(authenticationv1.GroupName, "uids", "", "", wanted.UID, "")
+	}
+	if reserved, group := reservedGroup(wanted.Groups); m.name != "" && reserved != "" {
+		ask(m.group, "groups", "", "", group, reserved)
 	}
 	for _, group := range wanted.Groups {
-		questions = append(questions, question{reserved: reservedGroup(group), AttributesRecord: authorizer.AttributesRecord{
-			APIGroup: m.group, Resource: "groups", Name: group,
-		}})
+		ask(m.group, "groups", "", "", group, "")
+	}
+	if reserved := reservedExtra(wanted.Extra); m.name != "" && reserved != "" {
+		ask(authenticationv1.GroupName, "userextras", "", "", "", reserved)
 	}
 	for key, values := range wanted.Extra {
-		reserved := reservedExtra(key, values)
 		for _, value := range values {
-			questions = append(questions, question{reserved: reserved, AttributesRecord: authorizer.AttributesRecord{
-				APIGroup: authenticationv1.GroupName, Resource: "userextras", Subresource: key, Name: value,
-			}})
-		}
-	}
-	for i := range questions {
-		q := &questions[i].AttributesRecord
-		q.User, q.Verb, q.APIVersion, q.ResourceRequest = by, "impersonate", "v1", true
-		if m.name != "" {
-			q.Verb += ":" + m.name
+			ask(authenticationv1.GroupName, "userextras", key, "", value, "")
 		}
 	}
 	return questions
 }
 
-// asUser names the resource that stands for a user of the name.
-func (m way) asUser(name string) authorizer.AttributesRecord {
-	namespace, account, err := serviceaccount.SplitUsername(name)
-	node, isNode := nodeName(name)
+// resourceOf returns the resource that stands for a user of the name.
+func (m way) resourceOf(user string) (resource, namespace, name string) {
+	namespace, account, err := serviceaccount.SplitUsername(user)
+	node, isNode := nodeName(user)
 	switch {
 	case err == nil:
-		return authorizer.AttributesRecord{APIGroup: m.group, Resource: "serviceaccounts", Namespace: namespace, Name: account}
+		return "serviceaccounts", namespace, account
 	case isNode && m.name == "associated-node":
-		return authorizer.AttributesRecord{APIGroup: m.group, Resource: "nodes", Name: "*"}
+		return "nodes", "", "*"
 	case isNode && m.name != "":
-		return authorizer.AttributesRecord{APIGroup: m.group, Resource: "nodes", Name: node}
+		return "nodes", "", node
 	}
-	return authorizer.AttributesRecord{APIGroup: m.group, Resource: "users", Name: name}
+	return "users", "", user
 }
 
-func reservedGroup(group string) string {
-	switch group {
-	case "":
-		return "impersonating the empty string group is not allowed"
-	case user.SystemPrivilegedGroup:
-		return "impersonating the system:masters group is not allowed"
+// reservedGroup returns why one of the groups is for nobody, and which.
+func reservedGroup(groups []string) (reason, group string) {
+	if slices.Contains(groups, "") {
+		return "impersonating the empty string group is not allowed", ""
 	}
-	return ""
+	if slices.Contains(groups, user.SystemPrivilegedGroup) {
+		return "impersonating the system:masters group is not allowed", user.SystemPrivilegedGroup
+	}
+	return "", ""
 }
 
-func reservedExtra(key string, values []string) string {
-	switch {
-	case key == "":
-		return "impersonating the empty string key in extra is not allowed"
-	case key != strings.ToLower(key):
-		return fmt.Sprintf("impersonating a non-lowercase key in extra is not allowed: %q", key)
-	case slices.Contains(values, ""):
-		return "impersonating the empty string value in extra is not allowed"
-	}
-	if err := utilvalidation.IsDomainPrefixedPath(field.NewPath("extra", "key"), key).ToAggregate(); err != nil {
-		return fmt.Sprintf("impersonating an invalid key in extra is not allowed: %v", err)
+// reservedExtra returns why one of the extra values is for nobody.
+func reservedExtra(extra map[string][]string) string {
+	for key, values := range extra {
+		if key == "" {
+			return "impersonating the empty string key in extra is not allowed"
+		}
+		if err := utilvalidation.IsDomainPrefixedPath(field.NewPath("extra", "key"), key).ToAggregate(); err != nil {
+			return fmt.Sprintf("impersonating an invalid key in extra is not allowed: %v", err)
+		}
+		if slices.Contains(values, "") {
+			return "impersonating the empty string value in extra is not allowed"
+		}
 	}
 	return ""
 }

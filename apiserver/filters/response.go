@@ -2,6 +2,7 @@ package filters
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"maps"
 	"net"
@@ -18,17 +19,24 @@ import (
 type response struct {
 	under http.ResponseWriter
 
+	// Set by guard, for requests with a deadline:
+	deadline context.Context
+	http1    bool
+	header   http.Header // the handler's own, copied to under's when the answer begins
+
 	mu      sync.Mutex
-	header  http.Header // the handler's own while guarded, copied to under's when the answer begins
-	status  int         // 0: the answer has not begun
+	status  int // 0: the answer has not begun
 	size    int64
+	late    bool // the answer began after the deadline: the handler's own words on it
 	expired bool // nothing the handler writes is sent any more
 	cut     bool // expired in the middle of the answer
 	taken   bool // hijacked
+	settled bool // the handler has returned: nobody may touch under any more
 }
 
 // guard gives the handler headers of its own, so that expire can write without it.
-func (w *response) guard() {
+func (w *response) guard(deadline context.Context, http1 bool) {
+	w.deadline, w.http1 = deadline, http1
 	w.header = maps.Clone(w.under.Header())
 	if w.header == nil {
 		w.header = make(http.Header)
@@ -61,6 +69,7 @@ func (w *response) writeHeader(status int) {
 	}
 	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
 		w.status = status
+		w.late = w.deadline != nil && w.deadline.Err() != nil
 	}
 	w.under.WriteHeader(status)
 }
@@ -131,25 +140,45 @@ func (w *response) sent() (int, int64) {
 	return w.status, w.size
 }
 
+// lateAnswer is how long a handler may take to tell that its deadline passed.
+const lateAnswer = time.Second
+
 // expire takes the response away from its handler: with 504 if the answer has not begun, else by cutting it off.
 func (w *response) expire() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.taken {
+	if w.taken || w.expired || w.settled {
 		return
 	}
-	past := time.Unix(1, 0) // reads and writes fail from now on
 	control := http.NewResponseController(w.under)
+	if w.late {
+		_ = control.SetWriteDeadline(time.Now().Add(lateAnswer))
+		return
+	}
 	w.expired = true
+	past := time.Unix(1, 0)
+	_ = control.SetReadDeadline(past) // first: HTTP/1 does not write while a body is being read
 	if w.status != 0 {
 		w.cut = true
 		_ = control.SetWriteDeadline(past)
-	} else {
-		w.status = http.StatusGatewayTimeout
-		writeJSON(w.under, request.TimedOut())
-		_ = control.Flush() // clients of HTTP/1 have their whole answer now, those of HTTP/2 all but its end
+		return
 	}
-	_ = control.SetReadDeadline(past)
+	w.status = http.StatusGatewayTimeout
+	if w.http1 {
+		w.under.Header().Set("Connection", "close") // nothing more can be read from it
+	}
+	writeJSON(w.under, request.TimedOut())
+	_ = control.Flush() // clients of HTTP/1 have their whole answer now, those of HTTP/2 all but its end
+}
+
+// settle makes expire do nothing from now on, and undoes what it left for the connection's next request.
+func (w *response) settle() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.settled = true
+	if w.late {
+		_ = http.NewResponseController(w.under).SetWriteDeadline(time.Time{})
+	}
 }
 
 // writeJSON answers with a Status in JSON, whatever the client accepts.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"quorate.dev/apiserver/request"
 )
@@ -25,27 +26,25 @@ func (f *timeout) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.next.ServeHTTP(w, r)
 		return
 	}
-	answer.guard()
-	expired := make(chan struct{})
-	stop := context.AfterFunc(record.Context, func() {
-		defer close(expired)
-		if errors.Is(record.Context.Err(), context.DeadlineExceeded) {
-			answer.expire()
-		}
-	})
-	defer f.settle(answer, record, r, stop, expired)
+	answer.guard(record.Context, r.ProtoMajor == 1)
+	at, _ := record.Context.Deadline()
+	timer := time.AfterFunc(time.Until(at), answer.expire)
+	defer f.settle(answer, record, r, timer)
 	f.next.ServeHTTP(w, r)
 }
 
-// settle ends a request once nobody else touches its response any more.
-func (f *timeout) settle(answer *response, record *request.Record, r *http.Request, stop func() bool, expired <-chan struct{}) {
-	if stop() {
+// settle ends the request after the handler has returned.
+func (f *timeout) settle(answer *response, record *request.Record, r *http.Request, timer *time.Timer) {
+	timer.Stop()
+	if !errors.Is(record.Context.Err(), context.DeadlineExceeded) {
+		answer.settle()
 		return
 	}
-	<-expired
-	if answer.expired {
-		f.metrics.terminated(record, r, http.StatusGatewayTimeout)
+	if !answer.begun() {
+		answer.expire()
 	}
+	f.metrics.terminated(record, r, http.StatusGatewayTimeout)
+	answer.settle()
 	if answer.cut {
 		panic(http.ErrAbortHandler)
 	}

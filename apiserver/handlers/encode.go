@@ -63,7 +63,9 @@ func (e *encoder) encode(stored []byte, revision int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	accessor.SetResourceVersion(strconv.FormatInt(revision, 10))
+	if revision > 0 { // else it is of a rehearsal
+		accessor.SetResourceVersion(strconv.FormatInt(revision, 10))
+	}
 	return e.external(external)
 }
 

@@ -39,13 +39,7 @@ func (c *call) getDecoded(entry *watchcache.Entry) error {
 	if err != nil {
 		return err
 	}
-	if c.target.Endpoint.View != nil {
-		if hub, err = c.target.Endpoint.View.Get(hub); err != nil {
-			return err
-		}
-	}
-	_, _, err = c.sendObject(http.StatusOK, hub)
-	return err
+	return c.sendView(http.StatusOK, hub)
 }
 
 // list answers with the selected objects.

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/apiserver/codec"
-	"quorate.dev/apiserver/request"
 )
 
 // compressFrom is the size in bytes from which a response is compressed for clients that accept it.
@@ -117,34 +116,48 @@ func writeChunks(w io.Writer, body *codec.ListBody) {
 	}
 }
 
-// sendStatus answers with a Status.
+// sendStatus answers with a Status, however the client wanted to see the object.
 func (c *call) sendStatus(code int, status *metav1.Status) error {
-	status.Code = int32(code)
-	status.Kind, status.APIVersion = "Status", "v1"
-	request.WriteStatus(c.w, c.r, status)
-	return nil
+	kind := metav1.Unversioned.WithKind("Status")
+	item, err := codec.Item(c.output.media, status)
+	if err != nil {
+		return err
+	}
+	e := encoder{call: c, media: c.output.media, kind: kind, head: codec.Head(kind)}
+	return c.send(code, e.body(item))
 }
 
-// sendObject answers a write, or a read of a view, with a hub object of the endpoint's kind. It returns the item,
-// for the cache, when it is the shared encoding of the stored object.
-func (c *call) sendObject(code int, hub runtime.Object) (item []byte, e encoder, err error) {
+// sendView answers with a stored object, through the endpoint's view if it has one.
+func (c *call) sendView(code int, hub runtime.Object) error {
+	if view := c.target.Endpoint.View; view != nil {
+		var err error
+		if hub, err = view.Get(hub); err != nil {
+			return err
+		}
+	}
+	return c.sendObject(code, hub)
+}
+
+// sendObject answers with a hub object of the endpoint's kind.
+func (c *call) sendObject(code int, hub runtime.Object) error {
 	if status, ok := hub.(*metav1.Status); ok {
-		return nil, e, c.sendStatus(code, status)
+		return c.sendStatus(code, status)
 	}
 	if c.output.as == table {
-		return nil, e, c.sendTable(code, []runtime.Object{hub}, metav1.ListMeta{})
+		return c.sendTable(code, []runtime.Object{hub}, metav1.ListMeta{})
 	}
 	external, err := c.model().External(hub)
 	if err != nil {
-		return nil, e, err
+		return err
 	}
-	e = c.encoder()
+	e := c.encoder()
 	if c.target.Endpoint.Body != nil && c.output.as == whole {
 		e.kind = c.target.Endpoint.Kind
 		e.head = codec.Head(e.kind)
 	}
-	if item, err = e.external(external); err != nil {
-		return nil, e, err
+	item, err := e.external(external)
+	if err != nil {
+		return err
 	}
-	return item, e, c.send(code, e.body(item))
+	return c.send(code, e.body(item))
 }

@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,8 +56,8 @@ func (c *call) update(ctx context.Context) error {
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if accessor.GetName() != c.target.Name {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", accessor.GetName(), c.target.Name))
+	if err := registry.CheckName(accessor, c.target); err != nil {
+		return err
 	}
 	write := c.writeOptions(options.DryRun, options.FieldManager)
 	result, err := c.Registry.Write(ctx, c.target, registry.Replacement{Object: object, Manager: write.Manager}, write)
@@ -114,18 +113,25 @@ func (c *call) patchTypes() []string {
 
 // answer sends the outcome of a write, and hands the encoding made for it to the cache.
 func (c *call) answer(code int, result *registry.Result) error {
-	object := result.Object
-	if view := c.target.Endpoint.View; view != nil {
-		var err error
-		if object, err = view.Get(object); err != nil {
+	if result.Stored == nil {
+		return c.sendObject(code, result.Object)
+	}
+	if c.target.Endpoint.View != nil || c.output.as == table {
+		hub, err := c.Registry.Stored(c.target, result)
+		if err != nil {
 			return err
 		}
+		return c.sendView(code, hub)
 	}
-	item, e, err := c.sendObject(code, object)
-	if item != nil && c.target.Endpoint.Body == nil && result.Revision > 0 && !result.Deleted {
+	e := c.encoder()
+	item, err := e.encode(result.Stored, result.Revision)
+	if err != nil {
+		return err
+	}
+	if result.Revision > 0 && !result.Deleted {
 		c.Registry.Offer(c.target, result, e.format, item)
 	}
-	return err
+	return c.send(code, e.body(item))
 }
 
 // remove deletes an object, or begins to.

@@ -54,11 +54,8 @@ func (r *Registry) createGenerated(ctx context.Context, t Target, object runtime
 		}
 		accessor.SetName(t.Endpoint.Create.GenerateName(accessor.GetGenerateName()))
 		result, err := r.createNamed(ctx, t.named(accessor.GetName()), candidate, options)
-		if !apierrors.IsAlreadyExists(err) {
+		if !apierrors.IsAlreadyExists(err) || attempt == generateAttempts {
 			return result, err
-		}
-		if attempt == generateAttempts {
-			return nil, apierrors.NewGenerateNameConflict(t.GroupResource(), accessor.GetName(), 1)
 		}
 	}
 }
@@ -88,6 +85,9 @@ func (r *Registry) insert(ctx context.Context, t Target, object runtime.Object, 
 	if err := r.admission.Validate(ctx, attributes); err != nil {
 		return nil, err
 	}
+	if err := unborn(object, options.DryRun); err != nil {
+		return nil, err
+	}
 	data, err := encode(t, object)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -101,8 +101,23 @@ func (r *Registry) insert(ctx context.Context, t Target, object runtime.Object, 
 		r.admission.Undo(ctx, attributes)
 	}
 	setRevision(object, revision)
-	return &Result{Object: object, Revision: revision, Created: true}, nil
+	return &Result{Object: object, Stored: data, Revision: revision, Created: true}, nil
 }
+
+// unborn refuses to create an object that claims to be stored already. A rehearsal does not look that closely.
+func unborn(object runtime.Object, dryRun bool) error {
+	accessor, err := meta.Accessor(object)
+	if err != nil || dryRun {
+		return err
+	}
+	revision, err := parseUpdateRevision(accessor.GetResourceVersion())
+	if err == nil && revision != 0 {
+		return errRevisionOnCreate
+	}
+	return nil
+}
+
+var errRevisionOnCreate = errors.New("resourceVersion should not be set on objects to be created")
 
 // storeNew stores the bytes, or in a dry run only finds out whether they could be stored.
 func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time.Duration, dryRun bool) (int64, error) {
@@ -119,13 +134,13 @@ func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time
 	return 0, err
 }
 
-// generatedNameError tells a client whose generated name was taken that trying again may help.
+// generatedNameError tells a client that asked for a generated name, which was taken, that trying again may help.
 func generatedNameError(t Target, object runtime.Object, err error) error {
 	accessor, accessErr := meta.Accessor(object)
 	if accessErr != nil || !apierrors.IsAlreadyExists(err) || accessor.GetGenerateName() == "" {
 		return err
 	}
-	return apierrors.NewAlreadyExists(t.GroupResource(), accessor.GetName())
+	return apierrors.NewGenerateNameConflict(t.GroupResource(), accessor.GetName(), 1)
 }
 
 // act does what a create-only endpoint means.

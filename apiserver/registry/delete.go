@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -94,9 +95,14 @@ func (d *deletion) terminate(ctx context.Context, terminator resource.Terminator
 		return d.mark(ctx, object)
 	}
 	if pending {
-		return &Result{Object: object, Revision: d.current.revision}, nil
+		return d.unchanged(object), nil
 	}
 	return d.run(ctx, object)
+}
+
+// unchanged is the result of a deletion that is already under way.
+func (d *deletion) unchanged(object runtime.Object) *Result {
+	return &Result{Object: object, Stored: d.current.data, Revision: d.current.revision}
 }
 
 func (d *deletion) checkPreconditions(object runtime.Object) error {
@@ -128,7 +134,7 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, err
 		return nil, err
 	}
 	if pending {
-		return &Result{Object: object, Revision: d.current.revision}, nil
+		return d.unchanged(object), nil
 	}
 	accessor, err := meta.Accessor(object)
 	if err != nil {
@@ -148,20 +154,20 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, err
 		if err != nil {
 			return nil, err
 		}
-		d.current.revision = marked.Revision
+		d.current.data, d.current.revision = marked.Stored, marked.Revision
 	}
 	return d.remove(ctx, object)
 }
 
-// mark stores the object as one that is being deleted.
+// mark stores the object as one that is being deleted, unless it is already.
 func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, error) {
-	result := &Result{Object: object, Revision: d.current.revision}
-	if d.dryRun {
-		return result, nil
-	}
 	data, err := encode(d.target, object)
 	if err != nil {
 		return nil, err
+	}
+	result := &Result{Object: object, Stored: data, Revision: d.current.revision}
+	if d.dryRun || bytes.Equal(data, d.current.data) {
+		return result, nil
 	}
 	result.Revision, err = d.registry.store.Update(ctx, d.target.path(), d.current.revision, data, timeToLive(d.target, object))
 	if err != nil {
@@ -173,7 +179,8 @@ func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, er
 
 // remove takes the object out of storage.
 func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, error) {
-	result := &Result{Object: object, Revision: d.current.revision, Deleted: true}
+	result := d.unchanged(object)
+	result.Deleted = true
 	if d.dryRun {
 		return result, nil
 	}

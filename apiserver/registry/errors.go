@@ -37,9 +37,14 @@ func status(err error, t Target) error {
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	case errors.Is(err, storage.ErrUnavailable):
 		return apierrors.NewTimeoutError(err.Error(), 0)
+	case errors.Is(err, storage.ErrTooLarge):
+		return errTooLarge
 	}
-	return apierrors.NewInternalError(err)
+	return err // answered with 500 and the bare text, as kube-apiserver does
 }
+
+// errTooLarge is in etcd's words, which clients see from kube-apiserver.
+var errTooLarge = errors.New("etcdserver: request is too large")
 
 // tooLarge is the answer to a read that asks for a revision the server has not reached.
 func tooLarge(requested, current int64) error {

@@ -3,10 +3,11 @@ package registry
 import (
 	"context"
 	"errors"
-	"fmt"
+	"math"
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"quorate.dev/apiserver/watchcache"
 )
@@ -54,11 +55,11 @@ func (r *Registry) snapshotOnce(ctx context.Context, t Target, resourceVersion s
 	return snapshot, status(err, t)
 }
 
-// parseRevision reads a client's resourceVersion.
+// parseRevision reads a client's resourceVersion. The error is a *field.Error.
 func parseRevision(resourceVersion string) (int64, error) {
-	revision, err := strconv.ParseUint(resourceVersion, 10, 63)
+	revision, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+		return 0, field.Invalid(field.NewPath("resourceVersion"), resourceVersion, err.Error())
 	}
-	return int64(revision), nil
+	return int64(min(revision, math.MaxInt64)), nil
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/warning"
 )
 
@@ -57,10 +57,10 @@ func removeDuplicateOwners(ctx context.Context, object runtime.Object) {
 		return
 	}
 	kept := make([]metav1.OwnerReference, 0, len(owners))
-	var duplicates []types.UID
+	var duplicates []string
 	for _, owner := range owners {
 		if slices.ContainsFunc(kept, func(k metav1.OwnerReference) bool { return sameOwner(k, owner) }) {
-			duplicates = append(duplicates, owner.UID)
+			duplicates = append(duplicates, string(owner.UID))
 			continue
 		}
 		kept = append(kept, owner)
@@ -69,7 +69,7 @@ func removeDuplicateOwners(ctx context.Context, object runtime.Object) {
 		return
 	}
 	accessor.SetOwnerReferences(kept)
-	warning.AddWarning(ctx, "", fmt.Sprintf(duplicateOwners, duplicates))
+	warning.AddWarning(ctx, "", fmt.Sprintf(duplicateOwners, strings.Join(duplicates, ", ")))
 }
 
 func sameOwner(a, b metav1.OwnerReference) bool {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -67,6 +68,11 @@ func (r *Registry) GetCached(ctx context.Context, name schema.GroupResource, nam
 // Hub decodes an entry. The object belongs to the caller.
 func (r *Registry) Hub(t Target, entry *watchcache.Entry) (runtime.Object, error) {
 	return load(t, state{data: entry.Stored(), revision: entry.Revision()})
+}
+
+// Stored decodes what a write has left in storage. The object belongs to the caller.
+func (r *Registry) Stored(t Target, result *Result) (runtime.Object, error) {
+	return load(t, state{data: result.Stored, revision: result.Revision})
 }
 
 // Offer hands the encoding that was made for the answer to a write to the cache, for others who ask for it.
@@ -146,6 +152,8 @@ func (e edit) Apply(_ context.Context, t Target, current runtime.Object) (runtim
 }
 
 func (edit) CreatesMissing() bool { return false }
+
+func (edit) UID() types.UID { return "" }
 
 // Delete implements resource.Objects.
 func (r *Registry) Delete(ctx context.Context, name schema.GroupResource, namespace, object string, options *metav1.DeleteOptions) error {

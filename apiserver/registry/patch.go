@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"encoding/json"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -54,14 +55,11 @@ func (p Patch) Apply(ctx context.Context, t Target, current runtime.Object) (run
 	if err := rest.EnsureObjectNamespaceMatchesRequestNamespace(rest.ExpectedNamespaceForScope(t.Namespace, t.Namespaced), accessor); err != nil {
 		return nil, err
 	}
-	if accessor.GetName() != t.Name {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", accessor.GetName(), t.Name))
-	}
-	if current == nil {
-		return object, nil
-	}
-	return object, checkUID(t, object, current)
+	return object, CheckName(accessor, t)
 }
+
+// UID implements Change: a patch of the UID is refused by validation.
+func (Patch) UID() types.UID { return "" }
 
 func (p Patch) patched(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
 	switch p.Type {
@@ -185,7 +183,7 @@ func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) 
 		return nil, strategicError(err)
 	}
 	updated := model.NewExternal()
-	if err := p.fromMap(ctx, after, updated, complaints); err != nil {
+	if err := p.fromMap(ctx, patch, after, updated, complaints); err != nil {
 		return nil, err
 	}
 	model.Default(updated)
@@ -196,26 +194,26 @@ func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) 
 	return object, track(t, current, object, p.Manager)
 }
 
-// fromMap fills a typed object, reporting what it has no field for.
-func (p Patch) fromMap(ctx context.Context, from map[string]any, to runtime.Object, complaints []error) error {
+// fromMap fills a typed object, reporting what it has no field for. patch is what the client sent.
+func (p Patch) fromMap(ctx context.Context, patch, from map[string]any, to runtime.Object, complaints []error) error {
 	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(from, to, p.strictly())
 	if err != nil {
 		strict, ok := runtime.AsStrictDecodingError(err)
 		if !ok {
-			return invalidMap(from, err)
+			return invalidMap(patch, err)
 		}
 		complaints = append(complaints, strict.Errors()...)
 	}
 	if len(complaints) > 0 && p.Validation == resource.Strict {
-		return invalidMap(from, runtime.NewStrictDecodingError(complaints))
+		return invalidMap(patch, runtime.NewStrictDecodingError(complaints))
 	}
 	warnAll(ctx, complaints)
 	return nil
 }
 
-func invalidMap(from map[string]any, err error) error {
+func invalidMap(patch map[string]any, err error) error {
 	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{
-		field.Invalid(field.NewPath("patch"), fmt.Sprintf("%+v", from), err.Error()),
+		field.Invalid(field.NewPath("patch"), fmt.Sprintf("%+v", patch), err.Error()),
 	})
 }
 
@@ -260,9 +258,17 @@ func (p Patch) apply(ctx context.Context, t Target, current runtime.Object) (run
 	return object, nil
 }
 
-// warnAll sends complaints to the client as warnings.
+// warnAll sends complaints to the client as warnings, those of the YAML decoder line by line.
 func warnAll(ctx context.Context, complaints []error) {
 	for _, complaint := range complaints {
-		warning.AddWarning(ctx, "", complaint.Error())
+		text := complaint.Error()
+		lines, ofYAML := strings.CutPrefix(text, "error converting YAML to JSON: ")
+		lines, listed := strings.CutPrefix(lines, "yaml: unmarshal errors:\n")
+		if !listed && !ofYAML {
+			lines = text
+		}
+		for line := range strings.SplitSeq(lines, "\n") {
+			warning.AddWarning(ctx, "", strings.TrimSpace(line))
+		}
 	}
 }

@@ -111,8 +111,11 @@ func (r *Registry) Release(d *resource.Definition) { r.caches.Drop(d.StoragePath
 
 // Result is the outcome of a write.
 type Result struct {
-	// Object is the hub object as stored, or what an action answered. The caller owns it.
-	Object   runtime.Object
+	// Object is the hub object that was written, or what an action answered. The caller owns it.
+	Object runtime.Object
+	// Stored is what storage holds now, or held last; nil where an action answered. It is what the client is
+	// shown, so that it sees the same as whoever reads the object afterwards.
+	Stored   []byte
 	Revision int64
 	// Created is set when an update made the object.
 	Created bool

@@ -9,8 +9,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 
@@ -26,6 +28,8 @@ type Change interface {
 	Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error)
 	// CreatesMissing reports whether the change makes sense without a current object.
 	CreatesMissing() bool
+	// UID is that of the one object that the change is meant for; empty: whatever bears the name.
+	UID() types.UID
 }
 
 // state is an object as storage has it, or had it when the cache last looked.
@@ -103,10 +107,20 @@ type updateResult struct {
 // updateFrom makes one attempt from one state.
 func (r *Registry) updateFrom(ctx context.Context, t Target, current state, change Change, options WriteOptions) (updateResult, error) {
 	if !current.found {
+		if err := r.checkUID(t, change.UID(), ""); err != nil {
+			return updateResult{}, err
+		}
 		return r.createByUpdate(ctx, t, change, options)
 	}
 	old, err := load(t, current)
 	if err != nil {
+		return updateResult{}, err
+	}
+	accessor, err := meta.Accessor(old)
+	if err != nil {
+		return updateResult{}, err
+	}
+	if err := r.checkUID(t, change.UID(), accessor.GetUID()); err != nil {
 		return updateResult{}, err
 	}
 	object, err := r.changed(ctx, t, change, old)
@@ -153,10 +167,6 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 	if err != nil {
 		return updateResult{}, err
 	}
-	if accessor.GetUID() != "" {
-		return updateResult{}, apierrors.NewConflict(t.GroupResource(), t.Name,
-			fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", accessor.GetUID()))
-	}
 	rest.FillObjectMetaSystemFields(accessor)
 	result, err := r.insert(ctx, t, object, options)
 	if err != nil {
@@ -172,8 +182,11 @@ func checkRevision(t Target, object runtime.Object, current int64) error {
 	if err != nil {
 		return err
 	}
-	wanted := accessor.GetResourceVersion()
-	if wanted == "" || wanted == "0" {
+	revision, err := parseUpdateRevision(accessor.GetResourceVersion())
+	if err != nil {
+		return err
+	}
+	if revision == 0 {
 		if !updateStrategy(t).AllowUnconditionalUpdate() {
 			return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Plural}, t.Name, field.ErrorList{
 				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"),
@@ -182,16 +195,19 @@ func checkRevision(t Target, object runtime.Object, current int64) error {
 		setRevision(object, current)
 		return nil
 	}
-	revision, err := strconv.ParseInt(wanted, 10, 64)
-	if err != nil {
-		return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Plural}, t.Name, field.ErrorList{
-			field.Invalid(field.NewPath("metadata", "resourceVersion"), wanted, err.Error()),
-		})
-	}
 	if revision != current {
 		return apierrors.NewConflict(t.GroupResource(), t.Name, errors.New(modifiedMessage))
 	}
 	return nil
+}
+
+// parseUpdateRevision reads the revision in an object that a client sends; 0 where there is none.
+func parseUpdateRevision(resourceVersion string) (int64, error) {
+	if resourceVersion == "" {
+		return 0, nil
+	}
+	revision, err := strconv.ParseUint(resourceVersion, 10, 64)
+	return int64(revision), err
 }
 
 // updateStrategy is the endpoint's, or the resource's own where the endpoint is a view of it.
@@ -227,7 +243,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 	if err != nil {
 		return result, apierrors.NewInternalError(err)
 	}
-	result.Object, result.Revision = object, current.revision
+	result.Object, result.Stored, result.Revision = object, data, current.revision
 	if bytes.Equal(data, current.data) {
 		result.unchanged = true
 		return result, nil
@@ -283,15 +299,18 @@ func goneForGood(object, old runtime.Object) bool {
 }
 
 func (r *Registry) finishDeletion(ctx context.Context, t Target, current state, object runtime.Object, options WriteOptions) (updateResult, error) {
-	result := updateResult{Result: Result{Object: object, Revision: current.revision, Deleted: true}}
+	last, err := encode(t, object)
+	if err != nil {
+		return updateResult{}, apierrors.NewInternalError(err)
+	}
+	// The client is shown its update, at the revision that it replaced.
+	result := updateResult{Result: Result{Object: object, Stored: last, Revision: current.revision, Deleted: true}}
 	if options.DryRun {
 		return result, nil
 	}
-	revision, err := r.store.Delete(ctx, t.path(), current.revision)
-	if err != nil {
+	if _, err := r.store.Delete(ctx, t.path(), current.revision); err != nil {
 		return result, err
 	}
-	result.Revision = revision
 	r.admission.Finish(ctx, r.attributes(ctx, t, admission.Delete, nil, object, options))
 	return result, nil
 }
@@ -305,33 +324,43 @@ type Replacement struct {
 // Apply implements Change.
 func (c Replacement) Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
 	object := c.Object.DeepCopyObject()
-	if current != nil {
-		if err := checkUID(t, object, current); err != nil {
-			return nil, err
-		}
-	}
 	removeDuplicateOwners(ctx, object)
 	return object, track(t, current, object, c.Manager)
+}
+
+// CheckName makes sure that object and path mean the same object.
+func CheckName(object metav1.Object, t Target) error {
+	switch name, namespace := object.GetName(), object.GetNamespace(); {
+	case name == "":
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
+	case name != t.Name:
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, t.Name))
+	case t.Namespace != "" && namespace != "" && namespace != t.Namespace:
+		return apierrors.NewBadRequest(fmt.Sprintf("the namespace of the object (%s) does not match the namespace on the request (%s)", namespace, t.Namespace))
+	}
+	return nil
 }
 
 // CreatesMissing implements Change.
 func (Replacement) CreatesMissing() bool { return false }
 
-// checkUID refuses an object that names another incarnation than the current one.
-func checkUID(t Target, object, current runtime.Object) error {
-	wanted, err := meta.Accessor(object)
-	if err != nil {
-		return err
+// UID implements Change.
+func (c Replacement) UID() types.UID {
+	if accessor, err := meta.Accessor(c.Object); err == nil {
+		return accessor.GetUID()
 	}
-	actual, err := meta.Accessor(current)
-	if err != nil {
-		return err
+	return ""
+}
+
+// checkUID refuses a change that is meant for another incarnation than the current one, in the words of
+// kube-apiserver's storage.
+func (r *Registry) checkUID(t Target, wanted, actual types.UID) error {
+	if wanted == "" || wanted == actual {
+		return nil
 	}
-	if wanted.GetUID() != "" && wanted.GetUID() != actual.GetUID() {
-		return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
-			"Precondition failed: UID in precondition: %v, UID in object meta: %v", wanted.GetUID(), actual.GetUID()))
-	}
-	return nil
+	return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
+		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",
+		r.store.Key(t.path()), wanted, actual))
 }
 
 // bodyModel is the model of the endpoint's request and response bodies.

@@ -24,7 +24,7 @@ type Page struct {
 
 // Get returns what is stored under a path now. It is linearizable.
 func (s *Store) Get(ctx context.Context, path string) (Value, error) {
-	response, err := s.client.Get(ctx, s.key(path), clientv3.WithLimit(1))
+	response, err := s.client.Get(ctx, s.Key(path), clientv3.WithLimit(1))
 	if err != nil {
 		return Value{}, fmt.Errorf("getting %s: %w", path, classify(err))
 	}
@@ -36,10 +36,10 @@ func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 
 // List returns the values whose paths begin with prefix, which ends in a slash.
 func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (Page, error) {
-	first := s.key(prefix)
+	first := s.Key(prefix)
 	end := clientv3.GetPrefixRangeEnd(first)
 	if options.From != "" {
-		first = s.key(options.From)
+		first = s.Key(options.From)
 	}
 	response, err := s.client.Get(ctx, first,
 		clientv3.WithRange(end), clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit))

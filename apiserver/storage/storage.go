@@ -43,7 +43,8 @@ func New(client *clientv3.Client, prefix string) *Store {
 	return s
 }
 
-func (s *Store) key(path string) string { return s.prefix + path }
+// Key returns the key of a path in etcd.
+func (s *Store) Key(path string) string { return s.prefix + path }
 
 func (s *Store) value(kv *mvccpb.KeyValue) Value {
 	return Value{

@@ -51,7 +51,7 @@ func (s *Store) feed(ctx context.Context, prefix string, after int64, options ..
 	f := &Feed{store: s, ctx: ctx, cancel: cancel, received: make(chan struct{}, 1)}
 	options = append(options, clientv3.WithPrefix(), clientv3.WithRev(after+1),
 		clientv3.WithFragment(), clientv3.WithProgressNotify())
-	go f.receive(s.client.Watch(ctx, s.key(prefix), options...))
+	go f.receive(s.client.Watch(ctx, s.Key(prefix), options...))
 	return f
 }
 

@@ -42,7 +42,7 @@ func (s *Store) Update(ctx context.Context, path string, expected int64, data []
 // Delete removes what is stored under a path if it is still at the expected revision, and returns the revision
 // of the deletion; else it returns a *ConflictError.
 func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64, error) {
-	revision, err := s.swap(ctx, path, expected, clientv3.OpDelete(s.key(path)))
+	revision, err := s.swap(ctx, path, expected, clientv3.OpDelete(s.Key(path)))
 	if err != nil {
 		return 0, fmt.Errorf("deleting %s: %w", path, err)
 	}
@@ -52,7 +52,7 @@ func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64,
 // swap does one operation if the path is at the expected revision, and reads the path if it is not.
 func (s *Store) swap(ctx context.Context, path string, expected int64, operation clientv3.Op) (int64, error) {
 	response, err := s.client.Txn(ctx).
-		If(s.at(path, expected)).Then(operation).Else(clientv3.OpGet(s.key(path))).Commit()
+		If(s.at(path, expected)).Then(operation).Else(clientv3.OpGet(s.Key(path))).Commit()
 	if err != nil {
 		return 0, classify(err)
 	}
@@ -67,16 +67,16 @@ func (s *Store) swap(ctx context.Context, path string, expected int64, operation
 }
 
 func (s *Store) at(path string, revision int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(s.key(path)), "=", revision)
+	return clientv3.Compare(clientv3.ModRevision(s.Key(path)), "=", revision)
 }
 
 func (s *Store) put(ctx context.Context, path string, data []byte, ttl time.Duration) (clientv3.Op, error) {
 	if ttl <= 0 {
-		return clientv3.OpPut(s.key(path), string(data)), nil
+		return clientv3.OpPut(s.Key(path), string(data)), nil
 	}
 	lease, err := s.leases.get(ctx, seconds(ttl))
 	if err != nil {
 		return clientv3.Op{}, err
 	}
-	return clientv3.OpPut(s.key(path), string(data), clientv3.WithLease(lease)), nil
+	return clientv3.OpPut(s.Key(path), string(data), clientv3.WithLease(lease)), nil
 }

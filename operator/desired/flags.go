@@ -100,7 +100,8 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 
 // quota leaves room on the volume for the log, snapshots and defragmentation. Etcd recommends at most 8 GiB.
 func quota(cluster *v1alpha1.ApiServerCluster) int64 {
-	return min(cluster.Spec.Storage.Size.Value()/10*6, 8<<30)
+	size := StorageSize(cluster)
+	return min(size.Value()/10*6, 8<<30)
 }
 
 func setExtra(c *config.Config, extra map[string]string) error {

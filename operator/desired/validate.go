@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -19,6 +20,14 @@ func Replicas(cluster *v1alpha1.ApiServerCluster) int {
 		return 3
 	}
 	return int(*cluster.Spec.Replicas)
+}
+
+// StorageSize of each member.
+func StorageSize(cluster *v1alpha1.ApiServerCluster) resource.Quantity {
+	if cluster.Spec.Storage.Size.IsZero() {
+		return resource.MustParse("8Gi")
+	}
+	return cluster.Spec.Storage.Size
 }
 
 // Voters wanted; none with an external etcd.
@@ -87,12 +96,13 @@ func validateEtcd(cluster *v1alpha1.ApiServerCluster) error {
 
 func validateStorage(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolumeClaim) error {
 	storage := cluster.Spec.Storage
-	if cluster.Spec.Etcd.External == nil && storage.Size.Sign() <= 0 {
+	wanted := StorageSize(cluster)
+	if wanted.Sign() < 0 {
 		return errors.New("spec.storage.size must be positive")
 	}
 	for _, claim := range claims {
-		if size := claim.Spec.Resources.Requests[corev1.ResourceStorage]; storage.Size.Cmp(size) < 0 {
-			return fmt.Errorf("spec.storage.size %s is less than the %s that claim %s has; it can only grow", storage.Size.String(), size.String(), claim.Name)
+		if size := claim.Spec.Resources.Requests[corev1.ResourceStorage]; wanted.Cmp(size) < 0 {
+			return fmt.Errorf("spec.storage.size %s is less than the %s that claim %s has; it can only grow", wanted.String(), size.String(), claim.Name)
 		}
 		if class := claim.Spec.StorageClassName; storage.Class != nil && class != nil && *class != *storage.Class {
 			return fmt.Errorf("spec.storage.class %s is not the %s of claim %s; it cannot change", *storage.Class, *class, claim.Name)

@@ -3,7 +3,6 @@
 package etcd
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,7 +10,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +22,7 @@ import (
 
 // Timeout of one question, and of one change.
 const (
-	readTimeout   = 2 * time.Second
+	readTimeout   = time.Second
 	changeTimeout = 5 * time.Second
 )
 
@@ -54,30 +52,43 @@ type Member struct {
 	Alarms  []string
 }
 
-// Client talks to the members at the given addresses. Close it.
-type Client struct {
-	members []*clientv3.Client // one each: a question must not end at another member
+// Endpoint of a member: the name of its pod and the IP it is called at.
+type Endpoint struct {
+	Name    string
+	Address string
 }
 
-// Dial makes a client; it does not connect yet. Addresses are IPs; port is that of the client URLs.
-func Dial(addresses []string, port string, credentials Credentials) (*Client, error) {
+// Client talks to members. Close it.
+type Client struct {
+	endpoints []endpoint
+	leader    *clientv3.Client // as of the last Read
+}
+
+// endpoint has a client of its own: a question must not end at another member.
+type endpoint struct {
+	name   string
+	client *clientv3.Client
+}
+
+// Dial makes a client; it does not connect yet. Port is that of the client URLs.
+func Dial(endpoints []Endpoint, port string, credentials Credentials) (*Client, error) {
 	config, err := credentials.config()
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{}
-	for _, address := range addresses {
-		member, err := clientv3.New(clientv3.Config{
-			Endpoints: []string{"https://" + net.JoinHostPort(address, port)}, TLS: config, Logger: zap.NewNop(),
+	for _, e := range endpoints {
+		client, err := clientv3.New(clientv3.Config{
+			Endpoints: []string{"https://" + net.JoinHostPort(e.Address, port)}, TLS: config, Logger: zap.NewNop(),
 			// gRPC checks the certificate against the authority, whatever the TLS configuration names.
 			DialOptions:     []grpc.DialOption{grpc.WithAuthority(credentials.ServerName)},
 			MaxUnaryRetries: 1, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: readTimeout,
 		})
 		if err != nil {
 			c.Close()
-			return nil, fmt.Errorf("making a client of etcd at %s: %w", address, err)
+			return nil, fmt.Errorf("making a client of etcd member %s: %w", e.Name, err)
 		}
-		c.members = append(c.members, member)
+		c.endpoints = append(c.endpoints, endpoint{e.Name, client})
 	}
 	return c, nil
 }
@@ -96,94 +107,90 @@ func (c Credentials) config() (*tls.Config, error) {
 
 // Close ends all connections.
 func (c *Client) Close() {
-	for _, member := range c.members {
-		_ = member.Close()
+	for _, e := range c.endpoints {
+		_ = e.client.Close()
 	}
 }
 
-// answer is what one member said about itself.
-type answer struct {
-	client *clientv3.Client
-	status *clientv3.StatusResponse
-}
-
-// Read returns the members, or ErrUnreachable.
+// Read returns the members, or ErrUnreachable. It asks members about themselves only after it has seen them in the list:
+// etcd panics when it is asked for the status of a member that has just been removed.
 func (c *Client) Read(ctx context.Context) ([]Member, error) {
-	answers := c.ask(ctx)
-	list, err := list(ctx, answers)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	entries, err := c.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	members := make([]Member, 0, len(list))
-	for _, entry := range list {
-		members = append(members, join(entry, answers))
+	members := make([]Member, len(entries))
+	var group sync.WaitGroup
+	for i, entry := range entries {
+		members[i] = memberOf(entry)
+		if client := c.of(members[i].Name); client != nil {
+			group.Go(func() { members[i].ask(ctx, client) })
+		}
+	}
+	group.Wait()
+	for _, m := range members {
+		if m.Leader {
+			c.leader = c.of(m.Name)
+		}
 	}
 	return members, nil
 }
 
-// ask puts the question to all members at once; those that do not answer are left out.
-func (c *Client) ask(ctx context.Context) []answer {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	answers := make([]answer, len(c.members))
-	var group sync.WaitGroup
-	for i, member := range c.members {
-		group.Go(func() {
-			status, err := member.Status(ctx, member.Endpoints()[0])
-			if err == nil {
-				answers[i] = answer{client: member, status: status}
-			}
-		})
-	}
-	group.Wait()
-	return slices.DeleteFunc(answers, func(a answer) bool { return a.status == nil })
-}
-
-// list reads the member list through a voter, the leader first.
-func list(ctx context.Context, answers []answer) ([]*etcdserverpb.Member, error) {
-	var reasons []error
-	for _, a := range voters(answers) {
-		reply, err := func() (*clientv3.MemberListResponse, error) {
-			ctx, cancel := context.WithTimeout(ctx, readTimeout)
-			defer cancel()
-			return a.client.MemberList(ctx)
-		}()
-		if err == nil {
-			return reply.Members, nil
+func (c *Client) of(name string) *clientv3.Client {
+	for _, e := range c.endpoints {
+		if e.name == name {
+			return e.client
 		}
-		reasons = append(reasons, err)
 	}
-	return nil, errors.Join(append([]error{ErrUnreachable}, reasons...)...)
+	return nil
 }
 
-// voters that know a leader, the leader first.
-func voters(answers []answer) []answer {
-	able := slices.DeleteFunc(slices.Clone(answers), func(a answer) bool { return a.status.IsLearner || a.status.Leader == 0 })
-	slices.SortStableFunc(able, func(a, b answer) int { return cmp.Compare(leads(b), leads(a)) })
-	return able
-}
-
-func leads(a answer) int {
-	if a.status.Leader == a.status.Header.MemberId {
-		return 1
+// list reads the member list linearizably from whoever is first to answer.
+func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		name  string
+		reply *clientv3.MemberListResponse
+		err   error
 	}
-	return 0
+	answers := make(chan answer, len(c.endpoints))
+	for _, e := range c.endpoints {
+		go func() {
+			reply, err := e.client.MemberList(ctx)
+			answers <- answer{e.name, reply, err}
+		}()
+	}
+	reasons := []error{ErrUnreachable}
+	for range c.endpoints {
+		a := <-answers
+		if a.err == nil {
+			return a.reply.Members, nil
+		}
+		reasons = append(reasons, fmt.Errorf("%s: %w", a.name, a.err))
+	}
+	return nil, errors.Join(reasons...)
 }
 
-func join(entry *etcdserverpb.Member, answers []answer) Member {
+func memberOf(entry *etcdserverpb.Member) Member {
 	m := Member{ID: entry.ID, Learner: entry.IsLearner, Started: len(entry.ClientURLs) > 0}
 	if len(entry.PeerURLs) > 0 {
 		m.PeerURL = entry.PeerURLs[0]
 		m.Name = nameOf(m.PeerURL)
 	}
-	for _, a := range answers {
-		if a.status.Header.MemberId != entry.ID {
-			continue
-		}
-		m.Healthy, m.Leader = a.status.Leader != 0, leads(a) == 1
-		m.Applied, m.Version, m.DBSize, m.Alarms = a.status.RaftAppliedIndex, a.status.Version, a.status.DbSize, a.status.Errors
-	}
 	return m
+}
+
+// ask completes a member with what it says itself.
+func (m *Member) ask(ctx context.Context, client *clientv3.Client) {
+	status, err := client.Status(ctx, client.Endpoints()[0])
+	if err != nil || status.Header.MemberId != m.ID {
+		return
+	}
+	m.Healthy, m.Leader = status.Leader != 0, status.Leader == m.ID
+	m.Applied, m.Version, m.DBSize, m.Alarms = status.RaftAppliedIndex, status.Version, status.DbSize, status.Errors
 }
 
 func nameOf(peerURL string) string {
@@ -227,16 +234,15 @@ func (c *Client) MoveLeader(ctx context.Context, to uint64) error {
 	})
 }
 
-// change asks the leader, which alone can move its leadership and need not forward the rest. It asks once: whether a change
-// that was not answered has happened is for the next Read to say.
+// change asks the leader of the last Read, which alone can move its leadership and need not forward the rest. It asks once:
+// whether a change that was not answered has happened is for the next Read to say.
 func (c *Client) change(ctx context.Context, what string, do func(context.Context, *clientv3.Client) error) error {
-	able := voters(c.ask(ctx))
-	if len(able) == 0 || leads(able[0]) == 0 {
+	if c.leader == nil {
 		return fmt.Errorf("%s: the leader does not answer", what)
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	if err := do(ctx, able[0].client); err != nil {
+	if err := do(ctx, c.leader); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil

@@ -58,15 +58,15 @@ func (w *World) Ask(ctx context.Context, client *etcd.Client) {
 	w.Members, w.Etcd = client.Read(ctx)
 }
 
-// MemberAddresses are the IPs of the pods that run members.
-func (w *World) MemberAddresses() []string {
-	var addresses []string
+// Endpoints are the pods that run members and have an address.
+func (w *World) Endpoints() []etcd.Endpoint {
+	var endpoints []etcd.Endpoint
 	for _, pod := range w.Pods {
 		if pod.Labels[desired.RoleLabel] == desired.RoleMember && pod.Status.PodIP != "" && !ended(&pod) {
-			addresses = append(addresses, pod.Status.PodIP)
+			endpoints = append(endpoints, etcd.Endpoint{Name: pod.Name, Address: pod.Status.PodIP})
 		}
 	}
-	return addresses
+	return endpoints
 }
 
 // Pod by name.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,55 +19,73 @@ import (
 	"quorate.dev/operator/membership"
 )
 
-// dial makes a client of the embedded etcd. Close it.
-func (p *pass) dial() (*etcd.Client, error) {
+// askEtcd reads the member list. That nobody answers is an observation, not an error.
+func (r *Reconciler) askEtcd(ctx context.Context, p *pass) (err error) {
+	endpoints := p.world.Endpoints()
+	if p.cluster.Spec.Etcd.External != nil || len(endpoints) == 0 {
+		return nil
+	}
 	leaf := p.pki.leaves[desired.OperatorEtcdSecret]
-	return etcd.Dial(p.world.MemberAddresses(), strconv.Itoa(desired.ClientPort), etcd.Credentials{
+	p.etcd, err = etcd.Dial(endpoints, strconv.Itoa(desired.ClientPort), etcd.Credentials{
 		Authority: p.pki.authorities[desired.EtcdClientDomain].Certificate, Certificate: leaf.Certificate, Key: leaf.Key,
 		ServerName: desired.MembersDomain(p.cluster),
 	})
-}
-
-// askEtcd reads the member list. That nobody answers is an observation, not an error.
-func (r *Reconciler) askEtcd(ctx context.Context, p *pass) error {
-	if p.cluster.Spec.Etcd.External != nil || len(p.world.MemberAddresses()) == 0 {
-		return nil
-	}
-	c, err := p.dial()
 	if err != nil {
 		p.world.Etcd = err
 		return err
 	}
-	defer c.Close()
-	p.world.Ask(ctx, c)
+	p.world.Ask(ctx, p.etcd)
 	return nil
 }
 
-// takeAction plans and does the one next thing.
+// actionsPerPass bounds how many things are made in one pass.
+const actionsPerPass = 16
+
+// takeAction plans and does the next thing. After something new was made or an intent written, which this pass knows as
+// well as a new look would tell it, it goes on; after anything else the world is looked at first.
 func (r *Reconciler) takeAction(ctx context.Context, p *pass) error {
-	a := membership.Plan(p.world.Observation(p.input.Now))
-	p.input.Action = a
-	if a.Kind == membership.Wait {
-		return nil
+	for range actionsPerPass {
+		a := membership.Plan(p.world.Observation(p.input.Now))
+		if a.Kind == membership.Wait && p.input.Action.Kind != "" {
+			return nil // the status tells what was done
+		}
+		p.input.Action = a
+		if a.Kind == membership.Wait {
+			return nil
+		}
+		if err := r.act(ctx, p, a); err != nil {
+			return p.refused(ctx, a, err)
+		}
+		r.tell(ctx, p, a)
+		if !slices.Contains(constructive, a.Kind) {
+			return nil
+		}
 	}
-	log := ctrl.LoggerFrom(ctx)
-	if err := r.act(ctx, p, a); errors.Is(err, errRefused) {
-		p.input.Refused = err
-		log.Info("etcd is not ready for it yet", "action", a.Kind, "name", a.Name, "reason", err.Error())
-		return nil
-	} else if err != nil {
+	return nil
+}
+
+var constructive = []membership.Kind{
+	membership.Found, membership.Reserve, membership.CreateClaim, membership.CreatePod, membership.CreateServer,
+}
+
+// refused keeps what etcd did not do apart from what failed.
+func (p *pass) refused(ctx context.Context, a membership.Action, err error) error {
+	if !errors.Is(err, errRefused) {
 		return fmt.Errorf("%s %s: %w", a.Kind, a.Name, err)
 	}
-	log.Info("done", "action", a.Kind, "name", a.Name, "reason", a.Reason)
-	subject := a.Name
-	if len(a.Names) > 0 {
-		subject = strings.Join(a.Names, ", ")
-	}
+	p.input.Refused = err
+	ctrl.LoggerFrom(ctx).V(1).Info("etcd is not ready for it yet", "action", a.Kind, "name", a.Name, "reason", err.Error())
+	return nil
+}
+
+func (r *Reconciler) tell(ctx context.Context, p *pass, a membership.Action) {
+	subject := strings.Join(append([]string{a.Name}, a.Names...), " ")
 	if a.To != "" {
 		subject += " to " + a.To
 	}
+	subject = strings.TrimSpace(subject)
+	ctrl.LoggerFrom(ctx).Info("done", "action", a.Kind, "name", subject, "reason", a.Reason)
 	r.event(p.cluster, corev1.EventTypeNormal, reasons[a.Kind], string(a.Kind), "%s: %s", subject, a.Reason)
-	return nil
 }
 
 // reasons of events.
@@ -86,7 +105,12 @@ func (r *Reconciler) act(ctx context.Context, p *pass, a membership.Action) erro
 	case membership.Found, membership.Formed, membership.Reserve, membership.Settle:
 		return r.writeIntent(ctx, p, a)
 	case membership.CreateClaim:
-		return r.create(ctx, p.cluster, desired.Claim(p.cluster, a.Name))
+		claim := desired.Claim(p.cluster, a.Name)
+		if err := r.create(ctx, p.cluster, claim); err != nil {
+			return err
+		}
+		p.world.Claims = append(p.world.Claims, *claim)
+		return nil
 	case membership.CreatePod, membership.CreateServer:
 		return r.createPod(ctx, p, a)
 	case membership.DeletePod:
@@ -98,20 +122,16 @@ func (r *Reconciler) act(ctx context.Context, p *pass, a membership.Action) erro
 }
 
 func (p *pass) changeMembers(ctx context.Context, a membership.Action) error {
-	c, err := p.dial()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
+	var err error
 	switch a.Kind {
 	case membership.AddLearner:
-		err = c.AddLearner(ctx, desired.PeerURL(p.cluster, a.Name))
+		err = p.etcd.AddLearner(ctx, desired.PeerURL(p.cluster, a.Name))
 	case membership.Promote:
-		err = c.Promote(ctx, a.ID)
+		err = p.etcd.Promote(ctx, a.ID)
 	case membership.MoveLeader:
-		err = c.MoveLeader(ctx, a.ToID)
+		err = p.etcd.MoveLeader(ctx, a.ToID)
 	case membership.RemoveMember:
-		err = c.Remove(ctx, a.ID)
+		err = p.etcd.Remove(ctx, a.ID)
 	default:
 		return fmt.Errorf("unknown action %q", a.Kind)
 	}
@@ -159,7 +179,11 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 	if err != nil {
 		return err
 	}
-	return r.create(ctx, p.cluster, pod)
+	if err := r.create(ctx, p.cluster, pod); err != nil {
+		return err
+	}
+	p.world.Pods = append(p.world.Pods, *pod)
+	return nil
 }
 
 // start is what a member is told in case it has no data. One that has run before is named alone: etcd then refuses to start

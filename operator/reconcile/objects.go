@@ -97,7 +97,7 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, p *pass) error {
 
 // growVolumes asks for larger volumes when the spec does. A class that cannot grow them says so itself.
 func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
-	size := p.cluster.Spec.Storage.Size
+	size := desired.StorageSize(p.cluster)
 	for i := range p.world.Claims {
 		claim := &p.world.Claims[i]
 		current := claim.Spec.Resources.Requests[corev1.ResourceStorage]

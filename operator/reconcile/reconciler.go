@@ -24,6 +24,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
 	"quorate.dev/operator/status"
@@ -79,6 +80,7 @@ type pass struct {
 	world   *observed.World
 	service *corev1.Service
 	pki     certificates
+	etcd    *etcd.Client // nil until somebody could be asked
 	input   status.Input
 }
 
@@ -94,6 +96,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}}
 	before := cluster.DeepCopy()
 	r.run(ctx, p)
+	if p.etcd != nil {
+		p.etcd.Close()
+	}
 	if err := r.publish(ctx, p, before); err != nil {
 		p.input.Errors = append(p.input.Errors, err)
 	}

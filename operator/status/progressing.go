@@ -1,6 +1,8 @@
 package status
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -20,7 +22,7 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 	case in.Refused != nil:
 		return condition(v1alpha1.Progressing, true, "WaitingForEtcd", "%s: %v", in.Action.Kind, in.Refused)
 	case in.Action.Kind != membership.Wait && in.Action.Kind != "":
-		return condition(v1alpha1.Progressing, true, "Changing", "%s %s: %s", in.Action.Kind, in.Action.Name, in.Action.Reason)
+		return condition(v1alpha1.Progressing, true, "Changing", "%s: %s", strings.TrimSpace(string(in.Action.Kind)+" "+in.Action.Name), in.Action.Reason)
 	case in.Action.Reason != "":
 		return condition(v1alpha1.Progressing, true, "Waiting", "%s", in.Action.Reason)
 	case ready != wanted || len(in.World.Pods) != wanted:

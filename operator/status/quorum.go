@@ -12,7 +12,7 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return unknown(v1alpha1.EtcdQuorum)
 	}
 	if in.World.Etcd != nil && !formed(cluster) {
-		return condition(v1alpha1.EtcdQuorum, false, "Forming", "the first members have not formed a cluster yet")
+		return condition(v1alpha1.EtcdQuorum, false, "Forming", "the first members have not formed a cluster yet: %s", oneLine(in.World.Etcd))
 	}
 	if in.World.Etcd != nil {
 		return condition(v1alpha1.EtcdQuorum, false, "QuorumLost", "%s", oneLine(in.World.Etcd))

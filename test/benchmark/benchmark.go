@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -13,7 +12,6 @@ import (
 const (
 	warmUpNamespace = "warm-up"
 	warmUpRequests  = 300
-	profileSeconds  = 2 // no work takes less
 )
 
 // Results are what one server showed.
@@ -28,8 +26,7 @@ type Results struct {
 
 // plan is what to do besides the standard.
 type plan struct {
-	works    string // only reads, writes and watches whose names contain it
-	profiles string // directory; empty: none
+	works    string // only reads, writes, watches and deletions whose names contain it
 	progress func(format string, arguments ...any)
 }
 
@@ -48,6 +45,7 @@ func (s *subject) run(ctx context.Context, p plan) (*Results, error) {
 		s.remember(&results.CreatedMemory, "VmRSS"),
 		s.measureAll(ctx, p, results, filter(reads(), p)),
 		s.remember(&results.LoadedMemory, "VmRSS"),
+		s.startProfile(ctx, profileOfMemory, "memory after the reads")(),
 		s.measureAll(ctx, p, results, filter(writes(), p)),
 		s.measureAll(ctx, p, results, filter(watches(), p)),
 		s.measureAll(ctx, p, results, filter(deletions(), p)),
@@ -95,7 +93,7 @@ func (s *subject) warmUp(ctx context.Context) error {
 
 func (s *subject) measureAll(ctx context.Context, p plan, results *Results, works []work) error {
 	for _, w := range works {
-		measurement, err := s.profiled(ctx, p, w)
+		measurement, err := s.measure(ctx, w)
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
@@ -104,23 +102,4 @@ func (s *subject) measureAll(ctx context.Context, p plan, results *Results, work
 			short(measurement.P50), short(measurement.P99), measurement.Requests)
 	}
 	return nil
-}
-
-// profiled measures a work, under the profiler when that was asked for.
-func (s *subject) profiled(ctx context.Context, p plan, w work) (Measurement, error) {
-	if p.profiles == "" {
-		return s.measure(ctx, w)
-	}
-	done := make(chan error, 1)
-	go func() { done <- s.profile(ctx, filepath.Join(p.profiles, fileName(w.name)), profileSeconds) }()
-	measurement, err := s.measure(ctx, w)
-	return measurement, errors.Join(err, <-done)
-}
-
-// fileName makes "LIST limit=500, JSON" list-limit-500-json.pprof.
-func fileName(name string) string {
-	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
-	})
-	return strings.Join(words, "-") + ".pprof"
 }

@@ -130,7 +130,8 @@ func (o *options) runOurs(ctx context.Context, directory string) (*Results, erro
 	if err != nil {
 		return nil, err
 	}
-	results, err := subject.run(ctx, plan{works: o.works, profiles: o.profiles, progress: progress})
+	subject.profiles = o.profiles
+	results, err := subject.run(ctx, plan{works: o.works, progress: progress})
 	return results, errors.Join(err, subject.stop())
 }
 

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,16 +31,17 @@ func (s *subject) measure(ctx context.Context, w work) (Measurement, error) {
 	}
 	if w.count == 0 {
 		if _, err := s.repeat(ctx, w, warmUpTime); err != nil {
-			return Measurement{}, fmt.Errorf("%s: %w", w.name, err)
+			return Measurement{}, err
 		}
 	}
+	profile := s.startProfile(ctx, profileOfWork, w.name)
 	var done *tally
 	used, err := s.timed(func() (err error) {
 		done, err = s.repeat(ctx, w, measuringTime)
 		return err
 	})
-	if err != nil {
-		return Measurement{}, fmt.Errorf("%s: %w", w.name, err)
+	if err := errors.Join(err, profile()); err != nil {
+		return Measurement{}, err
 	}
 	return done.summarize(used), nil
 }

@@ -27,7 +27,7 @@ func configMap(name string, revision int) *core.ConfigMap {
 	}
 }
 
-// pod is what a Deployment's controller creates for a service with a sidecar: stored, about 2.7 KB of protobuf.
+// pod is what a Deployment's controller creates for a service: stored, with what servers add, about 2.7 KB of protobuf.
 func pod(name string, shard int) *core.Pod {
 	controller, grace := true, int64(30)
 	return &core.Pod{
@@ -36,11 +36,7 @@ func pod(name string, shard int) *core.Pod {
 			Name: name,
 			Labels: map[string]string{
 				"app.kubernetes.io/name": "checkout", "app.kubernetes.io/instance": "checkout-production",
-				"app.kubernetes.io/version": "1.27.4", "pod-template-hash": "6d4cf56db6", "shard": fmt.Sprint(shard),
-			},
-			Annotations: map[string]string{
-				"prometheus.io/scrape": "true", "prometheus.io/port": "9090",
-				"checksum/config": "5f16b0e1d9b8d7f5c1e4a3b2968778695a4b3c2d1e0f9a8b7c6d5e4f3a2b1c0d",
+				"pod-template-hash": "6d4cf56db6", "shard": fmt.Sprint(shard),
 			},
 			OwnerReferences: []meta.OwnerReference{{
 				APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "checkout-6d4cf56db6",
@@ -49,9 +45,7 @@ func pod(name string, shard int) *core.Pod {
 		},
 		Spec: core.PodSpec{
 			ServiceAccountName: "checkout", TerminationGracePeriodSeconds: &grace,
-			Containers:  []core.Container{service("server", 8080), service("sidecar", 9090)},
-			Volumes:     []core.Volume{configVolume("config"), scratchVolume("scratch")},
-			Tolerations: []core.Toleration{{Key: "dedicated", Operator: core.TolerationOpEqual, Value: "web", Effect: core.TaintEffectNoSchedule}},
+			Containers: []core.Container{service("server", 8080)}, Volumes: []core.Volume{configVolume("config")},
 		},
 	}
 }
@@ -69,21 +63,14 @@ func service(name string, port int32) core.Container {
 			Requests: core.ResourceList{core.ResourceCPU: resource.MustParse("250m"), core.ResourceMemory: resource.MustParse("256Mi")},
 			Limits:   core.ResourceList{core.ResourceMemory: resource.MustParse("512Mi")},
 		},
-		VolumeMounts: []core.VolumeMount{
-			{Name: "config", MountPath: "/etc/checkout", ReadOnly: true}, {Name: "scratch", MountPath: "/var/tmp"},
-		},
+		VolumeMounts:   []core.VolumeMount{{Name: "config", MountPath: "/etc/checkout", ReadOnly: true}},
 		ReadinessProbe: &core.Probe{ProbeHandler: probe, PeriodSeconds: 5},
-		LivenessProbe:  &core.Probe{ProbeHandler: probe, InitialDelaySeconds: 15},
 	}
 }
 
 func configVolume(name string) core.Volume {
 	source := &core.ConfigMapVolumeSource{LocalObjectReference: core.LocalObjectReference{Name: "checkout-" + name}}
 	return core.Volume{Name: name, VolumeSource: core.VolumeSource{ConfigMap: source}}
-}
-
-func scratchVolume(name string) core.Volume {
-	return core.Volume{Name: name, VolumeSource: core.VolumeSource{EmptyDir: &core.EmptyDirVolumeSource{}}}
 }
 
 // toJSON and toProtobuf encode what this program itself made; failure is a mistake in the program.

@@ -3,10 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net/http"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -22,6 +18,7 @@ type subject struct {
 	pids      []int
 	processes []*genuine.Process // in the order of stopping
 	ready     time.Duration      // from the first exec to the first successful /readyz
+	profiles  string             // directory in which profiles are saved; empty: none are taken
 }
 
 // startPeer starts kube-apiserver and an etcd of its own.
@@ -94,20 +91,4 @@ func pause(ctx context.Context, duration time.Duration) error {
 	case <-time.After(duration):
 		return nil
 	}
-}
-
-// profile saves what the server's processors did during the next seconds to a file.
-func (s *subject) profile(ctx context.Context, file string, seconds int) error {
-	path := fmt.Sprintf("/debug/pprof/profile?seconds=%d", seconds)
-	response, err := s.client.send(ctx, request{method: http.MethodGet, path: path, accept: "*/*"})
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	out, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, response.Body)
-	return errors.Join(err, out.Close())
 }

@@ -27,6 +27,7 @@ func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error)
 	if err != nil {
 		return Measurement{}, err
 	}
+	profile := s.startProfile(ctx, profileOfWork, w.name)
 	watched, err := s.timed(func() error {
 		reading := watchers.start(w.count)
 		_, err := s.repeat(ctx, w.after(w.count), 0)
@@ -35,7 +36,7 @@ func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error)
 	deliveries := w.count * w.watchers
 	return Measurement{
 		Requests: deliveries, Bytes: watchers.size() / int64(deliveries), CPU: max(0, watched-alone) / time.Duration(deliveries),
-	}, err
+	}, errors.Join(err, profile())
 }
 
 // after is the same work with indexes that were not used yet: an update that changes nothing is no event.

@@ -169,11 +169,14 @@ func (h *history) watch(ctx context.Context) {
 func (h *history) receive(stream watch.Interface) {
 	defer stream.Stop()
 	for event := range stream.ResultChan() {
-		object, ok := event.Object.(*corev1.ConfigMap)
-		if !ok {
-			h.t.Errorf("the watch broke: %v", event.Object)
+		if event.Type == watch.Error {
+			// A connection that was cut in the middle of a frame is one to be made again; a gap in the history is not.
+			if err := apierrors.FromObject(event.Object); apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+				h.t.Errorf("the watch cannot go on where it was: %v", err)
+			}
 			return
 		}
+		object := event.Object.(*corev1.ConfigMap)
 		h.mu.Lock()
 		h.seen = object.ResourceVersion
 		if event.Type != watch.Bookmark {

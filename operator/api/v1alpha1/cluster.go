@@ -40,10 +40,8 @@ type ApiServerClusterList struct {
 
 // ApiServerClusterSpec is what the user wants.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.etcd.embedded) || !has(self.etcd.embedded.members) || self.etcd.embedded.members <= self.replicas",message="etcd.embedded.members must not exceed replicas"
-// +kubebuilder:validation:XValidation:rule="has(self.etcd.external) == has(oldSelf.etcd.external)",message="etcd cannot be switched between embedded and external"
-// +kubebuilder:validation:XValidation:rule="quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0",message="storage.size can only grow"
-// +kubebuilder:validation:XValidation:rule="has(self.storage.class) == has(oldSelf.storage.class) && (!has(self.storage.class) || self.storage.class == oldSelf.storage.class)",message="storage.class is immutable"
+// +kubebuilder:validation:XValidation:rule="self.?etcd.?embedded.?members.orValue(1) <= self.?replicas.orValue(3)",message="etcd.embedded.members must not exceed replicas"
+// +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
 type ApiServerClusterSpec struct {
 	// Replicas is the number of API servers. Those beyond the voters of the embedded etcd use the voters as clients.
 	//
@@ -102,11 +100,19 @@ type ApiServerClusterSpec struct {
 }
 
 // Storage is the volume of each member of the embedded etcd.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",message="storage.size can only grow"
+// +kubebuilder:validation:XValidation:rule="has(self.class) == has(oldSelf.class) && (!has(self.class) || self.class == oldSelf.class)",message="storage.class is immutable"
 type Storage struct {
-	// Size can only grow, where the storage class allows it. The etcd quota is six tenths of it.
+	// Size, such as 20Gi. It can only grow, where the storage class allows it. The etcd quota is six tenths of it.
 	//
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]+(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?$`
+	// +optional
 	// +kubebuilder:default="8Gi"
-	Size resource.Quantity `json:"size,omitempty"`
+	Size resource.Quantity `json:"size,omitzero"`
 
 	// Class is the StorageClass; default: the cluster's.
 	//
