@@ -98,7 +98,7 @@ func (s *sandbox) run(ctx context.Context) error {
 		return s.outcome(ctx, err)
 	}
 	defer s.begin(s.runOperator).end()
-	defer s.display.Show(progress.Event{Event: "stopping", Message: "stopping; the data stays in " + s.home.shown})
+	defer s.display.Show(progress.Event{Event: "stopping", Message: "stopping, Ctrl-C again stops at once; the data stays in " + s.home.shown})
 	return s.outcome(ctx, s.clusters(ctx, config, started))
 }
 

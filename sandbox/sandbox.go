@@ -30,6 +30,8 @@ type settings struct {
 func Run(ctx context.Context, args []string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
+	impatient := context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // the second Ctrl-C ends everything at once
+	defer impatient()
 	command := newCommand()
 	command.SetArgs(args)
 	return command.ExecuteContext(ctx)

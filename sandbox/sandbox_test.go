@@ -54,6 +54,16 @@ func TestSummaryAndSettled(t *testing.T) {
 	}
 }
 
+func TestBrief(t *testing.T) {
+	for message, want := range map[string]string{
+		"short": "short", "two\nlines": "two", strings.Repeat("ä", 60): strings.Repeat("ä", 50) + "...", "x" + strings.Repeat("ä", 60): "x" + strings.Repeat("ä", 49) + "...",
+	} {
+		if got := brief(message); got != want {
+			t.Errorf("%q became %q, want %q", message, got, want)
+		}
+	}
+}
+
 func TestLocalKubeconfig(t *testing.T) {
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters["demo"] = &clientcmdapi.Cluster{Server: "https://demo.default.svc:6443", CertificateAuthorityData: []byte("CA")}

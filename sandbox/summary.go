@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -28,9 +29,21 @@ func summary(cluster *v1alpha1.ApiServerCluster) string {
 		}
 	}
 	if degraded := meta.FindStatusCondition(status.Conditions, v1alpha1.Degraded); degraded != nil && degraded.Status == "True" {
-		text += ", degraded: " + degraded.Message
+		text += ", degraded: " + brief(degraded.Message)
 	}
 	return text
+}
+
+// briefLength is how much of a message, in bytes, is shown in a line.
+const briefLength = 100
+
+// brief is the beginning of a message's first line.
+func brief(message string) string {
+	message, _, _ = strings.Cut(message, "\n")
+	if len(message) > briefLength {
+		return strings.ToValidUTF8(message[:briefLength], "") + "..."
+	}
+	return message
 }
 
 func wanted(cluster *v1alpha1.ApiServerCluster) int32 {

@@ -168,12 +168,14 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) error {
 		}
 		w.podIP = address.String()
 	}
-	if err := w.report(ctx, pod, false); err != nil {
-		return err
+	if w.base.PodIP != w.podIP {
+		if err := w.report(ctx, pod, false); err != nil {
+			return err
+		}
 	}
 	pod = w.withAddress(pod)
 	if err := w.folders.Prepare(ctx, pod); err != nil {
-		return &mountError{err}
+		return errors.Join(&mountError{err}, w.report(ctx, pod, false))
 	}
 	w.prepared = true
 	failure := w.startDue(ctx, pod)

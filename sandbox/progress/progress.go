@@ -6,9 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // Event is something worth telling. Its JSON form is what scripts read.
@@ -125,8 +129,29 @@ func (d *Display) redraw() {
 	d.erase()
 	for _, name := range d.names {
 		fmt.Fprintln(d.out, d.rows[name])
+		d.drawn += height(d.rows[name], d.width())
 	}
-	d.drawn = len(d.names)
+}
+
+// width of the terminal in columns; 0 when it is not known.
+func (d *Display) width() int {
+	file, ok := d.out.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// height is how many lines of a terminal a text takes.
+func height(text string, width int) int {
+	if width <= 0 {
+		return 1
+	}
+	return max(1, (utf8.RuneCountInString(text)+width-1)/width)
 }
 
 // erase takes the rows off the terminal: the cursor goes up to the first and everything below is cleared.

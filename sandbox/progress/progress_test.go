@@ -53,3 +53,14 @@ func TestJSON(t *testing.T) {
 		t.Errorf("%d lines: %q", len(lines), lines)
 	}
 }
+
+func TestHeight(t *testing.T) {
+	for _, test := range []struct {
+		text        string
+		width, want int
+	}{{"", 10, 1}, {"1234567890", 10, 1}, {"12345678901", 10, 2}, {"ääääääääää", 10, 1}, {"any", 0, 1}} {
+		if got := height(test.text, test.width); got != test.want {
+			t.Errorf("%q in %d columns: %d lines, want %d", test.text, test.width, got, test.want)
+		}
+	}
+}
