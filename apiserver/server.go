@@ -86,6 +86,9 @@ func (s *Server) compose() (err error) {
 		return err
 	}
 	s.registry.AuthorizeWith(s.security.authorizer)
+	if err := builtin.Configure(s.config.Admission.AllowPrivileged, s.config.API.FeatureGates); err != nil {
+		return err
+	}
 	s.catalogs = &catalogs{builtin: s.definitions(publisher), publisher: publisher, registry: s.registry}
 	s.catalogs.publishCustom(nil)
 	if chain.Mutators, err = s.mutators(); err != nil {

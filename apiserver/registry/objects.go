@@ -36,6 +36,15 @@ func (r *Registry) target(name schema.GroupResource, subresource, namespace, obj
 	return Target{Match: match, Endpoint: endpoint, Namespace: namespace, Name: object}, nil
 }
 
+// asRequest tells upstream's strategies, which look it up in the context, what is written, when no client's request
+// does.
+func (t Target) asRequest(ctx context.Context, verb string) context.Context {
+	return request.WithRequestInfo(ctx, &request.RequestInfo{
+		IsResourceRequest: true, Verb: verb, APIGroup: t.Group, APIVersion: t.Version.Name, Resource: t.Plural,
+		Subresource: t.Endpoint.Subresource, Namespace: t.Namespace, Name: t.Name,
+	})
+}
+
 // Get implements resource.Objects.
 func (r *Registry) Get(ctx context.Context, name schema.GroupResource, namespace, object string) (runtime.Object, error) {
 	t, err := r.target(name, "", namespace, object)
@@ -109,7 +118,7 @@ func (r *Registry) Create(ctx context.Context, name schema.GroupResource, namesp
 	if err != nil {
 		return nil, err
 	}
-	result, err := r.Insert(ctx, t, object, WriteOptions{DryRun: dryRun, Manager: internalManager})
+	result, err := r.Insert(t.asRequest(ctx, "create"), t, object, WriteOptions{DryRun: dryRun, Manager: internalManager})
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +131,7 @@ func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subres
 	if err != nil {
 		return nil, err
 	}
-	result, err := r.Write(ctx, t, edit{change}, WriteOptions{DryRun: dryRun, Manager: internalManager})
+	result, err := r.Write(t.asRequest(ctx, "update"), t, edit{change}, WriteOptions{DryRun: dryRun, Manager: internalManager})
 	var own *editError
 	if errors.As(err, &own) {
 		return nil, own.error
@@ -161,7 +170,7 @@ func (r *Registry) Delete(ctx context.Context, name schema.GroupResource, namesp
 	if err != nil {
 		return err
 	}
-	_, err = r.Remove(ctx, t, options, false)
+	_, err = r.Remove(t.asRequest(ctx, "delete"), t, options, false)
 	return err
 }
 

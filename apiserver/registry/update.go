@@ -236,7 +236,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 	if err := r.admission.Validate(ctx, attributes); err != nil {
 		return result, err
 	}
-	if goneForGood(object, old) {
+	if goneForGood(object, old) && !unfinished(t, object) {
 		return r.finishDeletion(ctx, t, current, object, options)
 	}
 	data, err := encodeReplacement(t, current, old, object)
@@ -296,6 +296,12 @@ func goneForGood(object, old runtime.Object) bool {
 	}
 	// A grace period that is still running is the deleter's to wait for.
 	return before.GetDeletionGracePeriodSeconds() == nil || *before.GetDeletionGracePeriodSeconds() == 0
+}
+
+// unfinished reports whether an object that is being deleted stays for the sake of its own list of finalizers.
+func unfinished(t Target, object runtime.Object) bool {
+	terminator, ok := t.main().Delete.(resource.Terminator)
+	return ok && terminator.Terminate(object.DeepCopyObject(), &metav1.DeleteOptions{})
 }
 
 func (r *Registry) finishDeletion(ctx context.Context, t Target, current state, object runtime.Object, options WriteOptions) (updateResult, error) {
