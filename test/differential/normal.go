@@ -250,7 +250,7 @@ var (
 	anyTime     = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( \+0000 UTC( m=\+[0-9.]+)?|Z)`)
 	currentWord = regexp.MustCompile(`current: \d+`)
 	anyUID      = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	anyRevision = regexp.MustCompile(`(ResourceVersion in (precondition|object meta): |resourceVersion":")(\d+)`)
+	anyRevision = regexp.MustCompile(`(ResourceVersion in (precondition|object meta): |resourceVersion\\?":\\?"|resourceVersion:|ResourceVersion in record \()(\d+)`)
 	address     = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 	ageCell     = regexp.MustCompile(`^\d+s$`)
 )

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Paths below the server's /debug/pprof.
+const (
+	profileOfWork   = "profile?seconds=2" // no work takes less
+	profileOfMemory = "heap"
+)
+
+// startProfile begins a profile named after the work, if profiles are wanted. The returned function waits for it.
+func (s *subject) startProfile(ctx context.Context, kind, name string) (wait func() error) {
+	if s.profiles == "" {
+		return func() error { return nil }
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.profile(ctx, kind, filepath.Join(s.profiles, fileName(name))) }()
+	return func() error { return <-done }
+}
+
+// profile saves an answer of the server's /debug/pprof to a file.
+func (s *subject) profile(ctx context.Context, kind, file string) error {
+	response, err := s.client.send(ctx, request{method: http.MethodGet, path: "/debug/pprof/" + kind, accept: "*/*"})
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, response.Body)
+	return errors.Join(err, out.Close())
+}
+
+// fileName makes "LIST limit=500, JSON" list-limit-500-json.pprof.
+func fileName(name string) string {
+	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	})
+	return strings.Join(words, "-") + ".pprof"
+}
