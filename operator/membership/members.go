@@ -24,7 +24,7 @@ func (v *view) found() (Action, bool) {
 		}
 	}
 	for _, name := range v.Intent.Founders {
-		if action, ok := v.restore(name, "founder"); ok {
+		if action, ok := v.restore(name, "founder", true); ok {
 			return action, true
 		}
 	}
@@ -45,26 +45,27 @@ func (v *view) founders() []string {
 	return names
 }
 
-// survive does without a quorum what cannot make anything worse: members that have their claims are started again.
+// survive does without a quorum what cannot make anything worse: members that have their claims are started again, and if
+// that was not enough for a while, from the present spec.
 func (v *view) survive() (Action, bool) {
 	for _, claim := range v.Claims {
-		if action, ok := v.restore(claim.Name, "no quorum"); ok && !claim.Gone {
+		if action, ok := v.restore(claim.Name, "no quorum", v.Silent); ok && !claim.Gone {
 			return action, true
 		}
 	}
 	return Action{Kind: Wait, Reason: "etcd has no quorum"}, true
 }
 
-// restore gives a member whose claim is there its pod again. It is for times without a quorum: a pod that is not ready
-// and was made for another spec may be what stands in the way.
-func (v *view) restore(name, reason string) (Action, bool) {
+// restore gives a member whose claim is there its pod again. It is for times without a quorum: renewing, it also replaces a
+// pod that is not ready and was made for another spec, which may be what stands in the way.
+func (v *view) restore(name, reason string, renewing bool) (Action, bool) {
 	pod, ok := v.pods[name]
 	switch {
 	case !ok && v.usable(name):
 		return Action{Kind: CreatePod, Name: name, Reason: reason}, true
 	case ok && !pod.Terminating && pod.Failed:
 		return Action{Kind: DeletePod, Name: name, Reason: "it ended"}, true
-	case ok && !pod.Terminating && pod.Outdated && !pod.Ready:
+	case ok && !pod.Terminating && renewing && pod.Outdated && !pod.Ready:
 		return Action{Kind: DeletePod, Name: name, Reason: "not ready, and made for another spec"}, true
 	}
 	return Action{}, false

@@ -17,6 +17,7 @@ type Observation struct {
 	Voters   int    // wanted voters: 1, 3 or 5
 	Intent   Intent
 	Reached  bool // a quorum answered; Members is true
+	Silent   bool // none has answered for a while
 	Members  []Member
 	Pods     []Pod
 	Claims   []Claim

@@ -16,6 +16,7 @@ type world struct {
 	external  bool
 	intent    Intent
 	version   int // of the intent
+	silence   int // ticks without a quorum
 	waited    int // ticks since the intent's Joining was set
 	formed    bool
 	members   []Member
@@ -57,6 +58,7 @@ func (w *world) observe() snapshot {
 	s := snapshot{version: w.version, uids: map[string]int{}}
 	s.Observation = Observation{Cluster: "demo", External: w.external, Replicas: w.replicas, Voters: w.voters, Intent: w.intent, Reached: w.quorate()}
 	s.Intent.Founders = slices.Clone(w.intent.Founders)
+	s.Silent = !s.Reached && w.silence > 3
 	s.Intent.Overdue = w.intent.Joining != "" && w.waited > patience
 	if s.Reached {
 		for _, m := range w.members {
@@ -209,6 +211,10 @@ func (w *world) change(a Action) {
 // tick lets everybody do what they do by themselves.
 func (w *world) tick() {
 	w.waited++
+	w.silence++
+	if w.quorate() {
+		w.silence = 0
+	}
 	for name, p := range w.pods {
 		if p.Terminating {
 			delete(w.pods, name)

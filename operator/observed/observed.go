@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -22,9 +23,14 @@ import (
 const (
 	// JoinPatience is how long a learner may take to become a voter.
 	JoinPatience = 10 * time.Minute
+	// SilencePatience is how long nobody may answer before the quorum counts as lost.
+	SilencePatience = 10 * time.Second
 	// LossPatience is how long a voter may be silent before it is replaced.
 	LossPatience = 5 * time.Minute
 )
+
+// QuorumLostReason of the condition EtcdQuorum.
+const QuorumLostReason = "QuorumLost"
 
 // World is what was seen of one cluster.
 type World struct {
@@ -118,7 +124,7 @@ func (w *World) ReadyReplicas() int {
 func (w *World) Observation(now time.Time) membership.Observation {
 	o := membership.Observation{
 		Cluster: w.Cluster.Name, External: w.Cluster.Spec.Etcd.External != nil, Replicas: desired.Replicas(w.Cluster),
-		Voters: desired.Voters(w.Cluster), Intent: w.intent(now), Reached: w.Etcd == nil,
+		Voters: desired.Voters(w.Cluster), Intent: w.intent(now), Reached: w.Etcd == nil, Silent: w.QuorumLost(now),
 	}
 	var voters []string
 	for _, m := range w.Members {
@@ -144,6 +150,19 @@ func (w *World) Observation(now time.Time) membership.Observation {
 		})
 	}
 	return o
+}
+
+// QuorumLost tells whether a cluster that was formed has not answered for a while, going by the condition that says so.
+func (w *World) QuorumLost(now time.Time) bool {
+	m := w.Cluster.Status.Membership
+	if w.Etcd == nil || m == nil || !m.Formed {
+		return false
+	}
+	c := meta.FindStatusCondition(w.Cluster.Status.Conditions, v1alpha1.EtcdQuorum)
+	if c == nil || c.Reason == QuorumLostReason {
+		return c != nil
+	}
+	return c.Status == metav1.ConditionUnknown && now.Sub(c.LastTransitionTime.Time) >= SilencePatience
 }
 
 func (w *World) intent(now time.Time) membership.Intent {

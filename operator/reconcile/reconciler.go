@@ -51,27 +51,29 @@ type Reconciler struct {
 	Image    string // of clusters that name none
 }
 
-// step is one concern. Without a required one nothing further makes sense.
+// step is one concern. Without a required one nothing further makes sense; one that changes is not taken for a spec that
+// is wrong.
 type step struct {
 	name     string
 	required bool
+	changes  bool
 	do       func(*Reconciler, context.Context, *pass) error
 }
 
 // steps in their order.
 var steps = []step{
-	{"finalizer", true, (*Reconciler).ensureFinalizer},
-	{"observation", true, (*Reconciler).observe},
-	{"validation", true, (*Reconciler).validate},
-	{"services", true, (*Reconciler).ensureServices},
-	{"certificates", true, (*Reconciler).ensureCertificates},
-	{"kubeconfig", false, (*Reconciler).ensureKubeconfig},
-	{"etcd", false, (*Reconciler).askEtcd},
-	{"disruption budget", false, (*Reconciler).ensureBudget},
-	{"volumes", false, (*Reconciler).growVolumes},
-	{"certificate notes", false, (*Reconciler).noteCertificates},
-	{"membership", false, (*Reconciler).takeAction},
-	{"version", false, (*Reconciler).askVersion},
+	{"finalizer", true, false, (*Reconciler).ensureFinalizer},
+	{"observation", true, false, (*Reconciler).observe},
+	{"validation", true, false, (*Reconciler).validate},
+	{"services", true, true, (*Reconciler).ensureServices},
+	{"certificates", true, false, (*Reconciler).ensureCertificates},
+	{"kubeconfig", false, true, (*Reconciler).ensureKubeconfig},
+	{"etcd", false, false, (*Reconciler).askEtcd},
+	{"disruption budget", false, true, (*Reconciler).ensureBudget},
+	{"volumes", false, true, (*Reconciler).growVolumes},
+	{"certificate notes", false, true, (*Reconciler).noteCertificates},
+	{"membership", false, true, (*Reconciler).takeAction},
+	{"version", false, false, (*Reconciler).askVersion},
 }
 
 // pass is one reconciliation: what it saw and what came of it.
@@ -108,10 +110,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 // run takes the steps. One that fails does not keep the others from their work, unless they depend on it.
 func (r *Reconciler) run(ctx context.Context, p *pass) {
 	for _, s := range steps {
-		err := s.do(r, ctx, p)
-		if errors.Is(err, errInvalid) {
-			return
+		if s.changes && p.input.Invalid != nil {
+			continue
 		}
+		err := s.do(r, ctx, p)
 		if err == nil {
 			continue
 		}
@@ -157,16 +159,10 @@ func (r *Reconciler) observe(ctx context.Context, p *pass) (err error) {
 	return err
 }
 
-// errInvalid ends a pass whose spec is wrong; the status says so.
-var errInvalid = errors.New("the spec is invalid")
-
 func (r *Reconciler) validate(_ context.Context, p *pass) error {
 	p.input.Invalid = desired.Validate(p.cluster, p.world.Claims)
 	if p.input.Invalid == nil && p.world.Image == "" {
 		p.input.Invalid = errors.New("spec.image is empty and the operator has no default")
-	}
-	if p.input.Invalid != nil {
-		return errInvalid
 	}
 	return nil
 }
@@ -174,7 +170,7 @@ func (r *Reconciler) validate(_ context.Context, p *pass) error {
 // askVersion is a courtesy to the reader of the status; a replica that does not answer is no fault of the cluster.
 func (r *Reconciler) askVersion(ctx context.Context, p *pass) error {
 	if p.input.Action.Kind != membership.Wait || p.input.Action.Reason != "" {
-		return nil
+		return nil // there is more urgent work
 	}
 	version, err := p.world.Version(ctx, p.pki.authorities[desired.ServingDomain].Certificate)
 	if err != nil {

@@ -14,7 +14,7 @@ func available(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	}
 	ready, wanted := in.World.ReadyReplicas(), desired.Replicas(cluster)
 	switch {
-	case cluster.Spec.Etcd.External == nil && in.World.Etcd != nil && formed(cluster):
+	case cluster.Spec.Etcd.External == nil && in.World.QuorumLost(in.Now):
 		return condition(v1alpha1.Available, false, "QuorumLost", "etcd has no quorum")
 	case ready == 0:
 		return condition(v1alpha1.Available, false, "NoReplicaReady", "none of %d API servers is ready", wanted)

@@ -21,7 +21,7 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return condition(v1alpha1.Degraded, true, "ReconcileFailed", "%s", oneLine(errors.Join(in.Errors...)))
 	case in.World == nil:
 		return unknown(v1alpha1.Degraded)
-	case cluster.Spec.Etcd.External == nil && in.World.Etcd != nil && formed(cluster):
+	case cluster.Spec.Etcd.External == nil && in.World.QuorumLost(in.Now):
 		return condition(v1alpha1.Degraded, true, "QuorumLost", "etcd has no quorum; the operator changes nothing that could make it worse")
 	}
 	for _, m := range in.World.Members {

@@ -1,0 +1,253 @@
+package desired
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/pki"
+)
+
+func demo(edit func(*v1alpha1.ApiServerClusterSpec)) *v1alpha1.ApiServerCluster {
+	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "ns", UID: "u"}}
+	cluster.Spec.Replicas = ptr.To[int32](3)
+	if edit != nil {
+		edit(&cluster.Spec)
+	}
+	return cluster
+}
+
+func external(s *v1alpha1.ApiServerClusterSpec) {
+	s.Etcd.External = &v1alpha1.ExternalEtcd{Endpoints: []string{"https://etcd:2379"}, Prefix: "/x", SecretRef: &corev1.LocalObjectReference{Name: "theirs"}}
+}
+
+var replicas = map[string]struct {
+	cluster *v1alpha1.ApiServerCluster
+	replica Replica
+}{
+	"founder":  {demo(nil), Replica{Name: "demo-0", Member: true, Start: Start{New: true, Cluster: map[string]string{"demo-0": "https://a:2380", "demo-1": "https://b:2380"}}}},
+	"member":   {demo(nil), Replica{Name: "demo-10", Member: true, Start: Start{Cluster: map[string]string{"demo-10": "https://c:2380"}}}},
+	"server":   {demo(nil), Replica{Name: "demo-3", Endpoints: []string{"https://demo-0.demo-members.ns.svc:2379", "https://demo-1.demo-members.ns.svc:2379"}}},
+	"external": {demo(external), Replica{Name: "demo-0"}},
+}
+
+// What the operator renders, the API server must understand, and find mounted.
+func TestArgumentsAreUnderstoodAndTheirFilesMounted(t *testing.T) {
+	for name, c := range replicas {
+		t.Run(name, func(t *testing.T) {
+			pod, err := Pod(c.cluster, "quorate:1", c.replica, "hash")
+			if err != nil {
+				t.Fatal(err)
+			}
+			container := pod.Spec.Containers[0]
+			if container.Args[0] != "apiserver" {
+				t.Fatalf("arguments %q", container.Args)
+			}
+			parsed := config.Default()
+			var args []string
+			for _, arg := range container.Args[1:] {
+				args = append(args, strings.ReplaceAll(arg, podIP, "10.0.0.1"))
+			}
+			if err := parsed.Flags().Parse(args); err != nil {
+				t.Fatal(err)
+			}
+			if err := parsed.Validate(); err != nil {
+				t.Error(err)
+			}
+			files := mountedFiles(pod)
+			for _, arg := range args {
+				if _, file, ok := strings.Cut(arg, certificateDirectory+"/"); ok && !slices.Contains(files, file) {
+					t.Errorf("%s is not mounted; these are: %q", file, files)
+				}
+			}
+		})
+	}
+}
+
+func mountedFiles(pod *corev1.Pod) []string {
+	var files []string
+	for _, source := range pod.Spec.Volumes[0].Projected.Sources {
+		for _, item := range source.Secret.Items {
+			files = append(files, item.Path)
+		}
+	}
+	return files
+}
+
+func TestNoPodMountsTheKeyOfAnAuthority(t *testing.T) {
+	for name, c := range replicas {
+		pod, err := Pod(c.cluster, "quorate:1", c.replica, "hash")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, source := range pod.Spec.Volumes[0].Projected.Sources {
+			for _, item := range source.Secret.Items {
+				if strings.HasSuffix(source.Secret.Name, "-ca") && item.Key != corev1.TLSCertKey {
+					t.Errorf("%s mounts %s of %s", name, item.Key, source.Secret.Name)
+				}
+			}
+		}
+	}
+}
+
+func TestMemberStart(t *testing.T) {
+	for name, want := range map[string][]string{
+		"founder": {"--etcd-initial-cluster=demo-0=https://a:2380,demo-1=https://b:2380", "--etcd-initial-cluster-token=ns-demo-u"},
+		"member":  {"--etcd-initial-cluster=demo-10=https://c:2380", "--etcd-initial-cluster-state=existing", "--etcd-listen-peer-urls=https://$(POD_IP):2380"},
+		"server":  {"--etcd-servers=https://demo-0.demo-members.ns.svc:2379,https://demo-1.demo-members.ns.svc:2379"},
+	} {
+		pod, err := Pod(replicas[name].cluster, "quorate:1", replicas[name].replica, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, arg := range want {
+			if !slices.Contains(pod.Spec.Containers[0].Args, arg) {
+				t.Errorf("%s has no %s: %q", name, arg, pod.Spec.Containers[0].Args)
+			}
+		}
+	}
+}
+
+func TestHashesFollowTheSpecAndNothingElse(t *testing.T) {
+	base := HashesOf(demo(nil), "quorate:1")
+	for name, c := range map[string]struct {
+		edit         func(*v1alpha1.ApiServerClusterSpec)
+		server, etcd bool // change
+	}{
+		"nothing":       {nil, false, false},
+		"replicas":      {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](5) }, false, false},
+		"names":         {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraSANs = []string{"x"} }, false, false},
+		"service":       {func(s *v1alpha1.ApiServerClusterSpec) { s.Service.Type = corev1.ServiceTypeNodePort }, false, false},
+		"server flag":   {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"v": "4"} }, true, false},
+		"member flag":   {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-snapshot-count": "9"} }, false, true},
+		"a larger disk": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("9Gi") }, false, true},
+		"resources": {func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+		}, true, false},
+	} {
+		got := HashesOf(demo(c.edit), "quorate:1")
+		if (got.Server != base.Server) != c.server || (got.Etcd != base.Etcd) != c.etcd {
+			t.Errorf("%s: %+v from %+v", name, got, base)
+		}
+	}
+	// Written down: a new version of the operator that changes these restarts every API server in the world.
+	if base.Server != "PINNED-SERVER" || base.Etcd != "PINNED-ETCD" {
+		t.Errorf("the hashes of an unchanged spec are now %+v", base)
+	}
+}
+
+func TestServersFollowTheirMembers(t *testing.T) {
+	cluster := demo(nil)
+	pod, err := Pod(cluster, "quorate:1", replicas["server"].replica, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hashes := HashesOf(cluster, "quorate:1")
+	for voters, want := range map[string]bool{"demo-0,demo-1": false, "demo-0,demo-5": false, "demo-0,demo-5,demo-6": true, "demo-5": true} {
+		if got := Outdated(pod, hashes, strings.Split(voters, ",")); got != want {
+			t.Errorf("a server of demo-0 and demo-1 is outdated for voters %s: %v", voters, got)
+		}
+	}
+}
+
+func TestPodsAreRestricted(t *testing.T) {
+	for name, c := range replicas {
+		pod, err := Pod(c.cluster, "quorate:1", c.replica, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, s := pod.Spec.SecurityContext, pod.Spec.Containers[0].SecurityContext
+		if !*p.RunAsNonRoot || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *s.AllowPrivilegeEscalation ||
+			!*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || *pod.Spec.AutomountServiceAccountToken {
+			t.Errorf("%s: %+v %+v", name, p, s)
+		}
+	}
+}
+
+func TestServingCertificateNames(t *testing.T) {
+	cluster := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraSANs = []string{"api.example.org", "192.0.2.1"} })
+	authority, err := pki.NewAuthority("a", metav1.Now().Time)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := Certificates(cluster, []string{"10.0.0.9", "lb.example.org"})[0].Leaf
+	if _, err := authority.Issue(leaf, metav1.Now().Time); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"demo.ns.svc", "kubernetes.default.svc", "api.example.org", "lb.example.org", "*.demo-members.ns.svc"} {
+		if !slices.Contains(leaf.DNSNames, name) {
+			t.Errorf("no name %s", name)
+		}
+	}
+	for _, address := range []string{"127.0.0.1", "10.0.0.9", "192.0.2.1"} {
+		if !slices.ContainsFunc(leaf.Addresses, net.ParseIP(address).Equal) {
+			t.Errorf("no address %s", address)
+		}
+	}
+}
+
+func TestBudget(t *testing.T) {
+	for _, c := range []struct{ replicas, wanted, live, min int }{{1, 1, 1, 0}, {3, 3, 3, 2}, {3, 3, 1, 2}, {1, 1, 3, 2}, {5, 5, 4, 3}, {7, 3, 5, 3}} {
+		budget := Budget(demo(nil), c.replicas, c.wanted, c.live)
+		switch {
+		case c.min == 0 && budget != nil:
+			t.Errorf("%+v: a budget that could only block", c)
+		case c.min > 0 && (budget == nil || budget.Spec.MinAvailable.IntValue() != c.min):
+			t.Errorf("%+v: %+v", c, budget)
+		}
+	}
+	if budget := Budget(demo(external), 2, 0, 0); budget == nil || budget.Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("external etcd: %+v", budget)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("8Gi")}
+	claim.Spec.StorageClassName = ptr.To("slow")
+	for name, c := range map[string]struct {
+		edit func(*v1alpha1.ApiServerClusterSpec)
+		want string
+	}{
+		"fine":            {nil, ""},
+		"a larger volume": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("9Gi") }, ""},
+		"tuning":          {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-snapshot-count": "9"} }, ""},
+		"two voters": {func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](2)}
+		}, "must be 1, 3 or 5"},
+		"too many voters": {func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](5)}
+		}, "must not exceed spec.replicas"},
+		"no replicas":      {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](0) }, "between 1 and 100"},
+		"both":             {func(s *v1alpha1.ApiServerClusterSpec) { external(s); s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{} }, "either embedded or external"},
+		"a smaller volume": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") }, "only grow"},
+		"another class":    {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") }, "cannot change"},
+		"an owned flag":    {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-name": "x"} }, "set by the operator"},
+		"another one":      {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"secure-port": "1"} }, "set by the operator"},
+		"no such flag":     {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"nope": "x"} }, `no flag "nope"`},
+		"no such value":    {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"max-requests-inflight": "x"} }, "max-requests-inflight"},
+	} {
+		err := Validate(demo(c.edit), []corev1.PersistentVolumeClaim{claim})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	switched := demo(external)
+	switched.Status.Membership = &v1alpha1.Membership{Formed: true}
+	if err := Validate(switched, nil); err == nil || !strings.Contains(err.Error(), "cannot be switched") {
+		t.Errorf("switching to an external etcd: %v", err)
+	}
+	long := demo(nil)
+	long.Name = strings.Repeat("x", 46)
+	if err := Validate(long, nil); err == nil {
+		t.Error("a name of 46 letters was accepted")
+	}
+}

@@ -1,0 +1,346 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/test/genuine"
+)
+
+// environment is a genuine API server with the resource's definition, our operator and a node.
+type environment struct {
+	t      *testing.T
+	client client.Client
+	node   *node
+}
+
+func start(t *testing.T) *environment {
+	t.Helper()
+	etcd, err := genuine.StartEtcd(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd.StopAfter(t)
+	keys, err := genuine.NewPKI(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := genuine.StartKubernetes(t.Context(), genuine.Options{
+		Directory: t.TempDir(), PKI: keys, Etcd: etcd.Endpoint,
+		Arguments: []string{"--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.StopAfter(t)
+	if _, err := envtest.InstallCRDs(server.Admin, envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(server.Admin, client.Options{Scheme: Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &environment{t: t, client: c, node: startNode(t, c)}
+	e.operate(server.Admin)
+	return e
+}
+
+// operate runs the operator as its command line would.
+func (e *environment) operate(admin *rest.Config) {
+	kubeconfig := filepath.Join(e.t.TempDir(), "kubeconfig")
+	text := clientcmdapi.NewConfig()
+	text.Clusters["c"] = &clientcmdapi.Cluster{Server: admin.Host, CertificateAuthorityData: admin.CAData, CertificateAuthority: admin.CAFile}
+	text.AuthInfos["u"] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: admin.CertData, ClientKeyData: admin.KeyData, ClientCertificate: admin.CertFile, ClientKey: admin.KeyFile,
+		Token: admin.BearerToken,
+	}
+	text.Contexts["x"], text.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
+	if err := clientcmd.WriteToFile(*text, kubeconfig); err != nil {
+		e.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(e.t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, []string{"--kubeconfig=" + kubeconfig, "--image=quorate:test", "--leader-elect=true",
+			"--metrics-bind-address=0", "--health-probe-bind-address=0"})
+	}()
+	e.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			e.t.Errorf("the operator: %v", err)
+		}
+	})
+}
+
+func (e *environment) get(name string) *v1alpha1.ApiServerCluster {
+	e.t.Helper()
+	cluster := &v1alpha1.ApiServerCluster{}
+	if err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "default", Name: name}, cluster); err != nil {
+		e.t.Fatal(err)
+	}
+	return cluster
+}
+
+// change changes a cluster's spec.
+func (e *environment) change(name string, edit func(*v1alpha1.ApiServerClusterSpec)) {
+	e.t.Helper()
+	for {
+		cluster := e.get(name)
+		edit(&cluster.Spec)
+		err := e.client.Update(e.t.Context(), cluster)
+		if err == nil {
+			return
+		}
+		if !apierrors.IsConflict(err) {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// await waits until a cluster is at rest as its spec says and a further condition holds.
+func (e *environment) await(name, what string, holds func(*v1alpha1.ApiServerCluster) bool) *v1alpha1.ApiServerCluster {
+	e.t.Helper()
+	begin := time.Now()
+	var cluster *v1alpha1.ApiServerCluster
+	for time.Since(begin) < 40*time.Second {
+		if cluster = e.get(name); cluster.Status.ObservedGeneration == cluster.Generation && holds(cluster) {
+			e.t.Logf("%s: %s", what, time.Since(begin).Round(10*time.Millisecond))
+			return cluster
+		}
+		time.Sleep(20 * time.Millisecond) // the interval of asking, not a time that something is hoped to take
+	}
+	e.t.Fatalf("%s: not within %s: %s", what, time.Since(begin).Round(time.Second), describe(cluster))
+	return nil
+}
+
+func describe(cluster *v1alpha1.ApiServerCluster) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "ready %s, voters %d, %+v\n", cluster.Status.Ready, cluster.Status.Voters, cluster.Status.Membership)
+	for _, m := range cluster.Status.Members {
+		fmt.Fprintf(&out, "  %+v\n", m)
+	}
+	for _, c := range cluster.Status.Conditions {
+		fmt.Fprintf(&out, "  %s %s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
+	}
+	return out.String()
+}
+
+// settled tells whether so many voters and replicas are there, all well, and nothing is going on.
+func settled(voters, replicas int) func(*v1alpha1.ApiServerCluster) bool {
+	return func(cluster *v1alpha1.ApiServerCluster) bool {
+		s := cluster.Status
+		ready := 0
+		for _, m := range s.Members {
+			if m.Ready && m.Role != "learner" {
+				ready++
+			}
+		}
+		return int(s.Voters) == voters && ready == voters && s.Ready == fmt.Sprintf("%d/%d", replicas, replicas) &&
+			meta.IsStatusConditionTrue(s.Conditions, v1alpha1.Available) && meta.IsStatusConditionFalse(s.Conditions, v1alpha1.Progressing) &&
+			meta.IsStatusConditionFalse(s.Conditions, v1alpha1.Degraded) && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.CertificatesValid)
+	}
+}
+
+func (e *environment) create(name string, spec v1alpha1.ApiServerClusterSpec) error {
+	return e.client.Create(e.t.Context(), &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: spec})
+}
+
+func scale(replicas int32) func(*v1alpha1.ApiServerClusterSpec) {
+	return func(spec *v1alpha1.ApiServerClusterSpec) { spec.Replicas = ptr.To(replicas) }
+}
+
+func TestLifeOfACluster(t *testing.T) {
+	e := start(t)
+	if err := e.create("demo", v1alpha1.ApiServerClusterSpec{}); err != nil {
+		t.Fatal(err)
+	}
+	e.await("demo", "three from nothing", settled(3, 3))
+	e.checkBudget(2)
+
+	e.change("demo", scale(1))
+	e.await("demo", "three to one", settled(1, 1))
+	e.checkNoBudget()
+	e.change("demo", scale(3))
+	e.await("demo", "one to three", settled(3, 3))
+	e.change("demo", scale(6))
+	e.await("demo", "three to five, and a server", settled(5, 6))
+	e.checkBudget(3)
+	e.change("demo", scale(3))
+	before := e.await("demo", "five to three", settled(3, 3))
+
+	e.replace(before.Status.Members[0].Name)
+	e.roll()
+	e.refuse()
+	e.removeAll()
+}
+
+// replace deletes a member's claim and pod; another member takes its place.
+func (e *environment) replace(name string) {
+	for _, object := range []client.Object{&corev1.PersistentVolumeClaim{}, &corev1.Pod{}} {
+		object.SetNamespace("default")
+		object.SetName(name)
+		if err := e.client.Delete(e.t.Context(), object); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	e.await("demo", "a lost volume", func(cluster *v1alpha1.ApiServerCluster) bool {
+		for _, m := range cluster.Status.Members {
+			if m.Name == name {
+				return false
+			}
+		}
+		return settled(3, 3)(cluster)
+	})
+}
+
+// roll changes an argument: all pods are replaced, the leader's last.
+func (e *environment) roll() {
+	leader := ""
+	for _, m := range e.get("demo").Status.Members {
+		if m.Role == "leader" {
+			leader = m.Name
+		}
+	}
+	e.change("demo", func(spec *v1alpha1.ApiServerClusterSpec) {
+		spec.ExtraArgs = map[string]string{"max-requests-inflight": "321"}
+	})
+	e.await("demo", "a new argument", func(cluster *v1alpha1.ApiServerCluster) bool {
+		for _, pod := range e.pods() {
+			if !strings.Contains(strings.Join(pod.Spec.Containers[0].Args, " "), "--max-requests-inflight=321") {
+				return false
+			}
+		}
+		return settled(3, 3)(cluster)
+	})
+	newest := e.pods()[0]
+	for _, pod := range e.pods() {
+		if newest.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			newest = pod
+		}
+	}
+	if newest.Name != leader {
+		e.t.Errorf("%s was restarted last, not the leader %s", newest.Name, leader)
+	}
+}
+
+func (e *environment) pods() []corev1.Pod {
+	var pods corev1.PodList
+	if err := e.client.List(e.t.Context(), &pods, client.InNamespace("default")); err != nil {
+		e.t.Fatal(err)
+	}
+	return pods.Items
+}
+
+// refuse asks for what the schema's rules do not allow, and for what only the operator can know to be wrong.
+func (e *environment) refuse() {
+	for want, edit := range map[string]func(*v1alpha1.ApiServerClusterSpec){
+		"storage.size can only grow":          func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") },
+		"storage.class is immutable":          func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") },
+		"this flag is set by the operator":    func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["etcd-servers"] = "http://127.0.0.1:1" },
+		"flag names are given without dashes": func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["--v"] = "3" },
+		"must not exceed replicas": func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](5)}
+		},
+		"Unsupported value": func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](2)}
+		},
+		"switched between embedded and external": func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Etcd.External = &v1alpha1.ExternalEtcd{Endpoints: []string{"http://x:1"}}
+		},
+	} {
+		cluster := e.get("demo")
+		edit(&cluster.Spec)
+		if err := e.client.Update(e.t.Context(), cluster); err == nil || !strings.Contains(err.Error(), want) {
+			e.t.Errorf("%s: %v", want, err)
+		}
+	}
+	if err := e.create("Bad.Name", v1alpha1.ApiServerClusterSpec{}); err == nil {
+		e.t.Error("a name that makes no host name was accepted")
+	}
+	before := e.pods()
+	e.change("demo", func(s *v1alpha1.ApiServerClusterSpec) {
+		s.ExtraArgs["no-such-flag"] = "1"
+		s.Replicas = ptr.To[int32](5)
+	})
+	e.await("demo", "a spec that is wrong", func(cluster *v1alpha1.ApiServerCluster) bool {
+		c := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Degraded)
+		return c != nil && c.Reason == "InvalidSpec" && strings.Contains(c.Message, `no flag "no-such-flag"`)
+	})
+	if after := e.pods(); len(after) != len(before) {
+		e.t.Errorf("a wrong spec changed %d pods to %d", len(before), len(after))
+	}
+}
+
+// removeAll deletes the cluster while its spec is wrong and its members are gone; nothing must be left.
+func (e *environment) removeAll() {
+	if err := e.client.Delete(e.t.Context(), e.get("demo")); err != nil {
+		e.t.Fatal(err)
+	}
+	lists := []client.ObjectList{&v1alpha1.ApiServerClusterList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
+		&corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}}
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		left := 0
+		for _, list := range lists {
+			if err := e.client.List(e.t.Context(), list, client.InNamespace("default")); err != nil {
+				e.t.Fatal(err)
+			}
+			left += meta.LenList(list)
+		}
+		if left == 0 {
+			return
+		}
+		if time.Since(begin) > 30*time.Second {
+			e.t.Fatalf("%d objects are left", left)
+		}
+	}
+}
+
+func (e *environment) checkBudget(want int) {
+	e.t.Helper()
+	var budget policyv1.PodDisruptionBudget
+	if err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "default", Name: "demo"}, &budget); err != nil {
+		e.t.Fatal(err)
+	}
+	if budget.Spec.MinAvailable.IntValue() != want {
+		e.t.Errorf("the disruption budget keeps %s, want %d", budget.Spec.MinAvailable, want)
+	}
+}
+
+func (e *environment) checkNoBudget() {
+	e.t.Helper()
+	err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "default", Name: "demo"}, &policyv1.PodDisruptionBudget{})
+	if !apierrors.IsNotFound(err) {
+		e.t.Errorf("a disruption budget for a single member: %v", err)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	for name, args := range map[string][]string{
+		"unknown flag":       {"--no-such-flag"},
+		"argument":           {"what"},
+		"log format":         {"--logging-format=xml"},
+		"missing kubeconfig": {"--kubeconfig=" + filepath.Join(t.TempDir(), "none")},
+	} {
+		if err := Run(t.Context(), args); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

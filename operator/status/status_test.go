@@ -1,0 +1,217 @@
+package status
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/etcd"
+	"quorate.dev/operator/membership"
+	"quorate.dev/operator/observed"
+)
+
+var now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func pod(name string, ready bool) corev1.Pod {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}},
+	}
+}
+
+// healthy is a cluster of three that is as it should be.
+func healthy() (*v1alpha1.ApiServerCluster, Input) {
+	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "ns", Generation: 7}}
+	cluster.Spec.Replicas = ptr.To[int32](3)
+	cluster.Status.Membership = &v1alpha1.Membership{Formed: true, NextOrdinal: 3}
+	world := &observed.World{Cluster: cluster, Image: "quorate:1"}
+	for i, name := range []string{"demo-0", "demo-1", "demo-2"} {
+		world.Pods = append(world.Pods, pod(name, true))
+		world.Members = append(world.Members, etcd.Member{ID: uint64(i + 10), Name: name, Started: true, Healthy: true, Leader: i == 1})
+	}
+	return cluster, Input{
+		World: world, Action: membership.Action{Kind: membership.Wait}, Now: now, Endpoint: "https://demo.ns.svc:6443",
+		Certificates: []Expiry{{"demo-serving", now.Add(300 * 24 * time.Hour)}, {"demo-client-ca", now.Add(3000 * 24 * time.Hour)}},
+	}
+}
+
+// was sets what the status said before.
+func was(cluster *v1alpha1.ApiServerCluster, kind string, status metav1.ConditionStatus, reason string, ago time.Duration) {
+	cluster.Status.Conditions = append(cluster.Status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(now.Add(-ago)),
+	})
+}
+
+func TestConditions(t *testing.T) {
+	type want map[string]string // reason by condition; others do not matter
+	silence := func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+		in.World.Members, in.World.Etcd = nil, etcd.ErrUnreachable
+	}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.ApiServerCluster, *Input)
+		want   want
+	}{
+		"all is well": {
+			func(*v1alpha1.ApiServerCluster, *Input) {},
+			want{"Available": "Serving", "Progressing": "AsWanted", "Degraded": "AsExpected", "EtcdQuorum": "Healthy", "CertificatesValid": "Valid"},
+		},
+		"one replica is not ready": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.World.Pods[0] = pod("demo-0", false) },
+			want{"Available": "Serving", "Progressing": "WaitingForReplicas"},
+		},
+		"none is ready": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) {
+				for i := range in.World.Pods {
+					in.World.Pods[i] = pod(in.World.Pods[i].Name, false)
+				}
+			},
+			want{"Available": "NoReplicaReady"},
+		},
+		"a member is silent": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.World.Members[2].Healthy = false },
+			want{"EtcdQuorum": "MemberUnhealthy", "Available": "Serving"},
+		},
+		"nobody answers once": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				silence(cluster, in)
+				was(cluster, v1alpha1.EtcdQuorum, metav1.ConditionTrue, "Healthy", time.Hour)
+			},
+			want{"EtcdQuorum": "NoAnswer", "Available": "Serving", "Degraded": "AsExpected"},
+		},
+		"nobody answers for a while": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				silence(cluster, in)
+				was(cluster, v1alpha1.EtcdQuorum, metav1.ConditionUnknown, "NoAnswer", observed.SilencePatience)
+			},
+			want{"EtcdQuorum": "QuorumLost", "Available": "QuorumLost", "Degraded": "QuorumLost"},
+		},
+		"the loss lasts": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				silence(cluster, in)
+				was(cluster, v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", 0)
+			},
+			want{"EtcdQuorum": "QuorumLost", "Available": "QuorumLost"},
+		},
+		"the founders are starting": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				silence(cluster, in)
+				cluster.Status.Membership.Formed = false
+				in.Action.Reason = "the founders have not formed a cluster yet"
+			},
+			want{"EtcdQuorum": "Forming", "Progressing": "Waiting"},
+		},
+		"etcd asks for patience": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) {
+				in.Action = membership.Action{Kind: membership.RemoveMember, Name: "demo-2"}
+				in.Refused = errors.New("unhealthy cluster")
+			},
+			want{"Progressing": "WaitingForEtcd", "Degraded": "AsExpected"},
+		},
+		"the spec is wrong": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Invalid = errors.New("spec.x\nspec.y") },
+			want{"Degraded": "InvalidSpec", "Progressing": "InvalidSpec", "Available": "Serving", "EtcdQuorum": "Healthy"},
+		},
+		"a step failed": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Errors = []error{errors.New("services: no")} },
+			want{"Degraded": "ReconcileFailed"},
+		},
+		"nothing could be read": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) {
+				in.World, in.Certificates, in.Errors = nil, nil, []error{errors.New("observation: no")}
+			},
+			want{"Available": "NotObserved", "EtcdQuorum": "NotObserved", "Progressing": "NotObserved", "CertificatesValid": "NotObserved", "Degraded": "ReconcileFailed"},
+		},
+		"the image cannot be had": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) {
+				in.World.Pods[0] = pod("demo-0", false)
+				in.World.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
+			},
+			want{"Degraded": "PodsFailing"},
+		},
+		"the disk is full": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.World.Members[0].Alarms = []string{"NOSPACE"} },
+			want{"Degraded": "EtcdAlarm"},
+		},
+		"a certificate is about to expire": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Certificates[0].At = now.Add(29 * 24 * time.Hour) },
+			want{"CertificatesValid": "ExpiresSoon"},
+		},
+		"a certificate is expired": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Certificates[0].At = now },
+			want{"CertificatesValid": "Expired"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, in := healthy()
+			c.change(cluster, &in)
+			got := Compute(cluster, in)
+			for kind, reason := range c.want {
+				condition := meta.FindStatusCondition(got.Conditions, kind)
+				if condition == nil || condition.Reason != reason {
+					t.Errorf("%s: %+v, want reason %s", kind, condition, reason)
+				}
+				if condition != nil && condition.ObservedGeneration != 7 {
+					t.Errorf("%s speaks of generation %d", kind, condition.ObservedGeneration)
+				}
+			}
+		})
+	}
+}
+
+func TestFields(t *testing.T) {
+	cluster, in := healthy()
+	in.World.Members[2].Healthy = false
+	got := Compute(cluster, in)
+	if got.Ready != "3/3" || got.Replicas != 3 || got.Voters != 3 || got.Selector != "quorate.dev/cluster=demo" || got.ObservedGeneration != 7 {
+		t.Errorf("%+v", got)
+	}
+	if m := got.Members[1]; m.Role != "leader" || m.ID != "b" || !m.Ready {
+		t.Errorf("%+v", m)
+	}
+	if m := got.Members[2]; m.Ready || m.UnhealthySince == nil || !m.UnhealthySince.Time.Equal(now) {
+		t.Errorf("%+v", m)
+	}
+	cluster.Status = got
+	in.Now = now.Add(time.Minute)
+	if m := Compute(cluster, in).Members[2]; !m.UnhealthySince.Time.Equal(now) {
+		t.Errorf("the time since it is unhealthy moved to %v", m.UnhealthySince)
+	}
+	in.World.Members, in.World.Etcd = nil, etcd.ErrUnreachable
+	for _, m := range Compute(cluster, in).Members {
+		if m.Ready || m.Role == "leader" {
+			t.Errorf("without an answer %+v is more than is known", m)
+		}
+	}
+}
+
+func TestGenerationIsNotObservedBlindly(t *testing.T) {
+	cluster, in := healthy()
+	cluster.Status.ObservedGeneration = 6
+	in.World = nil
+	if got := Compute(cluster, in).ObservedGeneration; got != 6 {
+		t.Errorf("generation %d", got)
+	}
+}
+
+func TestTransitionTimes(t *testing.T) {
+	cluster, in := healthy()
+	cluster.Status = Compute(cluster, in)
+	in.Now = now.Add(time.Hour)
+	in.World.Pods[0] = pod("demo-0", false)
+	next := Compute(cluster, in)
+	for kind, want := range map[string]time.Time{v1alpha1.Available: now, v1alpha1.Progressing: in.Now} {
+		if got := meta.FindStatusCondition(next.Conditions, kind).LastTransitionTime; !got.Time.Equal(want) {
+			t.Errorf("%s: %v, want %v", kind, got, want)
+		}
+	}
+}
