@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/registry"
@@ -57,8 +56,9 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	record := request.From(r.Context())
 	record.SetNamespace(record.Info.Namespace)
 	endpoint, ok := match.Version.Endpoints[record.Info.Subresource]
-	if !ok {
-		http.NotFound(w, r)
+	exists, sensible := routed(&record.Info, match.Definition)
+	if !ok || !exists {
+		request.WriteError(w, r, notRouted())
 		return
 	}
 	if match.Version.Deprecation != "" {
@@ -70,6 +70,10 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	if match.Plural == "namespaces" && match.Group == "" {
 		c.target.Namespace = ""
 	}
+	if !sensible || !c.allowed() {
+		request.WriteError(w, r, c.notAllowed())
+		return
+	}
 	if err := c.serve(r.Context()); err != nil {
 		request.WriteError(w, r, err)
 	}
@@ -77,9 +81,6 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 
 // serve does the verb. It returns an error only while nothing has been written.
 func (c *call) serve(ctx context.Context) (err error) {
-	if !c.allowed() {
-		return apierrors.NewMethodNotSupported(c.target.GroupResource(), c.record.Info.Verb)
-	}
 	if c.output, err = negotiate(c.r, c.target); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (c *call) serve(ctx context.Context) (err error) {
 	case "deletecollection":
 		return c.removeCollection(ctx)
 	}
-	return apierrors.NewMethodNotSupported(c.target.GroupResource(), c.record.Info.Verb)
+	return c.notAllowed()
 }
 
 // allowed reports whether the endpoint has the request's verb.
