@@ -171,14 +171,16 @@ func (w *response) expire() {
 	_ = control.Flush() // clients of HTTP/1 have their whole answer now, those of HTTP/2 all but its end
 }
 
-// settle makes expire do nothing from now on, and undoes what it left for the connection's next request.
-func (w *response) settle() {
+// settle makes expire do nothing from now on, and undoes what it left for the connection's next request. It tells
+// whether the deadline decided the answer, and whether in its middle.
+func (w *response) settle() (expired, cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.settled = true
 	if w.late {
 		_ = http.NewResponseController(w.under).SetWriteDeadline(time.Time{})
 	}
+	return w.expired || w.late, w.cut
 }
 
 // writeJSON answers with a Status in JSON, whatever the client accepts.

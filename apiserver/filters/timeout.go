@@ -36,16 +36,14 @@ func (f *timeout) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // settle ends the request after the handler has returned.
 func (f *timeout) settle(answer *response, record *request.Record, r *http.Request, timer *time.Timer) {
 	timer.Stop()
-	if !errors.Is(record.Context.Err(), context.DeadlineExceeded) {
-		answer.settle()
-		return
+	if errors.Is(record.Context.Err(), context.DeadlineExceeded) {
+		answer.expire() // unless the timer has
 	}
-	if !answer.begun() {
-		answer.expire()
+	expired, cut := answer.settle()
+	if expired {
+		f.metrics.terminated(record, r, http.StatusGatewayTimeout)
 	}
-	f.metrics.terminated(record, r, http.StatusGatewayTimeout)
-	answer.settle()
-	if answer.cut {
+	if cut {
 		panic(http.ErrAbortHandler)
 	}
 }

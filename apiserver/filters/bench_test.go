@@ -1,0 +1,38 @@
+package filters
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"quorate.dev/apiserver/request"
+)
+
+// discard is a response nobody reads.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}
+
+func BenchmarkChain(b *testing.B) {
+	f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
+	body := []byte("fine")
+	chain := Chain(f.options(nil), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
+	for name, target := range map[string]string{
+		"get": "/api/v1/namespaces/default/pods/web-0", "watch": "/api/v1/namespaces/default/pods?watch=1", "healthz": "/healthz",
+	} {
+		b.Run(name, func(b *testing.B) {
+			r := httptest.NewRequest("GET", target, nil)
+			w := discard{header: http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				r.Header["Authorization"] = []string{"alice"}
+				clear(w.header)
+				chain.ServeHTTP(w, r)
+			}
+		})
+	}
+}
