@@ -215,9 +215,9 @@ func TestDeletionRemovesInstances(t *testing.T) {
 		_, err := s.Get(t.Context(), widgets, "default", "a")
 		return apierrors.IsNotFound(err)
 	})
-	if got := s.condition(t, "widgets.example.com", apiextensions.Terminating); got != "True InstanceDeletionInProgress" {
-		t.Errorf("Terminating is %q while b is held", got)
-	}
+	eventually(t, "in progress while b is held", func() bool {
+		return s.condition(t, "widgets.example.com", apiextensions.Terminating) == "True InstanceDeletionInProgress"
+	})
 	release := func(object *unstructured.Unstructured) { object.SetFinalizers(nil) }
 	if err := s.update(t, "b", release); err != nil {
 		t.Fatal(err)
