@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -229,6 +230,9 @@ func (f *follower) step() error {
 		if !present[name] {
 			delete(f.shown, name)
 			f.display.Forget(name)
+			if err := os.Remove(f.home.file(name + ".kubeconfig")); err != nil && !os.IsNotExist(err) {
+				return err
+			}
 		}
 	}
 	f.announce()

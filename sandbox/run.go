@@ -152,7 +152,7 @@ func (s *sandbox) restConfig() (*rest.Config, error) {
 // a loopback one, no Endpoints object may hold.
 func (s *sandbox) runProxy(ctx context.Context) error {
 	first := s.home.state.Network.Services().Addr().Next()
-	s.proxy.Run(ctx, s.table, []proxy.Route{
+	s.proxy.Run(ctx, s.table, s.home.state.Network.Node(), []proxy.Route{
 		{Listen: netip.AddrPortFrom(first, 443), Backends: []netip.AddrPort{s.plane.Address()}},
 	})
 	return nil

@@ -220,6 +220,7 @@ func (a *Agent) controllers() map[string]*controller {
 		"claims":    newController("claims", a.provision),
 		"endpoints": newController("endpoints", a.updateTable),
 		"slices":    newController("slices", a.publishSlices),
+		"balancers": newController("balancers", a.publishBalancers),
 	}
 }
 
@@ -231,8 +232,8 @@ func (a *Agent) watch(controllers map[string]*controller) error {
 		wakes    []string
 	}{
 		{core.Pods().Informer(), []string{"schedule", "dispatch", "claims", "endpoints", "slices"}},
-		{core.Services().Informer(), []string{"endpoints", "slices"}},
-		{core.PersistentVolumeClaims().Informer(), []string{"claims", "dispatch"}},
+		{core.Services().Informer(), []string{"endpoints", "slices", "balancers"}},
+		{core.PersistentVolumeClaims().Informer(), []string{"schedule", "claims", "dispatch"}},
 		{core.PersistentVolumes().Informer(), []string{"claims", "dispatch"}},
 		{core.Secrets().Informer(), []string{"dispatch"}},
 		{core.ConfigMaps().Informer(), []string{"dispatch"}},

@@ -210,13 +210,22 @@ func (w *world) createDependencies() {
 
 func TestPodLife(t *testing.T) {
 	w := start(t)
+	pod := server("one")
+	pod.Spec.Volumes = pod.Spec.Volumes[:1]
+	pod.Spec.Containers[0].VolumeMounts = pod.Spec.Containers[0].VolumeMounts[:1]
+	pod.Name = "waiting"
+	w.create(pod)
 	w.create(server("one"))
 	w.await("the missing volume is reported", func() bool {
 		events, _ := w.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedMount"})
 		return len(events.Items) > 0
 	})
 	w.createDependencies()
-	pod := w.awaitReady("one")
+	w.awaitReady("waiting")
+	if err := w.client.CoreV1().Pods("default").Delete(t.Context(), "waiting", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod = w.awaitReady("one")
 
 	t.Run("status", func(t *testing.T) {
 		status := pod.Status
@@ -250,6 +259,19 @@ func TestPodLife(t *testing.T) {
 		w.await("there is a slice", func() bool {
 			slices, _ := w.client.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=servers"})
 			return len(slices.Items) == 1 && len(slices.Items[0].Endpoints) == 1 && *slices.Items[0].Endpoints[0].Conditions.Ready
+		})
+	})
+	t.Run("a load balancer has an address", func(t *testing.T) {
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "balanced"}, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "server"}, Ports: []corev1.ServicePort{{Port: 8080}},
+		}}
+		if _, err := w.client.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.await("the address is there", func() bool {
+			service, _ := w.client.CoreV1().Services("default").Get(t.Context(), "balanced", metav1.GetOptions{})
+			ingress := service.Status.LoadBalancer.Ingress
+			return len(ingress) == 1 && ingress[0].IP == service.Spec.ClusterIP
 		})
 	})
 	t.Run("failed liveness restarts", func(t *testing.T) {

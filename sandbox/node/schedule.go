@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +20,7 @@ func (a *Agent) schedule(ctx context.Context) error {
 	}
 	var failures []error
 	for _, pod := range pods {
-		if schedulable(pod) {
+		if schedulable(pod) && a.claimsBound(pod) {
 			failures = append(failures, a.bind(ctx, pod))
 		}
 	}
@@ -28,6 +29,17 @@ func (a *Agent) schedule(ctx context.Context) error {
 
 func schedulable(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0
+}
+
+// claimsBound reports whether the Pod's claims have their volumes.
+func (a *Agent) claimsBound(pod *corev1.Pod) bool {
+	return !slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool {
+		if volume.PersistentVolumeClaim == nil {
+			return false
+		}
+		claim, err := a.lister.claims.PersistentVolumeClaims(pod.Namespace).Get(volume.PersistentVolumeClaim.ClaimName)
+		return err != nil || claim.Status.Phase != corev1.ClaimBound
+	})
 }
 
 func (a *Agent) bind(ctx context.Context, pod *corev1.Pod) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -70,4 +71,30 @@ func ignore(err error, harmless ...func(error) bool) error {
 		}
 	}
 	return err
+}
+
+// publishBalancers gives Services of type LoadBalancer an address for clients outside of the cluster. There is no
+// outside here: it is the cluster IP.
+func (a *Agent) publishBalancers(ctx context.Context) error {
+	services, err := a.lister.services.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, service := range services {
+		if !balanced(service) {
+			continue
+		}
+		updated := service.DeepCopy()
+		updated.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: service.Spec.ClusterIP}}
+		_, err := a.options.Client.CoreV1().Services(service.Namespace).UpdateStatus(ctx, updated, metav1.UpdateOptions{})
+		failures = append(failures, ignore(err, apierrors.IsConflict, apierrors.IsNotFound))
+	}
+	return errors.Join(failures...)
+}
+
+// balanced reports whether a Service waits for a load balancer.
+func balanced(service *corev1.Service) bool {
+	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && service.Spec.ClusterIP != "" &&
+		len(service.Status.LoadBalancer.Ingress) == 0 && service.DeletionTimestamp == nil
 }

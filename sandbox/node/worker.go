@@ -43,7 +43,8 @@ type worker struct {
 	results  chan probe.Result
 	prepared bool
 	leaving  time.Time // when the end was first asked for
-	failure  string    // the last event about what keeps the Pod from running
+	failure  string    // what keeps the Pod from running
+	failing  time.Time // since when; zero: an event has told of it
 }
 
 func newWorker(a *Agent, pod *corev1.Pod) *worker {
@@ -184,12 +185,19 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) error {
 
 type mountError struct{ error }
 
+// patience is how long a failure lasts before it is told: what a Pod refers to may reach the informers after it.
+const patience = time.Second
+
 // explain tells once per cause, in an event, why a Pod does not come up.
 func (w *worker) explain(pod *corev1.Pod, err error) {
-	if w.failure == err.Error() {
+	if w.failure != err.Error() {
+		w.failure, w.failing = err.Error(), w.now()
 		return
 	}
-	w.failure = err.Error()
+	if w.failing.IsZero() || w.now().Sub(w.failing) < patience {
+		return
+	}
+	w.failing = time.Time{}
 	reason := "Failed"
 	if mount := (*mountError)(nil); errors.As(err, &mount) {
 		reason = "FailedMount"

@@ -29,8 +29,9 @@ type Route struct {
 	Backends []netip.AddrPort
 }
 
-// Routes returns what a table asks for: a route per TCP port of every Service that has an address of its own.
-func Routes(entries []endpoints.Entry) []Route {
+// Routes returns what a table asks for: a route per TCP port of every Service that has an address of its own, and
+// one per node port.
+func Routes(entries []endpoints.Entry, node netip.Addr) []Route {
 	var routes []Route
 	for _, entry := range entries {
 		address, ok := entry.ClusterIP()
@@ -41,8 +42,11 @@ func Routes(entries []endpoints.Entry) []Route {
 			if cmp.Or(port.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
 				continue
 			}
-			listen := netip.AddrPortFrom(address, uint16(port.Port))
-			routes = append(routes, Route{Listen: listen, Backends: backends(entry, port.Port)})
+			pods := backends(entry, port.Port)
+			routes = append(routes, Route{Listen: netip.AddrPortFrom(address, uint16(port.Port)), Backends: pods})
+			if port.NodePort != 0 {
+				routes = append(routes, Route{Listen: netip.AddrPortFrom(node, uint16(port.NodePort)), Backends: pods})
+			}
 		}
 	}
 	return routes
@@ -76,10 +80,10 @@ func New(log logr.Logger) *Proxy {
 }
 
 // Run follows the table until ctx is done, then closes listeners and connections.
-func (p *Proxy) Run(ctx context.Context, table *endpoints.Table, static []Route) {
+func (p *Proxy) Run(ctx context.Context, table *endpoints.Table, node netip.Addr, static []Route) {
 	changed := table.Subscribe()
 	for ctx.Err() == nil {
-		p.Update(ctx, slices.Concat(static, Routes(table.Entries())))
+		p.Update(ctx, slices.Concat(static, Routes(table.Entries(), node)))
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -29,14 +29,15 @@ func TestRoutes(t *testing.T) {
 		{Service: service("127.9.128.1", https, dns), Endpoints: []endpoints.Endpoint{pod("127.9.64.1", true), pod("127.9.64.2", false)}},
 		{Service: service("None", https), Endpoints: []endpoints.Endpoint{pod("127.9.64.1", true)}},
 		{Service: service("", https)},
-		{Service: service("127.9.128.2", corev1.ServicePort{Port: 80})},
+		{Service: service("127.9.128.2", corev1.ServicePort{Port: 80, NodePort: 30080})},
 	}
 	want := []Route{
 		{Listen: netip.MustParseAddrPort("127.9.128.1:443"), Backends: []netip.AddrPort{netip.MustParseAddrPort("127.9.64.1:6443")}},
 		{Listen: netip.MustParseAddrPort("127.9.128.2:80")},
+		{Listen: netip.MustParseAddrPort("127.9.0.2:30080")},
 	}
 	equal := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
-	if diff := cmp.Diff(want, Routes(entries), equal); diff != "" {
+	if diff := cmp.Diff(want, Routes(entries, netip.MustParseAddr("127.9.0.2")), equal); diff != "" {
 		t.Error(diff)
 	}
 }
