@@ -5,10 +5,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
+
+	"google.golang.org/grpc/grpclog"
 
 	"quorate.dev/apiserver"
 	"quorate.dev/operator"
@@ -33,6 +36,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	resolver.FromEnvironment()
+	// What gRPC says of connections that come and go reaches its callers as errors.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	if err := run(ctx, os.Args); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)

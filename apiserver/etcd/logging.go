@@ -44,12 +44,19 @@ func (c core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore
 	return checked
 }
 
+// harmless are what etcd calls errors and every member reports: that its listeners end when it stops, and that a new
+// database has no term yet.
+var harmless = map[string]bool{
+	"setting up serving from embedded etcd failed.": true,
+	"failed to update storage version":              true,
+}
+
 func (c core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	if entry.Level >= zapcore.ErrorLevel {
+	if entry.Level >= zapcore.ErrorLevel && !harmless[entry.Message] {
 		c.log.Error(errors.New(entry.Message), "etcd reports an error", keysAndValues(fields)...)
 		return nil
 	}
-	c.log.V(verbosity(entry.Level)).Info(entry.Message, keysAndValues(fields)...)
+	c.log.V(max(verbosity(entry.Level), verbosity(zapcore.WarnLevel))).Info(entry.Message, keysAndValues(fields)...)
 	return nil
 }
 

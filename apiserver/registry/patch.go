@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"quorate.dev/apiserver/resource"
 )

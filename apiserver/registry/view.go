@@ -40,7 +40,9 @@ func changeView(ctx context.Context, t Target, change Change, old runtime.Object
 	if err != nil {
 		return nil, err
 	}
-	accessor.SetResourceVersion(view.GetResourceVersion())
+	if revision := view.GetResourceVersion(); revision != "" {
+		accessor.SetResourceVersion(revision)
+	}
 	return parent, fields.toParent(parent, after)
 }
 
