@@ -2,7 +2,6 @@ package serving
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -34,7 +33,8 @@ func (l Local) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	reader, writer := io.Pipe()
 	w := &localResponse{header: make(http.Header), body: writer, begun: make(chan struct{})}
-	go l.serve(w, incoming)
+	context.AfterFunc(ctx, func() { _ = writer.CloseWithError(context.Cause(ctx)) }) // whatever the handler does
+	go l.serve(w, incoming, cancel)
 	select {
 	case <-w.begun:
 	case <-ctx.Done():
@@ -49,9 +49,10 @@ func (l Local) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // serve runs the handler to its end.
-func (l Local) serve(w *localResponse, r *http.Request) {
+func (l Local) serve(w *localResponse, r *http.Request, cancel context.CancelFunc) {
 	defer func() {
 		_ = r.Body.Close()
+		defer cancel()
 		if reason := recover(); reason != nil {
 			// As over the network: the response breaks off.
 			w.WriteHeader(http.StatusInternalServerError)
@@ -109,15 +110,6 @@ func (w *localResponse) length() int64 {
 type localBody struct {
 	*io.PipeReader
 	cancel context.CancelFunc
-}
-
-// Read reads until the handler's end, or that of the request's context.
-func (b *localBody) Read(p []byte) (int, error) {
-	n, err := b.PipeReader.Read(p)
-	if errors.Is(err, io.EOF) {
-		b.cancel()
-	}
-	return n, err
 }
 
 // Close ends the request.
