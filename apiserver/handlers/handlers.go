@@ -56,8 +56,12 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	record := request.From(r.Context())
 	record.SetNamespace(record.Info.Namespace)
 	endpoint, ok := match.Version.Endpoints[record.Info.Subresource]
-	exists, sensible := routed(&record.Info, match.Definition)
-	if !ok || !exists {
+	if !ok {
+		request.WriteError(w, r, notRouted())
+		return
+	}
+	exists, sensible := routed(&record.Info, match.Definition, endpoint)
+	if !exists {
 		request.WriteError(w, r, notRouted())
 		return
 	}
@@ -70,7 +74,7 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	if match.Plural == "namespaces" && match.Group == "" {
 		c.target.Namespace = ""
 	}
-	if !sensible || !c.allowed() {
+	if !sensible || !reads(r, record.Info.Verb) || !c.allowed() {
 		request.WriteError(w, r, c.notAllowed())
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -28,6 +29,7 @@ const (
 type output struct {
 	media  codec.Media
 	as     presentation
+	list   bool                // of PartialObjectMetadata: the list was asked for
 	group  schema.GroupVersion // of Table and PartialObjectMetadata: meta.k8s.io/v1 or v1beta1
 	pretty bool
 }
@@ -49,13 +51,63 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 		return output{pretty: pretty}, nil
 	}
 	watching := isWatch(r)
+	if t.Source != resource.Custom && !producible(header) {
+		return output{}, notProducible(isCollection(r))
+	}
 	for _, clause := range goautoneg.ParseAccept(header) {
 		if o, ok := choose(clause, t, watching); ok {
 			o.pretty = pretty && o.media == codec.JSON
 			return o, nil
 		}
 	}
-	return output{}, negotiation.NewNotAcceptableError(offered(t))
+	return output{}, negotiation.NewNotAcceptableError(offeredTo(t, watching))
+}
+
+// producible looks at an Accept header as kube-apiserver's routes do, which know neither weights nor parameters.
+func producible(header string) bool {
+	for clause := range strings.SplitSeq(header, ",") {
+		mediaType, _, _ := strings.Cut(clause, ";")
+		switch strings.TrimSpace(mediaType) {
+		case "*/*", "application/json", "application/yaml", "application/vnd.kubernetes.protobuf":
+			return true
+		}
+	}
+	return false
+}
+
+// notProducible is the answer to a client that accepts nothing that a route produces.
+func notProducible(collection bool) error {
+	message := "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+	if collection {
+		message += ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+	}
+	err := generic(http.StatusNotAcceptable)
+	err.ErrStatus.Message = message
+	return err
+}
+
+// unsupported is the answer to a body of a type that a route does not consume.
+func unsupported(message string) error {
+	err := generic(http.StatusUnsupportedMediaType)
+	err.ErrStatus.Message = message
+	return err
+}
+
+// isCollection reports whether a request lists or watches.
+func isCollection(r *http.Request) bool {
+	record := request.From(r.Context())
+	return record != nil && (record.Info.Verb == "list" || record.Info.Verb == "watch")
+}
+
+// offeredTo lists the media types an error names.
+func offeredTo(t registry.Target, watching bool) []string {
+	switch {
+	case watching && t.Source == resource.Custom:
+		return []string{"application/json;stream=watch"}
+	case watching:
+		return []string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"}
+	}
+	return offered(t)
 }
 
 // offered lists the media types an error names.
@@ -72,6 +124,7 @@ func choose(clause goautoneg.Accept, t registry.Target, watching bool) (output, 
 	if o.as, o.group, ok = transformation(clause.Params); !ok {
 		return o, false
 	}
+	o.list = clause.Params["as"] == "PartialObjectMetadataList"
 	if o.media, ok = media(clause); !ok {
 		return o, false
 	}

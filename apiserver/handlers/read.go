@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,9 @@ import (
 
 // get answers with one object, as the client's resourceVersion allows.
 func (c *call) get(ctx context.Context) error {
+	if err := c.checkList(false); err != nil {
+		return err
+	}
 	options := &metav1.GetOptions{}
 	if err := decodeQuery(c.record.Query(), options); err != nil {
 		return err
@@ -33,6 +37,20 @@ func (c *call) get(ctx context.Context) error {
 	return c.send(http.StatusOK, e.body(item))
 }
 
+// checkList refuses a client that wants the metadata of a list and asks for an object, or the other way round.
+func (c *call) checkList(list bool) error {
+	if c.output.as != metadataOnly || c.output.list == list {
+		return nil
+	}
+	err := generic(http.StatusNotAcceptable)
+	err.ErrStatus.Details = nil
+	err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", c.model().New())
+	if list {
+		err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%TList)", c.model().New())
+	}
+	return err
+}
+
 // getDecoded answers with what has to be made from the object itself: a view, or a table row.
 func (c *call) getDecoded(entry *watchcache.Entry) error {
 	hub, err := c.Registry.Hub(c.target, entry)
@@ -44,6 +62,9 @@ func (c *call) getDecoded(entry *watchcache.Entry) error {
 
 // list answers with the selected objects.
 func (c *call) list(ctx context.Context) error {
+	if err := c.checkList(true); err != nil {
+		return err
+	}
 	options, selection, err := c.listOptions()
 	if err != nil {
 		return err

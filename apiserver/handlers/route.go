@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"net/http"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,7 +13,7 @@ import (
 
 // routed reports whether a path of this shape exists for the resource, and whether the verb makes sense there. Which
 // verbs the endpoint has is another question.
-func routed(info *upstream.RequestInfo, d *resource.Definition) (exists, sensible bool) {
+func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endpoint) (exists, sensible bool) {
 	item := len(info.Parts) > 1
 	inNamespace := info.Namespace != "" && (info.Resource != "namespaces" || info.APIGroup != "")
 	switch {
@@ -20,12 +21,32 @@ func routed(info *upstream.RequestInfo, d *resource.Definition) (exists, sensibl
 		return false, false
 	case item && d.Namespaced && !inNamespace:
 		return false, false
+	case item && info.Subresource == "" && !slices.ContainsFunc(e.Verbs, ofItems):
+		return false, false
 	case item:
 		return true, info.Verb != "create" || info.Subresource != ""
 	case d.Namespaced && !inNamespace:
 		return true, info.Verb == "list" || info.Verb == "watch"
 	}
 	return true, info.Verb != "update" && info.Verb != "patch"
+}
+
+// ofItems reports whether a verb is done to one object.
+func ofItems(verb string) bool {
+	switch verb {
+	case "get", "update", "patch", "delete":
+		return true
+	}
+	return false
+}
+
+// reads reports whether a verb goes with the request's method: only GET reads.
+func reads(r *http.Request, verb string) bool {
+	switch verb {
+	case "get", "list", "watch":
+		return r.Method == http.MethodGet
+	}
+	return true
 }
 
 // notRouted is kube-apiserver's answer to a path of a resource that does not exist.
@@ -40,6 +61,6 @@ func (c *call) notAllowed() error {
 }
 
 // generic is an error that names no resource.
-func generic(code int) error {
-	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, true)
+func generic(code int) *apierrors.StatusError {
+	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
 }

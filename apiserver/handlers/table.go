@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	validation "k8s.io/apimachinery/pkg/apis/meta/v1beta1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/codec"
@@ -18,11 +19,10 @@ func (c *call) tableOptions() (*metav1.TableOptions, error) {
 	if err := decodeQuery(c.record.Query(), options); err != nil {
 		return nil, err
 	}
-	switch options.IncludeObject {
-	case "", metav1.IncludeMetadata, metav1.IncludeNone, metav1.IncludeObject:
-		return options, nil
+	if errs := validation.ValidateTableOptions(options); len(errs) > 0 {
+		return nil, apierrors.NewBadRequest("Unable to convert to Table as requested: " + errs[0].Error())
 	}
-	return nil, apierrors.NewBadRequest("unrecognized includeObject value: \"" + string(options.IncludeObject) + "\"")
+	return options, nil
 }
 
 // sendTable answers with hub objects as rows.

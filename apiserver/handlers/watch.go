@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/registry"
@@ -33,9 +32,6 @@ func (c *call) watch(ctx context.Context) error {
 	options, selection, err := c.listOptions()
 	if err != nil {
 		return err
-	}
-	if c.output.media == codec.YAML {
-		return negotiation.NewNotAcceptableError(offered(c.target))
 	}
 	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
 	ctx, cancel := context.WithTimeout(ctx, c.watchDuration(options.TimeoutSeconds))

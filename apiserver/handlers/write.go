@@ -3,11 +3,14 @@ package handlers
 import (
 	"context"
 	"net/http"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"quorate.dev/apiserver/registry"
@@ -76,7 +79,7 @@ func updateCode(result *registry.Result) int {
 
 // patch changes part of an object.
 func (c *call) patch(ctx context.Context) error {
-	mediaType, err := contentType(c.r, c.patchTypes())
+	patchType, err := c.patchType()
 	if err != nil {
 		return err
 	}
@@ -84,7 +87,6 @@ func (c *call) patch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	patchType := types.PatchType(mediaType)
 	options, err := c.patchOptions(patchType)
 	if err != nil {
 		return err
@@ -103,6 +105,19 @@ func (c *call) patch(ctx context.Context) error {
 	return c.answer(updateCode(result), result)
 }
 
+// patchType is the kind of patch that the request's body is; there is none that goes without saying.
+func (c *call) patchType() (types.PatchType, error) {
+	accepted := c.patchTypes()
+	header, _, _ := strings.Cut(c.r.Header.Get("Content-Type"), ";")
+	switch mediaType := strings.TrimSpace(header); {
+	case slices.Contains(accepted, mediaType):
+		return types.PatchType(mediaType), nil
+	case c.target.Source == resource.Custom:
+		return "", negotiation.NewUnsupportedMediaTypeError(accepted)
+	}
+	return "", unsupported("415: Unsupported Media Type")
+}
+
 // patchTypes are the patches the target takes: strategic merge needs a Go type to direct it.
 func (c *call) patchTypes() []string {
 	if c.target.Source == resource.Custom {
@@ -114,6 +129,9 @@ func (c *call) patchTypes() []string {
 // answer sends the outcome of a write, and hands the encoding made for it to the cache.
 func (c *call) answer(code int, result *registry.Result) error {
 	if result.Stored == nil {
+		if status, ok := result.Object.(*metav1.Status); ok && status.Code == 0 {
+			status.Code = int32(code)
+		}
 		return c.sendObject(code, result.Object)
 	}
 	if c.target.Endpoint.View != nil || c.output.as == table {

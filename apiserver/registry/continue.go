@@ -32,11 +32,11 @@ var (
 
 // encodeContinue makes the token that goes on at key, which lies in collection.
 func encodeContinue(key, collection string, revision int64) (string, error) {
-	start := strings.TrimPrefix(key, collection)
-	if start == key {
+	start, ok := strings.CutPrefix(key, collection)
+	if !ok {
 		return "", fmt.Errorf("key %q is not in %q", key, collection)
 	}
-	encoded, err := json.Marshal(continueToken{APIVersion: continueVersion, Revision: revision, Start: start})
+	encoded, err := json.Marshal(continueToken{APIVersion: continueVersion, Revision: revision, Start: "/" + start})
 	if err != nil {
 		return "", err
 	}
@@ -54,17 +54,18 @@ func decodeContinue(token, collection string) (key string, revision int64, err e
 		return "", 0, fmt.Errorf("%w: %w", errTokenInvalid, err)
 	}
 	if c.APIVersion != continueVersion {
-		return "", 0, fmt.Errorf("continue key is not valid: server does not recognize this encoded version %q", c.APIVersion)
+		return "", 0, fmt.Errorf("continue key is not valid: server does not recognize this encoded version %v", c.APIVersion)
 	}
 	if c.Revision == 0 {
 		return "", 0, errTokenVersion
 	}
 	if c.Start == "" {
-		return "", 0, errors.New("continue key is not valid: encoded start key empty")
+		return "", 0, errors.New("continue key is not valid: encoded start key empty (version meta.k8s.io/v1)")
 	}
 	// Resolving the key must not leave the collection.
-	if cleaned := path.Clean("/" + c.Start); cleaned != "/"+strings.TrimPrefix(c.Start, "/") {
-		return "", 0, errTokenInvalid
+	start := "/" + strings.TrimPrefix(c.Start, "/")
+	if path.Clean(start) != start {
+		return "", 0, fmt.Errorf("%w: %v", errTokenInvalid, c.Start)
 	}
-	return collection + strings.TrimPrefix(c.Start, "/"), c.Revision, nil
+	return collection + start[1:], c.Revision, nil
 }

@@ -64,6 +64,9 @@ func (r *Registry) createNamed(ctx context.Context, t Target, object runtime.Obj
 	if err := track(t, nil, object, options.Manager); err != nil {
 		return nil, err
 	}
+	if err := unborn(object, options.DryRun); err != nil {
+		return nil, err
+	}
 	return r.insert(ctx, t, object, options)
 }
 
@@ -83,9 +86,6 @@ func (r *Registry) insert(ctx context.Context, t Target, object runtime.Object, 
 		return nil, err
 	}
 	if err := r.admission.Validate(ctx, attributes); err != nil {
-		return nil, err
-	}
-	if err := unborn(object, options.DryRun); err != nil {
 		return nil, err
 	}
 	data, err := encode(t, object)

@@ -74,6 +74,13 @@ func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) 
 		if err != nil {
 			return nil, apierrors.NewBadRequest("invalid continue token: " + err.Error())
 		}
+		switch options.ResourceVersion {
+		case "":
+		case "0":
+			options.Limit = 0
+		default:
+			return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
+		}
 		if revision != latestRevision {
 			return r.listAt(ctx, t, options, key, revision)
 		}
@@ -81,7 +88,7 @@ func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) 
 	}
 	exact, err := exactRevision(options)
 	if err != nil {
-		return nil, err
+		return nil, apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}
 	if exact > 0 {
 		return r.listAt(ctx, t, options, from, exact)
@@ -98,14 +105,15 @@ func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) 
 
 // exactRevision returns the one revision that the options ask for, or 0.
 func exactRevision(options ListOptions) (int64, error) {
-	unset := options.Match == "" && options.Limit > 0 && options.Continue == ""
-	if options.ResourceVersion == "" || options.ResourceVersion == "0" {
+	if options.ResourceVersion == "" {
 		return 0, nil
 	}
-	if options.Match != metav1.ResourceVersionMatchExact && !unset {
-		return 0, nil
+	revision, err := parseRevision(options.ResourceVersion)
+	legacy := options.Match == "" && options.Limit > 0 && options.Continue == ""
+	if err != nil || (options.Match != metav1.ResourceVersionMatchExact && !legacy) {
+		return 0, err
 	}
-	return parseRevision(options.ResourceVersion)
+	return revision, nil
 }
 
 // listSnapshot collects a page from a state of the cache.
@@ -118,20 +126,15 @@ func (r *Registry) listSnapshot(t Target, options ListOptions, snapshot *watchca
 	var more bool
 	var failure error
 	snapshot.Ascend(collection, from, func(e *watchcache.Entry) bool {
-		selected, err := options.matches(e)
-		if err != nil {
-			failure = err
-			return false
-		}
-		if !selected {
-			return true
-		}
 		if options.Limit > 0 && int64(len(page.Entries)) == options.Limit {
-			more = true
+			more = true // whether the rest is selected is for the next page to find out
 			return false
 		}
-		page.Entries = append(page.Entries, e)
-		return true
+		var selected bool
+		if selected, failure = options.matches(e); selected {
+			page.Entries = append(page.Entries, e)
+		}
+		return failure == nil
 	})
 	if failure != nil {
 		return nil, apierrors.NewInternalError(failure)

@@ -44,6 +44,9 @@ func (p Patch) CreatesMissing() bool { return p.Type == types.ApplyYAMLPatchType
 
 // Apply implements Change.
 func (p Patch) Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
+	if current == nil && !p.CreatesMissing() {
+		return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
+	}
 	object, err := p.patched(ctx, t, current)
 	if err != nil {
 		return nil, err

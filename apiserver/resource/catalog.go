@@ -12,6 +12,7 @@ import (
 type Catalog struct {
 	definitions []*Definition
 	byName      map[schema.GroupVersionResource]Match
+	builtIn     map[string]bool // groups
 }
 
 // Match is a resource in one of its served versions.
@@ -22,8 +23,11 @@ type Match struct {
 
 // NewCatalog builds a catalog. Where two definitions claim the same group, version and plural the earlier wins.
 func NewCatalog(definitions ...*Definition) *Catalog {
-	c := &Catalog{definitions: definitions, byName: make(map[schema.GroupVersionResource]Match)}
+	c := &Catalog{definitions: definitions, byName: make(map[schema.GroupVersionResource]Match), builtIn: map[string]bool{}}
 	for _, d := range definitions {
+		if d.Source == BuiltIn {
+			c.builtIn[d.Group] = true
+		}
 		for _, v := range d.Versions {
 			name := schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Plural}
 			if _, taken := c.byName[name]; !taken {
@@ -52,6 +56,9 @@ func (c *Catalog) Find(resource schema.GroupResource) (Match, bool) {
 
 // Definitions returns all definitions in the order given to NewCatalog. The caller must not change the slice.
 func (c *Catalog) Definitions() []*Definition { return c.definitions }
+
+// BuiltIn reports whether a group has built-in kinds.
+func (c *Catalog) BuiltIn(group string) bool { return c.builtIn[group] }
 
 // GroupVersion is one served version of one group with its resources.
 type GroupVersion struct {

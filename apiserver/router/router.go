@@ -5,6 +5,10 @@ import (
 	"net/http"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	upstream "k8s.io/apiserver/pkg/endpoints/request"
+
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -61,10 +65,25 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			r.resources.Serve(w, q, match)
 			return
 		}
-		r.missing.ServeHTTP(w, q)
+		r.unknown(&record.Info).ServeHTTP(w, q)
 		return
 	}
 	r.nonResource(q.URL.Path).ServeHTTP(w, q)
+}
+
+// unknown answers requests for resources that do not exist: with a Status in the groups of built-in kinds.
+func (r *Router) unknown(info *upstream.RequestInfo) http.Handler {
+	if info.APIPrefix == "api" || r.catalog.Current().BuiltIn(info.APIGroup) {
+		return notFound{}
+	}
+	return r.missing
+}
+
+// notFound answers with a Status that names nothing.
+type notFound struct{}
+
+func (notFound) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	request.WriteError(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
 }
 
 func (r *Router) nonResource(path string) http.Handler {

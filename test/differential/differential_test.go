@@ -146,4 +146,3 @@ func loadIntended(file string) (map[string]string, error) {
 	}
 	return intended, nil
 }
-

@@ -125,7 +125,7 @@ func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 	if a.Code != 0 {
 		fmt.Fprintf(&b, "%d %s\n", a.Code, http.StatusText(a.Code))
 	}
-	writeHeaders(&b, a.Header)
+	n.writeHeaders(&b, a.Header)
 	if _, only := c.directive("head"); only {
 		return b.String()
 	}
@@ -149,10 +149,10 @@ func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 	return b.String()
 }
 
-func writeHeaders(b *strings.Builder, header http.Header) {
+func (n *normalizer) writeHeaders(b *strings.Builder, header http.Header) {
 	for _, name := range shownHeaders {
 		for _, value := range header[name] {
-			fmt.Fprintf(b, "%s: %s\n", name, value)
+			fmt.Fprintf(b, "%s: %s\n", name, n.plain(value))
 		}
 	}
 	for _, name := range presentHeaders {
@@ -176,9 +176,11 @@ func (n *normalizer) normal(value any) any {
 	switch container := value.(type) {
 	case map[string]any:
 		list := isList(container)
+		normal := make(map[string]any, len(container))
 		for key, field := range container {
-			container[key] = n.field(key, field, list)
+			normal[n.plain(key)] = n.field(key, field, list)
 		}
+		return normal
 	case []any:
 		for i, item := range container {
 			container[i] = n.normal(item)
