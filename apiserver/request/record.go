@@ -60,7 +60,7 @@ func From(ctx context.Context) *Record {
 
 // Query returns the parsed query, parsed once. The caller must not change it.
 func (r *Record) Query() url.Values {
-	if r.query == nil {
+	if r.query == nil && r.url.RawQuery != "" {
 		r.query = r.url.Query()
 	}
 	return r.query

@@ -7,23 +7,19 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/go-logr/logr"
-)
 
-// Reloadable is something read from files that may change. Reload keeps what it has when it fails.
-type Reloadable interface {
-	Files() []string
-	Reload() error
-}
+	"quorate.dev/apiserver/authentication"
+)
 
 // reloader reloads what is read from files when the system tells that something in their directories changed. It
 // watches directories, as files are usually replaced, not written: mounted Secrets by swapping a link.
 type reloader struct {
 	watcher *fsnotify.Watcher
-	all     []Reloadable
+	all     []authentication.Reloadable
 	logger  logr.Logger
 }
 
-func newReloader(all []Reloadable, logger logr.Logger) (*reloader, error) {
+func newReloader(all []authentication.Reloadable, logger logr.Logger) (*reloader, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("watching files: %w", err)
