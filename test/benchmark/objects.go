@@ -38,6 +38,9 @@ func pod(name string, shard int) *core.Pod {
 				"app.kubernetes.io/name": "checkout", "app.kubernetes.io/instance": "checkout-production",
 				"pod-template-hash": "6d4cf56db6", "shard": fmt.Sprint(shard),
 			},
+			Annotations: map[string]string{
+				"prometheus.io/port": "9090", "checksum/config": "5f16b0e1d9b8d7f5c1e4a3b2968778695a4b3c2d1e0f9a8b7c6d5e4f3a2b1c0d",
+			},
 			OwnerReferences: []meta.OwnerReference{{
 				APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "checkout-6d4cf56db6",
 				UID: "1c2a6e80-3d1b-4e55-9a4f-6f1f0f7c2b11", Controller: &controller, BlockOwnerDeletion: &controller,

@@ -23,27 +23,22 @@ func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error)
 	if err != nil {
 		return Measurement{}, err
 	}
-	watchers, err := s.openWatchers(ctx, w.watchers)
+	watchers, err := s.openWatchers(ctx, w)
 	if err != nil {
 		return Measurement{}, err
 	}
 	profile := s.startProfile(ctx, profileOfWork, w.name)
 	watched, err := s.timed(func() error {
 		reading := watchers.start(w.count)
-		_, err := s.repeat(ctx, w.after(w.count), 0)
+		again := w
+		again.request = from(w.count, w.request)
+		_, err := s.repeat(ctx, again, 0)
 		return errors.Join(err, reading())
 	})
 	deliveries := w.count * w.watchers
 	return Measurement{
 		Requests: deliveries, Bytes: watchers.size() / int64(deliveries), CPU: max(0, watched-alone) / time.Duration(deliveries),
 	}, errors.Join(err, profile())
-}
-
-// after is the same work with indexes that were not used yet: an update that changes nothing is no event.
-func (w work) after(used int) work {
-	original := w.request
-	w.request = func(i int) request { return original(used + i) }
-	return w
 }
 
 // timed returns the CPU time that the server used meanwhile.
@@ -59,7 +54,7 @@ func (s *subject) timed(do func() error) (time.Duration, error) {
 	return after - before, err
 }
 
-// watcher is one watch on a connection of its own, as each client in a cluster has one.
+// watcher is one watch.
 type watcher struct {
 	client *client
 	body   io.ReadCloser
@@ -69,17 +64,20 @@ type watcher struct {
 type watchers []*watcher
 
 // openWatchers returns when the server has accepted all of them.
-func (s *subject) openWatchers(ctx context.Context, count int) (watchers, error) {
+func (s *subject) openWatchers(ctx context.Context, w work) (watchers, error) {
 	var list meta.PartialObjectMetadataList
 	if err := s.client.get(ctx, configMaps+"?limit=1", &list); err != nil {
 		return nil, err
 	}
 	path := configMaps + "?watch=1&timeoutSeconds=600&resourceVersion=" + list.ResourceVersion
 	var all watchers
-	for range count {
+	for i := range w.watchers {
 		c, err := newClient(s.admin)
 		if err != nil {
 			return nil, err
+		}
+		if w.shared && i > 0 {
+			c = all[0].client
 		}
 		response, err := c.send(ctx, request{method: http.MethodGet, path: path, accept: asJSON})
 		if err != nil {

@@ -35,6 +35,7 @@ type work struct {
 	parallel int                 // requests at a time
 	watchers int                 // that see the effect of each request; what is measured is then the cost of one event to one of them
 	count    int                 // number of requests; 0: as many as fit into the measuring time
+	shared   bool                // the watchers share one connection, as those of one process do; otherwise each has its own
 	request  func(i int) request // pure; i counts from 0
 }
 
@@ -67,9 +68,17 @@ func writes() []work {
 
 func watches() []work {
 	return []work{
-		{name: "watch event to one of 50 watchers", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50, request: updateConfigMap},
-		{name: "the same, 16 updates at a time", parallel: 16, count: 1500, watchers: 50, request: updateAgain},
+		{name: "watch event to one of 50 watchers on one connection", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50, shared: true,
+			request: from(0, updateConfigMap)},
+		{name: "watch event to one of 50 watchers on 50 connections", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50,
+			request: from(objects, updateConfigMap)},
+		{name: "the same, 16 updates at a time", parallel: 16, count: 1500, watchers: 50, request: from(2*objects, updateConfigMap)},
 	}
+}
+
+// from skips indexes that were used already: an update that changes nothing is no event.
+func from(first int, original func(int) request) func(int) request {
+	return func(i int) request { return original(first + i) }
 }
 
 func deletions() []work {
@@ -88,8 +97,6 @@ func updateConfigMap(i int) request {
 	name := configMapName(i)
 	return request{http.MethodPut, configMaps + "/" + name, asJSON, asJSON, toJSON(configMap(name, i+1))}
 }
-
-func updateAgain(i int) request { return updateConfigMap(i + 2*objects) }
 
 func deleteConfigMap(i int) request {
 	return request{method: http.MethodDelete, path: configMaps + "/" + configMapName(i), accept: asJSON}
