@@ -13,7 +13,6 @@ import (
 
 	cliflag "k8s.io/component-base/cli/flag"
 
-	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/config"
 )
 
@@ -64,8 +63,8 @@ func parseSNI(value string) (*keyPair, error) {
 	return pair, nil
 }
 
-func (c *certificates) reloadables() []authentication.Reloadable {
-	all := []authentication.Reloadable{c.standard}
+func (c *certificates) reloadables() []Reloadable {
+	all := []Reloadable{c.standard}
 	for _, pair := range c.byName {
 		all = append(all, pair)
 	}

@@ -7,19 +7,23 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/go-logr/logr"
-
-	"quorate.dev/apiserver/authentication"
 )
+
+// Reloadable is something read from files that may change. Reload keeps what it has when it fails.
+type Reloadable interface {
+	Files() []string
+	Reload() error
+}
 
 // reloader reloads what is read from files when the system tells that something in their directories changed. It
 // watches directories, as files are usually replaced, not written: mounted Secrets by swapping a link.
 type reloader struct {
 	watcher *fsnotify.Watcher
-	all     []authentication.Reloadable
+	all     []Reloadable
 	logger  logr.Logger
 }
 
-func newReloader(all []authentication.Reloadable, logger logr.Logger) (*reloader, error) {
+func newReloader(all []Reloadable, logger logr.Logger) (*reloader, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("watching files: %w", err)

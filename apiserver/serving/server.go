@@ -39,7 +39,7 @@ type Options struct {
 	Drain    *request.Drain
 	Health   *Health
 	// Reload names further files to reload when they change, besides the server's own certificates.
-	Reload []authentication.Reloadable
+	Reload []Reloadable
 	// Hosts are the names and addresses for which a certificate is made when there is none.
 	Hosts []string
 

@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
-	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/request"
 )
@@ -164,7 +163,7 @@ func TestCertificateReload(t *testing.T) {
 	o := options(t)
 	o.Config.CertFile, o.Config.KeyFile = filepath.Join(directory, "tls.crt"), filepath.Join(directory, "tls.key")
 	reloaded := &reloads{file: o.Config.CertFile, done: make(chan struct{}, 100)} // after the certificate
-	o.Reload = []authentication.Reloadable{reloaded}
+	o.Reload = []Reloadable{reloaded}
 	s := serve(t, o)
 	for version := range 3 {
 		if version > 0 {
