@@ -129,6 +129,14 @@ func (s *Server) hosts() []string {
 
 // runControllers runs the enabled controllers as clients of this server, without a network between.
 func (s *Server) runControllers(ctx context.Context) error {
+	if len(s.config.Controllers.Enabled) == 0 {
+		return nil
+	}
+	select {
+	case <-s.bootstrapped:
+	case <-ctx.Done():
+		return nil
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("the controllers need a host name to tell replicas apart: %w", err)

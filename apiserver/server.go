@@ -53,13 +53,15 @@ type Server struct {
 	handler  http.Handler
 	serving  *serving.Server
 	started  started
+	// bootstrapped is closed when the objects every cluster has are there.
+	bootstrapped chan struct{}
 }
 
 // New puts a replica together and starts its etcd member, if it has one. Run must follow.
 func New(ctx context.Context, c *config.Config, logger logr.Logger) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, clock: clock.RealClock{}, drain: &request.Drain{},
-		metrics: metrics.NewRegistry(Version(c.API.Version)), started: newStarted(),
+		metrics: metrics.NewRegistry(Version(c.API.Version)), started: newStarted(), bootstrapped: make(chan struct{}),
 	}
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger, s.metrics)
 	var err error
@@ -177,8 +179,11 @@ func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, er
 	}, routes), nil
 }
 
-// Run serves until ctx ends or something it cannot live without fails. Then it stops in order: no new requests,
-// those at hand finished, watches ended, what runs beside them stopped, leadership handed over, the member stopped.
+// clientsPatience is how long the controllers get to give back their lease.
+const clientsPatience = 3 * time.Second
+
+// Run serves until ctx ends or something it cannot live without fails. Then it stops in order: the controllers, which
+// are clients of this server and give back their lease through it; no new requests, those at hand finished, watches ended, what runs beside them stopped, leadership handed over, the member stopped.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -186,6 +191,13 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(s.serving.Serve)
 	work.Go(func() error { return s.watchMember(background) })
 	work.Go(func() error { return ended(background, s.start(background, work)) })
+	clients, stopClients := context.WithCancel(background)
+	defer stopClients()
+	clientsEnded := make(chan struct{})
+	work.Go(func() error {
+		defer close(clientsEnded)
+		return ended(clients, s.runControllers(clients))
+	})
 
 	select {
 	case <-ctx.Done():
@@ -194,6 +206,11 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout())
 	defer stopped()
+	stopClients()
+	select {
+	case <-clientsEnded:
+	case <-s.clock.After(clientsPatience): // without a quorum they cannot give back anything
+	}
 	err := s.serving.Shutdown(stopping)
 	cancel()
 	return errors.Join(work.Wait(), err, s.closeBackend())
@@ -217,9 +234,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 		return err
 	}
 	s.started.bootstrap.Done()
-	if len(s.config.Controllers.Enabled) > 0 {
-		work.Go(func() error { return ended(ctx, s.runControllers(ctx)) })
-	}
+	close(s.bootstrapped)
 	return nil
 }
 
