@@ -34,6 +34,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/reconcile"
 )
 
@@ -125,7 +126,7 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		return nil, fmt.Errorf("making the manager: %w", err)
 	}
 	reconciler := &reconcile.Reconciler{
-		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{},
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
 	}
 	return manager, errors.Join(

@@ -58,7 +58,7 @@ type Endpoint struct {
 	Address string
 }
 
-// Client talks to members. Close it.
+// Client talks to members. Close it. It is for one caller at a time.
 type Client struct {
 	endpoints []endpoint
 	leader    *clientv3.Client // as of the last Read
@@ -112,15 +112,16 @@ func (c *Client) Close() {
 	}
 }
 
-// Read returns the members, or ErrUnreachable. It asks members about themselves only after it has seen them in the list:
+// Read returns the members, or ErrUnreachable. It asks the leader it knows for the list, and everybody only if that fails. It asks members about themselves only after it has seen them in the list:
 // etcd panics when it is asked for the status of a member that has just been removed.
 func (c *Client) Read(ctx context.Context) ([]Member, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*readTimeout)
 	defer cancel()
 	entries, err := c.list(ctx)
 	if err != nil {
 		return nil, err
 	}
+	c.leader = nil
 	members := make([]Member, len(entries))
 	var group sync.WaitGroup
 	for i, entry := range entries {
@@ -147,8 +148,17 @@ func (c *Client) of(name string) *clientv3.Client {
 	return nil
 }
 
-// list reads the member list linearizably from whoever is first to answer.
+// list reads the member list linearizably from the leader or else from whoever is first to answer.
 func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
+	if c.leader != nil {
+		short, cancel := context.WithTimeout(ctx, readTimeout)
+		reply, err := c.leader.MemberList(short)
+		cancel()
+		if err == nil {
+			return reply.Members, nil
+		}
+		c.leader = nil
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {

@@ -111,7 +111,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, wanted desired.Cer
 		}
 	}
 	if found && reason != "" {
-		r.event(p.cluster, corev1.EventTypeNormal, "CertificateIssued", "Issue", "%s: %s", name, reason)
+		r.event(p.cluster, reference("Secret", secret), corev1.EventTypeNormal, "CertificateIssued", "Issue", "%s: %s", name, reason)
 	}
 	p.pki.leaves[wanted.Secret] = pair
 	_, expiry, err := pki.RenewalOf(pair)

@@ -26,7 +26,7 @@ func (r *Reconciler) askEtcd(ctx context.Context, p *pass) (err error) {
 		return nil
 	}
 	leaf := p.pki.leaves[desired.OperatorEtcdSecret]
-	p.etcd, err = etcd.Dial(endpoints, strconv.Itoa(desired.ClientPort), etcd.Credentials{
+	p.etcd, err = r.Etcd.Get(client.ObjectKeyFromObject(p.cluster).String(), endpoints, strconv.Itoa(desired.ClientPort), etcd.Credentials{
 		Authority: p.pki.authorities[desired.EtcdClientDomain].Certificate, Certificate: leaf.Certificate, Key: leaf.Key,
 		ServerName: desired.MembersDomain(p.cluster),
 	})
@@ -85,7 +85,27 @@ func (r *Reconciler) tell(ctx context.Context, p *pass, a membership.Action) {
 	}
 	subject = strings.TrimSpace(subject)
 	ctrl.LoggerFrom(ctx).Info("done", "action", a.Kind, "name", subject, "reason", a.Reason)
-	r.event(p.cluster, corev1.EventTypeNormal, reasons[a.Kind], string(a.Kind), "%s: %s", subject, a.Reason)
+	r.event(p.cluster, replicaOf(p.cluster, a), corev1.EventTypeNormal, reasons[a.Kind], string(a.Kind), "%s", note(subject, a.Reason))
+}
+
+// replicaOf is what an action is about besides the cluster. It also keeps events about several replicas apart: equal ones are
+// merged by the recorder.
+func replicaOf(cluster *v1alpha1.ApiServerCluster, a membership.Action) *corev1.ObjectReference {
+	if a.Name == "" {
+		return nil
+	}
+	kind := "Pod"
+	if a.Kind == membership.CreateClaim || a.Kind == membership.DeleteClaim {
+		kind = "PersistentVolumeClaim"
+	}
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: cluster.Namespace, Name: a.Name}
+}
+
+func note(subject, reason string) string {
+	if subject == "" {
+		return reason
+	}
+	return subject + ": " + reason
 }
 
 // reasons of events.

@@ -109,7 +109,7 @@ func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
 		if err := r.Client.Patch(ctx, after, client.MergeFrom(claim)); err != nil {
 			return fmt.Errorf("growing claim %s to %s: %w", claim.Name, size.String(), err)
 		}
-		r.event(p.cluster, corev1.EventTypeNormal, "VolumeGrows", "Grow", "%s: %s to %s", claim.Name, current.String(), size.String())
+		r.event(p.cluster, reference("PersistentVolumeClaim", claim), corev1.EventTypeNormal, "VolumeGrows", "Grow", "%s: %s to %s", claim.Name, current.String(), size.String())
 	}
 	return nil
 }
@@ -130,4 +130,9 @@ func (r *Reconciler) noteCertificates(ctx context.Context, p *pass) error {
 		}
 	}
 	return nil
+}
+
+// reference to an object of the core group.
+func reference(kind string, object client.Object) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}
 }

@@ -49,13 +49,18 @@ func (r *Reconciler) announce(ctx context.Context, cluster *v1alpha1.ApiServerCl
 		kind = corev1.EventTypeWarning
 	}
 	ctrl.LoggerFrom(ctx).Info("condition", "type", condition.Type, "status", condition.Status, "reason", condition.Reason, "message", condition.Message)
-	r.event(cluster, kind, condition.Type, "Observe", "%s (%s): %s", condition.Status, condition.Reason, condition.Message)
+	r.event(cluster, nil, kind, condition.Reason, condition.Type, "%s is %s: %s", condition.Type, condition.Status, condition.Message)
 }
 
-func (r *Reconciler) event(cluster *v1alpha1.ApiServerCluster, kind, reason, action, format string, args ...any) {
+// event says what happened to a cluster, and to which of its objects.
+func (r *Reconciler) event(cluster *v1alpha1.ApiServerCluster, related *corev1.ObjectReference, kind, reason, action, format string, args ...any) {
 	note := fmt.Sprintf(format, args...)
 	if len(note) > noteLimit {
 		note = note[:noteLimit]
 	}
-	r.Recorder.Eventf(cluster, nil, kind, reason, action, "%s", note)
+	if related == nil {
+		r.Recorder.Eventf(cluster, nil, kind, reason, action, "%s", note)
+		return
+	}
+	r.Recorder.Eventf(cluster, related, kind, reason, action, "%s", note)
 }

@@ -47,6 +47,7 @@ type Reconciler struct {
 	Client   client.Client // reads Services, Secrets and budgets from a cache
 	Reader   client.Reader // reads what decisions depend on, not from a cache
 	Recorder events.EventRecorder
+	Etcd     *etcd.Pool
 	Clock    clock.Clock
 	Image    string // of clusters that name none
 }
@@ -90,17 +91,16 @@ type pass struct {
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	cluster := &v1alpha1.ApiServerCluster{}
 	if err := r.Reader.Get(ctx, request.NamespacedName, cluster); err != nil {
+		r.Etcd.Drop(request.String())
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if cluster.DeletionTimestamp != nil {
+		r.Etcd.Drop(request.String())
 		return r.remove(ctx, cluster)
 	}
 	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}}
 	before := cluster.DeepCopy()
 	r.run(ctx, p)
-	if p.etcd != nil {
-		p.etcd.Close()
-	}
 	if err := r.publish(ctx, p, before); err != nil {
 		p.input.Errors = append(p.input.Errors, err)
 	}
