@@ -5,9 +5,14 @@ package handlers
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 
 	"k8s.io/utils/clock"
 
@@ -76,6 +81,10 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	}
 	if !sensible || !reads(r, record.Info.Verb) || !c.allowed() {
 		request.WriteError(w, r, c.notAllowed())
+		return
+	}
+	if complaints := path.IsValidPathSegmentName(c.target.Name); len(complaints) > 0 {
+		request.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(complaints, ";"))))
 		return
 	}
 	if err := c.serve(r.Context()); err != nil {

@@ -158,6 +158,7 @@ func (c *call) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOfDeletion(ctx, options)
 	result, err := c.Registry.Remove(ctx, c.target, options, len(options.DryRun) > 0)
 	if err != nil {
 		return err
@@ -171,6 +172,17 @@ func (c *call) remove(ctx context.Context) error {
 		return c.answer(code, result)
 	}
 	return c.deleted(code, result)
+}
+
+// warnOfDeletion passes on what the kind has to say about the options.
+func (c *call) warnOfDeletion(ctx context.Context, options *metav1.DeleteOptions) {
+	warner, ok := c.target.Endpoint.Delete.(resource.DeletionWarner)
+	if !ok {
+		return
+	}
+	for _, text := range warner.WarningsOnDelete(ctx, options) {
+		c.record.Warnings.AddWarning("", text)
+	}
 }
 
 // deleted answers with a Status that names what is gone.
@@ -200,6 +212,7 @@ func (c *call) removeCollection(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOfDeletion(ctx, options)
 	page, err := c.Registry.RemoveCollection(ctx, c.target, registry.ListOptions{
 		Selection:       selection,
 		ResourceVersion: list.ResourceVersion,

@@ -5,8 +5,6 @@ import (
 	"errors"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"quorate.dev/apiserver/watchcache"
@@ -48,7 +46,7 @@ func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*
 	} else {
 		start, err := parseRevision(options.ResourceVersion)
 		if err != nil {
-			return nil, invalidStart(t, err)
+			return nil, err
 		}
 		w.Start = start
 	}
@@ -58,15 +56,6 @@ func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*
 	}
 	w.watcher = watcher
 	return w, nil
-}
-
-// invalidStart refuses a revision that is no number.
-func invalidStart(t Target, err error) error {
-	var invalid *field.Error
-	if !errors.As(err, &invalid) {
-		return err
-	}
-	return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Plural}, "", field.ErrorList{invalid})
 }
 
 func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion string) error {

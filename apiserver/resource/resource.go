@@ -199,6 +199,11 @@ type Objects interface {
 	Delete(ctx context.Context, resource schema.GroupResource, namespace, name string, options *metav1.DeleteOptions) error
 }
 
+// DeletionWarner is implemented by delete strategies that warn clients of what their options mean.
+type DeletionWarner interface {
+	WarningsOnDelete(ctx context.Context, options *metav1.DeleteOptions) []string
+}
+
 // Terminator is implemented by delete strategies of objects that others finish off: a namespace, whose content
 // goes first.
 type Terminator interface {

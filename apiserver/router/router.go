@@ -68,6 +68,10 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		r.unknown(&record.Info).ServeHTTP(w, q)
 		return
 	}
+	if q.Method != http.MethodGet && readOnly(q.URL.Path) {
+		request.WriteError(w, q, generic(http.StatusMethodNotAllowed))
+		return
+	}
 	r.nonResource(q.URL.Path).ServeHTTP(w, q)
 }
 
@@ -83,7 +87,19 @@ func (r *Router) unknown(info *upstream.RequestInfo) http.Handler {
 type notFound struct{}
 
 func (notFound) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request.WriteError(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
+	request.WriteError(w, r, generic(http.StatusNotFound))
+}
+
+// generic is an error that names no resource.
+func generic(code int) error {
+	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
+}
+
+// readOnly reports whether a path is one of the documents that kube-apiserver answers to GET only; it does not care
+// about the method of the others.
+func readOnly(path string) bool {
+	path = strings.TrimSuffix(path, "/")
+	return path == "/version" || path == "/api" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
 }
 
 func (r *Router) nonResource(path string) http.Handler {

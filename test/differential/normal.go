@@ -197,12 +197,29 @@ func (n *normalizer) field(key string, value any, inList bool) any {
 	switch {
 	case key == "metadata" && inList:
 		return n.listMetadata(value)
+	case key == "managedFields":
+		return n.managers(value)
 	case key == "resourceVersion" && isText:
 		return n.revision(text)
 	case isText && timestamp.MatchString(text):
 		return "<time>"
 	}
 	return n.normal(value)
+}
+
+// managers sorts managed fields, which servers sort by seconds.
+func (n *normalizer) managers(value any) any {
+	entries, ok := n.normal(value).([]any)
+	if !ok {
+		return value
+	}
+	slices.SortStableFunc(entries, func(a, b any) int { return strings.Compare(managerKey(a), managerKey(b)) })
+	return entries
+}
+
+func managerKey(entry any) string {
+	fields, _ := entry.(map[string]any)
+	return fmt.Sprint(fields["manager"], fields["operation"], fields["subresource"], fields["apiVersion"])
 }
 
 // listMetadata hides the revision of a list, which everything that happens on the server moves.

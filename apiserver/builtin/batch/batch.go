@@ -2,6 +2,10 @@
 package batch
 
 import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/registry/rest"
 	_ "k8s.io/kubernetes/pkg/apis/batch/install"
 	"k8s.io/kubernetes/pkg/registry/batch/cronjob"
 	"k8s.io/kubernetes/pkg/registry/batch/job"
@@ -13,7 +17,7 @@ import (
 // Definitions returns the kinds of the group.
 func Definitions(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("batch", "v1")
-	return []*resource.Definition{
+	definitions := []*resource.Definition{
 		group.Define(definition.Kind{
 			Name: "CronJob", ShortNames: []string{"cj"}, Categories: []string{"all"},
 			Strategy: cronjob.Strategy, Status: cronjob.StatusStrategy,
@@ -23,4 +27,25 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 			Strategy: job.Strategy, Status: job.StatusStrategy, Attributes: job.GetAttrs,
 		}),
 	}
+	jobs := definitions[1].Versions[0].Endpoints[""]
+	jobs.Delete = jobDeletion{job.Strategy, job.Strategy}
+	return definitions
+}
+
+// jobDeletion warns clients that do not say what becomes of a job's pods.
+type jobDeletion struct {
+	rest.RESTDeleteStrategy
+	rest.GarbageCollectionDeleteStrategy
+}
+
+const podsPreserved = "child pods are preserved by default when jobs are deleted; " +
+	"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
+
+// WarningsOnDelete implements resource.DeletionWarner.
+func (d jobDeletion) WarningsOnDelete(ctx context.Context, options *metav1.DeleteOptions) []string {
+	//nolint:staticcheck // OrphanDependents is still sent by old clients
+	if options.PropagationPolicy != nil || options.OrphanDependents != nil || d.DefaultGarbageCollectionPolicy(ctx) != rest.OrphanDependents {
+		return nil
+	}
+	return []string{podsPreserved}
 }
