@@ -164,15 +164,32 @@ func (m *Member) elect(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for m.server.Lead() == 0 && m.onlyVoter() {
+		if !m.caughtUp() {
+			if !m.tick(ctx, ticker) {
+				return
+			}
+			continue
+		}
 		message := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: proto.Uint64(id), To: proto.Uint64(id)}
-		if err := m.server.Process(ctx, message); err != nil {
+		if err := m.server.Process(ctx, message); err != nil || !m.tick(ctx, ticker) {
 			return
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	}
+}
+
+// caughtUp reports whether what the member read from its log at the start has been applied.
+func (m *Member) caughtUp() bool {
+	committed := m.server.CommittedIndex()
+	return committed > 0 && m.server.AppliedIndex() >= committed
+}
+
+// tick waits for the next look; false: ctx ended.
+func (*Member) tick(ctx context.Context, ticker *time.Ticker) bool {
+	select {
+	case <-ticker.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
