@@ -23,7 +23,7 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	}
 	voters, healthy := in.World.Voters()
 	if healthy < voters {
-		return condition(v1alpha1.EtcdQuorum, true, "MemberUnhealthy", "%d of %d voters are healthy", healthy, voters)
+		return condition(v1alpha1.EtcdQuorum, true, "MemberUnhealthy", "%d of %d voters answer", healthy, voters)
 	}
 	return condition(v1alpha1.EtcdQuorum, true, "Healthy", "all %d voters are healthy", voters)
 }
