@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,12 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/test/genuine"
@@ -59,18 +62,44 @@ func start(t *testing.T) *environment {
 		t.Fatal(err)
 	}
 	e := &environment{t: t, client: c, node: startNode(t, c)}
+	e.install()
 	e.operate(server.Admin)
 	return e
 }
 
-// operate runs the operator as its command line would.
+// install applies the manifests that users apply, besides the definition, and lets only restricted pods into the namespace.
+func (e *environment) install() {
+	text, err := os.ReadFile("../manifests/install.yaml")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for _, document := range strings.Split(string(text), "\n---\n") {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+			e.t.Fatal(err)
+		}
+		if err := e.client.Create(e.t.Context(), object); err != nil && !apierrors.IsAlreadyExists(err) {
+			e.t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
+	namespace := &corev1.Namespace{}
+	if err := e.client.Get(e.t.Context(), client.ObjectKey{Name: "default"}, namespace); err != nil {
+		e.t.Fatal(err)
+	}
+	metav1.SetMetaDataLabel(&namespace.ObjectMeta, "pod-security.kubernetes.io/enforce", "restricted")
+	if err := e.client.Update(e.t.Context(), namespace); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// operate runs the operator as its command line would, with the rights of its service account and no others.
 func (e *environment) operate(admin *rest.Config) {
 	kubeconfig := filepath.Join(e.t.TempDir(), "kubeconfig")
 	text := clientcmdapi.NewConfig()
 	text.Clusters["c"] = &clientcmdapi.Cluster{Server: admin.Host, CertificateAuthorityData: admin.CAData, CertificateAuthority: admin.CAFile}
 	text.AuthInfos["u"] = &clientcmdapi.AuthInfo{
 		ClientCertificateData: admin.CertData, ClientKeyData: admin.KeyData, ClientCertificate: admin.CertFile, ClientKey: admin.KeyFile,
-		Token: admin.BearerToken,
+		Token: admin.BearerToken, Impersonate: "system:serviceaccount:quorate-system:quorate-operator",
 	}
 	text.Contexts["x"], text.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
 	if err := clientcmd.WriteToFile(*text, kubeconfig); err != nil {
@@ -79,7 +108,7 @@ func (e *environment) operate(admin *rest.Config) {
 	ctx, cancel := context.WithCancel(e.t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, []string{"--kubeconfig=" + kubeconfig, "--image=quorate:test", "--leader-elect=true",
+		ended <- Run(ctx, []string{"--kubeconfig=" + kubeconfig, "--image=quorate:test", "--leader-election-namespace=quorate-system",
 			"--metrics-bind-address=0", "--health-probe-bind-address=0"})
 	}()
 	e.t.Cleanup(func() {
