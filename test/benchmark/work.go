@@ -72,7 +72,7 @@ func watches() []work {
 			request: from(0, updateConfigMap)},
 		{name: "watch event to one of 50 watchers on 50 connections", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50,
 			request: from(objects, updateConfigMap)},
-		{name: "the same, 16 updates at a time", parallel: 16, count: 1500, watchers: 50, request: from(2*objects, updateConfigMap)},
+		{name: "watch event, 50 connections, 16 updates at a time", parallel: 16, count: 1500, watchers: 50, request: from(2*objects, updateConfigMap)},
 	}
 }
 
