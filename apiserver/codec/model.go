@@ -124,9 +124,14 @@ func (m *SchemeModel) External(hub runtime.Object) (runtime.Object, error) {
 	return m.convertor.ConvertToVersion(hub, m.served.GroupVersion())
 }
 
-// Internal implements resource.Model.
+// Internal implements resource.Model. The hub may be in another group: events of events.k8s.io are the core group's.
 func (m *SchemeModel) Internal(external runtime.Object) (runtime.Object, error) {
-	return m.convertor.ConvertToVersion(external, m.hub.GroupVersion())
+	hub := m.New()
+	if err := m.convertor.Convert(external, hub, nil); err != nil {
+		return nil, err
+	}
+	hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return hub, nil
 }
 
 // Default implements resource.Model.
@@ -158,12 +163,7 @@ func (m *SchemeModel) Decode(body []byte, mediaType string, validation resource.
 // toHub fills defaults and converts, refusing an object of another kind.
 func (m *SchemeModel) toHub(external runtime.Object) (runtime.Object, error) {
 	m.scheme.Default(external)
-	hub := m.New()
-	if err := m.convertor.Convert(external, hub, nil); err != nil {
-		return nil, err
-	}
-	hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
-	return hub, nil
+	return m.Internal(external)
 }
 
 // DecodePatched implements resource.Model.
