@@ -172,6 +172,20 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
+// Kubernetes would ask the registry for each start of a tag named latest.
+func TestImagesAreNotPulledAgain(t *testing.T) {
+	for policy, want := range map[corev1.PullPolicy]corev1.PullPolicy{"": corev1.PullIfNotPresent, corev1.PullAlways: corev1.PullAlways} {
+		cluster := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ImagePullPolicy = policy })
+		pod, err := Pod(cluster, "quorate:latest", replicas["founder"].replica, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pod.Spec.Containers[0].ImagePullPolicy; got != want {
+			t.Errorf("policy %q: %q, want %q", policy, got, want)
+		}
+	}
+}
+
 func TestServingCertificateNames(t *testing.T) {
 	cluster := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraSANs = []string{"api.example.org", "192.0.2.1"} })
 	authority, err := pki.NewAuthority("a", metav1.Now().Time)

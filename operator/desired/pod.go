@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -84,7 +85,7 @@ func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 
 func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, args []string) corev1.Container {
 	c := corev1.Container{
-		Name: "apiserver", Image: image, ImagePullPolicy: cluster.Spec.ImagePullPolicy, Args: args,
+		Name: "apiserver", Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
 		Env:          []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"}}}},
 		Ports:        []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
 		Resources:    resources(cluster),
@@ -105,6 +106,12 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 			corev1.ContainerPort{Name: "peer", ContainerPort: PeerPort, Protocol: corev1.ProtocolTCP})
 	}
 	return c
+}
+
+// pullPolicy does not follow Kubernetes' default of asking the registry each time for a tag named latest: a replica must
+// start again while the registry is away, and not become another version by restarting.
+func pullPolicy(cluster *v1alpha1.ApiServerCluster) corev1.PullPolicy {
+	return cmp.Or(cluster.Spec.ImagePullPolicy, corev1.PullIfNotPresent)
 }
 
 func resources(cluster *v1alpha1.ApiServerCluster) corev1.ResourceRequirements {
