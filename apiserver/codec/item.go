@@ -110,15 +110,32 @@ func NewListBody(media Media, kind schema.GroupVersionKind, meta metav1.ListMeta
 	if media == Protobuf {
 		return b, b.frameProtobuf(kind, meta)
 	}
+	return b, b.frameJSON(kind, meta)
+}
+
+// NewUntypedListBody prepares a JSON list of custom resources, whose items are complete.
+func NewUntypedListBody(kind schema.GroupVersionKind, meta metav1.ListMeta, items [][]byte) (*ListBody, error) {
+	b := &ListBody{media: JSON, items: items}
+	return b, b.frameJSON(kind, untypedListMeta{meta, meta.Continue})
+}
+
+func (b *ListBody) frameJSON(kind schema.GroupVersionKind, meta any) error {
 	encoded, err := json.Marshal(meta)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	b.head = append(Head(kind), `"metadata":`...)
 	b.head = append(b.head, encoded...)
 	b.head = append(b.head, `,"items":[`...)
 	b.tail = []byte("]}\n")
-	return b, nil
+	return nil
+}
+
+// untypedListMeta is the metadata of a list of custom resources: unlike elsewhere, "continue" is there even if it is
+// empty.
+type untypedListMeta struct {
+	metav1.ListMeta
+	Continue string `json:"continue"`
 }
 
 func (b *ListBody) frameProtobuf(kind schema.GroupVersionKind, meta metav1.ListMeta) error {

@@ -26,6 +26,7 @@ type scaleView struct {
 var (
 	_ resource.View       = (*scaleView)(nil)
 	_ resource.ScaledKind = (*scaleView)(nil)
+	_ resource.Initial    = (*scaleView)(nil)
 )
 
 func newScaleView(v *version) *scaleView {
@@ -42,27 +43,46 @@ func newScaleView(v *version) *scaleView {
 	return &scaleView{version: v, mappings: mappings}
 }
 
+// Get implements resource.View.
 func (s *scaleView) Get(parent runtime.Object) (runtime.Object, error) {
+	scale, found, err := s.scale(parent)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, errors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.version.scale.SpecReplicasPath))
+	}
+	return scale, nil
+}
+
+// Before implements resource.Initial: replicas that were never set count as none.
+func (s *scaleView) Before(parent runtime.Object) (runtime.Object, error) {
+	scale, _, err := s.scale(parent)
+	if err != nil {
+		return nil, err
+	}
+	return scale, nil
+}
+
+// scale makes the view, and reports whether the object says how many replicas it wants.
+func (s *scaleView) scale(parent runtime.Object) (scale *autoscalingv1.Scale, found bool, err error) {
 	object, ok := parent.(*unstructured.Unstructured)
 	if !ok {
-		return nil, fmt.Errorf("%T is not a custom resource", parent)
+		return nil, false, fmt.Errorf("%T is not a custom resource", parent)
 	}
 	spec := s.version.scale
 	replicas, found, err := unstructured.NestedInt64(object.Object, split(spec.SpecReplicasPath)...)
 	if err != nil {
-		return nil, errors.NewInternalError(err)
-	}
-	if !found {
-		return nil, errors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", spec.SpecReplicasPath))
+		return nil, false, errors.NewInternalError(err)
 	}
 	current, _, err := unstructured.NestedInt64(object.Object, split(spec.StatusReplicasPath)...)
 	if err != nil {
-		return nil, errors.NewInternalError(err)
+		return nil, false, errors.NewInternalError(err)
 	}
 	selector := ""
 	if spec.LabelSelectorPath != nil {
 		if selector, _, err = unstructured.NestedString(object.Object, split(*spec.LabelSelectorPath)...); err != nil {
-			return nil, errors.NewInternalError(err)
+			return nil, false, errors.NewInternalError(err)
 		}
 	}
 	return &autoscalingv1.Scale{
@@ -73,7 +93,7 @@ func (s *scaleView) Get(parent runtime.Object) (runtime.Object, error) {
 		},
 		Spec:   autoscalingv1.ScaleSpec{Replicas: int32(replicas)},
 		Status: autoscalingv1.ScaleStatus{Replicas: int32(current), Selector: selector},
-	}, nil
+	}, found, nil
 }
 
 // Set writes the replicas.

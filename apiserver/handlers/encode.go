@@ -115,5 +115,8 @@ func (e *encoder) list(entries []*watchcache.Entry, listMeta metav1.ListMeta) (*
 	if err != nil {
 		return nil, err
 	}
+	if e.call.output.as == whole && e.call.untyped() {
+		return codec.NewUntypedListBody(e.listKind(), listMeta, items)
+	}
 	return codec.NewListBody(e.media, e.listKind(), listMeta, e.inList, items)
 }

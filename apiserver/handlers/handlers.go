@@ -62,12 +62,12 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	record.SetNamespace(record.Info.Namespace)
 	endpoint, ok := match.Version.Endpoints[record.Info.Subresource]
 	if !ok {
-		request.WriteError(w, r, notRouted())
+		notRouted(w, r, match, &record.Info)
 		return
 	}
 	exists, sensible := routed(&record.Info, match.Definition, endpoint)
 	if !exists {
-		request.WriteError(w, r, notRouted())
+		notRouted(w, r, match, &record.Info)
 		return
 	}
 	if match.Version.Deprecation != "" {
@@ -104,6 +104,9 @@ func (c *call) serve(ctx context.Context) (err error) {
 		return c.list(ctx)
 	case "watch":
 		return c.watch(ctx)
+	}
+	if c.target.Name == "" && (c.record.Info.Verb == "update" || c.record.Info.Verb == "patch") {
+		return apierrors.NewBadRequest("name must be provided")
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxWriteDuration)
 	defer cancel()

@@ -102,15 +102,15 @@ func isCollection(r *http.Request) bool {
 // offeredTo lists the media types an error names.
 func offeredTo(t registry.Target, watching bool) []string {
 	switch {
-	case watching && t.Source == resource.Custom:
-		return []string{"application/json;stream=watch"}
+	case t.Source == resource.Custom:
+		return []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
 	case watching:
 		return []string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"}
 	}
 	return offered(t)
 }
 
-// offered lists the media types an error names.
+// offered lists the media types of bodies.
 func offered(t registry.Target) []string {
 	if t.Source == resource.Custom {
 		return []string{"application/json", "application/yaml"}

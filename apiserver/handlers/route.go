@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -24,11 +25,12 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 	case item && info.Subresource == "" && !slices.ContainsFunc(e.Verbs, ofItems):
 		return false, false
 	case item:
-		return true, info.Verb != "create" || info.Subresource != ""
+		return true, info.Verb != "create" || info.Subresource != "" || d.Source == resource.Custom
 	case d.Namespaced && !inNamespace:
-		return true, info.Verb == "list" || info.Verb == "watch"
+		reads := info.Verb == "list" || info.Verb == "watch"
+		return reads || d.Source != resource.Custom, reads
 	}
-	return true, info.Verb != "update" && info.Verb != "patch"
+	return true, d.Source == resource.Custom || (info.Verb != "update" && info.Verb != "patch")
 }
 
 // ofItems reports whether a verb is done to one object.
@@ -49,8 +51,18 @@ func reads(r *http.Request, verb string) bool {
 	return true
 }
 
-// notRouted is kube-apiserver's answer to a path of a resource that does not exist.
-func notRouted() error { return generic(http.StatusNotFound) }
+// notRouted answers a path of a resource that does not exist. kube-apiserver has no routes for custom resources and
+// answers for them in other words.
+func notRouted(w http.ResponseWriter, r *http.Request, match resource.Match, info *upstream.RequestInfo) {
+	switch {
+	case match.Source == resource.BuiltIn:
+		request.WriteError(w, r, generic(http.StatusNotFound))
+	case info.Subresource != "":
+		request.WriteError(w, r, apierrors.NewNotFound(match.GroupResource(), info.Name))
+	default:
+		http.NotFound(w, r)
+	}
+}
 
 // notAllowed is kube-apiserver's answer to a method that a path does not have.
 func (c *call) notAllowed() error {

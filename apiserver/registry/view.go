@@ -18,7 +18,7 @@ func changeView(ctx context.Context, t Target, change Change, old runtime.Object
 	if err != nil {
 		return nil, err
 	}
-	before, err := t.Endpoint.View.Get(old)
+	before, err := viewBefore(t.Endpoint.View, old)
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +44,14 @@ func changeView(ctx context.Context, t Target, change Change, old runtime.Object
 		accessor.SetResourceVersion(revision)
 	}
 	return parent, fields.toParent(parent, after)
+}
+
+// viewBefore is the view that a change starts from.
+func viewBefore(view resource.View, old runtime.Object) (runtime.Object, error) {
+	if initial, ok := view.(resource.Initial); ok {
+		return initial.Before(old)
+	}
+	return view.Get(old)
 }
 
 // viewManagedFields carries managed fields between an object and its view; nil where the view has none.

@@ -166,6 +166,12 @@ type View interface {
 	Validate(view runtime.Object) error
 }
 
+// Initial is implemented by views that can be changed where there is nothing to get yet.
+type Initial interface {
+	// Before makes the view that a change starts from.
+	Before(parent runtime.Object) (runtime.Object, error)
+}
+
 // Call is one request to an Action.
 type Call struct {
 	Definition *Definition

@@ -151,7 +151,7 @@ func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 
 func (n *normalizer) writeHeaders(b *strings.Builder, header http.Header) {
 	for _, name := range shownHeaders {
-		for _, value := range header[name] {
+		for _, value := range slices.Sorted(slices.Values(header[name])) {
 			fmt.Fprintf(b, "%s: %s\n", name, n.plain(value))
 		}
 	}
