@@ -17,7 +17,7 @@ type subject struct {
 	client    *client
 	pids      []int
 	processes []*genuine.Process // in the order of stopping
-	ready     time.Duration      // from the first exec to the first successful /readyz
+	ready     time.Duration      // from exec to the first successful /readyz, of etcd and kube-apiserver one after the other
 	profiles  string             // directory in which profiles are saved; empty: none are taken
 }
 
@@ -31,12 +31,13 @@ func startPeer(ctx context.Context, directory string, flags []string) (*subject,
 	if err != nil {
 		return nil, err
 	}
+	etcdReady := time.Since(etcd.Started)
 	options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: flags}
 	server, err := genuine.StartKubernetes(ctx, options)
 	if err != nil {
 		return nil, errors.Join(err, etcd.Stop())
 	}
-	return newSubject(server, server.Ready.Sub(etcd.Started), server.Process, etcd.Process)
+	return newSubject(server, etcdReady+server.Ready.Sub(server.Started), server.Process, etcd.Process)
 }
 
 // startOurs starts one process with an embedded member.
