@@ -101,7 +101,8 @@ func (s *security) composeTokens(a config.Authentication, objects resource.Objec
 			return nil, err
 		}
 		s.reload = append(s.reload, file)
-		all = append(all, file)
+		// A token in a file is for whoever trusts the file.
+		all = append(all, authenticator.WrapAudienceAgnosticToken(audiences(a), file))
 	}
 	var err error
 	if s.tokens, err = tokens.New(a, clock); err != nil {

@@ -175,6 +175,9 @@ func sortItems(value any) {
 func (n *normalizer) normal(value any) any {
 	switch container := value.(type) {
 	case map[string]any:
+		if container["type"] == "BOOKMARK" {
+			hideRevisions(container)
+		}
 		list := isList(container)
 		normal := make(map[string]any, len(container))
 		for key, field := range container {
@@ -189,6 +192,24 @@ func (n *normalizer) normal(value any) any {
 		return n.plain(container)
 	}
 	return value
+}
+
+// hideRevisions of a bookmark, which everything that happens on the server moves.
+func hideRevisions(value any) {
+	switch container := value.(type) {
+	case map[string]any:
+		for key, field := range container {
+			if key == "resourceVersion" {
+				container[key] = "<revision of bookmark>"
+				continue
+			}
+			hideRevisions(field)
+		}
+	case []any:
+		for _, item := range container {
+			hideRevisions(item)
+		}
+	}
 }
 
 // field normalizes a field by its name.
