@@ -7,7 +7,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/watchcache"
@@ -85,14 +84,11 @@ func (c *call) list(ctx context.Context) error {
 func (c *call) sendPage(page *registry.List) error {
 	listMeta := page.Meta()
 	if c.output.as == table {
-		hubs := make([]runtime.Object, len(page.Entries))
-		for i, entry := range page.Entries {
-			var err error
-			if hubs[i], err = c.Registry.Hub(c.target, entry); err != nil {
-				return err
-			}
+		rows, err := c.rows(page.Entries)
+		if err != nil {
+			return err
 		}
-		return c.sendTable(http.StatusOK, hubs, listMeta)
+		return c.sendTable(http.StatusOK, rows, listMeta)
 	}
 	e := c.encoder()
 	body, err := e.list(page.Entries, listMeta)

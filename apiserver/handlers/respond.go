@@ -144,7 +144,7 @@ func (c *call) sendObject(code int, hub runtime.Object) error {
 		return c.sendStatus(code, status)
 	}
 	if c.output.as == table {
-		return c.sendTable(code, []runtime.Object{hub}, metav1.ListMeta{})
+		return c.sendTable(code, []row{{hub: hub}}, metav1.ListMeta{})
 	}
 	external, err := c.model().External(hub)
 	if err != nil {

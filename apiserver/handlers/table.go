@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/watchcache"
 )
 
 // tableOptions says what each row carries besides its cells.
@@ -25,65 +26,130 @@ func (c *call) tableOptions() (*metav1.TableOptions, error) {
 	return options, nil
 }
 
-// sendTable answers with hub objects as rows.
-func (c *call) sendTable(code int, hubs []runtime.Object, listMeta metav1.ListMeta) error {
+// row is what becomes a table row. object, if set, is the metadata as it is shown beside the cells.
+type row struct {
+	hub    runtime.Object
+	object []byte
+}
+
+// rows decodes the entries of a page. Their metadata comes from the encodings that are shared with other clients.
+func (c *call) rows(entries []*watchcache.Entry) ([]row, error) {
+	shown := *c
+	shown.output = output{media: codec.JSON, as: metadataOnly, group: c.output.group}
+	e := shown.encoder()
+	rows := make([]row, len(entries))
+	for i, entry := range entries {
+		item, err := e.item(entry)
+		if err != nil {
+			return nil, err
+		}
+		rows[i].object = codec.AppendObject(nil, e.head, item)
+		if rows[i].hub, err = c.Registry.Hub(c.target, entry); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+// sendTable answers with objects as rows.
+func (c *call) sendTable(code int, rows []row, listMeta metav1.ListMeta) error {
 	options, err := c.tableOptions()
 	if err != nil {
 		return err
 	}
-	rows, err := c.table(c.r.Context(), hubs, options)
+	body, err := c.table(c.r.Context(), rows, options, listMeta)
 	if err != nil {
 		return err
-	}
-	if listMeta.ResourceVersion != "" {
-		rows.ListMeta = listMeta
-	}
-	body, err := json.Marshal(rows)
-	if err != nil {
-		return apierrors.NewInternalError(err)
 	}
 	return c.send(code, append(body, '\n'))
 }
 
-// table renders hub objects with the version's columns.
-func (c *call) table(ctx context.Context, hubs []runtime.Object, options *metav1.TableOptions) (*metav1.Table, error) {
-	all := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{}, Rows: []metav1.TableRow{}}
-	if len(hubs) == 0 {
-		hubs = []runtime.Object{} // the columns are wanted all the same
-		empty, err := c.target.Version.Table.ConvertToTable(ctx, c.target.Version.Model.New(), options)
-		if err != nil {
-			return nil, err
-		}
-		all.ColumnDefinitions = empty.ColumnDefinitions
+// table renders rows as the JSON of a table with the version's columns. The pieces are put together by hand: a
+// marshaller would copy and check every row's object once more.
+func (c *call) table(ctx context.Context, rows []row, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
+	columns := row{hub: c.target.Version.Model.New()}
+	if len(rows) > 0 {
+		columns = rows[0]
 	}
-	for i, hub := range hubs {
-		one, err := c.target.Version.Table.ConvertToTable(ctx, hub, options)
+	head, err := c.target.Version.Table.ConvertToTable(ctx, columns.hub, options)
+	if err != nil {
+		return nil, err
+	}
+	if listMeta.ResourceVersion != "" {
+		head.ListMeta = listMeta
+	}
+	body, err := c.tableHead(head, options)
+	if err != nil {
+		return nil, err
+	}
+	first := true
+	for _, r := range rows {
+		one, err := c.target.Version.Table.ConvertToTable(ctx, r.hub, options)
 		if err != nil {
 			return nil, err
 		}
-		if i == 0 {
-			all.ListMeta, all.ColumnDefinitions = one.ListMeta, one.ColumnDefinitions
-		}
-		for _, row := range one.Rows {
-			if row.Object.Raw, err = c.rowObject(hub, options.IncludeObject); err != nil {
+		for i := range one.Rows {
+			if !first {
+				body = append(body, ',')
+			}
+			first = false
+			if body, err = c.appendRow(body, r, &one.Rows[i], options.IncludeObject); err != nil {
 				return nil, err
 			}
-			row.Object.Object = nil
-			all.Rows = append(all.Rows, row)
 		}
 	}
-	all.SetGroupVersionKind(c.output.group.WithKind("Table"))
-	if options.NoHeaders {
-		all.ColumnDefinitions = nil
+	return append(body, "]}"...), nil
+}
+
+// tableHead is the table up to its rows.
+func (c *call) tableHead(head *metav1.Table, options *metav1.TableOptions) ([]byte, error) {
+	meta, err := json.Marshal(head.ListMeta)
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
+	definitions := head.ColumnDefinitions
+	if options.NoHeaders {
+		definitions = nil
+	}
+	columns, err := json.Marshal(definitions)
+	if err != nil {
+		return nil, err
+	}
+	body := append(codec.Head(c.output.group.WithKind("Table")), `"metadata":`...)
+	body = append(append(body, meta...), `,"columnDefinitions":`...)
+	return append(append(body, columns...), `,"rows":[`...), nil
+}
+
+// appendRow appends one row.
+func (c *call) appendRow(body []byte, r row, cells *metav1.TableRow, include metav1.IncludeObjectPolicy) ([]byte, error) {
+	object := r.object
+	if object == nil || include == metav1.IncludeNone || include == metav1.IncludeObject {
+		var err error
+		if object, err = c.rowObject(r.hub, include); err != nil {
+			return nil, err
+		}
+	}
+	shown, err := json.Marshal(cells.Cells)
+	if err != nil {
+		return nil, err
+	}
+	body = append(append(body, `{"cells":`...), shown...)
+	if len(cells.Conditions) > 0 {
+		conditions, err := json.Marshal(cells.Conditions)
+		if err != nil {
+			return nil, err
+		}
+		body = append(append(body, `,"conditions":`...), conditions...)
+	}
+	body = append(append(body, `,"object":`...), object...)
+	return append(body, '}'), nil
 }
 
 // rowObject is what a row shows of its object besides the cells.
 func (c *call) rowObject(hub runtime.Object, include metav1.IncludeObjectPolicy) ([]byte, error) {
 	switch include {
 	case metav1.IncludeNone:
-		return nil, nil
+		return []byte("null"), nil
 	case metav1.IncludeObject:
 		external, err := c.target.Version.Model.External(hub)
 		if err != nil {
