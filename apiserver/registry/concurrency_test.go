@@ -1,0 +1,266 @@
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage/names"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// plain is a strategy that lets everything through.
+type plain struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+}
+
+func (plain) NamespaceScoped() bool                                                     { return true }
+func (plain) PrepareForCreate(context.Context, runtime.Object)                          {}
+func (plain) Validate(context.Context, runtime.Object) field.ErrorList                  { return nil }
+func (plain) WarningsOnCreate(context.Context, runtime.Object) []string                 { return nil }
+func (plain) Canonicalize(runtime.Object)                                               {}
+func (plain) AllowCreateOnUpdate() bool                                                 { return false }
+func (plain) AllowUnconditionalUpdate() bool                                            { return true }
+func (plain) PrepareForUpdate(context.Context, runtime.Object, runtime.Object)          {}
+func (plain) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string { return nil }
+func (plain) ValidateUpdate(context.Context, runtime.Object, runtime.Object) field.ErrorList {
+	return nil
+}
+
+// configMaps are served as they are stored.
+func configMaps() *resource.Definition {
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	strategy := plain{clientscheme.Scheme, names.SimpleNameGenerator}
+	model := codec.NewSchemeModel(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion())
+	return &resource.Definition{
+		Plural: "configmaps", Singular: "configmap", Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
+		StoragePath: "configmaps", StorageVersion: kind.GroupVersion(),
+		Fields: func(hub runtime.Object) (fields.Set, error) {
+			return fields.Set{"metadata.name": hub.(*corev1.ConfigMap).Name}, nil
+		},
+		Versions: []*resource.Version{{Name: "v1", Kind: kind, Model: model, Endpoints: map[string]*resource.Endpoint{
+			"": {Kind: kind, Create: strategy, Update: strategy, Delete: strategy},
+		}}},
+	}
+}
+
+var configMapResource = schema.GroupResource{Resource: "configmaps"}
+
+// open returns a registry on an etcd of its own.
+func open(t *testing.T) (*registry.Registry, registry.Target) {
+	t.Helper()
+	member := config.Default().Member
+	member.DataDirectory = t.TempDir()
+	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
+	member.UnsafeNoFsync = true
+	m, err := etcd.Start(t.Context(), member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Stop(context.Background()) })
+	<-m.Ready()
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	store := storage.New(m.Client(), "/registry")
+	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t), Registerer: prometheus.NewRegistry()})
+	go caches.Run(ctx)
+	publisher := &resource.Publisher{}
+	definition := configMaps()
+	publisher.Publish(resource.NewCatalog(definition))
+	r := registry.New(registry.Options{
+		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
+	})
+	match, _ := publisher.Current().Find(configMapResource)
+	return r, registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}
+}
+
+// TestConcurrentWriters lets many writers count in one object and many watchers look on: no increment may be lost,
+// and every watcher sees every value exactly once and in order.
+func TestConcurrentWriters(t *testing.T) {
+	const writers, increments, watchers = 8, 25, 6
+	r, target := open(t)
+	start := create(t, r)
+	var watching, writing sync.WaitGroup
+	for range watchers {
+		w, err := r.Watch(t.Context(), target, registry.WatchOptions{ResourceVersion: start})
+		if err != nil {
+			t.Fatal(err)
+		}
+		watching.Go(func() {
+			defer w.Close()
+			if err := seesEach(t.Context(), w, writers*increments); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for writer := range writers {
+		writing.Go(func() {
+			for range increments {
+				if err := increment(t.Context(), r, target, writer%2 == 0); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writing.Wait()
+	watching.Wait()
+	object, err := r.Get(t.Context(), configMapResource, "a", "counter")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := object.(*corev1.ConfigMap).Data["n"]; got != strconv.Itoa(writers*increments) {
+		t.Errorf("counted to %s", got)
+	}
+}
+
+// create stores the counter and returns its revision.
+func create(t *testing.T, r *registry.Registry) string {
+	t.Helper()
+	object, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "counter", Namespace: "a"}, Data: map[string]string{"n": "0"},
+	}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object.(*corev1.ConfigMap).ResourceVersion
+}
+
+// increment counts one up: by a change that the registry repeats until it fits, or by replacing what was read and
+// trying again after a conflict, as clients do.
+func increment(ctx context.Context, r *registry.Registry, target registry.Target, byChange bool) error {
+	if byChange {
+		_, err := r.Update(ctx, configMapResource, "", "a", "counter", up, false)
+		return err
+	}
+	target.Name = "counter"
+	for {
+		current, err := r.GetCached(ctx, configMapResource, "a", "counter")
+		if err != nil {
+			return err
+		}
+		if err := up(current); err != nil {
+			return err
+		}
+		_, err = r.Write(ctx, target, registry.Replacement{Object: current}, registry.WriteOptions{})
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
+func up(object runtime.Object) error {
+	counter := object.(*corev1.ConfigMap)
+	n, err := strconv.Atoi(counter.Data["n"])
+	counter.Data = map[string]string{"n": strconv.Itoa(n + 1)}
+	return err
+}
+
+// seesEach reads events until the counter is at last.
+func seesEach(ctx context.Context, w *registry.Watch, last int) error {
+	for expected := 1; expected <= last; {
+		events, _, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, event := range events {
+			var counter corev1.ConfigMap
+			if _, _, err := clientscheme.Codecs.UniversalDeserializer().Decode(event.Entry.Stored(), nil, &counter); err != nil {
+				return err
+			}
+			if event.Type != watch.Modified || counter.Data["n"] != strconv.Itoa(expected) {
+				return fmt.Errorf("%s %s, want %d", event.Type, counter.Data["n"], expected)
+			}
+			expected++
+		}
+	}
+	return nil
+}
+
+// TestConcurrentCreation lets many create the same name: exactly one succeeds; and many delete it: exactly one does.
+func TestConcurrentCreation(t *testing.T) {
+	const clients = 10
+	r, _ := open(t)
+	for round := range 5 {
+		name := fmt.Sprintf("x%d", round)
+		created := outcomes(clients, func() error {
+			_, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, false)
+			return err
+		})
+		if created.ok != 1 || created.refused(apierrors.IsAlreadyExists) != clients-1 {
+			t.Errorf("%d created: %v", created.ok, created.errs)
+		}
+		deleted := outcomes(clients, func() error {
+			return r.Delete(t.Context(), configMapResource, "a", name, &metav1.DeleteOptions{})
+		})
+		if deleted.ok != 1 || deleted.refused(apierrors.IsNotFound) != clients-1 {
+			t.Errorf("%d deleted: %v", deleted.ok, deleted.errs)
+		}
+	}
+}
+
+type outcome struct {
+	ok   int
+	errs []error
+}
+
+func (o outcome) refused(as func(error) bool) (count int) {
+	for _, err := range o.errs {
+		if as(err) {
+			count++
+		}
+	}
+	return count
+}
+
+// outcomes does the same many times at once.
+func outcomes(count int, do func() error) (o outcome) {
+	errs := make([]error, count)
+	var group sync.WaitGroup
+	for i := range errs {
+		group.Go(func() { errs[i] = do() })
+	}
+	group.Wait()
+	for _, err := range errs {
+		if err == nil {
+			o.ok++
+		}
+	}
+	o.errs = errs
+	return o
+}
+
+// TestErrorsOfAChange come back as they are, and change nothing.
+func TestErrorsOfAChange(t *testing.T) {
+	r, _ := open(t)
+	create(t, r)
+	own := errors.New("not like this")
+	_, err := r.Update(t.Context(), configMapResource, "", "a", "counter", func(runtime.Object) error { return own }, false)
+	if !errors.Is(err, own) {
+		t.Errorf("got %v", err)
+	}
+}
