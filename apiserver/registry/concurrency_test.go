@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -73,6 +74,12 @@ var configMapResource = schema.GroupResource{Resource: "configmaps"}
 // open returns a registry on an etcd of its own.
 func open(t *testing.T) (*registry.Registry, registry.Target) {
 	t.Helper()
+	r, target, _ := openStore(t)
+	return r, target
+}
+
+func openStore(t *testing.T) (*registry.Registry, registry.Target, *storage.Store) {
+	t.Helper()
 	member := config.Default().Member
 	member.DataDirectory = t.TempDir()
 	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
@@ -95,7 +102,7 @@ func open(t *testing.T) (*registry.Registry, registry.Target) {
 		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
 	})
 	match, _ := publisher.Current().Find(configMapResource)
-	return r, registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}
+	return r, registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}, store
 }
 
 // TestConcurrentWriters lets many writers count in one object and many watchers look on: no increment may be lost,
@@ -262,5 +269,37 @@ func TestErrorsOfAChange(t *testing.T) {
 	_, err := r.Update(t.Context(), configMapResource, "", "a", "counter", func(runtime.Object) error { return own }, false)
 	if !errors.Is(err, own) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestExpiredContinue goes on with a list of which the revision is gone: the client is told so, with a token that
+// continues with what is there now.
+func TestExpiredContinue(t *testing.T) {
+	r, target, store := openStore(t)
+	start := create(t, r)
+	for _, name := range []string{"x", "y"} {
+		if _, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	revision, err := store.Revision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Compact(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	token := base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1","rv":` + start + `,"start":"/counter\u0000"}`))
+	_, err = r.ReadList(t.Context(), target, registry.ListOptions{Limit: 1, Continue: token})
+	var expired apierrors.APIStatus
+	if !apierrors.IsResourceExpired(err) || !errors.As(err, &expired) {
+		t.Fatalf("got %v", err)
+	}
+	page, err := r.ReadList(t.Context(), target, registry.ListOptions{Limit: 1, Continue: expired.Status().Continue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(page.Entries) != 1 || page.Entries[0].Name() != "x" || page.Continue == "" || *page.Remaining != 1 {
+		t.Errorf("got %+v", page)
 	}
 }

@@ -1,0 +1,92 @@
+package handlers
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+)
+
+func TestNegotiate(t *testing.T) {
+	v1 := schema.GroupVersion{Group: "meta.k8s.io", Version: "v1"}
+	const protobuf = "application/vnd.kubernetes.protobuf"
+	for _, c := range []struct {
+		accept string
+		source resource.Source
+		want   output
+		code   int // of the refusal
+	}{
+		{accept: "", want: output{}},
+		{accept: "*/*", want: output{}},
+		{accept: "application/json", want: output{}},
+		{accept: "application/yaml", want: output{media: codec.YAML}},
+		{accept: protobuf, want: output{media: codec.Protobuf}},
+		{accept: protobuf + ",application/json", want: output{media: codec.Protobuf}},
+		{accept: protobuf + ",application/json", source: resource.Custom, want: output{}},
+		{accept: "application/json;q=0.1," + protobuf, want: output{media: codec.Protobuf}},
+		{accept: protobuf, source: resource.Custom, code: http.StatusNotAcceptable},
+		{accept: protobuf + ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io", source: resource.Custom, want: output{media: codec.Protobuf, as: metadataOnly, group: v1}},
+		{accept: "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", want: output{as: metadataOnly, list: true, group: v1}},
+		{accept: "application/json;as=Table;v=v1;g=meta.k8s.io", want: output{as: table, group: v1}},
+		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io,application/json", want: output{}},
+		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io", code: http.StatusNotAcceptable},
+		{accept: "application/*", code: http.StatusNotAcceptable},
+		{accept: "application/*", source: resource.Custom, want: output{}},
+		{accept: "text/plain", code: http.StatusNotAcceptable},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Accept", c.accept)
+		target := registry.Target{Match: resource.Match{Definition: &resource.Definition{Source: c.source}}}
+		got, err := negotiate(r, target)
+		if c.code != 0 {
+			if err == nil {
+				t.Errorf("%q: accepted as %+v", c.accept, got)
+			}
+			continue
+		}
+		if err != nil || got != c.want {
+			t.Errorf("%q: got %+v, want %+v: %v", c.accept, got, c.want, err)
+		}
+	}
+}
+
+func TestManagerOrAgent(t *testing.T) {
+	for agent, want := range map[string]string{
+		"kubectl/v1.36 (linux)":  "kubectl",
+		"curl":                   "curl",
+		"":                       "",
+		"a\tb/1":                 "a",
+		strings.Repeat("x", 200): strings.Repeat("x", 128),
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("User-Agent", agent)
+		if got := managerOrAgent("", r); got != want {
+			t.Errorf("%q: got %q, want %q", agent, got, want)
+		}
+		if got := managerOrAgent("me", r); got != "me" {
+			t.Errorf("%q: got %q", agent, got)
+		}
+	}
+}
+
+func TestWantsPretty(t *testing.T) {
+	for _, c := range []struct {
+		query, agent string
+		want         bool
+	}{
+		{"", "kubectl/1", false}, {"", "curl/8", true}, {"", "Wget/1", true}, {"", "Mozilla/5.0 x", true},
+		{"pretty=true", "kubectl/1", true}, {"pretty=1", "", true}, {"pretty=false", "curl/8", false}, {"x=pretty", "", false},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/?"+c.query, nil)
+		r.Header.Set("User-Agent", c.agent)
+		if got := wantsPretty(r); got != c.want {
+			t.Errorf("%q from %q: got %v", c.query, c.agent, got)
+		}
+	}
+}
