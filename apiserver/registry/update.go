@@ -78,7 +78,7 @@ func conflictState(conflict *storage.ConflictError) state {
 // cachedState returns the object as the cache has it.
 func (r *Registry) cachedState(ctx context.Context, t Target) (state, error) {
 	snapshot, err := r.cache(t.Match).Snapshot(ctx, 0)
-	if errors.Is(err, watchcache.ErrTooNew) {
+	if errors.Is(err, watchcache.ErrTooNew) || errors.Is(err, watchcache.ErrDropped) {
 		return r.storedState(ctx, t)
 	}
 	if err != nil {

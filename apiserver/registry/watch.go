@@ -36,8 +36,18 @@ type WatchEvent struct {
 	*watchcache.Event
 }
 
-// Watch begins to follow the target's collection, or one object of it if the target has a name.
+// Watch begins to follow the target's collection, or one object of it if the target has a name. A cache that was
+// dropped meanwhile, because the resource's definition changed, is replaced by a new one.
 func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
+	for {
+		w, err := r.watchOnce(ctx, t, options)
+		if !errors.Is(err, watchcache.ErrDropped) || ctx.Err() != nil {
+			return w, err
+		}
+	}
+}
+
+func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
 	w := &Watch{target: t, selection: options.Selection}
 	if options.InitialEvents {
 		if err := w.readInitial(ctx, r, options.ResourceVersion); err != nil {
