@@ -35,7 +35,7 @@ func (v *view) found() (Action, bool) {
 func (v *view) founders() []string {
 	var names []string
 	for _, claim := range v.Claims {
-		if !claim.Gone {
+		if v.usable(claim.Name) {
 			names = append(names, claim.Name)
 		}
 	}
@@ -49,7 +49,7 @@ func (v *view) founders() []string {
 // that was not enough for a while, from the present spec.
 func (v *view) survive() (Action, bool) {
 	for _, claim := range v.Claims {
-		if action, ok := v.restore(claim.Name, "no quorum", v.Silent); ok && !claim.Gone {
+		if action, ok := v.restore(claim.Name, "no quorum", v.Silent); ok && v.usable(claim.Name) {
 			return action, true
 		}
 	}

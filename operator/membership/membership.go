@@ -56,8 +56,9 @@ type Pod struct {
 
 // Claim is the volume claim of a member.
 type Claim struct {
-	Name string
-	Gone bool // being deleted, or its volume is lost
+	Name        string
+	Lost        bool // it is there, its volume is not
+	Terminating bool
 }
 
 // Kind names an action.

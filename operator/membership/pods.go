@@ -43,7 +43,7 @@ func (v *view) clean() (Action, bool) {
 		if claim.Name == v.Intent.Joining {
 			return Action{Kind: Settle, Name: claim.Name, Reason: "it is no longer a member"}, true
 		}
-		if _, running := v.pods[claim.Name]; !running && !claim.Gone {
+		if _, running := v.pods[claim.Name]; !running && !claim.Terminating {
 			return Action{Kind: DeleteClaim, Name: claim.Name, Reason: "not a member"}, true
 		}
 	}

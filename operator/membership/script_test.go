@@ -24,6 +24,7 @@ var update = flag.Bool("update", false, "write the actions that happen into the 
 //	kill NAME               the pod object is deleted
 //	fail NAME               the pod ends for good
 //	wipe NAME               the claim is deleted
+//	unbind NAME             the volume is gone, the claim is not
 //	down NAME / up NAME     the process hangs / comes back
 //	stuck NAME              as a learner it never catches up
 //	lost NAME               it has been unhealthy for too long
@@ -57,6 +58,8 @@ func (w *world) execute(fields []string) []string {
 		delete(w.pods, name)
 	case "wipe":
 		delete(w.claims, name)
+	case "unbind":
+		w.claims[name].Lost = true
 	case "forget":
 		w.intent = Intent{}
 	default:

@@ -70,7 +70,7 @@ func (v *view) member(name string) (Member, bool) {
 // usable tells whether a member's claim is there to start it from.
 func (v *view) usable(name string) bool {
 	claim, ok := v.claims[name]
-	return ok && !claim.Gone
+	return ok && !claim.Lost && !claim.Terminating
 }
 
 // broken tells whether a voter will not come back, or only without what it promised to remember.
@@ -85,6 +85,11 @@ func (v *view) healthyWithout(name string) int {
 		}
 	}
 	return n
+}
+
+// servesWithout tells whether clients find as much without a replica as with it: nothing, or another one.
+func (v *view) servesWithout(name string) bool {
+	return !v.pods[name].Ready || slices.ContainsFunc(v.Pods, func(pod Pod) bool { return pod.Ready && pod.Name != name })
 }
 
 // removable tells whether the voters left after a removal still make a quorum.
@@ -121,6 +126,9 @@ func (v *view) depart(m Member, reason string) (Action, bool) {
 	if !v.removable(m) {
 		return Action{Kind: Wait, Name: m.Name, Reason: fmt.Sprintf("%s (%s) cannot be removed: %d healthy voters would remain of %d",
 			m.Name, reason, v.healthyWithout(m.Name), len(v.voters)-1)}, true
+	}
+	if !v.servesWithout(m.Name) {
+		return Action{Kind: Wait, Name: m.Name, Reason: fmt.Sprintf("%s (%s) is the only one that serves", m.Name, reason)}, true
 	}
 	if next, ok := v.successor(m.Name); ok && m.Leader && m.Healthy {
 		return Action{Kind: MoveLeader, Name: m.Name, ID: m.ID, To: next.Name, ToID: next.ID, Reason: reason}, true

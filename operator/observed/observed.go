@@ -146,7 +146,7 @@ func (w *World) Observation(now time.Time) membership.Observation {
 	}
 	for _, claim := range w.Claims {
 		o.Claims = append(o.Claims, membership.Claim{
-			Name: claim.Name, Gone: claim.DeletionTimestamp != nil || claim.Status.Phase == corev1.ClaimLost,
+			Name: claim.Name, Lost: claim.Status.Phase == corev1.ClaimLost, Terminating: claim.DeletionTimestamp != nil,
 		})
 	}
 	return o
