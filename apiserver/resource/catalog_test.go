@@ -1,0 +1,45 @@
+package resource
+
+import "testing"
+
+func define(source Source, group, plural string, versions ...string) *Definition {
+	d := &Definition{Source: source, Group: group, Plural: plural}
+	for _, name := range versions {
+		d.Versions = append(d.Versions, &Version{Name: name})
+	}
+	return d
+}
+
+func TestCatalog(t *testing.T) {
+	first := define(BuiltIn, "apps", "things", "v1", "v1beta1")
+	later := define(Custom, "apps", "things", "v1", "v2")
+	custom := define(Custom, "example.com", "widgets", "v1")
+	core := define(BuiltIn, "", "pods", "v1")
+	catalog := NewCatalog(first, later, custom, core)
+	if m, ok := catalog.Lookup("apps", "v1", "things"); !ok || m.Definition != first {
+		t.Errorf("got %+v, want the earlier definition", m)
+	}
+	if m, ok := catalog.Lookup("apps", "v2", "things"); !ok || m.Definition != later {
+		t.Errorf("got %+v, want the only definition of that version", m)
+	}
+	if _, ok := catalog.Lookup("apps", "v9", "things"); ok {
+		t.Error("found a version that is not served")
+	}
+	if m, ok := catalog.Find(first.GroupResource()); !ok || m.Version.Name != "v1" {
+		t.Errorf("got %+v, want the preferred version", m)
+	}
+	if !catalog.BuiltIn("apps") || !catalog.BuiltIn("") || catalog.BuiltIn("example.com") || catalog.BuiltIn("nothing") {
+		t.Error("groups of built-in kinds")
+	}
+	var names string
+	for _, gv := range catalog.GroupVersions() {
+		names += gv.Group + "/" + gv.Version
+		for _, m := range gv.Resources {
+			names += " " + m.Plural
+		}
+		names += "; "
+	}
+	if want := "/v1 pods; apps/v1 things; apps/v1beta1 things; apps/v2 things; example.com/v1 widgets; "; names != want {
+		t.Errorf("got %s, want %s", names, want)
+	}
+}
