@@ -219,6 +219,37 @@ func TestLifeOfACluster(t *testing.T) {
 	e.roll()
 	e.refuse()
 	e.removeAll()
+	e.standInTheWay()
+}
+
+// standInTheWay has the first member's claim exist already: somebody else's is a fault to tell of, a former cluster's that is
+// going away is only waited for.
+func (e *environment) standInTheWay() {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "again-0", Finalizers: []string{"example.org/keep"}}}
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	if err := e.client.Create(e.t.Context(), claim); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := e.create("again", v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](1)}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.await("again", "somebody else's claim", func(cluster *v1alpha1.ApiServerCluster) bool {
+		c := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Degraded)
+		return c != nil && c.Reason == "ReconcileFailed" && strings.Contains(c.Message, "an object named again-0 exists")
+	})
+	if err := e.client.Delete(e.t.Context(), claim); err != nil {
+		e.t.Fatal(err)
+	}
+	e.await("again", "a claim that is going", func(cluster *v1alpha1.ApiServerCluster) bool {
+		return meta.IsStatusConditionFalse(cluster.Status.Conditions, v1alpha1.Degraded)
+	})
+	released := claim.DeepCopy()
+	released.Finalizers = nil
+	if err := e.client.Patch(e.t.Context(), released, client.MergeFrom(claim)); err != nil {
+		e.t.Fatal(err)
+	}
+	e.await("again", "one from nothing", settled(1, 1))
 }
 
 // replace deletes a member's claim and pod; another member takes its place.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +31,7 @@ func (r *Reconciler) find(ctx context.Context, cluster *v1alpha1.ApiServerCluste
 		return false, fmt.Errorf("reading %s: %w", name, err)
 	}
 	if !metav1.IsControlledBy(into, cluster) {
-		return false, fmt.Errorf("an object named %s exists that does not belong to this cluster; rename one of them", name)
+		return false, foreign(name)
 	}
 	return true, nil
 }
@@ -40,10 +41,35 @@ func (r *Reconciler) create(ctx context.Context, cluster *v1alpha1.ApiServerClus
 	if err := controllerutil.SetControllerReference(cluster, object, r.Client.Scheme()); err != nil {
 		return err
 	}
-	if err := r.Client.Create(ctx, object); err != nil {
+	err := r.Client.Create(ctx, object)
+	if apierrors.IsAlreadyExists(err) {
+		return r.occupied(ctx, cluster, object)
+	}
+	if err != nil {
 		return fmt.Errorf("creating %s: %w", object.GetName(), err)
 	}
 	return nil
+}
+
+// errStale marks what failed for an old view of the world, or for an object on its way out. It is tried again.
+var errStale = errors.New("the world has changed")
+
+func stale(err error) bool { return errors.Is(err, errStale) || apierrors.IsConflict(err) }
+
+// occupied says why an object cannot be made: its name is taken.
+func (r *Reconciler) occupied(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) error {
+	name := object.GetName()
+	switch err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), object); {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("reading %s: %w", name, err)
+	case err != nil, object.GetDeletionTimestamp() != nil, metav1.IsControlledBy(object, cluster):
+		return fmt.Errorf("creating %s: %w", name, errStale)
+	}
+	return foreign(name)
+}
+
+func foreign(name string) error {
+	return fmt.Errorf("an object named %s exists that does not belong to this cluster; rename one of them", name)
 }
 
 // update writes an object if it differs from what it was.

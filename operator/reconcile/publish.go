@@ -32,20 +32,21 @@ func (r *Reconciler) publish(ctx context.Context, p *pass, before *v1alpha1.ApiS
 	for _, condition := range p.cluster.Status.Conditions {
 		old := meta.FindStatusCondition(before.Status.Conditions, condition.Type)
 		if old == nil || old.Status != condition.Status {
-			r.announce(ctx, p.cluster, condition)
+			r.announce(ctx, p.cluster, condition, old == nil)
 		}
 	}
 	return nil
 }
 
-// announce tells of a condition's transition.
-func (r *Reconciler) announce(ctx context.Context, cluster *v1alpha1.ApiServerCluster, condition metav1.Condition) {
+// announce tells of a condition's transition. That a new cluster is not there yet is no reason to warn.
+func (r *Reconciler) announce(ctx context.Context, cluster *v1alpha1.ApiServerCluster, condition metav1.Condition, first bool) {
 	good := metav1.ConditionTrue
 	if condition.Type == v1alpha1.Degraded || condition.Type == v1alpha1.Progressing {
 		good = metav1.ConditionFalse
 	}
 	kind := corev1.EventTypeNormal
-	if condition.Status != good && condition.Type != v1alpha1.Progressing {
+	expected := condition.Type == v1alpha1.Progressing || first && condition.Type != v1alpha1.Degraded
+	if condition.Status != good && !expected {
 		kind = corev1.EventTypeWarning
 	}
 	ctrl.LoggerFrom(ctx).Info("condition", "type", condition.Type, "status", condition.Status, "reason", condition.Reason, "message", condition.Message)

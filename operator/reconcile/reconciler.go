@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -84,6 +83,7 @@ type pass struct {
 	service *corev1.Service
 	pki     certificates
 	etcd    *etcd.Client // nil until somebody could be asked
+	stale   bool         // something failed only because of an old view
 	input   status.Input
 }
 
@@ -102,9 +102,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	before := cluster.DeepCopy()
 	r.run(ctx, p)
 	if err := r.publish(ctx, p, before); err != nil {
-		p.input.Errors = append(p.input.Errors, err)
+		p.failed(ctx, err)
 	}
 	return r.next(p)
+}
+
+// failed keeps an error. One that is a sign of an old view, not of a fault, is no news.
+func (p *pass) failed(ctx context.Context, err error) {
+	if !stale(err) {
+		p.input.Errors = append(p.input.Errors, err)
+		return
+	}
+	p.stale = true
+	ctrl.LoggerFrom(ctx).V(1).Info("again", "reason", err.Error())
 }
 
 // run takes the steps. One that fails does not keep the others from their work, unless they depend on it.
@@ -117,22 +127,20 @@ func (r *Reconciler) run(ctx context.Context, p *pass) {
 		if err == nil {
 			continue
 		}
-		p.input.Errors = append(p.input.Errors, fmt.Errorf("%s: %w", s.name, err))
+		p.failed(ctx, fmt.Errorf("%s: %w", s.name, err))
 		if s.required {
 			return
 		}
 	}
 }
 
-// next says when to look again. A conflict or an object that is already there is a sign of an old view, not of a fault.
+// next says when to look again.
 func (r *Reconciler) next(p *pass) (ctrl.Result, error) {
-	for _, err := range p.input.Errors {
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-			return ctrl.Result{}, errors.Join(p.input.Errors...)
-		}
+	if len(p.input.Errors) > 0 {
+		return ctrl.Result{}, errors.Join(p.input.Errors...)
 	}
 	switch a := p.input.Action; {
-	case len(p.input.Errors) > 0:
+	case p.stale:
 		return ctrl.Result{RequeueAfter: soon}, nil
 	case p.input.Refused == nil && a.Kind != membership.Wait && a.Kind != "":
 		return ctrl.Result{RequeueAfter: atOnce}, nil

@@ -1,0 +1,268 @@
+#!/bin/bash
+# Tries Quorate on a genuine Kubernetes cluster, as a new user would: image, manifests, sample, clients, and then everything
+# that an operator of it would do to it. Prints what was seen and how long it took; ends at the first surprise.
+#
+#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 12 volumes of 8Gi.
+#   LOAD        command that gives the nodes an image: $LOAD NAME:TAG BINARY. The image's entry point is the static binary
+#               at /<its base name>. Empty: the nodes have, or can pull, $IMAGE and $CLIENT_IMAGE.
+#   CRASH       command that ends a container's process with SIGKILL: $CRASH NAMESPACE POD. Empty: not tried.
+#   SERVER      URL of the sample's Service from here; default: its cluster IP, for a node of the cluster.
+#   IMAGE, CLIENT_IMAGE, KUBECTL, NAMESPACE: see below. KEEP=1 leaves everything in place at the end.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+IMAGE=${IMAGE:-quorate:latest} CLIENT_IMAGE=${CLIENT_IMAGE:-kubectl:trial} KUBECTL=${KUBECTL:-$(command -v kubectl)}
+NAMESPACE=${NAMESPACE:-quorate-trial} KEEP=${KEEP:-}
+WORK=$(mktemp -d)
+WRITER=
+
+k() { "$KUBECTL" -n "$NAMESPACE" "$@"; }                          # the hosting cluster
+d() { "$KUBECTL" --kubeconfig "$WORK/demo.kubeconfig" "$@"; }     # the declared one
+now() { date +%s%N; }
+since() { echo "$((($(now) - $1) / 1000000)) ms"; }
+say() { printf '%-64s %s\n' "$1" "${2:-}"; }
+die() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
+
+finish() {
+  local code=$?
+  [ -z "$WRITER" ] || kill "$WRITER" 2>/dev/null || true
+  if [ $code != 0 ]; then
+    k get asc,pods,pvc,svc,pdb -o wide || true
+    k get asc -o jsonpath='{range .items[*].status.conditions[*]}{.type}={.status} {.reason}: {.message}{"\n"}{end}' || true
+    k get events --sort-by=.metadata.creationTimestamp | tail -30 || true
+    "$KUBECTL" -n quorate-system logs -l app.kubernetes.io/name=quorate-operator --prefix --tail=20 || true
+  fi
+  rm -rf "$WORK"
+}
+trap finish EXIT
+
+# until SECONDS WHAT COMMAND...: waits for the command to succeed.
+until_true() {
+  local deadline=$((SECONDS + $1)) what=$2; shift 2
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $deadline ] || die "waited in vain for $what"
+    sleep 0.2
+  done
+}
+
+# settled N VOTERS: the world is as the spec says, with so many replicas and voters.
+settled() {
+  k get asc demo -o json | jq -e --argjson n "$1" --argjson voters "$2" '
+    .status.observedGeneration == .metadata.generation and .status.ready == "\($n)/\($n)" and .status.voters == $voters
+    and ([.status.conditions[] | {(.type): .status}] | add | .Available == "True" and .Progressing == "False" and .Degraded == "False" and .EtcdQuorum == "True")
+    and ([.status.members[] | select(.ready)] | length == $voters)' >/dev/null && [ "$(k get pods -l quorate.dev/cluster=demo --no-headers | wc -l)" = "$1" ]
+}
+
+# change WHAT N VOTERS COMMAND...: does something and waits until the cluster is as it should be again.
+change() {
+  local what=$1 n=$2 voters=$3 began; shift 3
+  began=$(now)
+  "$@" >/dev/null
+  sleep 0.3 # for the status to notice
+  until_true 300 "$what" settled "$n" "$voters"
+  say "$what" "$(since "$began"), longest without a write $(gap "$began") ms"
+}
+
+# gap is the longest time since an instant in which the writer was not told of a write, in milliseconds.
+gap() {
+  awk -v from="$(($1 / 1000000))" -v end="$(date +%s%3N)" '
+    {if ($2 > from) {since = t > from ? t : from; if ($2 - since > m) m = $2 - since}; t = $2}
+    END {since = t > from ? t : from; if (end - since > m) m = end - since; print m + 0}' "$WORK/acknowledged"
+}
+
+leader() { k get asc demo -o jsonpath='{.status.members[?(@.role=="leader")].name}'; }
+follower() { k get asc demo -o jsonpath='{.status.members[?(@.role=="voter")].name}' | cut -d' ' -f1; }
+
+install() {
+  local binary=${BINARY:-$WORK/quorate}
+  if [ -n "${LOAD:-}" ]; then
+    [ -n "${BINARY:-}" ] || CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$binary" .
+    $LOAD "$IMAGE" "$binary" >/dev/null
+    cp "$KUBECTL" "$WORK/kubectl" && $LOAD "$CLIENT_IMAGE" "$WORK/kubectl" >/dev/null
+  fi
+  sed "s|quorate:latest|$IMAGE|" manifests/install.yaml | "$KUBECTL" apply -f - >/dev/null
+  local began; began=$(now)
+  "$KUBECTL" -n quorate-system rollout status deployment/quorate-operator --timeout=180s >/dev/null
+  say "manifests applied, operator ready" "$(since "$began")"
+  "$KUBECTL" create namespace "$NAMESPACE" >/dev/null
+  "$KUBECTL" label namespace "$NAMESPACE" pod-security.kubernetes.io/enforce=restricted >/dev/null
+  until_true 30 "the namespace" k get serviceaccount default
+  contents > "$WORK/before"
+}
+
+# contents of the namespace but for events.
+contents() {
+  k get pods,persistentvolumeclaims,secrets,services,endpointslices,poddisruptionbudgets,configmaps,leases,apiserverclusters -o name | sort
+}
+
+create() {
+  local began; began=$(now)
+  k apply -f config/samples/demo.yaml >/dev/null
+  k wait asc/demo --for=condition=Available --timeout=180s >/dev/null || die "not Available"
+  say "sample Available" "$(since "$began")"
+  until_true 120 "three members" settled 3 3
+  say "sample 3/3, three voters" "$(since "$began")"
+}
+
+connect() {
+  k get secret demo-admin-kubeconfig -o jsonpath='{.data.kubeconfig}' | base64 -d > "$WORK/demo.kubeconfig"
+  local server=${SERVER:-https://$(k get service demo -o jsonpath='{.spec.clusterIP}'):6443}
+  "$KUBECTL" --kubeconfig "$WORK/demo.kubeconfig" config set-cluster demo --server="$server" >/dev/null
+  d create namespace team-a >/dev/null
+  d get --raw /readyz >/dev/null
+  say "kubectl from outside, through the Service"
+  k apply -f - >/dev/null <<Y
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  restartPolicy: Never
+  automountServiceAccountToken: false
+  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+  volumes: [{name: kubeconfig, secret: {secretName: demo-admin-kubeconfig}}, {name: tmp, emptyDir: {}}]
+  containers:
+  - name: kubectl
+    image: $CLIENT_IMAGE
+    imagePullPolicy: IfNotPresent
+    args: [--kubeconfig=/kubeconfig/kubeconfig, --cache-dir=/tmp, get, namespace, team-a]
+    securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+    volumeMounts: [{name: kubeconfig, mountPath: /kubeconfig}, {name: tmp, mountPath: /tmp}]
+Y
+  k wait pod/client --for=jsonpath='{.status.phase}'=Succeeded --timeout=60s >/dev/null || die "kubectl in a pod: $(k logs client)"
+  k delete pod client --wait=false >/dev/null
+  say "kubectl from inside a pod, with the Secret's kubeconfig"
+}
+
+# write creates one object after the other, and remembers which creations were acknowledged, and when.
+write() {
+  local i=0
+  while :; do
+    i=$((i + 1))
+    if d -n team-a create configmap "w-$i" --request-timeout=2s >/dev/null 2>&1; then
+      echo "w-$i $(date +%s%3N)"
+    fi
+  done >> "$WORK/acknowledged"
+}
+
+written() {
+  kill "$WRITER"; wait "$WRITER" 2>/dev/null || true; WRITER=
+  d -n team-a get configmaps -o name | sed 's|.*/||' | sort > "$WORK/found"
+  cut -d' ' -f1 "$WORK/acknowledged" | sort > "$WORK/wanted"
+  local lost; lost=$(comm -23 "$WORK/wanted" "$WORK/found")
+  [ -z "$lost" ] || die "acknowledged writes are gone: $lost"
+  say "no acknowledged write lost" "of $(wc -l < "$WORK/wanted")"
+}
+
+evict() {
+  k create --raw "/api/v1/namespaces/$NAMESPACE/pods/$1/eviction" -f - <<<"{\"apiVersion\":\"policy/v1\",\"kind\":\"Eviction\",\"metadata\":{\"name\":\"$1\"}}"
+}
+
+evictTwo() {
+  evict "$1"
+  local reply; reply=$(evict "$2" 2>&1) && die "a second eviction was allowed"
+  [[ $reply == *"disruption budget"* ]] || die "second eviction: $reply"
+}
+
+crashLeader() {
+  local name; name=$(leader)
+  local before; before=$(restarts "$name")
+  $CRASH "$NAMESPACE" "$name"
+  until_true 60 "a restart of $name" restarted "$name" "$before"
+}
+restarts() { k get pod "$1" -o jsonpath='{.status.containerStatuses[0].restartCount}'; }
+restarted() { [ "$(restarts "$1")" -gt "$2" ]; }
+
+loseVolume() {
+  local name; name=$(follower)
+  k delete pvc "$name" --wait=false
+  until_true 120 "$name to go" gone "$name"
+}
+
+gone() { ! k get pvc "$1" && ! k get pod "$1"; }
+
+invalid() {
+  k get asc demo -o json | jq -e '[.status.conditions[] | select(.type == "Degraded")][0] | .status == "True" and .reason == "InvalidSpec"'
+}
+
+badSpec() {
+  local before; before=$(k get pods -l quorate.dev/cluster=demo -o jsonpath='{.items[*].metadata.uid}')
+  k patch asc demo --type=merge -p '{"spec":{"replicas":1,"extraArgs":{"no-such-flag":"1"}}}' >/dev/null
+  until_true 30 "InvalidSpec" invalid
+  k get asc demo -o jsonpath='{.status.conditions[?(@.type=="Degraded")].message}' && echo
+  sleep 2 # for anything wrong to happen
+  [ "$before" = "$(k get pods -l quorate.dev/cluster=demo -o jsonpath='{.items[*].metadata.uid}')" ] || die "a bad spec changed pods"
+  local reply; reply=$(k patch asc demo --type=merge -p '{"spec":{"extraArgs":{"etcd-name":"x"}}}' 2>&1) && die "the schema let a reserved flag through"
+  say "a bad spec is named and changes nothing"
+}
+
+# rolled tells whether every replica has been made for the present arguments.
+rolled() { [ "$(k get pods -l quorate.dev/cluster=demo -o json | jq '[.items[] | select(.spec.containers[0].args | index("--max-requests-inflight=321"))] | length')" = 3 ]; }
+roll() {
+  k patch asc demo --type=merge -p '{"spec":{"extraArgs":{"max-requests-inflight":"321"}}}'
+  until_true 300 "the rollout" rolled
+}
+
+holder() { "$KUBECTL" -n quorate-system get lease operator.quorate.dev -o jsonpath='{.spec.holderIdentity}' | sed 's/_.*//'; }
+otherHolder() { local h; h=$(holder); [ -n "$h" ] && [ "$h" != "$1" ]; }
+handOver() {
+  local began old; began=$(now) old=$(holder)
+  "$KUBECTL" -n quorate-system delete pod "$old" --wait=false >/dev/null
+  until_true 60 "another operator" otherHolder "$old"
+  say "operator's leader deleted, another leads" "$(since "$began")"
+}
+
+# rights: the operator was refused nothing.
+rights() {
+  local refused; refused=$("$KUBECTL" -n quorate-system logs -l app.kubernetes.io/name=quorate-operator --tail=-1 | grep -i forbidden | head -3 || true)
+  [ -z "$refused" ] || die "the operator lacks rights: $refused"
+  say "the operator was refused nothing"
+}
+
+remove() {
+  local began; began=$(now)
+  k delete asc demo --timeout=120s >/dev/null
+  until_true 120 "an empty namespace" empty
+  say "deleted, nothing left" "$(since "$began")"
+}
+empty() { contents | diff "$WORK/before" - >/dev/null; }
+
+removeBroken() {
+  k apply -f config/samples/demo.yaml >/dev/null
+  k patch asc demo --type=merge -p '{"spec":{"image":"no.such/image:1","imagePullPolicy":"Never"}}' >/dev/null
+  until_true 60 "failing pods" failing
+  remove
+}
+failing() { k get asc demo -o json | jq -e '[.status.conditions[] | select(.type == "Degraded")][0].reason == "PodsFailing"'; }
+
+uninstall() {
+  "$KUBECTL" delete namespace "$NAMESPACE" >/dev/null
+  "$KUBECTL" delete -f manifests/install.yaml >/dev/null
+  say "uninstalled"
+}
+
+install
+create
+connect
+write & WRITER=$!
+until_true 10 "a write" test -s "$WORK/acknowledged"
+change "scaled to 5" 5 5 k scale asc/demo --replicas=5
+change "scaled to 3" 3 3 k scale asc/demo --replicas=3
+change "scaled to 1" 1 1 k scale asc/demo --replicas=1
+change "scaled to 3" 3 3 k scale asc/demo --replicas=3
+change "scaled to 4: three voters and a server" 4 3 k scale asc/demo --replicas=4
+change "scaled to 3" 3 3 k scale asc/demo --replicas=3
+change "a follower's pod deleted" 3 3 k delete pod "$(follower)"
+change "the leader's pod deleted" 3 3 k delete pod "$(leader)"
+change "one of two evicted" 3 3 evictTwo "$(follower)" "$(leader)"
+[ -z "${CRASH:-}" ] || change "the leader's process killed" 3 3 crashLeader
+change "a member's claim deleted, another member in its place" 3 3 loseVolume
+badSpec
+change "spec put right again" 3 3 k patch asc demo --type=merge -p '{"spec":{"replicas":3,"extraArgs":null}}'
+change "arguments rolled out" 3 3 roll
+handOver
+change "scaled to 1 by the other operator" 1 1 k scale asc/demo --replicas=1
+written
+rights
+[ -z "$KEEP" ] || { KEEP=; exit 0; }
+remove
+removeBroken
+uninstall
