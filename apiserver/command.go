@@ -65,9 +65,17 @@ func help(w io.Writer, flags *pflag.FlagSet) {
 
 // newLogger writes one structured line per event. Verbosity 0 shows what an operator of the server must know.
 func newLogger(w io.Writer, c config.Logging) logr.Logger {
-	options := &slog.HandlerOptions{Level: slog.Level(-c.Verbosity)}
+	options := &slog.HandlerOptions{Level: slog.Level(-c.Verbosity), ReplaceAttr: plainLevel}
 	if c.Format == "json" {
 		return logr.FromSlogHandler(slog.NewJSONHandler(w, options))
 	}
 	return logr.FromSlogHandler(slog.NewTextHandler(w, options))
+}
+
+// plainLevel spells the levels of verbosity as INFO, which is what they are, instead of distances from slog's own.
+func plainLevel(_ []string, a slog.Attr) slog.Attr {
+	if level, ok := a.Value.Any().(slog.Level); ok && a.Key == slog.LevelKey && level < slog.LevelInfo {
+		return slog.Any(slog.LevelKey, slog.LevelInfo)
+	}
+	return a
 }

@@ -129,7 +129,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	intFlag(f, &l.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", "Most writing requests at once; 0: no limit.")
 	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Queue fairly; without effect yet, the two limits apply.")
 	intFlag(f, &l.DeleteCollectionWorkers, "delete-collection-workers", "Workers of one DeleteCollection.")
-	f.Var(cliflag.NewMapStringString(&a.RuntimeConfig), "runtime-config", "API groups and versions to switch: api/all=true, apps/v1=false, ...")
+	f.Var(newSwitches(&a.RuntimeConfig), "runtime-config", "API groups and versions to switch: api/all=true, apps/v1=false, ...")
 	f.Var(cliflag.NewMapStringString(&a.FeatureGates), "feature-gates", "Feature gates: name=true, ...")
 	stringFlag(f, &a.ServiceClusterIPRange, "service-cluster-ip-range", "CIDR of Service addresses; one per IP family, separated by a comma.")
 	stringFlag(f, &a.ServiceNodePortRange, "service-node-port-range", "Range of node ports.")

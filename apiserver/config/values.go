@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 )
 
 // inertFlags are kube-apiserver's flags that are accepted, checked for form and not acted upon yet.
@@ -148,6 +150,15 @@ func (c *Config) inertFlags(f *pflag.FlagSet) {
 	}
 }
 
+// pendingFlags have a place in Config, since others render or read them, and nothing acts on them yet.
+var pendingFlags = []string{
+	"admission-control-config-file", "disable-admission-plugins", "enable-admission-plugins", "enable-aggregator-routing",
+	"enable-bootstrap-token-auth", "enable-priority-and-fairness", "endpoint-reconciler-type", "etcd-count-metric-poll-period",
+	"etcd-db-metric-poll-interval", "kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key",
+	"kubelet-preferred-address-types", "proxy-client-cert-file", "proxy-client-key-file", "runtime-config", "storage-media-type",
+	"watch-cache",
+}
+
 // Inert returns the names of the flags that were set and have no effect, sorted.
 func (c *Config) Inert() []string {
 	var names []string
@@ -156,8 +167,34 @@ func (c *Config) Inert() []string {
 			names = append(names, name)
 		}
 	}
+	for _, arg := range c.Args() {
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if slices.Contains(pendingFlags, name) {
+			names = append(names, name)
+		}
+	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
+}
+
+// switches is a flag of switches that may come without a value: "api/all=true,apps/v1".
+type switches struct {
+	*cliflag.ConfigurationMap
+}
+
+func newSwitches(into *map[string]string) switches {
+	if *into == nil {
+		*into = map[string]string{}
+	}
+	return switches{(*cliflag.ConfigurationMap)(into)}
+}
+
+// Set accepts an empty list, which installers pass.
+func (s switches) Set(value string) error {
+	if value == "" {
+		return nil
+	}
+	return s.ConfigurationMap.Set(value)
 }
 
 // secondsValue is a duration given in whole seconds.

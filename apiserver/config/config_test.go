@@ -1,0 +1,133 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+func parse(t *testing.T, args ...string) *Config {
+	t.Helper()
+	c := Default()
+	if err := c.Flags().Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What kubeadm and envtest pass; see their sources for the lists.
+var installers = map[string][]string{
+	"kubeadm": {
+		"--advertise-address=10.0.0.1", "--allow-privileged=true", "--authorization-mode=Node,RBAC", "--client-ca-file=ca.crt",
+		"--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth=true", "--etcd-cafile=ca.crt",
+		"--etcd-certfile=e.crt", "--etcd-keyfile=e.key", "--etcd-servers=https://127.0.0.1:2379",
+		"--kubelet-client-certificate=k.crt", "--kubelet-client-key=k.key",
+		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname", "--proxy-client-cert-file=p.crt",
+		"--proxy-client-key-file=p.key", "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-client-ca-file=f.crt", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User", "--secure-port=6443",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--service-account-key-file=sa.pub",
+		"--service-account-signing-key-file=sa.key", "--service-cluster-ip-range=10.96.0.0/12", "--tls-cert-file=a.crt",
+		"--tls-private-key-file=a.key",
+	},
+	"envtest": {
+		"--service-cluster-ip-range=10.0.0.0/24", "--allow-privileged=true", "--disable-admission-plugins=ServiceAccount",
+		"--cert-dir=/tmp/x", "--authorization-mode=RBAC", "--secure-port=1234", "--bind-address=127.0.0.1",
+		"--service-account-issuer=https://127.0.0.1:1234/", "--service-account-key-file=sa", "--service-account-signing-key-file=sa",
+		"--client-ca-file=ca", "--etcd-servers=http://127.0.0.1:2379",
+	},
+	"kind":     {"--runtime-config=", "--feature-gates=", "--etcd-servers=http://127.0.0.1:2379"},
+	"test-cmd": {"--runtime-config=api/v1", "--service-account-lookup=true", "--token-auth-file=t", "--storage-media-type=application/json", "--etcd-servers=http://x:1", "--version=v1.36.3-custom"},
+}
+
+func TestInstallersFlags(t *testing.T) {
+	for name, args := range installers {
+		t.Run(name, func(t *testing.T) {
+			if err := parse(t, args...).Validate(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Args and Flags are inverse: what the operator renders is what the server parses.
+func TestArgsRoundTrip(t *testing.T) {
+	for name, args := range installers {
+		t.Run(name, func(t *testing.T) {
+			before := parse(t, args...)
+			after := parse(t, before.Args()...)
+			if !slices.Equal(before.Args(), after.Args()) {
+				t.Errorf("rendered %v, parsed and rendered again %v", before.Args(), after.Args())
+			}
+		})
+	}
+	c := Default()
+	c.Authentication.ServiceAccountIssuers = []string{"https://a", "https://b,c"}
+	c.Serving.MinRequestTimeout = 90 * time.Second
+	again := parse(t, c.Args()...)
+	if !slices.Equal(again.Authentication.ServiceAccountIssuers, c.Authentication.ServiceAccountIssuers) || again.Serving.MinRequestTimeout != 90*time.Second {
+		t.Errorf("came back as %+v %v", again.Authentication.ServiceAccountIssuers, again.Serving.MinRequestTimeout)
+	}
+}
+
+func TestDefaultsRenderNothing(t *testing.T) {
+	if args := Default().Args(); len(args) != 0 {
+		t.Errorf("the defaults render %v", args)
+	}
+}
+
+func TestUnknownFlagIsRefused(t *testing.T) {
+	if err := Default().Flags().Parse([]string{"--no-such-flag=1"}); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
+		t.Errorf("an unknown flag was answered with %v", err)
+	}
+}
+
+func TestInert(t *testing.T) {
+	c := parse(t, "--audit-log-path=/x", "--enable-admission-plugins=NodeRestriction", "--secure-port=1")
+	if got := c.Inert(); !slices.Equal(got, []string{"audit-log-path", "enable-admission-plugins"}) {
+		t.Errorf("flags without effect: %v", got)
+	}
+	if err := Default().Flags().Parse([]string{"--audit-log-maxage=soon"}); err == nil {
+		t.Error("a flag without effect took a value of the wrong form")
+	}
+	flags := Default().Flags()
+	for _, name := range pendingFlags {
+		if flags.Lookup(name) == nil {
+			t.Errorf("%s is no flag", name)
+		}
+	}
+}
+
+func TestEveryFlagHasAUsage(t *testing.T) {
+	Default().Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Usage == "" {
+			t.Errorf("--%s is not explained", f.Name)
+		}
+	})
+}
+
+func TestValidate(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no storage":             {nil, "--etcd-servers must be specified"},
+		"a port":                 {[]string{"--etcd-servers=http://x:1", "--secure-port=70000"}, "--secure-port 70000"},
+		"an address":             {[]string{"--etcd-servers=http://x:1", "--bind-address=host"}, `"host" is not an IP address`},
+		"a key without its pair": {[]string{"--etcd-servers=http://x:1", "--tls-cert-file=a"}, "go together"},
+		"a signer without name":  {[]string{"--etcd-servers=http://x:1", "--service-account-signing-key-file=a"}, "--service-account-issuer is required"},
+		"a mode":                 {[]string{"--etcd-servers=http://x:1", "--authorization-mode=Perhaps"}, `"Perhaps" is not supported`},
+		"a member's URL":         {[]string{"--etcd-data-dir=/x", "--etcd-listen-peer-urls=x"}, "is not a URL"},
+		"a member's state":       {[]string{"--etcd-data-dir=/x", "--etcd-initial-cluster-state=old"}, "must be new or existing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := parse(t, test.args...).Validate()
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
