@@ -291,12 +291,16 @@ var (
 	currentWord = regexp.MustCompile(`current: \d+`)
 	anyUID      = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	anyRevision = regexp.MustCompile(`(ResourceVersion in (precondition|object meta): |resourceVersion\\?":\\?"|resourceVersion:|ResourceVersion in record \()(\d+)`)
-	address     = regexp.MustCompile(`127\.0\.0\.1:\d+`)
-	ageCell     = regexp.MustCompile(`^\d+s$`)
+	// embedded are the managed fields of an object that a message quotes; their order depends on whether a second has
+	// passed between two writes.
+	embedded = regexp.MustCompile(`\\*"managedFields\\*":\[[^\]]*\]`)
+	address  = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	ageCell  = regexp.MustCompile(`^\d+s$`)
 )
 
 // plain normalizes free text.
 func (n *normalizer) plain(text string) string {
+	text = embedded.ReplaceAllString(text, "<managed fields>")
 	if ageCell.MatchString(text) {
 		return "<age>"
 	}
