@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/apiserver/config"
@@ -184,6 +185,47 @@ func TestImagesAreNotPulledAgain(t *testing.T) {
 			t.Errorf("policy %q: %q, want %q", policy, got, want)
 		}
 	}
+}
+
+// Members look each other up before any of them can be ready: the service must tell of them at once, and of them only.
+func TestMembersAreFoundBeforeTheyAreReady(t *testing.T) {
+	cluster := demo(nil)
+	pod, err := Pod(cluster, "quorate:1", replicas["founder"].replica, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := Pod(cluster, "quorate:1", replicas["server"].replica, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := membersService(cluster)
+	if !service.Spec.PublishNotReadyAddresses || service.Spec.ClusterIP != corev1.ClusterIPNone {
+		t.Errorf("%+v", service.Spec)
+	}
+	if pod.Spec.Subdomain != service.Name || PeerURL(cluster, pod.Name) != "https://"+pod.Spec.Hostname+"."+service.Name+".ns.svc:2380" {
+		t.Errorf("%s is %s.%s, called at %s", pod.Name, pod.Spec.Hostname, pod.Spec.Subdomain, PeerURL(cluster, pod.Name))
+	}
+	selector := labels.SelectorFromSet(service.Spec.Selector)
+	if !selector.Matches(labels.Set(pod.Labels)) || selector.Matches(labels.Set(server.Labels)) {
+		t.Errorf("%s selects %v, and not %v", selector, pod.Labels, server.Labels)
+	}
+}
+
+// A volume comes from its provisioner as root's; the process is not root.
+func TestMembersCanWriteTheirVolumes(t *testing.T) {
+	pod, err := Pod(demo(nil), "quorate:1", replicas["founder"].replica, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := pod.Spec.SecurityContext; s.FSGroup == nil || *s.FSGroup != *s.RunAsGroup {
+		t.Errorf("%+v", s)
+	}
+	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
+		if mount.Name == "data" && mount.MountPath == dataDirectory && !mount.ReadOnly {
+			return
+		}
+	}
+	t.Errorf("no volume for data in %+v", pod.Spec.Containers[0].VolumeMounts)
 }
 
 func TestServingCertificateNames(t *testing.T) {

@@ -2,7 +2,7 @@
 # Tries Quorate on a genuine Kubernetes cluster, as a new user would: image, manifests, sample, clients, and then everything
 # that an operator of it would do to it. Prints what was seen and how long it took; ends at the first surprise.
 #
-#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 12 volumes of 8Gi.
+#   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 16 volumes of 8Gi. jq is needed here.
 #   LOAD        command that gives the nodes an image: $LOAD NAME:TAG BINARY. The image's entry point is the static binary
 #               at /<its base name>. Empty: the nodes have, or can pull, $IMAGE and $CLIENT_IMAGE.
 #   CRASH       command that ends a container's process with SIGKILL: $CRASH NAMESPACE POD. Empty: not tried.
@@ -35,7 +35,7 @@ finish() {
 }
 trap finish EXIT
 
-# until SECONDS WHAT COMMAND...: waits for the command to succeed.
+# until_true SECONDS WHAT COMMAND...: waits for the command to succeed.
 until_true() {
   local deadline=$((SECONDS + $1)) what=$2; shift 2
   until "$@" >/dev/null 2>&1; do
@@ -201,6 +201,16 @@ roll() {
   until_true 300 "the rollout" rolled
 }
 
+# names asks for a further name in the serving certificate, which every replica takes up without a restart.
+names() {
+  local pods; pods=$(k get pods -l quorate.dev/cluster=demo -o jsonpath='{.items[*].metadata.uid}')
+  k patch asc demo --type=merge -p '{"spec":{"extraSANs":["trial.example"]}}' >/dev/null
+  local i; for i in 1 2 3 4 5 6; do # the Service picks a replica at random
+    until_true 120 "the name in the certificate" d --tls-server-name=trial.example get --raw /livez
+  done
+  [ "$pods" = "$(k get pods -l quorate.dev/cluster=demo -o jsonpath='{.items[*].metadata.uid}')" ] || die "a certificate restarted pods"
+}
+
 holder() { "$KUBECTL" -n quorate-system get lease operator.quorate.dev -o jsonpath='{.spec.holderIdentity}' | sed 's/_.*//'; }
 otherHolder() { local h; h=$(holder); [ -n "$h" ] && [ "$h" != "$1" ]; }
 handOver() {
@@ -258,6 +268,7 @@ change "a member's claim deleted, another member in its place" 3 3 loseVolume
 badSpec
 change "spec put right again" 3 3 k patch asc demo --type=merge -p '{"spec":{"replicas":3,"extraArgs":null}}'
 change "arguments rolled out" 3 3 roll
+change "a name added to the serving certificate" 3 3 names
 handOver
 change "scaled to 1 by the other operator" 1 1 k scale asc/demo --replicas=1
 written
