@@ -167,26 +167,30 @@ func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 	if len(events) == 0 {
 		return true
 	}
-	var together []byte
+	pooled := chunks.Get().(*[]byte)
+	defer chunks.Put(pooled)
+	together := (*pooled)[:0]
 	for i := range events {
 		frame, err := s.eventFrame(&events[i])
 		if err != nil {
 			s.fail(apierrors.NewInternalError(err))
 			return false
 		}
-		if len(events) == 1 {
-			together = frame
-			break
+		if len(together)+len(frame) > cap(together) {
+			if !s.send(together) {
+				return false
+			}
+			together = together[:0]
 		}
-		if together = append(together, frame...); len(together) < chunkSize {
+		if len(events) == 1 || len(frame) > cap(together) {
+			if !s.send(frame) {
+				return false
+			}
 			continue
 		}
-		if !s.send(together) {
-			return false
-		}
-		together = together[:0]
+		together = append(together, frame...)
 	}
-	if len(together) > 0 && !s.send(together) {
+	if !s.send(together) {
 		return false
 	}
 	s.flush()
@@ -226,6 +230,9 @@ func (s *stream) sendInitial(markEnd bool) bool {
 }
 
 func (s *stream) send(frame []byte) bool {
+	if len(frame) == 0 {
+		return true
+	}
 	_, err := s.w.Write(frame)
 	return err == nil
 }
