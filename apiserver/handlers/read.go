@@ -84,11 +84,7 @@ func (c *call) list(ctx context.Context) error {
 func (c *call) sendPage(page *registry.List) error {
 	listMeta := page.Meta()
 	if c.output.as == table {
-		rows, err := c.rows(page.Entries)
-		if err != nil {
-			return err
-		}
-		return c.sendTable(http.StatusOK, rows, listMeta)
+		return c.sendTable(http.StatusOK, rows(page.Entries), listMeta)
 	}
 	e := c.encoder()
 	body, err := e.list(page.Entries, listMeta)

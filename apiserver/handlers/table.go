@@ -26,29 +26,35 @@ func (c *call) tableOptions() (*metav1.TableOptions, error) {
 	return options, nil
 }
 
-// row is what becomes a table row. object, if set, is the metadata as it is shown beside the cells.
+// row is what becomes a table row: a hub object, or an entry that is decoded when its turn comes, so that only one
+// object of a long list is in memory at a time.
 type row struct {
-	hub    runtime.Object
-	object []byte
+	hub   runtime.Object
+	entry *watchcache.Entry
 }
 
-// rows decodes the entries of a page. Their metadata comes from the encodings that are shared with other clients.
-func (c *call) rows(entries []*watchcache.Entry) ([]row, error) {
+// rows are the rows of a page.
+func rows(entries []*watchcache.Entry) []row {
+	all := make([]row, len(entries))
+	for i, entry := range entries {
+		all[i].entry = entry
+	}
+	return all
+}
+
+// decoded returns the row's object.
+func (c *call) decoded(r row) (runtime.Object, error) {
+	if r.hub != nil {
+		return r.hub, nil
+	}
+	return c.Registry.Hub(c.target, r.entry)
+}
+
+// metadataEncoder makes what is shown beside cells, in encodings that are shared with clients who ask for metadata only.
+func (c *call) metadataEncoder() encoder {
 	shown := *c
 	shown.output = output{media: codec.JSON, as: metadataOnly, group: c.output.group}
-	e := shown.encoder()
-	rows := make([]row, len(entries))
-	for i, entry := range entries {
-		item, err := e.item(entry)
-		if err != nil {
-			return nil, err
-		}
-		rows[i].object = codec.AppendObject(nil, e.head, item)
-		if rows[i].hub, err = c.Registry.Hub(c.target, entry); err != nil {
-			return nil, err
-		}
-	}
-	return rows, nil
+	return shown.encoder()
 }
 
 // sendTable answers with objects as rows.
@@ -67,33 +73,34 @@ func (c *call) sendTable(code int, rows []row, listMeta metav1.ListMeta) error {
 // table renders rows as the JSON of a table with the version's columns. The pieces are put together by hand: a
 // marshaller would copy and check every row's object once more.
 func (c *call) table(ctx context.Context, rows []row, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
-	columns := row{hub: c.target.Version.Model.New()}
-	if len(rows) > 0 {
-		columns = rows[0]
+	if len(rows) == 0 {
+		body, err := c.tableHead(ctx, c.target.Version.Model.New(), options, listMeta)
+		return append(body, "]}"...), err
 	}
-	head, err := c.target.Version.Table.ConvertToTable(ctx, columns.hub, options)
-	if err != nil {
-		return nil, err
-	}
-	if listMeta.ResourceVersion != "" {
-		head.ListMeta = listMeta
-	}
-	body, err := c.tableHead(head, options)
-	if err != nil {
-		return nil, err
-	}
-	first := true
-	for _, r := range rows {
-		one, err := c.target.Version.Table.ConvertToTable(ctx, r.hub, options)
+	var body []byte
+	metadata := c.metadataEncoder()
+	for i, r := range rows {
+		hub, err := c.decoded(r)
 		if err != nil {
 			return nil, err
 		}
-		for i := range one.Rows {
-			if !first {
+		if i == 0 {
+			if body, err = c.tableHead(ctx, hub, options, listMeta); err != nil {
+				return nil, err
+			}
+		}
+		one, err := c.target.Version.Table.ConvertToTable(ctx, hub, options)
+		if err != nil {
+			return nil, err
+		}
+		for j := range one.Rows {
+			if i+j > 0 {
 				body = append(body, ',')
 			}
-			first = false
-			if body, err = c.appendRow(body, r, &one.Rows[i], options.IncludeObject); err != nil {
+			if body, err = appendRow(body, &one.Rows[j]); err != nil {
+				return nil, err
+			}
+			if body, err = c.appendRowObject(body, &metadata, r.entry, hub, options.IncludeObject); err != nil {
 				return nil, err
 			}
 		}
@@ -102,7 +109,14 @@ func (c *call) table(ctx context.Context, rows []row, options *metav1.TableOptio
 }
 
 // tableHead is the table up to its rows.
-func (c *call) tableHead(head *metav1.Table, options *metav1.TableOptions) ([]byte, error) {
+func (c *call) tableHead(ctx context.Context, first runtime.Object, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
+	head, err := c.target.Version.Table.ConvertToTable(ctx, first, options)
+	if err != nil {
+		return nil, err
+	}
+	if listMeta.ResourceVersion != "" {
+		head.ListMeta = listMeta
+	}
 	meta, err := json.Marshal(head.ListMeta)
 	if err != nil {
 		return nil, err
@@ -120,29 +134,38 @@ func (c *call) tableHead(head *metav1.Table, options *metav1.TableOptions) ([]by
 	return append(append(body, columns...), `,"rows":[`...), nil
 }
 
-// appendRow appends one row.
-func (c *call) appendRow(body []byte, r row, cells *metav1.TableRow, include metav1.IncludeObjectPolicy) ([]byte, error) {
-	object := r.object
-	if object == nil || include == metav1.IncludeNone || include == metav1.IncludeObject {
-		var err error
-		if object, err = c.rowObject(r.hub, include); err != nil {
-			return nil, err
-		}
-	}
+// appendRow appends a row up to its object.
+func appendRow(body []byte, cells *metav1.TableRow) ([]byte, error) {
 	shown, err := json.Marshal(cells.Cells)
 	if err != nil {
 		return nil, err
 	}
 	body = append(append(body, `{"cells":`...), shown...)
-	if len(cells.Conditions) > 0 {
-		conditions, err := json.Marshal(cells.Conditions)
+	if len(cells.Conditions) == 0 {
+		return body, nil
+	}
+	conditions, err := json.Marshal(cells.Conditions)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(body, `,"conditions":`...), conditions...), nil
+}
+
+// appendRowObject appends what a row shows beside its cells, and ends the row.
+func (c *call) appendRowObject(body []byte, metadata *encoder, entry *watchcache.Entry, hub runtime.Object, include metav1.IncludeObjectPolicy) ([]byte, error) {
+	body = append(body, `,"object":`...)
+	if entry != nil && (include == "" || include == metav1.IncludeMetadata) {
+		item, err := metadata.item(entry)
 		if err != nil {
 			return nil, err
 		}
-		body = append(append(body, `,"conditions":`...), conditions...)
+		return append(codec.AppendObject(body, metadata.head, item), '}'), nil
 	}
-	body = append(append(body, `,"object":`...), object...)
-	return append(body, '}'), nil
+	object, err := c.rowObject(hub, include)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(body, object...), '}'), nil
 }
 
 // rowObject is what a row shows of its object besides the cells.
