@@ -1,7 +1,7 @@
 # Every target runs with Go and git alone.
 export CGO_ENABLED = 0
 
-.PHONY: build test sandbox benchmark generate manifests image clean
+.PHONY: build test sandbox benchmark differential generate clean
 
 build: ## the binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -14,6 +14,9 @@ sandbox: ## three replicas on this machine
 
 benchmark: ## beside kube-apiserver
 	go run ./test/benchmark
+
+differential: ## the same requests to kube-apiserver, answers compared; prints the table of areas
+	go test -count=1 -v -run TestDifferential ./test/differential
 
 generate: ## deep copies, CRDs, OpenAPI, merge schemas, manifests
 	go generate ./...
