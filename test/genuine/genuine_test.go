@@ -74,7 +74,11 @@ func TestKubernetes(t *testing.T) {
 	if got, err := version.ParseSemantic(info.GitVersion); err != nil || got.Minor() != 36 {
 		t.Errorf("version %q: %v", info.GitVersion, err)
 	}
-	if !strings.Contains(server.Tail(), "127.0.0.1") {
+	log, err := os.ReadFile(server.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(log), "127.0.0.1") || server.Tail() == "" {
 		t.Errorf("the log says nothing of its address:\n%s", server.Tail())
 	}
 }
