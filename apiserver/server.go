@@ -52,7 +52,8 @@ type Server struct {
 	health   *serving.Health
 	handler  http.Handler
 	serving  *serving.Server
-	started  started
+	// policyRead is reached when all roles and bindings that were there at the start are in force.
+	policyRead milestone
 	// bootstrapped is closed when the objects every cluster has are there.
 	bootstrapped chan struct{}
 }
@@ -61,8 +62,9 @@ type Server struct {
 func New(ctx context.Context, c *config.Config, logger logr.Logger) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, clock: clock.RealClock{}, drain: &request.Drain{},
-		metrics: metrics.NewRegistry(Version(c.API.Version)), started: newStarted(), bootstrapped: make(chan struct{}),
+		metrics: metrics.NewRegistry(Version(c.API.Version)), bootstrapped: make(chan struct{}),
 	}
+	s.policyRead.missing.Store(rbacResources)
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger, s.metrics)
 	var err error
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
@@ -140,17 +142,15 @@ func (s *Server) definitions(publisher *resource.Publisher) []*resource.Definiti
 	return builtin.Definitions(options)
 }
 
+// settleTime is how long after this replica serves a custom resource its definition is called established: the others,
+// which hear of it at the same moment, serve it by then.
+const settleTime = 100 * time.Millisecond
+
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
-		Objects: s.registry, Follow: s.registry.Follow, Publish: s.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
-		Clock: s.clock, Logger: s.logger.WithName("crd"),
+		Objects: s.registry, Follow: s.registry.Follow, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
+		Settle: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
-}
-
-// publishCustom puts custom resources in force. The first time, those that were there at the start are.
-func (s *Server) publishCustom(definitions []*resource.Definition) {
-	s.catalogs.publishCustom(definitions)
-	s.started.custom.Done()
 }
 
 // composeHandler puts the way of a request together: filters, router, handlers.
@@ -226,14 +226,13 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 		s.store.RunCompaction(ctx, s.config.Etcd.CompactionInterval, s.clock, s.logger.WithName("compaction"))
 		return nil
 	})
-	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.started.policy.Done) {
+	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}
 	work.Go(func() error { return ended(ctx, s.custom.Run(ctx)) })
 	if err := bootstrap.Ensure(ctx, s.registry, s.logger.WithName("bootstrap")); err != nil {
 		return err
 	}
-	s.started.bootstrap.Done()
 	close(s.bootstrapped)
 	return nil
 }

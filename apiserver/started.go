@@ -22,22 +22,20 @@ func (m *milestone) check(context.Context) error {
 	return nil
 }
 
-// started is how far start-up has come.
-type started struct {
-	bootstrap *milestone
-	policy    *milestone
-	custom    *milestone
-}
-
 // rbacResources is how many resources the RBAC policy is made of.
 const rbacResources = 4
 
-func newStarted() started {
-	s := started{bootstrap: &milestone{}, policy: &milestone{}, custom: &milestone{}}
-	s.bootstrap.missing.Store(1)
-	s.custom.missing.Store(1)
-	s.policy.missing.Store(rbacResources)
-	return s
+// moment is reached when its channel is closed.
+type moment <-chan struct{}
+
+// check fails until the moment is reached.
+func (m moment) check(context.Context) error {
+	select {
+	case <-m:
+		return nil
+	default:
+		return errors.New("not finished")
+	}
 }
 
 // addChecks adds what makes this replica healthy, under kube-apiserver's names where it has one.
@@ -45,9 +43,9 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Healthz|serving.Livez, serving.Check{Name: "etcd", Run: s.checkEtcd, StartUp: true})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
-	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.started.policy.check})
-	s.health.Add(serving.AllEndpoints, serving.Check{Name: "poststarthook/rbac/bootstrap-roles", Run: s.started.bootstrap.check, StartUp: true})
-	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: s.started.custom.check})
+	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.policyRead.check})
+	s.health.Add(serving.AllEndpoints, serving.Check{Name: "poststarthook/rbac/bootstrap-roles", Run: moment(s.bootstrapped).check, StartUp: true})
+	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: moment(s.custom.Synced()).check})
 }
 
 // checkEtcd does a linearizable read.
