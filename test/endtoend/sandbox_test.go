@@ -136,7 +136,7 @@ func (s *sandbox) settled(replicas, voters int) {
 func countVoters(c *v1alpha1.ApiServerCluster) int {
 	voters := 0
 	for _, member := range c.Status.Members {
-		if member.Ready && (member.Role == "Leader" || member.Role == "Voter" || member.Role == "leader" || member.Role == "voter") {
+		if member.Ready && (member.Role == "leader" || member.Role == "voter") {
 			voters++
 		}
 	}
@@ -169,7 +169,7 @@ func (s *sandbox) eventually(what string, holds func() (bool, string)) {
 func (s *sandbox) leader() (leader, follower string) {
 	s.t.Helper()
 	for _, member := range s.cluster().Status.Members {
-		if strings.EqualFold(string(member.Role), "leader") {
+		if member.Role == "leader" {
 			leader = member.Name
 		} else {
 			follower = member.Name
