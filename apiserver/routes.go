@@ -11,8 +11,6 @@ import (
 	"strconv"
 
 	"github.com/google/uuid"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/rest"
 
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/discovery"
@@ -142,14 +140,8 @@ func (s *Server) runControllers(ctx context.Context) error {
 		return fmt.Errorf("the controllers need a host name to tell replicas apart: %w", err)
 	}
 	return controllers.Run(ctx, controllers.Options{
-		Enabled: s.config.Controllers.Enabled,
-		Client: &rest.Config{
-			Host: "https://localhost", QPS: -1, UserAgent: "quorate-controllers",
-			Transport: serving.Local{Handler: s.handler, User: &user.DefaultInfo{
-				Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
-			}},
-			ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
-		},
+		Enabled:  s.config.Controllers.Enabled,
+		Client:   s.local("quorate-controllers"),
 		Identity: host + "_" + uuid.NewString(),
 		Logger:   s.logger.WithName("controllers"),
 	})

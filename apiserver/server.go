@@ -13,6 +13,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
@@ -48,10 +50,13 @@ type Server struct {
 	catalogs *catalogs
 	security *security
 	custom   *crd.Controller
-	drain    *request.Drain
-	health   *serving.Health
-	handler  http.Handler
-	serving  *serving.Server
+	// client and informers are what upstream's parts of this server see of it.
+	client    kubernetes.Interface
+	informers informers.SharedInformerFactory
+	drain     *request.Drain
+	health    *serving.Health
+	handler   http.Handler
+	serving   *serving.Server
 	// policyRead is reached when all roles and bindings that were there at the start are in force.
 	policyRead milestone
 	// bootstrapped is closed when the objects every cluster has are there.
@@ -86,6 +91,9 @@ func (s *Server) compose() (err error) {
 	s.registry = registry.New(registry.Options{
 		Store: s.store, Caches: s.caches, Catalog: publisher, Admission: chain, Clock: s.clock, Logger: s.logger.WithName("registry"),
 	})
+	if s.client, s.informers, err = s.composeInformers(publisher); err != nil {
+		return err
+	}
 	if s.security, err = composeSecurity(s.config, s.registry, s.clock, s.metrics, s.logger); err != nil {
 		return err
 	}
@@ -222,6 +230,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 		return err
 	}
 	work.Go(func() error { return ended(ctx, s.caches.Run(ctx)) })
+	s.informers.StartWithContext(ctx)
 	work.Go(func() error {
 		s.store.RunCompaction(ctx, s.config.Etcd.CompactionInterval, s.clock, s.logger.WithName("compaction"))
 		return nil

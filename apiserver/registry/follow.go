@@ -19,7 +19,28 @@ func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle
 	if err != nil {
 		return err
 	}
-	f := follower{registry: r, target: t, handle: handle, synced: synced, known: map[string]struct{}{}}
+	return r.FollowEntries(ctx, name, func(before, after *watchcache.Entry) {
+		if after == nil {
+			handle(t.key(before), nil)
+			return
+		}
+		object, err := r.Hub(t, after)
+		if err != nil {
+			r.logger.Error(err, "an object cannot be decoded and is passed over", "key", after.Path())
+			return
+		}
+		handle(t.key(after), object)
+	}, synced)
+}
+
+// FollowEntries is Follow for those who decode for themselves, or not at all. before is what handle was told last of
+// the object, nil where that is nothing; after is nil when the object was deleted.
+func (r *Registry) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
+	t, err := r.target(name, "", "", "")
+	if err != nil {
+		return err
+	}
+	f := follower{registry: r, target: t, handle: handle, synced: synced, known: map[string]*watchcache.Entry{}}
 	for {
 		err := f.follow(ctx)
 		if ctx.Err() != nil {
@@ -46,13 +67,14 @@ func (r *Registry) pause(ctx context.Context) error {
 	}
 }
 
-// follower remembers the keys it has handed out, so that it can tell what vanished while it was not looking.
+// follower remembers what it has handed out, so that it can tell what vanished while it was not looking. The entries
+// are those of the cache, not copies.
 type follower struct {
 	registry *Registry
 	target   Target
-	handle   func(key string, object runtime.Object)
+	handle   func(before, after *watchcache.Entry)
 	synced   func()
-	known    map[string]struct{}
+	known    map[string]*watchcache.Entry
 }
 
 func (f *follower) follow(ctx context.Context) error {
@@ -91,19 +113,22 @@ func (f *follower) follow(ctx context.Context) error {
 }
 
 func (f *follower) put(entry *watchcache.Entry) {
-	object, err := f.registry.Hub(f.target, entry)
-	if err != nil {
-		f.registry.logger.Error(err, "an object cannot be decoded and is passed over", "key", entry.Path())
-		return
+	before := f.known[entry.Path()]
+	if before != nil && before.Revision() == entry.Revision() {
+		return // seen before the watch was begun anew
 	}
-	f.known[entry.Path()] = struct{}{}
-	f.handle(f.key(entry.Path()), object)
+	f.known[entry.Path()] = entry
+	f.handle(before, entry)
 }
 
 func (f *follower) remove(path string) {
+	before := f.known[path]
+	if before == nil {
+		return
+	}
 	delete(f.known, path)
-	f.handle(f.key(path), nil)
+	f.handle(before, nil)
 }
 
 // key is "namespace/name", or "name" for a resource without namespaces.
-func (f *follower) key(path string) string { return path[len(f.target.StoragePath)+1:] }
+func (t Target) key(entry *watchcache.Entry) string { return entry.Path()[len(t.StoragePath)+1:] }

@@ -144,6 +144,9 @@ func (c *Cache) now() *Snapshot {
 	return &Snapshot{tree: v.tree, changed: v.changed, revision: max(seen, v.changed)}
 }
 
+// Loaded reports whether the collection has been read, so that Snapshot answers at once.
+func (c *Cache) Loaded() bool { return c.current.Load() != nil }
+
 func (c *Cache) awaitReady(ctx context.Context) error {
 	c.start.Do(c.load)
 	for c.current.Load() == nil {

@@ -1,0 +1,112 @@
+package informers
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// index finds keys by what a function says of their objects. It holds no objects.
+type index struct {
+	function     cache.IndexFunc
+	registration cache.ResourceEventHandlerRegistration
+
+	mu      sync.RWMutex
+	byValue map[string]map[string]struct{} // keys by value
+	byKey   map[string][]string            // values by key
+}
+
+// indexes by name.
+type indexes map[string]*index
+
+// AddIndexers implements cache.SharedIndexInformer. The index by namespace is there without it, being the order of
+// the watch cache.
+func (i *informer) AddIndexers(functions cache.Indexers) error {
+	for name, function := range functions {
+		if name == cache.NamespaceIndex {
+			continue
+		}
+		added := &index{function: function, byValue: map[string]map[string]struct{}{}, byKey: map[string][]string{}}
+		if !i.addIndex(name, added) {
+			return fmt.Errorf("indexer conflict: %s", name)
+		}
+		registration, err := i.AddEventHandler(added)
+		if err != nil {
+			return err
+		}
+		i.mu.Lock()
+		added.registration = registration
+		i.mu.Unlock()
+	}
+	return nil
+}
+
+func (i *informer) addIndex(name string, added *index) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.indexes[name] != nil {
+		return false
+	}
+	i.indexes[name] = added
+	return true
+}
+
+// OnAdd implements cache.ResourceEventHandler.
+func (x *index) OnAdd(object any, _ bool) { x.set(object, true) }
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (x *index) OnUpdate(_, object any) { x.set(object, true) }
+
+// OnDelete implements cache.ResourceEventHandler.
+func (x *index) OnDelete(object any) { x.set(object, false) }
+
+// set brings the index up to date with an object. One for which the function fails has no values.
+func (x *index) set(object any, present bool) {
+	key, err := cache.MetaNamespaceKeyFunc(object)
+	if err != nil {
+		return
+	}
+	var values []string
+	if present {
+		values, _ = x.function(object)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, value := range x.byKey[key] {
+		if delete(x.byValue[value], key); len(x.byValue[value]) == 0 {
+			delete(x.byValue, value)
+		}
+	}
+	delete(x.byKey, key)
+	if len(values) == 0 {
+		return
+	}
+	x.byKey[key] = values
+	for _, value := range values {
+		if x.byValue[value] == nil {
+			x.byValue[value] = map[string]struct{}{}
+		}
+		x.byValue[value][key] = struct{}{}
+	}
+}
+
+// keys returns the keys that have any of the values, sorted.
+func (x *index) keys(values ...string) []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var keys []string
+	for _, value := range values {
+		keys = slices.AppendSeq(keys, maps.Keys(x.byValue[value]))
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func (x *index) allValues() []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Sorted(maps.Keys(x.byValue))
+}

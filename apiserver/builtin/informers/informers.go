@@ -1,0 +1,103 @@
+// Package informers gives upstream's parts (admission plugins, authorizers, quota) the informers they ask for, made
+// of the watch cache: they read its entries and hold no second copy of what it holds. An object is decoded when
+// somebody asks for it, and kept decoded as long as it does not change and there is room.
+package informers
+
+import (
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// Options are what a factory needs.
+type Options struct {
+	// Client is for kinds that are not made of the watch cache.
+	Client kubernetes.Interface
+	Source Source
+	// Catalog has the definitions by the time the factory is started.
+	Catalog *resource.Publisher
+	Logger  logr.Logger
+}
+
+// New returns a factory. It can be made, and its informers handed out, before anything is served; events come and
+// objects can be read once it is started.
+func New(options Options) informers.SharedInformerFactory {
+	factory := informers.NewSharedInformerFactory(options.Client, 0)
+	for _, kind := range kinds() {
+		informer := newInformer(kind.resource, options)
+		factory.InformerFor(kind.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return informer })
+	}
+	return factory
+}
+
+type kind struct {
+	object   runtime.Object
+	resource schema.GroupVersionResource
+}
+
+// kinds are those which upstream's parts of a server read.
+func kinds() []kind {
+	core, storage := corev1.SchemeGroupVersion.WithResource, storagev1.SchemeGroupVersion.WithResource
+	rbac, dynamic := rbacv1.SchemeGroupVersion.WithResource, resourcev1.SchemeGroupVersion.WithResource
+	networking, admission := networkingv1.SchemeGroupVersion.WithResource, admissionregistrationv1.SchemeGroupVersion.WithResource
+	return []kind{
+		{&corev1.ConfigMap{}, core("configmaps")},
+		{&corev1.Endpoints{}, core("endpoints")}, //nolint:staticcheck // still served
+		{&corev1.LimitRange{}, core("limitranges")},
+		{&corev1.Namespace{}, core("namespaces")},
+		{&corev1.Node{}, core("nodes")},
+		{&corev1.PersistentVolume{}, core("persistentvolumes")},
+		{&corev1.PersistentVolumeClaim{}, core("persistentvolumeclaims")},
+		{&corev1.Pod{}, core("pods")},
+		{&corev1.ResourceQuota{}, core("resourcequotas")},
+		{&corev1.Secret{}, core("secrets")},
+		{&corev1.Service{}, core("services")},
+		{&corev1.ServiceAccount{}, core("serviceaccounts")},
+		{&discoveryv1.EndpointSlice{}, discoveryv1.SchemeGroupVersion.WithResource("endpointslices")},
+		{&nodev1.RuntimeClass{}, nodev1.SchemeGroupVersion.WithResource("runtimeclasses")},
+		{&schedulingv1.PriorityClass{}, schedulingv1.SchemeGroupVersion.WithResource("priorityclasses")},
+		{&storagev1.CSIDriver{}, storage("csidrivers")},
+		{&storagev1.CSINode{}, storage("csinodes")},
+		{&storagev1.StorageClass{}, storage("storageclasses")},
+		{&storagev1.VolumeAttachment{}, storage("volumeattachments")},
+		{&networkingv1.IngressClass{}, networking("ingressclasses")},
+		{&networkingv1.IPAddress{}, networking("ipaddresses")},
+		{&networkingv1.ServiceCIDR{}, networking("servicecidrs")},
+		{&resourcev1.DeviceClass{}, dynamic("deviceclasses")},
+		{&resourcev1.ResourceClaim{}, dynamic("resourceclaims")},
+		{&resourcev1.ResourceSlice{}, dynamic("resourceslices")},
+		{&rbacv1.Role{}, rbac("roles")},
+		{&rbacv1.RoleBinding{}, rbac("rolebindings")},
+		{&rbacv1.ClusterRole{}, rbac("clusterroles")},
+		{&rbacv1.ClusterRoleBinding{}, rbac("clusterrolebindings")},
+		{&certificatesv1.CertificateSigningRequest{}, certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")},
+		{&certificatesv1beta1.PodCertificateRequest{}, certificatesv1beta1.SchemeGroupVersion.WithResource("podcertificaterequests")},
+		{&flowcontrolv1.FlowSchema{}, flowcontrolv1.SchemeGroupVersion.WithResource("flowschemas")},
+		{&flowcontrolv1.PriorityLevelConfiguration{}, flowcontrolv1.SchemeGroupVersion.WithResource("prioritylevelconfigurations")},
+		{&admissionregistrationv1.MutatingAdmissionPolicy{}, admission("mutatingadmissionpolicies")},
+		{&admissionregistrationv1.MutatingAdmissionPolicyBinding{}, admission("mutatingadmissionpolicybindings")},
+		{&admissionregistrationv1.MutatingWebhookConfiguration{}, admission("mutatingwebhookconfigurations")},
+		{&admissionregistrationv1.ValidatingAdmissionPolicy{}, admission("validatingadmissionpolicies")},
+		{&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, admission("validatingadmissionpolicybindings")},
+		{&admissionregistrationv1.ValidatingWebhookConfiguration{}, admission("validatingwebhookconfigurations")},
+	}
+}

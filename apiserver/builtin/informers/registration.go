@@ -1,0 +1,82 @@
+package informers
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"quorate.dev/apiserver/watchcache"
+)
+
+// registration is a handler and its place in the stream of events.
+type registration struct {
+	informer *informer
+	handler  cache.ResourceEventHandler
+	synced   chan struct{} // closed when the handler has been told of all that was there at the start
+	stopped  bool          // guarded by the informer's lock
+	cancel   context.CancelFunc
+}
+
+// start begins to follow. The caller holds the informer's lock.
+func (r *registration) start(ctx context.Context) {
+	if r.stopped {
+		return
+	}
+	ctx, r.cancel = context.WithCancel(ctx)
+	go r.follow(ctx)
+}
+
+// stop ends the stream of events. The caller holds the informer's lock.
+func (r *registration) stop() {
+	r.stopped = true
+	if r.cancel != nil {
+		r.cancel()
+	}
+}
+
+func (r *registration) follow(ctx context.Context) {
+	handle := func(before, after *watchcache.Entry) {
+		if ctx.Err() == nil {
+			r.handle(before, after)
+		}
+	}
+	err := r.informer.source.FollowEntries(ctx, r.informer.resource.GroupResource(), handle, func() { close(r.synced) })
+	if err != nil && ctx.Err() == nil {
+		r.informer.logger.Error(err, "a resource cannot be followed")
+	}
+}
+
+// handle tells the handler of one event.
+func (r *registration) handle(before, after *watchcache.Entry) {
+	now, then := r.decoded(after), r.decoded(before)
+	switch {
+	case now != nil && then != nil:
+		r.handler.OnUpdate(then, now)
+	case now != nil:
+		r.handler.OnAdd(now, !r.HasSynced())
+	case then != nil:
+		r.handler.OnDelete(then)
+	}
+}
+
+// decoded returns nil for what is not there or cannot be decoded, which is then treated as if it were not there.
+func (r *registration) decoded(entry *watchcache.Entry) runtime.Object {
+	if entry == nil {
+		return nil
+	}
+	object, err := r.informer.decoded(entry)
+	if err != nil {
+		r.informer.logger.Error(err, "an object cannot be decoded and is passed over", "key", entry.Path())
+		return nil
+	}
+	return object
+}
+
+// HasSynced implements cache.ResourceEventHandlerRegistration.
+func (r *registration) HasSynced() bool { return isClosed(r.synced) }
+
+// HasSyncedChecker implements cache.ResourceEventHandlerRegistration.
+func (r *registration) HasSyncedChecker() cache.DoneChecker {
+	return checker{name: r.informer.resource.String(), done: r.synced}
+}

@@ -1,0 +1,41 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	builtininformers "quorate.dev/apiserver/builtin/informers"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serving"
+)
+
+// local is how upstream's parts in this process are clients of this server, without a network between. It can be made
+// before the handler is there, not used.
+func (s *Server) local(userAgent string) *rest.Config {
+	return &rest.Config{
+		Host: "https://localhost", QPS: -1, UserAgent: userAgent,
+		Transport: serving.Local{
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }),
+			User: &user.DefaultInfo{
+				Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
+			},
+		},
+		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
+	}
+}
+
+// composeInformers prepares the client and the informers that upstream's parts of this server work with.
+func (s *Server) composeInformers(publisher *resource.Publisher) (kubernetes.Interface, informers.SharedInformerFactory, error) {
+	client, err := kubernetes.NewForConfig(s.local("quorate-apiserver"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("prepare the local client: %w", err)
+	}
+	return client, builtininformers.New(builtininformers.Options{
+		Client: client, Source: s.registry, Catalog: publisher, Logger: s.logger.WithName("informers"),
+	}), nil
+}
