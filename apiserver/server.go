@@ -21,6 +21,7 @@ import (
 	"quorate.dev/apiserver/admission/mutating"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/config"
@@ -101,7 +102,11 @@ func (s *Server) compose() (err error) {
 	if err := builtin.Configure(s.config.Admission.AllowPrivileged, s.config.API.FeatureGates); err != nil {
 		return err
 	}
-	s.catalogs = &catalogs{builtin: s.definitions(publisher), publisher: publisher, registry: s.registry}
+	kubelets, err := s.composeKubelets()
+	if err != nil {
+		return err
+	}
+	s.catalogs = &catalogs{builtin: s.definitions(publisher, kubelets), publisher: publisher, registry: s.registry}
 	s.catalogs.publishCustom(nil)
 	if chain.Mutators, err = s.mutators(); err != nil {
 		return err
@@ -138,11 +143,11 @@ func (s *Server) mutators() ([]admission.Mutator, error) {
 }
 
 // definitions are the built-in kinds.
-func (s *Server) definitions(publisher *resource.Publisher) []*resource.Definition {
+func (s *Server) definitions(publisher *resource.Publisher, kubelets *kubelet.Kubelets) []*resource.Definition {
 	options := builtin.Options{
 		Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
-		ServiceAccountToken: s.security.tokens.Request(),
-		Audiences:           audiences(s.config.Authentication), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
+		ServiceAccountToken: s.security.tokens.Request(), Kubelets: kubelets,
+		Audiences: audiences(s.config.Authentication), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
 	}
 	if tokens := s.security.authenticator.Tokens(); tokens != nil {
 		options.Tokens = tokens

@@ -18,6 +18,8 @@ const (
 	Create Operation = "CREATE"
 	Update Operation = "UPDATE"
 	Delete Operation = "DELETE"
+	// Connect hands a request on to a kubelet, a pod or a service. Object are its options.
+	Connect Operation = "CONNECT"
 )
 
 // Attributes describe one write. Object is nil when deleting, Old when creating.

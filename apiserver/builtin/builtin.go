@@ -29,6 +29,7 @@ import (
 	"quorate.dev/apiserver/builtin/dynamicresource"
 	"quorate.dev/apiserver/builtin/events"
 	"quorate.dev/apiserver/builtin/flowcontrol"
+	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/networking"
 	"quorate.dev/apiserver/builtin/node"
 	"quorate.dev/apiserver/builtin/policy"
@@ -53,6 +54,8 @@ type Options struct {
 	EventTTL time.Duration
 	// ServiceAccountToken answers serviceaccounts/token; nil: not served.
 	ServiceAccountToken resource.Action
+	// Kubelets answers for nodes, pods and what stands behind services; nil: not served.
+	Kubelets *kubelet.Kubelets
 	// Tokens answers token reviews; nil: no token is accepted.
 	Tokens    authenticator.Token
 	Audiences authenticator.Audiences
@@ -74,7 +77,7 @@ func Definitions(options Options) []*resource.Definition {
 	var all []*resource.Definition
 	for _, group := range [][]*resource.Definition{
 		core.Definitions(builder, core.Options{
-			EventTTL: options.EventTTL, Token: options.ServiceAccountToken, Clock: options.Clock,
+			EventTTL: options.EventTTL, Token: options.ServiceAccountToken, Kubelets: options.Kubelets, Clock: options.Clock,
 		}),
 		apiregistration.Definitions(options.Schema),
 		apps.Definitions(builder),

@@ -12,11 +12,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -51,10 +53,8 @@ type served struct {
 	Categories []string
 }
 
-// Resources that need a kubelet, or are left out: component statuses are deprecated and say nothing true here.
-var unserved = []string{
-	"componentstatuses", "nodes/proxy", "pods/attach", "pods/exec", "pods/log", "pods/portforward", "pods/proxy", "services/proxy",
-}
+// unserved are left out: component statuses are deprecated and say nothing true here.
+var unserved = []string{"componentstatuses"}
 
 // goldenDiscovery returns what kube-apiserver serves by default, by group and version and name.
 func goldenDiscovery(t *testing.T) map[string]served {
@@ -116,7 +116,11 @@ func describe(definitions []*resource.Definition) map[string]served {
 }
 
 var definitions = sync.OnceValue(func() []*resource.Definition {
-	return builtin.Definitions(builtin.Options{ServiceAccountToken: unusedAction})
+	kubelets, err := kubelet.New(nil, kubelet.Options{Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		panic(err)
+	}
+	return builtin.Definitions(builtin.Options{ServiceAccountToken: unusedAction, Kubelets: kubelets})
 })
 
 func TestDefinitionsMatchUpstreamDiscovery(t *testing.T) {

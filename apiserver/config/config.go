@@ -146,6 +146,9 @@ type API struct {
 	KubeletClientKeyFile   string
 	KubeletCAFile          string
 	KubeletAddressTypes    []string
+	KubeletPort            uint          // of kubelets that do not report theirs
+	KubeletTimeout         time.Duration // kube-apiserver has no use for it either
+	MaxConnectionBytes     int64         // per second, of a stream to a kubelet or pod; 0: no limit
 	ProxyClientCertFile    string
 	ProxyClientKeyFile     string
 	AggregatorRouting      bool
@@ -188,7 +191,8 @@ func Default() *Config {
 			MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200, PriorityAndFairness: true, DeleteCollectionWorkers: 1,
 		},
 		API: API{
-			KubeletAddressTypes:  []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
+			KubeletAddressTypes: []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
+			KubeletPort:         10250, KubeletTimeout: 5 * time.Second,
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease",
 		},
 		Logging: Logging{Format: "text"},

@@ -98,9 +98,7 @@ var inertFlags = map[string]string{
 	"coordinated-leadership-renew-deadline":        "duration",
 	"coordinated-leadership-retry-period":          "duration",
 	"enable-logs-handler":                          "bool",
-	"kubelet-timeout":                              "duration",
 	"kubernetes-service-node-port":                 "int",
-	"max-connection-bytes-per-sec":                 "int",
 	"peer-advertise-ip":                            "string",
 	"peer-advertise-port":                          "string",
 	"peer-ca-file":                                 "string",
@@ -154,8 +152,7 @@ func (c *Config) inertFlags(f *pflag.FlagSet) {
 var pendingFlags = []string{
 	"admission-control-config-file", "disable-admission-plugins", "enable-admission-plugins", "enable-aggregator-routing",
 	"enable-bootstrap-token-auth", "enable-priority-and-fairness", "endpoint-reconciler-type", "etcd-count-metric-poll-period",
-	"etcd-db-metric-poll-interval", "kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key",
-	"kubelet-preferred-address-types", "proxy-client-cert-file", "proxy-client-key-file", "runtime-config", "storage-media-type",
+	"etcd-db-metric-poll-interval", "proxy-client-cert-file", "proxy-client-key-file", "runtime-config", "storage-media-type",
 	"watch-cache",
 }
 

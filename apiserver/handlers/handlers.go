@@ -79,6 +79,10 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	if match.Plural == "namespaces" && match.Group == "" {
 		c.target.Namespace = ""
 	}
+	if endpoint.Connect != nil {
+		c.serveConnect()
+		return
+	}
 	if !sensible || !reads(r, record.Info.Verb) || !c.allowed() {
 		request.WriteError(w, r, c.notAllowed())
 		return

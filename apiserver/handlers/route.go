@@ -18,7 +18,7 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 	item := len(info.Parts) > 1
 	inNamespace := info.Namespace != "" && (info.Resource != "namespaces" || info.APIGroup != "")
 	switch {
-	case len(info.Parts) > 3, inNamespace && !d.Namespaced:
+	case len(info.Parts) > 3 && (e.Connect == nil || !e.Connect.Path), inNamespace && !d.Namespaced:
 		return false, false
 	case item && d.Namespaced && !inNamespace:
 		return false, false

@@ -114,6 +114,8 @@ type Endpoint struct {
 	View View
 	// Action is set where creating stores no object of this endpoint's kind: binding, token, reviews.
 	Action Action
+	// Connect is set where somebody else answers: a kubelet, a pod, what stands behind a service.
+	Connect *Connect
 	// Body is the model of bodies and responses where Kind is not the version's own (View and Action); else nil.
 	Body Model
 }

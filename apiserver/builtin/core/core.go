@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/scale"
 	"quorate.dev/apiserver/resource"
 )
@@ -37,7 +38,9 @@ type Options struct {
 	EventTTL time.Duration
 	// Token answers serviceaccounts/token; nil: the subresource is not served.
 	Token resource.Action
-	Clock clock.PassiveClock
+	// Kubelets answers for nodes, pods and what stands behind services; nil: those subresources are not served.
+	Kubelets *kubelet.Kubelets
+	Clock    clock.PassiveClock
 }
 
 // Kinds of subresources that are not their parent's.
@@ -51,26 +54,26 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 	group := builder.Group("", "v1")
 	definitions := []*resource.Definition{
 		group.DefineAction("Binding", true, bind),
-		group.Define(podKind(options.Clock)),
+		group.Define(podKind(options)),
 		group.Define(namespaceKind(options.Clock)),
 		group.Define(serviceAccountKind(options.Token)),
 	}
-	for _, kind := range append(plainKinds(), kindsWithStatus()...) {
+	for _, kind := range append(plainKinds(), kindsWithStatus(options.Kubelets)...) {
 		definitions = append(definitions, group.Define(kind))
 	}
 	return append(definitions, group.Define(EventKind(options.EventTTL)))
 }
 
-func podKind(clock clock.PassiveClock) definition.Kind {
+func podKind(options Options) definition.Kind {
 	return definition.Kind{
 		Name: "Pod", ReturnsDeleted: true, ShortNames: []string{"po"}, Categories: []string{"all"},
 		Strategy: pod.Strategy, Status: pod.StatusStrategy, Attributes: pod.GetAttrs,
-		Subresources: []definition.Subresource{
+		Subresources: append([]definition.Subresource{
 			bindingSubresource(),
 			definition.Update("ephemeralcontainers", pod.EphemeralContainersStrategy),
-			definition.Action("eviction", evictionKind, evictor{clock}.evict),
+			definition.Action("eviction", evictionKind, evictor{options.Clock}.evict),
 			definition.Update("resize", pod.ResizeStrategy),
-		},
+		}, podConnections(options.Kubelets)...),
 	}
 }
 
@@ -105,11 +108,12 @@ func plainKinds() []definition.Kind {
 	}
 }
 
-func kindsWithStatus() []definition.Kind {
+func kindsWithStatus(kubelets *kubelet.Kubelets) []definition.Kind {
 	return []definition.Kind{
 		{
 			Name: "Node", ShortNames: []string{"no"}, Path: "minions",
 			Strategy: node.Strategy, Status: node.StatusStrategy, Attributes: node.GetAttrs,
+			Subresources: nodeConnections(kubelets),
 		},
 		{
 			Name: "PersistentVolume", ReturnsDeleted: true, ShortNames: []string{"pv"},
@@ -132,6 +136,7 @@ func kindsWithStatus() []definition.Kind {
 		{
 			Name: "Service", ReturnsDeleted: true, ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
 			Strategy: service.Strategy, Status: service.StatusStrategy, Attributes: service.GetAttrs,
+			Subresources: serviceConnections(kubelets),
 		},
 	}
 }

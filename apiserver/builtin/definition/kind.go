@@ -2,6 +2,7 @@ package definition
 
 import (
 	"cmp"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -51,10 +52,11 @@ type Subresource struct {
 	Verbs []string
 	// Kind of bodies and responses; optional: the parent's.
 	Kind schema.GroupVersionKind
-	// One of Update (writes the parent), View (shows the parent) and Action is set.
-	Update rest.RESTUpdateStrategy
-	View   resource.View
-	Action resource.Action
+	// One of Update (writes the parent), View (shows the parent), Action and Connect is set.
+	Update  rest.RESTUpdateStrategy
+	View    resource.View
+	Action  resource.Action
+	Connect *resource.Connect
 }
 
 // Verbs of most subresources that write their parent.
@@ -73,6 +75,25 @@ func View(name string, kind schema.GroupVersionKind, strategy rest.RESTUpdateStr
 // Action describes a subresource that can only be created, and stores nothing under its own name.
 func Action(name string, kind schema.GroupVersionKind, action resource.Action) Subresource {
 	return Subresource{Name: name, Verbs: []string{"create"}, Kind: kind, Action: action}
+}
+
+// Connect describes a subresource whose requests go on to somebody else. kind is that of its options.
+func Connect(name string, kind schema.GroupVersionKind, connect *resource.Connect) Subresource {
+	return Subresource{Name: name, Verbs: verbsOf(connect.Methods), Kind: kind, Connect: connect}
+}
+
+// verbsOf returns the verbs that discovery lists for methods.
+func verbsOf(methods []string) []string {
+	byMethod := map[string]string{
+		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+	}
+	var verbs []string
+	for _, method := range methods {
+		if verb, ok := byMethod[method]; ok {
+			verbs = append(verbs, verb)
+		}
+	}
+	return verbs
 }
 
 // Group makes the definitions of one API group.
@@ -184,11 +205,12 @@ func (g Group) endpoint(parent schema.GroupVersionKind, subresource Subresource)
 		Update:      subresource.Update,
 		View:        subresource.View,
 		Action:      subresource.Action,
+		Connect:     subresource.Connect,
 	}
-	if e.Kind != parent {
+	if e.Kind != parent && e.Connect == nil {
 		e.Body = g.builder.Model(e.Kind)
 	}
-	if e.Action == nil {
+	if e.Action == nil && e.Connect == nil {
 		e.FieldManager = g.builder.fieldManager(e.Kind, e.Subresource, e.Update)
 	}
 	return e

@@ -1,0 +1,43 @@
+package core
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/builtin/definition"
+	"quorate.dev/apiserver/builtin/kubelet"
+)
+
+// optionsKind names the kind of the options of a connection.
+func optionsKind(name string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Version: "v1", Kind: name}
+}
+
+// podConnections are the subresources of pods that are answered elsewhere.
+func podConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
+	if kubelets == nil {
+		return nil
+	}
+	return []definition.Subresource{
+		definition.Connect("attach", optionsKind("PodAttachOptions"), kubelets.PodAttach()),
+		definition.Connect("exec", optionsKind("PodExecOptions"), kubelets.PodExec()),
+		definition.Connect("log", optionsKind("Pod"), kubelets.PodLog()),
+		definition.Connect("portforward", optionsKind("PodPortForwardOptions"), kubelets.PodPortForward()),
+		definition.Connect("proxy", optionsKind("PodProxyOptions"), kubelets.PodProxy()),
+	}
+}
+
+// serviceConnections are the subresources of services that are answered elsewhere.
+func serviceConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
+	if kubelets == nil {
+		return nil
+	}
+	return []definition.Subresource{definition.Connect("proxy", optionsKind("ServiceProxyOptions"), kubelets.ServiceProxy())}
+}
+
+// nodeConnections are the subresources of nodes that are answered elsewhere.
+func nodeConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
+	if kubelets == nil {
+		return nil
+	}
+	return []definition.Subresource{definition.Connect("proxy", optionsKind("NodeProxyOptions"), kubelets.NodeProxy())}
+}

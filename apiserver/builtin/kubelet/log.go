@@ -1,0 +1,132 @@
+package kubelet
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
+)
+
+// PodLog answers pods/log: what a container has written.
+func (k *Kubelets) PodLog() *resource.Connect {
+	return &resource.Connect{
+		Methods: []string{http.MethodGet}, Reads: true, Options: optionsOf[api.PodLogOptions](), Handler: k.log,
+	}
+}
+
+func (k *Kubelets) log(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+	options, ok := call.Body.(*api.PodLogOptions)
+	if !ok {
+		return nil, wrongOptions(call.Body)
+	}
+	k.metrics.logs.WithLabelValues(verification(options.InsecureSkipTLSVerifyBackend)).Inc()
+	splits := utilfeature.DefaultFeatureGate.Enabled(features.PodLogsQuerySplitStreams)
+	if splits && options.Stream == nil {
+		options.Stream = ptr.To(api.LogStreamAll)
+	}
+	if errs := validation.ValidatePodLogOptions(options, splits); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(api.Kind("PodLogOptions"), call.Name, errs)
+	}
+	location, transport, err := pod.LogLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	if err != nil {
+		return nil, err
+	}
+	return &reader{
+		location: location, client: http.Client{Transport: transport, CheckRedirect: genericrest.PreventRedirects},
+		pod: call.Name, follow: options.Follow, metrics: k.metrics,
+	}, nil
+}
+
+func verification(skipped bool) string {
+	if skipped {
+		return "skip_tls_allowed"
+	}
+	return "enforce_tls"
+}
+
+// reader sends a client what a kubelet answers to one request.
+type reader struct {
+	location *url.URL // nil: nobody has anything to say yet
+	client   http.Client
+	pod      string
+	follow   bool // each piece is sent when it comes
+	metrics  *metrics
+}
+
+func (l *reader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if l.location == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	source, err := l.open(r.Context())
+	if err != nil {
+		request.WriteError(w, r, err)
+		return
+	}
+	defer source.Close()
+	if wsstream.IsWebSocketRequest(r) {
+		if err := wsstream.NewReader(source, true, wsstream.NewDefaultReaderProtocols()).Copy(w, r); err != nil {
+			logr.FromContextOrDiscard(r.Context()).V(2).Info("Streaming over WebSocket ended", "error", err.Error())
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	control := http.NewResponseController(w)
+	_ = control.Flush()
+	if !l.follow {
+		_, _ = io.Copy(w, source) // whoever is gone, nobody is left to tell
+		return
+	}
+	_, _ = io.Copy(flushed{w, control}, source)
+}
+
+// open asks the kubelet. The request ends with ctx, so that an abandoned log is not read on.
+func (l *reader) open(ctx context.Context) (io.ReadCloser, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.location.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := l.client.Do(r)
+	if err != nil {
+		if strings.Contains(err.Error(), "x509:") {
+			l.metrics.logFailures.Inc()
+		}
+		return nil, err
+	}
+	checker := genericrest.NewGenericHttpResponseChecker(api.Resource("pods/log"), l.pod)
+	if err := checker.Check(response); err != nil {
+		_ = response.Body.Close()
+		return nil, err
+	}
+	return response.Body, nil
+}
+
+// flushed sends everything written to it at once.
+type flushed struct {
+	w       io.Writer
+	control *http.ResponseController
+}
+
+func (f flushed) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err != nil {
+		return n, err
+	}
+	return n, f.control.Flush()
+}

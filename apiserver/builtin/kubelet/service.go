@@ -1,0 +1,86 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	api "k8s.io/kubernetes/pkg/apis/core"
+)
+
+// serviceLocation chooses one of the pods behind a service. The request names it as "name", "name:port" or
+// "scheme:name:port", the port by its name or number.
+func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string) (*url.URL, error) {
+	scheme, name, port, ok := utilnet.SplitSchemeNamePort(asked)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", asked))
+	}
+	if number, err := strconv.ParseInt(port, 10, 64); err == nil {
+		if port, err = k.portName(ctx, namespace, name, number); err != nil {
+			return nil, err
+		}
+	}
+	found, err := k.in(endpoints, namespace).Get(ctx, name, nil)
+	if err != nil {
+		return nil, err
+	}
+	subsets := found.(*api.Endpoints).Subsets
+	if len(subsets) == 0 {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
+	}
+	for _, subset := range inTurn(subsets) {
+		for _, candidate := range subset.Ports {
+			if candidate.Name != port {
+				continue
+			}
+			for _, address := range inTurn(subset.Addresses) {
+				if k.isPod(ctx, namespace, address) {
+					return &url.URL{Scheme: scheme, Host: net.JoinHostPort(address.IP, strconv.Itoa(int(candidate.Port)))}, nil
+				}
+			}
+		}
+	}
+	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", asked))
+}
+
+// portName finds out what a service calls one of its ports.
+func (k *Kubelets) portName(ctx context.Context, namespace, name string, number int64) (string, error) {
+	found, err := k.in(services, namespace).Get(ctx, name, nil)
+	if err != nil {
+		return "", err
+	}
+	for _, port := range found.(*api.Service).Spec.Ports {
+		if int64(port.Port) == number {
+			return port.Name, nil
+		}
+	}
+	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", number, name))
+}
+
+// inTurn returns all, beginning somewhere.
+func inTurn[T any](all []T) []T {
+	if len(all) < 2 {
+		return all
+	}
+	start := rand.IntN(len(all))
+	return slices.Concat(all[start:], all[:start])
+}
+
+// isPod tells whether an address is that of a pod of the namespace: requests are handed on to nobody else, whatever
+// was written into the endpoints.
+func (k *Kubelets) isPod(ctx context.Context, namespace string, address api.EndpointAddress) bool {
+	if address.TargetRef == nil || address.TargetRef.Namespace != namespace {
+		return false
+	}
+	found, err := k.in(pods, namespace).Get(ctx, address.TargetRef.Name, nil)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(found.(*api.Pod).Status.PodIPs, func(ip api.PodIP) bool { return ip.IP == address.IP })
+}

@@ -1,0 +1,143 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/component-base/featuregate"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/kubelet/client"
+	"k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
+)
+
+// upgradeable are the methods that begin a stream: browsers can only GET a WebSocket.
+var upgradeable = []string{http.MethodGet, http.MethodPost}
+
+// PodExec answers pods/exec: a command in a container.
+func (k *Kubelets) PodExec() *resource.Connect {
+	return &resource.Connect{Methods: upgradeable, Options: optionsOf[api.PodExecOptions](), Handler: k.exec}
+}
+
+// PodAttach answers pods/attach: the process of a container.
+func (k *Kubelets) PodAttach() *resource.Connect {
+	return &resource.Connect{Methods: upgradeable, Options: optionsOf[api.PodAttachOptions](), Handler: k.attach}
+}
+
+// PodPortForward answers pods/portforward: connections to ports of a pod.
+func (k *Kubelets) PodPortForward() *resource.Connect {
+	return &resource.Connect{Methods: upgradeable, Options: optionsOf[api.PodPortForwardOptions](), Handler: k.forward}
+}
+
+func (k *Kubelets) exec(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+	if err := k.mayCreate(ctx); err != nil {
+		return nil, err
+	}
+	options, ok := call.Body.(*api.PodExecOptions)
+	if !ok {
+		return nil, wrongOptions(call.Body)
+	}
+	location, kubelet, err := pod.ExecLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	if err != nil {
+		return nil, err
+	}
+	streams := proxy.Options{Stdin: options.Stdin, Stdout: options.Stdout, Stderr: options.Stderr, Tty: options.TTY}
+	return k.command("exec", location, kubelet, streams), nil
+}
+
+func (k *Kubelets) attach(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+	if err := k.mayCreate(ctx); err != nil {
+		return nil, err
+	}
+	options, ok := call.Body.(*api.PodAttachOptions)
+	if !ok {
+		return nil, wrongOptions(call.Body)
+	}
+	location, kubelet, err := pod.AttachLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	if err != nil {
+		return nil, err
+	}
+	streams := proxy.Options{Stdin: options.Stdin, Stdout: options.Stdout, Stderr: options.Stderr, Tty: options.TTY}
+	return k.command("attach", location, kubelet, streams), nil
+}
+
+func (k *Kubelets) forward(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+	if err := k.mayCreate(ctx); err != nil {
+		return nil, err
+	}
+	options, ok := call.Body.(*api.PodPortForwardOptions)
+	if !ok {
+		return nil, wrongOptions(call.Body)
+	}
+	location, kubelet, err := pod.PortForwardLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	if err != nil {
+		return nil, err
+	}
+	handler := k.throttled(location, kubelet.Transport, false, true)
+	if !k.translates("portforward", features.PortForwardWebsockets, kubelet) {
+		return handler, nil
+	}
+	return proxy.NewTranslatingHandler(handler, proxy.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+}
+
+// command connects a client with a process. What current clients send over a WebSocket is turned into SPDY here,
+// unless the kubelet can do it.
+func (k *Kubelets) command(subresource string, location *url.URL, kubelet *client.ConnectionInfo, streams proxy.Options) http.Handler {
+	handler := k.throttled(location, kubelet.Transport, false, true)
+	if !k.translates(subresource, features.TranslateStreamCloseWebsocketRequests, kubelet) {
+		return handler
+	}
+	translator := proxy.NewStreamTranslatorHandler(location, kubelet.Transport, k.bytesPerSecond, streams)
+	return proxy.NewTranslatingHandler(handler, translator, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
+}
+
+// translates tells whether it is this server that speaks WebSocket with the client, and counts who does.
+func (k *Kubelets) translates(subresource string, gate featuregate.Feature, kubelet *client.ConnectionInfo) bool {
+	if !utilfeature.DefaultFeatureGate.Enabled(gate) {
+		return false
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.ExtendWebSocketsToKubelet) &&
+		slices.Contains(kubelet.NodeFeatures, string(features.ExtendWebSocketsToKubelet)) {
+		k.metrics.streams.WithLabelValues(subresource, "proxied_to_kubelet").Inc()
+		return false
+	}
+	k.metrics.streams.WithLabelValues(subresource, "translated_at_apiserver").Inc()
+	return true
+}
+
+// mayCreate refuses a user who may only get: a WebSocket begins with GET, and lets do more than read.
+func (k *Kubelets) mayCreate(ctx context.Context) error {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.AuthorizePodWebsocketUpgradeCreatePermission) {
+		return nil
+	}
+	record := request.From(ctx)
+	if record == nil || k.authorizer == nil {
+		return apierrors.NewInternalError(errors.New("no authorizer available"))
+	}
+	if record.Info.Verb == "create" {
+		return nil // already authorized
+	}
+	attributes := record.Attributes
+	attributes.Verb = "create"
+	decision, reason, err := k.authorizer.Authorize(ctx, &attributes)
+	if err != nil {
+		return err
+	}
+	if decision != authorizer.DecisionAllow {
+		resource := schema.GroupResource{Group: record.Info.APIGroup, Resource: record.Info.Resource}
+		return apierrors.NewForbidden(resource, record.Info.Name, errors.New(reason))
+	}
+	return nil
+}

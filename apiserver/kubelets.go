@@ -1,0 +1,13 @@
+package apiserver
+
+import "quorate.dev/apiserver/builtin/kubelet"
+
+// composeKubelets makes what connects clients with pods and nodes.
+func (s *Server) composeKubelets() (*kubelet.Kubelets, error) {
+	c := s.config.API
+	return kubelet.New(s.registry, kubelet.Options{
+		AddressTypes: c.KubeletAddressTypes, Port: c.KubeletPort, BytesPerSecond: c.MaxConnectionBytes,
+		CertFile: c.KubeletClientCertFile, KeyFile: c.KubeletClientKeyFile, CAFile: c.KubeletCAFile,
+		Authorizer: s.security.authorizer, Registerer: s.metrics,
+	})
+}
