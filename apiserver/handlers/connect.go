@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"quorate.dev/apiserver/request"
 )
@@ -28,7 +30,7 @@ func (c *call) serveConnect() {
 func (c *call) connect(ctx context.Context) error {
 	connect := c.target.Endpoint.Connect
 	if connect.Reads {
-		if _, err := negotiate(c.r, c.target); err != nil {
+		if err := c.acceptable(); err != nil {
 			return err
 		}
 	}
@@ -45,6 +47,24 @@ func (c *call) connect(ctx context.Context) error {
 	}
 	handler.ServeHTTP(c.w, c.r)
 	return nil
+}
+
+// acceptable looks at what the client accepts as kube-apiserver does: the route of a log produces text too, and then a
+// format of objects must be among what the client accepts.
+func (c *call) acceptable() error {
+	header := c.r.Header.Get("Accept")
+	if header == "" {
+		return nil
+	}
+	if !producible(header, "text/plain") {
+		return onlyAvailable("text/plain, application/json, application/yaml, application/vnd.kubernetes.protobuf")
+	}
+	for _, clause := range goautoneg.ParseAccept(header) {
+		if o, ok := choose(clause, c.target, false); ok && o.as != table {
+			return nil
+		}
+	}
+	return negotiation.NewNotAcceptableError(offered(c.target))
 }
 
 // connectQuery is the query, with what follows the endpoint in the path as the option "path".

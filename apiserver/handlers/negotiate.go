@@ -51,7 +51,7 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 		return output{pretty: pretty}, nil
 	}
 	watching := isWatch(r)
-	if t.Source != resource.Custom && !producible(header) {
+	if t.Source != resource.Custom && !producible(header, "") {
 		return output{}, notProducible(isCollection(r))
 	}
 	for _, clause := range goautoneg.ParseAccept(header) {
@@ -63,13 +63,16 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 	return output{}, negotiation.NewNotAcceptableError(offeredTo(t, watching))
 }
 
-// producible looks at an Accept header as kube-apiserver's routes do, which know neither weights nor parameters.
-func producible(header string) bool {
+// producible looks at an Accept header as kube-apiserver's routes do, which know neither weights nor parameters. A
+// route may produce one more type than those of objects.
+func producible(header, another string) bool {
 	for clause := range strings.SplitSeq(header, ",") {
 		mediaType, _, _ := strings.Cut(clause, ";")
-		switch strings.TrimSpace(mediaType) {
+		switch mediaType = strings.TrimSpace(mediaType); mediaType {
 		case "*/*", "application/json", "application/yaml", "application/vnd.kubernetes.protobuf":
 			return true
+		case another:
+			return another != ""
 		}
 	}
 	return false
@@ -77,10 +80,15 @@ func producible(header string) bool {
 
 // notProducible is the answer to a client that accepts nothing that a route produces.
 func notProducible(collection bool) error {
-	message := "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+	available := "application/json, application/yaml, application/vnd.kubernetes.protobuf"
 	if collection {
-		message += ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+		available += ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
 	}
+	return onlyAvailable(available)
+}
+
+func onlyAvailable(available string) error {
+	message := "406: Not Acceptable\n\nAvailable representations: " + available
 	err := generic(http.StatusNotAcceptable)
 	err.ErrStatus.Message = message
 	return err

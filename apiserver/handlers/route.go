@@ -18,6 +18,8 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 	item := len(info.Parts) > 1
 	inNamespace := info.Namespace != "" && (info.Resource != "namespaces" || info.APIGroup != "")
 	switch {
+	case info.Verb == "proxy" && d.Source == resource.BuiltIn:
+		return false, false
 	case len(info.Parts) > 3 && (e.Connect == nil || !e.Connect.Path), inNamespace && !d.Namespaced:
 		return false, false
 	case item && d.Namespaced && !inNamespace:

@@ -112,12 +112,17 @@ func (k *Kubelets) in(resource schema.GroupResource, namespace string) collectio
 	return collection{k.objects, resource, namespace}
 }
 
-// Get reads an object as it is now.
+// Get reads an object as it is now. What is not found is called by the name of what was asked for, as kube-apiserver
+// does it: "pods" also where the pod's node is missing.
 func (c collection) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	if complaints := path.IsValidPathSegmentName(name); len(complaints) > 0 {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name, strings.Join(complaints, ";")))
 	}
-	return c.objects.Get(ctx, c.resource, c.namespace, name)
+	found, err := c.objects.Get(ctx, c.resource, c.namespace, name)
+	if record := request.From(ctx); record != nil && apierrors.IsNotFound(err) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: record.Info.APIGroup, Resource: record.Info.Resource}, name)
+	}
+	return found, err
 }
 
 // optionsOf returns a function that reads options of type T from a query.
