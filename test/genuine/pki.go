@@ -22,6 +22,7 @@ type PKI struct {
 	directory string
 
 	servingAuthority []byte
+	clients          *authority
 	adminCertificate []byte
 	adminKey         []byte
 }
@@ -57,11 +58,12 @@ func (p *PKI) fill() error {
 	if err != nil {
 		return err
 	}
-	p.servingAuthority = serving.pem
-	p.adminCertificate, p.adminKey, err = client.issue(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
+	p.servingAuthority, p.clients = serving.pem, client
+	p.adminCertificate, p.adminKey, err = p.client("admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	clientAuthorityKey, err := encodeKey(client.key)
 	if err != nil {
 		return err
 	}
@@ -71,6 +73,7 @@ func (p *PKI) fill() error {
 	}
 	return p.write(map[string][]byte{
 		"serving.crt": servingCertificate, "serving.key": servingKey, "client-ca.crt": client.pem, "accounts.key": accountKey,
+		"serving-ca.crt": serving.pem, "client-ca.key": clientAuthorityKey,
 	})
 }
 
@@ -105,6 +108,25 @@ func (p *PKI) Admin(port int) *rest.Config {
 			CAData: p.servingAuthority, CertData: p.adminCertificate, KeyData: p.adminKey,
 		},
 	}
+}
+
+// client issues a client certificate.
+func (p *PKI) client(user string, groups ...string) (certificate, key []byte, err error) {
+	return p.clients.issue(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+// As is how a user, by a certificate of its own, reaches the server that another configuration is for.
+func (p *PKI) As(server *rest.Config, user string, groups ...string) (*rest.Config, error) {
+	certificate, key, err := p.client(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	other := rest.AnonymousClientConfig(server)
+	other.CertData, other.KeyData = certificate, key
+	return other, nil
 }
 
 type authority struct {
@@ -164,11 +186,16 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	private, err := encodeKey(key)
+	return key, private, err
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return key, encode("EC PRIVATE KEY", der), nil
+	return encode("EC PRIVATE KEY", der), nil
 }
 
 func encode(kind string, der []byte) []byte {

@@ -58,6 +58,8 @@ type Options struct {
 	PKI       *PKI     // may be shared by servers
 	Etcd      string   // URL of an external etcd; empty: ours runs its embedded member, kube-apiserver cannot
 	Arguments []string // further flags, which override the standard ones
+	// Accounts says that something makes the default service accounts, so that the plugin that asks for them can be on.
+	Accounts bool
 }
 
 // StartKubernetes runs kube-apiserver and returns when it is ready.
@@ -103,8 +105,11 @@ func (o Options) flags(ports []int) []string {
 	flags := append([]string{
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
 		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
-		"--allow-privileged=true", "--disable-admission-plugins=ServiceAccount",
+		"--allow-privileged=true",
 	}, o.PKI.flags()...)
+	if !o.Accounts {
+		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
+	}
 	if o.Etcd != "" {
 		flags = append(flags, "--etcd-servers="+o.Etcd)
 	} else {

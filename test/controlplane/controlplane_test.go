@@ -1,0 +1,143 @@
+// Package controlplane runs the genuine kube-controller-manager and kube-scheduler on this project's API server, and on
+// kube-apiserver beside it: the same life of every kind of workload on both, and no error in their logs that they do
+// not have on kube-apiserver too.
+package controlplane
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"quorate.dev/test/genuine"
+)
+
+// TestMain lets all steps go on at once, however few processors there are: they wait, they do not compute.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "64"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// cluster is an API server with the controllers, the scheduler and a few nodes.
+type cluster struct {
+	config  *rest.Config
+	pki     *genuine.PKI
+	typed   kubernetes.Interface
+	dynamic dynamic.Interface
+	mapper  meta.RESTMapper
+}
+
+var servers = map[string]func(t *testing.T, options genuine.Options) (*genuine.APIServer, error){
+	"quorate": func(t *testing.T, options genuine.Options) (*genuine.APIServer, error) {
+		return genuine.StartQuorate(t.Context(), options)
+	},
+	"kube-apiserver": func(t *testing.T, options genuine.Options) (*genuine.APIServer, error) {
+		etcd, err := genuine.StartEtcd(t.Context(), options.Directory)
+		if err != nil {
+			return nil, err
+		}
+		etcd.StopAfter(t)
+		options.Etcd = etcd.Endpoint
+		return genuine.StartKubernetes(t.Context(), options)
+	},
+}
+
+func TestControlPlane(t *testing.T) {
+	var logs = map[string]string{}
+	for name := range servers {
+		logs[name] = t.TempDir()
+	}
+	t.Run("on", func(t *testing.T) {
+		for name, startServer := range servers {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c := startCluster(t, logs[name], startServer)
+				for step, run := range steps {
+					t.Run(step, func(t *testing.T) {
+						t.Parallel()
+						begun := time.Now()
+						run(&scene{T: t, cluster: c, namespace: step})
+						t.Logf("%s: %s", step, time.Since(begun).Round(10*time.Millisecond))
+					})
+				}
+			})
+		}
+	})
+	for _, component := range []string{"kube-controller-manager", "kube-scheduler"} {
+		file := component + ".log"
+		compareLogs(t, component, filepath.Join(logs["quorate"], file), filepath.Join(logs["kube-apiserver"], file))
+	}
+}
+
+// steps are independent of each other; each has a namespace of its name.
+var steps = map[string]func(*scene){
+	"deployment":      deployment,
+	"statefulset":     statefulSet,
+	"daemonset":       daemonSet,
+	"job":             job,
+	"cronjob":         cronJob,
+	"replication":     replicationController,
+	"garbage":         garbage,
+	"namespace":       namespaceLife,
+	"quota":           quota,
+	"autoscaler":      autoscaler,
+	"budget":          budget,
+	"accounts":        accounts,
+	"service":         service,
+	"certificate":     certificate,
+	"aggregated-role": aggregatedRole,
+	"unschedulable":   unschedulable,
+	"taint":           taint,
+}
+
+// startCluster starts everything and stops it, the clients first, when the test ends.
+func startCluster(t *testing.T, directory string, startServer func(*testing.T, genuine.Options) (*genuine.APIServer, error)) *cluster {
+	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := startServer(t, genuine.Options{Directory: directory, PKI: pki, Accounts: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.StopAfter(t)
+	c := &cluster{config: rest.CopyConfig(server.Admin), pki: pki}
+	c.config.QPS = -1
+	c.typed, c.dynamic = kubernetes.NewForConfigOrDie(c.config), dynamic.NewForConfigOrDie(c.config)
+	groups, err := restmapper.GetAPIGroupResources(c.typed.Discovery())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mapper = restmapper.NewDiscoveryRESTMapper(groups)
+	c.startControllers(t, directory)
+	for _, name := range []string{"node-a", "node-b"} {
+		startNode(t, c.typed, name)
+	}
+	return c
+}
+
+func (c *cluster) startControllers(t *testing.T, directory string) {
+	client := genuine.Client{Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{"--kube-api-qps=500", "--kube-api-burst=500"}}
+	scheduler, err := client.StartScheduler(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheduler.StopAfter(t)
+	client.Arguments = append(client.Arguments,
+		"--horizontal-pod-autoscaler-sync-period=1s", "--resource-quota-sync-period=1s", "--namespace-sync-period=5s")
+	manager, err := client.StartControllerManager(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager.StopAfter(t)
+}
