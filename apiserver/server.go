@@ -21,6 +21,7 @@ import (
 	"quorate.dev/apiserver/admission/mutating"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/builtin/services"
@@ -44,6 +45,8 @@ type Server struct {
 	clock   clock.WithTicker
 	metrics *prometheus.Registry
 
+	// apis are the built-in APIs that are served.
+	apis     enablement.APIs
 	backend  *backend
 	store    *storage.Store
 	caches   *watchcache.Caches
@@ -72,6 +75,9 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger) (*Server, er
 	}
 	s.policyRead.missing.Store(rbacResources)
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger, s.metrics)
+	if err := s.configureBuiltin(); err != nil {
+		return nil, err
+	}
 	var err error
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
 		return nil, err
@@ -99,9 +105,6 @@ func (s *Server) compose() (err error) {
 		return err
 	}
 	s.registry.AuthorizeWith(s.security.authorizer)
-	if err := builtin.Configure(s.config.Admission.AllowPrivileged, s.config.API.FeatureGates); err != nil {
-		return err
-	}
 	kubelets, err := s.composeKubelets()
 	if err != nil {
 		return err
@@ -142,12 +145,21 @@ func (s *Server) mutators() ([]admission.Mutator, error) {
 	}), nil
 }
 
+// configureBuiltin applies what the flags say about built-in kinds: features, and which APIs are served.
+func (s *Server) configureBuiltin() (err error) {
+	if err := builtin.Configure(s.config.Admission.AllowPrivileged, s.config.API.FeatureGates); err != nil {
+		return err
+	}
+	s.apis, err = builtin.Enable(s.config.API.RuntimeConfig)
+	return err
+}
+
 // definitions are the built-in kinds.
 func (s *Server) definitions(publisher *resource.Publisher, kubelets *kubelet.Kubelets) []*resource.Definition {
 	options := builtin.Options{
-		Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
-		ServiceAccountToken: s.security.tokens.Request(), Kubelets: kubelets,
+		APIs: s.apis, Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
 		Audiences: audiences(s.config.Authentication), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
+		ServiceAccountToken: s.security.tokens.Request(), Kubelets: kubelets,
 	}
 	if tokens := s.security.authenticator.Tokens(); tokens != nil {
 		options.Tokens = tokens

@@ -1,9 +1,10 @@
-// Package builtin defines the kinds that Kubernetes' API server serves by default, each as a resource.Definition
+// Package builtin defines the kinds that Kubernetes' API server serves, each as a resource.Definition
 // made from upstream's types, strategies and printers. With its sub-packages it is the adapter to
 // k8s.io/kubernetes: nothing else of the server's request path imports that module.
 package builtin
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,8 +28,10 @@ import (
 	"quorate.dev/apiserver/builtin/definition"
 	"quorate.dev/apiserver/builtin/discovery"
 	"quorate.dev/apiserver/builtin/dynamicresource"
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/builtin/events"
 	"quorate.dev/apiserver/builtin/flowcontrol"
+	"quorate.dev/apiserver/builtin/internalapiserver"
 	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/networking"
 	"quorate.dev/apiserver/builtin/node"
@@ -37,6 +40,7 @@ import (
 	"quorate.dev/apiserver/builtin/scheduling"
 	builtinschema "quorate.dev/apiserver/builtin/schema"
 	"quorate.dev/apiserver/builtin/storage"
+	"quorate.dev/apiserver/builtin/storagemigration"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -51,6 +55,8 @@ type Options struct {
 	// Clock; nil: the real one.
 	Clock clock.PassiveClock
 
+	// APIs are those that are served.
+	APIs     enablement.APIs
 	EventTTL time.Duration
 	// ServiceAccountToken answers serviceaccounts/token; nil: not served.
 	ServiceAccountToken resource.Action
@@ -65,7 +71,7 @@ type Options struct {
 	Rules authorizer.RuleResolver
 }
 
-// Definitions returns all built-in kinds, in the order of precedence in which their groups appear in discovery.
+// Definitions returns all built-in kinds that are served, in the order of precedence in which their groups appear in discovery.
 func Definitions(options Options) []*resource.Definition {
 	if options.Schema == nil {
 		options.Schema = builtinschema.NewLoader()
@@ -73,13 +79,13 @@ func Definitions(options Options) []*resource.Definition {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	builder := definition.NewBuilder(legacyscheme.Scheme, legacyscheme.Codecs, options.Schema.For(legacyscheme.Scheme))
+	builder := definition.NewBuilder(legacyscheme.Scheme, legacyscheme.Codecs, options.Schema.For(legacyscheme.Scheme), options.APIs.Serves)
 	var all []*resource.Definition
 	for _, group := range [][]*resource.Definition{
 		core.Definitions(builder, core.Options{
 			EventTTL: options.EventTTL, Token: options.ServiceAccountToken, Kubelets: options.Kubelets, Clock: options.Clock,
 		}),
-		apiregistration.Definitions(options.Schema),
+		apiregistration.Definitions(options.Schema, options.APIs.Serves),
 		apps.Definitions(builder),
 		events.Definitions(builder, options.EventTTL),
 		authentication.Definitions(builder, authentication.Options{
@@ -88,7 +94,7 @@ func Definitions(options Options) []*resource.Definition {
 		authorization.Definitions(builder, options.Authorizer, options.Rules),
 		autoscaling.Definitions(builder),
 		batch.Definitions(builder),
-		certificates.Definitions(builder),
+		certificates.Definitions(builder, options.Authorizer, options.Clock),
 		networking.Definitions(builder),
 		policy.Definitions(builder),
 		rbac.Definitions(builder),
@@ -96,17 +102,19 @@ func Definitions(options Options) []*resource.Definition {
 		admissionregistration.Definitions(builder, admissionregistration.Options{
 			Authorizer: options.Authorizer, Objects: options.Objects, Resource: resourceOf(options.Catalog),
 		}),
-		apiextensions.Definitions(options.Schema, options.Clock),
+		apiextensions.Definitions(options.Schema, options.Clock, options.APIs.Serves),
 		scheduling.Definitions(builder),
 		coordination.Definitions(builder),
 		node.Definitions(builder),
 		discovery.Definitions(builder),
 		dynamicresource.Definitions(builder, options.Objects, options.Authorizer),
 		flowcontrol.Definitions(builder),
+		internalapiserver.Definitions(builder),
+		storagemigration.Definitions(builder),
 	} {
 		all = append(all, group...)
 	}
-	return all
+	return slices.DeleteFunc(all, func(d *resource.Definition) bool { return len(d.Versions) == 0 })
 }
 
 // resourceOf returns a function that finds the resource of a kind in the catalog in force.

@@ -17,6 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/kubernetes/pkg/features"
+
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/resource"
@@ -56,7 +61,7 @@ type served struct {
 // unserved are left out: component statuses are deprecated and say nothing true here.
 var unserved = []string{"componentstatuses"}
 
-// goldenDiscovery returns what kube-apiserver serves by default, by group and version and name.
+// goldenDiscovery returns what kube-apiserver serves with all versions and features, by group and version and name.
 func goldenDiscovery(t *testing.T) map[string]served {
 	directory := filepath.Join(moduleDirectory(t, "k8s.io/kubernetes"), "api/discovery")
 	all := map[string]served{}
@@ -72,9 +77,7 @@ func goldenDiscovery(t *testing.T) map[string]served {
 	readJSON(t, filepath.Join(directory, "aggregated_v2.json"), &groups)
 	for _, group := range groups.Items {
 		for _, version := range group.Versions {
-			if !strings.Contains(version.Version, "alpha") && !strings.Contains(version.Version, "beta") {
-				addVersion(all, schema.GroupVersion{Group: group.Name, Version: version.Version}, version.Resources)
-			}
+			addVersion(all, schema.GroupVersion{Group: group.Name, Version: version.Version}, version.Resources)
 		}
 	}
 	return all
@@ -115,16 +118,35 @@ func describe(definitions []*resource.Definition) map[string]served {
 	return all
 }
 
-var definitions = sync.OnceValue(func() []*resource.Definition {
+func unusedKubelets() *kubelet.Kubelets {
 	kubelets, err := kubelet.New(nil, kubelet.Options{Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		panic(err)
 	}
-	return builtin.Definitions(builtin.Options{ServiceAccountToken: unusedAction, Kubelets: kubelets})
+	return kubelets
+}
+
+var definitions = sync.OnceValue(func() []*resource.Definition {
+	return builtin.Definitions(builtin.Options{ServiceAccountToken: unusedAction, Kubelets: unusedKubelets()})
 })
 
+// everything is all there is to be served, features that are off by default among it.
+func everything(t *testing.T) []*resource.Definition {
+	t.Helper()
+	for _, gate := range []featuregate.Feature{
+		features.ClusterTrustBundle, features.GenericWorkload, features.PodCertificateRequest, features.StorageVersionMigrator,
+	} {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
+	}
+	apis, err := builtin.Enable(map[string]string{"api/all": "true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return builtin.Definitions(builtin.Options{APIs: apis, ServiceAccountToken: unusedAction, Kubelets: unusedKubelets()})
+}
+
 func TestDefinitionsMatchUpstreamDiscovery(t *testing.T) {
-	if diff := cmp.Diff(goldenDiscovery(t), describe(definitions())); diff != "" {
+	if diff := cmp.Diff(goldenDiscovery(t), describe(everything(t))); diff != "" {
 		t.Errorf("discovery differs from upstream's (-want +got):\n%s", diff)
 	}
 }
@@ -173,7 +195,7 @@ func collection(expression string) string {
 
 func TestDefinitionsAreStoredWhereUpstreamStores(t *testing.T) {
 	golden := goldenPlaces(t)
-	for _, d := range definitions() {
+	for _, d := range everything(t) {
 		if d.StoragePath == "" {
 			continue
 		}

@@ -3,9 +3,15 @@ package builtin
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/capabilities"
+
+	"quorate.dev/apiserver/builtin/apiextensions"
+	"quorate.dev/apiserver/builtin/apiregistration"
+	"quorate.dev/apiserver/builtin/enablement"
 )
 
 // Configure sets what upstream's strategies read from variables of the process: whether containers may be
@@ -17,12 +23,22 @@ func Configure(allowPrivileged bool, gates map[string]string) error {
 	for name, value := range gates {
 		on, err := strconv.ParseBool(value)
 		if err != nil {
-			return fmt.Errorf("feature gate %s: %w", name, err)
+			return fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
 		}
-		parsed[name] = on
+		// This server is one component: kube:NAME is the same as NAME.
+		parsed[strings.TrimPrefix(name, "kube:")] = on
 	}
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed); err != nil {
-		return fmt.Errorf("set feature gates: %w", err)
+	// A gate remembers what it refused and would refuse everything afterwards: a copy is asked first.
+	if err := utilfeature.DefaultMutableFeatureGate.DeepCopy().SetFromMap(parsed); err != nil {
+		return err
 	}
-	return nil
+	return utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed)
+}
+
+// Enable reads the value of --runtime-config.
+func Enable(config map[string]string) (enablement.APIs, error) {
+	if len(config) == 0 {
+		return enablement.APIs{}, nil
+	}
+	return enablement.Parse(config, legacyscheme.Scheme, apiextensions.NewScheme(), apiregistration.NewScheme())
 }

@@ -152,7 +152,7 @@ func (c *Config) inertFlags(f *pflag.FlagSet) {
 var pendingFlags = []string{
 	"admission-control-config-file", "disable-admission-plugins", "enable-admission-plugins", "enable-aggregator-routing",
 	"enable-bootstrap-token-auth", "enable-priority-and-fairness", "endpoint-reconciler-type", "etcd-count-metric-poll-period",
-	"etcd-db-metric-poll-interval", "proxy-client-cert-file", "proxy-client-key-file", "runtime-config", "storage-media-type",
+	"etcd-db-metric-poll-interval", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type",
 	"watch-cache",
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	builtinapiextensions "quorate.dev/apiserver/builtin/apiextensions"
+	"quorate.dev/apiserver/builtin/enablement"
 	builtinschema "quorate.dev/apiserver/builtin/schema"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/crd"
@@ -54,7 +55,7 @@ func startServer(t *testing.T) *server {
 	store := storage.New(started.Client(), "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logger})
 	s := &server{publisher: &resource.Publisher{}}
-	builtIn := builtinapiextensions.Definitions(builtinschema.NewLoader(), clock.RealClock{})
+	builtIn := builtinapiextensions.Definitions(builtinschema.NewLoader(), clock.RealClock{}, enablement.APIs{}.Serves)
 	s.publisher.Publish(resource.NewCatalog(builtIn...))
 	s.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: s.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: logger,

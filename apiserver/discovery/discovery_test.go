@@ -9,17 +9,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/resource"
 )
@@ -47,14 +53,12 @@ func get(h http.Handler, path string, header ...string) *httptest.ResponseRecord
 	return w
 }
 
+var unserved = []string{"componentstatuses"}
+
 // golden reads a document that upstream's server gives with everything switched on.
 func golden(t *testing.T, name string, into any) {
 	t.Helper()
-	directory, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "api", "discovery", name))
+	content, err := os.ReadFile(filepath.Join(goldenDirectory(t), name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +67,34 @@ func golden(t *testing.T, name string, into any) {
 	}
 }
 
+func goldenDirectory(t *testing.T) string {
+	t.Helper()
+	directory, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(strings.TrimSpace(string(directory)), "api", "discovery")
+}
+
 func noAction(context.Context, resource.Objects, resource.Call) (runtime.Object, error) {
 	return nil, nil
+}
+
+// everything is all there is to be served, features that are off by default among it.
+func everything(t *testing.T) []*resource.Definition {
+	t.Helper()
+	for _, gate := range []featuregate.Feature{"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator"} {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
+	}
+	apis, err := builtin.Enable(map[string]string{"api/all": "true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelets, err := kubelet.New(nil, kubelet.Options{Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return builtin.Definitions(builtin.Options{APIs: apis, ServiceAccountToken: noAction, Kubelets: kubelets})
 }
 
 var unstable = regexp.MustCompile(`^v\d+(alpha|beta)\d+$`)
@@ -88,10 +118,19 @@ func served(list *discoveryv2.APIGroupDiscoveryList) {
 }
 
 func TestAggregatedEqualsUpstream(t *testing.T) {
-	h, _ := handler(t, builtin.Definitions(builtin.Options{ServiceAccountToken: noAction})...)
+	byDefault := builtin.Definitions(builtin.Options{ServiceAccountToken: noAction})
+	for name, definitions := range map[string][]*resource.Definition{"default": byDefault, "everything": everything(t)} {
+		t.Run(name, func(t *testing.T) { checkAggregated(t, definitions, name == "default") })
+	}
+}
+
+func checkAggregated(t *testing.T, definitions []*resource.Definition, stable bool) {
+	h, _ := handler(t, definitions...)
 	var want, got discoveryv2.APIGroupDiscoveryList
 	golden(t, "aggregated_v2.json", &want)
-	served(&want)
+	if stable {
+		served(&want)
+	}
 	w := get(h, "/apis", "Accept", "application/json"+aggregated)
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 		t.Fatal(err, w.Body)
@@ -105,17 +144,50 @@ func TestAggregatedEqualsUpstream(t *testing.T) {
 }
 
 func TestLegacyEqualsUpstream(t *testing.T) {
-	h, _ := handler(t, builtin.Definitions(builtin.Options{ServiceAccountToken: noAction})...)
-	for _, name := range []string{"apps/v1", "batch/v1", "policy/v1", "apiextensions.k8s.io/v1", "authorization.k8s.io/v1", "autoscaling/v2"} {
-		var want, got metav1.APIResourceList
-		golden(t, "apis__"+strings.ReplaceAll(name, "/", "__")+".json", &want)
-		if err := json.Unmarshal(get(h, "/apis/"+name).Body.Bytes(), &got); err != nil {
+	h, _ := handler(t, everything(t)...)
+	files, err := os.ReadDir(goldenDirectory(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, file := range files {
+		name := file.Name()
+		if name == "aggregated_v2.json" {
+			continue
+		}
+		compared++
+		path := "/" + strings.ReplaceAll(strings.TrimSuffix(name, ".json"), "__", "/")
+		var want, got any
+		golden(t, name, &want)
+		if err := json.Unmarshal(get(h, path).Body.Bytes(), &got); err != nil {
 			t.Fatal(err)
 		}
+		dropAddress(want)
+		dropAddress(got)
+		dropUnserved(want)
 		if difference := cmp.Diff(want, got); difference != "" {
-			t.Errorf("%s (-upstream +ours):\n%s", name, difference)
+			t.Errorf("%s (-upstream +ours):\n%s", path, difference)
 		}
 	}
+	if compared < 50 {
+		t.Errorf("only %d documents", compared)
+	}
+}
+
+// dropAddress removes where the server says it is, which only /api tells.
+func dropAddress(document any) {
+	delete(document.(map[string]any), "serverAddressByClientCIDRs")
+}
+
+// dropUnserved removes what is not served yet.
+func dropUnserved(document any) {
+	list, ok := document.(map[string]any)["resources"].([]any)
+	if !ok {
+		return
+	}
+	document.(map[string]any)["resources"] = slices.DeleteFunc(list, func(r any) bool {
+		return slices.Contains(unserved, r.(map[string]any)["name"].(string))
+	})
 }
 
 func widgets() *resource.Definition {

@@ -31,35 +31,38 @@ type Options struct {
 
 // Definitions returns the kinds of the group.
 func Definitions(builder *definition.Builder, options Options) []*resource.Definition {
-	group := builder.Group("admissionregistration.k8s.io", "v1")
+	group := builder.Group("admissionregistration.k8s.io", "v1", "v1beta1", "v1alpha1")
 	find := resolver.ResourceResolverFunc(options.Resource)
 	getter := policies{options.Objects}
 	validating := validatingadmissionpolicy.NewStrategy(options.Authorizer, find)
 	extensions := []string{"api-extensions"}
+	stable, mutating := []string{"v1"}, []string{"v1", "v1beta1", "v1alpha1"}
 	// Mutating policies are stored in the version that the release before knows.
 	beta := schema.GroupVersion{Group: "admissionregistration.k8s.io", Version: "v1beta1"}
 	return []*resource.Definition{
 		group.Define(definition.Kind{
-			Name: "MutatingAdmissionPolicy", Categories: extensions, Storage: beta,
+			Name: "MutatingAdmissionPolicy", Versions: mutating, Categories: extensions, Storage: beta,
 			Strategy: mutatingadmissionpolicy.NewStrategy(options.Authorizer, find),
 		}),
 		group.Define(definition.Kind{
-			Name: "MutatingAdmissionPolicyBinding", Categories: extensions, Storage: beta,
+			Name: "MutatingAdmissionPolicyBinding", Versions: mutating, Categories: extensions, Storage: beta,
 			Strategy: mutatingadmissionpolicybinding.NewStrategy(options.Authorizer, getter, find),
 		}),
 		group.Define(definition.Kind{
-			Name: "MutatingWebhookConfiguration", Categories: extensions, Strategy: mutatingwebhookconfiguration.Strategy,
+			Name: "MutatingWebhookConfiguration", Versions: stable, Categories: extensions,
+			Strategy: mutatingwebhookconfiguration.Strategy,
 		}),
 		group.Define(definition.Kind{
-			Name: "ValidatingAdmissionPolicy", Categories: extensions,
+			Name: "ValidatingAdmissionPolicy", Versions: stable, Categories: extensions,
 			Strategy: validating, Status: validatingadmissionpolicy.NewStatusStrategy(validating),
 		}),
 		group.Define(definition.Kind{
-			Name: "ValidatingAdmissionPolicyBinding", Categories: extensions,
+			Name: "ValidatingAdmissionPolicyBinding", Versions: stable, Categories: extensions,
 			Strategy: validatingadmissionpolicybinding.NewStrategy(options.Authorizer, getter, find),
 		}),
 		group.Define(definition.Kind{
-			Name: "ValidatingWebhookConfiguration", Categories: extensions, Strategy: validatingwebhookconfiguration.Strategy,
+			Name: "ValidatingWebhookConfiguration", Versions: stable, Categories: extensions,
+			Strategy: validatingwebhookconfiguration.Strategy,
 		}),
 	}
 }

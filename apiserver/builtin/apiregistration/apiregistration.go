@@ -23,9 +23,9 @@ func NewScheme() *runtime.Scheme {
 }
 
 // Definitions returns the kinds of the group.
-func Definitions(loader *builtinschema.Loader) []*resource.Definition {
+func Definitions(loader *builtinschema.Loader, serves func(schema.GroupVersionResource) bool) []*resource.Definition {
 	scheme := NewScheme()
-	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme)).StoredAsJSON()
+	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme), serves).StoredAsJSON()
 	return []*resource.Definition{builder.Group("apiregistration.k8s.io", "v1").Define(definition.Kind{
 		Name: "APIService", Categories: []string{"api-extensions"},
 		Strategy:   apiservice.NewStrategy(scheme),

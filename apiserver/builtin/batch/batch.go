@@ -17,7 +17,7 @@ import (
 // Definitions returns the kinds of the group.
 func Definitions(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("batch", "v1")
-	definitions := []*resource.Definition{
+	return []*resource.Definition{
 		group.Define(definition.Kind{
 			Name: "CronJob", ShortNames: []string{"cj"}, Categories: []string{"all"},
 			Strategy: cronjob.Strategy, Status: cronjob.StatusStrategy,
@@ -25,11 +25,9 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 		group.Define(definition.Kind{
 			Name: "Job", Categories: []string{"all"},
 			Strategy: job.Strategy, Status: job.StatusStrategy, Attributes: job.GetAttrs,
+			Delete: jobDeletion{job.Strategy, job.Strategy},
 		}),
 	}
-	jobs := definitions[1].Versions[0].Endpoints[""]
-	jobs.Delete = jobDeletion{job.Strategy, job.Strategy}
-	return definitions
 }
 
 // jobDeletion warns clients that do not say what becomes of a job's pods.

@@ -92,6 +92,9 @@ func (e ensurer) priorityClasses(ctx context.Context) error {
 // createMissing creates those of the wanted objects, all of the cluster, that are not there.
 func (e ensurer) createMissing(ctx context.Context, resource schema.GroupResource, wanted []runtime.Object) error {
 	present, err := e.list(ctx, resource)
+	if apierrors.IsNotFound(err) {
+		return nil // --runtime-config switched it off
+	}
 	if err != nil {
 		return err
 	}

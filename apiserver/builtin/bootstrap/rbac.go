@@ -58,6 +58,9 @@ func (e ensurer) roleBindings(ctx context.Context) error {
 
 func (e ensurer) reconcileRoles(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RuleOwner) error {
 	present, err := e.list(ctx, resource)
+	if apierrors.IsNotFound(err) {
+		return nil // --runtime-config switched it off
+	}
 	if err != nil {
 		return err
 	}
@@ -82,6 +85,9 @@ func (e ensurer) reconcileRoles(ctx context.Context, resource schema.GroupResour
 
 func (e ensurer) reconcileBindings(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RoleBinding) error {
 	present, err := e.list(ctx, resource)
+	if apierrors.IsNotFound(err) {
+		return nil // --runtime-config switched it off
+	}
 	if err != nil {
 		return err
 	}

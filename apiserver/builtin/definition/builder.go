@@ -40,14 +40,16 @@ type Builder struct {
 	converter TypeConverter
 	printer   func() rest.TableConvertor
 	json      bool
+	serves    func(schema.GroupVersionResource) bool
 }
 
-// NewBuilder returns a builder for kinds registered in scheme.
-func NewBuilder(scheme *runtime.Scheme, codecs serializer.CodecFactory, converter TypeConverter) *Builder {
+// NewBuilder returns a builder for kinds registered in scheme. Of each it makes the versions that serves approves.
+func NewBuilder(scheme *runtime.Scheme, codecs serializer.CodecFactory, converter TypeConverter, serves func(schema.GroupVersionResource) bool) *Builder {
 	return &Builder{
 		scheme:    scheme,
 		codecs:    codecs,
 		converter: converter,
+		serves:    serves,
 		printer:   sync.OnceValue(newPrinter),
 	}
 }

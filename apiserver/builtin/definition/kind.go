@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"quorate.dev/apiserver/resource"
@@ -24,12 +26,15 @@ type Strategy interface {
 
 // Kind describes a stored kind. The zero value of an optional field means what most kinds do.
 type Kind struct {
-	Name         string   // "Pod"
-	Plural       string   // optional: the regular plural of Name
-	Singular     string   // optional: Name in lower case
-	ShortNames   []string // optional
-	Categories   []string // optional
-	Verbs        []string // optional: all
+	Name       string   // "Pod"
+	Plural     string   // optional: the regular plural of Name
+	Singular   string   // optional: Name in lower case
+	ShortNames []string // optional
+	Categories []string // optional
+	Verbs      []string // optional: all
+	Versions   []string // optional: the group's
+	// Gate is the feature without which the kind is not served; empty: none.
+	Gate         featuregate.Feature
 	Strategy     Strategy
 	Status       rest.RESTUpdateStrategy // optional: none
 	Delete       rest.RESTDeleteStrategy // optional: Strategy
@@ -37,7 +42,7 @@ type Kind struct {
 	Plain        bool                    // rows have no columns beside name and age
 	Columns      rest.TableConvertor     // optional: upstream's printer of the kind
 	Path         string                  // optional: Plural
-	Storage      schema.GroupVersion     // optional: the group's first version
+	Storage      schema.GroupVersion     // optional: the kind's first version
 	Subresources []Subresource           // beside status
 	TimeToLive   func(hub runtime.Object) time.Duration
 	// EmbedsObjects is set for kinds with whole objects inside, such as claims: protobuf does not keep their kinds.
@@ -103,18 +108,27 @@ type Group struct {
 	versions []string
 }
 
-// Define makes the definition of a stored kind.
+// Define makes the definition of a stored kind. It has the versions that are served, which may be none.
 func (g Group) Define(kind Kind) *resource.Definition {
+	versions := kind.Versions
+	if versions == nil {
+		versions = g.versions
+	}
 	d := g.names(kind.Name, kind.Plural, kind.Singular)
 	namespaced := kind.Strategy.NamespaceScoped()
 	d.ShortNames, d.Categories, d.Namespaced = kind.ShortNames, kind.Categories, namespaced
 	d.StoragePath = cmp.Or(kind.Path, d.Plural)
-	d.StorageVersion = cmp.Or(kind.Storage, schema.GroupVersion{Group: g.name, Version: g.versions[0]})
+	d.StorageVersion = cmp.Or(kind.Storage, schema.GroupVersion{Group: g.name, Version: versions[0]})
 	d.Fields = selectableFields(kind.Attributes, namespaced)
 	d.TimeToLive = kind.TimeToLive
 	d.ReturnsDeleted = kind.ReturnsDeleted
-	for _, version := range g.versions {
-		d.Versions = append(d.Versions, g.version(d, kind, version))
+	if kind.Gate != "" && !utilfeature.DefaultFeatureGate.Enabled(kind.Gate) {
+		return d
+	}
+	for _, version := range versions {
+		if g.serves(version, d.Plural) {
+			d.Versions = append(d.Versions, g.version(d, kind, version))
+		}
 	}
 	return d
 }
@@ -124,6 +138,9 @@ func (g Group) DefineAction(name string, namespaced bool, action resource.Action
 	d := g.names(name, "", "")
 	d.Namespaced = namespaced
 	for _, version := range g.versions {
+		if !g.serves(version, d.Plural) {
+			continue
+		}
 		kind := schema.GroupVersionKind{Group: g.name, Version: version, Kind: name}
 		model := g.builder.Model(kind)
 		d.Versions = append(d.Versions, &resource.Version{
@@ -136,6 +153,10 @@ func (g Group) DefineAction(name string, namespaced bool, action resource.Action
 		})
 	}
 	return d
+}
+
+func (g Group) serves(version, plural string) bool {
+	return g.builder.serves(schema.GroupVersionResource{Group: g.name, Version: version, Resource: plural})
 }
 
 func (g Group) names(kind, plural, singular string) *resource.Definition {

@@ -12,8 +12,10 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/resource/install"
 	"k8s.io/kubernetes/pkg/registry/resource/deviceclass"
+	"k8s.io/kubernetes/pkg/registry/resource/devicetaintrule"
 	"k8s.io/kubernetes/pkg/registry/resource/resourceclaim"
 	"k8s.io/kubernetes/pkg/registry/resource/resourceclaimtemplate"
+	"k8s.io/kubernetes/pkg/registry/resource/resourcepoolstatusrequest"
 	"k8s.io/kubernetes/pkg/registry/resource/resourceslice"
 
 	"quorate.dev/apiserver/builtin/definition"
@@ -23,21 +25,32 @@ import (
 // Definitions returns the kinds of the group. Claims with admin access need a labelled namespace, which is
 // looked up in objects; writers of a claim's status are checked with the authorizer.
 func Definitions(builder *definition.Builder, objects resource.Objects, authorizer authorizer.Authorizer) []*resource.Definition {
-	group := builder.Group("resource.k8s.io", "v1")
+	group := builder.Group("resource.k8s.io", "v1", "v1beta2", "v1beta1", "v1alpha3")
+	stable := []string{"v1", "v1beta2", "v1beta1"}
+	alpha := schema.GroupVersion{Group: "resource.k8s.io", Version: "v1alpha3"}
 	namespaces := namespaceGetter{objects: objects}
 	claim := resourceclaim.NewStrategy(namespaces, authorizer)
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "DeviceClass", ReturnsDeleted: true, Strategy: deviceclass.Strategy}),
+		group.Define(definition.Kind{Name: "DeviceClass", Versions: stable, ReturnsDeleted: true, Strategy: deviceclass.Strategy}),
 		group.Define(definition.Kind{
-			Name: "ResourceClaim", ReturnsDeleted: true, Attributes: resourceclaim.GetAttrs,
+			Name: "DeviceTaintRule", Versions: []string{"v1beta2", "v1alpha3"}, Storage: alpha, ReturnsDeleted: true,
+			Strategy: devicetaintrule.Strategy, Status: devicetaintrule.StatusStrategy,
+		}),
+		group.Define(definition.Kind{
+			Name: "ResourceClaim", Versions: stable, ReturnsDeleted: true, Attributes: resourceclaim.GetAttrs,
 			Strategy: claim, Status: resourceclaim.NewStatusStrategy(claim),
 		}),
 		group.Define(definition.Kind{
-			Name: "ResourceClaimTemplate", ReturnsDeleted: true, Attributes: resourceclaimtemplate.GetAttrs,
+			Name: "ResourceClaimTemplate", Versions: stable, ReturnsDeleted: true, Attributes: resourceclaimtemplate.GetAttrs,
 			Strategy: resourceclaimtemplate.NewStrategy(namespaces),
 		}),
 		group.Define(definition.Kind{
-			Name: "ResourceSlice", ReturnsDeleted: true, Strategy: resourceslice.Strategy, Attributes: resourceslice.GetAttrs,
+			Name: "ResourcePoolStatusRequest", Versions: []string{"v1alpha3"}, Storage: alpha, ReturnsDeleted: true,
+			Strategy: resourcepoolstatusrequest.Strategy, Status: resourcepoolstatusrequest.StatusStrategy,
+		}),
+		group.Define(definition.Kind{
+			Name: "ResourceSlice", Versions: stable, ReturnsDeleted: true,
+			Strategy: resourceslice.Strategy, Attributes: resourceslice.GetAttrs,
 		}),
 	}
 }

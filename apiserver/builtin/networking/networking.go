@@ -15,15 +15,18 @@ import (
 
 // Definitions returns the kinds of the group.
 func Definitions(builder *definition.Builder) []*resource.Definition {
-	group := builder.Group("networking.k8s.io", "v1")
+	group := builder.Group("networking.k8s.io", "v1", "v1beta1")
+	stable := []string{"v1"}
 	return []*resource.Definition{
 		group.Define(definition.Kind{
-			Name: "Ingress", ShortNames: []string{"ing"},
+			Name: "Ingress", Versions: stable, ShortNames: []string{"ing"},
 			Strategy: ingress.Strategy, Status: ingress.StatusStrategy, Path: "ingress",
 		}),
-		group.Define(definition.Kind{Name: "IngressClass", Strategy: ingressclass.Strategy}),
+		group.Define(definition.Kind{Name: "IngressClass", Versions: stable, Strategy: ingressclass.Strategy}),
 		group.Define(definition.Kind{Name: "IPAddress", ShortNames: []string{"ip"}, Strategy: ipaddress.Strategy}),
-		group.Define(definition.Kind{Name: "NetworkPolicy", ShortNames: []string{"netpol"}, Strategy: networkpolicy.Strategy}),
+		group.Define(definition.Kind{
+			Name: "NetworkPolicy", Versions: stable, ShortNames: []string{"netpol"}, Strategy: networkpolicy.Strategy,
+		}),
 		group.Define(definition.Kind{Name: "ServiceCIDR", Strategy: servicecidr.Strategy, Status: servicecidr.StatusStrategy}),
 	}
 }

@@ -3,7 +3,10 @@ package scheduling
 
 import (
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/registry/scheduling/podgroup"
 	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
+	"k8s.io/kubernetes/pkg/registry/scheduling/workload"
 
 	"quorate.dev/apiserver/builtin/definition"
 	"quorate.dev/apiserver/resource"
@@ -11,8 +14,17 @@ import (
 
 // Definitions returns the kinds of the group.
 func Definitions(builder *definition.Builder) []*resource.Definition {
-	group := builder.Group("scheduling.k8s.io", "v1")
+	group := builder.Group("scheduling.k8s.io", "v1", "v1alpha2")
+	workloads := []string{"v1alpha2"}
+	pods := podgroup.NewStrategy()
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "PriorityClass", ShortNames: []string{"pc"}, Strategy: priorityclass.Strategy}),
+		group.Define(definition.Kind{
+			Name: "PriorityClass", Versions: []string{"v1"}, ShortNames: []string{"pc"}, Strategy: priorityclass.Strategy,
+		}),
+		group.Define(definition.Kind{
+			Name: "PodGroup", Versions: workloads, Gate: features.GenericWorkload,
+			Strategy: pods, Status: podgroup.NewStatusStrategy(pods),
+		}),
+		group.Define(definition.Kind{Name: "Workload", Versions: workloads, Gate: features.GenericWorkload, Strategy: workload.Strategy}),
 	}
 }

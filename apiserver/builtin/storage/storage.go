@@ -16,14 +16,17 @@ import (
 
 // Definitions returns the kinds of the group.
 func Definitions(builder *definition.Builder) []*resource.Definition {
-	group := builder.Group("storage.k8s.io", "v1")
+	group := builder.Group("storage.k8s.io", "v1", "v1beta1")
+	stable := []string{"v1"}
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "CSIDriver", ReturnsDeleted: true, Strategy: csidriver.Strategy}),
-		group.Define(definition.Kind{Name: "CSINode", ReturnsDeleted: true, Strategy: csinode.Strategy}),
-		group.Define(definition.Kind{Name: "CSIStorageCapacity", Strategy: csistoragecapacity.Strategy, Plain: true}),
-		group.Define(definition.Kind{Name: "StorageClass", ReturnsDeleted: true, ShortNames: []string{"sc"}, Strategy: storageclass.Strategy}),
+		group.Define(definition.Kind{Name: "CSIDriver", Versions: stable, ReturnsDeleted: true, Strategy: csidriver.Strategy}),
+		group.Define(definition.Kind{Name: "CSINode", Versions: stable, ReturnsDeleted: true, Strategy: csinode.Strategy}),
+		group.Define(definition.Kind{Name: "CSIStorageCapacity", Versions: stable, Strategy: csistoragecapacity.Strategy, Plain: true}),
 		group.Define(definition.Kind{
-			Name: "VolumeAttachment", ReturnsDeleted: true,
+			Name: "StorageClass", Versions: stable, ReturnsDeleted: true, ShortNames: []string{"sc"}, Strategy: storageclass.Strategy,
+		}),
+		group.Define(definition.Kind{
+			Name: "VolumeAttachment", Versions: stable, ReturnsDeleted: true,
 			Strategy: volumeattachment.Strategy, Status: volumeattachment.StatusStrategy,
 		}),
 		group.Define(definition.Kind{

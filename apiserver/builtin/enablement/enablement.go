@@ -1,0 +1,151 @@
+// Package enablement decides which built-in APIs are served: those that are stable, changed by --runtime-config.
+package enablement
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// levels are the keys that switch every version of a kind, in the order in which they are applied.
+var levels = []struct {
+	key      string
+	versions *regexp.Regexp
+}{
+	{"api/all", regexp.MustCompile(``)},
+	{"api/ga", regexp.MustCompile(`^v\d+$`)},
+	{"api/beta", regexp.MustCompile(`^v\d+beta\d+$`)},
+	{"api/alpha", regexp.MustCompile(`^v\d+alpha\d+$`)},
+}
+
+func isLevel(key string) bool {
+	for _, level := range levels {
+		if level.key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// APIs tells what is served. The zero value serves what kube-apiserver serves without --runtime-config.
+type APIs struct {
+	levels    map[string]bool
+	versions  map[schema.GroupVersion]bool
+	resources map[schema.GroupVersionResource]bool
+}
+
+// Serves reports whether a resource is served in a version.
+func (a APIs) Serves(resource schema.GroupVersionResource) bool {
+	if on, ok := a.resources[resource]; ok {
+		return on
+	}
+	if on, ok := a.versions[resource.GroupVersion()]; ok {
+		return on
+	}
+	on := !strings.Contains(resource.Version, "alpha") && !strings.Contains(resource.Version, "beta")
+	for _, level := range levels {
+		if value, ok := a.levels[level.key]; ok && level.versions.MatchString(resource.Version) {
+			on = value
+		}
+	}
+	return on
+}
+
+// Parse reads the value of --runtime-config. Schemes hold the groups and versions that exist.
+func Parse(config map[string]string, schemes ...*runtime.Scheme) (APIs, error) {
+	if err := validate(config, schemes); err != nil {
+		return APIs{}, err
+	}
+	apis := APIs{
+		levels: map[string]bool{}, versions: map[schema.GroupVersion]bool{}, resources: map[schema.GroupVersionResource]bool{},
+	}
+	for _, level := range levels {
+		switch value, ok := config[level.key]; {
+		case !ok:
+		case value == "true" || value == "false":
+			apis.levels[level.key] = value == "true"
+		default:
+			return APIs{}, fmt.Errorf("invalid value %v=%v", level.key, value)
+		}
+	}
+	for key, value := range config {
+		if isLevel(key) {
+			continue
+		}
+		if err := apis.set(key, value, schemes); err != nil {
+			return APIs{}, err
+		}
+	}
+	return apis, nil
+}
+
+// validate checks the keys, before any value is looked at.
+func validate(config map[string]string, schemes []*runtime.Scheme) error {
+	if config["api/all"] == "false" && len(config) == 1 {
+		return errors.New("invalid runtime-config with only api/all=false")
+	}
+	var unknown []string
+	for key := range config {
+		if isLevel(key) {
+			continue
+		}
+		version, _, err := parseKey(key)
+		if err != nil {
+			return fmt.Errorf("runtime-config %w", err)
+		}
+		if !slices.ContainsFunc(schemes, func(s *runtime.Scheme) bool { return s.IsGroupRegistered(version.Group) }) {
+			unknown = append(unknown, version.String())
+		}
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		return fmt.Errorf("unknown api groups %s", strings.Join(slices.Compact(unknown), ","))
+	}
+	return nil
+}
+
+// parseKey splits group/version or group/version/resource.
+func parseKey(key string) (version schema.GroupVersion, resource string, err error) {
+	tokens := strings.Split(key, "/")
+	if len(tokens) != 2 && len(tokens) != 3 {
+		return version, "", fmt.Errorf("invalid key %s", key)
+	}
+	if version, err = schema.ParseGroupVersion(tokens[0] + "/" + tokens[1]); err != nil {
+		return version, "", fmt.Errorf("invalid key %s", key)
+	}
+	if len(tokens) == 3 {
+		resource = tokens[2]
+	}
+	return version, resource, nil
+}
+
+func (a *APIs) set(key, value string, schemes []*runtime.Scheme) error {
+	version, resource, err := parseKey(key)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(schemes, func(s *runtime.Scheme) bool { return s.IsVersionRegistered(version) }) {
+		return fmt.Errorf("group version %s that has not been registered", version)
+	}
+	on := true
+	if value != "" {
+		if on, err = strconv.ParseBool(value); err != nil {
+			return fmt.Errorf("invalid value of %s: %s, err: %v", key, value, err)
+		}
+	}
+	if resource == "" {
+		a.versions[version] = on
+		return nil
+	}
+	if strings.ToLower(resource) != resource {
+		return fmt.Errorf("invalid key %v: group/version/resource and resource is always lowercase plural, not %q", key, resource)
+	}
+	a.resources[version.WithResource(resource)] = on
+	return nil
+}
