@@ -27,8 +27,9 @@ var runtimeConfigs = []struct{ config, want string }{
 	{"authentication.k8s.io/v1beta1=true", "-authentication.k8s.io/v1beta1/selfsubjectreviews"}, // gone since 1.33
 	{"api/all=false", "!invalid runtime-config with only api/all=false"},
 	{"api/all=yes", "!invalid value api/all=yes"},
-	{"v1=true", "!runtime-config invalid key v1"},
-	{"api/legacy=true", "!unknown api groups api/legacy"},
+	{"v1=false", "-/v1/pods +apps/v1/deployments"},
+	{"api/v1/pods=false,api/legacy=true", "-/v1/pods -/v1/nodes +apps/v1/deployments"},
+	{"apps=true", "!runtime-config invalid key apps"},
 	{"nope/v1=true,never/v2=true", "!unknown api groups never/v2,nope/v1"},
 	{"apps/v9=true", "!group version apps/v9 that has not been registered"},
 	{"apps/v1=maybe", `!invalid value of apps/v1: maybe, err: strconv.ParseBool: parsing "maybe": invalid syntax`},

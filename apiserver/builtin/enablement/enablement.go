@@ -59,6 +59,7 @@ func (a APIs) Serves(resource schema.GroupVersionResource) bool {
 
 // Parse reads the value of --runtime-config. Schemes hold the groups and versions that exist.
 func Parse(config map[string]string, schemes ...*runtime.Scheme) (APIs, error) {
+	config = modernize(config)
 	if err := validate(config, schemes); err != nil {
 		return APIs{}, err
 	}
@@ -83,6 +84,22 @@ func Parse(config map[string]string, schemes ...*runtime.Scheme) (APIs, error) {
 		}
 	}
 	return apis, nil
+}
+
+// modernize spells the core group as /v1, whatever old name it was given, and drops what means nothing any more.
+func modernize(config map[string]string) map[string]string {
+	modern := make(map[string]string, len(config))
+	for key, value := range config {
+		old := strings.TrimPrefix(key, "api/")
+		switch {
+		case key == "api/legacy":
+		case old == "v1" || strings.HasPrefix(old, "v1/"):
+			modern["/v1"] = value
+		default:
+			modern[key] = value
+		}
+	}
+	return modern
 }
 
 // validate checks the keys, before any value is looked at.
