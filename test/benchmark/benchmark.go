@@ -50,6 +50,7 @@ func (s *subject) run(ctx context.Context, p plan) (*Results, error) {
 		s.measureAll(ctx, p, results, filter(watches(), p)),
 		s.measureAll(ctx, p, results, filter(deletions(), p)),
 		s.remember(&results.PeakMemory, "VmHWM"),
+		s.measureCrowd(ctx, p, results),
 	)
 	return results, err
 }
@@ -70,7 +71,7 @@ func (s *subject) remember(figure *int64, name string) (err error) {
 
 // warmUp creates and deletes objects elsewhere, so that what is built on first use is built.
 func (s *subject) warmUp(ctx context.Context) error {
-	for _, name := range []string{namespace, warmUpNamespace} {
+	for _, name := range []string{namespace, manyNamespace, warmUpNamespace} {
 		body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, name)
 		if _, _, err := s.client.do(ctx, request{http.MethodPost, "/api/v1/namespaces", asJSON, asJSON, body}); err != nil {
 			return err
@@ -89,6 +90,15 @@ func (s *subject) warmUp(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// measureCrowd makes many objects, unless nothing is asked of them, and looks for some.
+func (s *subject) measureCrowd(ctx context.Context, p plan, results *Results) error {
+	wanted := filter(selections(), p)
+	if len(wanted) == 0 {
+		return nil
+	}
+	return errors.Join(s.measureAll(ctx, p, results, crowds()), s.measureAll(ctx, p, results, wanted))
 }
 
 func (s *subject) measureAll(ctx context.Context, p plan, results *Results, works []work) error {

@@ -24,7 +24,7 @@ import (
 )
 
 // timeLimit ends a run that hangs; one takes less than half of it.
-const timeLimit = 10 * time.Minute
+const timeLimit = 15 * time.Minute
 
 type options struct {
 	only      string

@@ -27,6 +27,15 @@ func configMap(name string, revision int) *core.ConfigMap {
 	}
 }
 
+// small is one of a crowd.
+func small(name string, shard int) *core.ConfigMap {
+	return &core.ConfigMap{
+		TypeMeta:   meta.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: meta.ObjectMeta{Name: name, Labels: map[string]string{"app": "crowd", "shard": fmt.Sprint(shard)}},
+		Data:       map[string]string{"key": "value"},
+	}
+}
+
 // pod is what a Deployment's controller creates for a service: stored, with what servers add, about 2.7 KB of protobuf.
 func pod(name string, shard int) *core.Pod {
 	controller, grace := true, int64(30)

@@ -72,12 +72,9 @@ func (s *subject) openWatchers(ctx context.Context, w work) (watchers, error) {
 	path := configMaps + "?watch=1&timeoutSeconds=600&resourceVersion=" + list.ResourceVersion
 	var all watchers
 	for i := range w.watchers {
-		c, err := newClient(s.admin)
+		c, err := s.watcherClient(all, w.share)
 		if err != nil {
-			return nil, err
-		}
-		if w.shared && i > 0 {
-			c = all[0].client
+			return nil, fmt.Errorf("watcher %d: %w", i, err)
 		}
 		response, err := c.send(ctx, request{method: http.MethodGet, path: path, accept: asJSON})
 		if err != nil {
@@ -86,6 +83,14 @@ func (s *subject) openWatchers(ctx context.Context, w work) (watchers, error) {
 		all = append(all, &watcher{client: c, body: response.Body})
 	}
 	return all, nil
+}
+
+// watcherClient is that of the last watcher while others may share its connection, otherwise a new one.
+func (s *subject) watcherClient(all watchers, share int) (*client, error) {
+	if share > 0 && len(all)%share != 0 {
+		return all[len(all)-1].client, nil
+	}
+	return newClient(s.admin)
 }
 
 // start lets all watchers read. The returned function waits until each has seen that many events.

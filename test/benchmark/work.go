@@ -10,6 +10,9 @@ const (
 	objects   = 5000 // of each kind
 	namespace = "benchmark"
 
+	manyObjects   = 50000 // small ones, for selectors
+	manyNamespace = "many"
+
 	asJSON     = "application/json"
 	asProtobuf = "application/vnd.kubernetes.protobuf"
 	asTable    = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -17,6 +20,7 @@ const (
 
 	configMaps = "/api/v1/namespaces/" + namespace + "/configmaps"
 	pods       = "/api/v1/namespaces/" + namespace + "/pods"
+	many       = "/api/v1/namespaces/" + manyNamespace + "/configmaps"
 )
 
 // request is one HTTP request as plain data.
@@ -35,7 +39,7 @@ type work struct {
 	parallel int                 // requests at a time
 	watchers int                 // that see the effect of each request; what is measured is then the cost of one event to one of them
 	count    int                 // number of requests; 0: as many as fit into the measuring time
-	shared   bool                // the watchers share one connection, as those of one process do; otherwise each has its own
+	share    int                 // watchers to a connection, as those of one process have; 0: each has its own
 	request  func(i int) request // pure; i counts from 0
 }
 
@@ -68,11 +72,13 @@ func writes() []work {
 
 func watches() []work {
 	return []work{
-		{name: "watch event to one of 50 watchers on one connection", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50, shared: true,
+		{name: "watch event to one of 50 watchers on one connection", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50, share: 50,
 			request: from(0, updateConfigMap)},
 		{name: "watch event to one of 50 watchers on 50 connections", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50,
 			request: from(objects, updateConfigMap)},
 		{name: "watch event, 50 connections, 16 updates at a time", parallel: 16, count: 1500, watchers: 50, request: from(2*objects, updateConfigMap)},
+		{name: "watch event to one of 1,000 watchers on 20 connections", parallel: 1, count: 100, watchers: 1000, share: 50,
+			request: from(3*objects, updateConfigMap)},
 	}
 }
 
@@ -83,6 +89,23 @@ func from(first int, original func(int) request) func(int) request {
 
 func deletions() []work {
 	return []work{{name: "delete a configmap", parallel: 16, count: objects, request: deleteConfigMap}}
+}
+
+// crowds fill a namespace with many small objects; selections look for few of them.
+func crowds() []work {
+	return []work{{name: "create a small configmap", parallel: 16, count: manyObjects, request: createSmall}}
+}
+
+func selections() []work {
+	return []work{
+		{name: "LIST 50,000, a label selector matching 1 %", parallel: 1, request: read(many+"?labelSelector=shard%3D7", asJSON)},
+		{name: "LIST 50,000, a set selector matching nothing", parallel: 1, request: read(many+"?labelSelector=shard+in+(x,y),app", asJSON)},
+		{name: "LIST 50,000, a field selector matching one", parallel: 1, request: read(many+"?fieldSelector=metadata.name%3Dsmall-07777", asJSON)},
+	}
+}
+
+func createSmall(i int) request {
+	return request{http.MethodPost, many, asProtobuf, asProtobuf, toProtobuf(small(fmt.Sprintf("small-%05d", i), i%shards))}
 }
 
 func createConfigMap(i int) request {
