@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/discovery"
@@ -123,6 +124,14 @@ func (s *Server) hosts() []string {
 		names = append(names, name)
 	}
 	return names
+}
+
+// runClients runs what gives back a lease when it ends.
+func (s *Server) runClients(ctx context.Context) error {
+	clients, ctx := errgroup.WithContext(ctx)
+	clients.Go(func() error { return s.announce(ctx) })
+	clients.Go(func() error { return s.runControllers(ctx) })
+	return clients.Wait()
 }
 
 // runControllers runs the enabled controllers as clients of this server, without a network between.

@@ -13,6 +13,7 @@ import (
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/authorization"
 	"quorate.dev/apiserver/authorization/rbac"
+	"quorate.dev/apiserver/builtin/bootstrap"
 	"quorate.dev/apiserver/builtin/tokens"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/resource"
@@ -30,11 +31,25 @@ type security struct {
 	frontProxy    *authentication.FrontProxy
 	tokens        *tokens.Tokens // of service accounts
 	reload        []serving.Reloadable
+	clients       *authentication.Authority // of client certificates; nil: none
+	changed       bootstrap.Signal          // that something was reloaded
+}
+
+// reloaded comes last among what is reloaded, and tells others.
+type reloaded struct{ bootstrap.Signal }
+
+// Files implements serving.Reloadable: it has none of its own.
+func (reloaded) Files() []string { return nil }
+
+// Reload implements serving.Reloadable.
+func (r reloaded) Reload() error {
+	r.Send()
+	return nil
 }
 
 // composeSecurity reads the files that --client-ca-file and its like name.
 func composeSecurity(c *config.Config, objects resource.Objects, clock clock.PassiveClock, registerer prometheus.Registerer, logger logr.Logger) (*security, error) {
-	s := &security{policy: rbac.New()}
+	s := &security{policy: rbac.New(), changed: bootstrap.NewSignal()}
 	options := authentication.Options{
 		TokenLife: tokenLife, Audiences: audiences(c.Authentication), Clock: clock, Registerer: registerer,
 		// With a mode that allows everything, anonymous requests would be allowed everything too.
@@ -42,9 +57,10 @@ func composeSecurity(c *config.Config, objects resource.Objects, clock clock.Pas
 	}
 	var err error
 	if c.Authentication.ClientCAFile != "" {
-		if options.Clients, err = s.authority(c.Authentication.ClientCAFile); err != nil {
+		if s.clients, err = s.authority(c.Authentication.ClientCAFile); err != nil {
 			return nil, err
 		}
+		options.Clients = s.clients
 	}
 	if options.FrontProxy, err = s.composeFrontProxy(c.Authentication); err != nil {
 		return nil, err
@@ -53,6 +69,7 @@ func composeSecurity(c *config.Config, objects resource.Objects, clock clock.Pas
 		return nil, err
 	}
 	s.authenticator = authentication.New(options)
+	s.reload = append(s.reload, reloaded{s.changed})
 	s.authorizer, err = authorization.New(c.Authorization.Modes, s.policy, logger)
 	return s, err
 }
@@ -64,6 +81,21 @@ func (s *security) authority(file string) (*authentication.Authority, error) {
 	}
 	s.reload = append(s.reload, authority)
 	return authority, nil
+}
+
+// published is what extension servers are told about authentication.
+func (s *security) published(a config.Authentication) bootstrap.Authentication {
+	var published bootstrap.Authentication
+	if s.clients != nil {
+		published.ClientCA = s.clients.PEM
+	}
+	if s.frontProxy != nil {
+		published.RequestHeaderCA = s.frontProxy.Authority.PEM
+		published.UsernameHeaders, published.UIDHeaders = a.RequestHeaderUsername, a.RequestHeaderUID
+		published.GroupHeaders, published.ExtraHeaderPrefixes = a.RequestHeaderGroup, a.RequestHeaderExtraPrefix
+		published.AllowedNames = a.RequestHeaderAllowedNames
+	}
+	return published
 }
 
 // audiences are those of --api-audiences, else the issuers.

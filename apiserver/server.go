@@ -20,7 +20,6 @@ import (
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/mutating"
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/bootstrap"
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/rbac"
@@ -65,13 +64,14 @@ type Server struct {
 	policyRead milestone
 	// bootstrapped is closed when the objects every cluster has are there.
 	bootstrapped chan struct{}
+	hooks        *hooks
 }
 
 // New puts a replica together and starts its etcd member, if it has one. Run must follow.
 func New(ctx context.Context, c *config.Config, logger logr.Logger) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, clock: clock.RealClock{}, drain: &request.Drain{},
-		metrics: metrics.NewRegistry(Version(c.API.Version)), bootstrapped: make(chan struct{}),
+		metrics: metrics.NewRegistry(Version(c.API.Version)), bootstrapped: make(chan struct{}), hooks: newHooks(),
 	}
 	s.policyRead.missing.Store(rbacResources)
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger, s.metrics)
@@ -207,8 +207,8 @@ func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, er
 // clientsPatience is how long the controllers get to give back their lease.
 const clientsPatience = 3 * time.Second
 
-// Run serves until ctx ends or something it cannot live without fails. Then it stops in order: the controllers, which
-// are clients of this server and give back their lease through it; no new requests, those at hand finished, watches ended, what runs beside them stopped, leadership handed over, the member stopped.
+// Run serves until ctx ends or something it cannot live without fails. Then it stops in order: the controllers and the
+// replica's identity, which give back their leases; no new requests, those at hand finished, watches ended, what runs beside them stopped, leadership handed over, the member stopped.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -221,7 +221,7 @@ func (s *Server) Run(ctx context.Context) error {
 	clientsEnded := make(chan struct{})
 	work.Go(func() error {
 		defer close(clientsEnded)
-		return ended(clients, s.runControllers(clients))
+		return ended(clients, s.runClients(clients))
 	})
 
 	select {
@@ -256,7 +256,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}
 	work.Go(func() error { return ended(ctx, s.custom.Run(ctx)) })
-	if err := bootstrap.Ensure(ctx, s.registry, s.logger.WithName("bootstrap")); err != nil {
+	if err := s.bootstrap(ctx, work); err != nil {
 		return err
 	}
 	close(s.bootstrapped)

@@ -44,7 +44,7 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.policyRead.check})
-	s.health.Add(serving.AllEndpoints, serving.Check{Name: "poststarthook/rbac/bootstrap-roles", Run: moment(s.bootstrapped).check, StartUp: true})
+	s.hooks.addTo(s.health)
 	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: moment(s.custom.Synced()).check})
 }
 

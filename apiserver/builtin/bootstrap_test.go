@@ -1,6 +1,7 @@
 package builtin_test
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/rbac"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/bootstrap"
@@ -27,6 +29,18 @@ var (
 // counts are the keys that a genuine kube-apiserver 1.36 has written after its first start.
 var counts = map[string]int64{
 	"namespaces": 4, "clusterroles": 69, "clusterrolebindings": 50, "roles": 7, "rolebindings": 7, "priorityclasses": 2,
+	"flowschemas": 11, "prioritylevelconfigurations": 8,
+}
+
+// ensure makes everything that is made once.
+func ensure(ctx context.Context, s *server) error {
+	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
+	for _, make := range []func(context.Context) error{b.Namespaces, b.PriorityClasses, b.ClusterPolicy, b.NamespacedPolicy, b.FlowControl} {
+		if err := make(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
@@ -38,7 +52,7 @@ func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for _, replica := range replicas {
 		group.Go(func() {
-			if err := bootstrap.Ensure(t.Context(), replica, logr.Discard()); err != nil {
+			if err := ensure(t.Context(), replica); err != nil {
 				t.Error(err)
 			}
 		})
@@ -51,7 +65,7 @@ func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
 			t.Errorf("%s: %d objects, want %d", path, response.Count, want)
 		}
 	}
-	if err := bootstrap.Ensure(t.Context(), replicas[1], logr.Discard()); err != nil {
+	if err := ensure(t.Context(), replicas[1]); err != nil {
 		t.Fatal(err)
 	}
 	if again := must[int64](t)(latest(t, replicas[0])); again != revision {
@@ -71,7 +85,7 @@ func latest(t *testing.T, s *server) (int64, error) {
 func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
-	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
+	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
 	}
 	extra := rbac.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}
@@ -88,7 +102,7 @@ func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-scheduler", strip(false), false))
 	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-dns", strip(true), false))
 	s.settle(t, clusterRoles, "system:kube-scheduler", "system:kube-dns")
-	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
+	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
 	}
 	got := role(t, s, "system:kube-scheduler")
@@ -104,7 +118,7 @@ func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 func TestBootstrapRestoresBindings(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
-	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
+	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
 	}
 	bindings := schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}
@@ -123,7 +137,7 @@ func TestBootstrapRestoresBindings(t *testing.T) {
 	}
 	must[runtime.Object](t)(s.Create(ctx, bindings, "", stray, false))
 	s.settle(t, bindings, "cluster-admin", stray.Name)
-	if err := bootstrap.Ensure(ctx, s, logr.Discard()); err != nil {
+	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
 	}
 	if admins := get("cluster-admin").Subjects; len(admins) != 1 || admins[0].Name != "system:masters" {
@@ -141,7 +155,7 @@ func role(t *testing.T, s *server, name string) *rbac.ClusterRole {
 
 func TestBootstrapLabelsNamespaces(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
-	if err := bootstrap.Ensure(t.Context(), s, logr.Discard()); err != nil {
+	if err := ensure(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	namespace := must[runtime.Object](t)(s.Get(t.Context(), namespaces, "", "kube-system")).(*core.Namespace)
@@ -153,12 +167,12 @@ func TestBootstrapLabelsNamespaces(t *testing.T) {
 func TestBootstrapIsFast(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
 	started := time.Now()
-	if err := bootstrap.Ensure(t.Context(), s, logr.Discard()); err != nil {
+	if err := ensure(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("first bootstrap: %v", time.Since(started))
 	started = time.Now()
-	if err := bootstrap.Ensure(t.Context(), s, logr.Discard()); err != nil {
+	if err := ensure(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("second bootstrap: %v", time.Since(started))

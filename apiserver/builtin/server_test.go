@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -80,6 +81,7 @@ func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 		Store: store, Caches: caches, Catalog: s.catalog, Admission: chain,
 		Clock: clock.RealClock{}, Logger: logr.Discard(),
 	})
+	s.AuthorizeWith(authorizerfactory.NewAlwaysAllowAuthorizer())
 	options.Objects, options.Catalog = s.Registry, s.catalog
 	if options.EventTTL == 0 {
 		options.EventTTL = time.Hour

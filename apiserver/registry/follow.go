@@ -40,6 +40,19 @@ func (r *Registry) FollowEntries(ctx context.Context, name schema.GroupResource,
 	if err != nil {
 		return err
 	}
+	return r.follow(ctx, t, handle, synced)
+}
+
+// FollowObject calls handle whenever one object may have changed, beginning now, until ctx ends.
+func (r *Registry) FollowObject(ctx context.Context, name schema.GroupResource, namespace, object string, handle func()) error {
+	t, err := r.target(name, "", namespace, object)
+	if err != nil {
+		return err
+	}
+	return r.follow(ctx, t, func(_, _ *watchcache.Entry) { handle() }, handle)
+}
+
+func (r *Registry) follow(ctx context.Context, t Target, handle func(before, after *watchcache.Entry), synced func()) error {
 	f := follower{registry: r, target: t, handle: handle, synced: synced, known: map[string]*watchcache.Entry{}}
 	for {
 		err := f.follow(ctx)
@@ -47,7 +60,7 @@ func (r *Registry) FollowEntries(ctx context.Context, name schema.GroupResource,
 			return ctx.Err()
 		}
 		if !apierrors.IsResourceExpired(err) {
-			r.logger.Error(err, "following a resource was interrupted; starting again", "resource", name.String())
+			r.logger.Error(err, "following a resource was interrupted; starting again", "resource", t.GroupResource().String())
 			if err := r.pause(ctx); err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,10 +19,10 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-var _ resource.Objects = &Registry{}
-
-// internalManager is who is recorded for what the server itself writes.
-const internalManager = "kube-apiserver"
+var (
+	_ resource.Objects = &Registry{}
+	_ resource.Applier = &Registry{}
+)
 
 // target resolves a group and resource in the preferred version.
 func (r *Registry) target(name schema.GroupResource, subresource, namespace, object string) (Target, error) {
@@ -118,7 +119,7 @@ func (r *Registry) Create(ctx context.Context, name schema.GroupResource, namesp
 	if err != nil {
 		return nil, err
 	}
-	result, err := r.Insert(t.asRequest(ctx, "create"), t, object, WriteOptions{DryRun: dryRun, Manager: internalManager})
+	result, err := r.Insert(t.asRequest(ctx, "create"), t, object, WriteOptions{DryRun: dryRun, Manager: resource.Manager(ctx)})
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subres
 	if err != nil {
 		return nil, err
 	}
-	result, err := r.Write(t.asRequest(ctx, "update"), t, edit{change}, WriteOptions{DryRun: dryRun, Manager: internalManager})
+	result, err := r.Write(t.asRequest(ctx, "update"), t, edit{change}, WriteOptions{DryRun: dryRun, Manager: resource.Manager(ctx)})
 	var own *editError
 	if errors.As(err, &own) {
 		return nil, own.error
@@ -152,17 +153,38 @@ type edit struct {
 	change func(runtime.Object) error
 }
 
-func (e edit) Apply(_ context.Context, t Target, current runtime.Object) (runtime.Object, error) {
+func (e edit) Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
+	if current == nil { // of a kind that an update may create; a change needs something to change
+		return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
+	}
 	object := current.DeepCopyObject()
 	if err := e.change(object); err != nil {
 		return nil, &editError{err}
 	}
-	return object, track(t, current, object, internalManager)
+	return object, track(t, current, object, resource.Manager(ctx))
 }
 
 func (edit) CreatesMissing() bool { return false }
 
 func (edit) UID() types.UID { return "" }
+
+// Apply implements resource.Applier.
+func (r *Registry) Apply(ctx context.Context, name schema.GroupResource, subresource, namespace, object string, configuration any) (runtime.Object, error) {
+	t, err := r.target(name, subresource, namespace, object)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(configuration)
+	if err != nil {
+		return nil, err
+	}
+	patch := Patch{Type: types.ApplyYAMLPatchType, Data: data, Manager: resource.Manager(ctx), Force: true, Validation: resource.Ignore}
+	result, err := r.Write(t.asRequest(ctx, "patch"), t, patch, WriteOptions{Manager: patch.Manager})
+	if err != nil {
+		return nil, err
+	}
+	return result.Object, nil
+}
 
 // Delete implements resource.Objects.
 func (r *Registry) Delete(ctx context.Context, name schema.GroupResource, namespace, object string, options *metav1.DeleteOptions) error {

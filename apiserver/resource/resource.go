@@ -207,6 +207,13 @@ type Objects interface {
 	Delete(ctx context.Context, resource schema.GroupResource, namespace, name string, options *metav1.DeleteOptions) error
 }
 
+// Applier is Objects that can also apply a configuration: the fields in it become the manager's, whoever had them.
+type Applier interface {
+	Objects
+	// Apply applies an apply configuration, which becomes JSON, to an object or a subresource of it.
+	Apply(ctx context.Context, resource schema.GroupResource, subresource, namespace, name string, configuration any) (runtime.Object, error)
+}
+
 // DeletionWarner is implemented by delete strategies that warn clients of what their options mean.
 type DeletionWarner interface {
 	WarningsOnDelete(ctx context.Context, options *metav1.DeleteOptions) []string

@@ -1,10 +1,13 @@
-// Package bootstrap makes the objects that a cluster cannot do without: the system's namespaces, its RBAC policy
-// and its priority classes. What is there already stays, with the permissions and subjects added that it lacks.
+// Package bootstrap makes the objects that a cluster cannot do without, as kube-apiserver does: the system's
+// namespaces, its RBAC policy, its priority classes, the configuration of priority and fairness, what extension servers
+// need to know, this replica's identity, and since when legacy tokens are tracked. What is there already stays, with
+// what it lacks added.
 package bootstrap
 
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -21,6 +24,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/resource"
 )
@@ -28,25 +32,32 @@ import (
 // parallel is how many objects are written at once: enough to fill the storage's batches, not more.
 const parallel = 32
 
+const namespacesEvery = time.Minute
+
 var (
 	namespaces      = schema.GroupResource{Resource: "namespaces"}
 	priorityClasses = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 )
 
-// Ensure makes what is missing. Several replicas may do it at once, any number of times.
-func Ensure(ctx context.Context, objects resource.Objects, logger logr.Logger) error {
-	ctx = request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-	e := ensurer{objects: objects, logger: logger}
-	for _, stage := range [][]task{e.clusterTasks(), e.namespacedTasks()} {
-		if err := runAll(ctx, stage); err != nil {
-			return fmt.Errorf("make the objects every cluster has: %w", err)
-		}
-	}
-	logger.V(1).Info("bootstrap objects are in place")
-	return nil
+// Bootstrap makes the objects and keeps those in step that change. Several replicas may do it at once, any number of
+// times, also beside kube-apiserver.
+type Bootstrap struct {
+	objects resource.Applier
+	clock   clock.Clock
+	logger  logr.Logger
 }
 
-// task makes the objects of one kind.
+// New returns the bootstrap of one replica.
+func New(objects resource.Applier, clock clock.Clock, logger logr.Logger) *Bootstrap {
+	return &Bootstrap{objects: objects, clock: clock, logger: logger}
+}
+
+// asServer makes what is done be done by the server itself.
+func asServer(ctx context.Context) context.Context {
+	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+}
+
+// task makes one object, or those of one kind.
 type task func(ctx context.Context) error
 
 func runAll(ctx context.Context, tasks []task) error {
@@ -58,40 +69,42 @@ func runAll(ctx context.Context, tasks []task) error {
 	return group.Wait()
 }
 
-type ensurer struct {
-	objects resource.Objects
-	logger  logr.Logger
+// ClusterPolicy makes the system's ClusterRoles and their bindings.
+func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
+	return runAll(asServer(ctx), []task{b.clusterRoles, b.clusterRoleBindings})
 }
 
-// clusterTasks make what belongs to no namespace, the namespaces among it.
-func (e ensurer) clusterTasks() []task {
-	return []task{e.namespaces, e.priorityClasses, e.clusterRoles, e.clusterRoleBindings}
+// NamespacedPolicy makes the Roles and their bindings in the system's namespaces, which must be there.
+func (b *Bootstrap) NamespacedPolicy(ctx context.Context) error {
+	return runAll(asServer(ctx), []task{b.roles, b.roleBindings})
 }
 
-// namespacedTasks make what lives in a system namespace.
-func (e ensurer) namespacedTasks() []task {
-	return []task{e.roles, e.roleBindings}
-}
-
-func (e ensurer) namespaces(ctx context.Context) error {
+// Namespaces makes the system's namespaces.
+func (b *Bootstrap) Namespaces(ctx context.Context) error {
 	var wanted []runtime.Object
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		wanted = append(wanted, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	return e.createMissing(ctx, namespaces, wanted)
+	return b.createMissing(asServer(ctx), namespaces, wanted)
 }
 
-func (e ensurer) priorityClasses(ctx context.Context) error {
+// NamespacesLoop makes the system's namespaces again when they were deleted.
+func (b *Bootstrap) NamespacesLoop() Loop {
+	return Loop{Name: "system namespaces", Pass: b.Namespaces, Every: namespacesEvery}
+}
+
+// PriorityClasses makes the system's priority classes.
+func (b *Bootstrap) PriorityClasses(ctx context.Context) error {
 	var wanted []runtime.Object
 	for _, class := range schedulingv1.SystemPriorityClasses() {
 		wanted = append(wanted, class)
 	}
-	return e.createMissing(ctx, priorityClasses, wanted)
+	return b.createMissing(asServer(ctx), priorityClasses, wanted)
 }
 
 // createMissing creates those of the wanted objects, all of the cluster, that are not there.
-func (e ensurer) createMissing(ctx context.Context, resource schema.GroupResource, wanted []runtime.Object) error {
-	present, err := e.list(ctx, resource)
+func (b *Bootstrap) createMissing(ctx context.Context, resource schema.GroupResource, wanted []runtime.Object) error {
+	present, err := b.list(ctx, resource)
 	if apierrors.IsNotFound(err) {
 		return nil // --runtime-config switched it off
 	}
@@ -108,7 +121,7 @@ func (e ensurer) createMissing(ctx context.Context, resource schema.GroupResourc
 			continue
 		}
 		creations = append(creations, func(ctx context.Context) error {
-			_, err := e.create(ctx, resource, object)
+			_, err := b.create(ctx, resource, object)
 			if apierrors.IsAlreadyExists(err) {
 				return nil
 			}
@@ -119,7 +132,7 @@ func (e ensurer) createMissing(ctx context.Context, resource schema.GroupResourc
 }
 
 // create stores an object given in a served version.
-func (e ensurer) create(ctx context.Context, resource schema.GroupResource, external runtime.Object) (runtime.Object, error) {
+func (b *Bootstrap) create(ctx context.Context, resource schema.GroupResource, external runtime.Object) (runtime.Object, error) {
 	accessor, err := meta.Accessor(external)
 	if err != nil {
 		return nil, err
@@ -128,11 +141,11 @@ func (e ensurer) create(ctx context.Context, resource schema.GroupResource, exte
 	if err != nil {
 		return nil, err
 	}
-	created, err := e.objects.Create(about(ctx, resource), resource, accessor.GetNamespace(), hub, false)
+	created, err := b.objects.Create(about(ctx, resource), resource, accessor.GetNamespace(), hub, false)
 	if err != nil {
 		return nil, err
 	}
-	e.logger.V(1).Info("created", "resource", resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
+	b.logger.V(1).Info("created", "resource", resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
 	return created, nil
 }
 
@@ -144,8 +157,8 @@ func about(ctx context.Context, resource schema.GroupResource) context.Context {
 }
 
 // list returns a resource's objects by key.
-func (e ensurer) list(ctx context.Context, resource schema.GroupResource) (map[string]runtime.Object, error) {
-	objects, err := e.objects.List(ctx, resource, "")
+func (b *Bootstrap) list(ctx context.Context, resource schema.GroupResource) (map[string]runtime.Object, error) {
+	objects, err := b.objects.List(ctx, resource, "")
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", resource, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,17 +15,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	"k8s.io/kubernetes/pkg/apis/rbac"
 )
 
 // client reads and writes one RBAC object for upstream's reconciliation, whose interface has no context. The
 // first read is answered with what was listed; later ones, after a write failed, with what is stored.
 type client struct {
-	ctx      context.Context
-	ensurer  ensurer
-	resource schema.GroupResource
-	known    runtime.Object // hub form; nil: not in the list
-	asked    bool
+	ctx       context.Context
+	bootstrap *Bootstrap
+	resource  schema.GroupResource
+	known     runtime.Object // hub form; nil: not in the list
+	asked     bool
 }
 
 func (c *client) get(namespace, name string) (runtime.Object, error) {
@@ -35,7 +35,7 @@ func (c *client) get(namespace, name string) (runtime.Object, error) {
 		}
 		return toExternal(c.known)
 	}
-	hub, err := c.ensurer.objects.Get(c.ctx, c.resource, namespace, name)
+	hub, err := c.bootstrap.objects.Get(c.ctx, c.resource, namespace, name)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (c *client) get(namespace, name string) (runtime.Object, error) {
 }
 
 func (c *client) create(external runtime.Object) (runtime.Object, error) {
-	hub, err := c.ensurer.create(c.ctx, c.resource, external)
+	hub, err := c.bootstrap.create(c.ctx, c.resource, external)
 	if err != nil {
 		return nil, err
 	}
@@ -60,13 +60,13 @@ func (c *client) update(external runtime.Object) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	updated, err := c.ensurer.objects.Update(about(c.ctx, c.resource), c.resource, "", accessor.GetNamespace(), accessor.GetName(), func(current runtime.Object) error {
+	updated, err := c.bootstrap.objects.Update(about(c.ctx, c.resource), c.resource, "", accessor.GetNamespace(), accessor.GetName(), func(current runtime.Object) error {
 		return c.replace(current, wanted, accessor.GetResourceVersion())
 	}, false)
 	if err != nil {
 		return nil, err
 	}
-	c.ensurer.logger.Info("added what was missing", "resource", c.resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
+	c.bootstrap.logger.Info("added what was missing", "resource", c.resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
 	return toExternal(updated)
 }
 
@@ -78,18 +78,16 @@ func (c *client) replace(current, wanted runtime.Object, revision string) error 
 	if accessor.GetResourceVersion() != revision {
 		return apierrors.NewConflict(c.resource, accessor.GetName(), errors.New("changed since it was read"))
 	}
-	switch into := current.(type) {
-	case *rbac.ClusterRole:
-		wanted.(*rbac.ClusterRole).DeepCopyInto(into)
-	case *rbac.ClusterRoleBinding:
-		wanted.(*rbac.ClusterRoleBinding).DeepCopyInto(into)
-	case *rbac.Role:
-		wanted.(*rbac.Role).DeepCopyInto(into)
-	case *rbac.RoleBinding:
-		wanted.(*rbac.RoleBinding).DeepCopyInto(into)
-	default:
-		return fmt.Errorf("a %T is no RBAC object", current)
+	return overwrite(current, wanted)
+}
+
+// overwrite makes an object equal to another of the same kind.
+func overwrite(current, wanted runtime.Object) error {
+	into, from := reflect.ValueOf(current), reflect.ValueOf(wanted.DeepCopyObject())
+	if into.Type() != from.Type() {
+		return fmt.Errorf("a %T cannot become a %T", current, wanted)
 	}
+	into.Elem().Set(from.Elem())
 	return nil
 }
 
@@ -143,7 +141,7 @@ func (c bindingClient) Update(wanted reconciliation.RoleBinding) (reconciliation
 
 // Delete is called before a binding is made again whose role changed: that cannot be updated.
 func (c bindingClient) Delete(namespace, name string, uid types.UID) error {
-	return c.ensurer.objects.Delete(c.ctx, c.resource, namespace, name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	return c.bootstrap.objects.Delete(c.ctx, c.resource, namespace, name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
 func binding(object runtime.Object, err error) (reconciliation.RoleBinding, error) {

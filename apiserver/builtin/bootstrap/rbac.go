@@ -18,15 +18,15 @@ func rbacResource(plural string) schema.GroupResource {
 	return schema.GroupResource{Group: rbacv1.GroupName, Resource: plural}
 }
 
-func (e ensurer) clusterRoles(ctx context.Context) error {
+func (b *Bootstrap) clusterRoles(ctx context.Context) error {
 	var wanted []reconciliation.RuleOwner
 	for _, role := range append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...) {
 		wanted = append(wanted, reconciliation.ClusterRoleRuleOwner{ClusterRole: &role})
 	}
-	return e.reconcileRoles(ctx, rbacResource("clusterroles"), wanted)
+	return b.reconcileRoles(ctx, rbacResource("clusterroles"), wanted)
 }
 
-func (e ensurer) roles(ctx context.Context) error {
+func (b *Bootstrap) roles(ctx context.Context) error {
 	var wanted []reconciliation.RuleOwner
 	for namespace, roles := range bootstrappolicy.NamespaceRoles() {
 		for _, role := range roles {
@@ -34,18 +34,18 @@ func (e ensurer) roles(ctx context.Context) error {
 			wanted = append(wanted, reconciliation.RoleRuleOwner{Role: &role})
 		}
 	}
-	return e.reconcileRoles(ctx, rbacResource("roles"), wanted)
+	return b.reconcileRoles(ctx, rbacResource("roles"), wanted)
 }
 
-func (e ensurer) clusterRoleBindings(ctx context.Context) error {
+func (b *Bootstrap) clusterRoleBindings(ctx context.Context) error {
 	var wanted []reconciliation.RoleBinding
 	for _, binding := range append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...) {
 		wanted = append(wanted, reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &binding})
 	}
-	return e.reconcileBindings(ctx, rbacResource("clusterrolebindings"), wanted)
+	return b.reconcileBindings(ctx, rbacResource("clusterrolebindings"), wanted)
 }
 
-func (e ensurer) roleBindings(ctx context.Context) error {
+func (b *Bootstrap) roleBindings(ctx context.Context) error {
 	var wanted []reconciliation.RoleBinding
 	for namespace, bindings := range bootstrappolicy.NamespaceRoleBindings() {
 		for _, binding := range bindings {
@@ -53,11 +53,11 @@ func (e ensurer) roleBindings(ctx context.Context) error {
 			wanted = append(wanted, reconciliation.RoleBindingAdapter{RoleBinding: &binding})
 		}
 	}
-	return e.reconcileBindings(ctx, rbacResource("rolebindings"), wanted)
+	return b.reconcileBindings(ctx, rbacResource("rolebindings"), wanted)
 }
 
-func (e ensurer) reconcileRoles(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RuleOwner) error {
-	present, err := e.list(ctx, resource)
+func (b *Bootstrap) reconcileRoles(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RuleOwner) error {
+	present, err := b.list(ctx, resource)
 	if apierrors.IsNotFound(err) {
 		return nil // --runtime-config switched it off
 	}
@@ -68,12 +68,12 @@ func (e ensurer) reconcileRoles(ctx context.Context, resource schema.GroupResour
 	for _, role := range wanted {
 		tasks = append(tasks, func(ctx context.Context) error {
 			known := present[key(role.GetNamespace(), role.GetName())]
-			client := &client{ctx: ctx, ensurer: e, resource: resource, known: known}
+			client := &client{ctx: ctx, bootstrap: b, resource: resource, known: known}
 			err := attempt(client, func() error {
 				options := reconciliation.ReconcileRoleOptions{Role: role.DeepCopyRuleOwner(), Client: roleClient{client}, Confirm: true}
 				result, err := options.Run()
 				if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-					e.logger.Info("role opted out of reconciliation and lacks permissions", "resource", resource.String(), "name", role.GetName())
+					b.logger.Info("role opted out of reconciliation and lacks permissions", "resource", resource.String(), "name", role.GetName())
 				}
 				return err
 			})
@@ -83,8 +83,8 @@ func (e ensurer) reconcileRoles(ctx context.Context, resource schema.GroupResour
 	return runAll(ctx, tasks)
 }
 
-func (e ensurer) reconcileBindings(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RoleBinding) error {
-	present, err := e.list(ctx, resource)
+func (b *Bootstrap) reconcileBindings(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RoleBinding) error {
+	present, err := b.list(ctx, resource)
 	if apierrors.IsNotFound(err) {
 		return nil // --runtime-config switched it off
 	}
@@ -95,12 +95,12 @@ func (e ensurer) reconcileBindings(ctx context.Context, resource schema.GroupRes
 	for _, binding := range wanted {
 		tasks = append(tasks, func(ctx context.Context) error {
 			known := present[key(binding.GetNamespace(), binding.GetName())]
-			client := &client{ctx: ctx, ensurer: e, resource: resource, known: known}
+			client := &client{ctx: ctx, bootstrap: b, resource: resource, known: known}
 			err := attempt(client, func() error {
 				options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding.DeepCopyRoleBinding(), Client: bindingClient{client}, Confirm: true}
 				result, err := options.Run()
 				if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-					e.logger.Info("binding opted out of reconciliation and lacks subjects", "resource", resource.String(), "name", binding.GetName())
+					b.logger.Info("binding opted out of reconciliation and lacks subjects", "resource", resource.String(), "name", binding.GetName())
 				}
 				return err
 			})

@@ -1,0 +1,161 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/kubernetes/pkg/apis/core"
+)
+
+// AuthenticationConfigMap tells extension servers how requests that reach them through this server are authenticated.
+const AuthenticationConfigMap = "extension-apiserver-authentication"
+
+const (
+	authenticationEvery = time.Minute
+	expirySlack         = 5 * time.Minute // for clocks that differ
+)
+
+// ConfigMaps is the resource.
+var ConfigMaps = schema.GroupResource{Resource: "configmaps"}
+
+// Authentication is what a replica accepts, for extension servers to accept it too.
+type Authentication struct {
+	// ClientCA and RequestHeaderCA return authorities in PEM as they are now; nil: none.
+	ClientCA, RequestHeaderCA func() []byte
+
+	UsernameHeaders, UIDHeaders, GroupHeaders, ExtraHeaderPrefixes, AllowedNames []string
+}
+
+// AuthenticationLoop publishes what this replica accepts, together with what others have published. It is told of
+// changed authorities, and of a changed ConfigMap.
+func (b *Bootstrap) AuthenticationLoop(own Authentication, changed Signal) Loop {
+	pass := func(ctx context.Context) error { return b.publishAuthentication(ctx, own) }
+	return Loop{Name: AuthenticationConfigMap, Pass: pass, Every: authenticationEvery, Changed: changed}
+}
+
+func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authentication) error {
+	merge := func(object runtime.Object) (err error) {
+		configMap := object.(*core.ConfigMap)
+		configMap.Data, err = mergeAuthentication(configMap.Data, own, b.clock.Now())
+		return err
+	}
+	current, err := b.objects.GetCached(ctx, ConfigMaps, metav1.NamespaceSystem, AuthenticationConfigMap)
+	if apierrors.IsNotFound(err) {
+		made := &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: AuthenticationConfigMap}}
+		if err := merge(made); err != nil || len(made.Data) == 0 {
+			return err
+		}
+		if _, err = b.objects.Create(ctx, ConfigMaps, metav1.NamespaceSystem, made, false); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	} else if err != nil {
+		return err
+	} else if wanted := current.DeepCopyObject().(*core.ConfigMap); merge(wanted) == nil && maps.Equal(wanted.Data, current.(*core.ConfigMap).Data) {
+		return nil
+	}
+	_, err = b.objects.Update(ctx, ConfigMaps, "", metav1.NamespaceSystem, AuthenticationConfigMap, merge, false)
+	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "Too long") {
+		// Everybody adds what is theirs again.
+		if err := b.objects.Delete(ctx, ConfigMaps, metav1.NamespaceSystem, AuthenticationConfigMap, &metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// mergeAuthentication adds what a replica accepts to what is published. Authorities that have expired are dropped, and
+// so is everything that has no meaning here.
+func mergeAuthentication(published map[string]string, own Authentication, now time.Time) (map[string]string, error) {
+	data := map[string]string{}
+	clientCA, err := mergeAuthorities(published["client-ca-file"], own.ClientCA, now)
+	if err != nil {
+		return nil, fmt.Errorf("client-ca-file: %w", err)
+	}
+	if clientCA != "" {
+		data["client-ca-file"] = clientCA
+	}
+	proxyCA, err := mergeAuthorities(published["requestheader-client-ca-file"], own.RequestHeaderCA, now)
+	if err != nil {
+		return nil, fmt.Errorf("requestheader-client-ca-file: %w", err)
+	}
+	if proxyCA == "" {
+		return data, nil
+	}
+	data["requestheader-client-ca-file"] = proxyCA
+	for key, names := range map[string][]string{
+		"requestheader-username-headers":     own.UsernameHeaders,
+		"requestheader-uid-headers":          own.UIDHeaders,
+		"requestheader-group-headers":        own.GroupHeaders,
+		"requestheader-extra-headers-prefix": own.ExtraHeaderPrefixes,
+		"requestheader-allowed-names":        own.AllowedNames,
+	} {
+		merged, err := mergeNames(published[key], names)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		if merged != "[]" || key != "requestheader-uid-headers" {
+			data[key] = merged
+		}
+	}
+	return data, nil
+}
+
+// mergeNames adds names to a JSON list, each once.
+func mergeNames(published string, own []string) (string, error) {
+	names := []string{}
+	if published != "" {
+		if err := json.Unmarshal([]byte(published), &names); err != nil {
+			return "", err
+		}
+	}
+	merged := []string{}
+	for _, name := range slices.Concat(names, own) {
+		if !slices.Contains(merged, name) {
+			merged = append(merged, name)
+		}
+	}
+	text, err := json.Marshal(merged)
+	return string(text), err
+}
+
+// mergeAuthorities adds certificates to those published, each once, and drops what has expired.
+func mergeAuthorities(published string, own func() []byte, now time.Time) (string, error) {
+	bundles := [][]byte{[]byte(published)}
+	if own != nil {
+		bundles = append(bundles, own())
+	}
+	var merged []*x509.Certificate
+	for _, bundle := range bundles {
+		if len(bundle) == 0 {
+			continue
+		}
+		certificates, err := cert.ParseCertsPEM(bundle)
+		if err != nil {
+			return "", err
+		}
+		for _, certificate := range certificates {
+			same := func(other *x509.Certificate) bool { return bytes.Equal(other.Raw, certificate.Raw) }
+			if certificate.NotAfter.After(now.Add(-expirySlack)) && !slices.ContainsFunc(merged, same) {
+				merged = append(merged, certificate)
+			}
+		}
+	}
+	var text []byte
+	for _, certificate := range merged {
+		text = append(text, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: certificate.Raw})...)
+	}
+	return string(text), nil
+}
