@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"go.etcd.io/etcd/server/v3/etcdmain"
 	"google.golang.org/grpc/grpclog"
 
 	"quorate.dev/apiserver"
@@ -33,6 +34,11 @@ var commands = []command{
 }
 
 func main() {
+	if filepath.Base(os.Args[0]) == "etcd" {
+		// Through a link of this name the binary is etcd, so that it is all that a test environment needs.
+		etcdmain.Main(os.Args)
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	resolver.FromEnvironment()

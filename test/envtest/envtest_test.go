@@ -1,0 +1,225 @@
+// Package envtest is a suite as the author of an operator would write it with controller-runtime's envtest, run on this
+// project's binary alone: it is both kube-apiserver and etcd by the names of the links to it. docs/envtest.md shows the
+// way.
+package envtest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"quorate.dev/test/genuine"
+)
+
+const (
+	patience     = 20 * time.Second
+	pollInterval = 20 * time.Millisecond
+)
+
+// link makes a directory of assets, as setup-envtest does.
+func link(t *testing.T, apiServer, etcd string) string {
+	t.Helper()
+	directory := t.TempDir()
+	for name, target := range map[string]string{"kube-apiserver": apiServer, "etcd": etcd} {
+		if err := os.Symlink(target, filepath.Join(directory, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return directory
+}
+
+func binary(t *testing.T, find func(context.Context) (string, error)) string {
+	t.Helper()
+	path, err := find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// start starts the environment of a directory of assets, and returns how long that took besides.
+func start(t *testing.T, assets string) (*rest.Config, time.Duration) {
+	t.Helper()
+	log.SetLogger(logr.Discard())
+	environment := &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{"testdata"}, ErrorIfCRDPathMissing: true}
+	begin := time.Now()
+	config, err := environment.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return config, time.Since(begin)
+}
+
+// suite is the operator at work.
+type suite struct {
+	*testing.T
+	client.Client
+	reconciler *reconciler
+}
+
+func newSuite(t *testing.T, quorate string) *suite {
+	t.Helper()
+	config, _ := start(t, link(t, quorate, quorate))
+	types := runtime.NewScheme()
+	if err := scheme.AddToScheme(types); err != nil {
+		t.Fatal(err)
+	}
+	addToScheme(types)
+	manager, err := ctrl.NewManager(config, ctrl.Options{Scheme: types, Metrics: server.Options{BindAddress: "0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reconciler{Client: manager.GetClient()}
+	if err := r.setup(manager); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- manager.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	direct, err := client.New(config, client.Options{Scheme: types})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &suite{t, direct, r}
+}
+
+func (s *suite) await(what string, condition func() error) {
+	s.Helper()
+	last := errors.New("never asked")
+	err := wait.PollUntilContextTimeout(s.Context(), pollInterval, patience, true, func(context.Context) (bool, error) {
+		last = condition()
+		return last == nil, nil
+	})
+	if err != nil {
+		s.Fatalf("waited in vain for %s: %v", what, last)
+	}
+}
+
+// awaitText waits until the ConfigMap and the status say a text.
+func (s *suite) awaitText(greeting *Greeting, want string) {
+	s.Helper()
+	key, words := client.ObjectKeyFromObject(greeting), &core.ConfigMap{}
+	s.await(want, func() error {
+		if err := s.Get(s.Context(), key, words); err != nil {
+			return err
+		}
+		if err := s.Get(s.Context(), key, greeting); err != nil {
+			return err
+		}
+		if words.Data["text"] != want || greeting.Status.Text != want || greeting.Status.ObservedGeneration != greeting.Generation {
+			return errors.New(words.Data["text"] + "; status " + greeting.Status.Text)
+		}
+		return nil
+	})
+}
+
+func TestEnvironment(t *testing.T) {
+	quorate := binary(t, genuine.Quorate)
+	s := newSuite(t, quorate)
+	t.Run("reconciler", func(t *testing.T) { life(&suite{t, s.Client, s.reconciler}) })
+	t.Run("schema", func(t *testing.T) { validation(&suite{t, s.Client, s.reconciler}) })
+	t.Run("start", func(t *testing.T) { compareStart(t, quorate) })
+}
+
+// life is that of a resource and of what is made for it.
+func life(s *suite) {
+	greeting := &Greeting{ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "first"}, Spec: GreetingSpec{Name: "world"}}
+	if err := s.Create(s.Context(), greeting); err != nil {
+		s.Fatal(err)
+	}
+	s.awaitText(greeting, "Hello, world") // the word is the schema's default
+
+	stale := greeting.DeepCopyObject().(*Greeting)
+	greeting.Spec.Word = "Good morning"
+	if err := s.Update(s.Context(), greeting); err != nil {
+		s.Fatal(err)
+	}
+	s.awaitText(greeting, "Good morning, world")
+	stale.Spec.Word = "Good night"
+	if err := s.Update(s.Context(), stale); !apierrors.IsConflict(err) {
+		s.Errorf("an update of what has changed meanwhile: %v", err)
+	}
+
+	words := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "first"}}
+	if err := s.Delete(s.Context(), words); err != nil {
+		s.Fatal(err)
+	}
+	s.awaitText(greeting, "Good morning, world") // the watch of what it owns brings it back
+
+	if err := s.Delete(s.Context(), greeting); err != nil {
+		s.Fatal(err)
+	}
+	s.await("the end", func() error {
+		err := s.Get(s.Context(), client.ObjectKeyFromObject(greeting), greeting)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it is there"), err)
+	})
+	if !s.reconciler.bade("first") {
+		s.Error("it went without a farewell")
+	}
+}
+
+// validation refuses, defaults, and keeps the status apart.
+func validation(s *suite) {
+	for want, spec := range map[string]GreetingSpec{
+		"a name is not a word": {Name: "same", Word: "same"},
+		"spec.name: Invalid value: \"\": spec.name in body should be at least 1 chars long": {},
+	} {
+		err := s.Create(s.Context(), &Greeting{ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "bad"}, Spec: spec})
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+			s.Errorf("%+v: %v", spec, err)
+		}
+	}
+	greeting := &Greeting{
+		ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "good"}, Spec: GreetingSpec{Name: "world"}, Status: GreetingStatus{Text: "a lie"},
+	}
+	if err := s.Create(s.Context(), greeting); err != nil {
+		s.Fatal(err)
+	}
+	if greeting.Status.Text != "" {
+		s.Errorf("the creation set the status: %+v", greeting.Status)
+	}
+}
+
+// compareStart tells how long an environment takes to be there, beside the one of kube-apiserver and etcd.
+func compareStart(t *testing.T, quorate string) {
+	kubernetes := binary(t, func(ctx context.Context) (string, error) { return genuine.Binary(ctx, "kube-apiserver") })
+	_, ours := start(t, link(t, quorate, quorate))
+	_, theirs := start(t, link(t, kubernetes, binary(t, genuine.Etcd)))
+	t.Logf("an environment with a definition is there after %s, with kube-apiserver and etcd after %s",
+		ours.Round(10*time.Millisecond), theirs.Round(10*time.Millisecond))
+	if ours > theirs {
+		t.Errorf("slower than kube-apiserver and etcd: %s, %s", ours, theirs)
+	}
+}
