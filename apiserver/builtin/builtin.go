@@ -75,6 +75,9 @@ type Options struct {
 func Definitions(options Options) []*resource.Definition {
 	if options.Schema == nil {
 		options.Schema = builtinschema.NewLoader()
+		if options.APIs.Unstable() {
+			options.Schema = builtinschema.NewLoaderOfAll()
+		}
 	}
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}

@@ -16,7 +16,7 @@ func unusedAction(context.Context, resource.Objects, resource.Call) (runtime.Obj
 }
 
 func TestEveryFieldManagerCanBeMade(t *testing.T) {
-	for _, d := range definitions() {
+	for _, d := range everything(t) {
 		for _, v := range d.Versions {
 			for name, e := range v.Endpoints {
 				if e.FieldManager == nil {
@@ -31,7 +31,7 @@ func TestEveryFieldManagerCanBeMade(t *testing.T) {
 }
 
 func TestEveryKindHasRows(t *testing.T) {
-	for _, d := range definitions() {
+	for _, d := range everything(t) {
 		if d.StoragePath == "" {
 			continue
 		}

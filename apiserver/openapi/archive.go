@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"quorate.dev/apiserver/openapi/reduction"
 )
 
 //go:embed builtin.zip
@@ -22,10 +24,10 @@ type archive struct {
 
 // archiveIndex says what an archive holds; see the generator.
 type archiveIndex struct {
-	V2          string            `json:"v2"`
-	Paths       int               `json:"paths"`
-	Definitions int               `json:"definitions"`
-	V3          map[string]string `json:"v3"`
+	V2        string              `json:"v2"`
+	Places    reduction.Places    `json:"places"`
+	V3        map[string]string   `json:"v3"`
+	Resources map[string][]string `json:"resources"`
 }
 
 func openArchive(content []byte) (*archive, error) {

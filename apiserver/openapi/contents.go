@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"quorate.dev/apiserver/resource"
 )
@@ -20,11 +21,18 @@ type contents struct {
 	v3Tags map[string]string
 	// custom are the groups and versions whose documents are made from definitions.
 	custom map[string]resource.GroupVersion
+	// partial are the paths of version 3 documents that hold more than is served.
+	partial map[string]bool
+	// served are the built-in resources, as group/version/plural.
+	served map[string]bool
+	// whole is set when they are those that are served by default.
+	whole bool
 	// v2Tag is the entity tag of the version 2 document.
 	v2Tag string
 	// index is the document that lists the version 3 documents.
-	index    []byte
-	indexTag string
+	index []byte
+	// made is when the catalog came into force, as far as clients can tell.
+	made time.Time
 }
 
 // contentsCache keeps the contents of the catalog in force.
@@ -33,7 +41,7 @@ type contentsCache struct {
 	current *contents
 }
 
-func (c *contentsCache) of(catalog *resource.Catalog, archive *archive) (*contents, error) {
+func (c *contentsCache) of(catalog *resource.Catalog, archive *archive, now time.Time) (*contents, error) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	if c.current != nil && c.current.catalog == catalog {
@@ -43,12 +51,16 @@ func (c *contentsCache) of(catalog *resource.Catalog, archive *archive) (*conten
 	if err != nil {
 		return nil, err
 	}
+	made.made = now
 	c.current = made
 	return made, nil
 }
 
 func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, error) {
-	c := &contents{catalog: catalog, v3Tags: map[string]string{}, custom: map[string]resource.GroupVersion{}}
+	c := &contents{
+		catalog: catalog, v3Tags: map[string]string{}, custom: map[string]resource.GroupVersion{},
+		partial: map[string]bool{}, served: map[string]bool{},
+	}
 	present := map[string]bool{}
 	for _, gv := range catalog.GroupVersions() {
 		path := pathOf(gv)
@@ -56,7 +68,7 @@ func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, erro
 		if gv.Group != "" {
 			present["apis/"+gv.Group] = true
 		}
-		if _, ok := built.V3[path]; ok {
+		if c.addBuiltIn(path, gv, built) {
 			continue
 		}
 		gv.Resources = slices.DeleteFunc(slices.Clone(gv.Resources), func(m resource.Match) bool { return m.Source != resource.Custom })
@@ -66,12 +78,69 @@ func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, erro
 		}
 	}
 	for path, tag := range built.V3 {
-		if present[path] || !ofGroup(path) {
+		if !ofVersion(path) && (present[path] || !ofGroup(path)) {
 			c.v3Tags[path] = tag
 		}
 	}
-	c.v2Tag = c.mergedTag(built.V2)
+	v2 := built.V2
+	if c.whole = c.byDefault(built); !c.whole {
+		v2 = c.servedTag(v2, slices.Sorted(maps.Keys(c.served)))
+	}
+	c.v2Tag = c.mergedTag(v2)
 	return c, c.makeIndex()
+}
+
+// addBuiltIn notes the built-in resources of a version and reports whether there are any.
+func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archiveIndex) bool {
+	var served []string
+	for _, m := range gv.Resources {
+		if m.Source == resource.BuiltIn {
+			served = append(served, gv.Group+"/"+gv.Version+"/"+m.Plural)
+		}
+	}
+	tag, ok := built.V3[path]
+	if len(served) == 0 || !ok {
+		return false
+	}
+	for _, name := range served {
+		c.served[name] = true
+	}
+	for _, name := range built.Resources[path] {
+		c.partial[path] = c.partial[path] || !c.serves(name)
+	}
+	if c.partial[path] {
+		tag = c.servedTag(tag, served)
+	}
+	c.v3Tags[path] = tag
+	return true
+}
+
+// documented are resources that the documents tell of although they are not served yet.
+const documented = "/v1/componentstatuses"
+
+// serves reports whether a resource, as group/version/plural, is served.
+func (c *contents) serves(name string) bool { return c.served[name] || name == documented }
+
+// byDefault reports whether exactly the stable resources are served.
+func (c *contents) byDefault(built archiveIndex) bool {
+	for _, names := range built.Resources {
+		for _, name := range names {
+			if c.serves(name) == (strings.Contains(name, "/v1alpha") || strings.Contains(name, "/v1beta")) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// servedTag is the entity tag of a document that is cut down to what is served.
+func (c *contents) servedTag(built string, served []string) string {
+	return fmt.Sprintf("%X", sha512.Sum512([]byte(built+" "+strings.Join(served, " "))))
+}
+
+// ofVersion tells the documents of versions from others.
+func ofVersion(path string) bool {
+	return strings.HasPrefix(path, "api/") || strings.HasPrefix(path, "apis/") && strings.Count(path, "/") == 2
 }
 
 func pathOf(gv resource.GroupVersion) string {
@@ -120,6 +189,5 @@ func (c *contents) makeIndex() error {
 		return fmt.Errorf("encode index of OpenAPI documents: %w", err)
 	}
 	c.index = index
-	c.indexTag = fmt.Sprintf("%X", sha512.Sum512(index))
 	return nil
 }

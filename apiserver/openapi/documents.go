@@ -13,12 +13,16 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/openapi/reduction"
 	"quorate.dev/apiserver/resource"
 )
 
 // v3 returns one version 3 document.
 func (h *Handler) v3(c *contents, path string, form encoding) (document, error) {
 	gv, custom := c.custom[path]
+	if c.partial[path] {
+		return h.reducedV3(c, path, form)
+	}
 	if !custom {
 		compressed, err := h.archive.gzipped("v3/" + path + form.suffix())
 		return document{compressed: compressed, tag: c.v3Tags[path]}, err
@@ -27,15 +31,45 @@ func (h *Handler) v3(c *contents, path string, form encoding) (document, error) 
 	if err != nil || form == asJSON {
 		return document{plain: content, tag: c.v3Tags[path]}, err
 	}
+	binary, err := protobufV3(content)
+	if err != nil {
+		return document{}, fmt.Errorf("OpenAPI of %s: %w", path, err)
+	}
+	return document{plain: binary, tag: c.v3Tags[path]}, nil
+}
+
+func protobufV3(content []byte) ([]byte, error) {
 	parsed, err := openapiv3.ParseDocument(content)
 	if err != nil {
-		return document{}, fmt.Errorf("parse OpenAPI of %s: %w", path, err)
+		return nil, fmt.Errorf("parse: %w", err)
 	}
 	binary, err := proto.Marshal(parsed)
 	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	return binary, nil
+}
+
+// reducedV3 makes the document of a version of which not all resources are served. It is made for each client that
+// asks: few do, and not again.
+func (h *Handler) reducedV3(c *contents, path string, form encoding) (document, error) {
+	var whole object
+	if err := h.archive.decode("v3/"+path+".json", &whole); err != nil {
+		return document{}, err
+	}
+	if err := reduction.V3(whole, c.serves); err != nil {
+		return document{}, fmt.Errorf("OpenAPI of %s: %w", path, err)
+	}
+	content, err := json.Marshal(whole)
+	if err != nil {
 		return document{}, fmt.Errorf("encode OpenAPI of %s: %w", path, err)
 	}
-	return document{plain: binary, tag: c.v3Tags[path]}, nil
+	if form == asProtobuf {
+		if content, err = protobufV3(content); err != nil {
+			return document{}, fmt.Errorf("OpenAPI of %s: %w", path, err)
+		}
+	}
+	return document{plain: content, tag: c.v3Tags[path]}, nil
 }
 
 // customV3 makes the document of the custom resources of one group and version, complete in itself.
@@ -68,8 +102,8 @@ func (h *Handler) customV3(gv resource.GroupVersion) ([]byte, error) {
 
 func customInfo() object { return object{"title": "Kubernetes CRD Swagger", "version": "v0.1.0"} }
 
-// mergedCache keeps the last version 2 document with custom resources in each encoding, compressed: making one
-// costs milliseconds per custom resource.
+// mergedCache keeps the last version 2 document with custom resources, or without some built-in ones, in each encoding,
+// compressed: making one costs milliseconds per resource.
 type mergedCache struct {
 	lock  sync.Mutex
 	known map[encoding]document
@@ -77,7 +111,7 @@ type mergedCache struct {
 
 // v2 returns the version 2 document.
 func (h *Handler) v2(c *contents, form encoding) (document, error) {
-	if len(c.custom) == 0 {
+	if len(c.custom) == 0 && c.whole {
 		compressed, err := h.archive.gzipped("v2" + form.suffix())
 		return document{compressed: compressed, tag: c.v2Tag}, err
 	}
@@ -114,18 +148,47 @@ func (h *Handler) mergedV2(c *contents, form encoding) ([]byte, error) {
 			}
 		}
 	}
-	built, err := h.archive.read("v2" + form.suffix())
+	built, at, err := h.builtInV2(c, form)
 	if err != nil {
 		return nil, err
 	}
-	if form == asProtobuf {
+	switch {
+	case len(c.custom) == 0:
+		return built, nil
+	case form == asProtobuf:
 		return appendProtobuf(built, w)
 	}
-	return insertJSON(built, h.archive.index, w)
+	return insertJSON(built, at, w)
+}
+
+// builtInV2 returns the version 2 document of the built-in resources that are served, and where in it, being JSON, more
+// can be put.
+func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Places, error) {
+	if c.whole {
+		built, err := h.archive.read("v2" + form.suffix())
+		return built, h.archive.index.Places, err
+	}
+	var all object
+	if err := h.archive.decode("v2all.json", &all); err != nil {
+		return nil, reduction.Places{}, err
+	}
+	if err := reduction.V2(all, c.serves); err != nil {
+		return nil, reduction.Places{}, fmt.Errorf("OpenAPI of built-in resources: %w", err)
+	}
+	encoded, at, err := reduction.EncodeV2(all)
+	if err != nil || form == asJSON {
+		return encoded, at, err
+	}
+	parsed, err := openapiv2.ParseDocument(encoded)
+	if err != nil {
+		return nil, at, fmt.Errorf("parse OpenAPI: %w", err)
+	}
+	binary, err := proto.Marshal(parsed)
+	return binary, at, err
 }
 
 // insertJSON puts paths and definitions into a document at the places known for it.
-func insertJSON(built []byte, at archiveIndex, w *writer) ([]byte, error) {
+func insertJSON(built []byte, at reduction.Places, w *writer) ([]byte, error) {
 	paths, err := members(w.paths)
 	if err != nil {
 		return nil, err

@@ -94,7 +94,7 @@ func negotiate(accept, version string) (encoding, bool) {
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	contents, err := h.contents.of(h.catalogs.Current(), h.archive)
+	contents, err := h.contents.of(h.catalogs.Current(), h.archive, h.clock.Now())
 	if err != nil {
 		h.fail(w, err)
 		return
@@ -103,7 +103,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/openapi/v2":
 		h.serveV2(w, r, contents)
 	case path == "/openapi/v3":
-		serve(w, r, document{plain: contents.index, tag: contents.indexTag}, "application/json")
+		serve(w, r, document{plain: contents.index}, contents.made, "text/plain; charset=utf-8")
 	case strings.HasPrefix(path, "/openapi/v3/"):
 		h.serveV3(w, r, contents, strings.TrimPrefix(path, "/openapi/v3/"))
 	default:
@@ -126,7 +126,7 @@ func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request, contents *cont
 		h.fail(w, err)
 		return
 	}
-	serve(w, r, doc, form.contentType("v2"))
+	serve(w, r, doc, contents.made, form.contentType("v2"))
 }
 
 func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, contents *contents, path string) {
@@ -157,7 +157,7 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, contents *cont
 		h.fail(w, err)
 		return
 	}
-	serve(w, r, doc, form.contentType("v3"))
+	serve(w, r, doc, contents.made, form.contentType("v3"))
 }
 
 // urlOf is the address of a version 3 document, which with its hash never changes.
@@ -171,7 +171,7 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// document is content with its entity tag; at least one of plain and compressed (gzip) is set.
+// document is content with its entity tag, which may be empty: none; at least one of plain and compressed (gzip) is set.
 type document struct {
 	plain      []byte
 	compressed []byte
@@ -188,8 +188,10 @@ func answeredByTag(w http.ResponseWriter, r *http.Request, tag string) bool {
 	return true
 }
 
-func serve(w http.ResponseWriter, r *http.Request, doc document, contentType string) {
-	w.Header().Set("Etag", strconv.Quote(doc.tag))
+func serve(w http.ResponseWriter, r *http.Request, doc document, modified time.Time, contentType string) {
+	if doc.tag != "" {
+		w.Header().Set("Etag", strconv.Quote(doc.tag))
+	}
 	w.Header().Set("Content-Type", contentType)
 	content := doc.plain
 	if doc.compressed != nil {
@@ -206,7 +208,7 @@ func serve(w http.ResponseWriter, r *http.Request, doc document, contentType str
 			}
 		}
 	}
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+	http.ServeContent(w, r, "", modified, bytes.NewReader(content))
 }
 
 func acceptsGzip(r *http.Request) bool {

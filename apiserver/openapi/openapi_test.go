@@ -254,7 +254,7 @@ func TestHashMakesImmutable(t *testing.T) {
 func TestTagFollowsRevision(t *testing.T) {
 	before, after := widgets(t), widgets(t)
 	after.Revision = "another"
-	for _, path := range []string{"/openapi/v2", "/openapi/v3", "/openapi/v3/apis/example.com/v1"} {
+	for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/example.com/v1"} {
 		if get(handler(t, before), path).Header().Get("Etag") == get(handler(t, after), path).Header().Get("Etag") {
 			t.Errorf("%s has the same tag", path)
 		}

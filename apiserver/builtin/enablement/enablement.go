@@ -48,13 +48,37 @@ func (a APIs) Serves(resource schema.GroupVersionResource) bool {
 	if on, ok := a.versions[resource.GroupVersion()]; ok {
 		return on
 	}
-	on := !strings.Contains(resource.Version, "alpha") && !strings.Contains(resource.Version, "beta")
+	on := !unstable(resource.Version)
 	for _, level := range levels {
 		if value, ok := a.levels[level.key]; ok && level.versions.MatchString(resource.Version) {
 			on = value
 		}
 	}
 	return on
+}
+
+// Unstable reports whether alpha or beta versions may be served.
+func (a APIs) Unstable() bool {
+	for key, on := range a.levels {
+		if on && key != "api/ga" {
+			return true
+		}
+	}
+	for version, on := range a.versions {
+		if on && unstable(version.Version) {
+			return true
+		}
+	}
+	for resource, on := range a.resources {
+		if on && unstable(resource.Version) {
+			return true
+		}
+	}
+	return false
+}
+
+func unstable(version string) bool {
+	return strings.Contains(version, "alpha") || strings.Contains(version, "beta")
 }
 
 // Parse reads the value of --runtime-config. Schemes hold the groups and versions that exist.

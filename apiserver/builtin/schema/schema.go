@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
@@ -20,14 +21,24 @@ import (
 //go:embed schema.gob.gz
 var embedded []byte
 
+// unstable holds what only alpha and beta versions need.
+//
+//go:embed unstable.gob.gz
+var unstable []byte
+
 // Loader decodes the schema once, on first use. It is safe for concurrent use.
 type Loader struct {
 	parser func() (*typed.Parser, error)
 }
 
-// NewLoader returns a loader that has decoded nothing yet.
+// NewLoader returns a loader of the schema of stable versions that has decoded nothing yet.
 func NewLoader() *Loader {
-	return &Loader{parser: sync.OnceValues(decode)}
+	return &Loader{parser: sync.OnceValues(func() (*typed.Parser, error) { return decode(embedded) })}
+}
+
+// NewLoaderOfAll returns a loader that knows alpha and beta versions, too.
+func NewLoaderOfAll() *Loader {
+	return &Loader{parser: sync.OnceValues(func() (*typed.Parser, error) { return decode(embedded, unstable) })}
 }
 
 // For returns a function that returns the converter to typed values for the kinds of a scheme.
@@ -41,14 +52,19 @@ func (l *Loader) For(scheme *runtime.Scheme) func() (managedfields.TypeConverter
 	})
 }
 
-func decode() (*typed.Parser, error) {
-	reader, err := gzip.NewReader(bytes.NewReader(embedded))
-	if err != nil {
-		return nil, fmt.Errorf("decompress the schema of built-in kinds: %w", err)
-	}
+// decode puts schemas together that refer to each other.
+func decode(files ...[]byte) (*typed.Parser, error) {
 	parser := &typed.Parser{}
-	if err := gob.NewDecoder(reader).Decode(&parser.Schema); err != nil {
-		return nil, fmt.Errorf("decode the schema of built-in kinds: %w", err)
+	for _, file := range files {
+		reader, err := gzip.NewReader(bytes.NewReader(file))
+		if err != nil {
+			return nil, fmt.Errorf("decompress the schema of built-in kinds: %w", err)
+		}
+		var part schema.Schema
+		if err := gob.NewDecoder(reader).Decode(&part); err != nil {
+			return nil, fmt.Errorf("decode the schema of built-in kinds: %w", err)
+		}
+		parser.Schema.Types = append(parser.Schema.Types, part.Types...)
 	}
 	return parser, nil
 }

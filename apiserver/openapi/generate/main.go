@@ -1,5 +1,5 @@
 // Command generate makes the OpenAPI documents of the built-in kinds from those that the Kubernetes module
-// carries: reduced to what is served by default, encoded as JSON and protobuf, compressed into one archive.
+// carries: with enumerated values added, and for version 2 also reduced to what is served by default, encoded as JSON and protobuf, compressed into one archive.
 package main
 
 import (
@@ -22,10 +22,12 @@ import (
 	openapiv2 "github.com/google/gnostic-models/openapiv2"
 	openapiv3 "github.com/google/gnostic-models/openapiv3"
 	"google.golang.org/protobuf/proto"
+
+	"quorate.dev/apiserver/openapi/reduction"
 )
 
 // object is a JSON object.
-type object = map[string]any
+type object = reduction.Object
 
 func main() {
 	log.SetFlags(0)
@@ -76,32 +78,42 @@ func minor(directory string) string {
 
 // index says what the archive holds.
 type index struct {
-	// V2 is the entity tag of the version 2 document.
+	// V2 is the entity tag of the version 2 document of what is served by default.
 	V2 string `json:"v2"`
-	// Paths and Definitions are where in it, in bytes, paths and definitions can be added.
-	Paths       int `json:"paths"`
-	Definitions int `json:"definitions"`
+	// Places are where in it more can be added.
+	Places reduction.Places `json:"places"`
 	// V3 are the entity tags of the version 3 documents by path.
 	V3 map[string]string `json:"v3"`
+	// Resources are what the version 3 documents are about, by path, as group/version/plural.
+	Resources map[string][]string `json:"resources"`
 }
 
 func archive(source, minor string) ([]byte, error) {
-	files := map[string][]byte{}
-	contents := index{V3: map[string]string{}}
+	files, enumerations := map[string][]byte{}, enumerations()
+	contents := index{V3: map[string]string{}, Resources: map[string][]string{}}
 	documents, err := readV3(filepath.Join(source, "v3"), minor)
 	if err != nil {
 		return nil, err
 	}
 	for path, document := range documents {
+		addEnumerations(at(at(document, "components"), "schemas"), enumerations)
 		if err := addV3(files, contents.V3, path, document); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
+		contents.Resources[path] = reduction.Resources(at(document, "paths"))
 	}
 	swagger, err := readV2(filepath.Join(source, "swagger.json"), minor)
 	if err != nil {
 		return nil, err
 	}
-	if err := addV2(files, &contents, swagger); err != nil {
+	addEnumerations(at(swagger, "definitions"), enumerations)
+	if files["v2all.json"], err = json.Marshal(swagger); err != nil {
+		return nil, fmt.Errorf("encode swagger: %w", err)
+	}
+	if err := reduction.V2(swagger, stable); err != nil {
+		return nil, err
+	}
+	if err := addV2(files, &contents, "v2", swagger); err != nil {
 		return nil, err
 	}
 	template, err := makeTemplate(swagger, documents)
@@ -154,28 +166,12 @@ func addV3(files map[string][]byte, tags map[string]string, path string, documen
 	return nil
 }
 
-// addV2 encodes with paths and definitions at known places, so that those of custom resources can be put in.
-func addV2(files map[string][]byte, contents *index, swagger object) error {
-	paths, err := json.Marshal(swagger["paths"])
+// addV2 encodes a version 2 document under a name. Its places are noted.
+func addV2(files map[string][]byte, contents *index, name string, swagger object) error {
+	encoded, at, err := reduction.EncodeV2(swagger)
 	if err != nil {
-		return fmt.Errorf("encode paths: %w", err)
+		return err
 	}
-	definitions, err := json.Marshal(swagger["definitions"])
-	if err != nil {
-		return fmt.Errorf("encode definitions: %w", err)
-	}
-	rest := maps.Clone(swagger)
-	delete(rest, "paths")
-	delete(rest, "definitions")
-	tail, err := json.Marshal(rest)
-	if err != nil {
-		return fmt.Errorf("encode swagger: %w", err)
-	}
-	encoded := slices.Concat([]byte(`{"paths":`), paths)
-	contents.Paths = len(encoded) - 1
-	encoded = slices.Concat(encoded, []byte(`,"definitions":`), definitions)
-	contents.Definitions = len(encoded) - 1
-	encoded = slices.Concat(encoded, []byte(","), tail[1:])
 	parsed, err := openapiv2.ParseDocument(encoded)
 	if err != nil {
 		return fmt.Errorf("parse swagger: %w", err)
@@ -184,14 +180,13 @@ func addV2(files map[string][]byte, contents *index, swagger object) error {
 	if err != nil {
 		return fmt.Errorf("encode swagger as protobuf: %w", err)
 	}
-	files["v2.json"], files["v2.pb"] = encoded, binary
-	contents.V2 = tag(encoded)
+	files[name+".json"], files[name+".pb"] = encoded, binary
+	contents.V2, contents.Places = tag(encoded), at
 	return nil
 }
 
 var (
 	unstable     = regexp.MustCompile(`/v\d+(alpha|beta)\d+(/|$)`)
-	groupOf      = regexp.MustCompile(`^/?apis/([^/]+)`)
 	errNotObject = errors.New("not a JSON object")
 )
 

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"quorate.dev/apiserver/openapi/reduction"
 )
 
-// readV3 reads the version 3 documents of what is served by default, by path.
+// readV3 reads the version 3 documents by path. The logs are not served.
 func readV3(directory, minor string) (map[string]object, error) {
 	entries, err := os.ReadDir(directory)
 	if err != nil {
@@ -21,10 +23,9 @@ func readV3(directory, minor string) (map[string]object, error) {
 			all[strings.ReplaceAll(name, "__", "/")] = filepath.Join(directory, entry.Name())
 		}
 	}
-	groups := stableGroups(all)
 	documents := map[string]object{}
 	for path, file := range all {
-		if !served("/"+path, groups) {
+		if path == "logs" {
 			continue
 		}
 		document, err := readJSON(file)
@@ -38,26 +39,8 @@ func readV3(directory, minor string) (map[string]object, error) {
 	return documents, nil
 }
 
-// stableGroups are those that have a version which is neither alpha nor beta.
-func stableGroups[T any](paths map[string]T) map[string]bool {
-	groups := map[string]bool{}
-	for path := range paths {
-		group := groupOf.FindStringSubmatch(path)
-		if group != nil && strings.Count(strings.Trim(path, "/"), "/") > 1 && !unstable.MatchString(path) {
-			groups[group[1]] = true
-		}
-	}
-	return groups
-}
-
-// served tells what is there without any flag: no alpha or beta version, no group that has only such, no logs.
-func served(path string, groups map[string]bool) bool {
-	if unstable.MatchString(path) || path == "/logs" || strings.HasPrefix(path, "/logs/") {
-		return false
-	}
-	group := groupOf.FindStringSubmatch(path)
-	return group == nil || groups[group[1]]
-}
+// stable tells what is served without any flag: neither alpha nor beta.
+func stable(resource string) bool { return !unstable.MatchString(resource) }
 
 func setVersion(document object, minor string) {
 	if info, ok := document["info"].(object); ok {
@@ -90,26 +73,21 @@ func dropCBOR(value any) any {
 	return value
 }
 
-// readV2 reads the version 2 document and keeps of it what is served by default.
+// readV2 reads the version 2 document, without the logs, which are not served.
 func readV2(file, minor string) (object, error) {
 	swagger, err := readJSON(file)
 	if err != nil {
 		return nil, err
 	}
 	setVersion(swagger, minor)
-	paths, definitions, err := pathsAndDefinitions(swagger)
+	paths, _, err := pathsAndDefinitions(swagger)
 	if err != nil {
 		return nil, err
 	}
-	groups := stableGroups(paths)
-	for path := range paths {
-		if !served(path, groups) {
-			delete(paths, path)
-		}
-	}
+	delete(paths, "/logs/")
+	delete(paths, "/logs/{logpath}")
 	dropCBOR(paths)
-	keepReached(paths, at(swagger, "parameters"), "#/parameters/")
-	keepReached(object{"paths": paths, "parameters": swagger["parameters"]}, definitions, "#/definitions/")
+	reduction.KeepReached(paths, at(swagger, "parameters"), "#/parameters/")
 	return swagger, nil
 }
 
@@ -123,34 +101,4 @@ func pathsAndDefinitions(swagger object) (paths, definitions object, err error) 
 		return nil, nil, fmt.Errorf("definitions: %w", errNotObject)
 	}
 	return paths, definitions, nil
-}
-
-// keepReached removes from values those that nothing refers to, directly or through others.
-func keepReached(from any, values object, prefix string) {
-	reached := map[string]bool{}
-	reach(from, values, prefix, reached)
-	for name := range values {
-		if !reached[name] {
-			delete(values, name)
-		}
-	}
-}
-
-// reach marks the values that a value refers to.
-func reach(value any, values object, prefix string, reached map[string]bool) {
-	switch v := value.(type) {
-	case object:
-		reference, _ := v["$ref"].(string)
-		if name, ok := strings.CutPrefix(reference, prefix); ok && !reached[name] {
-			reached[name] = true
-			reach(values[name], values, prefix, reached)
-		}
-		for _, child := range v {
-			reach(child, values, prefix, reached)
-		}
-	case []any:
-		for _, child := range v {
-			reach(child, values, prefix, reached)
-		}
-	}
 }

@@ -1,4 +1,4 @@
-// Command generate writes schema.gob.gz from the OpenAPI documents in the module k8s.io/kubernetes. Its output
+// Command generate writes schema.gob.gz, and unstable.gob.gz with what only alpha and beta versions need, from the OpenAPI documents in the module k8s.io/kubernetes. Its output
 // depends on nothing else and is the same byte for byte every time.
 package main
 
@@ -21,28 +21,52 @@ import (
 )
 
 func main() {
-	if err := run("schema.gob.gz"); err != nil {
+	if err := run("schema.gob.gz", "unstable.gob.gz"); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(output string) error {
+func run(output, unstable string) error {
 	directory, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	if err != nil {
 		return fmt.Errorf("find the module k8s.io/kubernetes: %w", err)
 	}
-	models, err := readModels(filepath.Join(strings.TrimSpace(string(directory)), "api/openapi-spec/v3"))
+	documents := filepath.Join(strings.TrimSpace(string(directory)), "api/openapi-spec/v3")
+	stable, err := readSchema(documents, false)
 	if err != nil {
 		return err
 	}
+	all, err := readSchema(documents, true)
+	if err != nil {
+		return err
+	}
+	all.Types = slices.DeleteFunc(all.Types, func(t merge.TypeDef) bool {
+		return slices.ContainsFunc(stable.Types, func(known merge.TypeDef) bool { return known.Name == t.Name })
+	})
+	if err := write(stable, output); err != nil {
+		return err
+	}
+	return write(all, unstable)
+}
+
+// readSchema makes the schema of all stable versions, or of all versions.
+func readSchema(directory string, unstable bool) (*merge.Schema, error) {
+	models, err := readModels(directory, unstable)
+	if err != nil {
+		return nil, err
+	}
 	schema, err := schemaconv.ToSchemaFromOpenAPI(models, false)
 	if err != nil {
-		return fmt.Errorf("convert the models: %w", err)
+		return nil, fmt.Errorf("convert the models: %w", err)
 	}
 	for i := range schema.Types {
 		normalize(&schema.Types[i].Atom)
 	}
 	slices.SortFunc(schema.Types, func(a, b merge.TypeDef) int { return strings.Compare(a.Name, b.Name) })
+	return schema, nil
+}
+
+func write(schema *merge.Schema, output string) error {
 	var compressed bytes.Buffer
 	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestCompression)
 	if err != nil {
@@ -57,15 +81,15 @@ func run(output string) error {
 	return os.WriteFile(output, compressed.Bytes(), 0o644)
 }
 
-// readModels returns the models of all stable versions.
-func readModels(directory string) (map[string]*spec.Schema, error) {
+// readModels returns the models of all stable versions, or of all versions.
+func readModels(directory string, unstable bool) (map[string]*spec.Schema, error) {
 	files, err := filepath.Glob(filepath.Join(directory, "*_openapi.json"))
 	if err != nil {
 		return nil, err
 	}
 	models := map[string]*spec.Schema{}
 	for _, file := range files {
-		if strings.Contains(file, "alpha") || strings.Contains(file, "beta") {
+		if !unstable && (strings.Contains(file, "alpha") || strings.Contains(file, "beta")) {
 			continue
 		}
 		content, err := os.ReadFile(file)
