@@ -106,22 +106,14 @@ func (s *Server) address() string {
 	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
 }
 
-// advertised is the address other parts of the cluster reach this server at.
-func (s *Server) advertised() string {
-	if s.config.Serving.AdvertiseAddress != "" {
-		return s.config.Serving.AdvertiseAddress
-	}
-	if ip := net.ParseIP(s.config.Serving.BindAddress); ip != nil && !ip.IsUnspecified() {
-		return ip.String()
-	}
-	return "127.0.0.1"
-}
-
 // hosts are the names a self-signed certificate is made for.
 func (s *Server) hosts() []string {
-	names := []string{s.advertised(), "localhost", "127.0.0.1", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
+	names := []string{s.advertised(), s.services.kubernetes.ServiceIP, "localhost", "127.0.0.1", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
 	if name, err := os.Hostname(); err == nil {
 		names = append(names, name)
+	}
+	if ip := net.ParseIP(s.config.Serving.BindAddress); ip != nil && !ip.IsUnspecified() {
+		names = append(names, ip.String())
 	}
 	return names
 }

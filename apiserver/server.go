@@ -23,7 +23,6 @@ import (
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/rbac"
-	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/filters"
@@ -52,6 +51,7 @@ type Server struct {
 	registry *registry.Registry
 	catalogs *catalogs
 	security *security
+	services *serviceNetwork
 	custom   *crd.Controller
 	// client and informers are what upstream's parts of this server see of it.
 	client    kubernetes.Interface
@@ -111,6 +111,9 @@ func (s *Server) compose() (err error) {
 	}
 	s.catalogs = &catalogs{builtin: s.definitions(publisher, kubelets), publisher: publisher, registry: s.registry}
 	s.catalogs.publishCustom(nil)
+	if s.services, err = s.composeServices(); err != nil {
+		return err
+	}
 	if chain.Mutators, err = s.mutators(); err != nil {
 		return err
 	}
@@ -136,12 +139,8 @@ func (s *Server) mutators() ([]admission.Mutator, error) {
 			Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver(),
 		}})
 	}
-	allocator, err := services.New(s.config.API.ServiceClusterIPRange, s.config.API.ServiceNodePortRange, s.clock)
-	if err != nil {
-		return nil, err
-	}
 	return append(mutators, mutating.ServiceAddresses{
-		Allocator: allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
+		Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
 	}), nil
 }
 
@@ -207,8 +206,9 @@ func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, er
 // clientsPatience is how long the controllers get to give back their lease.
 const clientsPatience = 3 * time.Second
 
-// Run serves until ctx ends or something it cannot live without fails. Then it stops in order: the controllers and the
-// replica's identity, which give back their leases; no new requests, those at hand finished, watches ended, what runs beside them stopped, leadership handed over, the member stopped.
+// Run serves until ctx ends or something it cannot live without fails. Then it stops in order: /readyz fails, and this
+// replica leaves the kubernetes Service; the controllers and the replica's identity, which give back their leases; no
+// new requests, those at hand finished, watches ended, what runs beside them stopped, leadership handed over, the member stopped.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -218,6 +218,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return ended(background, s.start(background, work)) })
 	clients, stopClients := context.WithCancel(background)
 	defer stopClients()
+	work.Go(func() error { return s.services.serveKubernetes(clients) })
 	clientsEnded := make(chan struct{})
 	work.Go(func() error {
 		defer close(clientsEnded)
@@ -231,7 +232,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout())
 	defer stopped()
+	s.health.ShutDown()
 	stopClients()
+	<-s.services.left
 	select {
 	case <-clientsEnded:
 	case <-s.clock.After(clientsPatience): // without a quorum they cannot give back anything
@@ -256,6 +259,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}
 	work.Go(func() error { return ended(ctx, s.custom.Run(ctx)) })
+	work.Go(func() error { return ended(ctx, s.services.run(ctx)) })
 	if err := s.bootstrap(ctx, work); err != nil {
 		return err
 	}

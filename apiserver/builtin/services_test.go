@@ -5,23 +5,30 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/networking"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
 )
 
 var (
@@ -62,13 +69,40 @@ func (a *allocation) Finish(ctx context.Context, attributes *admission.Attribute
 	}
 }
 
-func newServiceServer(t *testing.T, addresses string) *server {
+// serviceReplica is a server that gives Services addresses and ports.
+type serviceReplica struct {
+	*server
+	allocator *services.Allocator
+	ranges    *services.Ranges
+	repair    *services.PortRepair
+	events    *services.Events
+}
+
+func newServiceServer(t *testing.T, addresses string) *serviceReplica {
 	t.Helper()
-	allocator := must[*services.Allocator](t)(services.New(addresses, "30000-30003", clock.RealClock{}))
-	station := &allocation{Allocator: allocator}
-	s := newServer(t, builtin.Options{}, &admission.Chain{Mutators: []admission.Mutator{station}})
-	station.objects = s
-	return s
+	return newServiceReplica(t, newEtcd(t), addresses, "30000-30003")
+}
+
+// newServiceReplica is one that shares an etcd with others.
+func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports string) *serviceReplica {
+	t.Helper()
+	r := &serviceReplica{ranges: services.NewRanges()}
+	cidrs := strings.Split(addresses, ",")
+	r.ranges.Set("kubernetes", &networking.ServiceCIDR{Spec: networking.ServiceCIDRSpec{CIDRs: cidrs}})
+	registry := prometheus.NewRegistry()
+	r.allocator = must[*services.Allocator](t)(services.New(services.Options{
+		CIDRs: cidrs, Ranges: r.ranges, Ports: *utilnet.ParsePortRangeOrDie(ports), Store: storage.New(client, "/registry"), Registerer: registry,
+	}))
+	station := &allocation{Allocator: r.allocator}
+	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Mutators: []admission.Mutator{station}})
+	station.objects = r.server
+	r.events = &services.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
+	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource) }
+	r.repair = services.NewPortRepair(r.allocator, all, r.events, logr.Discard(), registry)
+	if err := r.repair.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 func newService(t *testing.T, name string, change func(*v1.Service)) *core.Service {
@@ -158,7 +192,7 @@ func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
 		t.Error("the address is held by nobody")
 	}
 	rehearsed := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", newService(t, "web", nil), true)).(*core.Service)
-	if rehearsed.Spec.ClusterIP == "" || s.held(t, rehearsed.Spec.ClusterIP) {
+	if rehearsed.Spec.ClusterIP != "10.20.0.0" || s.held(t, rehearsed.Spec.ClusterIP) {
 		t.Errorf("a dry run got %q and holds it: %v", rehearsed.Spec.ClusterIP, s.held(t, rehearsed.Spec.ClusterIP))
 	}
 }
@@ -263,15 +297,12 @@ func TestNodePorts(t *testing.T) {
 	if _, err := s.createService(t, "late", nodePort(v1.ServicePort{Port: 80})); !apierrors.IsInternalError(err) {
 		t.Errorf("no port is left: %v", err)
 	}
-	kept := must[*core.Service](t)(s.updateService(t, "dns", func(o *core.Service) { o.Spec.Ports[0].NodePort = 0 }))
+	kept := must[*core.Service](t)(s.updateService(t, "dns", func(o *core.Service) { o.Spec.Ports[0].NodePort, o.Spec.Ports[1].NodePort = 0, 0 }))
 	if kept.Spec.Ports[0].NodePort != taken {
 		t.Errorf("an update without port got %d, had %d", kept.Spec.Ports[0].NodePort, taken)
 	}
 	if err := s.Delete(t.Context(), servicesResource, "default", "dns", &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the port of a deleted Service is free", func() bool {
-		_, err := s.createService(t, "heir", nodePort(v1.ServicePort{Port: 80, NodePort: taken}))
-		return err == nil
-	})
+	must[*core.Service](t)(s.createService(t, "heir", nodePort(v1.ServicePort{Port: 80, NodePort: taken})))
 }

@@ -152,7 +152,9 @@ type API struct {
 	ProxyClientCertFile    string
 	ProxyClientKeyFile     string
 	AggregatorRouting      bool
-	EndpointReconcilerType string
+	EndpointReconcilerType string // who keeps the kubernetes Service's endpoints: "lease", "master-count" or "none"
+	ServerCount            int    // of replicas, for master-count
+	KubernetesNodePort     int    // of the kubernetes Service; 0: it has none
 	Version                string // printed by --version=v1.2.3-custom; empty: the built-in one
 }
 
@@ -193,7 +195,7 @@ func Default() *Config {
 		API: API{
 			KubeletAddressTypes: []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
 			KubeletPort:         10250, KubeletTimeout: 5 * time.Second,
-			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease",
+			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 		},
 		Logging: Logging{Format: "text"},
 	}

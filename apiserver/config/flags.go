@@ -143,7 +143,9 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	stringFlag(f, &a.ProxyClientCertFile, "proxy-client-cert-file", "Certificate with which aggregated API servers are called.")
 	stringFlag(f, &a.ProxyClientKeyFile, "proxy-client-key-file", "Key of --proxy-client-cert-file.")
 	boolFlag(f, &a.AggregatorRouting, "enable-aggregator-routing", "Call aggregated API servers at their endpoints' addresses.")
-	stringFlag(f, &a.EndpointReconcilerType, "endpoint-reconciler-type", "Who keeps the kubernetes Service's endpoints: lease or none.")
+	stringFlag(f, &a.EndpointReconcilerType, "endpoint-reconciler-type", "Who keeps the kubernetes Service's endpoints: lease, master-count or none.")
+	intFlag(f, &a.ServerCount, "apiserver-count", "Number of API servers, for --endpoint-reconciler-type=master-count.")
+	intFlag(f, &a.KubernetesNodePort, "kubernetes-service-node-port", "Node port of the kubernetes Service; 0: it has none.")
 	stringFlag(f, &a.Version, "version", "--version prints the version; --version=vX.Y.Z-custom sets it.")
 	f.Lookup("version").NoOptDefVal = "true"
 	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers run in this process, leader-elected: namespace, garbagecollector, or *.")

@@ -36,6 +36,7 @@ func (c *Config) Validate() error {
 	}
 	errs = append(errs, c.validateAuthentication()...)
 	errs = append(errs, c.validateMember()...)
+	errs = append(errs, c.API.validateServices()...)
 	return errors.Join(errs...)
 }
 

@@ -96,11 +96,15 @@ func (r *Registry) Offer(t Target, result *Result, format *watchcache.Format, it
 
 // List implements resource.Objects.
 func (r *Registry) List(ctx context.Context, name schema.GroupResource, namespace string) ([]runtime.Object, error) {
+	return r.listed(ctx, name, namespace, ListOptions{ResourceVersion: "0"})
+}
+
+func (r *Registry) listed(ctx context.Context, name schema.GroupResource, namespace string, options ListOptions) ([]runtime.Object, error) {
 	t, err := r.target(name, "", namespace, "")
 	if err != nil {
 		return nil, err
 	}
-	page, err := r.ReadList(ctx, t, ListOptions{ResourceVersion: "0"})
+	page, err := r.ReadList(ctx, t, options)
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +115,12 @@ func (r *Registry) List(ctx context.Context, name schema.GroupResource, namespac
 		}
 	}
 	return objects, nil
+}
+
+// Latest returns all objects of a resource as storage has them at the moment of the call, in hub form. They belong to
+// the caller.
+func (r *Registry) Latest(ctx context.Context, name schema.GroupResource) ([]runtime.Object, error) {
+	return r.listed(ctx, name, "", ListOptions{})
 }
 
 // Create implements resource.Objects.
@@ -141,6 +151,17 @@ func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subres
 		return nil, err
 	}
 	return result.Object, nil
+}
+
+// Apply applies a configuration, as JSON or YAML, to a cluster's object as manager, who takes over the fields in it.
+func (r *Registry) Apply(ctx context.Context, name schema.GroupResource, subresource, object string, configuration []byte, manager string) error {
+	t, err := r.target(name, subresource, "", object)
+	if err != nil {
+		return err
+	}
+	patch := Patch{Type: types.ApplyYAMLPatchType, Data: configuration, Manager: manager, Force: true}
+	_, err = r.Write(t.asRequest(ctx, "patch"), t, patch, WriteOptions{Manager: manager})
+	return err
 }
 
 // editError is an error of the caller's own, to be given back as it is.

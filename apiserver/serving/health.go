@@ -107,6 +107,16 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.serveAll(w, r, endpoint, checks)
 }
 
+// Passes tells whether all checks of an endpoint, such as "readyz", pass now.
+func (h *Health) Passes(ctx context.Context, endpoint string) bool {
+	for _, check := range h.checksOf(endpoint) {
+		if h.run(ctx, endpoint, check) != nil {
+			return false
+		}
+	}
+	return true
+}
+
 func (h *Health) checksOf(endpoint string) []Check {
 	at, ok := map[string]Endpoint{"healthz": Healthz, "livez": Livez, "readyz": Readyz}[endpoint]
 	if !ok {

@@ -19,9 +19,11 @@ type ServiceAddresses struct {
 	Logger    logr.Logger
 }
 
-// concerns reports whether a write is one of a Service as a whole.
+// concerns reports whether a write is one of a Service as a whole. A deletion is, also when a change of the status
+// has taken away the last finalizer.
 func (ServiceAddresses) concerns(a *admission.Attributes) bool {
-	return a.Definition.GroupResource() == schema.GroupResource{Resource: "services"} && a.Subresource == ""
+	service := a.Definition.GroupResource() == schema.GroupResource{Resource: "services"}
+	return service && (a.Subresource == "" || a.Operation == admission.Delete)
 }
 
 // Admit implements admission.Mutator.

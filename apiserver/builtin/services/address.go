@@ -3,6 +3,7 @@ package services
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
@@ -16,16 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/networking"
+	netutils "k8s.io/utils/net"
 
 	"quorate.dev/apiserver/resource"
 )
 
-const (
-	// manager is what kube-apiserver calls itself in the IPAddress objects that it makes for Services.
-	manager = "ipallocator.k8s.io"
-	// guesses is how many random addresses are tried before the ones in use are listed.
-	guesses = 16
-)
+// manager is what kube-apiserver calls itself in the IPAddress objects that it makes for Services.
+const manager = "ipallocator.k8s.io"
 
 var addresses = schema.GroupResource{Group: "networking.k8s.io", Resource: "ipaddresses"}
 
@@ -49,11 +47,8 @@ func newAddressRange(prefix netip.Prefix) addressRange {
 		// The last one is for broadcasts.
 		r.size = max(r.size, 1) - 1
 	}
-	if r.size >= 16 {
-		r.reserved = min(max(r.size/16, 16), 256)
-	}
-	if r.reserved >= r.size {
-		r.reserved = 0
+	if whole := uint64(1) << hostBits; whole > 16 {
+		r.reserved = min(max(whole/16, 16), 256)
 	}
 	return r
 }
@@ -72,42 +67,54 @@ func (r addressRange) contains(address netip.Addr) bool {
 	if !r.prefix.Contains(address) || address.Less(r.first) {
 		return false
 	}
-	return address.Is6() || r.size > 0 && !r.at(r.size-1).Less(address)
+	return address.Is6() || r.size > 0 && !r.last().Less(address)
 }
 
-// guess returns a random address above the reserved ones.
-func (r addressRange) guess() netip.Addr {
-	return r.at(r.reserved + rand.Uint64N(r.size-r.reserved))
-}
+// last returns the last address of an IPv4 range, or the last that is ever given of a larger one.
+func (r addressRange) last() netip.Addr { return r.at(r.size - 1) }
 
-// free returns an address that is not used, the reserved ones last. It looks at no more than one address more
-// than are used in each part of the range.
-func (r addressRange) free(used map[netip.Addr]bool) (netip.Addr, bool) {
+// candidates visits every address of the range once, in the order in which they are tried, until visit returns true:
+// those above the reserved ones first, each part beginning at a random place.
+func (r addressRange) candidates(visit func(netip.Addr) (done bool)) {
 	for _, part := range []struct{ from, size uint64 }{{r.reserved, r.size - r.reserved}, {0, r.reserved}} {
 		if part.size == 0 {
 			continue
 		}
 		start := rand.Uint64N(part.size)
-		for n := range min(part.size, uint64(len(used))+1) {
-			if address := r.at(part.from + (start+n)%part.size); !used[address] {
-				return address, true
+		for n := range part.size {
+			if visit(r.at(part.from + (start+n)%part.size)) {
+				return
 			}
 		}
 	}
-	return netip.Addr{}, false
+}
+
+// needsAddresses tells which of a Service's families an address has to be taken for, from the first index on.
+func needsAddresses(service, previous *api.Service) (from int, ok bool) {
+	switch {
+	case service.Spec.Type == api.ServiceTypeExternalName, keepsPreferred(service, previous):
+		return 0, false
+	case previous == nil || previous.Spec.Type == api.ServiceTypeExternalName:
+		return 0, !isHeadless(service)
+	case isHeadless(previous):
+		return 0, false
+	}
+	return 1, len(previous.Spec.IPFamilies) == 1 && len(service.Spec.IPFamilies) == 2
 }
 
 // takeAddresses gives a Service the addresses that it lacks and returns those taken, also with an error.
 func (a *Allocator) takeAddresses(ctx context.Context, objects resource.Objects, service, previous *api.Service, dryRun bool) ([]string, error) {
-	if service.Spec.Type == api.ServiceTypeExternalName || isHeadless(service) || previous != nil && isHeadless(previous) {
+	from, ok := needsAddresses(service, previous)
+	if !ok {
 		return nil, nil
 	}
 	var taken []string
 	spec := &service.Spec
-	for i := len(addressesOf(previous)); i < len(spec.IPFamilies); i++ {
-		if i == len(spec.ClusterIPs) {
-			spec.ClusterIPs = append(slices.Clone(spec.ClusterIPs), "")
-		}
+	spec.ClusterIPs = slices.Clone(spec.ClusterIPs)
+	for len(spec.ClusterIPs) < len(spec.IPFamilies) {
+		spec.ClusterIPs = append(spec.ClusterIPs, "")
+	}
+	for i := from; i < len(spec.IPFamilies); i++ {
 		address, err := a.takeAddress(ctx, objects, service, spec.IPFamilies[i], spec.ClusterIPs[i], dryRun)
 		if err != nil {
 			return taken, err
@@ -123,120 +130,146 @@ func (a *Allocator) takeAddresses(ctx context.Context, objects resource.Objects,
 
 // takeAddress takes the address that is wanted, or any.
 func (a *Allocator) takeAddress(ctx context.Context, objects resource.Objects, service *api.Service, family api.IPFamily, wanted string, dryRun bool) (string, error) {
-	r, ok := a.rangeOf(family)
-	if !ok {
-		return "", apierrors.NewInternalError(fmt.Errorf("no addresses of family %s", family))
-	}
 	if wanted == "" {
-		return takeAny(ctx, objects, service, r, dryRun)
+		address, err := a.takeAny(ctx, objects, service, family, dryRun)
+		if errors.Is(err, errFull) {
+			return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", service.Name, err))
+		}
+		if err != nil {
+			return "", invalidAddresses(service, fmt.Sprintf("failed to allocate IP: %v", err))
+		}
+		return address.String(), nil
 	}
-	address, err := netip.ParseAddr(wanted)
-	if err == nil && !r.contains(address) {
-		err = fmt.Errorf("the provided network does not match the current range: %s", r.prefix)
+	address, ok := parseAddress(wanted)
+	if !ok {
+		return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", wanted))
 	}
-	if err == nil {
-		err = hold(ctx, objects, service, address, dryRun)
-	}
-	if apierrors.IsAlreadyExists(err) {
-		err = fmt.Errorf("provided IP is already allocated")
-	}
+	err := a.takeWanted(ctx, objects, service, address, dryRun)
 	if err != nil {
-		return "", invalid(service, field.NewPath("spec", "clusterIPs"), service.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %v: %v", wanted, err))
+		return "", invalidAddresses(service, fmt.Sprintf("failed to allocate IP %v: %v", wanted, err))
 	}
 	return wanted, nil
 }
 
-func (a *Allocator) rangeOf(family api.IPFamily) (addressRange, bool) {
-	for _, r := range a.ranges {
-		if r.family == family {
-			return r, true
-		}
-	}
-	return addressRange{}, false
+// parseAddress reads an address as old clients may write it, with leading zeros.
+func parseAddress(text string) (netip.Addr, bool) {
+	address, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	return address.Unmap(), ok
 }
 
-// takeAny takes a random address; when guessing does not help, one that is in no list.
-func takeAny(ctx context.Context, objects resource.Objects, service *api.Service, r addressRange, dryRun bool) (string, error) {
-	full := apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", service.Name))
-	if r.size == 0 {
-		return "", full
+// What is wrong with an address, in kube-apiserver's words.
+var (
+	errFull       = errors.New("range is full")
+	errAllocated  = errors.New("provided IP is already allocated")
+	errMismatched = errors.New("the provided network does not match the current range")
+	errNotReady   = errors.New("allocator not ready")
+)
+
+// takeWanted takes one address. A rehearsal asks, as kube-apiserver's does, any one range.
+func (a *Allocator) takeWanted(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr, dryRun bool) error {
+	offers := a.ranges.of(familyOfAddress(address))
+	if dryRun {
+		switch {
+		case len(offers) == 0 || !offers[0].ready:
+			return errNotReady
+		case !offers[0].contains(address):
+			return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", address, offers[0].prefix)
+		}
+		return nil
 	}
-	used := map[netip.Addr]bool{}
-	for attempt := 0; ; attempt++ {
-		address, ok := r.guess(), true
-		if attempt == guesses {
-			if err := listUsed(ctx, objects, used); err != nil {
-				return "", err
-			}
+	for _, o := range offers {
+		if o.ready && o.contains(address) {
+			err := hold(ctx, objects, service, address)
+			a.metrics.address(o.prefix, static, err)
+			return err
 		}
-		if attempt >= guesses {
-			address, ok = r.free(used)
-		}
-		if !ok {
-			return "", full
-		}
-		err := hold(ctx, objects, service, address, dryRun)
-		if err == nil {
-			return address.String(), nil
-		}
-		if !apierrors.IsAlreadyExists(err) {
-			return "", err
-		}
-		used[address] = true
 	}
+	return errMismatched
 }
 
-func listUsed(ctx context.Context, objects resource.Objects, used map[netip.Addr]bool) error {
-	all, err := objects.List(ctx, addresses, "")
-	if err != nil {
-		return err
+// takeAny takes some address of the first range that has one. A rehearsal takes none and shows the network's.
+func (a *Allocator) takeAny(ctx context.Context, objects resource.Objects, service *api.Service, family api.IPFamily, dryRun bool) (netip.Addr, error) {
+	offers := a.ranges.of(family)
+	if dryRun {
+		if len(offers) == 0 || !offers[0].ready {
+			return netip.Addr{}, errNotReady
+		}
+		return offers[0].prefix.Addr(), nil
 	}
-	for _, object := range all {
-		if address, err := netip.ParseAddr(object.(*networking.IPAddress).Name); err == nil {
-			used[address] = true
+	for _, o := range offers {
+		if !o.ready {
+			continue
+		}
+		address, err := takeFrom(ctx, objects, service, o.addressRange)
+		a.metrics.address(o.prefix, dynamic, err)
+		if !errors.Is(err, errFull) {
+			return address, err
 		}
 	}
-	return nil
+	return netip.Addr{}, errFull
+}
+
+// takeFrom takes the first free address of a range. It looks into the cache first; where that does not know of an
+// address yet that another replica has just taken, creating its IPAddress fails.
+func takeFrom(ctx context.Context, objects resource.Objects, service *api.Service, r addressRange) (taken netip.Addr, err error) {
+	err = errFull
+	r.candidates(func(address netip.Addr) bool {
+		if _, cached := objects.GetCached(ctx, addresses, "", address.String()); cached == nil {
+			return false
+		}
+		holding := hold(ctx, objects, service, address)
+		if errors.Is(holding, errAllocated) {
+			return false
+		}
+		taken, err = address, holding
+		return true
+	})
+	return taken, err
 }
 
 // hold makes the IPAddress that holds an address for a Service; if there is one already, it says so.
-func hold(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr, dryRun bool) error {
-	family := api.IPv6Protocol
-	if address.Is4() {
-		family = api.IPv4Protocol
+func hold(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr) error {
+	_, err := objects.Create(ctx, addresses, "", newHolder(address, service.Namespace, service.Name), false)
+	if apierrors.IsAlreadyExists(err) {
+		return errAllocated
 	}
-	_, err := objects.Create(ctx, addresses, "", &networking.IPAddress{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:   address.String(),
-			Labels: map[string]string{networkingv1.LabelIPAddressFamily: string(family), networkingv1.LabelManagedBy: manager},
-		},
-		Spec: networking.IPAddressSpec{ParentRef: parentOf(service)},
-	}, dryRun)
 	return err
 }
 
-func parentOf(service *api.Service) *networking.ParentReference {
-	return &networking.ParentReference{Resource: "services", Namespace: service.Namespace, Name: service.Name}
+// newHolder is the IPAddress that holds an address for a Service.
+func newHolder(address netip.Addr, namespace, name string) *networking.IPAddress {
+	return &networking.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: address.String(),
+			Labels: map[string]string{
+				networkingv1.LabelIPAddressFamily: string(familyOfAddress(address)), networkingv1.LabelManagedBy: manager,
+			},
+		},
+		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: namespace, Name: name}},
+	}
 }
 
-// release removes the IPAddress of a Service's address, unless it is somebody else's.
-func release(ctx context.Context, objects resource.Objects, service *api.Service, address string) error {
-	object, err := objects.Get(ctx, addresses, "", address)
-	if apierrors.IsNotFound(err) {
-		return nil
+// release removes the IPAddress of a Service's address, unless it is known to be somebody else's.
+func release(ctx context.Context, objects resource.Objects, service *api.Service, text string) error {
+	address, ok := parseAddress(text)
+	if !ok {
+		return fmt.Errorf("release address %q: it cannot be read", text)
 	}
-	if err != nil {
-		return fmt.Errorf("find the holder of address %s: %w", address, err)
+	if object, err := objects.GetCached(ctx, addresses, "", address.String()); err == nil {
+		parent := object.(*networking.IPAddress).Spec.ParentRef
+		if parent == nil || parent.Namespace != service.Namespace || parent.Name != service.Name {
+			return nil
+		}
 	}
-	holder := object.(*networking.IPAddress)
-	if holder.Spec.ParentRef == nil || *holder.Spec.ParentRef != *parentOf(service) {
-		return nil
-	}
-	err = objects.Delete(ctx, addresses, "", address, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &holder.UID}})
+	err := objects.Delete(ctx, addresses, "", address.String(), &metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("release address %s: %w", address, err)
 	}
 	return nil
+}
+
+func invalidAddresses(service *api.Service, detail string) error {
+	return invalid(service, field.NewPath("spec", "clusterIPs"), service.Spec.ClusterIPs, detail)
 }
 
 func invalid(service *api.Service, path *field.Path, value any, detail string) error {

@@ -1,31 +1,31 @@
 // Package services gives Services what they hold exclusively: cluster addresses and node ports.
 //
 // An address is held by an IPAddress object of its name, as kube-apiserver does it: creating one is atomic for all
-// replicas. A node port is held by the Service that names it.
+// replicas. Node ports in use are bits of one value in etcd, kube-apiserver's too, that is replaced by compare-and-swap.
 package services
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	api "k8s.io/kubernetes/pkg/apis/core"
-	"k8s.io/utils/clock"
+	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
+	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
 
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
 )
-
-// defaultAddresses is the range of a cluster that is given none.
-const defaultAddresses = "10.0.0.0/24"
 
 var (
 	servicesResource  = schema.GroupResource{Resource: "services"}
@@ -34,36 +34,44 @@ var (
 
 // Allocator gives addresses and ports to Services and takes them back. It is safe for concurrent use.
 type Allocator struct {
-	ranges []addressRange // of different families; the first is the default one
-	ports  utilnet.PortRange
-	clock  clock.PassiveClock
-
-	mu sync.Mutex
-	// promised are ports that were given to Services which the cache may not show yet.
-	promised map[int32]promise
+	families  []api.IPFamily // of the cluster; the first is the default one
+	ranges    *Ranges
+	portRange utilnet.PortRange
+	used      *sharedRange // ports
+	ports     portallocator.Interface
+	metrics   *allocations
 }
 
-// New returns an allocator for the ranges as the flags give them: one CIDR or two of different families, and ports
-// such as "30000-32767".
-func New(addresses, ports string, clock clock.PassiveClock) (*Allocator, error) {
-	a := &Allocator{clock: clock, promised: map[int32]promise{}}
-	if addresses == "" {
-		addresses = defaultAddresses
+// Options are what an Allocator is made from.
+type Options struct {
+	CIDRs      []string // ranges of addresses as the flag gives them; what matters of them is their families
+	Ranges     *Ranges  // the addresses that there are
+	Ports      utilnet.PortRange
+	Store      *storage.Store
+	Registerer prometheus.Registerer
+}
+
+// New returns an allocator. Repair must run before it has ports to give.
+func New(options Options) (*Allocator, error) {
+	a := &Allocator{ranges: options.Ranges, portRange: options.Ports, used: &sharedRange{store: options.Store, path: nodePortsPath}}
+	for _, cidr := range options.CIDRs {
+		a.families = append(a.families, familyOf(strings.Split(cidr, "/")[0]))
 	}
-	for _, cidr := range strings.Split(addresses, ",") {
-		prefix, err := netip.ParsePrefix(strings.TrimSpace(cidr))
-		if err != nil {
-			return nil, fmt.Errorf("range of Service addresses: %w", err)
-		}
-		a.ranges = append(a.ranges, newAddressRange(prefix))
-	}
-	if len(a.ranges) > 2 || (len(a.ranges) == 2 && a.ranges[0].family == a.ranges[1].family) {
-		return nil, errors.New("ranges of Service addresses must be one, or two of different IP families")
-	}
-	if err := a.ports.Set(ports); err != nil {
+	ports, err := portallocator.New(options.Ports, func(size int, spec string, offset int) (allocator.Interface, error) {
+		a.used.size, a.used.spec, a.used.offset = size, spec, offset
+		return a.used, nil
+	})
+	if err != nil {
 		return nil, fmt.Errorf("range of node ports: %w", err)
 	}
+	a.metrics = newAllocations(options.Registerer)
+	a.ports = newCountedPorts(ports, a.metrics, options.Registerer)
 	return a, nil
+}
+
+// asServer is the context of what the server itself writes, whoever's request it is for.
+func asServer(ctx context.Context) context.Context {
+	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
 // Allocate completes a Service before it is validated: the addresses and ports it needs beyond those of old, which
@@ -80,9 +88,10 @@ func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, obje
 	if err := a.completeFamilies(service, previous); err != nil {
 		return err
 	}
+	ctx = asServer(ctx)
 	taken, err := a.takeAddresses(ctx, objects, service, previous, dryRun)
 	if err == nil {
-		err = a.takePorts(ctx, objects, service, previous)
+		err = a.takePorts(service, previous, dryRun)
 	}
 	if err != nil && !dryRun {
 		for _, address := range taken {
@@ -108,9 +117,9 @@ func (a *Allocator) Release(ctx context.Context, objects resource.Objects, objec
 	if service == nil {
 		return nil
 	}
-	a.forget(service, asService(keep))
+	ctx = asServer(ctx)
 	kept := addressesOf(asService(keep))
-	var errs []error
+	errs := []error{a.releasePorts(service, asService(keep))}
 	for _, address := range addressesOf(service) {
 		if !slices.Contains(kept, address) {
 			errs = append(errs, release(ctx, objects, service, address))
@@ -126,7 +135,7 @@ func (a *Allocator) Deleted(ctx context.Context, objects resource.Objects, objec
 	if service == nil {
 		return nil
 	}
-	err := objects.Delete(ctx, endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
+	err := objects.Delete(asServer(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

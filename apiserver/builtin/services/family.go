@@ -132,7 +132,7 @@ func (a *Allocator) inferFamilies(service *api.Service) field.ErrorList {
 			continue
 		}
 		family := familyOf(address)
-		if _, ok := a.rangeOf(family); !ok {
+		if !slices.Contains(a.families, family) {
 			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), service.Spec.ClusterIPs,
 				fmt.Sprintf("%s is not configured on this cluster", family)))
 			continue
@@ -144,11 +144,11 @@ func (a *Allocator) inferFamilies(service *api.Service) field.ErrorList {
 
 func (a *Allocator) checkConfigured(service *api.Service) field.ErrorList {
 	var errs field.ErrorList
-	if ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyRequireDualStack && len(a.ranges) < 2 {
+	if ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyRequireDualStack && len(a.families) < 2 {
 		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services"))
 	}
 	for i, family := range service.Spec.IPFamilies {
-		if _, ok := a.rangeOf(family); !ok {
+		if !slices.Contains(a.families, family) {
 			errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilies").Index(i), family, "not configured on this cluster"))
 		}
 	}
@@ -159,10 +159,10 @@ func (a *Allocator) checkConfigured(service *api.Service) field.ErrorList {
 // without selector has its addresses from elsewhere and may be of a family that the cluster has not.
 func (a *Allocator) addFamilies(service *api.Service) {
 	if len(service.Spec.IPFamilies) == 0 {
-		service.Spec.IPFamilies = []api.IPFamily{a.ranges[0].family}
+		service.Spec.IPFamilies = []api.IPFamily{a.families[0]}
 	}
 	foreign := isHeadless(service) && len(service.Spec.Selector) == 0
-	if isSingle(service) || len(service.Spec.IPFamilies) != 1 || len(a.ranges) < 2 && !foreign {
+	if isSingle(service) || len(service.Spec.IPFamilies) != 1 || len(a.families) < 2 && !foreign {
 		return
 	}
 	other := api.IPv4Protocol

@@ -1,31 +1,16 @@
 package services
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiservice "k8s.io/kubernetes/pkg/api/service"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
 	"k8s.io/utils/ptr"
-
-	"quorate.dev/apiserver/resource"
 )
-
-// promiseLife is how long a port stays promised to a Service that does not show up in the cache.
-const promiseLife = 30 * time.Second
-
-// promise is whom a port was given to, and until when.
-type promise struct {
-	service types.NamespacedName
-	until   time.Time
-}
 
 // keepAllocated fills in what a client left out that the Service has already.
 func keepAllocated(service, previous *api.Service) {
@@ -48,14 +33,13 @@ func keepAllocated(service, previous *api.Service) {
 // keepPorts gives ports without a node port that which the port of the same name had, unless another has it now.
 func keepPorts(ports, previous []api.ServicePort) {
 	used := nodePorts(ports)
+	before := make(map[string]int32, len(previous))
+	for _, port := range previous {
+		before[port.Name] = port.NodePort
+	}
 	for i := range ports {
-		if ports[i].NodePort != 0 {
-			continue
-		}
-		for _, before := range previous {
-			if before.Name == ports[i].Name && !slices.Contains(used, before.NodePort) {
-				ports[i].NodePort = before.NodePort
-			}
+		if ports[i].NodePort == 0 && !slices.Contains(used, before[ports[i].Name]) {
+			ports[i].NodePort = before[ports[i].Name]
 		}
 	}
 }
@@ -81,7 +65,7 @@ func nodePorts(ports []api.ServicePort) []int32 {
 	return set
 }
 
-// portsOf returns all node ports of a Service.
+// portsOf returns all node ports that a Service holds.
 func portsOf(service *api.Service) []int32 {
 	if service == nil {
 		return nil
@@ -90,170 +74,153 @@ func portsOf(service *api.Service) []int32 {
 	if service.Spec.HealthCheckNodePort != 0 {
 		ports = append(ports, service.Spec.HealthCheckNodePort)
 	}
-	return ports
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
-// takePorts gives a Service the node ports that it lacks, and refuses ones that others have.
-func (a *Allocator) takePorts(ctx context.Context, objects resource.Objects, service, previous *api.Service) error {
-	if !mayHavePorts(service) && !apiservice.NeedsHealthCheck(service) {
-		return nil
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	used, err := a.usedPorts(ctx, objects, nameOf(service))
-	if err != nil {
+// takePorts gives a Service the node ports that it lacks, and refuses ones that others have. With an error it has
+// taken none.
+func (a *Allocator) takePorts(service, previous *api.Service, dryRun bool) error {
+	operation := portallocator.StartOperation(a.ports, dryRun)
+	if err := takeAll(operation, service, previous); err != nil {
+		operation.Rollback()
 		return err
 	}
-	p := portPicker{ports: a, used: used, had: portsOf(previous)}
-	if mayHavePorts(service) {
-		if err := p.assign(service); err != nil {
-			return err
-		}
-	}
-	if apiservice.NeedsHealthCheck(service) {
-		if err := p.assignHealthCheck(service); err != nil {
-			return err
-		}
-	}
-	until := a.clock.Now().Add(promiseLife)
-	for _, port := range portsOf(service) {
-		a.promised[port] = promise{service: nameOf(service), until: until}
-	}
 	return nil
 }
 
-func nameOf(service *api.Service) types.NamespacedName {
-	return types.NamespacedName{Namespace: service.Namespace, Name: service.Name}
-}
-
-// usedPorts returns the ports of all Services but one, and those promised to others.
-func (a *Allocator) usedPorts(ctx context.Context, objects resource.Objects, except types.NamespacedName) (map[int32]bool, error) {
-	all, err := objects.List(ctx, servicesResource, "")
-	if err != nil {
-		return nil, err
-	}
-	used := map[int32]bool{}
-	for _, object := range all {
-		service := object.(*api.Service)
-		if nameOf(service) == except {
-			continue
+func takeAll(operation *portallocator.PortAllocationOperation, service, previous *api.Service) error {
+	if mayHavePorts(service) {
+		assign := assignNew
+		if previous != nil {
+			assign = assignChanged
 		}
-		for _, port := range portsOf(service) {
-			used[port] = true
+		if err := assign(operation, service, previous); err != nil {
+			return err
 		}
 	}
-	now := a.clock.Now()
-	for port, promise := range a.promised {
-		switch {
-		case now.After(promise.until):
-			delete(a.promised, port)
-		case promise.service != except:
-			used[port] = true
-		}
-	}
-	return used, nil
-}
-
-// forget ends the promises of ports that a Service had and keep has not.
-func (a *Allocator) forget(service, keep *api.Service) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	kept := portsOf(keep)
-	for _, port := range portsOf(service) {
-		if a.promised[port].service == nameOf(service) && !slices.Contains(kept, port) {
-			delete(a.promised, port)
-		}
-	}
-}
-
-// portPicker chooses the ports of one Service.
-type portPicker struct {
-	ports *Allocator
-	used  map[int32]bool // by others
-	had   []int32        // by the Service before
-}
-
-func (p portPicker) assign(service *api.Service) error {
-	ports := service.Spec.Ports
-	for i := range ports {
-		if ports[i].NodePort == 0 {
-			continue
-		}
-		if err := p.check(ports[i].NodePort); err != nil {
-			return invalid(service, field.NewPath("spec", "ports").Index(i).Child("nodePort"), ports[i].NodePort, err.Error())
-		}
-	}
-	if !wantsPorts(service) {
+	if !apiservice.NeedsHealthCheck(service) || previous != nil && apiservice.NeedsHealthCheck(previous) {
 		return nil
 	}
-	for i := range ports {
-		if ports[i].NodePort != 0 {
+	if err := assignHealthCheck(operation, service); err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	return nil
+}
+
+// assignNew gives a new Service its node ports. Ports of the same number, for different protocols, share one.
+func assignNew(operation *portallocator.PortAllocationOperation, service, _ *api.Service) error {
+	shared := map[int32]int32{} // node port by port
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		if port.NodePort == 0 && !wantsPorts(service) {
 			continue
 		}
-		if ports[i].NodePort = shared(ports, i); ports[i].NodePort != 0 {
-			continue
-		}
-		var err error
-		if ports[i].NodePort, err = p.next(nodePorts(ports)); err != nil {
-			return err
+		common := shared[port.Port]
+		switch {
+		case common == 0:
+			wanted := wantedNodePort(service.Spec.Ports, port.Port)
+			if err := takePort(operation, service, i, wanted); err != nil {
+				return err
+			}
+			shared[port.Port] = port.NodePort
+		case port.NodePort == 0:
+			port.NodePort = common
+		case port.NodePort != common:
+			if err := takePort(operation, service, i, port.NodePort); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// shared returns the node port of another port of the same number but another protocol.
-func shared(ports []api.ServicePort, index int) int32 {
+// wantedNodePort returns the first node port that is asked for a port number, 0 for none.
+func wantedNodePort(ports []api.ServicePort, number int32) int32 {
 	for _, port := range ports {
-		if port.NodePort == 0 || port.Port != ports[index].Port {
-			continue
-		}
-		taken := func(other api.ServicePort) bool {
-			return other.NodePort == port.NodePort && other.Protocol == ports[index].Protocol
-		}
-		if !slices.ContainsFunc(ports, taken) {
+		if port.Port == number && port.NodePort != 0 {
 			return port.NodePort
 		}
 	}
 	return 0
 }
 
-func (p portPicker) assignHealthCheck(service *api.Service) error {
-	port := &service.Spec.HealthCheckNodePort
-	if *port != 0 {
-		if err := p.check(*port); err != nil {
-			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", *port, err))
+// takePort takes a node port for one port of a Service: the one that is wanted or, for 0, any.
+func takePort(operation *portallocator.PortAllocationOperation, service *api.Service, index int, wanted int32) error {
+	if wanted == 0 {
+		next, err := operation.AllocateNext()
+		if err != nil {
+			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
 		}
+		service.Spec.Ports[index].NodePort = int32(next)
 		return nil
 	}
-	var err error
-	*port, err = p.next(nodePorts(service.Spec.Ports))
-	return err
+	if err := operation.Allocate(int(wanted)); err != nil {
+		return invalid(service, field.NewPath("spec", "ports").Index(index).Child("nodePort"), wanted, err.Error())
+	}
+	service.Spec.Ports[index].NodePort = wanted
+	return nil
 }
 
-// check tells what is wrong with a port that a client asks for.
-func (p portPicker) check(port int32) error {
-	switch {
-	case slices.Contains(p.had, port):
-		return nil
-	case !p.ports.ports.Contains(int(port)):
-		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %v", p.ports.ports)
-	case p.used[port]:
-		return errors.New("provided port is already allocated")
+// socket is what can be used once on a node. Its form is what a client reads in a message.
+type socket struct {
+	Protocol api.Protocol
+	NodePort int32
+}
+
+// assignChanged gives a changed Service the node ports that it did not have before.
+func assignChanged(operation *portallocator.PortAllocationOperation, service, previous *api.Service) error {
+	had, taken := nodePorts(previous.Spec.Ports), []int32{}
+	seen := map[socket]bool{}
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		if port.NodePort == 0 && !wantsPorts(service) {
+			continue
+		}
+		if !slices.Contains(had, port.NodePort) && !slices.Contains(taken, port.NodePort) {
+			wanted := port.NodePort
+			if err := takePort(operation, service, i, wanted); err != nil {
+				return err
+			}
+			if wanted != 0 {
+				taken = append(taken, wanted)
+			}
+		}
+		used := socket{port.Protocol, port.NodePort}
+		if seen[used] {
+			return fmt.Errorf("duplicate nodePort: %v", used)
+		}
+		seen[used] = true
 	}
 	return nil
 }
 
-// next returns a port that nobody uses, the Service's own ports included.
-func (p portPicker) next(own []int32) (int32, error) {
-	size := p.ports.ports.Size
-	if size > 0 {
-		start := rand.IntN(size)
-		for n := range size {
-			port := int32(p.ports.ports.Base + (start+n)%size)
-			if !p.used[port] && !slices.Contains(own, port) {
-				return port, nil
-			}
+func assignHealthCheck(operation *portallocator.PortAllocationOperation, service *api.Service) error {
+	port := &service.Spec.HealthCheckNodePort
+	if *port != 0 {
+		if err := operation.Allocate(int(*port)); err != nil {
+			return fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %v", *port, err)
+		}
+		return nil
+	}
+	next, err := operation.AllocateNext()
+	if err != nil {
+		return fmt.Errorf("failed to allocate a HealthCheck NodePort %v: %v", next, err)
+	}
+	*port = int32(next)
+	return nil
+}
+
+// releasePorts gives back the node ports that a Service has and keep has not.
+func (a *Allocator) releasePorts(service, keep *api.Service) error {
+	kept := portsOf(keep)
+	for _, port := range portsOf(service) {
+		if slices.Contains(kept, port) {
+			continue
+		}
+		if err := a.ports.Release(int(port)); err != nil {
+			return fmt.Errorf("release node port %d: %w", port, err)
 		}
 	}
-	return 0, apierrors.NewInternalError(errors.New("failed to allocate a nodePort: range is full"))
+	return nil
 }

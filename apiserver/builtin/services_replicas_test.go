@@ -1,0 +1,151 @@
+package builtin_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"quorate.dev/apiserver/builtin/services"
+)
+
+func asNodePort(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }
+
+// Two replicas on one etcd give all there is, and nothing twice.
+func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
+	const size = 30
+	client := newEtcd(t)
+	replicas := []*serviceReplica{
+		newServiceReplica(t, client, "10.20.0.0/27", "30000-30029"), newServiceReplica(t, client, "10.20.0.0/27", "30000-30029"),
+	}
+	var group sync.WaitGroup
+	given := make(chan *core.Service, size)
+	for i := range size {
+		group.Go(func() {
+			service, err := replicas[i%2].createService(t, fmt.Sprintf("web-%d", i), asNodePort)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			given <- service
+		})
+	}
+	group.Wait()
+	close(given)
+	owners := map[string]string{}
+	for service := range given {
+		for _, thing := range []string{service.Spec.ClusterIP, fmt.Sprint(service.Spec.Ports[0].NodePort)} {
+			if other, ok := owners[thing]; ok {
+				t.Errorf("%s is given to %s and %s", thing, other, service.Name)
+			}
+			owners[thing] = service.Name
+		}
+	}
+	if _, err := replicas[0].createService(t, "late", asNodePort); !apierrors.IsInternalError(err) {
+		t.Errorf("nothing is left: %v", err)
+	}
+	if err := replicas[1].Delete(t.Context(), servicesResource, "default", "web-0", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what is given back on one replica is given by the other", func() bool {
+		_, err := replicas[0].createService(t, "heir", asNodePort)
+		return err == nil
+	})
+}
+
+func TestPortRepair(t *testing.T) {
+	client := newEtcd(t)
+	s := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
+	service := must[*core.Service](t)(s.createService(t, "web", asNodePort))
+	port := service.Spec.Ports[0].NodePort
+	wants := func(number int32) func(*v1.Service) {
+		return func(o *v1.Service) { asNodePort(o); o.Spec.Ports[0].NodePort = number }
+	}
+
+	// Ports in use that are forgotten are remembered again.
+	must[any](t)(client.Delete(t.Context(), "/registry/ranges/servicenodeports"))
+	repaired := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
+	if _, err := repaired.createService(t, "thief", wants(port)); !apierrors.IsInvalid(err) {
+		t.Errorf("after the repair a port in use is given away: %v", err)
+	}
+	if events := must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"})); len(events) != 1 {
+		t.Errorf("%d events, want one about the port", len(events))
+	}
+
+	// Ports that no Service has are given back, but not at once.
+	must[any](t)(client.Delete(t.Context(), "/registry/services/specs/default/web"))
+	for range 2 {
+		if err := s.repair.Once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := repaired.createService(t, "early", wants(port)); !apierrors.IsInvalid(err) {
+			t.Fatalf("a port that may be about to be used is given away: %v", err)
+		}
+	}
+	if err := s.repair.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	must[*core.Service](t)(repaired.createService(t, "heir", wants(port)))
+}
+
+// runAddressRepair follows Services and their holders until the test ends.
+func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.FakeClock) *services.AddressRepair {
+	t.Helper()
+	repair := services.NewAddressRepair(r.server, r.ranges, r.events, clock, logr.Discard())
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	synced := make(chan struct{}, 2)
+	done := func() { synced <- struct{}{} }
+	group.Go(func() { _ = r.Follow(ctx, servicesResource, repair.SetService, done) })
+	group.Go(func() { _ = r.Follow(ctx, ipAddresses, repair.SetHolder, done) })
+	t.Cleanup(func() { cancel(); group.Wait() })
+	<-synced
+	<-synced
+	if err := repair.Once(ctx); err != nil {
+		t.Fatal(err)
+	}
+	group.Go(func() { repair.Run(ctx, 3*time.Minute) })
+	return repair
+}
+
+func TestAddressRepair(t *testing.T) {
+	s := newServiceReplica(t, newEtcd(t), "10.20.0.0/24", "30000-30003")
+	clock := testingclock.NewFakeClock(time.Now())
+	address := must[*core.Service](t)(s.createService(t, "web", nil)).Spec.ClusterIP
+	s.runAddressRepair(t, clock)
+
+	if err := s.Delete(t.Context(), ipAddresses, "", address, &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the address of a Service is held again", func() bool { return s.held(t, address) })
+
+	leaked := &networking.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: "10.20.0.99", Labels: map[string]string{
+			"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4",
+		}},
+		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: "nobody"}},
+	}
+	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
+	foreign := leaked.DeepCopy()
+	foreign.Name, foreign.Labels = "10.20.0.98", nil
+	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", foreign, false))
+	eventually(t, "the leak is watched", clock.HasWaiters)
+	if !s.held(t, "10.20.0.99") {
+		t.Fatal("an address whose Service may be about to come is given back at once")
+	}
+	eventually(t, "a leaked address is given back", func() bool { clock.Step(30 * time.Second); return !s.held(t, "10.20.0.99") })
+	if !s.held(t, "10.20.0.98") || !s.held(t, address) {
+		t.Error("an address that is not the allocator's, or in use, was given back")
+	}
+}

@@ -1,0 +1,247 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"quorate.dev/apiserver/builtin/kubernetesservice"
+	"quorate.dev/apiserver/builtin/services"
+	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/storage"
+)
+
+const (
+	// repairInterval is how often the addresses and ports of Services are checked as a whole.
+	repairInterval = 3 * time.Minute
+	// repairRetry is how soon the first check is done again when it fails: nobody is ready before.
+	repairRetry = time.Second
+	// leavePatience bounds how long this replica tries to take its address out of the kubernetes Service.
+	leavePatience = 3 * time.Second
+)
+
+// serviceNetwork gives Services their addresses and ports, keeps those right, and keeps the kubernetes Service.
+type serviceNetwork struct {
+	server     *Server
+	ranges     *services.Ranges
+	allocator  *services.Allocator
+	cidr       *services.DefaultCIDR
+	addresses  *services.AddressRepair
+	ports      *services.PortRepair
+	kubernetes *kubernetesservice.Controller
+
+	synced   chan struct{} // one for each resource followed, when all of it is known
+	offered  chan struct{} // closed: the default ServiceCIDR is there
+	repaired milestone     // addresses and ports have been checked once
+	begun    chan struct{} // closed: what a previous process left behind in the kubernetes Service is gone
+	left     chan struct{} // closed: this replica is not in the kubernetes Service any more
+}
+
+// serviceFeeds is how many resources the network follows, serviceRepairs how many things it repairs.
+const (
+	serviceFeeds   = 3
+	serviceRepairs = 2
+)
+
+func (s *Server) composeServices() (*serviceNetwork, error) {
+	ranges, err := s.config.API.ServiceRanges()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := s.config.API.NodePorts()
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("replicas are told apart by their host's name: %w", err)
+	}
+	cidrs := make([]string, len(ranges))
+	for i, prefix := range ranges {
+		cidrs[i] = prefix.String()
+	}
+	logger := s.logger.WithName("services")
+	n := &serviceNetwork{
+		server: s, ranges: services.NewRanges(), synced: make(chan struct{}, serviceFeeds), offered: make(chan struct{}), begun: make(chan struct{}), left: make(chan struct{}),
+		cidr: &services.DefaultCIDR{CIDRs: cidrs, Objects: s.registry, Clock: s.clock, Logger: logger},
+	}
+	n.repaired.missing.Store(serviceRepairs)
+	n.allocator, err = services.New(services.Options{CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.store, Registerer: s.metrics})
+	if err != nil {
+		return nil, err
+	}
+	events := &services.Events{Objects: s.registry, Clock: s.clock, Logger: logger, Instance: host}
+	all := func(ctx context.Context) ([]runtime.Object, error) {
+		return s.registry.Latest(ctx, schema.GroupResource{Resource: "services"})
+	}
+	n.ports = services.NewPortRepair(n.allocator, all, events, logger, s.metrics)
+	n.addresses = services.NewAddressRepair(s.registry, n.ranges, events, s.clock, logger)
+	n.kubernetes, err = s.composeKubernetesService(ranges[0])
+	n.addChecks(s.health)
+	return n, err
+}
+
+// composeKubernetesService makes what keeps the kubernetes Service, which has the first address of the range.
+func (s *Server) composeKubernetesService(addresses netip.Prefix) (*kubernetesservice.Controller, error) {
+	options := kubernetesservice.Options{
+		Objects: s.registry, ServiceIP: addresses.Addr().Next().String(), PublicIP: s.advertised(), PublicPort: s.config.Serving.Port,
+		NodePort: s.config.API.KubernetesNodePort, Clock: s.clock, Logger: s.logger.WithName("kubernetes-service"),
+		Ready: func(ctx context.Context) bool { return s.health.Passes(ctx, "readyz") },
+	}
+	switch s.config.API.EndpointReconcilerType {
+	case "lease":
+		options.Addresses = kubernetesservice.NewLeases(storage.New(s.backend.client, s.config.Etcd.Prefix))
+	case "master-count":
+		options.Addresses = kubernetesservice.Count(s.config.API.ServerCount)
+	}
+	public, err := netip.ParseAddr(options.PublicIP)
+	if err != nil {
+		return nil, fmt.Errorf("--advertise-address: %w", err)
+	}
+	if options.Addresses != nil && public.Unmap().Is4() != addresses.Addr().Is4() {
+		return nil, fmt.Errorf("service IP family %q must match public address family %q", addresses, public)
+	}
+	return kubernetesservice.New(options), nil
+}
+
+// addChecks tells how far the network has come, under kube-apiserver's names.
+func (n *serviceNetwork) addChecks(health *serving.Health) {
+	add := func(name string, run func(context.Context) error) {
+		health.Add(serving.AllEndpoints, serving.Check{Name: "poststarthook/" + name, Run: run, StartUp: true})
+	}
+	add("start-service-ip-repair-controllers", n.repaired.check)
+	add("bootstrap-controller", moment(n.begun).check)
+	add("start-kubernetes-service-cidr-controller", moment(n.offered).check)
+}
+
+// run brings the network to life and keeps it until ctx ends.
+func (n *serviceNetwork) run(ctx context.Context) error {
+	work, ctx := errgroup.WithContext(ctx)
+	follow := func(group, resource string, set func(key string, object runtime.Object)) {
+		name := schema.GroupResource{Group: group, Resource: resource}
+		work.Go(func() error { return n.server.registry.Follow(ctx, name, set, func() { n.synced <- struct{}{} }) })
+	}
+	follow("networking.k8s.io", "servicecidrs", n.ranges.Set)
+	follow("networking.k8s.io", "ipaddresses", n.addresses.SetHolder)
+	follow("", "services", n.addresses.SetService)
+	work.Go(func() error { return n.cidr.Run(ctx, func() { close(n.offered) }) })
+	work.Go(func() error { return n.keepAddresses(ctx) })
+	work.Go(func() error { return n.keepPorts(ctx) })
+	work.Go(func() error { return n.begin(ctx) })
+	return work.Wait()
+}
+
+// keepAddresses checks the addresses of Services: first all, then each when it changes, and all now and then.
+func (n *serviceNetwork) keepAddresses(ctx context.Context) error {
+	if err := n.awaitKnown(ctx); err != nil {
+		return err
+	}
+	if err := n.succeed(ctx, n.addresses.Once); err != nil {
+		return err
+	}
+	n.repaired.Done()
+	n.addresses.Run(ctx, repairInterval)
+	return ctx.Err()
+}
+
+// awaitKnown waits until there is something to compare: all that is followed, and addresses to give.
+func (n *serviceNetwork) awaitKnown(ctx context.Context) error {
+	for range serviceFeeds {
+		select {
+		case <-n.synced:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	select {
+	case <-n.offered:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (n *serviceNetwork) keepPorts(ctx context.Context) error {
+	if err := n.succeed(ctx, n.ports.Once); err != nil {
+		return err
+	}
+	n.repaired.Done()
+	ticker := n.server.clock.NewTicker(repairInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C():
+			if err := n.ports.Once(ctx); err != nil && ctx.Err() == nil {
+				n.server.logger.Error(err, "The ports of Services could not be checked; trying again", "interval", repairInterval)
+			}
+		}
+	}
+}
+
+func (n *serviceNetwork) begin(ctx context.Context) error {
+	if err := n.kubernetes.Begin(ctx); err != nil && ctx.Err() == nil {
+		n.server.logger.Error(err, "The kubernetes Service may still have an address of this replica from before")
+	}
+	close(n.begun)
+	return nil
+}
+
+// serveKubernetes keeps the kubernetes Service until ctx ends; then this replica leaves it.
+func (n *serviceNetwork) serveKubernetes(ctx context.Context) error {
+	defer close(n.left)
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-n.begun:
+	}
+	n.kubernetes.Run(ctx)
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
+	defer cancel()
+	n.kubernetes.End(leaving)
+	return nil
+}
+
+// succeed does something until it succeeds once.
+func (n *serviceNetwork) succeed(ctx context.Context, once func(context.Context) error) error {
+	for {
+		err := once(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			n.server.logger.Error(err, "The addresses and ports of Services could not be checked; trying again", "interval", repairRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-n.server.clock.After(repairRetry):
+		}
+	}
+}
+
+// advertised is the address other parts of the cluster reach this server at: what the flag says, else that it is
+// bound to, else, as when that is the host's own or any, that of the host's default interface.
+func (s *Server) advertised() string {
+	c := s.config.Serving
+	if ip := net.ParseIP(c.AdvertiseAddress); ip != nil && !ip.IsUnspecified() {
+		return ip.String()
+	}
+	bound := net.ParseIP(c.BindAddress)
+	if ip, err := utilnet.ResolveBindAddress(bound); err == nil {
+		return ip.String()
+	}
+	if bound != nil && !bound.IsUnspecified() {
+		return bound.String()
+	}
+	return "127.0.0.1"
+}
