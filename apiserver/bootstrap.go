@@ -26,6 +26,7 @@ type hook struct {
 // nothing waits for, when they have begun.
 type hooks struct {
 	namespaces, policy, priorityClasses, flowControl, authentication, identity, identityCleanup, legacyTokens hook
+	serviceRepair, kubernetesService, serviceCIDR                                                             hook
 }
 
 func newHooks() *hooks {
@@ -39,12 +40,19 @@ func newHooks() *hooks {
 		policy:          new("rbac/bootstrap-roles"),
 		priorityClasses: new("scheduling/bootstrap-system-priority-classes"),
 		flowControl:     new("priority-and-fairness-config-producer"),
+
+		serviceRepair:     new("start-service-ip-repair-controllers"),
+		kubernetesService: new("bootstrap-controller"),
+		serviceCIDR:       new("start-kubernetes-service-cidr-controller"),
 	}
 }
 
 // addTo adds the hooks to health in kube-apiserver's order.
 func (h *hooks) addTo(health *serving.Health) {
-	for _, hook := range []hook{h.namespaces, h.authentication, h.identity, h.identityCleanup, h.legacyTokens, h.policy, h.priorityClasses, h.flowControl} {
+	for _, hook := range []hook{
+		h.namespaces, h.authentication, h.identity, h.identityCleanup, h.legacyTokens, h.serviceRepair, h.policy, h.priorityClasses,
+		h.flowControl, h.kubernetesService, h.serviceCIDR,
+	} {
 		health.Add(serving.AllEndpoints, serving.Check{Name: hook.name, Run: moment(hook.done).check, StartUp: true})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,7 +16,6 @@ import (
 
 	"quorate.dev/apiserver/builtin/kubernetesservice"
 	"quorate.dev/apiserver/builtin/services"
-	"quorate.dev/apiserver/serving"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -38,11 +38,9 @@ type serviceNetwork struct {
 	ports      *services.PortRepair
 	kubernetes *kubernetesservice.Controller
 
-	synced   chan struct{} // one for each resource followed, when all of it is known
-	offered  chan struct{} // closed: the default ServiceCIDR is there
-	repaired milestone     // addresses and ports have been checked once
-	begun    chan struct{} // closed: what a previous process left behind in the kubernetes Service is gone
-	left     chan struct{} // closed: this replica is not in the kubernetes Service any more
+	synced  chan struct{} // one for each resource followed, when all of it is known
+	repairs atomic.Int32  // that have not succeeded yet
+	left    chan struct{} // closed: this replica is not in the kubernetes Service any more
 }
 
 // serviceFeeds is how many resources the network follows, serviceRepairs how many things it repairs.
@@ -70,10 +68,10 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	}
 	logger := s.logger.WithName("services")
 	n := &serviceNetwork{
-		server: s, ranges: services.NewRanges(), synced: make(chan struct{}, serviceFeeds), offered: make(chan struct{}), begun: make(chan struct{}), left: make(chan struct{}),
+		server: s, ranges: services.NewRanges(), synced: make(chan struct{}, serviceFeeds), left: make(chan struct{}),
 		cidr: &services.DefaultCIDR{CIDRs: cidrs, Objects: s.registry, Clock: s.clock, Logger: logger},
 	}
-	n.repaired.missing.Store(serviceRepairs)
+	n.repairs.Store(serviceRepairs)
 	n.allocator, err = services.New(services.Options{CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.store, Registerer: s.metrics})
 	if err != nil {
 		return nil, err
@@ -85,7 +83,6 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	n.ports = services.NewPortRepair(n.allocator, all, events, logger, s.metrics)
 	n.addresses = services.NewAddressRepair(s.registry, n.ranges, events, s.clock, logger)
 	n.kubernetes, err = s.composeKubernetesService(ranges[0])
-	n.addChecks(s.health)
 	return n, err
 }
 
@@ -112,16 +109,6 @@ func (s *Server) composeKubernetesService(addresses netip.Prefix) (*kubernetesse
 	return kubernetesservice.New(options), nil
 }
 
-// addChecks tells how far the network has come, under kube-apiserver's names.
-func (n *serviceNetwork) addChecks(health *serving.Health) {
-	add := func(name string, run func(context.Context) error) {
-		health.Add(serving.AllEndpoints, serving.Check{Name: "poststarthook/" + name, Run: run, StartUp: true})
-	}
-	add("start-service-ip-repair-controllers", n.repaired.check)
-	add("bootstrap-controller", moment(n.begun).check)
-	add("start-kubernetes-service-cidr-controller", moment(n.offered).check)
-}
-
 // run brings the network to life and keeps it until ctx ends.
 func (n *serviceNetwork) run(ctx context.Context) error {
 	work, ctx := errgroup.WithContext(ctx)
@@ -132,7 +119,7 @@ func (n *serviceNetwork) run(ctx context.Context) error {
 	follow("networking.k8s.io", "servicecidrs", n.ranges.Set)
 	follow("networking.k8s.io", "ipaddresses", n.addresses.SetHolder)
 	follow("", "services", n.addresses.SetService)
-	work.Go(func() error { return n.cidr.Run(ctx, func() { close(n.offered) }) })
+	work.Go(func() error { return n.cidr.Run(ctx, func() { close(n.server.hooks.serviceCIDR.done) }) })
 	work.Go(func() error { return n.keepAddresses(ctx) })
 	work.Go(func() error { return n.keepPorts(ctx) })
 	work.Go(func() error { return n.begin(ctx) })
@@ -147,9 +134,16 @@ func (n *serviceNetwork) keepAddresses(ctx context.Context) error {
 	if err := n.succeed(ctx, n.addresses.Once); err != nil {
 		return err
 	}
-	n.repaired.Done()
+	n.repaired()
 	n.addresses.Run(ctx, repairInterval)
 	return ctx.Err()
+}
+
+// repaired notes that one of the repairs has succeeded for the first time.
+func (n *serviceNetwork) repaired() {
+	if n.repairs.Add(-1) == 0 {
+		close(n.server.hooks.serviceRepair.done)
+	}
 }
 
 // awaitKnown waits until there is something to compare: all that is followed, and addresses to give.
@@ -162,7 +156,7 @@ func (n *serviceNetwork) awaitKnown(ctx context.Context) error {
 		}
 	}
 	select {
-	case <-n.offered:
+	case <-n.server.hooks.serviceCIDR.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -173,7 +167,7 @@ func (n *serviceNetwork) keepPorts(ctx context.Context) error {
 	if err := n.succeed(ctx, n.ports.Once); err != nil {
 		return err
 	}
-	n.repaired.Done()
+	n.repaired()
 	ticker := n.server.clock.NewTicker(repairInterval)
 	defer ticker.Stop()
 	for {
@@ -192,7 +186,7 @@ func (n *serviceNetwork) begin(ctx context.Context) error {
 	if err := n.kubernetes.Begin(ctx); err != nil && ctx.Err() == nil {
 		n.server.logger.Error(err, "The kubernetes Service may still have an address of this replica from before")
 	}
-	close(n.begun)
+	close(n.server.hooks.kubernetesService.done)
 	return nil
 }
 
@@ -202,7 +196,7 @@ func (n *serviceNetwork) serveKubernetes(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-n.begun:
+	case <-n.server.hooks.kubernetesService.done:
 	}
 	n.kubernetes.Run(ctx)
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)

@@ -153,17 +153,6 @@ func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subres
 	return result.Object, nil
 }
 
-// Apply applies a configuration, as JSON or YAML, to a cluster's object as manager, who takes over the fields in it.
-func (r *Registry) Apply(ctx context.Context, name schema.GroupResource, subresource, object string, configuration []byte, manager string) error {
-	t, err := r.target(name, subresource, "", object)
-	if err != nil {
-		return err
-	}
-	patch := Patch{Type: types.ApplyYAMLPatchType, Data: configuration, Manager: manager, Force: true}
-	_, err = r.Write(t.asRequest(ctx, "patch"), t, patch, WriteOptions{Manager: manager})
-	return err
-}
-
 // editError is an error of the caller's own, to be given back as it is.
 type editError struct{ error }
 

@@ -2,7 +2,6 @@ package services
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -31,21 +30,13 @@ const (
 
 var cidrs = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 
-// applier applies configurations to a cluster's objects.
-type applier interface {
-	Apply(ctx context.Context, resource schema.GroupResource, subresource, object string, configuration []byte, manager string) error
-}
-
 // DefaultCIDR makes the ServiceCIDR with the ranges of the flag. It becomes one of two families when the flag names a
 // second one; every other difference between flag and object is only told.
 type DefaultCIDR struct {
 	CIDRs   []string
-	Objects interface {
-		resource.Objects
-		applier
-	}
-	Clock  clock.WithTicker
-	Logger logr.Logger
+	Objects resource.Applier
+	Clock   clock.WithTicker
+	Logger  logr.Logger
 
 	told map[string]bool
 }
@@ -143,17 +134,14 @@ func (d *DefaultCIDR) report(ctx context.Context, cidr *networking.ServiceCIDR) 
 }
 
 func (d *DefaultCIDR) sayReady(ctx context.Context) error {
-	configuration, err := json.Marshal(map[string]any{
+	_, err := d.Objects.Apply(resource.WithManager(ctx, cidrController), cidrs, "status", "", defaultCIDR, map[string]any{
 		"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": map[string]any{"name": defaultCIDR},
 		"status": map[string]any{"conditions": []any{map[string]any{
 			"type": networkingv1.ServiceCIDRConditionReady, "status": metav1.ConditionTrue,
 			"message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": d.Clock.Now().UTC().Format(time.RFC3339),
 		}}},
 	})
-	if err != nil {
-		return err
-	}
-	return d.Objects.Apply(ctx, cidrs, "status", defaultCIDR, configuration, cidrController)
+	return err
 }
 
 // tell records a warning about the object as an Event and in the log, each kind once.
