@@ -8,11 +8,13 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/net/websocket"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/registry"
@@ -57,7 +59,7 @@ func (c *call) watch(ctx context.Context) error {
 			return err
 		}
 	}
-	s.run(ctx, initial && options.AllowWatchBookmarks)
+	s.open(ctx, func(ctx context.Context) { s.run(ctx, initial && options.AllowWatchBookmarks) })
 	return nil
 }
 
@@ -73,8 +75,7 @@ func (c *call) watchDuration(asked *int64) time.Duration {
 // expiredAtOnce tells a client by an event that it starts too far back, as clients expect of a watch.
 func (c *call) expiredAtOnce(err error) error {
 	s := &stream{call: c, encoder: c.encoder()}
-	s.begin()
-	s.fail(err)
+	s.open(c.r.Context(), func(context.Context) { s.fail(err) })
 	return nil
 }
 
@@ -86,6 +87,17 @@ type stream struct {
 	seen      int64 // revision up to which the client knows everything
 	bookmarks bool
 	columns   *metav1.TableOptions // of a watch of table rows
+	socket    *websocket.Conn      // nil: frames are the response's body
+}
+
+// open calls run with the stream in the form the client wants: the response's body, or messages of a WebSocket.
+func (s *stream) open(ctx context.Context, run func(context.Context)) {
+	if !wsstream.IsWebSocketRequest(s.r) {
+		s.begin()
+		run(ctx)
+		return
+	}
+	s.overSocket(ctx, run)
 }
 
 // begin sends the header, so that the client knows that its watch is established.
@@ -101,14 +113,13 @@ func (s *stream) begin() {
 }
 
 func (s *stream) flush() {
-	if flusher, ok := s.w.(http.Flusher); ok {
+	if flusher, ok := s.w.(http.Flusher); ok && s.socket == nil {
 		flusher.Flush()
 	}
 }
 
 // run streams until ctx ends or something fails.
 func (s *stream) run(ctx context.Context, markEnd bool) {
-	s.begin()
 	if !s.sendInitial(markEnd) {
 		return
 	}
@@ -182,7 +193,7 @@ func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 			}
 			together = together[:0]
 		}
-		if len(events) == 1 || len(frame) > cap(together) {
+		if len(events) == 1 || len(frame) > cap(together) || s.socket != nil {
 			if !s.send(frame) {
 				return false
 			}
@@ -232,6 +243,9 @@ func (s *stream) sendInitial(markEnd bool) bool {
 func (s *stream) send(frame []byte) bool {
 	if len(frame) == 0 {
 		return true
+	}
+	if s.socket != nil {
+		return s.sendMessage(frame)
 	}
 	_, err := s.w.Write(frame)
 	return err == nil
