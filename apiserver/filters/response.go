@@ -130,11 +130,12 @@ func (w *response) begun() bool {
 	return w.status != 0 || w.taken
 }
 
-// sent returns the status, which is 200 if the handler set none, and the size of the body.
+// sent returns the status, which is 200 if the handler set none and 0 if it took the connection, and the size of the
+// body.
 func (w *response) sent() (int, int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.status == 0 {
+	if w.status == 0 && !w.taken {
 		return http.StatusOK, w.size
 	}
 	return w.status, w.size
