@@ -47,7 +47,8 @@ type servers struct {
 	etcd                *clientv3.Client
 }
 
-func startServers(t *testing.T) *servers {
+// startServers runs both with further arguments.
+func startServers(t *testing.T, arguments ...string) *servers {
 	ctx, directory := t.Context(), t.TempDir()
 	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -60,7 +61,7 @@ func startServers(t *testing.T) *servers {
 	etcd.StopAfter(t)
 	options := genuine.Options{
 		Directory: directory, PKI: pki, Etcd: etcd.Endpoint,
-		Arguments: []string{"--disable-admission-plugins=" + podDefaults},
+		Arguments: append([]string{"--disable-admission-plugins=" + podDefaults}, arguments...),
 	}
 	kubernetes, err := genuine.StartKubernetes(ctx, options)
 	if err != nil {
