@@ -5,15 +5,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/client-go/informers"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/authorization"
 	"quorate.dev/apiserver/authorization/rbac"
 	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/builtin/nodeauthorizer"
 	"quorate.dev/apiserver/builtin/tokens"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/resource"
@@ -31,8 +33,9 @@ type security struct {
 	frontProxy    *authentication.FrontProxy
 	tokens        *tokens.Tokens // of service accounts
 	reload        []serving.Reloadable
-	clients       *authentication.Authority // of client certificates; nil: none
-	changed       bootstrap.Signal          // that something was reloaded
+	clients       *authentication.Authority  // of client certificates; nil: none
+	changed       bootstrap.Signal           // that something was reloaded
+	nodes         *nodeauthorizer.Authorizer // nil: mode Node is off
 }
 
 // reloaded comes last among what is reloaded, and tells others.
@@ -48,7 +51,7 @@ func (r reloaded) Reload() error {
 }
 
 // composeSecurity reads the files that --client-ca-file and its like name.
-func composeSecurity(c *config.Config, objects resource.Objects, clock clock.PassiveClock, registerer prometheus.Registerer, logger logr.Logger) (*security, error) {
+func composeSecurity(c *config.Config, objects resource.Objects, factory informers.SharedInformerFactory, clock clock.PassiveClock, registerer prometheus.Registerer) (*security, error) {
 	s := &security{policy: rbac.New(), changed: bootstrap.NewSignal()}
 	options := authentication.Options{
 		TokenLife: tokenLife, Audiences: audiences(c.Authentication), Clock: clock, Registerer: registerer,
@@ -65,12 +68,17 @@ func composeSecurity(c *config.Config, objects resource.Objects, clock clock.Pas
 	if options.FrontProxy, err = s.composeFrontProxy(c.Authentication); err != nil {
 		return nil, err
 	}
-	if options.Tokens, err = s.composeTokens(c.Authentication, objects, clock); err != nil {
+	if options.Tokens, err = s.composeTokens(c.Authentication, objects, factory, clock); err != nil {
 		return nil, err
 	}
 	s.authenticator = authentication.New(options)
 	s.reload = append(s.reload, reloaded{s.changed})
-	s.authorizer, err = authorization.New(c.Authorization.Modes, s.policy, logger)
+	var nodes authorization.Mode
+	if slices.Contains(c.Authorization.Modes, "Node") {
+		s.nodes = nodeauthorizer.New(factory)
+		nodes = s.nodes
+	}
+	s.authorizer, err = authorization.New(c.Authorization.Modes, s.policy, nodes)
 	return s, err
 }
 
@@ -125,7 +133,7 @@ func (s *security) composeFrontProxy(a config.Authentication) (*authentication.F
 	return s.frontProxy, nil
 }
 
-func (s *security) composeTokens(a config.Authentication, objects resource.Objects, clock clock.PassiveClock) ([]authenticator.Token, error) {
+func (s *security) composeTokens(a config.Authentication, objects resource.Objects, factory informers.SharedInformerFactory, clock clock.PassiveClock) ([]authenticator.Token, error) {
 	var all []authenticator.Token
 	if a.TokenFile != "" {
 		file, err := authentication.NewTokenFile(a.TokenFile)
@@ -144,5 +152,10 @@ func (s *security) composeTokens(a config.Authentication, objects resource.Objec
 	if err != nil {
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
 	}
-	return append(all, serviceAccounts...), nil
+	all = append(all, serviceAccounts...)
+	if a.BootstrapTokens {
+		secrets := factory.Core().V1().Secrets().Lister().Secrets(metav1.NamespaceSystem)
+		all = append(all, authenticator.WrapAudienceAgnosticToken(audiences(a), tokens.Bootstrap(secrets)))
+	}
+	return all, nil
 }

@@ -101,7 +101,7 @@ func (s *Server) compose() (err error) {
 	if s.client, s.informers, err = s.composeInformers(publisher); err != nil {
 		return err
 	}
-	if s.security, err = composeSecurity(s.config, s.registry, s.clock, s.metrics, s.logger); err != nil {
+	if s.security, err = composeSecurity(s.config, s.registry, s.informers, s.clock, s.metrics); err != nil {
 		return err
 	}
 	s.registry.AuthorizeWith(s.security.authorizer)

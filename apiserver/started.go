@@ -43,7 +43,7 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Healthz|serving.Livez, serving.Check{Name: "etcd", Run: s.checkEtcd, StartUp: true})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
-	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.policyRead.check})
+	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.checkSynced})
 	s.hooks.addTo(s.health)
 	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: moment(s.custom.Synced()).check})
 }
@@ -61,4 +61,12 @@ func (s *Server) checkEtcdReady(ctx context.Context) error {
 	defer cancel()
 	_, err := s.store.Revision(ctx)
 	return err
+}
+
+// checkSynced fails until those who decide about requests know what was there at the start.
+func (s *Server) checkSynced(ctx context.Context) error {
+	if s.security.nodes != nil && !s.security.nodes.Synced() {
+		return errors.New("the nodes' objects are not all read")
+	}
+	return s.policyRead.check(ctx)
 }

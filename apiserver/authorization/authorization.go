@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-logr/logr"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -28,8 +27,8 @@ type Authorizer struct {
 	modes []Mode
 }
 
-// New returns the authorizer for the modes named. policy is needed for RBAC only.
-func New(names []string, policy *rbac.Policy, logger logr.Logger) (*Authorizer, error) {
+// New returns the authorizer for the modes named. policy is needed for RBAC, node for Node only.
+func New(names []string, policy *rbac.Policy, node Mode) (*Authorizer, error) {
 	a := &Authorizer{}
 	for _, name := range names {
 		switch name {
@@ -43,7 +42,10 @@ func New(names []string, policy *rbac.Policy, logger logr.Logger) (*Authorizer, 
 			}
 			a.modes = append(a.modes, policy)
 		case "Node":
-			logger.Info("Authorization mode Node has no opinion yet; nodes may do what RBAC allows them")
+			if node == nil {
+				return nil, errors.New("authorization mode Node needs what knows the nodes")
+			}
+			a.modes = append(a.modes, node)
 		default:
 			return nil, fmt.Errorf("authorization mode %q is not supported", name)
 		}

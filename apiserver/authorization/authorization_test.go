@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -33,7 +32,7 @@ func TestModesInOrder(t *testing.T) {
 		{"RBAC,AlwaysDeny", alice, authorizer.DecisionNoOpinion, "RBAC: clusterrole.rbac.authorization.k8s.io \"missing\" not found\nEverything is forbidden."},
 		{"AlwaysDeny,AlwaysAllow", alice, authorizer.DecisionAllow, ""},
 	} {
-		a, err := New(strings.Split(c.modes, ","), policy, logr.Discard())
+		a, err := New(strings.Split(c.modes, ","), policy, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +43,7 @@ func TestModesInOrder(t *testing.T) {
 }
 
 func TestNoUserIsAnError(t *testing.T) {
-	a, err := New([]string{"AlwaysAllow"}, nil, logr.Discard())
+	a, err := New([]string{"AlwaysAllow"}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +54,7 @@ func TestNoUserIsAnError(t *testing.T) {
 
 func TestBadModes(t *testing.T) {
 	for _, modes := range [][]string{{"ABAC"}, {"RBAC"}} { // the latter without a policy
-		if _, err := New(modes, nil, logr.Discard()); err == nil {
+		if _, err := New(modes, nil, nil); err == nil {
 			t.Errorf("%v accepted", modes)
 		}
 	}

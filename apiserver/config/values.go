@@ -150,7 +150,7 @@ func (c *Config) inertFlags(f *pflag.FlagSet) {
 // pendingFlags have a place in Config, since others render or read them, and nothing acts on them yet.
 var pendingFlags = []string{
 	"admission-control-config-file", "disable-admission-plugins", "enable-admission-plugins", "enable-aggregator-routing",
-	"enable-bootstrap-token-auth", "enable-priority-and-fairness", "etcd-count-metric-poll-period",
+	"enable-priority-and-fairness", "etcd-count-metric-poll-period",
 	"etcd-db-metric-poll-interval", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type",
 	"watch-cache",
 }

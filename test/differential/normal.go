@@ -130,10 +130,14 @@ func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 		return b.String()
 	}
 	_, sorted := c.directive("sort")
+	_, unordered := c.directive("unordered")
 	for _, value := range values {
 		if text, ok := value.(string); ok {
 			b.WriteString(n.plain(text) + "\n")
 			continue
+		}
+		if unordered {
+			hideRevisions(value)
 		}
 		value = n.normal(value)
 		if sorted {
@@ -194,13 +198,13 @@ func (n *normalizer) normal(value any) any {
 	return value
 }
 
-// hideRevisions of a bookmark, which everything that happens on the server moves.
+// hideRevisions of what may be compared without: of a bookmark, which everything that happens on the server moves.
 func hideRevisions(value any) {
 	switch container := value.(type) {
 	case map[string]any:
 		for key, field := range container {
 			if key == "resourceVersion" {
-				container[key] = "<revision of bookmark>"
+				container[key] = "<any revision>"
 				continue
 			}
 			hideRevisions(field)

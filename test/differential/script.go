@@ -19,6 +19,7 @@
 //	@open NAME           keeps the answer open as a stream; the case compares only status and headers
 //	@until TEXT          repeats the request until the answer contains TEXT
 //	@sort                compares the items of a list in the order of their names
+//	@unordered           does not compare the order of revisions, where servers write in any order
 //	@head                compares only status and headers
 //
 // Two requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, "REST NAME" for

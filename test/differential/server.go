@@ -16,6 +16,10 @@ import (
 // tokens are the users that scripts speak as, besides the administrator: token, name, UID, groups.
 const tokens = `alice-token,alice,1001,"developers"
 bob-token,bob,1002
+node-a-token,system:node:node-a,1003,"system:nodes"
+node-b-token,system:node:node-b,1004,"system:nodes"
+nameless-node-token,system:node:,1005,"system:nodes"
+impostor-token,system:node:node-a,1006,"developers"
 `
 
 // disabledPlugins are the admission plugins beyond the life cycle of namespaces: they change objects, and they have
@@ -73,7 +77,7 @@ func StartPair(ctx context.Context, directory string) (_ *Pair, err error) {
 		return nil, err
 	}
 	options := genuine.Options{PKI: pki, Arguments: []string{
-		"--token-auth-file=" + users, "--disable-admission-plugins=" + strings.Join(disabledPlugins, ","),
+		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--disable-admission-plugins=" + strings.Join(disabledPlugins, ","),
 	}}
 	if err := pair.startGenuine(ctx, directory, options); err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)

@@ -104,7 +104,7 @@ func (o Options) start(ctx context.Context, name, binary string, command ...stri
 func (o Options) flags(ports []int) []string {
 	flags := append([]string{
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
-		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
+		"--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
 		"--allow-privileged=true",
 	}, o.PKI.flags()...)
 	if !o.Accounts {
