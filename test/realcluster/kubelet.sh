@@ -1,0 +1,207 @@
+#!/bin/bash
+# Tries an API server with what lives on nodes: a genuine kubelet, container runtime, kube-proxy and cluster DNS. Run it
+# on a node of a cluster of one node whose kube-apiserver was replaced by `quorate apiserver` (through a link named
+# kube-apiserver), and again with kube-apiserver: the same lines must come out. Prints what was seen and how long it took,
+# goes on after a failure, and ends with the number of failures.
+#
+#   KUBECONFIG  of the cluster, as administrator. curl and jq are needed here.
+#   LOAD        command that gives the node an image: $LOAD NAME:TAG BINARY. The image's entry point is the static binary.
+#   KUBECTL, NAMESPACE: see below.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+KUBECTL=${KUBECTL:-$(command -v kubectl)} NAMESPACE=${NAMESPACE:-kubelet-trial}
+WORK=$(mktemp -d)
+FAILURES=0
+
+k() { "$KUBECTL" -n "$NAMESPACE" "$@"; }
+now() { date +%s%N; }
+since() { echo "$((($(now) - $1) / 1000000)) ms"; }
+
+finish() {
+  "$KUBECTL" delete namespace "$NAMESPACE" --ignore-not-found --wait=false >/dev/null 2>&1
+  "$KUBECTL" delete clusterrolebinding "$NAMESPACE" --ignore-not-found >/dev/null 2>&1
+  rm -rf "$WORK"
+}
+trap finish EXIT
+
+# try WHAT COMMAND...: runs the command and tells how it went.
+try() {
+  local what=$1 began; shift
+  began=$(now)
+  if "$@" >"$WORK/out" 2>&1; then
+    printf '%-60s %s\n' "$what" "$(since "$began")"
+  else
+    FAILURES=$((FAILURES + 1))
+    printf '%-60s FAILED\n' "$what"
+    tail -5 "$WORK/out" | sed 's/^/    /'
+  fi
+}
+
+# soon COMMAND...: tries a command until it succeeds, for half a minute.
+soon() {
+  local deadline=$((SECONDS + 30))
+  until "$@"; do
+    [ $SECONDS -lt $deadline ] || return 1
+    sleep 0.2
+  done
+}
+
+# says TEXT COMMAND...: the command succeeds and prints a text.
+says() {
+  local text=$1 output; shift
+  output=$("$@" 2>&1) || { echo "$output"; return 1; }
+  [[ $output == *"$text"* ]] || { echo "no $text in: $output"; return 1; }
+}
+
+image() {
+  CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$WORK/probe" ./test/realcluster/probe && $LOAD probe:trial "$WORK/probe"
+}
+
+prepare() {
+  "$KUBECTL" create namespace "$NAMESPACE" && soon k get serviceaccount default
+}
+
+deploy() {
+  k apply -f - <<Y
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: web
+        image: probe:trial
+        imagePullPolicy: IfNotPresent
+        args: [serve, one]
+        ports: [{containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}
+        volumeMounts: [{name: settings, mountPath: /settings}]
+      volumes: [{name: settings, configMap: {name: settings}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {key: value}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+Y
+  k rollout status deployment/web --timeout=60s
+}
+
+pod() { k get pods -l app=web --field-selector=status.phase=Running --sort-by=.metadata.creationTimestamp -o jsonpath='{.items[-1:].metadata.name}'; }
+inside() { k exec "$(pod)" -- /probe "$@"; }
+
+code() { inside exit 3; [ $? = 3 ]; }
+stdin() { [ "$(echo "through and back" | k exec -i "$(pod)" -- /probe cat)" = "through and back" ]; }
+large() { head -c 5000000 /dev/urandom >"$WORK/sent" && k exec -i "$(pod)" -- /probe cat <"$WORK/sent" | cmp - "$WORK/sent"; }
+terminal() { says typed script -qec "$KUBECTL -n $NAMESPACE exec -it $(pod) -- /probe cat" /dev/null <<<$'typed\n\004'; }
+
+# follow sees a line that is written after it began.
+follow() {
+  local name; name=$(pod)
+  k logs -f "$name" >"$WORK/follow" & local reader=$!
+  soon grep -q "is served by" "$WORK/follow" && k get --raw "/api/v1/namespaces/$NAMESPACE/pods/$name:8080/proxy/followed" >/dev/null &&
+    soon grep -q followed "$WORK/follow"
+  local result=$?
+  kill $reader; wait $reader 2>/dev/null
+  return $result
+}
+
+forward() { # TARGET PORT
+  k port-forward "$1" ":$2" >"$WORK/forward" 2>&1 & local forwarder=$!
+  soon grep -q Forwarding "$WORK/forward"
+  local port; port=$(sed -n 's/.*127.0.0.1:\([0-9]*\).*/\1/p' "$WORK/forward" | head -1)
+  says "one from" curl -s "http://127.0.0.1:$port/" && says "one from" curl -s "http://127.0.0.1:$port/again"
+  local result=$?
+  kill $forwarder; wait $forwarder 2>/dev/null
+  return $result
+}
+
+proxied() { says "$1" "$KUBECTL" get --raw "$2"; }
+address() { k get service web -o jsonpath='{.spec.clusterIP}'; }
+asAccount() {
+  "$KUBECTL" create clusterrolebinding "$NAMESPACE" --clusterrole=view --serviceaccount="$NAMESPACE:default" &&
+    soon says '"kind":"ConfigMapList"' inside api "/api/v1/namespaces/$NAMESPACE/configmaps"
+}
+roll() {
+  k patch deployment web --type=json -p '[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["serve","two"]}]' &&
+    k rollout status deployment/web --timeout=90s && soon says "two from" curl -s "http://$(address)/"
+}
+undo() { k rollout undo deployment/web && k rollout status deployment/web --timeout=90s && soon says "one from" curl -s "http://$(address)/"; }
+changed() {
+  k patch configmap settings -p '{"data":{"key":"other"}}' && k annotate pods -l app=web look=again --overwrite &&
+    soon says other k get configmap settings -o yaml
+}
+job() {
+  k create -f - <<Y && k wait job/once --for=condition=Complete --timeout=60s && says "one from" k logs job/once
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: "probe:trial", imagePullPolicy: IfNotPresent, args: [get, "http://web/"]}]}}}
+Y
+}
+restart() {
+  k create -f - <<Y && soon says 1 k get pod crash -o jsonpath='{.status.containerStatuses[0].restartCount}' && k logs crash --previous && k delete pod crash --now
+apiVersion: v1
+kind: Pod
+metadata: {name: crash}
+spec: {containers: [{name: c, image: "probe:trial", imagePullPolicy: IfNotPresent, args: [exit, "7"]}]}
+Y
+}
+events() { says Started k get events --field-selector=reason=Started; }
+graceful() { local name; name=$(pod); k delete pod "$name" --timeout=60s && k rollout status deployment/web --timeout=60s; }
+# another is a node's name by which nobody else may speak.
+restricted() {
+  local node; node=$("$KUBECTL" get nodes -o jsonpath='{.items[0].metadata.name}')
+  [ "$("$KUBECTL" auth can-i --as="system:node:$node" --as-group=system:nodes get node/"$node")" = yes ] || return 1
+  [ "$("$KUBECTL" auth can-i --as="system:node:$node" --as-group=system:nodes get secrets -n kube-system 2>/dev/null)" = no ]
+}
+drain() {
+  local node; node=$("$KUBECTL" get nodes -o jsonpath='{.items[0].metadata.name}')
+  "$KUBECTL" drain "$node" --pod-selector=app=web --timeout=60s
+  local result=$?
+  "$KUBECTL" uncordon "$node" && [ $result = 0 ] && k rollout status deployment/web --timeout=60s
+}
+remove() { "$KUBECTL" delete namespace "$NAMESPACE" --timeout=120s; }
+
+"$KUBECTL" get nodes -o wide
+try "the node is ready" "$KUBECTL" wait node --all --for=condition=Ready --timeout=60s
+try "image" image
+try "namespace with its service account" prepare
+try "deployment with volume, probes and Service" deploy
+try "logs" says "is served by" k logs "$(pod)"
+try "logs of the last line, with times" says 20 k logs "$(pod)" --tail=1 --timestamps
+try "logs -f" follow
+try "exec" says "one from" inside get http://127.0.0.1:8080/
+try "exec: exit code" code
+try "exec: standard input" stdin
+try "exec: 5 MB both ways" large
+try "exec: terminal" terminal
+try "port-forward to a pod" forward "pod/$(pod)" 8080
+try "port-forward to a Service" forward service/web 80
+try "proxy to a pod" proxied "one from" "/api/v1/namespaces/$NAMESPACE/pods/http:$(pod):8080/proxy/"
+try "proxy to a Service" proxied "one from" "/api/v1/namespaces/$NAMESPACE/services/http:web:80/proxy/"
+try "proxy to the node" proxied ok "/api/v1/nodes/$("$KUBECTL" get nodes -o jsonpath='{.items[0].metadata.name}')/proxy/healthz"
+try "Service address from the node" soon says "one from" curl -s "http://$(address)/"
+try "Service by its name from a pod" soon says "one from" inside get http://web/
+try "the API server from a pod, as its service account" asAccount
+try "job, and its logs" job
+try "restart of a container, and the logs before it" restart
+try "events of the kubelet" events
+try "rollout" roll
+try "rollout undone" undo
+try "a configuration changed" changed
+try "pod deleted gracefully" graceful
+try "drain and uncordon" drain
+try "rights of nodes" restricted
+try "namespace deleted" remove
+echo "$FAILURES failures"
+[ $FAILURES = 0 ]

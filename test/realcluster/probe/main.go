@@ -1,0 +1,121 @@
+// Command probe is what the pods of kubelet.sh run: a server that tells who it is, and small tools to look around from
+// within a pod.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	address = ":8080"
+	account = "/var/run/secrets/kubernetes.io/serviceaccount/"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return errors.New("probe serve|cat|exit CODE|get URL|api PATH")
+	}
+	switch args[0] {
+	case "serve":
+		return serve(strings.Join(args[1:], " "))
+	case "cat":
+		_, err := io.Copy(os.Stdout, os.Stdin)
+		return err
+	}
+	if len(args) < 2 {
+		return fmt.Errorf("%s needs an argument", args[0])
+	}
+	switch args[0] {
+	case "exit":
+		code, err := strconv.Atoi(args[1])
+		if err == nil {
+			os.Exit(code)
+		}
+		return err
+	case "get":
+		return get(http.DefaultClient, args[1], "")
+	case "api":
+		return api(args[1])
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+// serve answers with a greeting and the host's name until it is asked to end.
+func serve(greeting string) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	server := &http.Server{Addr: address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Printf("%s asks for %s\n", r.RemoteAddr, r.URL.Path)
+		fmt.Fprintf(w, "%s from %s\n", greeting, name)
+	})}
+	fmt.Println(greeting, "is served by", name)
+	context.AfterFunc(ctx, func() { server.Close() })
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func get(client *http.Client, url, token string) error {
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client.Timeout = 5 * time.Second
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(os.Stdout, response.Body); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// api asks the API server as the pod's service account, by what every pod is given.
+func api(path string) error {
+	token, err := os.ReadFile(account + "token")
+	if err != nil {
+		return err
+	}
+	roots, err := os.ReadFile(account + "ca.crt")
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(roots)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
+	host := net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
+	return get(client, "https://"+host+path, string(token))
+}
