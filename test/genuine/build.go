@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -49,11 +50,28 @@ func Etcd(ctx context.Context) (string, error) {
 	return workspace.buildOnce(ctx, "etcd", "quorate.dev/test/genuine/etcd", "-s -w")
 }
 
-// Quorate returns the path of our own binary, built from the sources as they are now.
+// ours is the path of our own binary once this process has built it.
+var ours struct {
+	sync.Mutex
+	path string
+}
+
+// Quorate returns the path of our own binary, built from the sources as they are when it is first asked for.
 func Quorate(ctx context.Context) (string, error) {
 	if path, ok := prebuilt("quorate"); ok {
 		return path, nil
 	}
+	ours.Lock()
+	defer ours.Unlock()
+	if ours.path != "" {
+		return ours.path, nil
+	}
+	path, err := buildQuorate(ctx)
+	ours.path = path
+	return path, err
+}
+
+func buildQuorate(ctx context.Context) (string, error) {
 	workspace, err := inspect(ctx)
 	if err != nil {
 		return "", err
@@ -64,7 +82,10 @@ func Quorate(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	return target, workspace.build(ctx, target, "quorate.dev", "-s -w")
+	if err := workspace.build(ctx, target, "quorate.dev", "-s -w"); err != nil {
+		return "", err
+	}
+	return target, nil
 }
 
 func prebuilt(name string) (string, bool) {

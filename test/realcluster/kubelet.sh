@@ -119,7 +119,7 @@ forward() { # TARGET PORT
   k port-forward "$1" ":$2" >"$WORK/forward" 2>&1 & local forwarder=$!
   soon grep -q Forwarding "$WORK/forward"
   local port; port=$(sed -n 's/.*127.0.0.1:\([0-9]*\).*/\1/p' "$WORK/forward" | head -1)
-  says "one from" curl -s "http://127.0.0.1:$port/" && says "one from" curl -s "http://127.0.0.1:$port/again"
+  says "one from" curl -s --max-time 2 "http://127.0.0.1:$port/" && says "one from" curl -s --max-time 2 "http://127.0.0.1:$port/again"
   local result=$?
   kill $forwarder; wait $forwarder 2>/dev/null
   return $result
@@ -133,9 +133,9 @@ asAccount() {
 }
 roll() {
   k patch deployment web --type=json -p '[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["serve","two"]}]' &&
-    k rollout status deployment/web --timeout=90s && soon says "two from" curl -s "http://$(address)/"
+    k rollout status deployment/web --timeout=90s && soon says "two from" curl -s --max-time 2 "http://$(address)/"
 }
-undo() { k rollout undo deployment/web && k rollout status deployment/web --timeout=90s && soon says "one from" curl -s "http://$(address)/"; }
+undo() { k rollout undo deployment/web && k rollout status deployment/web --timeout=90s && soon says "one from" curl -s --max-time 2 "http://$(address)/"; }
 changed() {
   k patch configmap settings -p '{"data":{"key":"other"}}' && k annotate pods -l app=web look=again --overwrite &&
     soon says other k get configmap settings -o yaml
@@ -190,7 +190,7 @@ try "port-forward to a Service" forward service/web 80
 try "proxy to a pod" proxied "one from" "/api/v1/namespaces/$NAMESPACE/pods/http:$(pod):8080/proxy/"
 try "proxy to a Service" proxied "one from" "/api/v1/namespaces/$NAMESPACE/services/http:web:80/proxy/"
 try "proxy to the node" proxied ok "/api/v1/nodes/$("$KUBECTL" get nodes -o jsonpath='{.items[0].metadata.name}')/proxy/healthz"
-try "Service address from the node" soon says "one from" curl -s "http://$(address)/"
+try "Service address from the node" soon says "one from" curl -s --max-time 2 "http://$(address)/"
 try "Service by its name from a pod" soon says "one from" inside get http://web/
 try "the API server from a pod, as its service account" asAccount
 try "job, and its logs" job

@@ -1,0 +1,72 @@
+// Package failover kills and restarts the replicas of an API server in turn, with many objects, many informers and
+// writers at work: nobody sees time go back, nothing is lost, and every informer ends with exactly what is stored.
+package failover
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"quorate.dev/test/genuine"
+)
+
+// size of the load. The full one is for `make failover`, with QUORATE_FAILOVER=full.
+type size struct{ objects, informers int }
+
+var (
+	small = size{objects: 10_000, informers: 100}
+	full  = size{objects: 50_000, informers: 500}
+)
+
+const (
+	rounds = 2  // in each of which every replica is killed once
+	writes = 60 // that have to be acknowledged between two deeds
+)
+
+func chosen() size {
+	if os.Getenv("QUORATE_FAILOVER") == "full" {
+		return full
+	}
+	return small
+}
+
+func TestTwoReplicas(t *testing.T) {
+	failOver(t, genuine.StartQuorate, genuine.StartQuorate)
+}
+
+func TestBesideKubernetes(t *testing.T) {
+	failOver(t, genuine.StartQuorate, genuine.StartKubernetes)
+}
+
+func failOver(t *testing.T, launches ...launch) {
+	size := chosen()
+	begin := time.Now()
+	lap := func(what string) {
+		t.Logf("%s: %s", what, time.Since(begin).Round(10*time.Millisecond))
+		begin = time.Now()
+	}
+	r := startReplicas(t, launches...)
+	lap("two replicas ready")
+	r.load(size)
+	t.Logf("%d objects", size.objects)
+	lap("loaded")
+	watching := r.watch(size)
+	lap("informers filled")
+	first := r.lists.Load()
+	writing := r.write(size)
+	writing.await(r, writes)
+	for range rounds {
+		for _, one := range r.all {
+			one.server.Kill()
+			writing.await(r, writes)
+			r.start(one)
+			writing.await(r, writes)
+		}
+	}
+	writing.end()
+	lap("replicas killed and restarted in turn")
+	watching.mustEqualStorage(r)
+	lap("informers equal to storage")
+	t.Logf("%d informers, %d lists at first and %d later; %d writes acknowledged, %d failed, %d reads",
+		size.informers, first, r.lists.Load()-first, writing.acknowledged.Load(), writing.failures.Load(), writing.reads.Load())
+}

@@ -1,0 +1,190 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	namespacePrefix = "failover-"
+	shards          = 5 // of a namespace
+	loaders         = 32
+	writers         = 6
+	writesPerSecond = 30 // of a writer
+)
+
+func namespace(i int) string { return fmt.Sprintf("%s%d", namespacePrefix, i) }
+
+func configMap(namespace, name string, shard int) *core.ConfigMap {
+	return &core.ConfigMap{
+		ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"shard": fmt.Sprint(shard)}},
+		Data:       map[string]string{"value": "0"},
+	}
+}
+
+// load creates the namespaces and the objects.
+func (r *replicas) load(size size) {
+	r.Helper()
+	namespaces := size.informers / shards
+	clients := []kubernetes.Interface{r.client(0), r.client(1)}
+	work, ctx := errgroup.WithContext(r.Context())
+	for i := range namespaces {
+		_, err := clients[0].CoreV1().Namespaces().Create(ctx, &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: namespace(i)}}, meta.CreateOptions{})
+		if err != nil {
+			r.Fatal(err)
+		}
+	}
+	for loader := range loaders {
+		client := clients[loader%len(clients)]
+		work.Go(func() error {
+			for i := loader; i < size.objects; i += loaders {
+				object := configMap(namespace(i%namespaces), fmt.Sprintf("object-%d", i), i/namespaces%shards)
+				if _, err := client.CoreV1().ConfigMaps(object.Namespace).Create(ctx, object, meta.CreateOptions{}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := work.Wait(); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// writing are the clients that change objects all the while, and read what is there.
+type writing struct {
+	acknowledged, reads, failures atomic.Int64
+	group                         sync.WaitGroup
+	stop                          context.CancelFunc
+	changed                       chan struct{} // holds an element after an acknowledged write
+}
+
+// write starts writers, each with an object of its own that counts upwards and others that come and go.
+func (r *replicas) write(size size) *writing {
+	ctx, stop := context.WithCancel(r.Context())
+	w := &writing{stop: stop, changed: make(chan struct{}, 1)}
+	for i := range writers {
+		// Each has clients of its own: what it writes through one replica it reads through the other.
+		writer := &writer{replicas: r, writing: w, namespace: namespace(i % (size.informers / shards)), name: fmt.Sprintf("writer-%d", i),
+			to: r.client(i), from: r.client(i + 1), limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, 1)}
+		w.group.Add(1)
+		go func() {
+			defer w.group.Done()
+			writer.run(ctx)
+		}()
+	}
+	return w
+}
+
+func (w *writing) end() {
+	w.stop()
+	w.group.Wait()
+}
+
+// await waits for so many further acknowledged writes.
+func (w *writing) await(r *replicas, count int64) {
+	r.Helper()
+	target := w.acknowledged.Load() + count
+	timeout := time.After(patience)
+	for w.acknowledged.Load() < target {
+		select {
+		case <-w.changed:
+		case <-timeout:
+			r.Fatalf("writers are stuck: %d of %d writes, %d failures", w.acknowledged.Load(), target, w.failures.Load())
+		}
+	}
+}
+
+type writer struct {
+	*replicas
+	*writing
+	namespace, name string
+	to, from        kubernetes.Interface
+	limit           flowcontrol.RateLimiter
+
+	newest int64 // revision that was seen or acknowledged
+}
+
+// run writes and reads in turn. What fails while a replica dies is tried again, as clients do.
+func (w *writer) run(ctx context.Context) {
+	for i := 0; w.limit.Wait(ctx) == nil; i++ {
+		if err := w.write(ctx, i); err != nil {
+			w.failures.Add(1)
+			continue
+		}
+		w.acknowledged.Add(1)
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+		w.read(ctx)
+	}
+}
+
+// write counts the writer's object up, and creates or deletes another.
+func (w *writer) write(ctx context.Context, i int) error {
+	maps := w.to.CoreV1().ConfigMaps(w.namespace)
+	current, err := maps.Get(ctx, w.name, meta.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		if w.newest > 0 {
+			w.Errorf("%s is not there for a GET, after revision %d", w.name, w.newest)
+		}
+		current, err = maps.Create(ctx, configMap(w.namespace, w.name, 0), meta.CreateOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	w.see("GET", current)
+	current.Data["value"] = fmt.Sprint(i)
+	if current, err = maps.Update(ctx, current, meta.UpdateOptions{}); err != nil {
+		return err
+	}
+	w.see("PUT", current)
+	other := fmt.Sprintf("%s-%d", w.name, i/2)
+	if i%2 == 0 {
+		_, err = maps.Create(ctx, configMap(w.namespace, other, i/2%shards), meta.CreateOptions{})
+	} else {
+		err = maps.Delete(ctx, other, meta.DeleteOptions{})
+	}
+	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		err = nil // the attempt whose answer was lost had been made
+	}
+	return err
+}
+
+// read asks, through the other replica if that lives, for the object and for the list, whose revision is the newest.
+func (w *writer) read(ctx context.Context) {
+	maps := w.from.CoreV1().ConfigMaps(w.namespace)
+	if current, err := maps.Get(ctx, w.name, meta.GetOptions{}); err == nil {
+		w.reads.Add(1)
+		w.see("GET through the other replica", current)
+	} else if apierrors.IsNotFound(err) {
+		w.Errorf("%s is not there for the other replica, after revision %d", w.name, w.newest)
+	}
+	if list, err := maps.List(ctx, meta.ListOptions{Limit: 1}); err == nil {
+		w.reads.Add(1)
+		if at := revision(w.replicas, &meta.ObjectMeta{ResourceVersion: list.ResourceVersion}); at < w.newest {
+			w.Errorf("LIST of %s went back from %d to %d", w.namespace, w.newest, at)
+		}
+	}
+}
+
+// see checks that the writer's object, which nobody else changes, is as new as it was known to be.
+func (w *writer) see(what string, object *core.ConfigMap) {
+	at := revision(w.replicas, object)
+	if at < w.newest {
+		w.Errorf("%s of %s went back from %d to %d", what, w.name, w.newest, at)
+	}
+	w.newest = max(w.newest, at)
+}
