@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -91,8 +92,12 @@ func (s *sandbox) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	kubelet, err := s.plane.KubeletTLS()
+	if err != nil {
+		return err
+	}
 	defer s.begin(s.runProxy).end()
-	defer s.begin(s.nodeAgent(config, dns.Address()).Run).end()
+	defer s.begin(s.nodeAgent(config, kubelet, dns.Address()).Run).end()
 	s.display.Show(progress.Event{Event: "management", Name: "management", Kubeconfig: s.home.show("management.kubeconfig")})
 	if err := s.installResources(ctx, config); err != nil {
 		return s.outcome(ctx, err)
@@ -158,11 +163,12 @@ func (s *sandbox) runProxy(ctx context.Context) error {
 	return nil
 }
 
-func (s *sandbox) nodeAgent(config *rest.Config, dns string) *node.Agent {
+func (s *sandbox) nodeAgent(config *rest.Config, kubelet *tls.Config, dns string) *node.Agent {
 	server := s.plane.Address()
 	return node.New(node.Options{
 		Client: kubernetes.NewForConfigOrDie(config), Name: NodeName, Directory: s.home.path, Network: s.home.state.Network,
 		Executable: executable, Table: s.table, Spawner: s.spawner, Clock: clock.RealClock{}, Logger: s.log.WithName("node"),
+		Kubelet: &node.Kubelet{TLS: kubelet, Client: management.KubeletClient},
 		Environment: []string{
 			resolver.Variable + "=" + dns,
 			"KUBERNETES_SERVICE_HOST=" + server.Addr().String(), fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", server.Port()),

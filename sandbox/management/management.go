@@ -3,6 +3,8 @@
 package management
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,8 +51,10 @@ func New(directory string, network addresses.Network, now time.Time) (*Plane, er
 		"server": {CommonName: "kube-apiserver", Addresses: []net.IP{server, first}, Server: true, DNSNames: []string{
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		}},
-		"peer":  {CommonName: "management", Addresses: []net.IP{server}, Server: true, Client: true},
-		"admin": {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},
+		"peer":           {CommonName: "management", Addresses: []net.IP{server}, Server: true, Client: true},
+		"kubelet":        {CommonName: "system:node:sandbox", Organizations: []string{"system:nodes"}, Addresses: []net.IP{network.Node().AsSlice()}, Server: true},
+		"kubelet-client": {CommonName: KubeletClient, Client: true},
+		"admin":          {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},
 	}
 	for name, leaf := range leaves {
 		if err := p.leaf(name, authority, leaf, now); err != nil {
@@ -83,9 +87,33 @@ func (p *Plane) Args() []string {
 	c.Authentication.ServiceAccountKeyFiles = []string{p.file("service-account.key")}
 	c.Authorization.Modes = []string{"RBAC"}
 	c.API.ServiceClusterIPRange = p.network.Services().String()
-	c.API.EndpointReconcilerType = "none" // endpoints cannot be loopback addresses
+	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = p.file("kubelet-client.crt"), p.file("kubelet-client.key")
+	c.API.KubeletCAFile = p.file("ca.crt")
+	c.API.KubeletAddressTypes = []string{"InternalIP"} // the node's name leads nowhere
+	c.API.EndpointReconcilerType = "none"              // endpoints cannot be loopback addresses
 	c.Controllers.Enabled = []string{"*"}
 	return c.Args()
+}
+
+// KubeletClient is the name by which the API server introduces itself to the node.
+const KubeletClient = "kube-apiserver-kubelet-client"
+
+// KubeletTLS is how the node answers the API server.
+func (p *Plane) KubeletTLS() (*tls.Config, error) {
+	certificate, err := tls.LoadX509KeyPair(p.file("kubelet.crt"), p.file("kubelet.key"))
+	if err != nil {
+		return nil, fmt.Errorf("the node's certificate: %w", err)
+	}
+	authority, err := os.ReadFile(p.file("ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	clients := x509.NewCertPool()
+	clients.AppendCertsFromPEM(authority)
+	return &tls.Config{
+		Certificates: []tls.Certificate{certificate}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
+		MinVersion: tls.VersionTLS12,
+	}, nil
 }
 
 // WriteKubeconfig writes the administrator's kubeconfig.

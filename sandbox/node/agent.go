@@ -44,6 +44,7 @@ type Options struct {
 	Environment []string         // name=value for every process
 	Table       *endpoints.Table // kept up to date by the agent
 	Spawner     *process.Spawner
+	Kubelet     *Kubelet // nil: the API server has nobody to ask for logs
 	Clock       clock.Clock
 	Logger      logr.Logger
 }
@@ -118,10 +119,21 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, controller := range controllers {
 		a.running.Go(func() { controller.run(ctx, a.log) })
 	}
+	a.running.Go(func() { a.answer(ctx) })
 	<-ctx.Done()
 	a.running.Wait()
 	a.factory.Shutdown()
 	return nil
+}
+
+// answer serves the node's API, if it has one, until ctx ends. Pods run also without.
+func (a *Agent) answer(ctx context.Context) {
+	if a.options.Kubelet == nil {
+		return
+	}
+	if err := a.serveKubelet(ctx); err != nil && ctx.Err() == nil {
+		a.log.Error(err, "nobody can ask for logs")
+	}
 }
 
 // disown reports that what an earlier agent ran has ended, before anybody acts on what it said last.

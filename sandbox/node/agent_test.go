@@ -60,6 +60,7 @@ func serve(address string, args []string) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
+	http.HandleFunc("/say", func(_ http.ResponseWriter, r *http.Request) { fmt.Println(r.URL.Query().Get("text")) })
 	http.HandleFunc("/break", func(http.ResponseWriter, *http.Request) { healthy = false })
 	go func() { fmt.Println(http.ListenAndServe(address, nil)); os.Exit(1) }()
 	<-terminate
@@ -71,11 +72,13 @@ type world struct {
 	client    kubernetes.Interface
 	directory string
 	table     *endpoints.Table
+	kubelet   *Kubelet
 	stop      func()
 }
 
 func start(t *testing.T) *world {
-	w := &world{T: t, client: startServer(t), directory: t.TempDir()}
+	w := &world{T: t, directory: t.TempDir()}
+	w.client, w.kubelet = startServer(t)
 	w.run()
 	return w
 }
@@ -87,7 +90,7 @@ func (w *world) run() {
 	agent := New(Options{
 		Client: w.client, Name: "sandbox", Directory: w.directory, Network: network, Executable: "/proc/self/exe",
 		Environment: []string{"NODE_TEST_CHILD=1"}, Table: w.table, Spawner: spawner, Clock: clock.RealClock{},
-		Logger: testr.New(w.T),
+		Kubelet: w.kubelet, Logger: testr.New(w.T),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

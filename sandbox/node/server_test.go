@@ -17,8 +17,8 @@ import (
 	"quorate.dev/sandbox/management"
 )
 
-// startServer runs a management API server in this process and returns a client.
-func startServer(t *testing.T) kubernetes.Interface {
+// startServer runs a management API server in this process and returns a client, and how the node answers the server.
+func startServer(t *testing.T) (kubernetes.Interface, *Kubelet) {
 	t.Helper()
 	plane, err := management.New(t.TempDir(), network, time.Now())
 	if err != nil {
@@ -45,7 +45,11 @@ func startServer(t *testing.T) kubernetes.Interface {
 	})
 	client := kubernetes.NewForConfigOrDie(config)
 	awaitServer(t, client, ended)
-	return client
+	answers, err := plane.KubeletTLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, &Kubelet{TLS: answers, Client: management.KubeletClient}
 }
 
 func awaitServer(t *testing.T, client *kubernetes.Clientset, ended <-chan error) {

@@ -1,0 +1,95 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+)
+
+const written = `begin
+time=2026-01-01T00:00:01Z level=INFO msg=a
+{"time":"2026-01-01T00:00:02Z","msg":"time=2030-01-01T00:00:00Z"}
+  which goes on
+{"level":"info","ts":"2026-01-01T00:00:03.5Z"}
+the end`
+
+func TestCopy(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(file, []byte(written), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(written, "\n")
+	at := func(seconds int) time.Time { return time.Date(2026, 1, 1, 0, 0, seconds, 0, time.UTC) }
+	for name, c := range map[string]struct {
+		options Options
+		want    string
+	}{
+		"everything":     {Options{}, written},
+		"no lines":       {Options{Tail: ptr.To[int64](0)}, ""},
+		"last line":      {Options{Tail: ptr.To[int64](1)}, lines[5]},
+		"last lines":     {Options{Tail: ptr.To[int64](3)}, lines[3] + lines[4] + lines[5]},
+		"all the lines":  {Options{Tail: ptr.To[int64](6)}, written},
+		"more than all":  {Options{Tail: ptr.To[int64](60)}, written},
+		"since":          {Options{Since: at(2)}, lines[0] + lines[2] + lines[3] + lines[4] + lines[5]},
+		"since later":    {Options{Since: at(3), Tail: ptr.To[int64](2)}, lines[4] + lines[5]},
+		"limit":          {Options{Limit: ptr.To[int64](8)}, "begin\nti"},
+		"limit of lines": {Options{Limit: ptr.To[int64](6)}, "begin\n"},
+		"timestamps":     {Options{Timestamps: true, Tail: ptr.To[int64](2)}, "2026-01-01T00:00:03.5Z " + lines[4] + "2026-01-01T00:00:03.5Z the end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got bytes.Buffer
+			if err := Copy(t.Context(), &got, file, c.options, clock.RealClock{}); err != nil || got.String() != c.want {
+				t.Errorf("got %q and %v, want %q", got.String(), err, c.want)
+			}
+		})
+	}
+	if err := Copy(t.Context(), io.Discard, file+"not", Options{}, clock.RealClock{}); err != nil {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// TestFollow goes on with what is appended, and with the file that takes the place of one put aside.
+func TestFollow(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "log")
+	write := func(text string) {
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		fmt.Fprint(f, text)
+	}
+	write("one\ntw")
+	ctx, cancel := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- Copy(ctx, in, file, Options{Follow: true}, clock.RealClock{}) }()
+	expect := func(want string) {
+		t.Helper()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(out, got); err != nil || string(got) != want {
+			t.Fatalf("got %q and %v, want %q", got, err, want)
+		}
+	}
+	expect("one\n")
+	write("o\n")
+	expect("two\n")
+	if err := os.Rename(file, file+".old"); err != nil {
+		t.Fatal(err)
+	}
+	write("three\n")
+	expect("three\n")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,184 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/sandbox/logs"
+)
+
+// KubeletPort is where the node answers API servers.
+const KubeletPort = 10250
+
+// Kubelet is how the node's own API is served.
+type Kubelet struct {
+	// TLS has the certificate, and who signs those of clients.
+	TLS *tls.Config
+	// Client is the common name of the only client that is answered: the API server.
+	Client string
+}
+
+// serveKubelet answers the API server until ctx ends: with logs, and nothing else.
+func (a *Agent) serveKubelet(ctx context.Context) error {
+	address := netip.AddrPortFrom(a.options.Network.Node(), KubeletPort)
+	listener, err := net.Listen("tcp", address.String())
+	if err != nil {
+		return fmt.Errorf("listening for the API server: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", a.containerLogs)
+	server := &http.Server{
+		Handler: onlyFor(a.options.Kubelet.Client, mux), TLSConfig: a.options.Kubelet.TLS, ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(a.log), slog.LevelInfo),
+	}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("answering the API server: %w", err)
+	}
+	return nil
+}
+
+// onlyFor lets one client through, by the name in its certificate.
+func onlyFor(client string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != client {
+			http.Error(w, "Forbidden", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// containerLogs answers with what a container has written.
+func (a *Agent) containerLogs(w http.ResponseWriter, r *http.Request) {
+	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
+	pod, err := a.lister.pods.Pods(namespace).Get(name)
+	if err != nil || pod.Spec.NodeName != a.options.Name {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("pod %q not found", name))
+		return
+	}
+	status := containerStatus(pod, container)
+	if status == nil || (status.State.Waiting != nil && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil) {
+		refuse(w, http.StatusBadRequest, fmt.Sprintf("container %q in pod %q is waiting to start: %s", container, name, waitingReason(status)))
+		return
+	}
+	query := r.URL.Query()
+	if query.Get("previous") == "true" {
+		refuse(w, http.StatusBadRequest, fmt.Sprintf("previous terminated container %q in pod %q not found", container, name))
+		return
+	}
+	options, err := logOptions(query, a.options.Clock)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	options.Running = func() bool { return a.runs(pod, container) }
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	out := flushed{w, http.NewResponseController(w)}
+	_ = out.control.Flush()
+	file := a.path("logs", namespace, name, container+".log")
+	if err := logs.Copy(r.Context(), out, file, options, clock.RealClock{}); err != nil {
+		a.log.V(1).Info("a log was not read to its end", "file", file, "err", err.Error())
+	}
+}
+
+// refuse answers with an error, whose words the API server hands on.
+func refuse(w http.ResponseWriter, code int, message string) {
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, message)
+}
+
+// runs tells whether a container of a Pod may write more.
+func (a *Agent) runs(pod *corev1.Pod, container string) bool {
+	current, err := a.lister.pods.Pods(pod.Namespace).Get(pod.Name)
+	if err != nil || current.UID != pod.UID {
+		return false
+	}
+	status := containerStatus(current, container)
+	return status != nil && status.State.Running != nil
+}
+
+func containerStatus(pod *corev1.Pod, container string) *corev1.ContainerStatus {
+	for _, all := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range all {
+			if all[i].Name == container {
+				return &all[i]
+			}
+		}
+	}
+	return nil
+}
+
+func waitingReason(status *corev1.ContainerStatus) string {
+	if status == nil || status.State.Waiting == nil {
+		return "ContainerCreating"
+	}
+	return status.State.Waiting.Reason
+}
+
+// logOptions reads what the API server asks for.
+func logOptions(query url.Values, clock clock.PassiveClock) (options logs.Options, err error) {
+	options.Follow = query.Get("follow") == "true"
+	options.Timestamps = query.Get("timestamps") == "true"
+	if options.Tail, err = number(query, "tailLines"); err != nil {
+		return options, err
+	}
+	if options.Limit, err = number(query, "limitBytes"); err != nil {
+		return options, err
+	}
+	seconds, err := number(query, "sinceSeconds")
+	if err != nil {
+		return options, err
+	}
+	if seconds != nil {
+		options.Since = clock.Now().Add(-time.Duration(*seconds) * time.Second)
+	}
+	if since := query.Get("sinceTime"); since != "" {
+		if options.Since, err = time.Parse(time.RFC3339, since); err != nil {
+			return options, fmt.Errorf("sinceTime: %w", err)
+		}
+	}
+	return options, nil
+}
+
+func number(query url.Values, name string) (*int64, error) {
+	if !query.Has(name) {
+		return nil, nil
+	}
+	value, err := strconv.ParseInt(query.Get(name), 10, 64)
+	if err != nil || value < 0 {
+		return nil, fmt.Errorf("%s: not a number of lines, bytes or seconds: %q", name, query.Get(name))
+	}
+	return &value, nil
+}
+
+// flushed sends everything written to it at once.
+type flushed struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (f flushed) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err != nil {
+		return n, err
+	}
+	return n, f.control.Flush()
+}

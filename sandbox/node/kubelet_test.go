@@ -1,0 +1,90 @@
+package node
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// logs are what the API server hands on of a Pod's log.
+func (w *world) logs(name string, options corev1.PodLogOptions) string {
+	stream, err := w.client.CoreV1().Pods("default").GetLogs(name, &options).Stream(w.Context())
+	if err != nil {
+		return err.Error()
+	}
+	defer stream.Close()
+	content, err := io.ReadAll(stream)
+	if err != nil {
+		return err.Error()
+	}
+	return string(content)
+}
+
+// TestLogs asks the API server for what a Pod's process writes.
+func TestLogs(t *testing.T) {
+	w := start(t)
+	w.createDependencies()
+	w.create(server("one"))
+	pod := w.awaitReady("one")
+	say := func(text string) { w.get(pod, "/say?text="+text) }
+	say("first")
+	say("time=2020-01-01T00:00:00Z+old")
+	say("second")
+	for _, c := range []struct {
+		options corev1.PodLogOptions
+		want    string
+	}{
+		{corev1.PodLogOptions{}, "first\ntime=2020-01-01T00:00:00Z old\nsecond\n"},
+		{corev1.PodLogOptions{TailLines: ptr.To[int64](1)}, "second\n"},
+		{corev1.PodLogOptions{LimitBytes: ptr.To[int64](4)}, "firs"},
+		{corev1.PodLogOptions{SinceSeconds: ptr.To[int64](60)}, "first\n"},
+		{corev1.PodLogOptions{TailLines: ptr.To[int64](2), Timestamps: true}, "2020-01-01T00:00:00Z time=2020-01-01T00:00:00Z old\n2020-01-01T00:00:00Z second\n"},
+		{corev1.PodLogOptions{Previous: true}, `previous terminated container "server" in pod "one" not found`},
+	} {
+		if got := w.logs("one", c.options); got != c.want {
+			t.Errorf("%+v: got %q, want %q", c.options, got, c.want)
+		}
+	}
+
+	stream, err := w.client.CoreV1().Pods("default").GetLogs("one", &corev1.PodLogOptions{Follow: true, TailLines: ptr.To[int64](0)}).Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	lines := bufio.NewScanner(stream)
+	say("third")
+	if !lines.Scan() || lines.Text() != "third" {
+		t.Errorf("got %q of what is followed", lines.Text())
+	}
+	if err := w.client.CoreV1().Pods("default").Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if lines.Scan() {
+		t.Errorf("%q was written after the end", lines.Text())
+	}
+	if err := lines.Err(); err != nil {
+		t.Errorf("the followed log did not end by itself: %v", err)
+	}
+}
+
+// TestOnlyTheAPIServerIsAnswered asks with somebody else's certificate, and with the server's.
+func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
+	for name, want := range map[string]int{"admin": http.StatusForbidden, "server": http.StatusNotFound} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: name}}}}
+		w := httptest.NewRecorder()
+		onlyFor("server", http.NotFoundHandler()).ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("%s: got %d, want %d", name, w.Code, want)
+		}
+	}
+}
