@@ -2,12 +2,14 @@ package differential
 
 import (
 	"bufio"
+	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"text/tabwriter"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -27,6 +29,10 @@ func TestDifferential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	template, err := LoadTemplate("testdata/regular.template")
+	if err != nil {
+		t.Fatal(err)
+	}
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -40,6 +46,15 @@ func TestDifferential(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	resources, err := Resources(pair.Genuine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	generated, err := Generate(template, resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts = append(scripts, generated...)
 	results := make([]result, len(scripts))
 	slots := make(chan struct{}, parallel)
 	for i, script := range scripts {
@@ -63,37 +78,53 @@ func TestDifferential(t *testing.T) {
 	t.Log("\n" + report(scripts, results))
 }
 
-// result counts the cases of one script.
+// result counts the cases of one script, and the keys in etcd that it wrote.
 type result struct{ cases, equal, intended int }
 
-func compare(t *testing.T, pair *Pair, script *Script, intended map[string]string) (r result) {
-	genuine, ours := runBoth(t, pair, script)
-	r.cases = len(script.Cases)
+// compare runs a script on both servers and compares first the answers, then what was written to etcd.
+func compare(t *testing.T, pair *Pair, script *Script, intended *intended) (r result) {
+	genuine, ours := runBoth(t, pair, script, intended.headers)
 	for i, c := range script.Cases {
-		name := script.Name + "/" + c.Name
-		reason, expected := intended[name]
-		switch equal := genuine[i] == ours[i]; {
-		case equal && expected:
-			t.Errorf("%s: the difference is gone that was intended because %s", name, reason)
-		case equal:
-			r.equal++
-		case expected:
-			r.intended++
-		default:
-			t.Errorf("%s: %s %s\n(- genuine, + ours)\n%s", name, c.Method, c.Path,
-				cmp.Diff(strings.Split(genuine[i], "\n"), strings.Split(ours[i], "\n")))
-		}
+		r.count(t, intended, script.Name+"/"+c.Name, c.Method+" "+c.Path, genuine.answers[i], ours.answers[i])
+	}
+	keys := maps.Clone(genuine.keys)
+	maps.Copy(keys, ours.keys)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		name := script.Name + "/etcd " + strings.ReplaceAll(key, script.namespace(), "${ns}")
+		r.count(t, intended, name, "", genuine.keys[key], ours.keys[key])
 	}
 	return r
 }
 
-// runBoth runs a script on both servers at the same time and returns the normalized answers.
-func runBoth(t *testing.T, pair *Pair, script *Script) (genuine, ours []string) {
-	var answers [2][]Answer
+// count judges one pair of texts.
+func (r *result) count(t *testing.T, intended *intended, name, request, genuine, ours string) {
+	r.cases++
+	reason, expected := intended.cases[name]
+	switch equal := genuine == ours; {
+	case equal && expected:
+		t.Errorf("%s: the difference is gone that was intended because %s", name, reason)
+	case equal:
+		r.equal++
+	case expected:
+		r.intended++
+	default:
+		t.Errorf("%s: %s\n(- genuine, + ours)\n%s", name, request, cmp.Diff(strings.Split(genuine, "\n"), strings.Split(ours, "\n")))
+	}
+}
+
+// texts are what is compared of one server.
+type texts struct {
+	answers []string          // of the cases, in order
+	keys    map[string]string // histories of keys in etcd
+}
+
+// runBoth runs a script on both servers at the same time.
+func runBoth(t *testing.T, pair *Pair, script *Script, hidden []string) (genuine, ours texts) {
+	var both [2]texts
 	var errs [2]error
 	var group sync.WaitGroup
 	for i, server := range []*Server{pair.Genuine, pair.Ours} {
-		group.Go(func() { answers[i], errs[i] = Run(t.Context(), server, script) })
+		group.Go(func() { both[i], errs[i] = runOne(t.Context(), server, script, hidden) })
 	}
 	group.Wait()
 	for _, err := range errs {
@@ -101,19 +132,35 @@ func runBoth(t *testing.T, pair *Pair, script *Script) (genuine, ours []string) 
 			t.Fatal(err)
 		}
 	}
-	return Normalize(script, answers[0]), Normalize(script, answers[1])
+	return both[0], both[1]
 }
 
-// report is a table of the areas: the part of a script's name before the first dash.
+func runOne(ctx context.Context, server *Server, script *Script, hidden []string) (texts, error) {
+	before, err := server.Etcd.Now(ctx)
+	if err != nil {
+		return texts{}, err
+	}
+	answers, err := Run(ctx, server, script)
+	if err != nil {
+		return texts{}, err
+	}
+	writes, err := server.Etcd.Since(ctx, before)
+	if err != nil {
+		return texts{}, err
+	}
+	n := newNormalizer(answers, hidden)
+	return texts{n.Texts(script, answers), n.HistoryTexts(Histories(script, answers, writes))}, nil
+}
+
+// report is a table of the areas, as docs/compatibility.md shows it.
 func report(scripts []*Script, results []result) string {
 	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "area\tcases\tequal\tintended\tdifferent")
+	b.WriteString("| area | cases | equal | intended | different |\n| --- | --: | --: | --: | --: |\n")
 	var order []string
 	sums := map[string]result{}
 	var all result
 	for i, script := range scripts {
-		area, _, _ := strings.Cut(script.Name, "-")
+		area := script.Area
 		if _, ok := sums[area]; !ok {
 			order = append(order, area)
 		}
@@ -121,10 +168,9 @@ func report(scripts []*Script, results []result) string {
 		all = all.plus(results[i])
 	}
 	for _, area := range order {
-		sums[area].row(w, area)
+		sums[area].row(&b, area)
 	}
-	all.row(w, "all")
-	w.Flush()
+	all.row(&b, "all")
 	return b.String()
 }
 
@@ -132,18 +178,24 @@ func (r result) plus(other result) result {
 	return result{r.cases + other.cases, r.equal + other.equal, r.intended + other.intended}
 }
 
-func (r result) row(w *tabwriter.Writer, area string) {
-	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\n", area, r.cases, r.equal, r.intended, r.cases-r.equal-r.intended)
+func (r result) row(b *strings.Builder, area string) {
+	fmt.Fprintf(b, "| %s | %d | %d | %d | %d |\n", area, r.cases, r.equal, r.intended, r.cases-r.equal-r.intended)
 }
 
-// loadIntended reads lines of "script/case: reason".
-func loadIntended(file string) (map[string]string, error) {
+// intended are the differences that are wanted, with their reasons.
+type intended struct {
+	cases   map[string]string // by script/case
+	headers []string          // that only kube-apiserver sends
+}
+
+// loadIntended reads lines of "script/case: reason" and "header NAME: reason".
+func loadIntended(file string) (*intended, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	intended := map[string]string{}
+	read := &intended{cases: map[string]string{}}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		line := strings.TrimSpace(lines.Text())
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -153,7 +205,11 @@ func loadIntended(file string) (map[string]string, error) {
 		if !ok {
 			return nil, fmt.Errorf("%s: no reason: %q", file, line)
 		}
-		intended[name] = reason
+		if header, ok := strings.CutPrefix(name, "header "); ok {
+			read.headers = append(read.headers, header)
+			continue
+		}
+		read.cases[name] = reason
 	}
-	return intended, nil
+	return read, nil
 }

@@ -2,9 +2,11 @@ package differential
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -14,54 +16,72 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// shownHeaders are compared by value; of the others it only matters whether they are there.
 var (
-	shownHeaders   = []string{"Cache-Control", "Connection", "Content-Encoding", "Content-Type", "Location", "Retry-After", "Vary", "Warning", "X-Content-Type-Options"}
-	presentHeaders = []string{"Audit-Id", "Date", "Etag", "Last-Modified"}
+	// shownHeaders are compared by value; of the others it only matters whether they are there.
+	shownHeaders = []string{
+		"Allow", "Cache-Control", "Connection", "Content-Encoding", "Content-Type", "Location", "Retry-After", "Vary", "Warning",
+		"Www-Authenticate", "X-Content-Type-Options",
+	}
+	// framing is between the libraries of HTTP.
+	framing = []string{"Content-Length"}
 )
 
 // normalizer makes the answers of one server to one script comparable: what is chosen by the server becomes a number
 // in the order of its appearance, or a word.
 type normalizer struct {
+	hidden    []string // headers that are not compared
 	uids      map[string]string
 	names     map[string]string // generated
+	addresses map[string]string // of Services
 	revisions []int64           // of objects, ascending
+	values    [][]any           // of each answer
 }
 
-// Normalize turns a script's answers into texts.
-func Normalize(script *Script, answers []Answer) []string {
-	n := &normalizer{uids: map[string]string{}, names: map[string]string{}}
-	values := make([][]any, len(answers))
+// newNormalizer reads the answers of a server to a script.
+func newNormalizer(answers []Answer, hidden []string) *normalizer {
+	n := &normalizer{hidden: append(hidden, framing...), uids: map[string]string{}, names: map[string]string{}, addresses: map[string]string{}}
+	n.values = make([][]any, len(answers))
 	for i := range answers {
-		values[i] = n.values(&answers[i])
-		for _, value := range values[i] {
+		n.values[i] = bodyValues(&answers[i])
+		for _, value := range n.values[i] {
 			n.collect(value)
 		}
 	}
 	slices.Sort(n.revisions)
 	n.revisions = slices.Compact(n.revisions)
+	return n
+}
+
+// Texts shows the answers that the normalizer was made of.
+func (n *normalizer) Texts(script *Script, answers []Answer) []string {
 	texts := make([]string, len(answers))
 	for i := range answers {
-		texts[i] = n.text(&script.Cases[i], &answers[i], values[i])
+		texts[i] = n.text(&script.Cases[i], &answers[i], n.values[i])
 	}
 	return texts
 }
 
-// values parses what an answer consists of. What is no JSON stays text.
-func (n *normalizer) values(a *Answer) []any {
+// bodyValues parses what an answer consists of.
+func bodyValues(a *Answer) []any {
 	bodies := a.Events
 	if len(a.Body) > 0 {
 		bodies = [][]byte{plainBody(a)}
 	}
 	values := make([]any, len(bodies))
 	for i, body := range bodies {
-		decoder := json.NewDecoder(bytes.NewReader(body))
-		decoder.UseNumber()
-		if err := decoder.Decode(&values[i]); err != nil || decoder.More() {
-			values[i] = string(body)
-		}
+		values[i] = parse(body)
 	}
 	return values
+}
+
+// parse reads JSON. What is none stays text.
+func parse(body []byte) (value any) {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil || decoder.More() {
+		return string(body)
+	}
+	return value
 }
 
 // plainBody turns other encodings into JSON.
@@ -87,7 +107,10 @@ func (n *normalizer) collect(value any) {
 	switch container := value.(type) {
 	case map[string]any:
 		n.collectMetadata(container["metadata"], isList(container))
-		for _, key := range sortedKeys(container) {
+		if address, _ := container["clusterIP"].(string); serviceAddress.MatchString(address) && n.addresses[address] == "" {
+			n.addresses[address] = fmt.Sprintf("<service address %d>", len(n.addresses)+1)
+		}
+		for _, key := range slices.Sorted(maps.Keys(container)) {
 			n.collect(container[key])
 		}
 	case []any:
@@ -132,36 +155,41 @@ func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 	_, sorted := c.directive("sort")
 	_, unordered := c.directive("unordered")
 	for _, value := range values {
-		if text, ok := value.(string); ok {
-			b.WriteString(n.plain(text) + "\n")
-			continue
-		}
 		if unordered {
 			hideRevisions(value)
 		}
-		value = n.normal(value)
-		if sorted {
-			sortItems(value)
-		}
-		var encoded bytes.Buffer
-		encoder := json.NewEncoder(&encoded)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(value) // came from JSON
-		b.Write(encoded.Bytes())
+		b.WriteString(n.show(value, sorted))
 	}
 	return b.String()
 }
 
-func (n *normalizer) writeHeaders(b *strings.Builder, header http.Header) {
-	for _, name := range shownHeaders {
-		for _, value := range slices.Sorted(slices.Values(header[name])) {
-			fmt.Fprintf(b, "%s: %s\n", name, n.plain(value))
-		}
+// show lays a normalized value out in lines.
+func (n *normalizer) show(value any, sorted bool) string {
+	if text, ok := value.(string); ok {
+		return n.plain(text) + "\n"
 	}
-	for _, name := range presentHeaders {
-		if header.Get(name) != "" {
+	value = n.normal(value)
+	if sorted {
+		sortItems(value)
+	}
+	var encoded bytes.Buffer
+	encoder := json.NewEncoder(&encoded)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	_ = encoder.Encode(value) // came from JSON
+	return encoded.String()
+}
+
+func (n *normalizer) writeHeaders(b *strings.Builder, header http.Header) {
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		switch {
+		case slices.Contains(n.hidden, name):
+		case !slices.Contains(shownHeaders, name):
 			fmt.Fprintf(b, "%s: present\n", name)
+		default:
+			for _, value := range slices.Sorted(slices.Values(header[name])) {
+				fmt.Fprintf(b, "%s: %s\n", name, n.plain(value))
+			}
 		}
 	}
 }
@@ -226,10 +254,24 @@ func (n *normalizer) field(key string, value any, inList bool) any {
 		return n.managers(value)
 	case key == "resourceVersion" && isText:
 		return n.revision(text)
+	case slices.Contains(ports, key) && inRange(value):
+		return "<node port>"
 	case isText && timestamp.MatchString(text):
 		return "<time>"
 	}
 	return n.normal(value)
+}
+
+// ports are fields that servers fill from --service-node-port-range.
+var ports = []string{"nodePort", "healthCheckNodePort"}
+
+func inRange(value any) bool {
+	number, ok := value.(json.Number)
+	if !ok {
+		return false
+	}
+	port, err := number.Int64()
+	return err == nil && port >= 30000 && port <= 32767
 }
 
 // managers sorts managed fields, which servers sort by seconds.
@@ -299,7 +341,9 @@ var (
 	// passed between two writes.
 	embedded = regexp.MustCompile(`\\*"managedFields\\*":\[[^\]]*\]`)
 	address  = regexp.MustCompile(`127\.0\.0\.1:\d+`)
-	ageCell  = regexp.MustCompile(`^\d+s$`)
+	// serviceAddress is in --service-cluster-ip-range.
+	serviceAddress = regexp.MustCompile(`\b10\.0\.0\.\d{1,3}\b`)
+	ageCell        = regexp.MustCompile(`^\d+s$`)
 )
 
 // plain normalizes free text.
@@ -312,6 +356,9 @@ func (n *normalizer) plain(text string) string {
 	text = currentWord.ReplaceAllString(text, "current: <revision>")
 	text = anyRevision.ReplaceAllString(text, "${1}<revision>")
 	text = address.ReplaceAllString(text, "<address>")
+	text = serviceAddress.ReplaceAllStringFunc(text, func(address string) string {
+		return cmp.Or(n.addresses[address], address)
+	})
 	text = anyUID.ReplaceAllStringFunc(text, func(uid string) string {
 		if known := n.uids[uid]; known != "" {
 			return known
@@ -322,13 +369,4 @@ func (n *normalizer) plain(text string) string {
 		text = strings.ReplaceAll(text, name, replacement)
 	}
 	return text
-}
-
-func sortedKeys(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

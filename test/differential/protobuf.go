@@ -3,6 +3,7 @@ package differential
 import (
 	"encoding/json"
 	"fmt"
+	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,14 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 const protobufType = "application/vnd.kubernetes.protobuf"
 
+// kinds is newScheme's, made once.
+var kinds = sync.OnceValues(newScheme)
+
 // newScheme knows every kind that scripts send or receive as protobuf.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, apiextensionsv1.AddToScheme, metav1.AddMetaToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, apiextensionsv1.AddToScheme, apiregistrationv1.AddToScheme, metav1.AddMetaToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -28,7 +33,7 @@ func newScheme() (*runtime.Scheme, error) {
 
 // protobufBody encodes an object that is written as JSON or YAML.
 func protobufBody(text []byte) ([]byte, error) {
-	scheme, err := newScheme()
+	scheme, err := kinds()
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +46,7 @@ func protobufBody(text []byte) ([]byte, error) {
 
 // protobufJSON shows a protobuf body as JSON.
 func protobufJSON(body []byte) ([]byte, error) {
-	scheme, err := newScheme()
+	scheme, err := kinds()
 	if err != nil {
 		return nil, err
 	}

@@ -22,8 +22,12 @@
 //	@unordered           does not compare the order of revisions, where servers write in any order
 //	@head                compares only status and headers
 //
-// Two requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, "REST NAME" for
-// all events until the stream ends.
+// Two requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
+// the first that contains a text; "REST NAME" for all events until the stream ends. A line that begins with "===" is a
+// heading.
+//
+// Beyond the answers, everything that a script left in etcd is compared, write by write: see etcd.go. The regular part
+// is one script that is written out for every resource of discovery: see generate.go.
 package differential
 
 import (
@@ -32,14 +36,27 @@ import (
 	"net/textproto"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
 // Script is one file of cases, which run in order.
 type Script struct {
 	Name  string
+	Area  string // of the report
 	Cases []Case
 }
+
+var unsuitable = regexp.MustCompile(`[^a-z0-9]+`)
+
+// slug makes a name fit for a namespace or the value of a label.
+func slug(name string) string {
+	const longest = 60
+	short := unsuitable.ReplaceAllString(strings.ReplaceAll(strings.ToLower(name), ".k8s.io", ""), "-")
+	return strings.Trim(short[:min(len(short), longest)], "-")
+}
+
+func (s *Script) namespace() string { return "d-" + slug(s.Name) }
 
 // Case is one request.
 type Case struct {
@@ -83,13 +100,16 @@ func LoadScripts(directory string) ([]*Script, error) {
 		if err != nil {
 			return nil, err
 		}
+		script.Area, _, _ = strings.Cut(script.Name, "-")
 		scripts = append(scripts, script)
 	}
 	return scripts, nil
 }
 
-// caseMark begins a case.
-const caseMark = "--- "
+const (
+	caseMark    = "--- " // begins a case
+	headingMark = "==="  // ends it
+)
 
 // ParseScript reads a script. Text before the first case is a comment.
 func ParseScript(name, text string) (*Script, error) {
@@ -97,6 +117,7 @@ func ParseScript(name, text string) (*Script, error) {
 	seen := map[string]bool{}
 	sections := strings.Split("\n"+text, "\n"+caseMark)
 	for _, section := range sections[1:] {
+		section, _, _ = strings.Cut(section, "\n"+headingMark)
 		c, err := parseCase(section)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)

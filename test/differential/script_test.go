@@ -37,7 +37,8 @@ func TestNormalize(t *testing.T) {
 				`","creationTimestamp":"2020-01-01T00:00:0` + first[:1] + `Z"},"data":"` + data + `"}`)
 		}
 		header := http.Header{"Content-Type": {"application/json"}, "Date": {first}}
-		return strings.Join(Normalize(script, []Answer{{200, header, body(first, data), nil}, {200, header, body(second, data), nil}}), "\n")
+		both := []Answer{{200, header, body(first, data), nil}, {200, header, body(second, data), nil}}
+		return strings.Join(newNormalizer(both, nil).Texts(script, both), "\n")
 	}
 	one := answers("11111111-1111-1111-1111-111111111111", "10", "20", "v")
 	if two := answers("22222222-2222-2222-2222-222222222222", "33", "77", "v"); one != two {

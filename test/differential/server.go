@@ -35,12 +35,15 @@ type Server struct {
 	Name   string
 	Origin string // URL without a path
 
-	admin *http.Client
-	plain *http.Client // without a client certificate
+	Etcd *Recorder
+
+	config *rest.Config // the administrator's
+	admin  *http.Client
+	plain  *http.Client // without a client certificate
 }
 
-func newServer(name string, admin *rest.Config) (*Server, error) {
-	s := &Server{Name: name, Origin: admin.Host}
+func newServer(name string, admin *rest.Config, etcd *Recorder) (*Server, error) {
+	s := &Server{Name: name, Origin: admin.Host, Etcd: etcd, config: admin}
 	admin = rest.CopyConfig(admin)
 	admin.Timeout = 0
 	admin.DisableCompression = true
@@ -79,37 +82,37 @@ func StartPair(ctx context.Context, directory string) (_ *Pair, err error) {
 	options := genuine.Options{PKI: pki, Arguments: []string{
 		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--disable-admission-plugins=" + strings.Join(disabledPlugins, ","),
 	}}
-	if err := pair.startGenuine(ctx, directory, options); err != nil {
+	if pair.Genuine, err = pair.start(ctx, filepath.Join(directory, "genuine"), options, genuine.StartKubernetes); err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
 	}
-	return pair, pair.startOurs(ctx, directory, options)
+	pair.Ours, err = pair.start(ctx, filepath.Join(directory, "ours"), options, genuine.StartQuorate)
+	return pair, err
 }
 
-func (p *Pair) startGenuine(ctx context.Context, directory string, options genuine.Options) error {
+// start runs an etcd, its recorder and one of the servers.
+func (p *Pair) start(
+	ctx context.Context, directory string, options genuine.Options, start func(context.Context, genuine.Options) (*genuine.APIServer, error),
+) (*Server, error) {
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return nil, err
+	}
 	etcd, err := genuine.StartEtcd(ctx, directory)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p.stop = append(p.stop, etcd.Stop)
-	options.Directory, options.Etcd = filepath.Join(directory, "genuine"), etcd.Endpoint
-	server, err := genuine.StartKubernetes(ctx, options)
+	recorder, err := StartRecorder(ctx, etcd.Endpoint)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	p.stop = append(p.stop, recorder.Stop)
+	options.Directory, options.Etcd = directory, etcd.Endpoint
+	server, err := start(ctx, options)
+	if err != nil {
+		return nil, err
 	}
 	p.stop = append(p.stop, server.Stop)
-	p.Genuine, err = newServer("genuine", server.Admin)
-	return err
-}
-
-func (p *Pair) startOurs(ctx context.Context, directory string, options genuine.Options) error {
-	options.Directory = filepath.Join(directory, "ours")
-	server, err := genuine.StartQuorate(ctx, options)
-	if err != nil {
-		return err
-	}
-	p.stop = append(p.stop, server.Stop)
-	p.Ours, err = newServer("ours", server.Admin)
-	return err
+	return newServer(filepath.Base(directory), server.Admin, recorder)
 }
 
 // Stop ends both servers, and etcd last.

@@ -11,7 +11,7 @@ import (
 )
 
 // eventTimeout is how long the script waits for the next event of a stream.
-const eventTimeout = 10 * time.Second
+const eventTimeout = 5 * time.Second
 
 // stream collects the events of an answer that stays open.
 type stream struct {
@@ -62,12 +62,12 @@ func nextFrame(reader *bufio.Reader) ([]byte, error) {
 	return eventJSON(frame)
 }
 
-// take returns the next events, or all until the end if count is negative. It gives up when nothing comes.
-func (s *stream) take(count int) [][]byte {
+// take returns the next events until they are enough, or until the end. It gives up when nothing comes.
+func (s *stream) take(enough func([][]byte) bool) [][]byte {
 	timer := time.NewTimer(eventTimeout)
 	defer timer.Stop()
 	var events [][]byte
-	for len(events) != count {
+	for !enough(events) {
 		select {
 		case event, ok := <-s.events:
 			if !ok {

@@ -1,0 +1,239 @@
+package differential
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+)
+
+// Write is one change of a key.
+type Write struct {
+	Key      string
+	Value    []byte // nil: the key was deleted
+	Leased   bool
+	Revision int64
+}
+
+// Recorder remembers everything that a server writes to its etcd.
+type Recorder struct {
+	client *clientv3.Client
+	ended  chan struct{} // closed when the watch ended
+
+	mu       sync.Mutex
+	writes   []Write // ascending revisions
+	revision int64
+	moved    chan struct{} // closed and replaced when the revision moves
+}
+
+// StartRecorder records from the beginning of time.
+func StartRecorder(ctx context.Context, endpoint string) (*Recorder, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop(), Context: ctx})
+	if err != nil {
+		return nil, err
+	}
+	r := &Recorder{client: client, ended: make(chan struct{}), moved: make(chan struct{})}
+	go r.record(client.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(1)))
+	return r, nil
+}
+
+// Stop ends the recording.
+func (r *Recorder) Stop() error {
+	err := r.client.Close()
+	<-r.ended
+	return err
+}
+
+func (r *Recorder) record(responses clientv3.WatchChan) {
+	defer close(r.ended)
+	for response := range responses {
+		r.mu.Lock()
+		for _, event := range response.Events {
+			write := Write{Key: string(event.Kv.Key), Value: event.Kv.Value, Leased: event.Kv.Lease != 0, Revision: event.Kv.ModRevision}
+			r.writes = append(r.writes, write)
+		}
+		r.revision = response.Header.Revision
+		close(r.moved)
+		r.moved = make(chan struct{})
+		r.mu.Unlock()
+	}
+}
+
+// Now returns etcd's revision.
+func (r *Recorder) Now(ctx context.Context) (int64, error) {
+	response, err := r.client.Get(ctx, "/")
+	if err != nil {
+		return 0, err
+	}
+	return response.Header.Revision, nil
+}
+
+// Since returns what was written after a revision and before this call.
+func (r *Recorder) Since(ctx context.Context, revision int64) ([]Write, error) {
+	now, err := r.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	for r.revision < now {
+		moved := r.moved
+		r.mu.Unlock()
+		select {
+		case <-moved:
+		case <-r.ended:
+			return nil, fmt.Errorf("the recording ended at revision %d", r.revision)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		r.mu.Lock()
+	}
+	defer r.mu.Unlock()
+	first, _ := slices.BinarySearchFunc(r.writes, revision+1, func(w Write, revision int64) int { return int(w.Revision - revision) })
+	return slices.Clone(r.writes[first:]), nil
+}
+
+// Histories selects what a script wrote: keys of its namespace, and of objects that its answers show as written.
+func Histories(script *Script, answers []Answer, writes []Write) map[string][]Write {
+	written := writtenUIDs(script, answers)
+	namespace := "/" + script.namespace()
+	ofScript := func(w Write) bool {
+		return strings.HasSuffix(w.Key, namespace) || strings.Contains(w.Key, namespace+"/") ||
+			slices.ContainsFunc(written, func(uid []byte) bool { return bytes.Contains(w.Value, uid) })
+	}
+	histories := map[string][]Write{}
+	for _, w := range writes {
+		if _, known := histories[w.Key]; known || ofScript(w) {
+			histories[w.Key] = append(histories[w.Key], w)
+		}
+	}
+	return histories
+}
+
+// writtenUIDs are those of the objects in answers to successful writes.
+func writtenUIDs(script *Script, answers []Answer) [][]byte {
+	var uids [][]byte
+	for i, c := range script.Cases {
+		if !slices.Contains([]string{"POST", "PUT", "PATCH"}, c.Method) || answers[i].Code/100 != 2 {
+			continue
+		}
+		var object struct {
+			Metadata struct {
+				UID               string `json:"uid"`
+				CreationTimestamp string `json:"creationTimestamp"`
+			} `json:"metadata"`
+		}
+		if json.Unmarshal(answers[i].Body, &object) == nil && object.Metadata.UID != "" {
+			uids = append(uids, []byte(object.Metadata.UID))
+		}
+	}
+	return uids
+}
+
+// revisited are the keys that controllers inside of the servers write to, too, in their own time: only what is left in
+// the end is compared.
+var revisited = []string{
+	"/registry/apiextensions.k8s.io/", "/registry/apiregistration.k8s.io/", "/registry/flowschemas/", "/registry/servicecidrs/",
+}
+
+// HistoryTexts shows histories, by key.
+func (n *normalizer) HistoryTexts(histories map[string][]Write) map[string]string {
+	texts := map[string]string{}
+	for key, writes := range histories {
+		if slices.ContainsFunc(revisited, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
+			writes = writes[len(writes)-1:]
+		}
+		var b strings.Builder
+		for _, w := range writes {
+			n.writeStored(&b, w)
+		}
+		texts[n.plain(key)] = b.String()
+	}
+	return texts
+}
+
+func (n *normalizer) writeStored(b *strings.Builder, w Write) {
+	switch {
+	case w.Value == nil:
+		b.WriteString("DELETE\n")
+		return
+	case w.Leased:
+		b.WriteString("PUT with a lease: ")
+	default:
+		b.WriteString("PUT: ")
+	}
+	content, form, err := storedJSON(w.Value)
+	if err != nil {
+		fmt.Fprintf(b, "%v: %q\n", err, w.Value)
+		return
+	}
+	b.WriteString(form + "\n")
+	if form == inOrder {
+		b.WriteString(n.plain(string(content)) + "\n")
+	}
+	value := parse(content)
+	n.collect(value)
+	b.WriteString(n.show(value, false))
+}
+
+// storedPrefix begins what is stored as protobuf.
+var storedPrefix = []byte("k8s\x00")
+
+// storedJSON shows stored bytes as JSON, and says in what form they are: two values of the same content and the same
+// canonical form are the same bytes.
+func storedJSON(value []byte) (content []byte, form string, err error) {
+	if !bytes.HasPrefix(value, storedPrefix) {
+		return value, jsonForm(value), nil
+	}
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal(value[len(storedPrefix):]); err != nil {
+		return nil, "", err
+	}
+	scheme, err := kinds()
+	if err != nil {
+		return nil, "", err
+	}
+	kind := schema.FromAPIVersionAndKind(envelope.APIVersion, envelope.Kind)
+	serializer := protobuf.NewSerializer(scheme, scheme)
+	object, _, err := serializer.Decode(value, &kind, nil)
+	if err != nil {
+		return nil, "", fmt.Errorf("%v: %w", kind, err)
+	}
+	object.GetObjectKind().SetGroupVersionKind(kind)
+	again, err := runtime.Encode(serializer, object)
+	if err != nil {
+		return nil, "", err
+	}
+	form = fmt.Sprintf("protobuf %q %q", envelope.ContentEncoding, envelope.ContentType)
+	if !bytes.Equal(again, value) {
+		form += fmt.Sprintf(", not canonical: %d bytes, of which %d are understood", len(value), len(again))
+	}
+	content, err = json.Marshal(object)
+	return content, form, err
+}
+
+// inOrder is the form of JSON whose keys are not sorted: their order is compared, too.
+const inOrder = "JSON in the order of the type's fields"
+
+func jsonForm(value []byte) string {
+	var object any
+	decoder := json.NewDecoder(bytes.NewReader(value))
+	decoder.UseNumber()
+	if decoder.Decode(&object) != nil {
+		return "no JSON"
+	}
+	var again bytes.Buffer
+	_ = json.NewEncoder(&again).Encode(object) // came from JSON
+	if bytes.Equal(again.Bytes(), value) {
+		return "JSON in canonical form"
+	}
+	return inOrder
+}

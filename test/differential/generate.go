@@ -1,0 +1,223 @@
+package differential
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+)
+
+// Resource is what discovery says of a resource, and an object of it.
+type Resource struct {
+	schema.GroupVersionResource
+	Kind         string
+	Namespaced   bool
+	Subresources []string
+	Stub         string
+}
+
+// Resources asks a server what it serves.
+func Resources(server *Server) ([]Resource, error) {
+	stubs, err := Stubs()
+	if err != nil {
+		return nil, err
+	}
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(server.config, server.admin)
+	if err != nil {
+		return nil, err
+	}
+	_, lists, err := client.ServerGroupsAndResources()
+	if err != nil {
+		return nil, err
+	}
+	var resources []Resource
+	for _, list := range lists {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range list.APIResources {
+			plural, subresource, isSubresource := strings.Cut(r.Name, "/")
+			if isSubresource {
+				owner := slices.IndexFunc(resources, func(o Resource) bool { return o.GroupVersionResource == version.WithResource(plural) })
+				if owner < 0 {
+					continue // bindings and tokens have no resource of their own
+				}
+				resources[owner].Subresources = append(resources[owner].Subresources, subresource)
+				continue
+			}
+			name := version.WithResource(r.Name)
+			resources = append(resources, Resource{name, r.Kind, r.Namespaced, nil, stubs[name]})
+		}
+	}
+	return resources, nil
+}
+
+// settled is what an object of a kind says as soon as the server's own controllers are done with it.
+var settled = map[string]string{
+	"customresourcedefinitions": "InitialNamesAccepted",
+	"apiservices":               "Available",
+	"flowschemas":               "Dangling",
+	"servicecidrs":              "finalizers",
+}
+
+// connections are subresources that lead to a kubelet or to a pod.
+var connections = []string{"attach", "exec", "log", "portforward", "proxy"}
+
+// Generate writes out the template for every resource.
+func Generate(template *Script, resources []Resource) ([]*Script, error) {
+	var scripts []*Script
+	for _, r := range resources {
+		script, err := r.script(template)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.title(), err)
+		}
+		scripts = append(scripts, script)
+	}
+	return scripts, nil
+}
+
+func (r *Resource) title() string { return r.GroupVersion().String() + " " + r.Resource }
+
+func (r *Resource) script(template *Script) (*Script, error) {
+	object, err := r.object()
+	if err != nil {
+		return nil, err
+	}
+	values := r.values(object)
+	script := &Script{Name: r.title(), Area: r.GroupVersion().String()}
+	for _, c := range template.Cases {
+		subresources, err := r.applies(&c)
+		if err != nil {
+			return nil, err
+		}
+		for _, subresource := range subresources {
+			filled, err := fill(c, append(values, "${subresource}", subresource), object)
+			if err != nil {
+				return nil, fmt.Errorf("case %q: %w", c.Name, err)
+			}
+			script.Cases = append(script.Cases, filled)
+		}
+	}
+	return script, nil
+}
+
+// applies returns the subresources that a case of the template is for: those it names, if they are there, each, or one
+// that is empty for a case about the resource itself.
+func (r *Resource) applies(c *Case) ([]string, error) {
+	switch wanted, ok := c.directive("for"); {
+	case !ok:
+		return []string{""}, nil
+	case wanted == "each":
+		return slices.DeleteFunc(slices.Clone(r.Subresources), func(s string) bool { return slices.Contains(connections, s) }), nil
+	case wanted == "":
+		return nil, fmt.Errorf("case %q: @for says not what for", c.Name)
+	case slices.Contains(r.Subresources, wanted):
+		return []string{wanted}, nil
+	}
+	return nil, nil
+}
+
+// object is the stub, complete and with a label by which lists of a cluster-scoped kind find it.
+func (r *Resource) object() (map[string]any, error) {
+	object := map[string]any{"metadata": map[string]any{"name": "stub"}}
+	if r.Stub != "" {
+		object = map[string]any{}
+		if err := json.Unmarshal([]byte(r.Stub), &object); err != nil {
+			return nil, err
+		}
+	}
+	added := map[string]any{
+		"apiVersion": r.GroupVersion().String(), "kind": r.Kind,
+		"metadata": map[string]any{"labels": map[string]any{"differential": r.slug()}},
+	}
+	return merge(object, added), nil
+}
+
+func (r *Resource) slug() string { return slug(r.title()) }
+
+// values are the variables of the template, as strings.NewReplacer takes them.
+func (r *Resource) values(object map[string]any) []string {
+	root := "/apis/" + r.GroupVersion().String()
+	if r.Group == "" {
+		root = "/api/" + r.Version
+	}
+	everywhere, collection := root+"/"+r.Resource, root+"/"+r.Resource
+	if r.Namespaced {
+		collection = root + "/namespaces/${ns}/" + r.Resource
+	}
+	name := fmt.Sprint(lookup(object, []string{"metadata", "name"}))
+	wait := settled[r.Resource]
+	if wait == "" {
+		wait = "metadata"
+	}
+	return []string{
+		"${collection}", collection, "${everywhere}", everywhere, "${item}", collection + "/" + name, "${name}", name,
+		"${apiVersion}", r.GroupVersion().String(), "${kind}", r.Kind, "${resource}", r.Resource,
+		"${label}", "differential%3D" + r.slug(), "${settled}", wait,
+	}
+}
+
+// fill replaces the variables in a case of the template. A body that begins with ${object} is the stub, changed by the
+// merge patch that follows.
+func fill(c Case, values []string, object map[string]any) (Case, error) {
+	replace := strings.NewReplacer(values...).Replace
+	filled := Case{Name: replace(c.Name), Method: c.Method, Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body)}
+	for name, value := range c.Header {
+		filled.Header[name] = replace(value)
+	}
+	for _, d := range c.Directives {
+		if d.Name != "for" {
+			filled.Directives = append(filled.Directives, Directive{d.Name, replace(d.Arguments)})
+		}
+	}
+	change, ok := strings.CutPrefix(filled.Body, "${object}")
+	if !ok {
+		return filled, nil
+	}
+	changed := object
+	if change = strings.TrimSpace(change); change != "" {
+		var patch map[string]any
+		if err := json.Unmarshal([]byte(change), &patch); err != nil {
+			return filled, err
+		}
+		changed = merge(object, patch)
+	}
+	body, err := json.Marshal(changed)
+	filled.Body = string(body)
+	return filled, err
+}
+
+// merge returns the object as a JSON merge patch leaves it.
+func merge(object, patch map[string]any) map[string]any {
+	merged := map[string]any{}
+	for key, value := range object {
+		merged[key] = value
+	}
+	for key, value := range patch {
+		change, isObject := value.(map[string]any)
+		old, wasObject := merged[key].(map[string]any)
+		switch {
+		case value == nil:
+			delete(merged, key)
+		case isObject && wasObject:
+			merged[key] = merge(old, change)
+		default:
+			merged[key] = value
+		}
+	}
+	return merged
+}
+
+// LoadTemplate reads the script that is written out for every resource.
+func LoadTemplate(path string) (*Script, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return ParseScript("template", string(text))
+}
