@@ -55,7 +55,11 @@ func (e *encoder) item(entry *watchcache.Entry) ([]byte, error) {
 
 // encode makes the item of stored bytes.
 func (e *encoder) encode(stored []byte, revision int64) ([]byte, error) {
-	external, err := e.call.target.Version.Model.LoadExternal(stored)
+	load := e.call.target.Version.Model.LoadExternal
+	if e.call.output.as == metadataOnly && e.call.target.Version.HubMetadata {
+		load = e.call.target.Version.Model.Load
+	}
+	external, err := load(stored)
 	if err != nil {
 		return nil, err
 	}

@@ -70,9 +70,6 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		notRouted(w, r, match, &record.Info)
 		return
 	}
-	if match.Version.Deprecation != "" {
-		record.Warnings.AddWarning("", match.Version.Deprecation)
-	}
 	c := &call{Handlers: h, w: w, r: r, record: record, target: registry.Target{
 		Match: match, Endpoint: endpoint, Namespace: record.Info.Namespace, Name: record.Info.Name,
 	}}
@@ -83,9 +80,12 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		c.serveConnect()
 		return
 	}
-	if !sensible || !reads(r, record.Info.Verb) || !c.allowed() {
-		request.WriteError(w, r, c.notAllowed())
+	if err := c.refused(sensible); err != nil {
+		request.WriteError(w, r, err)
 		return
+	}
+	if match.Version.Deprecation != "" {
+		record.Warnings.AddWarning("", match.Version.Deprecation)
 	}
 	if complaints := path.IsValidPathSegmentName(c.target.Name); len(complaints) > 0 {
 		request.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(complaints, ";"))))
@@ -110,7 +110,7 @@ func (c *call) serve(ctx context.Context) (err error) {
 		return c.watch(ctx)
 	}
 	if c.target.Name == "" && (c.record.Info.Verb == "update" || c.record.Info.Verb == "patch") {
-		return apierrors.NewBadRequest("name must be provided")
+		return errNoName
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxWriteDuration)
 	defer cancel()

@@ -51,9 +51,6 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 		return output{pretty: pretty}, nil
 	}
 	watching := isWatch(r)
-	if t.Source != resource.Custom && !producible(header, "") {
-		return output{}, notProducible(isCollection(r))
-	}
 	for _, clause := range goautoneg.ParseAccept(header) {
 		if o, ok := choose(clause, t, watching); ok {
 			o.pretty = pretty && o.media == codec.JSON
@@ -130,6 +127,9 @@ func offered(t registry.Target) []string {
 func choose(clause goautoneg.Accept, t registry.Target, watching bool) (output, bool) {
 	o, ok := output{}, true
 	if o.as, o.group, ok = transformation(clause.Params); !ok {
+		return o, false
+	}
+	if o.as == table && t.Endpoint.NoTable {
 		return o, false
 	}
 	o.list = clause.Params["as"] == "PartialObjectMetadataList"

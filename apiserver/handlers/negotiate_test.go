@@ -13,9 +13,10 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
+const protobuf = "application/vnd.kubernetes.protobuf"
+
 func TestNegotiate(t *testing.T) {
 	v1 := schema.GroupVersion{Group: "meta.k8s.io", Version: "v1"}
-	const protobuf = "application/vnd.kubernetes.protobuf"
 	for _, c := range []struct {
 		accept string
 		source resource.Source
@@ -36,13 +37,12 @@ func TestNegotiate(t *testing.T) {
 		{accept: "application/json;as=Table;v=v1;g=meta.k8s.io", want: output{as: table, group: v1}},
 		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io,application/json", want: output{}},
 		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io", code: http.StatusNotAcceptable},
-		{accept: "application/*", code: http.StatusNotAcceptable},
 		{accept: "application/*", source: resource.Custom, want: output{}},
 		{accept: "text/plain", code: http.StatusNotAcceptable},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Accept", c.accept)
-		target := registry.Target{Match: resource.Match{Definition: &resource.Definition{Source: c.source}}}
+		target := registry.Target{Match: resource.Match{Definition: &resource.Definition{Source: c.source}}, Endpoint: &resource.Endpoint{}}
 		got, err := negotiate(r, target)
 		if c.code != 0 {
 			if err == nil {
@@ -52,6 +52,17 @@ func TestNegotiate(t *testing.T) {
 		}
 		if err != nil || got != c.want {
 			t.Errorf("%q: got %+v, want %+v: %v", c.accept, got, c.want, err)
+		}
+	}
+}
+
+func TestProducible(t *testing.T) {
+	for accept, want := range map[string]bool{
+		"application/json;q=0": true, "text/html, */*;q=0.1": true, protobuf + ";as=Table": true,
+		"application/*": false, "text/plain": false, "application/jsonx": false,
+	} {
+		if got := producible(accept, ""); got != want {
+			t.Errorf("%q: got %v", accept, got)
 		}
 	}
 }

@@ -28,6 +28,8 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 		return false, false
 	case item:
 		return true, info.Verb != "create" || info.Subresource != "" || d.Source == resource.Custom
+	case d.Namespaced && !inNamespace && !slices.Contains(e.Verbs, "list"):
+		return false, false
 	case d.Namespaced && !inNamespace:
 		reads := info.Verb == "list" || info.Verb == "watch"
 		return reads || d.Source != resource.Custom, reads
@@ -51,6 +53,32 @@ func reads(r *http.Request, verb string) bool {
 		return r.Method == http.MethodGet
 	}
 	return true
+}
+
+// errNoName is for a path that leaves its name empty.
+var errNoName = apierrors.NewBadRequest("name must be provided")
+
+// refused is why kube-apiserver's routes, before any handler, refuse a request for an endpoint that exists: its method,
+// the type of its body, the types that it accepts.
+func (c *call) refused(sensible bool) error {
+	info := &c.record.Info
+	switch {
+	case info.Subresource != "" && info.Name == "" && info.Verb == "list" && slices.Contains(c.target.Endpoint.Verbs, "get"):
+		return errNoName
+	case !sensible || !reads(c.r, info.Verb) || !c.allowed():
+		return c.notAllowed()
+	case c.target.Source == resource.Custom:
+		return nil
+	}
+	if info.Verb == "patch" {
+		if _, err := c.patchType(); err != nil {
+			return err
+		}
+	}
+	if header := c.r.Header.Get("Accept"); header != "" && !producible(header, "") {
+		return notProducible(isCollection(c.r))
+	}
+	return nil
 }
 
 // notRouted answers a path of a resource that does not exist. kube-apiserver has no routes for custom resources and

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"slices"
@@ -76,6 +77,9 @@ func (c *call) sendTable(code int, rows []row, listMeta metav1.ListMeta) error {
 func (c *call) table(ctx context.Context, rows []row, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
 	if len(rows) == 0 {
 		body, err := c.tableHead(ctx, c.target.Version.Model.New(), options, listMeta)
+		if c.target.Version.Plain {
+			return append(bytes.TrimSuffix(body, []byte("[")), "null}"...), err
+		}
 		return append(body, "]}"...), err
 	}
 	var body []byte

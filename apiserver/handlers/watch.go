@@ -318,13 +318,16 @@ func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {
 	if s.columns != nil {
 		return s.tableBookmark(annotations)
 	}
-	external := s.target.Version.Model.NewExternal()
-	accessor, err := meta.Accessor(external)
+	hub, err := s.emptyObject(annotations)
 	if err != nil {
 		return nil, err
 	}
-	accessor.SetResourceVersion(strconv.FormatInt(s.seen, 10))
-	accessor.SetAnnotations(annotations)
+	external := hub
+	if s.output.as == whole {
+		if external, err = s.target.Version.Model.External(hub); err != nil {
+			return nil, err
+		}
+	}
 	item, err := s.encoder.external(external)
 	if err != nil {
 		return nil, err
@@ -333,6 +336,15 @@ func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {
 }
 
 func (s *stream) tableBookmark(annotations map[string]string) ([]byte, error) {
+	hub, err := s.emptyObject(annotations)
+	if err != nil {
+		return nil, err
+	}
+	return s.rowFrame(watch.Bookmark, hub)
+}
+
+// emptyObject is what a bookmark shows, in the hub form.
+func (s *stream) emptyObject(annotations map[string]string) (runtime.Object, error) {
 	hub := s.target.Version.Model.New()
 	accessor, err := meta.Accessor(hub)
 	if err != nil {
@@ -340,7 +352,7 @@ func (s *stream) tableBookmark(annotations map[string]string) ([]byte, error) {
 	}
 	accessor.SetResourceVersion(strconv.FormatInt(s.seen, 10))
 	accessor.SetAnnotations(annotations)
-	return s.rowFrame(watch.Bookmark, hub)
+	return hub, nil
 }
 
 // fail ends the stream with an ERROR event; without one when the resource's definition has changed and the client

@@ -146,9 +146,7 @@ func (c *call) answer(code int, result *registry.Result) error {
 	if err != nil {
 		return err
 	}
-	if result.Revision > 0 && !result.Deleted {
-		c.Registry.Offer(c.target, result, e.format, item)
-	}
+	c.Registry.Offer(c.target, result, e.format, item)
 	return c.send(code, e.body(item))
 }
 

@@ -85,6 +85,9 @@ func (r *Registry) insert(ctx context.Context, t Target, object runtime.Object, 
 	if err := rest.BeforeCreate(t.Version.Endpoints[""].Create, ctx, object); err != nil {
 		return nil, err
 	}
+	if t, err = nameChosen(t, object); err != nil {
+		return nil, err
+	}
 	if err := r.admission.Validate(ctx, attributes); err != nil {
 		return nil, err
 	}
@@ -94,14 +97,23 @@ func (r *Registry) insert(ctx context.Context, t Target, object runtime.Object, 
 	}
 	revision, err := r.storeNew(ctx, t, data, timeToLive(t, object), options.DryRun)
 	if err != nil {
-		return nil, generatedNameError(t, object, status(err, t))
+		return nil, r.creationError(ctx, t, object, status(err, t))
 	}
 	if options.DryRun {
 		// Nothing holds on to what was allocated for a rehearsal.
 		r.admission.Undo(ctx, attributes)
 	}
 	setRevision(object, revision)
-	return &Result{Object: object, Stored: data, Revision: revision, Created: true}, nil
+	return &Result{Object: object, Stored: data, Revision: revision, Created: true, Rehearsed: options.DryRun}, nil
+}
+
+// nameChosen is the target with the name of the object, which strategies of kinds that need none choose themselves.
+func nameChosen(t Target, object runtime.Object) (Target, error) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return t, err
+	}
+	return t.named(accessor.GetName()), nil
 }
 
 // unborn refuses to create an object that claims to be stored already. A rehearsal does not look that closely.
@@ -134,17 +146,42 @@ func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time
 	return 0, err
 }
 
-// generatedNameError tells a client that asked for a generated name, which was taken, that trying again may help.
-func generatedNameError(t Target, object runtime.Object, err error) error {
+// creationError tells a client whose name is taken more: that another generated name may be free, or that the one who
+// has it is going.
+func (r *Registry) creationError(ctx context.Context, t Target, object runtime.Object, err error) error {
 	accessor, accessErr := meta.Accessor(object)
-	if accessErr != nil || !apierrors.IsAlreadyExists(err) || accessor.GetGenerateName() == "" {
+	if accessErr != nil || !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	return apierrors.NewGenerateNameConflict(t.GroupResource(), accessor.GetName(), 1)
+	if accessor.GetGenerateName() != "" {
+		err = apierrors.NewGenerateNameConflict(t.GroupResource(), accessor.GetName(), 1)
+	}
+	var taken *apierrors.StatusError
+	if r.isGoing(ctx, t) && errors.As(err, &taken) {
+		taken.ErrStatus.Message = "object is being deleted: " + taken.ErrStatus.Message
+	}
+	return err
+}
+
+// isGoing reports whether the target's object is being deleted.
+func (r *Registry) isGoing(ctx context.Context, t Target) bool {
+	current, err := r.storedState(ctx, t)
+	if err != nil || !current.found {
+		return false
+	}
+	object, err := load(t, current)
+	if err != nil {
+		return false
+	}
+	accessor, err := meta.Accessor(object)
+	return err == nil && accessor.GetDeletionTimestamp() != nil
 }
 
 // act does what a create-only endpoint means.
 func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, options WriteOptions) (*Result, error) {
+	if err := track(t, nil, body, options.Manager); err != nil {
+		return nil, err
+	}
 	answer, err := t.Endpoint.Action(ctx, r, resource.Call{
 		Definition: t.Definition,
 		Version:    t.Version,

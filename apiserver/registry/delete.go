@@ -22,7 +22,7 @@ import (
 // stays until others are done with it.
 func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteOptions, dryRun bool) (*Result, error) {
 	ctx = t.context(ctx)
-	current, err := r.cachedState(ctx, t)
+	current, err := r.stateFor(ctx, t, dryRun)
 	if err != nil {
 		return nil, status(err, t)
 	}
@@ -33,8 +33,8 @@ func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteO
 		result, err := r.deleteFrom(ctx, t, current, options.DeepCopy(), dryRun)
 		var conflict *storage.ConflictError
 		switch {
-		case err == nil:
-			return result, nil
+		case err == nil && (result.written || current.fresh):
+			return &result.Result, nil
 		case errors.As(err, &conflict):
 			current = conflictState(conflict)
 		case current.fresh:
@@ -50,8 +50,15 @@ func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteO
 	}
 }
 
+// deleteResult is a Result and whether storage has taken it; if not, the object was found to be as it should be, which it
+// may not be any more if the state was old.
+type deleteResult struct {
+	Result
+	written bool
+}
+
 // deleteFrom makes one attempt from one state.
-func (r *Registry) deleteFrom(ctx context.Context, t Target, current state, options *metav1.DeleteOptions, dryRun bool) (*Result, error) {
+func (r *Registry) deleteFrom(ctx context.Context, t Target, current state, options *metav1.DeleteOptions, dryRun bool) (*deleteResult, error) {
 	object, err := load(t, current)
 	if err != nil {
 		return nil, err
@@ -81,7 +88,7 @@ type deletion struct {
 }
 
 // terminate deletes an object that others finish off.
-func (d *deletion) terminate(ctx context.Context, terminator resource.Terminator, object runtime.Object) (*Result, error) {
+func (d *deletion) terminate(ctx context.Context, terminator resource.Terminator, object runtime.Object) (*deleteResult, error) {
 	if err := d.checkPreconditions(object); err != nil {
 		return nil, err
 	}
@@ -101,8 +108,8 @@ func (d *deletion) terminate(ctx context.Context, terminator resource.Terminator
 }
 
 // unchanged is the result of a deletion that is already under way.
-func (d *deletion) unchanged(object runtime.Object) *Result {
-	return &Result{Object: object, Stored: d.current.data, Revision: d.current.revision}
+func (d *deletion) unchanged(object runtime.Object) *deleteResult {
+	return &deleteResult{Result: Result{Object: object, Stored: d.current.data, Revision: d.current.revision}}
 }
 
 func (d *deletion) checkPreconditions(object runtime.Object) error {
@@ -128,7 +135,7 @@ func (d *deletion) checkPreconditions(object runtime.Object) error {
 }
 
 // run deletes an object, or marks it where it has to wait.
-func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, error) {
+func (d *deletion) run(ctx context.Context, object runtime.Object) (*deleteResult, error) {
 	graceful, pending, err := rest.BeforeDelete(d.target.Endpoint.Delete, ctx, object, d.options)
 	if err != nil {
 		return nil, err
@@ -159,28 +166,30 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, err
 	return d.remove(ctx, object)
 }
 
-// mark stores the object as one that is being deleted, unless it is already.
-func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, error) {
+// mark stores the object as one that is being deleted, unless it is already. As in kube-apiserver, one that would have
+// expired by itself waits for its finalizers from now on.
+func (d *deletion) mark(ctx context.Context, object runtime.Object) (*deleteResult, error) {
 	data, err := encode(d.target, object)
 	if err != nil {
 		return nil, err
 	}
-	result := &Result{Object: object, Stored: data, Revision: d.current.revision}
+	result := &deleteResult{Result: Result{Object: object, Stored: data, Revision: d.current.revision, Rehearsed: d.dryRun}}
 	if d.dryRun || bytes.Equal(data, d.current.data) {
 		return result, nil
 	}
-	result.Revision, err = d.registry.store.Update(ctx, d.target.path(), d.current.revision, data, timeToLive(d.target, object))
+	result.Revision, err = d.registry.store.Update(ctx, d.target.path(), d.current.revision, data, 0)
 	if err != nil {
 		return nil, err
 	}
+	result.written = true
 	setRevision(object, result.Revision)
 	return result, nil
 }
 
 // remove takes the object out of storage.
-func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, error) {
+func (d *deletion) remove(ctx context.Context, object runtime.Object) (*deleteResult, error) {
 	result := d.unchanged(object)
-	result.Deleted = true
+	result.Deleted, result.Rehearsed = true, d.dryRun
 	if d.dryRun {
 		return result, nil
 	}
@@ -188,7 +197,7 @@ func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, 
 	if err != nil {
 		return nil, err
 	}
-	result.Revision = revision
+	result.Revision, result.written = revision, true
 	setRevision(object, revision)
 	d.registry.admission.Finish(ctx, d.attributes)
 	return result, nil

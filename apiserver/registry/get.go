@@ -16,6 +16,11 @@ import (
 // "0" for whatever the cache has, anything else for at least that revision.
 func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
 	snapshot, err := r.snapshot(ctx, t, resourceVersion)
+	var malformed *field.Error
+	if t.TimeToLive != nil && errors.As(err, &malformed) {
+		// In kube-apiserver there is no cache before what expires, and its storage words this another way.
+		err = apierrors.NewBadRequest("invalid resource version: " + malformed.Error())
+	}
 	if err != nil {
 		return nil, err
 	}

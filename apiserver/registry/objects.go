@@ -85,8 +85,12 @@ func (r *Registry) Stored(t Target, result *Result) (runtime.Object, error) {
 	return load(t, state{data: result.Stored, revision: result.Revision})
 }
 
-// Offer hands the encoding that was made for the answer to a write to the cache, for others who ask for it.
+// Offer hands the encoding that was made for the answer to a write to the cache, for others who ask for it. What is not
+// in storage is nobody else's business.
 func (r *Registry) Offer(t Target, result *Result, format *watchcache.Format, item []byte) {
+	if result.Rehearsed || result.Deleted {
+		return
+	}
 	accessor, err := meta.Accessor(result.Object)
 	if err != nil {
 		return
@@ -144,6 +148,10 @@ func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subres
 	}
 	result, err := r.Write(t.asRequest(ctx, "update"), t, edit{change}, WriteOptions{DryRun: dryRun, Manager: resource.Manager(ctx)})
 	var own *editError
+	var unmet *resource.PreconditionError
+	if errors.As(err, &unmet) {
+		return nil, r.storageConflict(t, unmet.Error())
+	}
 	if errors.As(err, &own) {
 		return nil, own.error
 	}

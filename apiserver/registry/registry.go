@@ -122,6 +122,8 @@ type Result struct {
 	Revision int64
 	// Created is set when an update made the object.
 	Created bool
+	// Rehearsed is set by a dry run: nothing of the result is in storage.
+	Rehearsed bool
 	// Deleted is set when the object is gone from storage; false: it waits for finalizers or its grace period.
 	Deleted bool
 }

@@ -45,7 +45,7 @@ type state struct {
 // that turns out to be old, so that the common case reads nothing.
 func (r *Registry) Write(ctx context.Context, t Target, change Change, options WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
-	current, err := r.cachedState(ctx, t)
+	current, err := r.stateFor(ctx, t, options.DryRun)
 	if err != nil {
 		return nil, status(err, t)
 	}
@@ -73,6 +73,15 @@ func (r *Registry) Write(ctx context.Context, t Target, change Change, options W
 
 func conflictState(conflict *storage.ConflictError) state {
 	return state{data: conflict.Current.Data, revision: conflict.Current.Revision, found: conflict.Found, fresh: true}
+}
+
+// stateFor returns the state that a write starts from: a rehearsal, in which storage will not complain that the state is
+// old, starts from storage's own.
+func (r *Registry) stateFor(ctx context.Context, t Target, dryRun bool) (state, error) {
+	if dryRun {
+		return r.storedState(ctx, t)
+	}
+	return r.cachedState(ctx, t)
 }
 
 // cachedState returns the object as the cache has it.
@@ -250,6 +259,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 	}
 	if options.DryRun {
 		r.admission.Undo(ctx, attributes)
+		result.Rehearsed = true
 		return result, nil
 	}
 	if result.Revision, err = r.store.Update(ctx, t.path(), current.revision, data, timeToLive(t, object)); err != nil {
@@ -358,15 +368,19 @@ func (c Replacement) UID() types.UID {
 	return ""
 }
 
-// checkUID refuses a change that is meant for another incarnation than the current one, in the words of
-// kube-apiserver's storage.
+// checkUID refuses a change that is meant for another incarnation than the current one.
 func (r *Registry) checkUID(t Target, wanted, actual types.UID) error {
 	if wanted == "" || wanted == actual {
 		return nil
 	}
+	unmet := resource.PreconditionError{What: "UID", Wanted: string(wanted), Actual: string(actual)}
+	return r.storageConflict(t, unmet.Error())
+}
+
+// storageConflict tells what kept a change from being stored, in the words of kube-apiserver's storage.
+func (r *Registry) storageConflict(t Target, why string) error {
 	return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
-		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",
-		r.store.Key(t.path()), wanted, actual))
+		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %s", r.store.Key(t.path()), why))
 }
 
 // bodyModel is the model of the endpoint's request and response bodies.

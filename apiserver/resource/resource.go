@@ -8,6 +8,7 @@ package resource
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,6 +90,11 @@ type Version struct {
 	FieldLabel func(label, value string) (string, string, error)
 	// Deprecation is the warning sent with every response of this version; empty: none.
 	Deprecation string
+	// HubMetadata is set where objects of this version have annotations that are no annotations in the hub form:
+	// metadata alone is shown as the hub has it.
+	HubMetadata bool
+	// Plain is set where rows have no columns of the kind's own. An empty table has no list of rows then.
+	Plain bool
 	// Endpoints by subresource; "" is the resource itself and always present.
 	Endpoints map[string]*Endpoint
 }
@@ -107,7 +113,11 @@ type Endpoint struct {
 	Update rest.RESTUpdateStrategy
 	Delete rest.RESTDeleteStrategy
 
-	// FieldManager tracks managed fields for this endpoint, built on first use; nil for actions.
+	// NoTable is set where the endpoint is not shown as a table.
+	NoTable bool
+
+	// FieldManager tracks managed fields for this endpoint, built on first use; nil for actions that show nobody the
+	// object that they were given.
 	FieldManager func() (*managedfields.FieldManager, error)
 
 	// View is set where the endpoint shows another kind made from the object: scale.
@@ -212,6 +222,17 @@ type Applier interface {
 	Objects
 	// Apply applies an apply configuration, which becomes JSON, to an object or a subresource of it.
 	Apply(ctx context.Context, resource schema.GroupResource, subresource, namespace, name string, configuration any) (runtime.Object, error)
+}
+
+// PreconditionError is what a change that is given to Objects.Update returns for an object that is not the one it is
+// meant for.
+type PreconditionError struct {
+	What           string // "UID"
+	Wanted, Actual string
+}
+
+func (e *PreconditionError) Error() string {
+	return fmt.Sprintf("Precondition failed: %s in precondition: %s, %s in object meta: %s", e.What, e.Wanted, e.What, e.Actual)
 }
 
 // DeletionWarner is implemented by delete strategies that warn clients of what their options mean.

@@ -65,6 +65,13 @@ var settled = map[string]string{
 	"servicecidrs":              "finalizers",
 }
 
+// lively are the resources whose objects the servers' own controllers write to all the time: their status and their
+// deletion, in which the controllers take part, are in scripts of their own.
+var lively = []string{"apiservices", "customresourcedefinitions", "flowschemas", "servicecidrs"}
+
+// lastOfLively is the case before which the template ends for them.
+const lastOfLively = "delete orphaning"
+
 // connections are subresources that lead to a kubelet or to a pod.
 var connections = []string{"attach", "exec", "log", "portforward", "proxy"}
 
@@ -81,6 +88,8 @@ func Generate(template *Script, resources []Resource) ([]*Script, error) {
 	return scripts, nil
 }
 
+func (r *Resource) isLively() bool { return slices.Contains(lively, r.Resource) }
+
 func (r *Resource) title() string { return r.GroupVersion().String() + " " + r.Resource }
 
 func (r *Resource) script(template *Script) (*Script, error) {
@@ -91,6 +100,9 @@ func (r *Resource) script(template *Script) (*Script, error) {
 	values := r.values(object)
 	script := &Script{Name: r.title(), Area: r.GroupVersion().String()}
 	for _, c := range template.Cases {
+		if r.isLively() && c.Name == lastOfLively {
+			break
+		}
 		subresources, err := r.applies(&c)
 		if err != nil {
 			return nil, err
@@ -116,6 +128,8 @@ func (r *Resource) applies(c *Case) ([]string, error) {
 		return slices.DeleteFunc(slices.Clone(r.Subresources), func(s string) bool { return slices.Contains(connections, s) }), nil
 	case wanted == "":
 		return nil, fmt.Errorf("case %q: @for says not what for", c.Name)
+	case wanted == "status" && r.isLively():
+		return nil, nil
 	case slices.Contains(r.Subresources, wanted):
 		return []string{wanted}, nil
 	}

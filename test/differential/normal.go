@@ -134,6 +134,9 @@ func (n *normalizer) collectMetadata(value any, list bool) {
 		n.uids[uid] = fmt.Sprintf("uid-%d", len(n.uids)+1)
 	}
 	base, _ := metadata["generateName"].(string)
+	if name, _ := metadata["name"].(string); anyUID.MatchString(name) {
+		base = "uid-"
+	}
 	if name, _ := metadata["name"].(string); base != "" && name != "" && n.names[name] == "" {
 		n.names[name] = fmt.Sprintf("%s#%d", base, len(n.names)+1)
 	}
@@ -271,7 +274,7 @@ func inRange(value any) bool {
 		return false
 	}
 	port, err := number.Int64()
-	return err == nil && port >= 30000 && port <= 32767
+	return err == nil && port >= 30000 && port < 33000 // a dry run of kube-apiserver's goes past the end
 }
 
 // managers sorts managed fields, which servers sort by seconds.
@@ -299,7 +302,7 @@ func (n *normalizer) listMetadata(value any) any {
 		metadata["resourceVersion"] = "<revision of list>"
 	}
 	if token, _ := metadata["continue"].(string); token != "" {
-		metadata["continue"] = continueText(token)
+		metadata["continue"] = n.plain(continueText(token))
 	}
 	return metadata
 }
@@ -339,8 +342,11 @@ var (
 	anyRevision = regexp.MustCompile(`(ResourceVersion in (precondition|object meta): |resourceVersion\\?":\\?"|resourceVersion:|ResourceVersion in record \()(\d+)`)
 	// embedded are the managed fields of an object that a message quotes; their order depends on whether a second has
 	// passed between two writes.
-	embedded = regexp.MustCompile(`\\*"managedFields\\*":\[[^\]]*\]`)
-	address  = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	embedded      = regexp.MustCompile(`\\*"managedFields\\*":\[[^\]]*\]`)
+	nodePort      = regexp.MustCompile(`(:|nodePort\\*":)3[0-2]\d{3}\b`)
+	generatedName = regexp.MustCompile(`\b(generated-|gen-)[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
+	webToken      = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
+	address       = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 	// serviceAddress is in --service-cluster-ip-range.
 	serviceAddress = regexp.MustCompile(`\b10\.0\.0\.\d{1,3}\b`)
 	ageCell        = regexp.MustCompile(`^\d+s$`)
@@ -353,6 +359,8 @@ func (n *normalizer) plain(text string) string {
 		return "<age>"
 	}
 	text = anyTime.ReplaceAllString(text, "<time>")
+	text = webToken.ReplaceAllString(text, "<token>")
+	text = nodePort.ReplaceAllString(text, "${1}<node port>")
 	text = currentWord.ReplaceAllString(text, "current: <revision>")
 	text = anyRevision.ReplaceAllString(text, "${1}<revision>")
 	text = address.ReplaceAllString(text, "<address>")
@@ -368,5 +376,5 @@ func (n *normalizer) plain(text string) string {
 	for name, replacement := range n.names {
 		text = strings.ReplaceAll(text, name, replacement)
 	}
-	return text
+	return generatedName.ReplaceAllString(text, "${1}<random>")
 }

@@ -29,9 +29,9 @@ func Definitions(loader *builtinschema.Loader, clock clock.PassiveClock, serves 
 	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme), serves).StoredAsJSON()
 	return []*resource.Definition{builder.Group("apiextensions.k8s.io", "v1").Define(definition.Kind{
 		Name: "CustomResourceDefinition", ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
-		Strategy:   customresourcedefinition.NewStrategy(scheme),
-		Delete:     deletion{scheme, clock},
-		Status:     customresourcedefinition.NewStatusStrategy(scheme),
+		Strategy: customresourcedefinition.NewStrategy(scheme),
+		Delete:   deletion{scheme, clock},
+		Status:   customresourcedefinition.NewStatusStrategy(scheme), PlainStatus: true,
 		Attributes: customresourcedefinition.GetAttrs,
 		Path:       "apiextensions.k8s.io/customresourcedefinitions",
 		Storage:    schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1beta1"},

@@ -28,8 +28,8 @@ func Definitions(loader *builtinschema.Loader, serves func(schema.GroupVersionRe
 	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme), serves).StoredAsJSON()
 	return []*resource.Definition{builder.Group("apiregistration.k8s.io", "v1").Define(definition.Kind{
 		Name: "APIService", Categories: []string{"api-extensions"},
-		Strategy:   apiservice.NewStrategy(scheme),
-		Status:     apiservice.NewStatusStrategy(scheme),
+		Strategy: apiservice.NewStrategy(scheme),
+		Status:   apiservice.NewStatusStrategy(scheme), PlainStatus: true,
 		Attributes: apiservice.GetAttrs,
 		Path:       "apiregistration.k8s.io/apiservices",
 		Columns:    columns{},

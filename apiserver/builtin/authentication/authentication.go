@@ -73,6 +73,9 @@ func (r tokenReviewer) review(ctx context.Context, _ resource.Objects, call reso
 	}
 	response, authenticated, err := r.tokens.AuthenticateToken(ctx, review.Spec.Token)
 	review.Status = api.TokenReviewStatus{Authenticated: authenticated}
+	if err == nil && !authenticated {
+		err = errInvalidToken
+	}
 	if err != nil {
 		review.Status.Error = err.Error()
 	}
@@ -86,6 +89,9 @@ func (r tokenReviewer) review(ctx context.Context, _ resource.Objects, call reso
 	review.Status.Audiences = response.Audiences
 	return review, nil
 }
+
+// errInvalidToken is said of a token that nobody knows.
+var errInvalidToken = errors.New("invalid bearer token")
 
 func userInfo(u user.Info) api.UserInfo {
 	info := api.UserInfo{

@@ -38,7 +38,7 @@ type reviewer struct {
 
 func (r reviewer) subject(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SubjectAccessReview)
-	if err := invalid("SubjectAccessReview", validation.ValidateSubjectAccessReview(review)); err != nil {
+	if err := invalid(validation.ValidateSubjectAccessReview(review)); err != nil {
 		return nil, err
 	}
 	var err error
@@ -48,7 +48,7 @@ func (r reviewer) subject(ctx context.Context, _ resource.Objects, call resource
 
 func (r reviewer) local(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.LocalSubjectAccessReview)
-	if err := invalid("LocalSubjectAccessReview", validation.ValidateLocalSubjectAccessReview(review)); err != nil {
+	if err := invalid(validation.ValidateLocalSubjectAccessReview(review)); err != nil {
 		return nil, err
 	}
 	switch call.Namespace {
@@ -65,7 +65,7 @@ func (r reviewer) local(ctx context.Context, _ resource.Objects, call resource.C
 
 func (r reviewer) self(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectAccessReview)
-	if err := invalid("SelfSubjectAccessReview", validation.ValidateSelfSubjectAccessReview(review)); err != nil {
+	if err := invalid(validation.ValidateSelfSubjectAccessReview(review)); err != nil {
 		return nil, err
 	}
 	self, ok := request.UserFrom(ctx)
@@ -126,11 +126,12 @@ func noAuthorizer() error {
 	return apierrors.NewInternalError(errors.New("no authorizer answers reviews"))
 }
 
-func invalid(kind string, errs field.ErrorList) error {
+// invalid names no kind, as kube-apiserver's answers do not.
+func invalid(errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(api.Kind(kind), "", errs)
+	return apierrors.NewInvalid(api.Kind(""), "", errs)
 }
 
 func resourceRules(infos []authorizer.ResourceRuleInfo) []api.ResourceRule {

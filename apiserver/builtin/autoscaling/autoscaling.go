@@ -15,7 +15,7 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 	return []*resource.Definition{
 		group.Define(definition.Kind{
 			Name: "HorizontalPodAutoscaler", ShortNames: []string{"hpa"}, Categories: []string{"all"},
-			Strategy: horizontalpodautoscaler.Strategy, Status: horizontalpodautoscaler.StatusStrategy,
+			Strategy: horizontalpodautoscaler.Strategy, Status: horizontalpodautoscaler.StatusStrategy, HubMetadata: true,
 		}),
 	}
 }

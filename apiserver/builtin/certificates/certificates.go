@@ -30,7 +30,7 @@ func Definitions(builder *definition.Builder, authorizer authorizer.Authorizer, 
 		group.Define(definition.Kind{
 			Name: "CertificateSigningRequest", ShortNames: []string{"csr"}, Versions: []string{"v1"},
 			Strategy: certificates.Strategy, Status: certificates.StatusStrategy, Attributes: certificates.GetAttrs,
-			Subresources: []definition.Subresource{definition.Update("approval", certificates.ApprovalStrategy)},
+			Subresources: []definition.Subresource{definition.Update("approval", certificates.ApprovalStrategy).WithoutTable()},
 		}),
 		group.Define(definition.Kind{
 			Name: "ClusterTrustBundle", Versions: []string{"v1beta1", "v1alpha1"}, Storage: beta, Gate: features.ClusterTrustBundle,

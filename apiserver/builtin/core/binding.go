@@ -66,9 +66,9 @@ func bind(ctx context.Context, objects resource.Objects, call resource.Call) (ru
 func assign(pod *api.Pod, binding *api.Binding) error {
 	switch {
 	case binding.UID != "" && binding.UID != pod.UID:
-		return fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", binding.UID, pod.UID)
+		return &resource.PreconditionError{What: "UID", Wanted: string(binding.UID), Actual: string(pod.UID)}
 	case binding.ResourceVersion != "" && binding.ResourceVersion != pod.ResourceVersion:
-		return fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", binding.ResourceVersion, pod.ResourceVersion)
+		return &resource.PreconditionError{What: "ResourceVersion", Wanted: binding.ResourceVersion, Actual: pod.ResourceVersion}
 	case pod.DeletionTimestamp != nil:
 		return fmt.Errorf("pod %s is being deleted, cannot be assigned to a host", pod.Name)
 	case pod.Spec.NodeName != "":

@@ -70,9 +70,9 @@ func podKind(options Options) definition.Kind {
 		Strategy: pod.Strategy, Status: pod.StatusStrategy, Attributes: pod.GetAttrs,
 		Subresources: append([]definition.Subresource{
 			bindingSubresource(),
-			definition.Update("ephemeralcontainers", pod.EphemeralContainersStrategy),
-			definition.Action("eviction", evictionKind, evictor{options.Clock}.evict),
-			definition.Update("resize", pod.ResizeStrategy),
+			definition.Update("ephemeralcontainers", pod.EphemeralContainersStrategy).WithoutTable(),
+			evictionSubresource(options.Clock),
+			definition.Update("resize", pod.ResizeStrategy).WithoutTable(),
 		}, podConnections(options.Kubelets)...),
 	}
 }
@@ -90,7 +90,7 @@ func namespaceKind(clock clock.PassiveClock) definition.Kind {
 func serviceAccountKind(token resource.Action) definition.Kind {
 	kind := definition.Kind{Name: "ServiceAccount", ReturnsDeleted: true, ShortNames: []string{"sa"}, Strategy: serviceaccount.Strategy}
 	if token != nil {
-		kind.Subresources = []definition.Subresource{definition.Action("token", tokenKind, token)}
+		kind.Subresources = []definition.Subresource{definition.Action("token", tokenKind, token).Tracking()}
 	}
 	return kind
 }

@@ -16,9 +16,11 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/policy"
+	podstrategy "k8s.io/kubernetes/pkg/registry/core/pod"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/builtin/definition"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -250,10 +252,18 @@ func guarded(options *metav1.DeleteOptions, pod *api.Pod, wanted bool) *metav1.D
 	return options
 }
 
+// evictionSubresource is what evictions are posted to. Through it the pod's status is written, too: nobody is recorded
+// for that.
+func evictionSubresource(clock clock.PassiveClock) definition.Subresource {
+	subresource := definition.Action("eviction", evictionKind, evictor{clock}.evict)
+	subresource.Update = podstrategy.StatusStrategy
+	return subresource
+}
+
 // deleteDisrupted tells the pod's owner why the pod goes, then deletes it.
 func deleteDisrupted(ctx context.Context, objects resource.Objects, pod *api.Pod, options *metav1.DeleteOptions) error {
 	if len(options.DryRun) == 0 {
-		marked, err := objects.Update(ctx, pods, "status", pod.Namespace, pod.Name, func(current runtime.Object) error {
+		marked, err := objects.Update(ctx, pods, "eviction", pod.Namespace, pod.Name, func(current runtime.Object) error {
 			return markDisrupted(current.(*api.Pod), options.Preconditions)
 		}, false)
 		if err != nil {

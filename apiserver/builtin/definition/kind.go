@@ -47,6 +47,10 @@ type Kind struct {
 	TimeToLive   func(hub runtime.Object) time.Duration
 	// EmbedsObjects is set for kinds with whole objects inside, such as claims: protobuf does not keep their kinds.
 	EmbedsObjects bool
+	// HubMetadata is set for kinds with versions whose objects have annotations that are no annotations in other versions.
+	HubMetadata bool
+	// PlainStatus is set for kinds whose status is not shown as a table.
+	PlainStatus bool
 	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
 	ReturnsDeleted bool
 }
@@ -62,6 +66,10 @@ type Subresource struct {
 	View    resource.View
 	Action  resource.Action
 	Connect *resource.Connect
+	// Plain is set for a subresource that is not shown as a table.
+	Plain bool
+	// Tracked is set for an Action that answers with the object it was given: its managed fields are shown.
+	Tracked bool
 }
 
 // Verbs of most subresources that write their parent.
@@ -79,7 +87,19 @@ func View(name string, kind schema.GroupVersionKind, strategy rest.RESTUpdateStr
 
 // Action describes a subresource that can only be created, and stores nothing under its own name.
 func Action(name string, kind schema.GroupVersionKind, action resource.Action) Subresource {
-	return Subresource{Name: name, Verbs: []string{"create"}, Kind: kind, Action: action}
+	return Subresource{Name: name, Verbs: []string{"create"}, Kind: kind, Action: action, Plain: true}
+}
+
+// WithoutTable is the subresource, not shown as a table.
+func (s Subresource) WithoutTable() Subresource {
+	s.Plain = true
+	return s
+}
+
+// Tracking is the subresource, answering with managed fields in the object that it was given.
+func (s Subresource) Tracking() Subresource {
+	s.Tracked = true
+	return s
 }
 
 // Connect describes a subresource whose requests go on to somebody else. kind is that of its options.
@@ -148,7 +168,10 @@ func (g Group) DefineAction(name string, namespaced bool, action resource.Action
 			Table:       rest.NewDefaultTableConvertor(d.GroupResource()),
 			Deprecation: g.builder.deprecated(kind),
 			Endpoints: map[string]*resource.Endpoint{
-				"": {Kind: kind, Verbs: []string{"create"}, Action: action, Body: model},
+				"": {
+					Kind: kind, Verbs: []string{"create"}, Action: action, Body: model, NoTable: true,
+					FieldManager: g.builder.fieldManager(kind, "", nil),
+				},
 			},
 		})
 	}
@@ -180,10 +203,14 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 		Table:       g.table(d, kind),
 		FieldLabel:  g.builder.fieldLabel(gvk),
 		Deprecation: g.builder.deprecated(gvk),
+		HubMetadata: kind.HubMetadata,
+		Plain:       kind.Plain,
 		Endpoints:   map[string]*resource.Endpoint{"": g.main(gvk, kind)},
 	}
 	if kind.Status != nil {
-		v.Endpoints["status"] = g.endpoint(gvk, Update("status", kind.Status))
+		status := Update("status", kind.Status)
+		status.Plain = kind.PlainStatus
+		v.Endpoints["status"] = g.endpoint(gvk, status)
 	}
 	for _, subresource := range kind.Subresources {
 		v.Endpoints[subresource.Name] = g.endpoint(gvk, subresource)
@@ -227,11 +254,12 @@ func (g Group) endpoint(parent schema.GroupVersionKind, subresource Subresource)
 		View:        subresource.View,
 		Action:      subresource.Action,
 		Connect:     subresource.Connect,
+		NoTable:     subresource.Plain,
 	}
 	if e.Kind != parent && e.Connect == nil {
 		e.Body = g.builder.Model(e.Kind)
 	}
-	if e.Action == nil && e.Connect == nil {
+	if (e.Action == nil && e.Connect == nil) || subresource.Tracked {
 		e.FieldManager = g.builder.fieldManager(e.Kind, e.Subresource, e.Update)
 	}
 	return e

@@ -38,7 +38,7 @@ func Definitions(builder *definition.Builder, objects resource.Objects, authoriz
 		}),
 		group.Define(definition.Kind{
 			Name: "ResourceClaim", Versions: stable, ReturnsDeleted: true, Attributes: resourceclaim.GetAttrs,
-			Strategy: claim, Status: resourceclaim.NewStatusStrategy(claim),
+			Strategy: claim, Status: resourceclaim.NewStatusStrategy(claim), PlainStatus: true,
 		}),
 		group.Define(definition.Kind{
 			Name: "ResourceClaimTemplate", Versions: stable, ReturnsDeleted: true, Attributes: resourceclaimtemplate.GetAttrs,
