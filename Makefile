@@ -16,7 +16,7 @@ benchmark: ## beside kube-apiserver
 	go run ./test/benchmark
 
 differential: ## the same requests to kube-apiserver, answers compared; prints the table of areas
-	go test -count=1 -v -run TestDifferential ./test/differential
+	DIFFERENTIAL_WHOLE=1 go test -count=1 -v -run TestDifferential ./test/differential
 
 failover: ## replicas killed under 50,000 objects and 500 informers
 	QUORATE_FAILOVER=full go test -count=1 -v ./test/failover

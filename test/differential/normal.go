@@ -365,7 +365,7 @@ func (n *normalizer) plain(text string) string {
 	text = anyRevision.ReplaceAllString(text, "${1}<revision>")
 	text = address.ReplaceAllString(text, "<address>")
 	text = serviceAddress.ReplaceAllStringFunc(text, func(address string) string {
-		return cmp.Or(n.addresses[address], address)
+		return cmp.Or(n.addresses[address], "<service address>")
 	})
 	text = anyUID.ReplaceAllStringFunc(text, func(uid string) string {
 		if known := n.uids[uid]; known != "" {
