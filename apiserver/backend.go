@@ -92,3 +92,21 @@ func (b *backend) close(ctx context.Context) error {
 	}
 	return b.member.Stop(ctx)
 }
+
+// members ask each member of etcd whether it answers: those that are named, or the embedded one.
+func (b *backend) members() []func(context.Context) error {
+	if b.member != nil {
+		return []func(context.Context) error{func(ctx context.Context) error {
+			_, err := b.client.Get(ctx, "health")
+			return err
+		}}
+	}
+	var asks []func(context.Context) error
+	for _, endpoint := range b.client.Endpoints() {
+		asks = append(asks, func(ctx context.Context) error {
+			_, err := b.client.Status(ctx, endpoint)
+			return err
+		})
+	}
+	return asks
+}

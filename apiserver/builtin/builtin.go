@@ -4,6 +4,7 @@
 package builtin
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -62,6 +63,8 @@ type Options struct {
 	ServiceAccountToken resource.Action
 	// Kubelets answers for nodes, pods and what stands behind services; nil: not served.
 	Kubelets *kubelet.Kubelets
+	// Etcd asks each member of etcd whether it is healthy.
+	Etcd []func(context.Context) error
 	// Tokens answers token reviews; nil: no token is accepted.
 	Tokens    authenticator.Token
 	Audiences authenticator.Audiences
@@ -86,7 +89,7 @@ func Definitions(options Options) []*resource.Definition {
 	var all []*resource.Definition
 	for _, group := range [][]*resource.Definition{
 		core.Definitions(builder, core.Options{
-			EventTTL: options.EventTTL, Token: options.ServiceAccountToken, Kubelets: options.Kubelets, Clock: options.Clock,
+			EventTTL: options.EventTTL, Token: options.ServiceAccountToken, Kubelets: options.Kubelets, Etcd: options.Etcd, Clock: options.Clock,
 		}),
 		apiregistration.Definitions(options.Schema, options.APIs.Serves),
 		apps.Definitions(builder),

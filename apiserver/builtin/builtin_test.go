@@ -94,7 +94,7 @@ func TestFieldSelectors(t *testing.T) {
 
 func TestDeprecatedKindsWarn(t *testing.T) {
 	for _, d := range definitions() {
-		deprecated := d.Group == "" && d.Plural == "endpoints"
+		deprecated := d.Group == "" && (d.Plural == "endpoints" || d.Plural == "componentstatuses")
 		for _, v := range d.Versions {
 			if (v.Deprecation != "") != deprecated {
 				t.Errorf("%s %s: warning %q", d.Plural, v.Name, v.Deprecation)

@@ -115,11 +115,8 @@ func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archi
 	return true
 }
 
-// documented are resources that the documents tell of although they are not served yet.
-const documented = "/v1/componentstatuses"
-
 // serves reports whether a resource, as group/version/plural, is served.
-func (c *contents) serves(name string) bool { return c.served[name] || name == documented }
+func (c *contents) serves(name string) bool { return c.served[name] }
 
 // byDefault reports whether exactly the stable resources are served.
 func (c *contents) byDefault(built archiveIndex) bool {

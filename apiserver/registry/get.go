@@ -15,6 +15,13 @@ import (
 // Read returns an object's entry. resourceVersion is the client's: "" asks for the state at this moment or later,
 // "0" for whatever the cache has, anything else for at least that revision.
 func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
+	if t.Endpoint.Compute != nil {
+		entries, err := r.computed(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		return entries[0], nil
+	}
 	snapshot, err := r.snapshot(ctx, t, resourceVersion)
 	var malformed *field.Error
 	if t.TimeToLive != nil && errors.As(err, &malformed) {

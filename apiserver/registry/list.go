@@ -67,6 +67,9 @@ const (
 
 // ReadList returns the selected objects of the target's collection.
 func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) (*List, error) {
+	if t.Endpoint.Compute != nil {
+		return r.listComputed(ctx, t, options.Selection)
+	}
 	collection := t.collection()
 	from := collection
 	if options.Continue != "" {
@@ -235,9 +238,9 @@ func (r *Registry) listError(ctx context.Context, t Target, options ListOptions,
 
 // Meta is the list's metadata for the client.
 func (l *List) Meta() metav1.ListMeta {
-	return metav1.ListMeta{
-		ResourceVersion:    strconv.FormatInt(l.Revision, 10),
-		Continue:           l.Continue,
-		RemainingItemCount: l.Remaining,
+	listMeta := metav1.ListMeta{Continue: l.Continue, RemainingItemCount: l.Remaining}
+	if l.Revision > 0 { // else it is of objects that are stored nowhere
+		listMeta.ResourceVersion = strconv.FormatInt(l.Revision, 10)
 	}
+	return listMeta
 }

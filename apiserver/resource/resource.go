@@ -126,6 +126,8 @@ type Endpoint struct {
 	Action Action
 	// Connect is set where somebody else answers: a kubelet, a pod, what stands behind a service.
 	Connect *Connect
+	// Compute is set for kinds that are stored nowhere: their objects are made when they are read.
+	Compute Compute
 	// Body is the model of bodies and responses where Kind is not the version's own (View and Action); else nil.
 	Body Model
 }

@@ -3,6 +3,7 @@
 package core
 
 import (
+	"context"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,7 +41,9 @@ type Options struct {
 	Token resource.Action
 	// Kubelets answers for nodes, pods and what stands behind services; nil: those subresources are not served.
 	Kubelets *kubelet.Kubelets
-	Clock    clock.PassiveClock
+	// Etcd asks each member of etcd whether it is healthy.
+	Etcd  []func(context.Context) error
+	Clock clock.PassiveClock
 }
 
 // Kinds of subresources that are not their parent's.
@@ -54,6 +57,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 	group := builder.Group("", "v1")
 	definitions := []*resource.Definition{
 		group.DefineAction("Binding", true, bind),
+		group.DefineComputed("ComponentStatus", "componentstatuses", []string{"cs"}, newComponents(options.Etcd).compute),
 		group.Define(podKind(options)),
 		group.Define(namespaceKind(options.Clock)),
 		group.Define(serviceAccountKind(options.Token)),

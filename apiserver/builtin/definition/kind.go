@@ -178,6 +178,27 @@ func (g Group) DefineAction(name string, namespaced bool, action resource.Action
 	return d
 }
 
+// DefineComputed makes the definition of a kind of the cluster that can only be read and is stored nowhere.
+func (g Group) DefineComputed(name, plural string, shortNames []string, compute resource.Compute) *resource.Definition {
+	d := g.names(name, plural, "")
+	d.ShortNames, d.StoragePath = shortNames, plural
+	d.StorageVersion = schema.GroupVersion{Group: g.name, Version: g.versions[0]}
+	d.Fields = selectableFields(nil, true)
+	for _, version := range g.versions {
+		if !g.serves(version, d.Plural) {
+			continue
+		}
+		kind := schema.GroupVersionKind{Group: g.name, Version: version, Kind: name}
+		d.Versions = append(d.Versions, &resource.Version{
+			Name: version, Kind: kind, Model: g.builder.Model(kind), FieldLabel: g.builder.fieldLabel(kind),
+			Table:       lazyTable(g.builder.printer),
+			Deprecation: g.builder.deprecated(kind),
+			Endpoints:   map[string]*resource.Endpoint{"": {Kind: kind, Verbs: []string{"get", "list"}, Compute: compute}},
+		})
+	}
+	return d
+}
+
 func (g Group) serves(version, plural string) bool {
 	return g.builder.serves(schema.GroupVersionResource{Group: g.name, Version: version, Resource: plural})
 }
