@@ -168,7 +168,7 @@ func (s *sandbox) nodeAgent(config *rest.Config, kubelet *tls.Config, dns string
 	return node.New(node.Options{
 		Client: kubernetes.NewForConfigOrDie(config), Name: NodeName, Directory: s.home.path, Network: s.home.state.Network,
 		Executable: executable, Table: s.table, Spawner: s.spawner, Clock: clock.RealClock{}, Logger: s.log.WithName("node"),
-		Kubelet: &node.Kubelet{TLS: kubelet, Client: management.KubeletClient},
+		Kubelet: node.Kubelet{TLS: kubelet, Client: management.KubeletClient},
 		Environment: []string{
 			resolver.Variable + "=" + dns,
 			"KUBERNETES_SERVICE_HOST=" + server.Addr().String(), fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", server.Port()),

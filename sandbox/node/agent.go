@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -44,7 +45,7 @@ type Options struct {
 	Environment []string         // name=value for every process
 	Table       *endpoints.Table // kept up to date by the agent
 	Spawner     *process.Spawner
-	Kubelet     *Kubelet // nil: the API server has nobody to ask for logs
+	Kubelet     Kubelet
 	Clock       clock.Clock
 	Logger      logr.Logger
 }
@@ -58,6 +59,7 @@ type Agent struct {
 	pool     *addresses.Pool
 	checker  *probe.Checker
 	recorder record.EventRecorder
+	port     int // where the API server is answered
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -97,6 +99,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.options.Client.CoreV1().Events("")})
 	a.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "sandbox", Host: a.options.Name})
 
+	listener, err := a.listen()
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	a.port = listener.Addr().(*net.TCPAddr).Port
 	if err := a.register(ctx); err != nil {
 		return fmt.Errorf("registering the node: %w", err)
 	}
@@ -119,19 +127,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, controller := range controllers {
 		a.running.Go(func() { controller.run(ctx, a.log) })
 	}
-	a.running.Go(func() { a.answer(ctx) })
+	a.running.Go(func() { a.answer(ctx, listener) })
 	<-ctx.Done()
 	a.running.Wait()
 	a.factory.Shutdown()
 	return nil
 }
 
-// answer serves the node's API, if it has one, until ctx ends. Pods run also without.
-func (a *Agent) answer(ctx context.Context) {
-	if a.options.Kubelet == nil {
-		return
-	}
-	if err := a.serveKubelet(ctx); err != nil && ctx.Err() == nil {
+// answer serves the node's API until ctx ends. Pods run also without.
+func (a *Agent) answer(ctx context.Context, listener net.Listener) {
+	if err := a.serveKubelet(ctx, listener); err != nil && ctx.Err() == nil {
 		a.log.Error(err, "nobody can ask for logs")
 	}
 }

@@ -72,7 +72,7 @@ type world struct {
 	client    kubernetes.Interface
 	directory string
 	table     *endpoints.Table
-	kubelet   *Kubelet
+	kubelet   Kubelet
 	stop      func()
 }
 

@@ -21,9 +21,6 @@ import (
 	"quorate.dev/sandbox/logs"
 )
 
-// KubeletPort is where the node answers API servers.
-const KubeletPort = 10250
-
 // Kubelet is how the node's own API is served.
 type Kubelet struct {
 	// TLS has the certificate, and who signs those of clients.
@@ -32,13 +29,18 @@ type Kubelet struct {
 	Client string
 }
 
-// serveKubelet answers the API server until ctx ends: with logs, and nothing else.
-func (a *Agent) serveKubelet(ctx context.Context) error {
-	address := netip.AddrPortFrom(a.options.Network.Node(), KubeletPort)
-	listener, err := net.Listen("tcp", address.String())
+// listen opens a port for the API server, any that is free: a kubelet of the machine may have the usual one at all
+// addresses. The node's status tells which.
+func (a *Agent) listen() (net.Listener, error) {
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(a.options.Network.Node(), 0).String())
 	if err != nil {
-		return fmt.Errorf("listening for the API server: %w", err)
+		return nil, fmt.Errorf("listening for the API server: %w", err)
 	}
+	return listener, nil
+}
+
+// serveKubelet answers the API server until ctx ends: with logs, and nothing else.
+func (a *Agent) serveKubelet(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", a.containerLogs)
 	server := &http.Server{
@@ -46,7 +48,8 @@ func (a *Agent) serveKubelet(ctx context.Context) error {
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(a.log), slog.LevelInfo),
 	}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
 	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("answering the API server: %w", err)
 	}

@@ -48,7 +48,7 @@ func (a *Agent) nodeStatus(now metav1.Time) corev1.NodeStatus {
 			{Type: corev1.NodeInternalIP, Address: a.options.Network.Node().String()},
 			{Type: corev1.NodeHostName, Address: a.options.Name},
 		},
-		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: KubeletPort}},
+		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(a.port)}},
 		NodeInfo: corev1.NodeSystemInfo{
 			OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH, ContainerRuntimeVersion: "process://1",
 		},

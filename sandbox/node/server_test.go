@@ -18,7 +18,7 @@ import (
 )
 
 // startServer runs a management API server in this process and returns a client, and how the node answers the server.
-func startServer(t *testing.T) (kubernetes.Interface, *Kubelet) {
+func startServer(t *testing.T) (kubernetes.Interface, Kubelet) {
 	t.Helper()
 	plane, err := management.New(t.TempDir(), network, time.Now())
 	if err != nil {
@@ -49,7 +49,7 @@ func startServer(t *testing.T) (kubernetes.Interface, *Kubelet) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client, &Kubelet{TLS: answers, Client: management.KubeletClient}
+	return client, Kubelet{TLS: answers, Client: management.KubeletClient}
 }
 
 func awaitServer(t *testing.T, client *kubernetes.Clientset, ended <-chan error) {
