@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,10 +46,17 @@ type server struct {
 type servers struct {
 	kubernetes, quorate *server
 	etcd                *clientv3.Client
+	// process is that of quorate.
+	process *genuine.APIServer
 }
 
 // startServers runs both with further arguments.
 func startServers(t *testing.T, arguments ...string) *servers {
+	return startServersWith(t, arguments, arguments)
+}
+
+// startServersWith gives each server arguments of its own.
+func startServersWith(t *testing.T, ofKubernetes, ofQuorate []string) *servers {
 	ctx, directory := t.Context(), t.TempDir()
 	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -61,13 +69,16 @@ func startServers(t *testing.T, arguments ...string) *servers {
 	etcd.StopAfter(t)
 	options := genuine.Options{
 		Directory: directory, PKI: pki, Etcd: etcd.Endpoint,
-		Arguments: append([]string{"--disable-admission-plugins=" + podDefaults}, arguments...),
+		Arguments: []string{"--disable-admission-plugins=" + podDefaults},
 	}
+	common := options.Arguments
+	options.Arguments = slices.Concat(common, ofKubernetes)
 	kubernetes, err := genuine.StartKubernetes(ctx, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kubernetes.StopAfter(t)
+	options.Arguments = slices.Concat(common, ofQuorate)
 	quorate, err := genuine.StartQuorate(ctx, options)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +90,7 @@ func startServers(t *testing.T, arguments ...string) *servers {
 	}
 	t.Cleanup(func() { client.Close() })
 	return &servers{
-		kubernetes: newServer(t, "kube-apiserver", kubernetes.Admin), quorate: newServer(t, "quorate", quorate.Admin), etcd: client,
+		kubernetes: newServer(t, "kube-apiserver", kubernetes.Admin), quorate: newServer(t, "quorate", quorate.Admin), etcd: client, process: quorate,
 	}
 }
 

@@ -81,6 +81,7 @@ func StartPair(ctx context.Context, directory string) (_ *Pair, err error) {
 	}
 	options := genuine.Options{PKI: pki, Arguments: []string{
 		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--disable-admission-plugins=" + strings.Join(disabledPlugins, ","),
+		"--service-cluster-ip-range=10.0.0.0/24,fd00:10::/112",
 	}}
 	if pair.Genuine, err = pair.start(ctx, filepath.Join(directory, "genuine"), options, genuine.StartKubernetes); err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
