@@ -158,7 +158,7 @@ func (s *Server) definitions(publisher *resource.Publisher, kubelets *kubelet.Ku
 	options := builtin.Options{
 		APIs: s.apis, Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
 		Audiences: audiences(s.config.Authentication), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
-		ServiceAccountToken: s.security.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(),
+		ServiceAccountToken: s.security.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(), ServiceFamily: s.serviceFamily(),
 	}
 	if tokens := s.security.authenticator.Tokens(); tokens != nil {
 		options.Tokens = tokens

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -84,6 +85,14 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	n.addresses = services.NewAddressRepair(s.registry, n.ranges, events, s.clock, logger)
 	n.kubernetes, err = s.composeKubernetesService(ranges[0])
 	return n, err
+}
+
+// serviceFamily is the family of Services that do not name one.
+func (s *Server) serviceFamily() corev1.IPFamily {
+	if ranges, err := s.config.API.ServiceRanges(); err == nil && ranges[0].Addr().Is6() {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
 }
 
 // composeKubernetesService makes what keeps the kubernetes Service, which has the first address of the range.

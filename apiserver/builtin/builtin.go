@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -65,6 +66,8 @@ type Options struct {
 	Kubelets *kubelet.Kubelets
 	// Etcd asks each member of etcd whether it is healthy.
 	Etcd []func(context.Context) error
+	// ServiceFamily is the default family of Service addresses; empty: IPv4.
+	ServiceFamily corev1.IPFamily
 	// Tokens answers token reviews; nil: no token is accepted.
 	Tokens    authenticator.Token
 	Audiences authenticator.Audiences
@@ -90,6 +93,7 @@ func Definitions(options Options) []*resource.Definition {
 	for _, group := range [][]*resource.Definition{
 		core.Definitions(builder, core.Options{
 			EventTTL: options.EventTTL, Token: options.ServiceAccountToken, Kubelets: options.Kubelets, Etcd: options.Etcd, Clock: options.Clock,
+			ServiceFamily: options.ServiceFamily,
 		}),
 		apiregistration.Definitions(options.Schema, options.APIs.Serves),
 		apps.Definitions(builder),

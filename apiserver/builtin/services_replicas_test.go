@@ -131,21 +131,21 @@ func TestAddressRepair(t *testing.T) {
 	eventually(t, "the address of a Service is held again", func() bool { return s.held(t, address) })
 
 	leaked := &networking.IPAddress{
-		ObjectMeta: metav1.ObjectMeta{Name: "10.20.0.99", Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: "10.20.0.9", Labels: map[string]string{
 			"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4",
 		}},
 		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: "nobody"}},
 	}
 	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
 	foreign := leaked.DeepCopy()
-	foreign.Name, foreign.Labels = "10.20.0.98", nil
+	foreign.Name, foreign.Labels = "10.20.0.8", nil
 	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", foreign, false))
 	eventually(t, "the leak is watched", clock.HasWaiters)
-	if !s.held(t, "10.20.0.99") {
+	if !s.held(t, "10.20.0.9") {
 		t.Fatal("an address whose Service may be about to come is given back at once")
 	}
-	eventually(t, "a leaked address is given back", func() bool { clock.Step(30 * time.Second); return !s.held(t, "10.20.0.99") })
-	if !s.held(t, "10.20.0.98") || !s.held(t, address) {
+	eventually(t, "a leaked address is given back", func() bool { clock.Step(30 * time.Second); return !s.held(t, "10.20.0.9") })
+	if !s.held(t, "10.20.0.8") || !s.held(t, address) {
 		t.Error("an address that is not the allocator's, or in use, was given back")
 	}
 }

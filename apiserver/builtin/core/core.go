@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
@@ -44,6 +45,8 @@ type Options struct {
 	// Etcd asks each member of etcd whether it is healthy.
 	Etcd  []func(context.Context) error
 	Clock clock.PassiveClock
+	// ServiceFamily is the default family of Service addresses; empty: IPv4.
+	ServiceFamily corev1.IPFamily
 }
 
 // Kinds of subresources that are not their parent's.
@@ -62,7 +65,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 		group.Define(namespaceKind(options.Clock)),
 		group.Define(serviceAccountKind(options.Token)),
 	}
-	for _, kind := range append(plainKinds(), kindsWithStatus(options.Kubelets)...) {
+	for _, kind := range append(plainKinds(), kindsWithStatus(options)...) {
 		definitions = append(definitions, group.Define(kind))
 	}
 	return append(definitions, group.Define(EventKind(options.EventTTL)))
@@ -112,12 +115,12 @@ func plainKinds() []definition.Kind {
 	}
 }
 
-func kindsWithStatus(kubelets *kubelet.Kubelets) []definition.Kind {
+func kindsWithStatus(options Options) []definition.Kind {
 	return []definition.Kind{
 		{
 			Name: "Node", ShortNames: []string{"no"}, Path: "minions",
 			Strategy: node.Strategy, Status: node.StatusStrategy, Attributes: node.GetAttrs,
-			Subresources: nodeConnections(kubelets),
+			Subresources: nodeConnections(options.Kubelets),
 		},
 		{
 			Name: "PersistentVolume", ReturnsDeleted: true, ShortNames: []string{"pv"},
@@ -140,7 +143,7 @@ func kindsWithStatus(kubelets *kubelet.Kubelets) []definition.Kind {
 		{
 			Name: "Service", ReturnsDeleted: true, ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
 			Strategy: service.Strategy, Status: service.StatusStrategy, Attributes: service.GetAttrs,
-			Subresources: serviceConnections(kubelets),
+			Subresources: serviceConnections(options.Kubelets), OnRead: serviceView{options.ServiceFamily}.complete,
 		},
 	}
 }

@@ -51,6 +51,8 @@ type Kind struct {
 	HubMetadata bool
 	// PlainStatus is set for kinds whose status is not shown as a table.
 	PlainStatus bool
+	// OnRead, if set, completes an object in a served version before a client is shown it.
+	OnRead func(external runtime.Object)
 	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
 	ReturnsDeleted bool
 }
@@ -241,6 +243,9 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 
 func (g Group) model(gvk schema.GroupVersionKind, d *resource.Definition, kind Kind) resource.Model {
 	model := g.builder.model(gvk, d.StorageVersion)
+	if kind.OnRead != nil {
+		return completed{model, kind.OnRead}
+	}
 	if kind.EmbedsObjects {
 		return throughHub{model}
 	}

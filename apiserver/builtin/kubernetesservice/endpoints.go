@@ -27,7 +27,7 @@ const conflicts = 5
 func (c *Controller) reconcile(ctx context.Context, leaving bool) error {
 	for attempt := 1; ; attempt++ {
 		err := c.reconcileOnce(ctx, leaving)
-		if !apierrors.IsConflict(err) || attempt == conflicts {
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) || attempt == conflicts {
 			return err
 		}
 	}
@@ -120,11 +120,7 @@ func sameSet(a, b []string) bool {
 
 func (c *Controller) store(ctx context.Context, missing bool, e *corev1.Endpoints) error {
 	if missing {
-		err := c.create(ctx, endpoints, e.DeepCopy())
-		if apierrors.IsAlreadyExists(err) {
-			return nil // the next round sees them
-		}
-		return err
+		return c.create(ctx, endpoints, e.DeepCopy())
 	}
 	_, err := c.Objects.Update(ctx, endpoints, "", metav1.NamespaceDefault, name, func(object runtime.Object) error {
 		return legacyscheme.Scheme.Convert(e.DeepCopy(), object, nil)
@@ -201,8 +197,5 @@ func sameSlice(a, b *discovery.EndpointSlice) bool {
 
 func (c *Controller) createSlice(ctx context.Context, slice *discovery.EndpointSlice) error {
 	_, err := c.Objects.Create(ctx, endpointSlices, metav1.NamespaceDefault, slice.DeepCopy(), false)
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
 	return err
 }

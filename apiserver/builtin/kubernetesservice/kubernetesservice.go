@@ -5,6 +5,7 @@ package kubernetesservice
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -34,6 +35,8 @@ const (
 	Interval = 10 * time.Second
 	// readyInterval is how often it is asked whether this replica is ready.
 	readyInterval = 100 * time.Millisecond
+	// retryInterval is how soon a round that failed is repeated.
+	retryInterval = time.Second
 )
 
 var (
@@ -107,17 +110,23 @@ func (c *Controller) Run(ctx context.Context) {
 			return
 		}
 	}
-	ticker := c.Clock.NewTimer(Interval)
-	defer ticker.Stop()
 	for {
-		c.tell(ctx, c.once(asServer(ctx)))
-		select {
-		case <-ctx.Done():
+		wait := Interval
+		err := c.once(asServer(ctx))
+		c.tell(ctx, err)
+		if err != nil && !c.forItself() {
+			wait = retryInterval
+		}
+		if !c.sleep(ctx, wait) {
 			return
-		case <-ticker.C():
-			ticker.Reset(Interval)
 		}
 	}
+}
+
+// forItself tells whether this replica is reached from its own host only, so that it can be no endpoint.
+func (c *Controller) forItself() bool {
+	ip, err := netip.ParseAddr(c.PublicIP)
+	return err == nil && ip.IsLoopback()
 }
 
 func (c *Controller) sleep(ctx context.Context, duration time.Duration) bool {
@@ -196,8 +205,11 @@ func (c *Controller) ensureService(ctx context.Context) error {
 	if c.NodePort > 0 {
 		service.Spec.Type, service.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, int32(c.NodePort)
 	}
-	err = c.create(ctx, services, service)
-	if apierrors.IsAlreadyExists(err) {
+	if err = c.create(ctx, services, service); err == nil {
+		return nil
+	}
+	// Another replica may have been faster: then the name is taken, or the address.
+	if _, missing := c.Objects.Get(ctx, services, metav1.NamespaceDefault, name); missing == nil {
 		return nil
 	}
 	return err
