@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,11 +17,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
-	"quorate.dev/apiserver/admission/mutating"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/builtin/kubelet"
-	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/filters"
@@ -60,6 +57,8 @@ type Server struct {
 	health    *serving.Health
 	handler   http.Handler
 	serving   *serving.Server
+	// stopped is closed when no more requests are served.
+	stopped chan struct{}
 	// policyRead is reached when all roles and bindings that were there at the start are in force.
 	policyRead milestone
 	// bootstrapped is closed when the objects every cluster has are there.
@@ -71,7 +70,8 @@ type Server struct {
 func New(ctx context.Context, c *config.Config, logger logr.Logger) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, clock: clock.RealClock{}, drain: &request.Drain{},
-		metrics: metrics.NewRegistry(Version(c.API.Version)), bootstrapped: make(chan struct{}), hooks: newHooks(),
+		metrics: metrics.NewRegistry(Version(c.API.Version)), bootstrapped: make(chan struct{}), stopped: make(chan struct{}),
+		hooks: newHooks(),
 	}
 	s.policyRead.missing.Store(rbacResources)
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger, s.metrics)
@@ -114,7 +114,7 @@ func (s *Server) compose() (err error) {
 	if s.services, err = s.composeServices(); err != nil {
 		return err
 	}
-	if chain.Mutators, err = s.mutators(); err != nil {
+	if err = s.composeAdmission(chain); err != nil {
 		return err
 	}
 	if s.custom, err = s.composeCustom(); err != nil {
@@ -129,19 +129,6 @@ func (s *Server) compose() (err error) {
 		Hosts: s.hosts(), Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
 	})
 	return err
-}
-
-// mutators are the first admission station, in order.
-func (s *Server) mutators() ([]admission.Mutator, error) {
-	mutators := []admission.Mutator{mutating.NamespaceLifecycle{Objects: s.registry}}
-	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
-		mutators = append(mutators, mutating.Rights{Guard: rbac.Guard{
-			Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver(),
-		}})
-	}
-	return append(mutators, mutating.ServiceAddresses{
-		Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
-	}), nil
 }
 
 // configureBuiltin applies what the flags say about built-in kinds: features, and which APIs are served.
@@ -240,6 +227,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-s.clock.After(clientsPatience): // without a quorum they cannot give back anything
 	}
 	err := s.serving.Shutdown(stopping)
+	close(s.stopped)
 	cancel()
 	return errors.Join(work.Wait(), err, s.closeBackend())
 }

@@ -4,21 +4,24 @@ package admission
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"quorate.dev/apiserver/resource"
 )
 
-// Operation is what a write does.
+// Operation is what a request does.
 type Operation string
 
 const (
 	Create Operation = "CREATE"
 	Update Operation = "UPDATE"
 	Delete Operation = "DELETE"
-	// Connect hands a request on to a kubelet, a pod or a service. Object are its options.
+	// Connect opens a stream or proxies a request; Object holds its options.
 	Connect Operation = "CONNECT"
 )
 
@@ -28,28 +31,27 @@ type Attributes struct {
 	Definition  *resource.Definition
 	Version     *resource.Version
 	Subresource string
-	Namespace   string
-	Name        string
-	Object      runtime.Object // hub form; a Mutator may change it
-	Old         runtime.Object // hub form; nobody may change it
-	DryRun      bool
-	User        user.Info
+	// Kind is that of Object, or of Old: the resource's own or that of a subresource.
+	Kind      schema.GroupVersionKind
+	Namespace string
+	// Name is empty where the server generates it, and for each object of a collection that is deleted.
+	Name    string
+	Object  runtime.Object // hub form; a Mutator may change it
+	Old     runtime.Object // hub form; nobody may change it
+	Options runtime.Object // of the operation, as clients send them; nil where there are none
+	DryRun  bool
+	User    user.Info
+	// Internal is set for what the server itself writes, which only storage's own stations and those are asked
+	// about who guard what the server relies on.
+	Internal bool
+
+	annotations  annotations
+	reinvocation reinvocation
 }
 
-// Mutator may change attributes.Object, or refuse the write with an API status error. Its effects outside the
-// object, if any, are undone by Undo when the write fails later.
+// Mutator may change attributes.Object, or refuse the write with an API status error.
 type Mutator interface {
 	Admit(ctx context.Context, attributes *Attributes) error
-}
-
-// Undoer is a Mutator with effects outside the object, such as an allocated address.
-type Undoer interface {
-	Undo(ctx context.Context, attributes *Attributes)
-}
-
-// Finisher is told of writes that were stored, for instance to release what a deleted object held.
-type Finisher interface {
-	Finish(ctx context.Context, attributes *Attributes)
 }
 
 // Validator may refuse the write with an API status error. It sees the object as it will be stored.
@@ -57,51 +59,111 @@ type Validator interface {
 	Validate(ctx context.Context, attributes *Attributes) error
 }
 
-// Chain is the admission of one server: mutators in order, then validators in order.
-type Chain struct {
-	Mutators   []Mutator
-	Validators []Validator
+// Plugin is one place in the order of admission.
+type Plugin struct {
+	// Name is that of kube-apiserver, in flags and metrics; empty for what is no plugin there.
+	Name string
+	// Operations are those the plugin is asked about.
+	Operations []Operation
+	Mutator    Mutator   // nil if it changes nothing
+	Validator  Validator // nil if it has nothing to say of the final object
+	// Internal plugins are asked about what the server itself writes, too.
+	Internal bool
 }
 
-// Admit runs the mutators. When one refuses, what the earlier ones did is undone.
+func (p *Plugin) concerns(a *Attributes) bool {
+	return (p.Internal || !a.Internal) && slices.Contains(p.Operations, a.Operation)
+}
+
+// Reserver holds something outside the object that a write needs, such as an address.
+type Reserver interface {
+	// Reserve changes attributes.Object, which has its name by now, or refuses the write.
+	Reserve(ctx context.Context, attributes *Attributes) error
+	// Undo gives back what was reserved for a write that failed later, or was a rehearsal.
+	Undo(ctx context.Context, attributes *Attributes)
+	// Finish is told of writes that were stored, to release what the former object held.
+	Finish(ctx context.Context, attributes *Attributes)
+}
+
+// Chain is the admission of one server: the mutators of all plugins in order, then the reservers, then the validators
+// of all plugins in order.
+type Chain struct {
+	Plugins   []Plugin
+	Reservers []Reserver
+	Metrics   *Metrics // nil: none
+}
+
+// Admit runs the mutators.
 func (c *Chain) Admit(ctx context.Context, attributes *Attributes) error {
-	for i, mutator := range c.Mutators {
-		if err := mutator.Admit(ctx, attributes); err != nil {
-			undo(ctx, c.Mutators[:i], attributes)
-			return err
+	return c.run(ctx, attributes, stepAdmit, func(p *Plugin) (bool, error) {
+		if p.Mutator == nil {
+			return false, nil
 		}
-	}
-	return nil
+		return true, p.Mutator.Admit(ctx, attributes)
+	})
 }
 
 // Validate runs the validators.
 func (c *Chain) Validate(ctx context.Context, attributes *Attributes) error {
-	for _, validator := range c.Validators {
-		if err := validator.Validate(ctx, attributes); err != nil {
+	return c.run(ctx, attributes, stepValidate, func(p *Plugin) (bool, error) {
+		if p.Validator == nil {
+			return false, nil
+		}
+		return true, p.Validator.Validate(ctx, attributes)
+	})
+}
+
+// run asks the plugins in order until one refuses. ask reports whether there was somebody to ask.
+func (c *Chain) run(ctx context.Context, attributes *Attributes, step string, ask func(*Plugin) (bool, error)) (err error) {
+	began := time.Now()
+	before := began
+	for i := range c.Plugins {
+		plugin := &c.Plugins[i]
+		if !plugin.concerns(attributes) {
+			continue
+		}
+		var asked bool
+		if asked, err = ask(plugin); !asked {
+			continue
+		}
+		now := time.Now()
+		c.Metrics.plugin(plugin.Name, step, attributes.Operation, err != nil, now.Sub(before))
+		if before = now; err != nil {
+			break
+		}
+	}
+	if !attributes.Internal {
+		c.Metrics.step(step, attributes.Operation, err != nil, time.Since(began))
+		attributes.audit(ctx)
+	}
+	return err
+}
+
+// Reserve runs the reservers. When one refuses, what the earlier ones did is undone.
+func (c *Chain) Reserve(ctx context.Context, attributes *Attributes) error {
+	for i, reserver := range c.Reservers {
+		if err := reserver.Reserve(ctx, attributes); err != nil {
+			undo(ctx, c.Reservers[:i], attributes)
 			return err
 		}
 	}
 	return nil
 }
 
-// Undo undoes the effects of Admit after the write has failed.
+// Undo undoes the effects of Reserve after the write has failed.
 func (c *Chain) Undo(ctx context.Context, attributes *Attributes) {
-	undo(ctx, c.Mutators, attributes)
+	undo(ctx, c.Reservers, attributes)
 }
 
-// Finish tells those who want to know that the write is stored.
+// Finish tells the reservers that the write is stored.
 func (c *Chain) Finish(ctx context.Context, attributes *Attributes) {
-	for _, mutator := range c.Mutators {
-		if finisher, ok := mutator.(Finisher); ok {
-			finisher.Finish(ctx, attributes)
-		}
+	for _, reserver := range c.Reservers {
+		reserver.Finish(ctx, attributes)
 	}
 }
 
-func undo(ctx context.Context, mutators []Mutator, attributes *Attributes) {
-	for i := len(mutators) - 1; i >= 0; i-- {
-		if undoer, ok := mutators[i].(Undoer); ok {
-			undoer.Undo(ctx, attributes)
-		}
+func undo(ctx context.Context, reservers []Reserver, attributes *Attributes) {
+	for _, reserver := range slices.Backward(reservers) {
+		reserver.Undo(ctx, attributes)
 	}
 }

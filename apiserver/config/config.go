@@ -122,10 +122,13 @@ type Authorization struct {
 
 // Admission says what is checked and changed on write.
 type Admission struct {
-	Enable          []string
-	Disable         []string
-	ConfigFile      string
-	AllowPrivileged bool
+	Enable                []string
+	Disable               []string
+	Control               []string // deprecated: names all plugins that are on
+	ConfigFile            string
+	AllowPrivileged       bool
+	NotReadyToleration    time.Duration // in whole seconds, given to pods that have none
+	UnreachableToleration time.Duration
 }
 
 // Limits bound what runs at once.
@@ -189,6 +192,7 @@ func Default() *Config {
 		},
 		Authentication: Authentication{Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true},
 		Authorization:  Authorization{Modes: []string{"AlwaysAllow"}},
+		Admission:      Admission{NotReadyToleration: 5 * time.Minute, UnreachableToleration: 5 * time.Minute},
 		Limits: Limits{
 			MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200, PriorityAndFairness: true, DeleteCollectionWorkers: 1,
 		},

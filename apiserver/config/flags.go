@@ -120,6 +120,10 @@ func (c *Config) admissionFlags(f *pflag.FlagSet) {
 	sliceFlag(f, &a.Enable, "enable-admission-plugins", "Admission plugins to enable besides the default ones.")
 	sliceFlag(f, &a.Disable, "disable-admission-plugins", "Admission plugins to disable.")
 	stringFlag(f, &a.ConfigFile, "admission-control-config-file", "Configuration of admission plugins.")
+	sliceFlag(f, &a.Control, "admission-control", "All admission plugins that are on; use --enable-admission-plugins and --disable-admission-plugins instead.")
+	f.Lookup("admission-control").Deprecated = "Use --enable-admission-plugins or --disable-admission-plugins instead. Will be removed in a future version."
+	secondsFlag(f, &a.NotReadyToleration, "default-not-ready-toleration-seconds", "How long pods tolerate nodes that are not ready, if they do not say.")
+	secondsFlag(f, &a.UnreachableToleration, "default-unreachable-toleration-seconds", "How long pods tolerate nodes that cannot be reached, if they do not say.")
 	boolFlag(f, &a.AllowPrivileged, "allow-privileged", "Allow privileged containers.")
 }
 

@@ -79,9 +79,6 @@ var inertFlags = map[string]string{
 	"authorization-webhook-config-file":            "string",
 	"authorization-webhook-version":                "string",
 	"egress-selector-config-file":                  "string",
-	"admission-control":                            "string",
-	"default-not-ready-toleration-seconds":         "int",
-	"default-unreachable-toleration-seconds":       "int",
 	"allow-metric-labels":                          "string",
 	"allow-metric-labels-manifest":                 "string",
 	"disabled-metrics":                             "string",
@@ -149,7 +146,7 @@ func (c *Config) inertFlags(f *pflag.FlagSet) {
 
 // pendingFlags have a place in Config, since others render or read them, and nothing acts on them yet.
 var pendingFlags = []string{
-	"admission-control-config-file", "disable-admission-plugins", "enable-admission-plugins", "enable-aggregator-routing",
+	"enable-aggregator-routing",
 	"enable-priority-and-fairness", "etcd-count-metric-poll-period",
 	"etcd-db-metric-poll-interval", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type",
 	"watch-cache",

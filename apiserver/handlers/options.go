@@ -81,8 +81,8 @@ func (c *call) fieldSelector(selector fields.Selector) (fields.Selector, error) 
 }
 
 // writeOptions are those common to create, update and patch, as the registry wants them.
-func (c *call) writeOptions(dryRun []string, manager string) registry.WriteOptions {
-	return registry.WriteOptions{DryRun: len(dryRun) > 0, Manager: managerOrAgent(manager, c.r)}
+func (c *call) writeOptions(dryRun []string, manager string, options runtime.Object) registry.WriteOptions {
+	return registry.WriteOptions{DryRun: len(dryRun) > 0, Manager: managerOrAgent(manager, c.r), Options: options}
 }
 
 // managerOrAgent names the manager of fields: the client's own word, else its user agent up to the first slash.

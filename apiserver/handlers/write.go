@@ -35,7 +35,7 @@ func (c *call) create(ctx context.Context) error {
 			return err
 		}
 	}
-	result, err := c.Registry.Insert(ctx, c.target, object, c.writeOptions(options.DryRun, options.FieldManager))
+	result, err := c.Registry.Insert(ctx, c.target, object, c.writeOptions(options.DryRun, options.FieldManager, options))
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (c *call) update(ctx context.Context) error {
 	if err := registry.CheckName(accessor, c.target); err != nil {
 		return err
 	}
-	write := c.writeOptions(options.DryRun, options.FieldManager)
+	write := c.writeOptions(options.DryRun, options.FieldManager, options)
 	result, err := c.Registry.Write(ctx, c.target, registry.Replacement{Object: object, Manager: write.Manager}, write)
 	if err != nil {
 		return err
@@ -91,7 +91,9 @@ func (c *call) patch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	write := c.writeOptions(options.DryRun, options.FieldManager)
+	write := c.writeOptions(options.DryRun, options.FieldManager, &metav1.UpdateOptions{
+		DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation,
+	})
 	result, err := c.Registry.Write(ctx, c.target, registry.Patch{
 		Type:       patchType,
 		Data:       body,
@@ -157,7 +159,7 @@ func (c *call) remove(ctx context.Context) error {
 		return err
 	}
 	c.warnOfDeletion(ctx, options)
-	result, err := c.Registry.Remove(ctx, c.target, options, len(options.DryRun) > 0)
+	result, err := c.Registry.Remove(ctx, c.target, options, registry.WriteOptions{DryRun: len(options.DryRun) > 0})
 	if err != nil {
 		return err
 	}
@@ -217,7 +219,7 @@ func (c *call) removeCollection(ctx context.Context) error {
 		Match:           list.ResourceVersionMatch,
 		Limit:           list.Limit,
 		Continue:        list.Continue,
-	}, options, len(options.DryRun) > 0, c.DeleteWorkers)
+	}, options, registry.WriteOptions{DryRun: len(options.DryRun) > 0}, c.DeleteWorkers)
 	if err != nil {
 		return err
 	}

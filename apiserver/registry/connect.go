@@ -15,11 +15,7 @@ func (r *Registry) Connect(ctx context.Context, t Target, options runtime.Object
 	ctx = t.context(ctx)
 	connect := t.Endpoint.Connect
 	if !connect.Reads {
-		attributes := r.attributes(ctx, t, admission.Connect, options, nil, WriteOptions{})
-		if err := r.admission.Admit(ctx, attributes); err != nil {
-			return nil, err
-		}
-		if err := r.admission.Validate(ctx, attributes); err != nil {
+		if err := r.admit(ctx, r.attributes(ctx, t, admission.Connect, options, nil, WriteOptions{})); err != nil {
 			return nil, err
 		}
 	}

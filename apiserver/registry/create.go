@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"quorate.dev/apiserver/admission"
@@ -34,46 +33,59 @@ func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, 
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	rest.FillObjectMetaSystemFields(accessor)
-	if accessor.GetName() != "" || accessor.GetGenerateName() == "" {
-		return r.createNamed(ctx, t.named(accessor.GetName()), object, options)
-	}
-	return r.createGenerated(ctx, t, object, options)
-}
-
-// createGenerated tries names until one is free.
-func (r *Registry) createGenerated(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
-	for attempt := 1; ; attempt++ {
-		candidate := object
-		if attempt < generateAttempts {
-			candidate = object.DeepCopyObject()
-		}
-		accessor, err := meta.Accessor(candidate)
-		if err != nil {
-			return nil, err
-		}
-		accessor.SetName(t.Endpoint.Create.GenerateName(accessor.GetGenerateName()))
-		result, err := r.createNamed(ctx, t.named(accessor.GetName()), candidate, options)
-		if !apierrors.IsAlreadyExists(err) || attempt == generateAttempts {
-			return result, err
-		}
-	}
-}
-
-func (r *Registry) createNamed(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
+	t = t.named(accessor.GetName())
 	if err := track(t, nil, object, options.Manager); err != nil {
 		return nil, err
 	}
 	if err := unborn(object, options.DryRun); err != nil {
 		return nil, err
 	}
-	return r.insert(ctx, t, object, options)
+	return r.admitNew(ctx, t, object, options)
 }
 
-// insert admits, checks and stores an object whose managed fields are in order.
-func (r *Registry) insert(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (result *Result, err error) {
+// admitNew lets admission change a new object whose managed fields are in order, names it, and stores it.
+func (r *Registry) admitNew(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
 	attributes := r.attributes(ctx, t, admission.Create, object, nil, options)
 	if err := r.admission.Admit(ctx, attributes); err != nil {
+		return nil, err
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	rest.FillObjectMetaSystemFields(accessor)
+	removeDuplicateOwners(ctx, object)
+	if accessor.GetName() != "" || accessor.GetGenerateName() == "" {
+		return r.insert(ctx, t.named(accessor.GetName()), attributes, options)
+	}
+	return r.insertGenerated(ctx, t, attributes, options)
+}
+
+// insertGenerated tries names until one is free.
+func (r *Registry) insertGenerated(ctx context.Context, t Target, attributes *admission.Attributes, options WriteOptions) (*Result, error) {
+	admitted := attributes.Object
+	for attempt := 1; ; attempt++ {
+		if attempt < generateAttempts {
+			attributes.Object = admitted.DeepCopyObject()
+		} else {
+			attributes.Object = admitted
+		}
+		accessor, err := meta.Accessor(attributes.Object)
+		if err != nil {
+			return nil, err
+		}
+		accessor.SetName(t.Endpoint.Create.GenerateName(accessor.GetGenerateName()))
+		result, err := r.insert(ctx, t.named(accessor.GetName()), attributes, options)
+		if !apierrors.IsAlreadyExists(err) || attempt == generateAttempts {
+			return result, err
+		}
+	}
+}
+
+// insert checks and stores the admitted object, which has its name.
+func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.Attributes, options WriteOptions) (result *Result, err error) {
+	object := attributes.Object
+	if err := r.admission.Reserve(ctx, attributes); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -81,7 +93,6 @@ func (r *Registry) insert(ctx context.Context, t Target, object runtime.Object, 
 			r.admission.Undo(ctx, attributes)
 		}
 	}()
-	removeDuplicateOwners(ctx, object)
 	if err := rest.BeforeCreate(t.Version.Endpoints[""].Create, ctx, object); err != nil {
 		return nil, err
 	}
@@ -182,6 +193,9 @@ func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, optio
 	if err := track(t, nil, body, options.Manager); err != nil {
 		return nil, err
 	}
+	if err := r.admit(ctx, r.attributes(ctx, t, admission.Create, body, nil, options)); err != nil {
+		return nil, err
+	}
 	answer, err := t.Endpoint.Action(ctx, r, resource.Call{
 		Definition: t.Definition,
 		Version:    t.Version,
@@ -195,23 +209,6 @@ func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, optio
 		return nil, err
 	}
 	return &Result{Object: answer, Created: true}, nil
-}
-
-// attributes describe a write to admission.
-func (r *Registry) attributes(ctx context.Context, t Target, operation admission.Operation, object, old runtime.Object, options WriteOptions) *admission.Attributes {
-	user, _ := request.UserFrom(ctx)
-	return &admission.Attributes{
-		Operation:   operation,
-		Definition:  t.Definition,
-		Version:     t.Version,
-		Subresource: t.Endpoint.Subresource,
-		Namespace:   t.Namespace,
-		Name:        t.Name,
-		Object:      object,
-		Old:         old,
-		DryRun:      options.DryRun,
-		User:        user,
-	}
 }
 
 // encode makes the bytes to store. The revision is etcd's and not part of them.

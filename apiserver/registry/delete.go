@@ -20,9 +20,9 @@ import (
 
 // Remove deletes the target's object, or begins to: an object with finalizers or a grace period is marked and
 // stays until others are done with it.
-func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteOptions, dryRun bool) (*Result, error) {
+func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteOptions, write WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
-	current, err := r.stateFor(ctx, t, dryRun)
+	current, err := r.stateFor(ctx, t, write.DryRun)
 	if err != nil {
 		return nil, status(err, t)
 	}
@@ -30,7 +30,7 @@ func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteO
 		if !current.found {
 			return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
 		}
-		result, err := r.deleteFrom(ctx, t, current, options.DeepCopy(), dryRun)
+		result, err := r.deleteFrom(ctx, t, current, options.DeepCopy(), write)
 		var conflict *storage.ConflictError
 		switch {
 		case err == nil && (result.written || current.fresh):
@@ -58,19 +58,17 @@ type deleteResult struct {
 }
 
 // deleteFrom makes one attempt from one state.
-func (r *Registry) deleteFrom(ctx context.Context, t Target, current state, options *metav1.DeleteOptions, dryRun bool) (*deleteResult, error) {
+func (r *Registry) deleteFrom(ctx context.Context, t Target, current state, options *metav1.DeleteOptions, write WriteOptions) (*deleteResult, error) {
 	object, err := load(t, current)
 	if err != nil {
 		return nil, err
 	}
-	attributes := r.attributes(ctx, t, admission.Delete, nil, object, WriteOptions{DryRun: dryRun})
-	if err := r.admission.Admit(ctx, attributes); err != nil {
+	write.Options = options
+	attributes := r.attributes(ctx, t, admission.Delete, nil, object, write)
+	if err := r.admit(ctx, attributes); err != nil {
 		return nil, err
 	}
-	if err := r.admission.Validate(ctx, attributes); err != nil {
-		return nil, err
-	}
-	d := deletion{registry: r, target: t, current: current, options: options, dryRun: dryRun, attributes: attributes}
+	d := deletion{registry: r, target: t, current: current, options: options, dryRun: write.DryRun, attributes: attributes}
 	if terminator, ok := t.Endpoint.Delete.(resource.Terminator); ok {
 		return d.terminate(ctx, terminator, object)
 	}

@@ -13,11 +13,12 @@ import (
 
 // RemoveCollection deletes every selected object and returns them as they were. It is not atomic: after an error
 // some objects are gone.
-func (r *Registry) RemoveCollection(ctx context.Context, t Target, list ListOptions, options *metav1.DeleteOptions, dryRun bool, workers int) (*List, error) {
+func (r *Registry) RemoveCollection(ctx context.Context, t Target, list ListOptions, options *metav1.DeleteOptions, write WriteOptions, workers int) (*List, error) {
 	page, err := r.ReadList(ctx, t, list)
 	if err != nil {
 		return nil, err
 	}
+	write.Collection = true
 	work := make(chan *watchcache.Entry)
 	failures := make([]error, max(workers, 1))
 	ctx, cancel := context.WithCancel(ctx)
@@ -26,7 +27,7 @@ func (r *Registry) RemoveCollection(ctx context.Context, t Target, list ListOpti
 	for worker := range failures {
 		group.Go(func() {
 			for entry := range work {
-				if failures[worker] = r.deleteEntry(ctx, t, entry, options, dryRun); failures[worker] != nil {
+				if failures[worker] = r.deleteEntry(ctx, t, entry, options, write); failures[worker] != nil {
 					cancel()
 					return
 				}
@@ -50,10 +51,10 @@ func hand(ctx context.Context, work chan<- *watchcache.Entry, entries []*watchca
 	}
 }
 
-func (r *Registry) deleteEntry(ctx context.Context, t Target, entry *watchcache.Entry, options *metav1.DeleteOptions, dryRun bool) error {
+func (r *Registry) deleteEntry(ctx context.Context, t Target, entry *watchcache.Entry, options *metav1.DeleteOptions, write WriteOptions) error {
 	one := t.named(entry.Name())
 	one.Namespace = entry.Namespace()
-	_, err := r.Remove(ctx, one, options, dryRun)
+	_, err := r.Remove(ctx, one, options, write)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -133,7 +133,7 @@ func (r *Registry) Create(ctx context.Context, name schema.GroupResource, namesp
 	if err != nil {
 		return nil, err
 	}
-	result, err := r.Insert(t.asRequest(ctx, "create"), t, object, WriteOptions{DryRun: dryRun, Manager: resource.Manager(ctx)})
+	result, err := r.Insert(t.asRequest(ctx, "create"), t, object, WriteOptions{DryRun: dryRun, Manager: resource.Manager(ctx), Internal: true})
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subres
 	if err != nil {
 		return nil, err
 	}
-	result, err := r.Write(t.asRequest(ctx, "update"), t, edit{change}, WriteOptions{DryRun: dryRun, Manager: resource.Manager(ctx)})
+	result, err := r.Write(t.asRequest(ctx, "update"), t, edit{change}, WriteOptions{DryRun: dryRun, Manager: resource.Manager(ctx), Internal: true})
 	var own *editError
 	var unmet *resource.PreconditionError
 	if errors.As(err, &unmet) {
@@ -210,7 +210,7 @@ func (r *Registry) Delete(ctx context.Context, name schema.GroupResource, namesp
 	if err != nil {
 		return err
 	}
-	_, err = r.Remove(t.asRequest(ctx, "delete"), t, options, false)
+	_, err = r.Remove(t.asRequest(ctx, "delete"), t, options, WriteOptions{Internal: true})
 	return err
 }
 

@@ -133,4 +133,10 @@ type WriteOptions struct {
 	DryRun bool
 	// Manager is who is recorded in managedFields.
 	Manager string
+	// Options are the client's, as admission is shown them; nil where there is no client.
+	Options runtime.Object
+	// Internal is set for what the server itself writes.
+	Internal bool
+	// Collection is set for an object that is deleted as part of its collection.
+	Collection bool
 }

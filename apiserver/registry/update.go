@@ -132,11 +132,19 @@ func (r *Registry) updateFrom(ctx context.Context, t Target, current state, chan
 	if err := r.checkUID(t, change.UID(), accessor.GetUID()); err != nil {
 		return updateResult{}, err
 	}
-	object, err := r.changed(ctx, t, change, old)
+	if t.Endpoint.View != nil {
+		object, err := r.changeView(ctx, t, change, old, options)
+		if err != nil {
+			return updateResult{}, err
+		}
+		return r.replace(ctx, t, current, old, object, options)
+	}
+	object, err := change.Apply(ctx, t, old)
 	if err != nil {
 		return updateResult{}, err
 	}
-	if err := checkRevision(t, object, current.revision); err != nil {
+	removeDuplicateOwners(ctx, object)
+	if err := r.admission.Admit(ctx, r.attributes(ctx, t, admission.Update, object, old, options)); err != nil {
 		return updateResult{}, err
 	}
 	return r.replace(ctx, t, current, old, object, options)
@@ -149,14 +157,6 @@ func load(t Target, current state) (runtime.Object, error) {
 	}
 	setRevision(old, current.revision)
 	return old, nil
-}
-
-// changed applies a change to the object, or through the endpoint's view.
-func (r *Registry) changed(ctx context.Context, t Target, change Change, old runtime.Object) (runtime.Object, error) {
-	if t.Endpoint.View == nil {
-		return change.Apply(ctx, t, old)
-	}
-	return changeView(ctx, t, change, old)
 }
 
 // createByUpdate creates what was to be updated, where that is allowed.
@@ -172,12 +172,7 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 	if err != nil {
 		return updateResult{}, err
 	}
-	accessor, err := meta.Accessor(object)
-	if err != nil {
-		return updateResult{}, err
-	}
-	rest.FillObjectMetaSystemFields(accessor)
-	result, err := r.insert(ctx, t, object, options)
+	result, err := r.admitNew(ctx, t, object, options)
 	if err != nil {
 		return updateResult{}, err
 	}
@@ -227,11 +222,13 @@ func updateStrategy(t Target) rest.RESTUpdateStrategy {
 	return t.main().Update
 }
 
-// replace admits, checks and stores the new object in place of the old.
+// replace checks and stores the new, admitted object in place of the old.
 func (r *Registry) replace(ctx context.Context, t Target, current state, old, object runtime.Object, options WriteOptions) (result updateResult, err error) {
-	removeDuplicateOwners(ctx, object)
+	if err := checkRevision(t, object, current.revision); err != nil {
+		return result, err
+	}
 	attributes := r.attributes(ctx, t, admission.Update, object, old, options)
-	if err := r.admission.Admit(ctx, attributes); err != nil {
+	if err := r.admission.Reserve(ctx, attributes); err != nil {
 		return result, err
 	}
 	defer func() {
@@ -242,7 +239,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 	if err := rest.BeforeUpdate(updateStrategy(t), ctx, object, old); err != nil {
 		return result, err
 	}
-	if err := r.admission.Validate(ctx, attributes); err != nil {
+	if err := r.validateReplacement(ctx, t, attributes, options); err != nil {
 		return result, err
 	}
 	if goneForGood(object, old) && !unfinished(t, object) {
@@ -268,6 +265,23 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 	setRevision(object, result.Revision)
 	r.admission.Finish(ctx, attributes)
 	return result, nil
+}
+
+// validateReplacement asks admission about the object as it will be stored or, where the endpoint is a view, about how
+// it will be seen.
+func (r *Registry) validateReplacement(ctx context.Context, t Target, attributes *admission.Attributes, options WriteOptions) error {
+	if t.Endpoint.View == nil {
+		return r.admission.Validate(ctx, attributes)
+	}
+	before, err := t.Endpoint.View.Get(attributes.Old)
+	if err != nil {
+		return err
+	}
+	after, err := t.Endpoint.View.Get(attributes.Object)
+	if err != nil {
+		return err
+	}
+	return r.admission.Validate(ctx, r.attributes(ctx, t, admission.Update, after, before, options))
 }
 
 // encodeReplacement encodes the new object. When it differs from the old in nothing but the times of its managed

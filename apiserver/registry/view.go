@@ -8,11 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 
+	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/resource"
 )
 
-// changeView applies a change to the view of an object and carries it over to a copy of the object.
-func changeView(ctx context.Context, t Target, change Change, old runtime.Object) (runtime.Object, error) {
+// changeView applies a change to the view of an object, has it admitted, and carries it over to a copy of the object.
+func (r *Registry) changeView(ctx context.Context, t Target, change Change, old runtime.Object, options WriteOptions) (runtime.Object, error) {
 	parent := old.DeepCopyObject()
 	accessor, err := meta.Accessor(parent)
 	if err != nil {
@@ -28,6 +29,9 @@ func changeView(ctx context.Context, t Target, change Change, old runtime.Object
 	}
 	after, err := change.Apply(ctx, t, before)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.admission.Admit(ctx, r.attributes(ctx, t, admission.Update, after, before, options)); err != nil {
 		return nil, err
 	}
 	if err := t.Endpoint.View.Validate(after); err != nil {

@@ -13,9 +13,14 @@ type Rights struct {
 	Guard rbac.Guard
 }
 
+// Plugin is the place in the order of admission. It has no name, being part of storage in kube-apiserver.
+func (r Rights) Plugin() admission.Plugin {
+	return admission.Plugin{Operations: []admission.Operation{admission.Create, admission.Update}, Mutator: r, Internal: true}
+}
+
 // Admit implements admission.Mutator.
 func (r Rights) Admit(ctx context.Context, a *admission.Attributes) error {
-	if a.Operation == admission.Delete || a.User == nil || a.Definition.Group != "rbac.authorization.k8s.io" {
+	if a.User == nil || a.Definition.Group != "rbac.authorization.k8s.io" {
 		return nil
 	}
 	return r.Guard.Check(ctx, a.Namespace, a.Object, a.Old)

@@ -11,8 +11,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// ServiceAddresses gives Services their cluster addresses and node ports, and takes them back. It comes last, so
-// that nothing is given for a write that is refused.
+// ServiceAddresses gives Services their cluster addresses and node ports, and takes them back.
 type ServiceAddresses struct {
 	Allocator *services.Allocator
 	Objects   resource.Objects
@@ -26,15 +25,15 @@ func (ServiceAddresses) concerns(a *admission.Attributes) bool {
 	return service && (a.Subresource == "" || a.Operation == admission.Delete)
 }
 
-// Admit implements admission.Mutator.
-func (s ServiceAddresses) Admit(ctx context.Context, a *admission.Attributes) error {
+// Reserve implements admission.Reserver.
+func (s ServiceAddresses) Reserve(ctx context.Context, a *admission.Attributes) error {
 	if a.Operation == admission.Delete || !s.concerns(a) {
 		return nil
 	}
 	return s.Allocator.Allocate(ctx, s.Objects, a.Object, a.Old, a.DryRun)
 }
 
-// Undo implements admission.Undoer.
+// Undo implements admission.Reserver.
 func (s ServiceAddresses) Undo(ctx context.Context, a *admission.Attributes) {
 	if a.Operation == admission.Delete || a.DryRun || !s.concerns(a) {
 		return
@@ -42,7 +41,7 @@ func (s ServiceAddresses) Undo(ctx context.Context, a *admission.Attributes) {
 	s.report(s.Allocator.Release(context.WithoutCancel(ctx), s.Objects, a.Object, a.Old), a)
 }
 
-// Finish implements admission.Finisher.
+// Finish implements admission.Reserver.
 func (s ServiceAddresses) Finish(ctx context.Context, a *admission.Attributes) {
 	if a.DryRun || !s.concerns(a) {
 		return

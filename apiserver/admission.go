@@ -1,0 +1,54 @@
+package apiserver
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/restmapper"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/admission/mutating"
+	"quorate.dev/apiserver/builtin/plugins"
+	"quorate.dev/apiserver/builtin/rbac"
+)
+
+// composeAdmission fills in the admission of this server: kube-apiserver's plugins in its order, then what belongs to
+// storage there.
+func (s *Server) composeAdmission(chain *admission.Chain) error {
+	c := s.config.Admission
+	made, err := plugins.New(plugins.Options{
+		Selection:                    plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
+		ConfigFile:                   c.ConfigFile,
+		NotReadyTolerationSeconds:    int64(c.NotReadyToleration / time.Second),
+		UnreachableTolerationSeconds: int64(c.UnreachableToleration / time.Second),
+		Client:                       s.client,
+		Informers:                    s.informers,
+		Authorizer:                   s.security.authorizer,
+		Mapper:                       restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(s.client.Discovery())),
+		Stopped:                      s.stopped,
+	})
+	if err != nil {
+		return err
+	}
+	chain.Metrics = admission.NewMetrics(s.metrics)
+	for _, plugin := range made {
+		switch {
+		case plugin.Upstream != nil:
+			chain.Plugins = append(chain.Plugins, admission.Upstream(plugin.Name, plugin.Upstream))
+		case plugin.Name == plugins.NamespaceLifecycle:
+			lifecycle := &mutating.NamespaceLifecycle{
+				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry, Clock: s.clock,
+			}
+			chain.Plugins = append(chain.Plugins, lifecycle.Plugin())
+		}
+	}
+	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
+		rights := mutating.Rights{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
+		chain.Plugins = append(chain.Plugins, rights.Plugin())
+	}
+	chain.Reservers = []admission.Reserver{mutating.ServiceAddresses{
+		Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
+	}}
+	return nil
+}

@@ -1,0 +1,99 @@
+package admission
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The two phases, as kube-apiserver calls them in metrics.
+const (
+	stepAdmit    = "admit"
+	stepValidate = "validate"
+)
+
+// Metrics tells how long admission takes, under kube-apiserver's names.
+type Metrics struct {
+	plugins *prometheus.HistogramVec
+	steps   *prometheus.HistogramVec
+	summary *prometheus.SummaryVec
+
+	mu        sync.RWMutex
+	observers map[series][]prometheus.Observer
+}
+
+// series is what one observation counts for. The plugin is empty for a whole phase.
+type series struct {
+	plugin, step string
+	operation    Operation
+	rejected     bool
+}
+
+// summaryAge is how long an observation counts in the summary.
+const summaryAge = 5 * time.Hour
+
+// NewMetrics registers the metrics.
+func NewMetrics(registerer prometheus.Registerer) *Metrics {
+	buckets := []float64{0.005, 0.025, 0.1, 0.5, 1.0, 2.5}
+	m := &Metrics{
+		plugins: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "apiserver_admission_controller_admission_duration_seconds",
+			Help:    "Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+			Buckets: buckets,
+		}, []string{"name", "type", "operation", "rejected"}),
+		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "apiserver_admission_step_admission_duration_seconds",
+			Help:    "Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
+			Buckets: buckets,
+		}, []string{"type", "operation", "rejected"}),
+		summary: prometheus.NewSummaryVec(prometheus.SummaryOpts{
+			Name:   "apiserver_admission_step_admission_duration_seconds_summary",
+			Help:   "Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit).",
+			MaxAge: summaryAge,
+		}, []string{"type", "operation", "rejected"}),
+		observers: map[series][]prometheus.Observer{},
+	}
+	registerer.MustRegister(m.plugins, m.steps, m.summary)
+	return m
+}
+
+// plugin counts one plugin's part of a phase; stations without a name are not plugins.
+func (m *Metrics) plugin(name, step string, operation Operation, rejected bool, duration time.Duration) {
+	if m != nil && name != "" {
+		m.observe(series{name, step, operation, rejected}, duration)
+	}
+}
+
+// step counts a whole phase.
+func (m *Metrics) step(step string, operation Operation, rejected bool, duration time.Duration) {
+	if m != nil {
+		m.observe(series{"", step, operation, rejected}, duration)
+	}
+}
+
+func (m *Metrics) observe(s series, duration time.Duration) {
+	m.mu.RLock()
+	observers := m.observers[s]
+	m.mu.RUnlock()
+	if observers == nil {
+		observers = m.add(s)
+	}
+	for _, observer := range observers {
+		observer.Observe(duration.Seconds())
+	}
+}
+
+func (m *Metrics) add(s series) (observers []prometheus.Observer) {
+	labels := []string{s.step, string(s.operation), strconv.FormatBool(s.rejected)}
+	if s.plugin != "" {
+		observers = []prometheus.Observer{m.plugins.WithLabelValues(append([]string{s.plugin}, labels...)...)}
+	} else {
+		observers = []prometheus.Observer{m.steps.WithLabelValues(labels...), m.summary.WithLabelValues(labels...)}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.observers[s] = observers
+	return observers
+}

@@ -1,0 +1,168 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+var (
+	_ admission.Attributes          = &Attributes{}
+	_ admission.ReinvocationContext = &reinvocation{}
+)
+
+// Upstream makes a plugin of one of upstream's.
+func Upstream(name string, upstream admission.Interface) Plugin {
+	plugin := Plugin{Name: name}
+	for _, operation := range []Operation{Create, Update, Delete, Connect} {
+		if upstream.Handles(admission.Operation(operation)) {
+			plugin.Operations = append(plugin.Operations, operation)
+		}
+	}
+	if mutation, ok := upstream.(admission.MutationInterface); ok {
+		plugin.Mutator = mutator{mutation}
+	}
+	if validation, ok := upstream.(admission.ValidationInterface); ok {
+		plugin.Validator = validator{validation}
+	}
+	return plugin
+}
+
+type mutator struct{ upstream admission.MutationInterface }
+
+func (m mutator) Admit(ctx context.Context, a *Attributes) error {
+	return m.upstream.Admit(ctx, a, nil)
+}
+
+type validator struct {
+	upstream admission.ValidationInterface
+}
+
+func (v validator) Validate(ctx context.Context, a *Attributes) error {
+	return v.upstream.Validate(ctx, a, nil)
+}
+
+// GetName implements upstream's Attributes, as do the following.
+func (a *Attributes) GetName() string { return a.Name }
+
+// GetNamespace returns the namespace.
+func (a *Attributes) GetNamespace() string { return a.Namespace }
+
+// GetResource returns the resource in the version of the request.
+func (a *Attributes) GetResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: a.Definition.Group, Version: a.Version.Name, Resource: a.Definition.Plural}
+}
+
+// GetSubresource returns the subresource.
+func (a *Attributes) GetSubresource() string { return a.Subresource }
+
+// GetOperation returns the operation.
+func (a *Attributes) GetOperation() admission.Operation { return admission.Operation(a.Operation) }
+
+// GetOperationOptions returns the client's options.
+func (a *Attributes) GetOperationOptions() runtime.Object { return a.Options }
+
+// IsDryRun reports whether nothing will be stored.
+func (a *Attributes) IsDryRun() bool { return a.DryRun }
+
+// GetObject returns the object.
+func (a *Attributes) GetObject() runtime.Object { return a.Object }
+
+// GetOldObject returns the object that is replaced or deleted.
+func (a *Attributes) GetOldObject() runtime.Object { return a.Old }
+
+// GetKind returns the kind of the objects.
+func (a *Attributes) GetKind() schema.GroupVersionKind { return a.Kind }
+
+// GetUserInfo returns who asks.
+func (a *Attributes) GetUserInfo() user.Info { return a.User }
+
+// AddAnnotation notes something for the audit log.
+func (a *Attributes) AddAnnotation(key, value string) error {
+	return a.AddAnnotationWithLevel(key, value, auditapi.LevelMetadata)
+}
+
+// AddAnnotationWithLevel notes something for audit logs of at least a level.
+func (a *Attributes) AddAnnotationWithLevel(key, value string, level auditapi.Level) error {
+	return a.annotations.add(key, annotation{value: value, level: level})
+}
+
+// GetReinvocationContext returns what webhooks remember between the rounds of one request.
+func (a *Attributes) GetReinvocationContext() admission.ReinvocationContext { return &a.reinvocation }
+
+// audit hands what was noted to the audit event of the request, if it has one.
+func (a *Attributes) audit(ctx context.Context) {
+	a.annotations.mu.Lock()
+	defer a.annotations.mu.Unlock()
+	if len(a.annotations.byKey) == 0 {
+		return
+	}
+	recorded := audit.AuditContextFrom(ctx)
+	if recorded == nil {
+		return
+	}
+	for key, noted := range a.annotations.byKey {
+		if !recorded.GetEventLevel().Less(noted.level) {
+			audit.AddAuditAnnotation(ctx, key, noted.value)
+		}
+	}
+}
+
+type annotation struct {
+	value string
+	level auditapi.Level
+}
+
+// annotations are added by plugins, some of them concurrently.
+type annotations struct {
+	mu    sync.Mutex
+	byKey map[string]annotation
+}
+
+func (a *annotations) add(key string, added annotation) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if known, ok := a.byKey[key]; ok && known != added {
+		return fmt.Errorf("the annotation %q is there already, with another value: %v", key, known.value)
+	}
+	if a.byKey == nil {
+		a.byKey = map[string]annotation{}
+	}
+	a.byKey[key] = added
+	return nil
+}
+
+type reinvocation struct {
+	again, wanted bool
+	values        map[string]any
+}
+
+// IsReinvoke reports whether this is not the first round.
+func (r *reinvocation) IsReinvoke() bool { return r.again }
+
+// SetIsReinvoke says that this is not the first round.
+func (r *reinvocation) SetIsReinvoke() { r.again = true }
+
+// ShouldReinvoke reports whether another round is wanted.
+func (r *reinvocation) ShouldReinvoke() bool { return r.wanted }
+
+// SetShouldReinvoke asks for another round.
+func (r *reinvocation) SetShouldReinvoke() { r.wanted = true }
+
+// SetValue keeps a plugin's value.
+func (r *reinvocation) SetValue(plugin string, value any) {
+	if r.values == nil {
+		r.values = map[string]any{}
+	}
+	r.values[plugin] = value
+}
+
+// Value returns a plugin's value.
+func (r *reinvocation) Value(plugin string) any { return r.values[plugin] }

@@ -1,0 +1,133 @@
+package plugins
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// place is one plugin's place in the order of admission.
+type place struct {
+	name string
+	on   bool // by default
+}
+
+// order is that of kube-apiserver: mutators are asked in it first, then validators.
+var order = []place{
+	{"AlwaysAdmit", false},
+	{"NamespaceAutoProvision", false},
+	{NamespaceLifecycle, true},
+	{"NamespaceExists", false},
+	{"LimitPodHardAntiAffinityTopology", false},
+	{"LimitRanger", true},
+	{"ServiceAccount", true},
+	{"NodeRestriction", false},
+	{"TaintNodesByCondition", true},
+	{"AlwaysPullImages", false},
+	{"ImagePolicyWebhook", false},
+	{"PodSecurity", true},
+	{"PodNodeSelector", false},
+	{"Priority", true},
+	{"DefaultTolerationSeconds", true},
+	{"PodTolerationRestriction", false},
+	{"EventRateLimit", false},
+	{"ExtendedResourceToleration", false},
+	{"DefaultStorageClass", true},
+	{"StorageObjectInUseProtection", true},
+	{"PodGroupProtection", true},
+	{"OwnerReferencesPermissionEnforcement", false},
+	{"PersistentVolumeClaimResize", true},
+	{"RuntimeClass", true},
+	{"CertificateApproval", true},
+	{"CertificateSigning", true},
+	{"ClusterTrustBundleAttest", true},
+	{"CertificateSubjectRestriction", true},
+	{"DefaultIngressClass", true},
+	{"DenyServiceExternalIPs", false},
+	{"PodTopologyLabels", true},
+	{"PodGroupWorkloadExists", true},
+	{"NodeDeclaredFeatureValidator", true},
+	{"JobValidation", true},
+	{"PodResizeValidator", true},
+	{MutatingAdmissionPolicy, true},
+	{MutatingAdmissionWebhook, true},
+	{ValidatingAdmissionPolicy, true},
+	{ValidatingAdmissionWebhook, true},
+	{"ResourceQuota", true},
+	{"AlwaysDeny", false},
+}
+
+// Plugins that are not upstream's, or not made by New.
+const (
+	NamespaceLifecycle         = "NamespaceLifecycle"
+	MutatingAdmissionPolicy    = "MutatingAdmissionPolicy"
+	MutatingAdmissionWebhook   = "MutatingAdmissionWebhook"
+	ValidatingAdmissionPolicy  = "ValidatingAdmissionPolicy"
+	ValidatingAdmissionWebhook = "ValidatingAdmissionWebhook"
+)
+
+// Selection is which plugins somebody wants: what --enable-admission-plugins and --disable-admission-plugins say, or
+// --admission-control, which names all that are on. Nil is a flag that was not given.
+type Selection struct {
+	Enable, Disable []string
+	Control         []string
+}
+
+// Enabled returns the names of the plugins that are on, in order. The errors are kube-apiserver's.
+func Enabled(selection Selection) ([]string, error) {
+	if err := validate(selection); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, p := range order {
+		if selection.enables(p) {
+			names = append(names, p.name)
+		}
+	}
+	return names, nil
+}
+
+func (s Selection) enables(p place) bool {
+	if s.Control != nil {
+		return slices.Contains(s.Control, p.name)
+	}
+	return slices.Contains(s.Enable, p.name) || p.on && !slices.Contains(s.Disable, p.name)
+}
+
+func validate(s Selection) error {
+	var errs []error
+	if s.Control != nil && (s.Enable != nil || s.Disable != nil) {
+		errs = append(errs, errors.New("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"))
+	}
+	known := map[string]bool{}
+	for _, p := range order {
+		known[p.name] = true
+	}
+	for _, flag := range []struct {
+		name  string
+		names []string
+	}{{"admission-control", s.Control}, {"enable-admission-plugins", s.Enable}, {"disable-admission-plugins", s.Disable}} {
+		for _, name := range flag.names {
+			if !known[name] {
+				errs = append(errs, fmt.Errorf("%s plugin %q is unknown", flag.name, name))
+			}
+		}
+	}
+	if both := overlap(s.Enable, s.Disable); len(both) > 0 {
+		errs = append(errs, fmt.Errorf("[%s] in enable-admission-plugins and disable-admission-plugins overlapped", strings.Join(both, " ")))
+	}
+	return errors.Join(errs...)
+}
+
+// overlap returns the names that are in both lists, sorted.
+func overlap(a, b []string) []string {
+	both := map[string]bool{}
+	for _, name := range a {
+		if slices.Contains(b, name) {
+			both[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(both))
+}

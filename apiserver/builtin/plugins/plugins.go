@@ -1,0 +1,176 @@
+// Package plugins makes upstream's admission plugins: which there are, in which order, which are on, and what each of
+// them works with.
+package plugins
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
+	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	quota "k8s.io/kubernetes/pkg/quota/v1/install"
+	"k8s.io/kubernetes/plugin/pkg/admission/admit"
+	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
+	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/approval"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/ctbattest"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
+	"k8s.io/kubernetes/plugin/pkg/admission/deny"
+	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
+	"k8s.io/kubernetes/plugin/pkg/admission/extendedresourcetoleration"
+	"k8s.io/kubernetes/plugin/pkg/admission/gc"
+	"k8s.io/kubernetes/plugin/pkg/admission/imagepolicy"
+	"k8s.io/kubernetes/plugin/pkg/admission/job"
+	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
+	"k8s.io/kubernetes/plugin/pkg/admission/namespace/autoprovision"
+	"k8s.io/kubernetes/plugin/pkg/admission/namespace/exists"
+	"k8s.io/kubernetes/plugin/pkg/admission/network/defaultingressclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/network/denyserviceexternalips"
+	"k8s.io/kubernetes/plugin/pkg/admission/nodedeclaredfeatures"
+	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/nodetaint"
+	"k8s.io/kubernetes/plugin/pkg/admission/podgroup"
+	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
+	"k8s.io/kubernetes/plugin/pkg/admission/podresize"
+	"k8s.io/kubernetes/plugin/pkg/admission/podtolerationrestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/podtopologylabels"
+	"k8s.io/kubernetes/plugin/pkg/admission/priority"
+	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/scheduling/podgroupprotection"
+	"k8s.io/kubernetes/plugin/pkg/admission/security/podsecurity"
+	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
+)
+
+// Options are what plugins work with.
+type Options struct {
+	Selection Selection
+	// ConfigFile is that of --admission-control-config-file; empty: the plugins' defaults.
+	ConfigFile string
+	// Seconds that pods tolerate nodes which are not ready or not reachable.
+	NotReadyTolerationSeconds    int64
+	UnreachableTolerationSeconds int64
+
+	Client     kubernetes.Interface
+	Informers  informers.SharedInformerFactory
+	Authorizer authorizer.Authorizer
+	Mapper     meta.RESTMapper
+	// Stopped is closed when no more is asked of the plugins.
+	Stopped <-chan struct{}
+}
+
+// Plugin is a plugin in its place. Upstream is nil for those that are not made here.
+type Plugin struct {
+	Name     string
+	Upstream admission.Interface
+}
+
+// notMade have a place in the order but are made elsewhere.
+var notMade = []string{NamespaceLifecycle, MutatingAdmissionPolicy, MutatingAdmissionWebhook, ValidatingAdmissionPolicy, ValidatingAdmissionWebhook}
+
+// New makes the plugins that are on, in order.
+func New(options Options) ([]Plugin, error) {
+	names, err := Enabled(options.Selection)
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := configScheme()
+	if err != nil {
+		return nil, err
+	}
+	configs, err := admission.ReadAdmissionConfiguration(names, options.ConfigFile, scheme)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read plugin config: %w", err)
+	}
+	if err := setTolerations(options); err != nil {
+		return nil, err
+	}
+	initializers, err := initializersOf(options)
+	if err != nil {
+		return nil, err
+	}
+	factories := upstream()
+	var made []Plugin
+	for _, name := range names {
+		plugin := Plugin{Name: name}
+		if !slices.Contains(notMade, name) {
+			config, err := configs.ConfigFor(name)
+			if err != nil {
+				return nil, err
+			}
+			if plugin.Upstream, err = factories.InitPlugin(name, config, initializers); err != nil {
+				return nil, err
+			}
+		}
+		made = append(made, plugin)
+	}
+	return made, nil
+}
+
+func configScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{apiserverapi.AddToScheme, apiserverv1alpha1.AddToScheme, apiserverv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("prepare the kinds of the admission configuration: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// setTolerations sets what upstream's plugin reads from variables of the process.
+func setTolerations(options Options) error {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	defaulttolerationseconds.RegisterFlags(flags)
+	if err := flags.Set("default-not-ready-toleration-seconds", strconv.FormatInt(options.NotReadyTolerationSeconds, 10)); err != nil {
+		return err
+	}
+	return flags.Set("default-unreachable-toleration-seconds", strconv.FormatInt(options.UnreachableTolerationSeconds, 10))
+}
+
+func initializersOf(options Options) (admission.PluginInitializers, error) {
+	configuration, err := quota.NewQuotaConfigurationForAdmission(options.Informers, nil)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the configuration of quota: %w", err)
+	}
+	return admission.PluginInitializers{
+		initializer.New(options.Client, nil, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
+			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
+		quotas{configuration},
+	}, nil
+}
+
+// upstream are the factories of upstream's plugins, by name.
+func upstream() *admission.Plugins {
+	plugins := admission.NewPlugins()
+	for _, register := range []func(*admission.Plugins){
+		admit.Register, alwayspullimages.Register, antiaffinity.Register, approval.Register, autoprovision.Register,
+		ctbattest.Register, defaultingressclass.Register, defaulttolerationseconds.Register, deny.Register,
+		denyserviceexternalips.Register, eventratelimit.Register, exists.Register, extendedresourcetoleration.Register,
+		gc.Register, imagepolicy.Register, job.Register, limitranger.Register, nodedeclaredfeatures.Register,
+		noderestriction.Register, nodetaint.Register, podgroup.Register, podgroupprotection.Register,
+		podnodeselector.Register, podresize.Register, podsecurity.Register, podtolerationrestriction.Register,
+		podtopologylabels.Register, priority.Register, resize.Register, resourcequota.Register, runtimeclass.Register,
+		serviceaccount.Register, setdefault.Register, signing.Register, storageobjectinuseprotection.Register,
+		subjectrestriction.Register,
+	} {
+		register(plugins)
+	}
+	return plugins
+}
