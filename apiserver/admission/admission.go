@@ -34,7 +34,7 @@ type Attributes struct {
 	// Kind is that of Object, or of Old: the resource's own or that of a subresource.
 	Kind      schema.GroupVersionKind
 	Namespace string
-	// Name is empty where the server generates it, and for each object of a collection that is deleted.
+	// Name is empty as long as the server has not generated it, and for each object of a collection that is deleted.
 	Name    string
 	Object  runtime.Object // hub form; a Mutator may change it
 	Old     runtime.Object // hub form; nobody may change it

@@ -74,8 +74,9 @@ func (r *Registry) insertGenerated(ctx context.Context, t Target, attributes *ad
 		if err != nil {
 			return nil, err
 		}
-		accessor.SetName(t.Endpoint.Create.GenerateName(accessor.GetGenerateName()))
-		result, err := r.insert(ctx, t.named(accessor.GetName()), attributes, options)
+		attributes.Name = t.Endpoint.Create.GenerateName(accessor.GetGenerateName())
+		accessor.SetName(attributes.Name)
+		result, err := r.insert(ctx, t.named(attributes.Name), attributes, options)
 		if !apierrors.IsAlreadyExists(err) || attempt == generateAttempts {
 			return result, err
 		}

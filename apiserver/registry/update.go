@@ -273,7 +273,7 @@ func (r *Registry) validateReplacement(ctx context.Context, t Target, attributes
 	if t.Endpoint.View == nil {
 		return r.admission.Validate(ctx, attributes)
 	}
-	before, err := t.Endpoint.View.Get(attributes.Old)
+	before, err := viewBefore(t.Endpoint.View, attributes.Old)
 	if err != nil {
 		return err
 	}

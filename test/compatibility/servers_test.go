@@ -26,10 +26,6 @@ import (
 const (
 	namespace = "compatibility"
 
-	// podDefaults are the admission plugins that add fields to every pod. They are off because what is compared here
-	// is how an object is kept, not what admission makes of it.
-	podDefaults = "DefaultTolerationSeconds,Priority,ServiceAccount"
-
 	// patience is for what happens a moment later, such as a new kind being served.
 	patience     = 20 * time.Second
 	pollInterval = 50 * time.Millisecond
@@ -67,18 +63,13 @@ func startServersWith(t *testing.T, ofKubernetes, ofQuorate []string) *servers {
 		t.Fatal(err)
 	}
 	etcd.StopAfter(t)
-	options := genuine.Options{
-		Directory: directory, PKI: pki, Etcd: etcd.Endpoint,
-		Arguments: []string{"--disable-admission-plugins=" + podDefaults},
-	}
-	common := options.Arguments
-	options.Arguments = slices.Concat(common, ofKubernetes)
+	options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: ofKubernetes}
 	kubernetes, err := genuine.StartKubernetes(ctx, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kubernetes.StopAfter(t)
-	options.Arguments = slices.Concat(common, ofQuorate)
+	options.Arguments = ofQuorate
 	quorate, err := genuine.StartQuorate(ctx, options)
 	if err != nil {
 		t.Fatal(err)

@@ -30,10 +30,10 @@ func sample(resources []Resource) []Resource {
 	})
 }
 
-// Scripts that see what others change, which groups there are, and that change what others see, which addresses
-// services get and what is said to who may nothing, run by themselves: the former before all others, the latter after.
+// Scripts that see what others change, which groups there are, and that change what others see, defaults of
+// the whole cluster, which addresses services get and what is said to who may nothing, run by themselves: the former before all others, the latter after.
 var (
-	first = []string{"documents"}
+	first = []string{"admission-defaults", "documents"}
 	last  = []string{
 		"networking.k8s.io/v1 servicecidrs", "networking.k8s.io/v1beta1 servicecidrs", "rbac.authorization.k8s.io/v1 clusterrolebindings",
 	}

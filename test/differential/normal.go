@@ -352,6 +352,9 @@ var (
 	ageCell        = regexp.MustCompile(`^\d+s$`)
 )
 
+// mounted is the volume with a service account's token that admission adds to pods.
+var mounted = regexp.MustCompile(`kube-api-access-[a-z0-9]{5}\b`)
+
 // plain normalizes free text.
 func (n *normalizer) plain(text string) string {
 	text = embedded.ReplaceAllString(text, "<managed fields>")
@@ -363,6 +366,7 @@ func (n *normalizer) plain(text string) string {
 	text = nodePort.ReplaceAllString(text, "${1}<node port>")
 	text = currentWord.ReplaceAllString(text, "current: <revision>")
 	text = anyRevision.ReplaceAllString(text, "${1}<revision>")
+	text = mounted.ReplaceAllString(text, "kube-api-access-<random>")
 	text = address.ReplaceAllString(text, "<address>")
 	text = serviceAddress.ReplaceAllStringFunc(text, func(address string) string {
 		return cmp.Or(n.addresses[address], "<service address>")

@@ -40,10 +40,14 @@ func Run(ctx context.Context, server *Server, script *Script) ([]Answer, error) 
 	defer cancel()
 	r := &run{server: server, variables: map[string]string{"ns": script.namespace()}, streams: map[string]*stream{}}
 	defer r.closeStreams()
-	namespace := Case{Method: http.MethodPost, Path: "/api/v1/namespaces", Header: map[string]string{},
-		Body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"${ns}"}}`}
-	if _, err := r.exchange(ctx, &namespace); err != nil {
-		return nil, err
+	for _, needed := range []Case{
+		{Path: "/api/v1/namespaces", Body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"${ns}"}}`},
+		{Path: "/api/v1/namespaces/${ns}/serviceaccounts", Body: `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`},
+	} {
+		needed.Method, needed.Header = http.MethodPost, map[string]string{}
+		if _, err := r.exchange(ctx, &needed); err != nil {
+			return nil, err
+		}
 	}
 	answers := make([]Answer, 0, len(script.Cases))
 	for i := range script.Cases {

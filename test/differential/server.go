@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/client-go/rest"
 
@@ -20,15 +19,8 @@ node-a-token,system:node:node-a,1003,"system:nodes"
 node-b-token,system:node:node-b,1004,"system:nodes"
 nameless-node-token,system:node:,1005,"system:nodes"
 impostor-token,system:node:node-a,1006,"developers"
+node-token,system:node:worker,1007,"system:nodes,system:masters"
 `
-
-// disabledPlugins are the admission plugins beyond the life cycle of namespaces: they change objects, and they have
-// tests of their own.
-var disabledPlugins = []string{
-	"DefaultStorageClass", "DefaultTolerationSeconds", "LimitRanger", "Priority", "ResourceQuota", "RuntimeClass",
-	"StorageObjectInUseProtection", "TaintNodesByCondition", "PodTopologyLabels", "DefaultIngressClass",
-	"PersistentVolumeClaimResize",
-}
 
 // Server is one of the two that are compared.
 type Server struct {
@@ -79,8 +71,8 @@ func StartPair(ctx context.Context, directory string) (_ *Pair, err error) {
 	if err != nil {
 		return nil, err
 	}
-	options := genuine.Options{PKI: pki, Arguments: []string{
-		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--disable-admission-plugins=" + strings.Join(disabledPlugins, ","),
+	options := genuine.Options{PKI: pki, Accounts: true, Arguments: []string{
+		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.0.0.0/24,fd00:10::/112",
 	}}
 	if pair.Genuine, err = pair.start(ctx, filepath.Join(directory, "genuine"), options, genuine.StartKubernetes); err != nil {
