@@ -31,7 +31,7 @@ func (s *Server) local(userAgent string) *rest.Config {
 
 // composeInformers prepares the client and the informers that upstream's parts of this server work with.
 func (s *Server) composeInformers(publisher *resource.Publisher) (kubernetes.Interface, informers.SharedInformerFactory, error) {
-	client, err := kubernetes.NewForConfig(s.local("kube-apiserver/" + Version(s.config.API.Version)))
+	client, err := kubernetes.NewForConfig(s.local("kube-apiserver/" + Version(s.config.API.Version).GitVersion))
 	if err != nil {
 		return nil, nil, fmt.Errorf("prepare the local client: %w", err)
 	}

@@ -86,8 +86,8 @@ func TestUnknownFlagIsRefused(t *testing.T) {
 }
 
 func TestInert(t *testing.T) {
-	c := parse(t, "--audit-log-path=/x", "--runtime-config=api/all=true", "--secure-port=1")
-	if got := c.Inert(); !slices.Equal(got, []string{"audit-log-path", "runtime-config"}) {
+	c := parse(t, "--audit-log-path=/x", "--enable-aggregator-routing", "--secure-port=1")
+	if got := c.Inert(); !slices.Equal(got, []string{"audit-log-path", "enable-aggregator-routing"}) {
 		t.Errorf("flags without effect: %v", got)
 	}
 	if err := Default().Flags().Parse([]string{"--audit-log-maxage=soon"}); err == nil {

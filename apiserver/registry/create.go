@@ -197,13 +197,17 @@ func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, optio
 	if err := r.admit(ctx, r.attributes(ctx, t, admission.Create, body, nil, options)); err != nil {
 		return nil, err
 	}
+	create := &metav1.CreateOptions{FieldManager: options.Manager}
+	if options.DryRun {
+		create.DryRun = []string{metav1.DryRunAll}
+	}
 	answer, err := t.Endpoint.Action(ctx, r, resource.Call{
 		Definition: t.Definition,
 		Version:    t.Version,
 		Namespace:  t.Namespace,
 		Name:       t.Name,
 		Body:       body,
-		Options:    &metav1.CreateOptions{FieldManager: options.Manager},
+		Options:    create,
 		DryRun:     options.DryRun,
 	})
 	if err != nil {

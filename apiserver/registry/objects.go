@@ -210,7 +210,7 @@ func (r *Registry) Delete(ctx context.Context, name schema.GroupResource, namesp
 	if err != nil {
 		return err
 	}
-	_, err = r.Remove(t.asRequest(ctx, "delete"), t, options, WriteOptions{Internal: true})
+	_, err = r.Remove(t.asRequest(ctx, "delete"), t, options, WriteOptions{DryRun: options != nil && len(options.DryRun) > 0, Internal: true})
 	return err
 }
 
