@@ -30,8 +30,9 @@ func sample(resources []Resource) []Resource {
 	})
 }
 
-// Scripts that see what others change, which groups there are, and that change what others see, defaults of
-// the whole cluster, which addresses services get and what is said to who may nothing, run by themselves: the former before all others, the latter after.
+// Scripts that see what others change, which groups there are, and that change what others see, defaults of the
+// whole cluster, which addresses services get and what is said to who may nothing, run by themselves: before all others
+// or after.
 var (
 	first = []string{"admission-defaults", "documents"}
 	last  = []string{
