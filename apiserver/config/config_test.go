@@ -120,6 +120,7 @@ func TestValidate(t *testing.T) {
 		"a key without its pair": {[]string{"--etcd-servers=http://x:1", "--tls-cert-file=a"}, "go together"},
 		"a signer without name":  {[]string{"--etcd-servers=http://x:1", "--service-account-signing-key-file=a"}, "--service-account-issuer is required"},
 		"a mode":                 {[]string{"--etcd-servers=http://x:1", "--authorization-mode=Perhaps"}, `"Perhaps" is not supported`},
+		"a mode twice":           {[]string{"--etcd-servers=http://x:1", "--authorization-mode=RBAC", "--authorization-mode=Node,RBAC"}, "specified more than once"},
 		"a member's URL":         {[]string{"--etcd-data-dir=/x", "--etcd-listen-peer-urls=x"}, "is not a URL"},
 		"a member's state":       {[]string{"--etcd-data-dir=/x", "--etcd-initial-cluster-state=old"}, "must be new or existing"},
 	} {

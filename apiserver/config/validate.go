@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -52,7 +53,10 @@ func (c *Config) validateAuthentication() []error {
 	if len(c.Authorization.Modes) == 0 {
 		errs = append(errs, errors.New("--authorization-mode must name at least one mode"))
 	}
-	for _, mode := range c.Authorization.Modes {
+	for i, mode := range c.Authorization.Modes {
+		if slices.Contains(c.Authorization.Modes[:i], mode) {
+			errs = append(errs, fmt.Errorf("authorization-mode %q has mode specified more than once", c.Authorization.Modes))
+		}
 		switch mode {
 		case "AlwaysAllow", "AlwaysDeny", "RBAC", "Node":
 		default:

@@ -106,7 +106,9 @@ func startCluster(t *testing.T, directory string, startServer func(*testing.T, g
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := startServer(t, genuine.Options{Directory: directory, PKI: pki, Accounts: true})
+	server, err := startServer(t, genuine.Options{
+		Directory: directory, PKI: pki, Accounts: true, Arguments: []string{"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +123,7 @@ func startCluster(t *testing.T, directory string, startServer func(*testing.T, g
 	c.mapper = restmapper.NewDiscoveryRESTMapper(groups)
 	c.startControllers(t, directory)
 	for _, name := range []string{"node-a", "node-b"} {
-		startNode(t, c.typed, name)
+		c.startNode(t, name)
 	}
 	return c
 }

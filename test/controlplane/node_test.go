@@ -37,19 +37,26 @@ type node struct {
 	queue  workqueue.TypedRateLimitingInterface[string]
 }
 
-func startNode(t *testing.T, client kubernetes.Interface, name string) {
+// startNode starts a node with the rights of its name.
+func (c *cluster) startNode(t *testing.T, name string, taints ...core.Taint) {
 	t.Helper()
+	config, err := c.pki.As(c.config, "system:node:"+name, "system:nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	client := kubernetes.NewForConfigOrDie(config)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(cancel)
 	n := &node{name: name, client: client, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
-	if err := n.register(ctx); err != nil {
+	if err := n.register(ctx, taints); err != nil {
 		t.Fatal(err)
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *meta.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", name).String()
 	}))
 	n.pods = factory.Core().V1().Pods().Informer()
-	_, err := n.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err = n.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    n.enqueue,
 		UpdateFunc: func(_, changed any) { n.enqueue(changed) },
 	})
@@ -66,12 +73,13 @@ func startNode(t *testing.T, client kubernetes.Interface, name string) {
 	t.Cleanup(n.queue.ShutDown)
 }
 
-func (n *node) register(ctx context.Context) error {
+func (n *node) register(ctx context.Context, taints []core.Taint) error {
 	capacity := core.ResourceList{
 		core.ResourceCPU: resource.MustParse("8"), core.ResourceMemory: resource.MustParse("16Gi"), core.ResourcePods: resource.MustParse("110"),
 	}
 	registered, err := n.client.CoreV1().Nodes().Create(ctx, &core.Node{
 		ObjectMeta: meta.ObjectMeta{Name: n.name, Labels: map[string]string{core.LabelHostname: n.name, core.LabelOSStable: "linux"}},
+		Spec:       core.NodeSpec{Taints: taints},
 	}, meta.CreateOptions{})
 	if err != nil {
 		return err

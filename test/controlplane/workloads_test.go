@@ -201,7 +201,7 @@ func unschedulable(s *scene) {
 
 // taint drives pods from a node, but for those that stand it.
 func taint(s *scene) {
-	startNode(s.T, s.typed, "node-of-taint")
+	s.startNode(s.T, "node-of-taint", core.Taint{Key: "clouds", Effect: core.TaintEffectNoSchedule}) // no other step's pods
 	s.begin()
 	for _, pod := range []string{"strong", "weak"} {
 		tolerations := "[{key: storm, effect: NoExecute, operator: Exists}]"

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,6 +32,13 @@ func TestPrebuilt(t *testing.T) {
 	}
 	if got, ok := prebuilt("kubectl"); !ok || got != want {
 		t.Errorf("got %q, %v", got, ok)
+	}
+}
+
+func TestOverride(t *testing.T) {
+	got := override([]string{"--a=1", "--b=2"}, []string{"--a=3", "--c=4"})
+	if want := []string{"--b=2", "--a=3", "--c=4"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

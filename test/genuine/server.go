@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -115,7 +117,21 @@ func (o Options) flags(ports []int) []string {
 	} else {
 		flags = append(flags, "--etcd-data-dir="+filepath.Join(o.Directory, "member"), "--etcd-listen-peer-urls="+localURL(ports[1]))
 	}
-	return append(flags, o.Arguments...)
+	return override(flags, o.Arguments)
+}
+
+// override leaves out the flags that the further ones name again: lists would be joined otherwise.
+func override(flags, further []string) []string {
+	named := map[string]bool{}
+	for _, flag := range further {
+		name, _, _ := strings.Cut(flag, "=")
+		named[name] = true
+	}
+	kept := slices.DeleteFunc(flags, func(flag string) bool {
+		name, _, _ := strings.Cut(flag, "=")
+		return named[name]
+	})
+	return append(kept, further...)
 }
 
 // retry starts something with other ports for as long as they are taken.
