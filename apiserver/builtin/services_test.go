@@ -54,8 +54,8 @@ func (a *allocation) Admit(ctx context.Context, attributes *admission.Attributes
 }
 
 func (a *allocation) Undo(ctx context.Context, attributes *admission.Attributes) {
-	if a.concerns(attributes) {
-		a.Release(ctx, a.objects, attributes.Object, attributes.Old)
+	if a.concerns(attributes) && attributes.Operation != admission.Delete && !attributes.DryRun {
+		a.Allocator.Undo(ctx, a.objects, attributes.Object, attributes.Old)
 	}
 }
 
@@ -194,6 +194,30 @@ func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
 	rehearsed := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", newService(t, "web", nil), true)).(*core.Service)
 	if rehearsed.Spec.ClusterIP != "10.20.0.0" || s.held(t, rehearsed.Spec.ClusterIP) {
 		t.Errorf("a dry run got %q and holds it: %v", rehearsed.Spec.ClusterIP, s.held(t, rehearsed.Spec.ClusterIP))
+	}
+}
+
+// What a refused Service only named, and did not get, stays with whoever has it.
+func TestRefusedServiceTakesNothingFromOthers(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	owner := must[*core.Service](t)(s.createService(t, "owner", func(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }))
+	port := owner.Spec.Ports[0].NodePort
+	if _, err := s.createService(t, "wrong", func(o *v1.Service) { o.Spec.Ports[0].NodePort = port }); !apierrors.IsInvalid(err) {
+		t.Fatalf("a Service without node ports that names one: %v", err)
+	}
+	if _, err := s.createService(t, "thief", func(o *v1.Service) {
+		o.Spec.Type, o.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, port
+	}); !apierrors.IsInvalid(err) {
+		t.Errorf("the port is given away: %v", err)
+	}
+	must[*core.Service](t)(s.createService(t, "other", nil))
+	if _, err := s.updateService(t, "other", func(o *core.Service) {
+		o.Spec.ClusterIP, o.Spec.ClusterIPs = owner.Spec.ClusterIP, []string{owner.Spec.ClusterIP}
+	}); !apierrors.IsInvalid(err) {
+		t.Fatalf("an address is changed: %v", err)
+	}
+	if !s.held(t, owner.Spec.ClusterIP) {
+		t.Error("the address of another Service was given back")
 	}
 }
 

@@ -38,7 +38,7 @@ func (s ServiceAddresses) Undo(ctx context.Context, a *admission.Attributes) {
 	if a.Operation == admission.Delete || a.DryRun || !s.concerns(a) {
 		return
 	}
-	s.report(s.Allocator.Release(context.WithoutCancel(ctx), s.Objects, a.Object, a.Old), a)
+	s.report(s.Allocator.Undo(context.WithoutCancel(ctx), s.Objects, a.Object, a.Old), a)
 }
 
 // Finish implements admission.Reserver.

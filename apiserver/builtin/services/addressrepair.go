@@ -396,7 +396,7 @@ func judge(holder holderNote, service *owner, now time.Time) verdict {
 		return verdict{}
 	case service.object.Spec.Type == api.ServiceTypeExternalName && age < creationGrace:
 		return verdict{again: creationGrace - age}
-	case holder.object.CreationTimestamp.After(service.object.CreationTimestamp.Time) && age < undoGrace:
+	case !holder.object.CreationTimestamp.Before(&service.object.CreationTimestamp) && age < undoGrace:
 		return verdict{again: undoGrace}
 	}
 	return verdict{reason: "IPAddressWrongReference", note: fmt.Sprintf(

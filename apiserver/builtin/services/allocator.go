@@ -75,7 +75,7 @@ func asServer(ctx context.Context) context.Context {
 }
 
 // Allocate completes a Service before it is validated: the addresses and ports it needs beyond those of old, which
-// is nil for a new one. What it takes is given back by Release if the Service is not stored after all.
+// is nil for a new one. What it takes is given back by Undo if the Service is not stored after all.
 func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, object, old runtime.Object, dryRun bool) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
@@ -110,8 +110,25 @@ func statusError(err error) error {
 	return err
 }
 
-// Release gives back what a Service holds and keep, which may be nil, does not: the new one's after it was not
-// stored, the old one's after it was replaced or deleted.
+// Undo gives back what Allocate has taken for a Service that was not stored after all.
+func (a *Allocator) Undo(ctx context.Context, objects resource.Objects, object, old runtime.Object) error {
+	service, previous := asService(object), asService(old)
+	if service == nil {
+		return nil
+	}
+	var errs []error
+	for _, port := range takenPorts(service, previous) {
+		errs = append(errs, a.ports.Release(int(port)))
+	}
+	if from, ok := needsAddresses(service, previous); ok {
+		for _, address := range service.Spec.ClusterIPs[min(from, len(service.Spec.ClusterIPs)):] {
+			errs = append(errs, release(asServer(ctx), objects, service, address))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Release gives back what a stored Service held and keep, which is nil after a deletion, does not.
 func (a *Allocator) Release(ctx context.Context, objects resource.Objects, object, keep runtime.Object) error {
 	service := asService(object)
 	if service == nil {

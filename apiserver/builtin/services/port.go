@@ -211,6 +211,21 @@ func assignHealthCheck(operation *portallocator.PortAllocationOperation, service
 	return nil
 }
 
+// takenPorts are the node ports that takePorts has taken for a Service.
+func takenPorts(service, previous *api.Service) []int32 {
+	var had, taken []int32
+	if previous != nil {
+		had = nodePorts(previous.Spec.Ports)
+	}
+	if mayHavePorts(service) {
+		taken = slices.DeleteFunc(nodePorts(service.Spec.Ports), func(port int32) bool { return slices.Contains(had, port) })
+	}
+	if apiservice.NeedsHealthCheck(service) && (previous == nil || !apiservice.NeedsHealthCheck(previous)) && service.Spec.HealthCheckNodePort != 0 {
+		taken = append(taken, service.Spec.HealthCheckNodePort)
+	}
+	return taken
+}
+
 // releasePorts gives back the node ports that a Service has and keep has not.
 func (a *Allocator) releasePorts(service, keep *api.Service) error {
 	kept := portsOf(keep)
