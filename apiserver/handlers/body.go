@@ -86,7 +86,7 @@ func (c *call) decodeBody(validation resource.FieldValidation) (runtime.Object, 
 	for _, complaint := range strict {
 		c.record.Warnings.AddWarning("", complaint.Error())
 	}
-	if expected := c.target.Endpoint.Kind.GroupVersion(); kind.GroupVersion() != expected {
+	if expected := c.target.Endpoint.Kind.GroupVersion(); kind.GroupVersion() != expected && !slices.Contains(c.target.Endpoint.Accepts, kind.GroupVersion()) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf(
 			"the API version in the data (%s) does not match the expected API version (%s)", kind.GroupVersion(), expected))
 	}

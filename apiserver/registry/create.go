@@ -108,6 +108,11 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 		return nil, apierrors.NewInternalError(err)
 	}
 	revision, err := r.storeNew(ctx, t, data, timeToLive(t, object), options.DryRun)
+	if errors.Is(err, storage.ErrTooLarge) {
+		if data, err = encodeUnmanaged(t, object); err == nil {
+			revision, err = r.storeNew(ctx, t, data, timeToLive(t, object), options.DryRun)
+		}
+	}
 	if err != nil {
 		return nil, r.creationError(ctx, t, object, status(err, t))
 	}
@@ -214,6 +219,17 @@ func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, optio
 		return nil, err
 	}
 	return &Result{Object: answer, Created: true}, nil
+}
+
+// encodeUnmanaged makes the bytes of an object that is too large to be stored, without its managed fields: they may be
+// most of it, and it can do without.
+func encodeUnmanaged(t Target, object runtime.Object) ([]byte, error) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, err
+	}
+	accessor.SetManagedFields(nil)
+	return encode(t, object)
 }
 
 // encode makes the bytes to store. The revision is etcd's and not part of them.

@@ -259,7 +259,13 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 		result.Rehearsed = true
 		return result, nil
 	}
-	if result.Revision, err = r.store.Update(ctx, t.path(), current.revision, data, timeToLive(t, object)); err != nil {
+	result.Revision, err = r.store.Update(ctx, t.path(), current.revision, data, timeToLive(t, object))
+	if errors.Is(err, storage.ErrTooLarge) {
+		if result.Stored, err = encodeUnmanaged(t, object); err == nil {
+			result.Revision, err = r.store.Update(ctx, t.path(), current.revision, result.Stored, timeToLive(t, object))
+		}
+	}
+	if err != nil {
 		return result, err
 	}
 	setRevision(object, result.Revision)

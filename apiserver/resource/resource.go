@@ -128,6 +128,8 @@ type Endpoint struct {
 	Connect *Connect
 	// Compute is set for kinds that are stored nowhere: their objects are made when they are read.
 	Compute Compute
+	// Accepts are versions of Kind that bodies may be in, beside Kind's own.
+	Accepts []schema.GroupVersion
 	// Body is the model of bodies and responses where Kind is not the version's own (View and Action); else nil.
 	Body Model
 }

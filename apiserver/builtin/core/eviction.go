@@ -257,6 +257,8 @@ func guarded(options *metav1.DeleteOptions, pod *api.Pod, wanted bool) *metav1.D
 func evictionSubresource(clock clock.PassiveClock) definition.Subresource {
 	subresource := definition.Action("eviction", evictionKind, evictor{clock}.evict)
 	subresource.Update = podstrategy.StatusStrategy
+	// Old clients evict in the version that is gone otherwise.
+	subresource.Accepts = []schema.GroupVersion{{Group: "policy", Version: "v1beta1"}}
 	return subresource
 }
 

@@ -63,6 +63,8 @@ type Subresource struct {
 	Verbs []string
 	// Kind of bodies and responses; optional: the parent's.
 	Kind schema.GroupVersionKind
+	// Accepts are other versions of Kind that bodies may be in; optional.
+	Accepts []schema.GroupVersion
 	// One of Update (writes the parent), View (shows the parent), Action and Connect is set.
 	Update  rest.RESTUpdateStrategy
 	View    resource.View
@@ -279,6 +281,7 @@ func (g Group) endpoint(parent schema.GroupVersionKind, subresource Subresource)
 		Update:      subresource.Update,
 		View:        subresource.View,
 		Action:      subresource.Action,
+		Accepts:     subresource.Accepts,
 		Connect:     subresource.Connect,
 		NoTable:     subresource.Plain,
 	}
