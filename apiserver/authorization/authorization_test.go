@@ -32,7 +32,7 @@ func TestModesInOrder(t *testing.T) {
 		{"RBAC,AlwaysDeny", alice, authorizer.DecisionNoOpinion, "RBAC: clusterrole.rbac.authorization.k8s.io \"missing\" not found\nEverything is forbidden."},
 		{"AlwaysDeny,AlwaysAllow", alice, authorizer.DecisionAllow, ""},
 	} {
-		a, err := New(strings.Split(c.modes, ","), policy, nil)
+		a, err := New(strings.Split(c.modes, ","), policy, silent{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,6 +40,13 @@ func TestModesInOrder(t *testing.T) {
 			t.Errorf("%s: %v %q %v, want %v %q", c.modes, decision, reason, err, c.decision, c.reason)
 		}
 	}
+}
+
+// silent is a mode without an opinion.
+type silent struct{ AlwaysDeny }
+
+func (silent) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionNoOpinion, "", nil
 }
 
 func TestNoUserIsAnError(t *testing.T) {
@@ -53,7 +60,7 @@ func TestNoUserIsAnError(t *testing.T) {
 }
 
 func TestBadModes(t *testing.T) {
-	for _, modes := range [][]string{{"ABAC"}, {"RBAC"}} { // the latter without a policy
+	for _, modes := range [][]string{{"ABAC"}, {"RBAC"}, {"Node"}} { // the latter two without what they need
 		if _, err := New(modes, nil, nil); err == nil {
 			t.Errorf("%v accepted", modes)
 		}
