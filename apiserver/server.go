@@ -95,6 +95,7 @@ func (s *Server) compose() (err error) {
 	chain := &admission.Chain{}
 	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
 	s.caches = watchcache.New(s.store, watchcache.Options{Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics})
+	s.store.Measure(s.metrics, s.clock, s.caches.ResourceOf)
 	s.registry = registry.New(registry.Options{
 		Store: s.store, Caches: s.caches, Catalog: publisher, Admission: chain, Clock: s.clock, Logger: s.logger.WithName("registry"),
 	})

@@ -147,8 +147,8 @@ func (c *Config) inertFlags(f *pflag.FlagSet) {
 // pendingFlags have a place in Config, since others render or read them, and nothing acts on them yet.
 var pendingFlags = []string{
 	"enable-aggregator-routing",
-	"enable-priority-and-fairness", "etcd-count-metric-poll-period",
-	"etcd-db-metric-poll-interval", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type",
+	"enable-priority-and-fairness",
+	"proxy-client-cert-file", "proxy-client-key-file", "storage-media-type",
 	"watch-cache",
 }
 

@@ -42,7 +42,8 @@ func (f *measure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	measured.observe(status, size, f.clock.Since(record.Received))
 }
 
-// isServed tells whether a request is for something that exists. Others would let clients make any number of series.
+// isServed tells whether a request is for something that exists. Others would let clients make any number of series. It
+// is asked once for every series, and so notes that a deprecated version is in use.
 func (f *measure) isServed(record *request.Record) bool {
 	info := &record.Info
 	if !info.IsResourceRequest {
@@ -60,5 +61,11 @@ func (f *measure) isServed(record *request.Record) bool {
 	if !ok {
 		return false
 	}
-	return match.Version.Endpoints[info.Subresource] != nil
+	if match.Version.Endpoints[info.Subresource] == nil {
+		return false
+	}
+	if match.Version.Deprecation != "" {
+		f.metrics.deprecated.WithLabelValues(info.APIGroup, info.APIVersion, info.Resource, info.Subresource, match.Version.RemovedIn).Set(1)
+	}
+	return true
 }

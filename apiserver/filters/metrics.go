@@ -34,6 +34,7 @@ type Metrics struct {
 	sizes        *prometheus.HistogramVec
 	longRunning  *prometheus.GaugeVec
 	terminations *prometheus.CounterVec
+	deprecated   *prometheus.GaugeVec
 	aborts       *prometheus.CounterVec
 
 	authenticationAttempts  *prometheus.CounterVec
@@ -62,6 +63,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		sizes:        f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_response_sizes", Buckets: prometheus.ExponentialBuckets(1000, 10, 7), Help: "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component."}, targetLabels),
 		longRunning:  f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests", Help: "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way."}, targetLabels),
 		terminations: f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_terminations_total", Help: "Number of requests which apiserver terminated in self-defense."}, append(targetLabels[:len(targetLabels):len(targetLabels)], "code")),
+		deprecated:   f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_requested_deprecated_apis", Help: "Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release."}, []string{"group", "version", "resource", "subresource", "removed_release"}),
 		aborts:       f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_aborts_total", Help: "Number of requests which apiserver aborted possibly due to a timeout, for each group, version, verb, resource, subresource and scope"}, targetLabels[:6]),
 
 		authenticationAttempts:  f.NewCounterVec(prometheus.CounterOpts{Name: "authentication_attempts", Help: "Counter of authenticated attempts."}, []string{"result"}),

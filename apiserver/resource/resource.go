@@ -95,6 +95,8 @@ type Version struct {
 	HubMetadata bool
 	// Plain is set where rows have no columns of the kind's own. An empty table has no list of rows then.
 	Plain bool
+	// RemovedIn is the release that will not serve this deprecated version any more, "1.40"; empty: not known.
+	RemovedIn string
 	// Endpoints by subresource; "" is the resource itself and always present.
 	Endpoints map[string]*Endpoint
 }

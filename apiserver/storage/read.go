@@ -24,7 +24,9 @@ type Page struct {
 
 // Get returns what is stored under a path now. It is linearizable.
 func (s *Store) Get(ctx context.Context, path string) (Value, error) {
+	began := s.metrics.begin()
 	response, err := s.client.Get(ctx, s.Key(path), clientv3.WithLimit(1))
+	s.metrics.end("get", path, began, err)
 	if err != nil {
 		return Value{}, fmt.Errorf("getting %s: %w", path, classify(err))
 	}
@@ -41,8 +43,10 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	if options.From != "" {
 		first = s.Key(options.From)
 	}
+	began := s.metrics.begin()
 	response, err := s.client.Get(ctx, first,
 		clientv3.WithRange(end), clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit))
+	s.metrics.end("list", prefix, began, err)
 	if err != nil {
 		return Page{}, fmt.Errorf("listing %s: %w", prefix, classify(err))
 	}

@@ -30,6 +30,7 @@ type Store struct {
 	prefix    string // ends in a slash
 	leases    *leases
 	questions questions
+	metrics   *Metrics // nil: nothing is measured
 }
 
 // New returns a store of the keys below prefix ("/registry"). The client may be remote or in the same process.

@@ -15,7 +15,9 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 	if err != nil {
 		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
 	}
+	began := s.metrics.begin()
 	response, err := s.client.Txn(ctx).If(s.at(path, 0)).Then(put).Commit()
+	s.metrics.end("create", path, began, err)
 	if err != nil {
 		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
 	}
@@ -32,7 +34,7 @@ func (s *Store) Update(ctx context.Context, path string, expected int64, data []
 	if err != nil {
 		return 0, fmt.Errorf("updating %s: %w", path, classify(err))
 	}
-	revision, err := s.swap(ctx, path, expected, put)
+	revision, err := s.swap(ctx, "update", path, expected, put)
 	if err != nil {
 		return 0, fmt.Errorf("updating %s: %w", path, err)
 	}
@@ -42,17 +44,19 @@ func (s *Store) Update(ctx context.Context, path string, expected int64, data []
 // Delete removes what is stored under a path if it is still at the expected revision, and returns the revision
 // of the deletion; else it returns a *ConflictError.
 func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64, error) {
-	revision, err := s.swap(ctx, path, expected, clientv3.OpDelete(s.Key(path)))
+	revision, err := s.swap(ctx, "delete", path, expected, clientv3.OpDelete(s.Key(path)))
 	if err != nil {
 		return 0, fmt.Errorf("deleting %s: %w", path, err)
 	}
 	return revision, nil
 }
 
-// swap does one operation if the path is at the expected revision, and reads the path if it is not.
-func (s *Store) swap(ctx context.Context, path string, expected int64, operation clientv3.Op) (int64, error) {
+// swap does one operation, of the name given, if the path is at the expected revision, and reads the path if it is not.
+func (s *Store) swap(ctx context.Context, name, path string, expected int64, operation clientv3.Op) (int64, error) {
+	began := s.metrics.begin()
 	response, err := s.client.Txn(ctx).
 		If(s.at(path, expected)).Then(operation).Else(clientv3.OpGet(s.Key(path))).Commit()
+	s.metrics.end(name, path, began, err)
 	if err != nil {
 		return 0, classify(err)
 	}

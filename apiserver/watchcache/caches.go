@@ -135,6 +135,15 @@ func (c *Caches) Drop(path string) {
 // Revision is how far all caches are up to date.
 func (c *Caches) Revision() int64 { return c.progress.seen.Load() }
 
+// ResourceOf names the resource that a path belongs to: what its cache was made for, else the first part of the path.
+func (c *Caches) ResourceOf(path string) schema.GroupResource {
+	if cache := cacheOf(*c.byPath.Load(), path); cache != nil && cache.extract.Resource.Resource != "" {
+		return cache.extract.Resource
+	}
+	first, _, _ := strings.Cut(path, "/")
+	return schema.GroupResource{Resource: first}
+}
+
 // cacheOf finds the cache that a path belongs to, nil if its collection is not cached. The path of a collection
 // has one part ("pods") or two ("services/specs").
 func cacheOf(byPath map[string]*Cache, path string) *Cache {

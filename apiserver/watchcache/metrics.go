@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // stats counts what happens in one cache.
@@ -28,8 +29,8 @@ func (s *stats) waited(duration time.Duration) {
 type collector struct {
 	caches *Caches
 
-	objects, capacity, received, dispatched, initializations, terminated, waits, watchers, revision *prometheus.Desc
-	encodings, encodedBytes, evictions                                                              *prometheus.Desc
+	objects, objectsByGroup, storageEvents, capacity, received, dispatched, initializations, terminated, waits, watchers, revision *prometheus.Desc
+	encodings, encodedBytes, evictions                                                                                             *prometheus.Desc
 }
 
 func newCollector(caches *Caches) *collector {
@@ -38,8 +39,11 @@ func newCollector(caches *Caches) *collector {
 	}
 	overall := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 	return &collector{
-		caches:          caches,
-		objects:         perResource("apiserver_storage_objects", "Stored objects, as cached."),
+		caches: caches,
+		objects: prometheus.NewDesc("apiserver_storage_objects",
+			"[DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects, as cached.", []string{"resource"}, nil),
+		objectsByGroup:  perResource("apiserver_resource_objects", "Number of stored objects, as cached."),
+		storageEvents:   perResource("apiserver_storage_events_received_total", "Number of etcd events received split by kind."),
 		capacity:        perResource("apiserver_watch_cache_capacity", "Events that the watch cache has room for."),
 		received:        perResource("apiserver_watch_cache_events_received_total", "Events received from storage."),
 		dispatched:      perResource("apiserver_watch_cache_events_dispatched_total", "Events handed to watchers."),
@@ -85,7 +89,10 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 	cache.mu.RLock()
 	watchers := cache.watchers.count()
 	cache.mu.RUnlock()
-	gauge(c.objects, s.objects.Load())
+	gauge(c.objectsByGroup, s.objects.Load())
+	name := schema.GroupResource{Group: group, Resource: resource}.String()
+	out <- prometheus.MustNewConstMetric(c.objects, prometheus.GaugeValue, float64(s.objects.Load()), name)
+	counter(c.storageEvents, s.received.Load())
 	gauge(c.capacity, s.capacity.Load())
 	gauge(c.watchers, int64(watchers))
 	counter(c.received, s.received.Load())

@@ -97,13 +97,13 @@ func (b *Builder) fieldLabel(kind schema.GroupVersionKind) func(label, value str
 }
 
 // deprecated returns the warning that upstream gives for a kind, or "".
-func (b *Builder) deprecated(kind schema.GroupVersionKind) string {
+func (b *Builder) deprecated(kind schema.GroupVersionKind) (warning, removedIn string) {
 	object, err := b.scheme.New(kind)
 	if err != nil || !deprecation.IsDeprecated(object, releaseMajor, releaseMinor) {
-		return ""
+		return "", ""
 	}
 	object.GetObjectKind().SetGroupVersionKind(kind)
-	return deprecation.WarningMessage(object)
+	return deprecation.WarningMessage(object), deprecation.RemovedRelease(object)
 }
 
 // fieldManager returns the field manager of an endpoint, made on first use because it needs the schema.

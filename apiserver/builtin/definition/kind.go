@@ -167,10 +167,11 @@ func (g Group) DefineAction(name string, namespaced bool, action resource.Action
 		}
 		kind := schema.GroupVersionKind{Group: g.name, Version: version, Kind: name}
 		model := g.builder.Model(kind)
+		warning, removedIn := g.builder.deprecated(kind)
 		d.Versions = append(d.Versions, &resource.Version{
 			Name: version, Kind: kind, Model: model, FieldLabel: g.builder.fieldLabel(kind),
 			Table:       rest.NewDefaultTableConvertor(d.GroupResource()),
-			Deprecation: g.builder.deprecated(kind),
+			Deprecation: warning, RemovedIn: removedIn,
 			Endpoints: map[string]*resource.Endpoint{
 				"": {
 					Kind: kind, Verbs: []string{"create"}, Action: action, Body: model, NoTable: true,
@@ -193,11 +194,12 @@ func (g Group) DefineComputed(name, plural string, shortNames []string, compute 
 			continue
 		}
 		kind := schema.GroupVersionKind{Group: g.name, Version: version, Kind: name}
+		warning, removedIn := g.builder.deprecated(kind)
 		d.Versions = append(d.Versions, &resource.Version{
 			Name: version, Kind: kind, Model: g.builder.Model(kind), FieldLabel: g.builder.fieldLabel(kind),
 			Table:       lazyTable(g.builder.printer),
-			Deprecation: g.builder.deprecated(kind),
-			Endpoints:   map[string]*resource.Endpoint{"": {Kind: kind, Verbs: []string{"get", "list"}, Compute: compute}},
+			Deprecation: warning, RemovedIn: removedIn,
+			Endpoints: map[string]*resource.Endpoint{"": {Kind: kind, Verbs: []string{"get", "list"}, Compute: compute}},
 		})
 	}
 	return d
@@ -221,15 +223,17 @@ func (g Group) names(kind, plural, singular string) *resource.Definition {
 
 func (g Group) version(d *resource.Definition, kind Kind, name string) *resource.Version {
 	gvk := schema.GroupVersionKind{Group: g.name, Version: name, Kind: kind.Name}
+	warning, removedIn := g.builder.deprecated(gvk)
 	v := &resource.Version{
 		Name:        name,
 		Kind:        gvk,
 		Model:       g.model(gvk, d, kind),
 		Table:       g.table(d, kind),
 		FieldLabel:  g.builder.fieldLabel(gvk),
-		Deprecation: g.builder.deprecated(gvk),
 		HubMetadata: kind.HubMetadata,
 		Plain:       kind.Plain,
+		Deprecation: warning,
+		RemovedIn:   removedIn,
 		Endpoints:   map[string]*resource.Endpoint{"": g.main(gvk, kind)},
 	}
 	if kind.Status != nil {

@@ -1,0 +1,226 @@
+// Package metrics compares what the API server exports with the metrics that Kubernetes promises to keep.
+package metrics
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"quorate.dev/test/genuine"
+)
+
+// promise is one entry of upstream's list.
+type promise struct {
+	Name           string
+	Namespace      string
+	Subsystem      string
+	Type           string
+	StabilityLevel string
+	Labels         []string
+	Buckets        []float64
+}
+
+func (p promise) fullName() string {
+	var parts []string
+	for _, part := range []string{p.Namespace, p.Subsystem, p.Name} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, "_")
+}
+
+// promised are the metrics of a kube-apiserver in upstream's list, stable or beta.
+func promised(t *testing.T, levels ...string) []promise {
+	t.Helper()
+	directory, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "test/instrumentation/testdata/stable-metrics-list.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all, ours []promise
+	if err := yaml.Unmarshal(data, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		name := p.fullName()
+		if slices.Contains(levels, p.StabilityLevel) && (strings.HasPrefix(name, "apiserver_") || strings.HasPrefix(name, "kubernetes_")) {
+			ours = append(ours, p)
+		}
+	}
+	if len(ours) == 0 {
+		t.Fatal("upstream's list has nothing for an API server: its form has changed")
+	}
+	return ours
+}
+
+// exceptions are what we do not export, by prefix, and why.
+var exceptions = map[string]string{
+	"apiserver_admission_":                         "measured with the plugins, webhooks and policies of admission",
+	"apiserver_authentication_config_controller_":  "no structured authentication configuration",
+	"apiserver_authorization_config_controller_":   "no structured authorization configuration",
+	"apiserver_cel_":                               "measured with the policies of admission",
+	"apiserver_flowcontrol_":                       "no priority and fairness",
+	"apiserver_validating_admission_policy_":       "measured with the policies of admission",
+	"apiserver_validation_declarative_validation_": "upstream's validation counts mismatches between two implementations, ours is one of them",
+	"apiserver_watch_list_duration_seconds":        "beta",
+	"kubernetes_feature_enabled":                   "beta",
+}
+
+func TestStableMetrics(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the server")
+	}
+	directory := t.TempDir()
+	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := genuine.StartQuorate(t.Context(), genuine.Options{PKI: pki, Directory: directory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	use(t, server.Admin)
+	exported := scrape(t, server.Admin)
+	for _, p := range promised(t, "STABLE", "BETA") {
+		reason := exception(p.fullName())
+		family := exported[p.fullName()]
+		switch {
+		case family == nil && reason == "":
+			t.Errorf("%s is missing", p.fullName())
+		case family != nil && reason != "":
+			t.Errorf("%s is exported: the exception has gone (%s)", p.fullName(), reason)
+		case family != nil:
+			compare(t, p, family)
+		}
+	}
+	for _, name := range []string{
+		"etcd_request_duration_seconds", "etcd_requests_total", "apiserver_resource_objects", "apiserver_request_sli_duration_seconds",
+		"apiserver_client_certificate_expiration_seconds", "go_goroutines", "process_cpu_seconds_total", "process_resident_memory_bytes",
+	} {
+		if exported[name] == nil {
+			t.Errorf("%s, which dashboards rely on, is missing", name)
+		}
+	}
+	if value(exported["apiserver_storage_objects"], "resource", "namespaces") < 4 {
+		t.Error("namespaces are not counted")
+	}
+	if value(exported["apiserver_storage_size_bytes"], "storage_cluster_id", "etcd-0") <= 0 {
+		t.Error("the database has no size")
+	}
+	if value(exported["apiserver_requested_deprecated_apis"], "resource", "endpoints") != 1 {
+		t.Error("the use of a deprecated API is not noted")
+	}
+}
+
+func exception(name string) string {
+	for prefix, reason := range exceptions {
+		if strings.HasPrefix(name, prefix) {
+			return reason
+		}
+	}
+	return ""
+}
+
+// compare checks type, labels and buckets.
+func compare(t *testing.T, p promise, family *dto.MetricFamily) {
+	t.Helper()
+	if kind := family.GetType().String(); p.Type != "Custom" && !strings.EqualFold(kind, p.Type) {
+		t.Errorf("%s is a %s, want %s", p.fullName(), kind, p.Type)
+	}
+	metric := family.Metric[0]
+	var labels []string
+	for _, label := range metric.Label {
+		labels = append(labels, label.GetName())
+	}
+	slices.Sort(labels)
+	slices.Sort(p.Labels)
+	if p.fullName() != "kubernetes_build_info" && !slices.Equal(labels, p.Labels) {
+		t.Errorf("%s has labels %v, want %v", p.fullName(), labels, p.Labels)
+	}
+	var buckets []float64
+	for _, bucket := range metric.GetHistogram().GetBucket() {
+		if bound := bucket.GetUpperBound(); !math.IsInf(bound, 1) {
+			buckets = append(buckets, bound)
+		}
+	}
+	if len(p.Buckets) > 0 && !slices.Equal(buckets, p.Buckets) {
+		t.Errorf("%s has buckets %v, want %v", p.fullName(), buckets, p.Buckets)
+	}
+}
+
+// value returns the value of the metric with the label given.
+func value(family *dto.MetricFamily, name, label string) float64 {
+	for _, metric := range family.GetMetric() {
+		for _, pair := range metric.Label {
+			if pair.GetName() == name && pair.GetValue() == label {
+				return metric.GetGauge().GetValue()
+			}
+		}
+	}
+	return math.NaN()
+}
+
+// use makes the requests that the metrics tell of.
+func use(t *testing.T, config *rest.Config) {
+	t.Helper()
+	for _, path := range []string{
+		"/readyz", "/api/v1/namespaces", "/api/v1/namespaces/default", "/api/v1/namespaces/default/endpoints",
+	} {
+		get(t, config, path)
+	}
+	get(t, config, "/api/v1/namespaces?watch=1&timeoutSeconds=1")
+}
+
+func get(t *testing.T, config *rest.Config, path string) []byte {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %v", path, response.Status, err)
+	}
+	return body
+}
+
+func scrape(t *testing.T, config *rest.Config) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(string(get(t, config, "/metrics"))))
+	if err != nil {
+		t.Fatal(fmt.Errorf("the metrics are malformed: %w", err))
+	}
+	return families
+}
