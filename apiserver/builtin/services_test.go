@@ -46,7 +46,7 @@ func (a *allocation) concerns(attributes *admission.Attributes) bool {
 	return attributes.Definition.GroupResource() == servicesResource && attributes.Subresource == ""
 }
 
-func (a *allocation) Admit(ctx context.Context, attributes *admission.Attributes) error {
+func (a *allocation) Reserve(ctx context.Context, attributes *admission.Attributes) error {
 	if !a.concerns(attributes) || attributes.Operation == admission.Delete {
 		return nil
 	}
@@ -94,7 +94,7 @@ func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports s
 		CIDRs: cidrs, Ranges: r.ranges, Ports: *utilnet.ParsePortRangeOrDie(ports), Store: storage.New(client, "/registry"), Registerer: registry,
 	}))
 	station := &allocation{Allocator: r.allocator}
-	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Mutators: []admission.Mutator{station}})
+	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Reservers: []admission.Reserver{station}})
 	station.objects = r.server
 	r.events = &services.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
 	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource) }
