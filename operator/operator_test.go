@@ -28,7 +28,7 @@ import (
 	"quorate.dev/test/genuine"
 )
 
-// environment is a genuine API server with the resource's definition, our operator and a node.
+// environment is this project's API server, in envtest, with the resource's definition, our operator and a node.
 type environment struct {
 	t      *testing.T
 	client client.Client
@@ -37,33 +37,34 @@ type environment struct {
 
 func start(t *testing.T) *environment {
 	t.Helper()
-	etcd, err := genuine.StartEtcd(t.Context(), t.TempDir())
+	binary, err := genuine.Quorate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd.StopAfter(t)
-	keys, err := genuine.NewPKI(t.TempDir())
+	assets := t.TempDir() // as docs/envtest.md says
+	for _, name := range []string{"kube-apiserver", "etcd"} {
+		if err := os.Symlink(binary, filepath.Join(assets, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{"../config/crd"}, ErrorIfCRDPathMissing: true}
+	server.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "StorageObjectInUseProtection")
+	admin, err := server.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := genuine.StartKubernetes(t.Context(), genuine.Options{
-		Directory: t.TempDir(), PKI: keys, Etcd: etcd.Endpoint,
-		Arguments: []string{"--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection"},
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.StopAfter(t)
-	if _, err := envtest.InstallCRDs(server.Admin, envtest.CRDInstallOptions{Paths: []string{"../config/crd"}, ErrorIfPathMissing: true}); err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.New(server.Admin, client.Options{Scheme: Scheme()})
+	c, err := client.New(admin, client.Options{Scheme: Scheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &environment{t: t, client: c, node: startNode(t, c)}
 	e.install()
-	e.operate(server.Admin)
+	e.operate(admin)
 	return e
 }
 

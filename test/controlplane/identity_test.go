@@ -18,25 +18,20 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// whoAmI is what the server takes a client for.
-func (s *scene) whoAmI(config *rest.Config) string {
+// mustBe waits until the server takes a client for somebody: it hears of new tokens a moment after they are written.
+func (s *scene) mustBe(want string, config *rest.Config) {
 	s.Helper()
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		s.Fatal(err)
 	}
-	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(s.Context(), &authenticationv1.SelfSubjectReview{}, meta.CreateOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
-	return review.Status.UserInfo.Username
-}
-
-func (s *scene) mustBe(want string, config *rest.Config) {
-	s.Helper()
-	if got := s.whoAmI(config); got != want {
-		s.Errorf("the server takes the client for %s, not for %s", got, want)
-	}
+	s.await("being "+want, func(ctx context.Context) error {
+		review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, meta.CreateOptions{})
+		if err == nil && review.Status.UserInfo.Username != want {
+			err = fmt.Errorf("taken for %s", review.Status.UserInfo.Username)
+		}
+		return err
+	})
 }
 
 // accounts have tokens, and what pods need to trust the server.

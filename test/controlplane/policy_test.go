@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	core "k8s.io/api/core/v1"
 	policy "k8s.io/api/policy/v1"
@@ -11,7 +12,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// quota counts.
+// quota counts, and is kept to.
 func quota(s *scene) {
 	s.begin()
 	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: before}}`)
@@ -19,8 +20,15 @@ func quota(s *scene) {
 	s.awaitField("ResourceQuota", "little", "status.used", map[string]any{"count/secrets": "0", "pods": "0"})
 	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: first}}`)
 	s.awaitField("ResourceQuota", "little", "status.used", map[string]any{"count/secrets": "1", "pods": "0"})
+	_, err := s.typed.CoreV1().Secrets(s.namespace).Create(s.Context(), &core.Secret{ObjectMeta: meta.ObjectMeta{Name: "second"}}, meta.CreateOptions{})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: little, requested: count/secrets=1, used: count/secrets=1, limited: count/secrets=1") {
+		s.Errorf("a secret too many: %v", err)
+	}
 	s.delete("Secret", "first", meta.DeletePropagationBackground)
 	s.awaitField("ResourceQuota", "little", "status.used", map[string]any{"count/secrets": "0", "pods": "0"})
+	s.create(deploymentOf("web", 3))
+	s.awaitPods("web", 2, image)
+	s.awaitCondition("Deployment.apps", "web", "ReplicaFailure", "True")
 }
 
 // autoscaler has no metrics, but the least number of replicas to go by.
