@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -147,7 +148,8 @@ var revisited = []string{
 // HistoryTexts shows histories, by key.
 func (n *normalizer) HistoryTexts(histories map[string][]Write) map[string]string {
 	texts := map[string]string{}
-	for key, writes := range histories {
+	for _, key := range slices.Sorted(maps.Keys(histories)) { // in order, for the numbers of UIDs
+		writes := histories[key]
 		if slices.ContainsFunc(revisited, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
 			writes = writes[len(writes)-1:]
 		}
