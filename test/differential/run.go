@@ -3,6 +3,7 @@ package differential
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -194,15 +195,33 @@ var variable = regexp.MustCompile(`\$\{[^}]*\}`)
 func (r *run) expand(text string) string {
 	return variable.ReplaceAllStringFunc(text, func(reference string) string {
 		name := reference[2 : len(reference)-1]
-		if count, ok := strings.CutPrefix(name, "fill:"); ok {
-			n, _ := strconv.Atoi(count)
-			return strings.Repeat("x", n)
+		if text, ok := filling(name); ok {
+			return text
 		}
 		if value, ok := r.variables[name]; ok {
 			return value
 		}
 		return reference
 	})
+}
+
+// filling makes text that nobody wants to read in a script.
+func filling(name string) (string, bool) {
+	kind, argument, _ := strings.Cut(name, ":")
+	count, _ := strconv.Atoi(argument)
+	switch kind {
+	case "fill":
+		return strings.Repeat("x", count), true
+	case "nested":
+		return strings.Repeat("[", count) + strings.Repeat("]", count), true
+	case "operations":
+		const operation = `{"op":"test","path":"/kind","value":"ConfigMap"}`
+		return "[" + strings.Repeat(operation+",", max(count-1, 0)) + operation + "]", true
+	case "bytes":
+		raw, err := hex.DecodeString(argument)
+		return string(raw), err == nil
+	}
+	return "", false
 }
 
 // capture keeps fields of the answer for later cases.
