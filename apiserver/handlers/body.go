@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -83,9 +84,7 @@ func (c *call) decodeBody(validation resource.FieldValidation) (runtime.Object, 
 	if len(strict) > 0 && validation == resource.Strict {
 		return nil, c.decodeError(runtime.NewStrictDecodingError(strict), kind, body)
 	}
-	for _, complaint := range strict {
-		c.record.Warnings.AddWarning("", complaint.Error())
-	}
+	registry.Warn(c.r.Context(), strict)
 	if expected := c.target.Endpoint.Kind.GroupVersion(); kind.GroupVersion() != expected && !slices.Contains(c.target.Endpoint.Accepts, kind.GroupVersion()) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf(
 			"the API version in the data (%s) does not match the expected API version (%s)", kind.GroupVersion(), expected))

@@ -102,7 +102,7 @@ func (p Patch) jsonPatch(ctx context.Context, t Target, current runtime.Object) 
 	if len(complaints) > 0 && p.Validation == resource.Strict {
 		return nil, invalidPatch(after, runtime.NewStrictDecodingError(complaints))
 	}
-	warnAll(ctx, complaints)
+	Warn(ctx, complaints)
 	return object, track(t, current, object, p.Manager)
 }
 
@@ -210,7 +210,7 @@ func (p Patch) fromMap(ctx context.Context, patch, from map[string]any, to runti
 	if len(complaints) > 0 && p.Validation == resource.Strict {
 		return invalidMap(patch, runtime.NewStrictDecodingError(complaints))
 	}
-	warnAll(ctx, complaints)
+	Warn(ctx, complaints)
 	return nil
 }
 
@@ -256,13 +256,13 @@ func (p Patch) apply(ctx context.Context, t Target, current runtime.Object) (run
 		if p.Validation == resource.Strict {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
 		}
-		warnAll(ctx, []error{err})
+		Warn(ctx, []error{err})
 	}
 	return object, nil
 }
 
-// warnAll sends complaints to the client as warnings, those of the YAML decoder line by line.
-func warnAll(ctx context.Context, complaints []error) {
+// Warn sends complaints about a body to the client as warnings, those of the YAML decoder line by line.
+func Warn(ctx context.Context, complaints []error) {
 	for _, complaint := range complaints {
 		text := complaint.Error()
 		lines, ofYAML := strings.CutPrefix(text, "error converting YAML to JSON: ")
