@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -107,6 +108,9 @@ func (c *call) serve(ctx context.Context) (err error) {
 	case "list":
 		return c.list(ctx)
 	case "watch":
+		if !slices.Contains(c.target.Endpoint.Verbs, "watch") {
+			return apierrors.NewMethodNotSupported(c.target.GroupResource(), "watch")
+		}
 		return c.watch(ctx)
 	}
 	if c.target.Name == "" && (c.record.Info.Verb == "update" || c.record.Info.Verb == "patch") {
@@ -129,15 +133,14 @@ func (c *call) serve(ctx context.Context) (err error) {
 	return c.notAllowed()
 }
 
-// allowed reports whether the endpoint has the request's verb.
+// allowed reports whether the endpoint has the request's verb. What can be listed has a path for watches, too, even if
+// it cannot be watched.
 func (c *call) allowed() bool {
 	verb := c.record.Info.Verb
-	for _, offered := range c.target.Endpoint.Verbs {
-		if offered == verb {
-			return true
-		}
+	if verb == "watch" && c.target.Source == resource.BuiltIn {
+		verb = "list"
 	}
-	return false
+	return slices.Contains(c.target.Endpoint.Verbs, verb)
 }
 
 // formats gives every way of encoding an object its identity in the watch cache.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	"encoding/json"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -29,6 +30,15 @@ import (
 
 // maxPatchOperations is how many operations a JSON patch may have.
 const maxPatchOperations = 10_000
+
+// maxPatchCopies is how many bytes the operations of a JSON patch may copy.
+const maxPatchCopies = 3 << 20
+
+// limitPatches sets the limit that the library keeps for the whole process.
+func limitPatches() { atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopies) }
+
+// operationList is what kube-apiserver, which names it to clients, calls the list of a JSON patch's operations.
+const operationList = "[]handlers.jsonPatchOp"
 
 // Patch is the Change of a PATCH request.
 type Patch struct {
@@ -139,7 +149,8 @@ type operation struct {
 func (p Patch) jsonOperations(before []byte) (after []byte, complaints []error, err error) {
 	if p.strictly() {
 		if complaints, err = kjson.UnmarshalStrict(p.Data, &[]operation{}); err != nil {
-			return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
+			message := strings.ReplaceAll(err.Error(), fmt.Sprintf("%T", []operation{}), operationList)
+			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + message)
 		}
 		for i, complaint := range complaints {
 			complaints[i] = fmt.Errorf("json patch %w", complaint)

@@ -347,6 +347,8 @@ var (
 	generatedName = regexp.MustCompile(`\b(generated-|gen-)[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
 	webToken      = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
 	address       = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	// refusedAddress was tried and not given to anybody.
+	refusedAddress = regexp.MustCompile(`(failed to allocate IP: IPAddress\.networking\.k8s\.io \\*")10\.0\.0\.\d{1,3}\b`)
 	// serviceAddress is in --service-cluster-ip-range.
 	serviceAddress = regexp.MustCompile(`\b10\.0\.0\.\d{1,3}\b`)
 	ageCell        = regexp.MustCompile(`^\d+s$`)
@@ -368,6 +370,7 @@ func (n *normalizer) plain(text string) string {
 	text = anyRevision.ReplaceAllString(text, "${1}<revision>")
 	text = mounted.ReplaceAllString(text, "kube-api-access-<random>")
 	text = address.ReplaceAllString(text, "<address>")
+	text = refusedAddress.ReplaceAllString(text, "${1}<service address>")
 	text = serviceAddress.ReplaceAllStringFunc(text, func(address string) string {
 		return cmp.Or(n.addresses[address], "<service address>")
 	})
