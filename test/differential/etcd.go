@@ -181,9 +181,7 @@ func (n *normalizer) writeStored(b *strings.Builder, w Write) {
 	if form == inOrder {
 		b.WriteString(n.plain(string(content)) + "\n")
 	}
-	value := parse(content)
-	n.collect(value)
-	b.WriteString(n.show(value, false))
+	b.WriteString(n.show(parse(content), false))
 }
 
 // storedPrefix begins what is stored as protobuf.

@@ -345,6 +345,7 @@ var (
 	embedded      = regexp.MustCompile(`\\*"managedFields\\*":\[[^\]]*\]`)
 	nodePort      = regexp.MustCompile(`(:|nodePort\\*":)3[0-2]\d{3}\b`)
 	generatedName = regexp.MustCompile(`\b(generated-|gen-)[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
+	eventName     = regexp.MustCompile(`\.1[0-9a-f]{15}\b`)
 	webToken      = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
 	address       = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 	// refusedAddress was tried and not given to anybody.
@@ -383,5 +384,6 @@ func (n *normalizer) plain(text string) string {
 	for name, replacement := range n.names {
 		text = strings.ReplaceAll(text, name, replacement)
 	}
+	text = eventName.ReplaceAllString(text, ".<time>")
 	return generatedName.ReplaceAllString(text, "${1}<random>")
 }
