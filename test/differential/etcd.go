@@ -107,6 +107,9 @@ func Histories(script *Script, answers []Answer, writes []Write) map[string][]Wr
 	written := writtenUIDs(script, answers)
 	namespace := "/" + script.namespace()
 	ofScript := func(w Write) bool {
+		if eventName.MatchString(w.Key) {
+			return false // an event by which a controller of the server tells of its work, when it gets to it
+		}
 		return strings.HasSuffix(w.Key, namespace) || strings.Contains(w.Key, namespace+"/") ||
 			slices.ContainsFunc(written, func(uid []byte) bool { return bytes.Contains(w.Value, uid) })
 	}
