@@ -83,11 +83,25 @@ func (i *Identity) delete(ctx context.Context) error {
 	return err
 }
 
+// renew asserts the lease, or makes it. Replicas on one host share it: where another is making it at the same moment,
+// what that one made is asserted.
 func (i *Identity) renew(ctx context.Context) error {
-	_, err := i.bootstrap.objects.Update(ctx, leases, "", metav1.NamespaceSystem, i.name, i.assert, false)
+	err := i.update(ctx)
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
+	if err = i.create(ctx); !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return i.update(ctx)
+}
+
+func (i *Identity) update(ctx context.Context) error {
+	_, err := i.bootstrap.objects.Update(ctx, leases, "", metav1.NamespaceSystem, i.name, i.assert, false)
+	return err
+}
+
+func (i *Identity) create(ctx context.Context) error {
 	lease := &coordination.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: i.name},
 		Spec:       coordination.LeaseSpec{HolderIdentity: &i.holder},
@@ -95,7 +109,7 @@ func (i *Identity) renew(ctx context.Context) error {
 	if err := i.assert(lease); err != nil {
 		return err
 	}
-	_, err = i.bootstrap.objects.Create(ctx, leases, metav1.NamespaceSystem, lease, false)
+	_, err := i.bootstrap.objects.Create(ctx, leases, metav1.NamespaceSystem, lease, false)
 	return err
 }
 

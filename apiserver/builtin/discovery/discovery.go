@@ -2,6 +2,10 @@
 package discovery
 
 import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubernetes/pkg/apis/discovery"
 	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
 	"k8s.io/kubernetes/pkg/registry/discovery/endpointslice"
 
@@ -13,6 +17,26 @@ import (
 func Definitions(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("discovery.k8s.io", "v1")
 	return []*resource.Definition{
-		group.Define(definition.Kind{Name: "EndpointSlice", Strategy: endpointslice.Strategy}),
+		group.Define(definition.Kind{Name: "EndpointSlice", Strategy: slices{endpointslice.Strategy}}),
 	}
+}
+
+// slices is upstream's strategy, which looks for badly written addresses also where addresses are names, and logs an
+// error for each; on update it warns of nothing else.
+type slices struct{ definition.Strategy }
+
+// WarningsOnUpdate returns what to tell the client.
+func (s slices) WarningsOnUpdate(ctx context.Context, object, old runtime.Object) []string {
+	if object.(*discovery.EndpointSlice).AddressType == discovery.AddressTypeFQDN {
+		return nil
+	}
+	return s.Strategy.WarningsOnUpdate(ctx, object, old)
+}
+
+// WarningsOnCreate returns what to tell the client.
+func (s slices) WarningsOnCreate(ctx context.Context, object runtime.Object) []string {
+	if slice := object.(*discovery.EndpointSlice); slice.AddressType == discovery.AddressTypeFQDN {
+		object = &discovery.EndpointSlice{AddressType: slice.AddressType} // whose type there is a warning about
+	}
+	return s.Strategy.WarningsOnCreate(ctx, object)
 }
