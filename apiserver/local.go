@@ -35,7 +35,9 @@ func (s *Server) composeInformers(publisher *resource.Publisher) (kubernetes.Int
 	if err != nil {
 		return nil, nil, fmt.Errorf("prepare the local client: %w", err)
 	}
-	return client, builtininformers.New(builtininformers.Options{
-		Client: client, Source: s.registry, Catalog: publisher, Logger: s.logger.WithName("informers"),
-	}), nil
+	return client, builtininformers.New(s.informerOptions(client, publisher)), nil
+}
+
+func (s *Server) informerOptions(client kubernetes.Interface, publisher *resource.Publisher) builtininformers.Options {
+	return builtininformers.Options{Client: client, Source: s.registry, Catalog: publisher, Logger: s.logger.WithName("informers")}
 }

@@ -12,7 +12,9 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/informers"
 
+	builtininformers "quorate.dev/apiserver/builtin/informers"
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
@@ -141,8 +143,11 @@ func (s *Server) runControllers(ctx context.Context) error {
 		return fmt.Errorf("the controllers need a host name to tell replicas apart: %w", err)
 	}
 	return controllers.Run(ctx, controllers.Options{
-		Enabled:  s.config.Controllers.Enabled,
-		Client:   s.local("quorate-controllers"),
+		Enabled: s.config.Controllers.Enabled,
+		Client:  s.local("quorate-controllers"),
+		Informers: func() informers.SharedInformerFactory {
+			return builtininformers.All(s.informerOptions(s.client, s.catalogs.publisher))
+		},
 		Identity: host + "_" + uuid.NewString(),
 		Logger:   s.logger.WithName("controllers"),
 	})

@@ -152,7 +152,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	intFlag(f, &a.KubernetesNodePort, "kubernetes-service-node-port", "Node port of the kubernetes Service; 0: it has none.")
 	stringFlag(f, &a.Version, "version", "--version prints the version; --version=vX.Y.Z-custom sets it.")
 	f.Lookup("version").NoOptDefVal = "true"
-	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers run in this process, leader-elected: namespace, garbagecollector, or *.")
+	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers run in this process, leader-elected: namespace, garbagecollector, serviceaccount, resourcequota, clusterrole-aggregation, or *.")
 	stringFlag(f, &c.Logging.Format, "logging-format", "text or json.")
 	f.IntVarP(&c.Logging.Verbosity, "v", "v", c.Logging.Verbosity, "Verbosity of the log.")
 }

@@ -1,6 +1,7 @@
 // Package controllers runs upstream's controllers that an API server without a kube-controller-manager beside it
-// cannot live without: deletion of namespaces' contents, and garbage collection by owner reference. They run in
-// one replica at a time, as clients of this server.
+// cannot live without: deletion of namespaces' contents, garbage collection by owner reference, the default service
+// account of each namespace, the usage of quotas, and roles that are put together of others. They run in one replica
+// at a time, as clients of this server, and read its watch cache.
 package controllers
 
 import (
@@ -10,33 +11,29 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/controller/garbagecollector"
-	"k8s.io/kubernetes/pkg/controller/namespace"
 )
 
 // The controllers by the names they have in --controllers.
 const (
-	Namespace        = "namespace"
-	GarbageCollector = "garbagecollector"
-	All              = "*"
+	Namespace              = "namespace"
+	GarbageCollector       = "garbagecollector"
+	ServiceAccount         = "serviceaccount"
+	ResourceQuota          = "resourcequota"
+	ClusterRoleAggregation = "clusterrole-aggregation"
+	All                    = "*"
 )
 
 // Names lists the controllers there are.
-func Names() []string { return []string{GarbageCollector, Namespace} }
+func Names() []string {
+	return []string{ClusterRoleAggregation, GarbageCollector, Namespace, ResourceQuota, ServiceAccount}
+}
 
 // Check refuses names that no controller has.
 func Check(names []string) error {
@@ -54,6 +51,8 @@ type Options struct {
 	Enabled []string
 	// Client reaches this server with the right to do everything.
 	Client *rest.Config
+	// Informers makes the informers of one term of office.
+	Informers func() informers.SharedInformerFactory
 	// Identity tells this replica from the others.
 	Identity string
 	Logger   logr.Logger
@@ -63,12 +62,6 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-
-	namespaceWorkers  = 10
-	collectorWorkers  = 20
-	discoveryInterval = 30 * time.Second
-	syncTimeout       = 30 * time.Second
-	noResync          = 0
 )
 
 // Run runs the enabled controllers whenever this replica is the one elected, until ctx ends.
@@ -109,76 +102,4 @@ func newElector(client kubernetes.Interface, options Options) (*leaderelection.L
 			OnStoppedLeading: func() {},
 		},
 	})
-}
-
-// lead runs the enabled controllers until ctx ends.
-func lead(ctx context.Context, options Options) error {
-	s, err := newSet(options)
-	if err != nil {
-		return err
-	}
-	if s.enabled(Namespace) {
-		s.startNamespace(ctx)
-	}
-	if s.enabled(GarbageCollector) {
-		if err := s.startCollector(ctx); err != nil {
-			return err
-		}
-	}
-	s.typed.Start(ctx.Done())
-	s.partial.Start(ctx.Done())
-	close(s.started)
-	<-ctx.Done()
-	return nil
-}
-
-// set is what the controllers of one term share.
-type set struct {
-	options  Options
-	client   *kubernetes.Clientset
-	metadata metadata.Interface
-	typed    informers.SharedInformerFactory
-	partial  metadatainformer.SharedInformerFactory
-	started  chan struct{}
-}
-
-func newSet(options Options) (*set, error) {
-	client, err := kubernetes.NewForConfig(options.Client)
-	if err != nil {
-		return nil, err
-	}
-	partial, err := metadata.NewForConfig(options.Client)
-	if err != nil {
-		return nil, err
-	}
-	return &set{
-		options:  options,
-		client:   client,
-		metadata: partial,
-		typed:    informers.NewSharedInformerFactory(client, noResync),
-		partial:  metadatainformer.NewSharedInformerFactory(partial, noResync),
-		started:  make(chan struct{}),
-	}, nil
-}
-
-func (s *set) enabled(name string) bool {
-	return slices.Contains(s.options.Enabled, name) || slices.Contains(s.options.Enabled, All)
-}
-
-func (s *set) startNamespace(ctx context.Context) {
-	controller := namespace.NewNamespaceController(ctx, s.client, s.metadata,
-		s.client.Discovery().ServerPreferredNamespacedResources, s.typed.Core().V1().Namespaces(), 5*time.Minute, corev1.FinalizerKubernetes)
-	go controller.Run(ctx, namespaceWorkers)
-}
-
-func (s *set) startCollector(ctx context.Context) error {
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(s.client.Discovery()))
-	collector, err := garbagecollector.NewGarbageCollector(ctx, s.client, s.metadata, mapper,
-		garbagecollector.DefaultIgnoredResources(), informerfactory.NewInformerFactory(s.typed, s.partial), s.started)
-	if err != nil {
-		return fmt.Errorf("make the garbage collector: %w", err)
-	}
-	go collector.Run(ctx, collectorWorkers, syncTimeout)
-	go collector.Sync(ctx, discovery.ServerResourcesInterface(s.client.Discovery()), discoveryInterval)
-	return nil
 }

@@ -86,8 +86,8 @@ func (p *Plane) Args() []string {
 	c.Authentication.ServiceAccountSigningKey = p.file("service-account.key")
 	c.Authentication.ServiceAccountKeyFiles = []string{p.file("service-account.key")}
 	c.Authorization.Modes = []string{"RBAC"}
-	// There is nobody to make service accounts, or to take away what protects claims that are in use.
-	c.Admission.Disable = []string{"ServiceAccount", "StorageObjectInUseProtection"}
+	// There is nobody to take away what protects claims that are in use.
+	c.Admission.Disable = []string{"StorageObjectInUseProtection"}
 	c.API.ServiceClusterIPRange = p.network.Services().String()
 	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = p.file("kubelet-client.crt"), p.file("kubelet-client.key")
 	c.API.KubeletCAFile = p.file("ca.crt")

@@ -178,8 +178,17 @@ func (i *informer) IsStopped() bool {
 // GetStore implements cache.SharedInformer.
 func (i *informer) GetStore() cache.Store { return i.GetIndexer() }
 
-// GetController implements cache.SharedInformer. Nothing drives this informer but the watch cache.
-func (i *informer) GetController() cache.Controller { return nil }
+// GetController implements cache.SharedInformer.
+func (i *informer) GetController() cache.Controller { return passive{i} }
+
+// passive is a controller that has nothing to do: what drives an informer is the watch cache.
+type passive struct{ *informer }
+
+// RunWithContext implements cache.Controller.
+func (passive) RunWithContext(context.Context) {}
+
+// Run implements cache.Controller.
+func (passive) Run(<-chan struct{}) {}
 
 // LastSyncResourceVersion implements cache.SharedInformer.
 func (i *informer) LastSyncResourceVersion() string { return store{i}.LastStoreSyncResourceVersion() }

@@ -4,6 +4,7 @@
 package informers
 
 import (
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -45,6 +46,22 @@ func New(options Options) informers.SharedInformerFactory {
 	for _, kind := range kinds() {
 		informer := newInformer(kind.resource, options)
 		factory.InformerFor(kind.object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return informer })
+	}
+	return factory
+}
+
+// All returns a factory whose informers of all built-in kinds are made of the watch cache, for controllers, which read
+// everything. The catalog must be published.
+func All(options Options) informers.SharedInformerFactory {
+	factory := informers.NewSharedInformerFactory(options.Client, 0)
+	for _, d := range options.Catalog.Current().Definitions() {
+		for _, v := range d.Versions {
+			if d.Source != resource.BuiltIn || !slices.Contains(v.Endpoints[""].Verbs, "watch") {
+				continue
+			}
+			informer := newInformer(schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Plural}, options)
+			factory.InformerFor(v.Model.NewExternal(), func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return informer })
+		}
 	}
 	return factory
 }

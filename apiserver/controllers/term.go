@@ -1,0 +1,164 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/controller-manager/pkg/informerfactory"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controller"
+	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+	"k8s.io/kubernetes/pkg/controller/namespace"
+	"k8s.io/kubernetes/pkg/controller/resourcequota"
+	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
+)
+
+// The numbers are kube-controller-manager's.
+const (
+	namespaceWorkers   = 10
+	collectorWorkers   = 20
+	accountWorkers     = 1
+	quotaWorkers       = 5
+	aggregationWorkers = 5
+	discoveryInterval  = 30 * time.Second
+	syncTimeout        = 30 * time.Second
+	finalizeResync     = 5 * time.Minute
+	quotaResync        = 5 * time.Minute
+	noResync           = 0
+)
+
+// lead runs the enabled controllers until ctx ends.
+func lead(ctx context.Context, options Options) error {
+	t, err := newTerm(options)
+	if err != nil {
+		return err
+	}
+	for _, known := range []struct {
+		name  string
+		start func(context.Context) error
+	}{
+		{Namespace, t.startNamespace},
+		{GarbageCollector, t.startCollector},
+		{ServiceAccount, t.startServiceAccount},
+		{ResourceQuota, t.startQuota},
+		{ClusterRoleAggregation, t.startAggregation},
+	} {
+		if !slices.Contains(options.Enabled, known.name) && !slices.Contains(options.Enabled, All) {
+			continue
+		}
+		if err := known.start(ctx); err != nil {
+			return fmt.Errorf("start the controller %s: %w", known.name, err)
+		}
+	}
+	t.typed.Start(ctx.Done())
+	t.partial.Start(ctx.Done())
+	close(t.started)
+	<-ctx.Done()
+	return nil
+}
+
+// term is what the controllers share while this replica is the one elected.
+type term struct {
+	client   *kubernetes.Clientset
+	metadata metadata.Interface
+	typed    informers.SharedInformerFactory        // built-in kinds
+	partial  metadatainformer.SharedInformerFactory // custom resources
+	started  chan struct{}
+}
+
+func newTerm(options Options) (*term, error) {
+	client, err := kubernetes.NewForConfig(options.Client)
+	if err != nil {
+		return nil, err
+	}
+	partial, err := metadata.NewForConfig(options.Client)
+	if err != nil {
+		return nil, err
+	}
+	return &term{
+		client:   client,
+		metadata: partial,
+		typed:    options.Informers(),
+		partial:  metadatainformer.NewSharedInformerFactory(partial, noResync),
+		started:  make(chan struct{}),
+	}, nil
+}
+
+// everything makes informers of any resource.
+func (t *term) everything() informerfactory.InformerFactory {
+	return informerfactory.NewInformerFactory(t.typed, t.partial)
+}
+
+func (t *term) startNamespace(ctx context.Context) error {
+	c := namespace.NewNamespaceController(ctx, t.client, t.metadata, t.client.Discovery().ServerPreferredNamespacedResources,
+		t.typed.Core().V1().Namespaces(), finalizeResync, corev1.FinalizerKubernetes)
+	go c.Run(ctx, namespaceWorkers)
+	return nil
+}
+
+func (t *term) startCollector(ctx context.Context) error {
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(t.client.Discovery()))
+	collector, err := garbagecollector.NewGarbageCollector(ctx, t.client, t.metadata, mapper,
+		garbagecollector.DefaultIgnoredResources(), t.everything(), t.started)
+	if err != nil {
+		return err
+	}
+	go collector.Run(ctx, collectorWorkers, syncTimeout)
+	go collector.Sync(ctx, discovery.ServerResourcesInterface(t.client.Discovery()), discoveryInterval)
+	return nil
+}
+
+func (t *term) startServiceAccount(ctx context.Context) error {
+	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), t.typed.Core().V1().ServiceAccounts(), t.typed.Core().V1().Namespaces(),
+		t.client, serviceaccount.DefaultServiceAccountsControllerOptions())
+	if err != nil {
+		return err
+	}
+	go c.Run(ctx, accountWorkers)
+	return nil
+}
+
+func (t *term) startQuota(ctx context.Context) error {
+	usage, err := quotainstall.NewQuotaConfigurationForControllers(generic.ListerFuncForResourceFunc(t.typed.ForResource), t.typed)
+	if err != nil {
+		return err
+	}
+	discover := t.client.Discovery().ServerPreferredNamespacedResources
+	c, err := resourcequota.NewController(ctx, &resourcequota.ControllerOptions{
+		QuotaClient:               t.client.CoreV1(),
+		ResourceQuotaInformer:     t.typed.Core().V1().ResourceQuotas(),
+		ResyncPeriod:              controller.StaticResyncPeriodFunc(quotaResync),
+		InformerFactory:           t.everything(),
+		ReplenishmentResyncPeriod: controller.StaticResyncPeriodFunc(noResync),
+		DiscoveryFunc:             discover,
+		IgnoredResourcesFunc:      usage.IgnoredResources,
+		InformersStarted:          t.started,
+		Registry:                  generic.NewRegistry(usage.Evaluators()),
+		UpdateFilter:              quotainstall.DefaultUpdateFilter(),
+	})
+	if err != nil {
+		return err
+	}
+	go c.Run(ctx, quotaWorkers)
+	go c.Sync(ctx, discover, discoveryInterval)
+	return nil
+}
+
+func (t *term) startAggregation(ctx context.Context) error {
+	c := clusterroleaggregation.NewClusterRoleAggregation(t.typed.Rbac().V1().ClusterRoles(), t.client.RbacV1())
+	go c.Run(ctx, aggregationWorkers)
+	return nil
+}
