@@ -102,13 +102,21 @@ var steps = map[string]func(*scene){
 
 // startCluster starts everything and stops it, the clients first, when the test ends.
 func startCluster(t *testing.T, directory string, startServer func(*testing.T, genuine.Options) (*genuine.APIServer, error)) *cluster {
+	c := start(t, directory, startServer, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")
+	c.startControllers(t, directory)
+	for _, name := range []string{"node-a", "node-b"} {
+		c.startNode(t, name)
+	}
+	return c
+}
+
+// start starts a server alone.
+func start(t *testing.T, directory string, startServer func(*testing.T, genuine.Options) (*genuine.APIServer, error), arguments ...string) *cluster {
 	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := startServer(t, genuine.Options{
-		Directory: directory, PKI: pki, Accounts: true, Arguments: []string{"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"},
-	})
+	server, err := startServer(t, genuine.Options{Directory: directory, PKI: pki, Accounts: true, Arguments: arguments})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,11 +129,23 @@ func startCluster(t *testing.T, directory string, startServer func(*testing.T, g
 		t.Fatal(err)
 	}
 	c.mapper = restmapper.NewDiscoveryRESTMapper(groups)
-	c.startControllers(t, directory)
-	for _, name := range []string{"node-a", "node-b"} {
-		c.startNode(t, name)
-	}
 	return c
+}
+
+// TestControllersInTheServer does without a kube-controller-manager what a server's own controllers are for.
+func TestControllersInTheServer(t *testing.T) {
+	c := start(t, t.TempDir(), servers["quorate"], "--controllers=*")
+	for step, run := range map[string]func(*scene){
+		"garbage":         garbage,
+		"aggregated-role": aggregatedRole,
+		"quota":           counted,
+		"namespace":       func(s *scene) { s.begin(); ended(s) },
+	} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			run(&scene{T: t, cluster: c, namespace: step})
+		})
+	}
 }
 
 func (c *cluster) startControllers(t *testing.T, directory string) {

@@ -12,8 +12,16 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// quota counts, and is kept to.
+// quota counts, and is kept to, by controllers too.
 func quota(s *scene) {
+	counted(s)
+	s.create(deploymentOf("web", 3))
+	s.awaitPods("web", 2, image)
+	s.awaitCondition("Deployment.apps", "web", "ReplicaFailure", "True")
+}
+
+// counted is what a quota counts, and how it is kept to.
+func counted(s *scene) {
 	s.begin()
 	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: before}}`)
 	s.create(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: little}, spec: {hard: {count/secrets: 1, pods: 2}}}`)
@@ -26,9 +34,6 @@ func quota(s *scene) {
 	}
 	s.delete("Secret", "first", meta.DeletePropagationBackground)
 	s.awaitField("ResourceQuota", "little", "status.used", map[string]any{"count/secrets": "0", "pods": "0"})
-	s.create(deploymentOf("web", 3))
-	s.awaitPods("web", 2, image)
-	s.awaitCondition("Deployment.apps", "web", "ReplicaFailure", "True")
 }
 
 // autoscaler has no metrics, but the least number of replicas to go by.
@@ -121,6 +126,11 @@ func namespaceLife(s *scene) {
 	s.begin()
 	s.create(deploymentOf("web", 2))
 	s.awaitPods("web", 2, image)
+	ended(s)
+}
+
+// ended is a namespace whose content goes.
+func ended(s *scene) {
 	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: kept, finalizers: [example.com/slow]}}`)
 	s.delete("Namespace", s.namespace, meta.DeletePropagationBackground)
 	s.awaitCondition("Namespace", s.namespace, "NamespaceFinalizersRemaining", "True")
