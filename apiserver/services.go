@@ -73,7 +73,7 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 		cidr: &services.DefaultCIDR{CIDRs: cidrs, Objects: s.registry, Clock: s.clock, Logger: logger},
 	}
 	n.repairs.Store(serviceRepairs)
-	n.allocator, err = services.New(services.Options{CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.store, Registerer: s.metrics})
+	n.allocator, err = services.New(services.Options{CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.store, Clock: s.clock, Registerer: s.metrics})
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 		return s.registry.Latest(ctx, schema.GroupResource{Resource: "services"})
 	}
 	n.ports = services.NewPortRepair(n.allocator, all, events, logger, s.metrics)
-	n.addresses = services.NewAddressRepair(s.registry, n.ranges, events, s.clock, logger)
+	n.addresses = services.NewAddressRepair(s.registry, n.ranges, events, s.clock, logger, s.metrics)
 	n.kubernetes, err = s.composeKubernetesService(ranges[0])
 	return n, err
 }

@@ -102,7 +102,7 @@ func TestPortRepair(t *testing.T) {
 // runAddressRepair follows Services and their holders until the test ends.
 func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.FakeClock) *services.AddressRepair {
 	t.Helper()
-	repair := services.NewAddressRepair(r.server, r.ranges, r.events, clock, logr.Discard())
+	repair := services.NewAddressRepair(r.server, r.ranges, r.events, clock, logr.Discard(), r.metrics)
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	synced := make(chan struct{}, 2)
@@ -124,6 +124,11 @@ func TestAddressRepair(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Now())
 	address := must[*core.Service](t)(s.createService(t, "web", nil)).Spec.ClusterIP
 	s.runAddressRepair(t, clock)
+	for name, want := range map[string]float64{"allocated_ips": 1, "available_ips": 253, "allocation_total": 1, "allocation_duration_seconds": 1} {
+		if got := s.value(t, "kube_apiserver_clusterip_allocator_"+name, "10.20.0.0/24"); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
 
 	if err := s.Delete(t.Context(), ipAddresses, "", address, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,6 +77,20 @@ type serviceReplica struct {
 	ranges    *services.Ranges
 	repair    *services.PortRepair
 	events    *services.Events
+	metrics   *prometheus.Registry
+}
+
+// value of a metric whose first label is cidr; -1: there is none.
+func (r *serviceReplica) value(t *testing.T, name, cidr string) float64 {
+	t.Helper()
+	for _, family := range must[[]*dto.MetricFamily](t)(r.metrics.Gather()) {
+		for _, metric := range family.GetMetric() {
+			if family.GetName() == name && metric.GetLabel()[0].GetValue() == cidr {
+				return metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return -1
 }
 
 func newServiceServer(t *testing.T, addresses string) *serviceReplica {
@@ -86,19 +101,19 @@ func newServiceServer(t *testing.T, addresses string) *serviceReplica {
 // newServiceReplica is one that shares an etcd with others.
 func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports string) *serviceReplica {
 	t.Helper()
-	r := &serviceReplica{ranges: services.NewRanges()}
+	r := &serviceReplica{ranges: services.NewRanges(), metrics: prometheus.NewRegistry()}
 	cidrs := strings.Split(addresses, ",")
 	r.ranges.Set("kubernetes", &networking.ServiceCIDR{Spec: networking.ServiceCIDRSpec{CIDRs: cidrs}})
-	registry := prometheus.NewRegistry()
 	r.allocator = must[*services.Allocator](t)(services.New(services.Options{
-		CIDRs: cidrs, Ranges: r.ranges, Ports: *utilnet.ParsePortRangeOrDie(ports), Store: storage.New(client, "/registry"), Registerer: registry,
+		CIDRs: cidrs, Ranges: r.ranges, Ports: *utilnet.ParsePortRangeOrDie(ports), Store: storage.New(client, "/registry"),
+		Clock: clock.RealClock{}, Registerer: r.metrics,
 	}))
 	station := &allocation{Allocator: r.allocator}
 	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Reservers: []admission.Reserver{station}})
 	station.objects = r.server
 	r.events = &services.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
 	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource) }
-	r.repair = services.NewPortRepair(r.allocator, all, r.events, logr.Discard(), registry)
+	r.repair = services.NewPortRepair(r.allocator, all, r.events, logr.Discard(), r.metrics)
 	if err := r.repair.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}

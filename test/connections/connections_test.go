@@ -207,7 +207,13 @@ func (b *bench) testMetrics(t *testing.T) {
 			if strings.HasSuffix(line, "} 0") {
 				continue // has not happened
 			}
-			if counts || strings.HasPrefix(line, "apiserver_websocket_streaming_requests_total{") || strings.HasPrefix(line, "kube_apiserver_pod_logs_insecure") {
+			for _, family := range []string{
+				"apiserver_websocket_streaming_requests_total{", "apiserver_stream_translator_requests_total{",
+				"apiserver_stream_tunnel_requests_total{", "kube_apiserver_pod_logs_insecure",
+			} {
+				counts = counts || strings.HasPrefix(line, family)
+			}
+			if counts {
 				lines = append(lines, line)
 			}
 		}

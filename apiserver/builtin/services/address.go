@@ -179,8 +179,9 @@ func (a *Allocator) takeWanted(ctx context.Context, objects resource.Objects, se
 	}
 	for _, o := range offers {
 		if o.ready && o.contains(address) {
+			begun := a.clock.Now()
 			err := hold(ctx, objects, service, address)
-			a.metrics.address(o.prefix, static, err)
+			a.metrics.address(o.prefix, static, a.clock.Since(begun), err)
 			return err
 		}
 	}
@@ -200,8 +201,9 @@ func (a *Allocator) takeAny(ctx context.Context, objects resource.Objects, servi
 		if !o.ready {
 			continue
 		}
+		begun := a.clock.Now()
 		address, err := takeFrom(ctx, objects, service, o.addressRange)
-		a.metrics.address(o.prefix, dynamic, err)
+		a.metrics.address(o.prefix, dynamic, a.clock.Since(begun), err)
 		if !errors.Is(err, errFull) {
 			return address, err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,13 +66,15 @@ type holderNote struct {
 }
 
 // NewAddressRepair returns a repair that knows of nothing yet.
-func NewAddressRepair(objects resource.Objects, ranges *Ranges, events *Events, c clock.WithTicker, logger logr.Logger) *AddressRepair {
-	return &AddressRepair{
+func NewAddressRepair(objects resource.Objects, ranges *Ranges, events *Events, c clock.WithTicker, logger logr.Logger, registerer prometheus.Registerer) *AddressRepair {
+	r := &AddressRepair{
 		objects: objects, ranges: ranges, events: events, clock: c, logger: logger,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[task](),
 			workqueue.TypedRateLimitingQueueConfig[task]{Clock: c}),
 		services: map[string]*owner{}, holders: map[string]holderNote{},
 	}
+	registerer.MustRegister(r)
+	return r
 }
 
 // SetService notes a Service, in hub form; nil: that it is gone.

@@ -22,6 +22,7 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
@@ -39,6 +40,7 @@ type Allocator struct {
 	portRange utilnet.PortRange
 	used      *sharedRange // ports
 	ports     portallocator.Interface
+	clock     clock.PassiveClock
 	metrics   *allocations
 }
 
@@ -48,12 +50,15 @@ type Options struct {
 	Ranges     *Ranges  // the addresses that there are
 	Ports      utilnet.PortRange
 	Store      *storage.Store
+	Clock      clock.PassiveClock
 	Registerer prometheus.Registerer
 }
 
 // New returns an allocator. Repair must run before it has ports to give.
 func New(options Options) (*Allocator, error) {
-	a := &Allocator{ranges: options.Ranges, portRange: options.Ports, used: &sharedRange{store: options.Store, path: nodePortsPath}}
+	a := &Allocator{
+		ranges: options.Ranges, portRange: options.Ports, used: &sharedRange{store: options.Store, path: nodePortsPath}, clock: options.Clock,
+	}
 	for _, cidr := range options.CIDRs {
 		a.families = append(a.families, familyOf(strings.Split(cidr, "/")[0]))
 	}
