@@ -25,7 +25,9 @@ import (
 func WriteError(w http.ResponseWriter, r *http.Request, err error) int {
 	status := StatusOf(err)
 	var known apierrors.APIStatus
-	if status.Code >= http.StatusInternalServerError && !errors.As(err, &known) {
+	// A client that has gone is no failure of ours.
+	gone := errors.Is(err, context.Canceled) && r.Context().Err() != nil
+	if status.Code >= http.StatusInternalServerError && !errors.As(err, &known) && !gone {
 		logr.FromContextOrDiscard(r.Context()).Error(err, "Request failed", "method", r.Method, "path", r.URL.Path)
 	}
 	return WriteStatus(w, r, status)

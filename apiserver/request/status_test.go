@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -126,4 +128,22 @@ func FuzzWarningsLikeUpstream(f *testing.F) {
 			t.Errorf("got %q\nwant %q", got.Header(), want.Header())
 		}
 	})
+}
+
+// A client that goes away is no error of the server.
+func TestErrorsAreLoggedUnlessTheClientHasGone(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		logged := 0
+		logger := funcr.New(func(_, _ string) { logged++ }, funcr.Options{})
+		ctx, cancel := context.WithCancel(logr.NewContext(t.Context(), logger))
+		r := httptest.NewRequest("GET", "/api/v1/pods", nil).WithContext(ctx)
+		if gone {
+			cancel()
+		}
+		WriteError(httptest.NewRecorder(), r, fmt.Errorf("read: %w", context.Canceled))
+		cancel()
+		if (logged == 0) != gone {
+			t.Errorf("client gone %v: %d lines are logged", gone, logged)
+		}
+	}
 }

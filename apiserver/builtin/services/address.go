@@ -132,6 +132,9 @@ func (a *Allocator) takeAddresses(ctx context.Context, objects resource.Objects,
 func (a *Allocator) takeAddress(ctx context.Context, objects resource.Objects, service *api.Service, family api.IPFamily, wanted string, dryRun bool) (string, error) {
 	if wanted == "" {
 		address, err := a.takeAny(ctx, objects, service, family, dryRun)
+		if errors.Is(err, errFull) && a.refreshed(ctx, objects) {
+			address, err = a.takeAny(ctx, objects, service, family, dryRun)
+		}
 		if errors.Is(err, errFull) {
 			return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", service.Name, err))
 		}
@@ -145,10 +148,20 @@ func (a *Allocator) takeAddress(ctx context.Context, objects resource.Objects, s
 		return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", wanted))
 	}
 	err := a.takeWanted(ctx, objects, service, address, dryRun)
+	if errors.Is(err, errMismatched) && a.refreshed(ctx, objects) {
+		err = a.takeWanted(ctx, objects, service, address, dryRun)
+	}
 	if err != nil {
 		return "", invalidAddresses(service, fmt.Sprintf("failed to allocate IP %v: %v", wanted, err))
 	}
 	return wanted, nil
+}
+
+// refreshed reports whether there are other ranges than was known, which it then knows. A Service may be sent as soon
+// as a client sees that a range is ready.
+func (a *Allocator) refreshed(ctx context.Context, objects resource.Objects) bool {
+	changed, err := a.ranges.Refresh(ctx, objects)
+	return err == nil && changed
 }
 
 // parseAddress reads an address as old clients may write it, with leading zeros.

@@ -1,15 +1,19 @@
 package services
 
 import (
+	"context"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/networking"
+
+	"quorate.dev/apiserver/resource"
 )
 
 // Ranges are the ranges of addresses that ServiceCIDRs offer, kept up to date by Set.
@@ -28,7 +32,7 @@ type offer struct {
 func NewRanges() *Ranges { return &Ranges{byName: map[string][]offer{}} }
 
 // Set notes a ServiceCIDR, in hub form; nil: that it is gone.
-func (r *Ranges) Set(name string, object runtime.Object) {
+func (r *Ranges) Set(name string, object runtime.Object) (changed bool) {
 	var offers []offer
 	if cidr, ok := object.(*networking.ServiceCIDR); ok {
 		for _, text := range cidr.Spec.CIDRs {
@@ -39,10 +43,32 @@ func (r *Ranges) Set(name string, object runtime.Object) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if slices.Equal(r.byName[name], offers) {
+		return false
+	}
 	delete(r.byName, name)
 	if len(offers) > 0 {
 		r.byName[name] = offers
 	}
+	return true
+}
+
+// Refresh reads the ServiceCIDRs as they are now, which may be a moment ahead of what Set was told, and reports whether
+// that changed anything.
+func (r *Ranges) Refresh(ctx context.Context, objects resource.Objects) (changed bool, err error) {
+	// After a read that is current the cache is, too.
+	if _, err := objects.Get(ctx, cidrs, "", defaultCIDR); err != nil && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	all, err := objects.List(ctx, cidrs, "")
+	if err != nil {
+		return false, err
+	}
+	for _, object := range all {
+		cidr, ok := object.(*networking.ServiceCIDR)
+		changed = ok && r.Set(cidr.Name, cidr) || changed
+	}
+	return changed, nil
 }
 
 // isReady tells whether addresses of a ServiceCIDR may be given. Where nobody says whether it is ready, it is: the
