@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"runtime/debug"
 	"strings"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
@@ -39,7 +37,7 @@ func Run(ctx context.Context, args []string) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	logger := newLogger(os.Stderr, c.Logging)
+	logger, level := newLogger(os.Stderr, c.Logging)
 	klog.SetLogger(logger)
 	if inert := c.Inert(); len(inert) > 0 {
 		logger.Info("flags without effect yet were set", "flags", inert)
@@ -49,7 +47,7 @@ func Run(ctx context.Context, args []string) error {
 		// the process small and costs little, since there are few pointers to follow.
 		debug.SetGCPercent(50)
 	}
-	server, err := New(ctx, c, logger)
+	server, err := New(ctx, c, logger, level)
 	if err != nil {
 		return err
 	}
@@ -61,21 +59,4 @@ func help(w io.Writer, flags *pflag.FlagSet) {
 	fmt.Fprintln(w, "those that begin with --etcd- and are not kube-apiserver's run a member of an etcd cluster in the same process.")
 	fmt.Fprintln(w)
 	fmt.Fprint(w, flags.FlagUsages())
-}
-
-// newLogger writes one structured line per event. Verbosity 0 shows what an operator of the server must know.
-func newLogger(w io.Writer, c config.Logging) logr.Logger {
-	options := &slog.HandlerOptions{Level: slog.Level(-c.Verbosity), ReplaceAttr: plainLevel}
-	if c.Format == "json" {
-		return logr.FromSlogHandler(slog.NewJSONHandler(w, options))
-	}
-	return logr.FromSlogHandler(slog.NewTextHandler(w, options))
-}
-
-// plainLevel spells the levels of verbosity as INFO, which is what they are, instead of distances from slog's own.
-func plainLevel(_ []string, a slog.Attr) slog.Attr {
-	if level, ok := a.Value.Any().(slog.Level); ok && a.Key == slog.LevelKey && level < slog.LevelInfo {
-		return slog.Any(slog.LevelKey, slog.LevelInfo)
-	}
-	return a
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
@@ -42,7 +43,7 @@ func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handl
 	r := router.New(publisher, resources, documents, http.NotFoundHandler())
 	r.Document("/version", version)
 	r.Document("/version/", version)
-	r.Document("/metrics", metrics.Handler(s.metrics))
+	r.Document("/metrics", metrics.Handler(s.metrics, s.started))
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		r.Document(path, s.health)
 		r.Below(path+"/", s.health)
@@ -50,15 +51,13 @@ func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handl
 	r.Document("/openapi/v2", schemas)
 	r.Document("/openapi/v3", schemas)
 	r.Below("/openapi/v3/", schemas)
-	if s.config.Serving.Profiling {
-		r.Document("/debug/pprof", serving.Profiling())
-		r.Below("/debug/pprof/", serving.Profiling())
-	}
 	if published, err := s.security.tokens.Metadata(s.address()); err == nil {
 		r.Document("/.well-known/openid-configuration", document{"application/json", published.Configuration})
 		r.Document("/openid/v1/jwks", document{"application/jwk-set+json", published.Keys})
 	}
-	r.Document("/", index{router: r, catalog: publisher})
+	listed := index{router: r, catalog: publisher, health: s.health}
+	s.debugRoutes(r, listed)
+	r.Document("/", listed)
 	return r, nil
 }
 
@@ -78,10 +77,25 @@ func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 type index struct {
 	router  *router.Router
 	catalog *resource.Publisher
+	health  *serving.Health
 }
 
 func (i index) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	paths := append(i.router.Documents(), "/api", "/apis")
+	body, err := json.MarshalIndent(map[string][]string{"paths": i.paths()}, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body)
+}
+
+// paths are those kube-apiserver lists: not those for debugging, nor second spellings.
+func (i index) paths() []string {
+	paths := slices.DeleteFunc(i.router.Documents(), func(path string) bool {
+		return path == "/" || path == "/version/" || strings.HasPrefix(path, "/debug/")
+	})
+	paths = append(paths, "/api", "/apis", "/apis/", "/openapi/v3/")
 	for _, gv := range i.catalog.Current().GroupVersions() {
 		if gv.Group == "" {
 			paths = append(paths, "/api/"+gv.Version)
@@ -89,14 +103,9 @@ func (i index) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		}
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)
 	}
+	paths = append(paths, i.health.Paths()...)
 	slices.Sort(paths)
-	body, err := json.MarshalIndent(map[string][]string{"paths": slices.DeleteFunc(slices.Compact(paths), func(p string) bool { return p == "/" })}, "", "  ")
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body)
+	return slices.Compact(paths)
 }
 
 // address is where clients are told to find this server.

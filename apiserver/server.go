@@ -35,10 +35,13 @@ import (
 
 // Server is one replica.
 type Server struct {
-	config  *config.Config
-	logger  logr.Logger
-	clock   clock.WithTicker
-	metrics *prometheus.Registry
+	config *config.Config
+	logger logr.Logger
+	// verbosity is the logger's.
+	verbosity serving.Verbosity
+	clock     clock.WithTicker
+	started   time.Time
+	metrics   *prometheus.Registry
 
 	// apis are the built-in APIs that are served.
 	apis     enablement.APIs
@@ -66,15 +69,15 @@ type Server struct {
 	hooks        *hooks
 }
 
-// New puts a replica together and starts its etcd member, if it has one. Run must follow.
-func New(ctx context.Context, c *config.Config, logger logr.Logger) (*Server, error) {
+// New puts a replica together and starts its etcd member, if it has one. Run must follow. verbosity is that of the logger.
+func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
 	s := &Server{
-		config: c, logger: logger, clock: clock.RealClock{}, drain: &request.Drain{},
+		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(), drain: &request.Drain{},
 		metrics: metrics.NewRegistry(Version(c.API.Version)), bootstrapped: make(chan struct{}), stopped: make(chan struct{}),
 		hooks: newHooks(),
 	}
 	s.policyRead.missing.Store(rbacResources)
-	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger, s.metrics)
+	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
 	if err := s.configureBuiltin(); err != nil {
 		return nil, err
 	}

@@ -20,8 +20,17 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.admissionFlags(f)
 	c.apiFlags(f)
 	c.inertFlags(f)
+	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {
+		token.Annotations = map[string][]string{classified: {"true"}}
+	}
 	return f
 }
+
+// classified annotates flags, as in kube-apiserver, whose values are not shown.
+const classified = "classified"
+
+// Classified tells whether a flag's value is not to be shown.
+func Classified(f *pflag.Flag) bool { return len(f.Annotations[classified]) > 0 }
 
 func (c *Config) servingFlags(f *pflag.FlagSet) {
 	s := &c.Serving

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -31,7 +32,7 @@ func NewRegistry(build version.Info) *prometheus.Registry {
 	return registry
 }
 
-// Handler serves what has been gathered, in the format the client asks for.
-func Handler(gatherer prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})
+// Handler serves what has been gathered, in the format the client asks for. started, when the process was, is a header.
+func Handler(gatherer prometheus.Gatherer, started time.Time) http.Handler {
+	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{ProcessStartTime: started})
 }

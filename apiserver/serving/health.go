@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/utils/clock"
 )
 
@@ -57,12 +56,11 @@ type registeredCheck struct {
 
 // NewHealth returns the checks every server has: ping, and on /readyz shutdown. grace is the time start-up may take
 // before /livez fails.
-func NewHealth(grace time.Duration, c clock.PassiveClock, logger logr.Logger, registerer prometheus.Registerer) *Health {
-	factory := promauto.With(registerer)
+func NewHealth(grace time.Duration, c clock.PassiveClock, logger logr.Logger) *Health {
 	h := &Health{
 		clock: c, logger: logger, started: c.Now(), grace: grace,
-		results: factory.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "This metric records the result of a single healthcheck."}, []string{"name", "type"}),
-		counts:  factory.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "This metric records the results of all healthcheck."}, []string{"name", "type", "status"}),
+		results: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "This metric records the result of a single healthcheck."}, []string{"name", "type"}),
+		counts:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "This metric records the results of all healthcheck."}, []string{"name", "type", "status"}),
 	}
 	h.Add(AllEndpoints, Check{Name: "ping", Run: func(context.Context) error { return nil }})
 	h.Add(Readyz, Check{Name: "shutdown", Run: h.checkShutdown})
@@ -90,6 +88,17 @@ func (h *Health) checkShutdown(context.Context) error {
 		return errors.New("process is shutting down")
 	}
 	return nil
+}
+
+// Paths are those of all checks: /healthz/ping and so on.
+func (h *Health) Paths() []string {
+	var paths []string
+	for _, endpoint := range []string{"healthz", "livez", "readyz"} {
+		for _, check := range h.checksOf(endpoint) {
+			paths = append(paths, "/"+endpoint+"/"+check.Name)
+		}
+	}
+	return paths
 }
 
 // ServeHTTP answers /healthz, /livez, /readyz, and /healthz/NAME and so on.

@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/server/healthz"
 	testclock "k8s.io/utils/clock/testing"
 )
 
 func newHealth(c *testclock.FakeClock, grace time.Duration) *Health {
-	return NewHealth(grace, c, logr.Discard(), prometheus.NewRegistry())
+	return NewHealth(grace, c, logr.Discard())
 }
 
 // TestHealthLikeUpstream compares answers with those of kube-apiserver's health handlers for the same checks.

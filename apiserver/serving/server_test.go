@@ -37,7 +37,7 @@ func options(t testing.TB) Options {
 	return Options{
 		Config:  config.Serving{BindAddress: "127.0.0.1", CertDirectory: t.TempDir(), RequestTimeout: time.Minute},
 		Handler: http.NotFoundHandler(), Drain: &request.Drain{}, Hosts: []string{"127.0.0.1", "localhost"},
-		Health: NewHealth(0, clock.RealClock{}, logr.Discard(), prometheus.NewRegistry()),
+		Health: NewHealth(0, clock.RealClock{}, logr.Discard()),
 		Clock:  clock.RealClock{}, Logger: logr.Discard(), Registerer: prometheus.NewRegistry(),
 	}
 }

@@ -1,0 +1,42 @@
+package apiserver
+
+import (
+	"github.com/spf13/pflag"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/router"
+	"quorate.dev/apiserver/serving"
+)
+
+// debugRoutes are those that tell about the process itself.
+func (s *Server) debugRoutes(r *router.Router, listed index) {
+	profiling := s.config.Serving.Profiling
+	r.Document("/metrics/slis", s.health.Indicators(s.started, profiling))
+	r.Document("/statusz", serving.Statusz(Version(s.config.API.Version), s.started, s.clock, listed.paths))
+	r.Document("/flagz", serving.Flagz(s.flags()))
+	if !profiling {
+		return
+	}
+	r.Document("/debug/pprof", serving.Profiling())
+	r.Below("/debug/pprof/", serving.Profiling())
+	r.Document("/debug/flags", serving.DebugFlags())
+	r.Below("/debug/flags/", serving.DebugFlags())
+	r.Document("/debug/flags/v", serving.VerbosityFlag(s.verbosity))
+}
+
+// flags are those in force, by name: what was found out instead of told is among them.
+func (s *Server) flags() map[string]string {
+	flags := map[string]string{}
+	s.config.Flags().VisitAll(func(f *pflag.Flag) {
+		flags[f.Name] = f.Value.String()
+		if config.Classified(f) {
+			flags[f.Name] = "CLASSIFIED"
+		}
+	})
+	for _, name := range []string{"advertise-address", "external-hostname"} {
+		if flags[name] == "" {
+			flags[name] = s.advertised()
+		}
+	}
+	return flags
+}

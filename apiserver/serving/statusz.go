@@ -1,0 +1,84 @@
+package serving
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/clock"
+)
+
+// Statusz answers /statusz: since when this process runs, which versions it is made of, and where to ask further.
+// paths returns everything that is listed.
+func Statusz(build version.Info, started time.Time, c clock.PassiveClock, paths func() []string) http.Handler {
+	return pageHandler{statusz{build: build, started: started, clock: c, paths: paths}}
+}
+
+type statusz struct {
+	build   version.Info
+	started time.Time
+	clock   clock.PassiveClock
+	paths   func() []string
+}
+
+func (statusz) path() string { return "/statusz" }
+func (statusz) kind() string { return "Statusz" }
+
+func (s statusz) writeText(w io.Writer) {
+	up := s.uptime()
+	_, _ = fmt.Fprintf(w, "\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation version: %[6]s\nPaths: %[7]s\n",
+		s.started.Format(time.UnixDate), up/3600, up/60%60, up%60, s.build.GoVersion, s.version(), strings.Join(debugging(s.paths()), " "))
+}
+
+func (s statusz) object(header pageHeader) runtime.Object {
+	return &statuszObject{
+		pageHeader: header, StartTime: metav1.NewTime(s.started), UptimeSeconds: s.uptime(), GoVersion: s.build.GoVersion,
+		BinaryVersion: s.version(), EmulationVersion: s.version(), Paths: debugging(s.paths()),
+	}
+}
+
+// uptime is in seconds.
+func (s statusz) uptime() int64 { return int64(s.clock.Since(s.started) / time.Second) }
+
+// version is that of Kubernetes, without a patch.
+func (s statusz) version() string { return s.build.Major + "." + s.build.Minor }
+
+// statuszObject is the page in config.k8s.io.
+type statuszObject struct {
+	pageHeader       `json:",inline"`
+	StartTime        metav1.Time `json:"startTime"`
+	UptimeSeconds    int64       `json:"uptimeSeconds"`
+	GoVersion        string      `json:"goVersion"`
+	BinaryVersion    string      `json:"binaryVersion"`
+	EmulationVersion string      `json:"emulationVersion,omitempty"`
+	Paths            []string    `json:"paths"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (o *statuszObject) DeepCopyObject() runtime.Object {
+	copied := *o
+	copied.Paths = slices.Clone(o.Paths)
+	return &copied
+}
+
+// apiPaths are the first parts of paths that do not help somebody who looks into the process.
+var apiPaths = []string{"", "api", "apis", "openid", "openapi", ".well-known"}
+
+// debugging returns the first parts of those paths that tell about the process, sorted.
+func debugging(paths []string) []string {
+	found := map[string]bool{}
+	for _, path := range paths {
+		first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+		if !slices.Contains(apiPaths, first) {
+			found["/"+first] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
