@@ -51,7 +51,7 @@ type Options struct {
 // Server is one HTTPS server. Its port is open when New returns; connections wait until Serve.
 type Server struct {
 	options  Options
-	listener net.Listener
+	listener *connections
 	http     *http.Server
 	reloader *reloader
 }
@@ -80,11 +80,13 @@ func New(options Options) (*Server, error) {
 	if s.reloader, err = newReloader(append(certificates.reloadables(), options.Reload...), options.Logger); err != nil {
 		return nil, err
 	}
-	if s.listener = options.Listener; s.listener == nil {
-		if s.listener, err = listen(options.Config); err != nil {
+	listener := options.Listener
+	if listener == nil {
+		if listener, err = listen(options.Config); err != nil {
 			return nil, errors.Join(err, s.reloader.Close())
 		}
 	}
+	s.listener = newConnections(listener)
 	return s, nil
 }
 
@@ -121,7 +123,9 @@ func (s *Server) Serve() error {
 
 // Close ends all connections at once.
 func (s *Server) Close() error {
-	return errors.Join(s.http.Close(), closeListener(s.listener), s.reloader.Close())
+	err := errors.Join(s.http.Close(), closeListener(s.listener), s.reloader.Close())
+	s.listener.end()
+	return err
 }
 
 // closeListener closes a listener that may have been closed.

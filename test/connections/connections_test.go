@@ -46,11 +46,16 @@ type bench struct {
 	kubernetes, quorate *side
 	kubelet             *kubelet
 	kubectl             string
+	server              *genuine.APIServer // quorate's
 }
 
 func start(t *testing.T) *bench {
 	ctx, directory := t.Context(), t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	var addresses []net.IP
+	if address := globalAddress(t); address != "" {
+		addresses = append(addresses, net.ParseIP(address))
+	}
+	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"), addresses...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +93,7 @@ func start(t *testing.T) *bench {
 	}
 	b := &bench{
 		kubernetes: newSide(t, "kube-apiserver", theirs.Admin), quorate: newSide(t, "quorate", ours.Admin), kubectl: kubectl,
-		kubelet: startKubelet(t, filepath.Join(directory, "pki")),
+		kubelet: startKubelet(t, filepath.Join(directory, "pki")), server: ours,
 	}
 	b.createObjects(t)
 	return b
@@ -191,11 +196,14 @@ func TestConnections(t *testing.T) {
 	t.Run("commands", b.testCommands)
 	t.Run("gone", b.testGone)
 	t.Run("ports", b.testPorts)
+	t.Run("kubectl port-forward", b.testKubectlPortForward)
+	t.Run("kubectl proxy", b.testKubectlProxy)
 	t.Run("proxy", b.testProxy)
 	t.Run("sockets", b.testSockets)
 	t.Run("watch", b.testWatchOverSocket)
 	t.Run("metrics", b.testMetrics)
 	b.awaitGoroutines(t, before)
+	t.Run("stop", b.testStop)
 }
 
 // testMetrics compares how both servers have counted what came before.

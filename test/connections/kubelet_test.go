@@ -52,7 +52,12 @@ func startKubelet(t *testing.T, pki string) *kubelet {
 	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", k.exec)
 	mux.HandleFunc("/attach/{namespace}/{pod}/{container}", k.attach)
 	mux.HandleFunc("/portForward/{namespace}/{pod}", k.forward)
+	mux.Handle("/", web())
 	k.server = httptest.NewUnstartedServer(mux)
+	_ = k.server.Listener.Close()
+	if k.server.Listener, err = net.Listen("tcp", ":0"); err != nil { // at 127.0.0.1, and where proxies may go
+		t.Fatal(err)
+	}
 	k.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
 	k.server.StartTLS()
 	t.Cleanup(k.server.CloseClientConnections)

@@ -91,11 +91,17 @@ func (b *bench) testProxy(t *testing.T) {
 		{"node", "GET", fmt.Sprintf("/api/v1/nodes/reachable:%d/proxy/x", plain), "GET /x"},
 		{"node over TLS", "GET", fmt.Sprintf("/api/v1/nodes/https:reachable:%d/proxy/x", secure), "GET /x"},
 		{"kubelet of another name", "GET", "/api/v1/nodes/reachable/proxy/metrics", "x509"},
+		{"kubelet", "GET", "/api/v1/nodes/reachable/proxy/x?y=z", "GET /x?y=z sent uri=/api/v1/nodes/reachable/proxy/x"},
+		{"kubelet by its port", "POST", fmt.Sprintf("/api/v1/nodes/https:reachable:%d/proxy/x", b.kubelet.port), "POST /x sent"},
+		{"kubelet's redirect", "GET", "/api/v1/nodes/reachable/proxy/moved", "Location: /api/v1/nodes/reachable/proxy/page"},
 		{"local kubelet", "GET", "/api/v1/nodes/node/proxy/metrics", "address not allowed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.name == "kubelet of another name" {
 				b.setKubeletPort(t, secure)
+			}
+			if c.name == "kubelet" {
+				b.setKubeletPort(t, b.kubelet.port)
 			}
 			b.both(t, c.want, func(t *testing.T, s *side) string { return get(t, s, c.method, c.path) })
 		})
@@ -107,6 +113,11 @@ func (b *bench) testProxy(t *testing.T) {
 				t.Fatal(err)
 			}
 			return receive(t, socket)
+		})
+	})
+	t.Run("kubectl, kubelet", func(t *testing.T) {
+		b.both(t, "GET /y", func(t *testing.T, s *side) string {
+			return b.run(t, s, "", "get", "--raw", "/api/v1/nodes/reachable/proxy/y")
 		})
 	})
 	t.Run("kubectl", func(t *testing.T) {

@@ -23,8 +23,11 @@ import (
 	"k8s.io/client-go/transport/spdy"
 )
 
+// executor makes one of client-go's ways to stream.
+type executor func(config *rest.Config, url *url.URL) (remotecommand.Executor, error)
+
 // protocols are the ways in which client-go streams.
-var protocols = map[string]func(config *rest.Config, url *url.URL) (remotecommand.Executor, error){
+var protocols = map[string]executor{
 	"SPDY": func(config *rest.Config, url *url.URL) (remotecommand.Executor, error) {
 		return remotecommand.NewSPDYExecutor(config, http.MethodPost, url)
 	},
@@ -81,7 +84,7 @@ func (q *sizes) Next() *remotecommand.TerminalSize {
 	return &next
 }
 
-func (b *bench) stream(t *testing.T, s *side, executor func(*rest.Config, *url.URL) (remotecommand.Executor, error), options *corev1.PodExecOptions, streams remotecommand.StreamOptions) string {
+func (b *bench) stream(t *testing.T, s *side, executor executor, options *corev1.PodExecOptions, streams remotecommand.StreamOptions) string {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	e, err := executor(s.admin, s.execURL(options))

@@ -27,20 +27,20 @@ type PKI struct {
 	adminKey         []byte
 }
 
-// NewPKI makes the authorities, the serving certificate for 127.0.0.1 and localhost, the administrator's client
-// certificate (group system:masters) and the key of service-account tokens.
-func NewPKI(directory string) (*PKI, error) {
+// NewPKI makes the authorities, the serving certificate for 127.0.0.1, localhost and further addresses, the
+// administrator's client certificate (group system:masters) and the key of service-account tokens.
+func NewPKI(directory string, addresses ...net.IP) (*PKI, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, err
 	}
 	p := &PKI{directory: directory}
-	if err := p.fill(); err != nil {
+	if err := p.fill(addresses); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	return p, nil
 }
 
-func (p *PKI) fill() error {
+func (p *PKI) fill(addresses []net.IP) error {
 	serving, err := newAuthority("serving-ca")
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (p *PKI) fill() error {
 	}
 	servingCertificate, servingKey, err := serving.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses: append(addresses, net.IPv4(127, 0, 0, 1)),
 		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})

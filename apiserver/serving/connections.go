@@ -1,0 +1,60 @@
+package serving
+
+import (
+	"net"
+	"sync"
+)
+
+// connections is a listener that knows which connections are open. The HTTP server forgets those that a handler has
+// taken over, such as streams to a pod; they end with the others, so that a peer hears of it at once.
+type connections struct {
+	net.Listener
+	mu   sync.Mutex
+	open map[*connection]struct{} // nil: ended
+}
+
+func newConnections(listener net.Listener) *connections {
+	return &connections{Listener: listener, open: map[*connection]struct{}{}}
+}
+
+// Accept implements net.Listener.
+func (c *connections) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	accepted := &connection{Conn: conn, all: c}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		_ = conn.Close()
+		return nil, net.ErrClosed
+	}
+	c.open[accepted] = struct{}{}
+	return accepted, nil
+}
+
+// end closes what is open, and what may still come.
+func (c *connections) end() {
+	c.mu.Lock()
+	open := c.open
+	c.open = nil
+	c.mu.Unlock()
+	for accepted := range open {
+		_ = accepted.Conn.Close() // the peer may have been faster
+	}
+}
+
+// connection leaves the open ones when it is closed.
+type connection struct {
+	net.Conn
+	all *connections
+}
+
+// Close implements net.Conn.
+func (c *connection) Close() error {
+	c.all.mu.Lock()
+	delete(c.all.open, c)
+	c.all.mu.Unlock()
+	return c.Conn.Close()
+}
