@@ -3,54 +3,151 @@ package builtin_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
-	"sync"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"quorate.dev/apiserver/resource"
 )
 
-// TestSamplesSurviveStorage sends upstream's serialized samples, which have every field set, through the models of
-// all kinds: what is decoded, stored and loaded must be what was sent. JSON and protobuf must mean the same.
-func TestSamplesSurviveStorage(t *testing.T) {
-	directory := filepath.Join(moduleDirectory(t, "k8s.io/api"), "testdata/HEAD")
-	tried := 0
-	for _, d := range definitions() {
+// sampled is a kind whose samples are tried.
+type sampled struct {
+	kind   schema.GroupVersionKind
+	model  resource.Model
+	stored bool
+}
+
+// sampleKinds are all kinds of bodies that can be served, by the name of their samples.
+func sampleKinds(t *testing.T) map[string]sampled {
+	kinds := map[string]sampled{}
+	add := func(kind schema.GroupVersionKind, model resource.Model, stored bool) {
+		group := kind.Group
+		if group == "" {
+			group = "core"
+		}
+		name := group + "." + kind.Version + "." + kind.Kind
+		kinds[name] = sampled{kind, model, stored}
+	}
+	for _, d := range everything(t) {
 		for _, v := range d.Versions {
-			group := v.Kind.Group
-			if group == "" {
-				group = "core"
+			add(v.Kind, v.Model, d.StoragePath != "")
+			for _, e := range v.Endpoints {
+				if e.Body != nil && e.Kind != v.Kind {
+					add(e.Kind, e.Body, false)
+				}
 			}
-			file := filepath.Join(directory, group+"."+v.Name+"."+v.Kind.Kind)
-			sample, err := os.ReadFile(file + ".json")
-			if err != nil {
-				continue
-			}
-			tried++
-			t.Run(filepath.Base(file), func(t *testing.T) { checkSample(t, v.Model, sample, must[[]byte](t)(os.ReadFile(file+".pb"))) })
 		}
 	}
-	if tried < 60 {
-		t.Errorf("only %d kinds have samples", tried)
+	return kinds
+}
+
+// completed are the kinds that servers complete even if every field is set, with the defaults and conversions that
+// upstream has for them: labels and annotations, old spellings of fields, limits as requests.
+var completed = []string{
+	"apps.v1.DaemonSet", "apps.v1.Deployment", "apps.v1.ReplicaSet", "apps.v1.StatefulSet", "autoscaling.v1.HorizontalPodAutoscaler",
+	"batch.v1.CronJob", "batch.v1.Job", "core.v1.Namespace", "core.v1.Node", "core.v1.Pod", "core.v1.PodTemplate",
+	"core.v1.ReplicationController", "core.v1.Secret",
+}
+
+// formats are how samples are written, by the ends of their files' names.
+var formats = map[string]struct {
+	mediaType  string
+	serializer runtime.Serializer
+}{
+	"json": {runtime.ContentTypeJSON, jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Pretty: true})},
+	"yaml": {runtime.ContentTypeYAML, jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{Yaml: true})},
+	"pb":   {runtime.ContentTypeProtobuf, protobuf.NewSerializer(nil, nil)},
+}
+
+// TestSamples sends upstream's serialized samples, of this release and the three before, which have every field set,
+// through the models of everything there is to be served. Byte by byte, what comes back from a request's body, and from
+// the store, is what was sent; or what upstream says it becomes, where fields have ceased to be.
+func TestSamples(t *testing.T) {
+	directory := filepath.Join(moduleDirectory(t, "k8s.io/api"), "testdata")
+	kinds := sampleKinds(t)
+	for _, release := range []string{"HEAD", "v1.35.0", "v1.34.0", "v1.33.0"} {
+		tried := 0
+		for _, name := range slices.Sorted(maps.Keys(kinds)) {
+			for _, format := range slices.Sorted(maps.Keys(formats)) {
+				file := filepath.Join(directory, release, name)
+				if _, err := os.Stat(file + "." + format); err != nil {
+					continue
+				}
+				tried++
+				t.Run(release+"/"+name+"."+format, func(t *testing.T) { checkSample(t, kinds[name], file, format) })
+			}
+		}
+		if tried < 200 {
+			t.Errorf("only %d samples of %s were found", tried, release)
+		}
 	}
 }
 
-// same compares embedded objects by what they mean.
-var same = sync.OnceValue(func() conversion.Equalities {
-	equalities := apiequality.Semantic.Copy()
-	if err := equalities.AddFunc(func(a, b runtime.RawExtension) bool {
-		return a.Object == nil && b.Object == nil && bytes.Equal(compact(a.Raw), compact(b.Raw))
-	}); err != nil {
-		panic(err)
+func checkSample(t *testing.T, kind sampled, file, format string) {
+	sent, want := must[[]byte](t)(os.ReadFile(file+"."+format)), afterwards(t, file, format)
+	validation := resource.Strict
+	if !bytes.Equal(sent, want) {
+		validation = resource.Ignore
 	}
-	return equalities
-})()
+	if format == "json" {
+		sent = compact(sent) // embedded objects are kept as they are written
+	}
+	if slices.Contains(completed, filepath.Base(file)) {
+		plain := want
+		if want = complete(t, kind.kind, sent, format); bytes.Equal(plain, want) {
+			t.Fatal("not completed by upstream either")
+		}
+	}
+	hub, _, strict, err := kind.model.Decode(sent, formats[format].mediaType, validation)
+	if err != nil || len(strict) > 0 {
+		t.Fatalf("%v %v", err, strict)
+	}
+	expect(t, "answered", format, want, must[runtime.Object](t)(kind.model.External(hub)))
+	if !kind.stored {
+		return
+	}
+	stored := must[[]byte](t)(kind.model.Store(hub))
+	expect(t, "read", format, want, must[runtime.Object](t)(kind.model.LoadExternal(stored)))
+	expect(t, "loaded", format, want, must[runtime.Object](t)(kind.model.External(must[runtime.Object](t)(kind.model.Load(stored)))))
+}
+
+// afterwards is what a sample becomes.
+func afterwards(t *testing.T, file, format string) []byte {
+	if changed, err := os.ReadFile(file + ".after_roundtrip." + format); err == nil {
+		return changed
+	}
+	return must[[]byte](t)(os.ReadFile(file + "." + format))
+}
+
+// complete is what upstream's own codec makes of a sample.
+func complete(t *testing.T, kind schema.GroupVersionKind, sent []byte, format string) []byte {
+	internal := must[runtime.Object](t)(runtime.Decode(legacyscheme.Codecs.UniversalDecoder(), sent))
+	encoder := legacyscheme.Codecs.EncoderForVersion(formats[format].serializer, kind.GroupVersion())
+	return must[[]byte](t)(runtime.Encode(encoder, internal))
+}
+
+func expect(t *testing.T, way, format string, want []byte, object runtime.Object) {
+	t.Helper()
+	got := must[[]byte](t)(runtime.Encode(formats[format].serializer, object))
+	if bytes.Equal(got, want) {
+		return
+	}
+	if format == "pb" {
+		t.Errorf("%s: %d bytes instead of %d, or others", way, len(got), len(want))
+		return
+	}
+	t.Errorf("%s (-want +got):\n%s", way, cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")))
+}
 
 func compact(raw []byte) []byte {
 	var compacted bytes.Buffer
@@ -60,22 +157,7 @@ func compact(raw []byte) []byte {
 	return compacted.Bytes()
 }
 
-func checkSample(t *testing.T, model resource.Model, sample, protobuf []byte) {
-	sent := decode(t, model, sample, runtime.ContentTypeJSON)
-	if other := decode(t, model, protobuf, runtime.ContentTypeProtobuf); !same.DeepEqual(sent, other) {
-		t.Fatalf("JSON and protobuf differ:\n%s", cmp.Diff(sent, other))
-	}
-	stored := must[[]byte](t)(model.Store(sent))
-	loaded := must[runtime.Object](t)(model.Load(stored))
-	if !same.DeepEqual(sent, loaded) {
-		t.Fatalf("not loaded as it was sent:\n%s", cmp.Diff(sent, loaded))
-	}
-	direct, viaHub := must[runtime.Object](t)(model.LoadExternal(stored)), must[runtime.Object](t)(model.External(loaded))
-	if !same.DeepEqual(direct, viaHub) {
-		t.Fatalf("read paths differ:\n%s", cmp.Diff(direct, viaHub))
-	}
-}
-
+// decode reads a body that must be without fault.
 func decode(t *testing.T, model resource.Model, body []byte, mediaType string) runtime.Object {
 	t.Helper()
 	hub, _, strict, err := model.Decode(body, mediaType, resource.Strict)
