@@ -42,6 +42,20 @@ func (s Selection) matches(e *watchcache.Entry) (bool, error) {
 	return s.Field.Matches(set), nil
 }
 
+// only returns the path of the one object that can be selected in a target's collection, if the selectors name it.
+func (s Selection) only(t Target) (path string, ok bool) {
+	if s.Field == nil {
+		return "", false
+	}
+	name, named := s.Field.RequiresExactMatch("metadata.name")
+	if t.Namespaced && t.Namespace == "" {
+		var inNamespace bool
+		t.Namespace, inNamespace = s.Field.RequiresExactMatch("metadata.namespace")
+		named = named && inNamespace && t.Namespace != ""
+	}
+	return t.named(name).path(), named && name != ""
+}
+
 // ListOptions are a client's options, validated.
 type ListOptions struct {
 	Selection
@@ -128,7 +142,7 @@ func (r *Registry) listSnapshot(t Target, options ListOptions, snapshot *watchca
 	}
 	var more bool
 	var failure error
-	snapshot.Ascend(collection, from, func(e *watchcache.Entry) bool {
+	visit := func(e *watchcache.Entry) bool {
 		if options.Limit > 0 && int64(len(page.Entries)) == options.Limit {
 			more = true // whether the rest is selected is for the next page to find out
 			return false
@@ -138,7 +152,12 @@ func (r *Registry) listSnapshot(t Target, options ListOptions, snapshot *watchca
 			page.Entries = append(page.Entries, e)
 		}
 		return failure == nil
-	})
+	}
+	if path, ok := options.only(t); !ok {
+		snapshot.Ascend(collection, from, visit)
+	} else if e, found := snapshot.Get(path); found && path >= from {
+		visit(e)
+	}
 	if failure != nil {
 		return nil, apierrors.NewInternalError(failure)
 	}
