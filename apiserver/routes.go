@@ -28,7 +28,7 @@ import (
 
 // routes is everything that is answered, by path.
 func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handlers) (*router.Router, error) {
-	documents, err := discovery.New(publisher, s.address())
+	documents, err := discovery.New(publisher, s.discoveryAddresses())
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +115,12 @@ func (s *Server) address() string {
 		host = s.advertised()
 	}
 	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
+}
+
+// discoveryAddresses are where discovery tells clients to go.
+func (s *Server) discoveryAddresses() discovery.Addresses {
+	kubernetes := s.services.kubernetes.ServiceIP
+	return discovery.Addresses{Default: s.address(), Service: net.JoinHostPort(kubernetes, "443"), ServiceRange: s.services.primary}
 }
 
 // hosts are the names a self-signed certificate is made for.

@@ -38,6 +38,7 @@ type serviceNetwork struct {
 	addresses  *services.AddressRepair
 	ports      *services.PortRepair
 	kubernetes *kubernetesservice.Controller
+	primary    netip.Prefix // the range of which the kubernetes Service has the first address
 
 	synced  chan struct{} // one for each resource followed, when all of it is known
 	repairs atomic.Int32  // that have not succeeded yet
@@ -69,7 +70,7 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	}
 	logger := s.logger.WithName("services")
 	n := &serviceNetwork{
-		server: s, ranges: services.NewRanges(), synced: make(chan struct{}, serviceFeeds), left: make(chan struct{}),
+		server: s, primary: ranges[0], ranges: services.NewRanges(), synced: make(chan struct{}, serviceFeeds), left: make(chan struct{}),
 		cidr: &services.DefaultCIDR{CIDRs: cidrs, Objects: s.registry, Clock: s.clock, Logger: logger},
 	}
 	n.repairs.Store(serviceRepairs)

@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
@@ -28,24 +30,38 @@ const compressFrom = 128 * 1024
 
 const aggregatedParameters = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
+// Addresses are where clients are told to reach the server: host and port.
+type Addresses struct {
+	Default string
+	// Service is where those find it whose addresses are in ServiceRange.
+	Service      string
+	ServiceRange netip.Prefix
+}
+
+// inService tells whether a client's address is among those of Services.
+func (a Addresses) inService(r *http.Request) bool {
+	client, ok := netip.AddrFromSlice(utilnet.GetClientIP(r))
+	return ok && a.ServiceRange.Contains(client.Unmap())
+}
+
 // Handler serves discovery for the catalog in force.
 type Handler struct {
-	catalogs *resource.Publisher
-	address  string
-	codecs   serializer.CodecFactory
+	catalogs  *resource.Publisher
+	addresses Addresses
+	codecs    serializer.CodecFactory
 
 	making  sync.Mutex
 	current atomic.Pointer[documents]
 }
 
-// New returns a handler. Clients are told to reach the server at address, host and port.
-func New(catalogs *resource.Publisher, address string) (*Handler, error) {
+// New returns a handler.
+func New(catalogs *resource.Publisher, addresses Addresses) (*Handler, error) {
 	scheme := runtime.NewScheme()
 	if err := discoveryv2.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register aggregated discovery: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return &Handler{catalogs: catalogs, address: address, codecs: serializer.NewCodecFactory(scheme)}, nil
+	return &Handler{catalogs: catalogs, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}, nil
 }
 
 // documents returns those of the catalog in force, made by the first request after it changed.
@@ -60,7 +76,7 @@ func (h *Handler) documents() (*documents, error) {
 	if docs := h.current.Load(); docs != nil && docs.catalog == catalog {
 		return docs, nil
 	}
-	docs, err := newDocuments(catalog, h.address)
+	docs, err := newDocuments(catalog, h.addresses)
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +108,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	format := newFormat(accepted)
 	if accepted.Convert == nil {
+		if path == "/api" && h.addresses.inService(r) {
+			doc = docs.legacyInService
+		}
 		h.write(w, r, doc, format, accepted.Accepted.MediaType)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,9 @@ func handler(t *testing.T, definitions ...*resource.Definition) (*discovery.Hand
 	t.Helper()
 	publisher := &resource.Publisher{}
 	publisher.Publish(resource.NewCatalog(definitions...))
-	h, err := discovery.New(publisher, "10.0.0.1:6443")
+	h, err := discovery.New(publisher, discovery.Addresses{
+		Default: "10.0.0.1:6443", Service: "10.9.0.1:443", ServiceRange: netip.MustParsePrefix("10.9.0.0/16"),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,5 +256,18 @@ func TestProtobuf(t *testing.T) {
 	list := object.(*discoveryv2.APIGroupDiscoveryList)
 	if len(list.Items) != 1 || list.Items[0].Versions[0].Resources[0].Resource != "widgets" {
 		t.Errorf("got %v", list)
+	}
+}
+
+func TestClientsInTheServiceRangeFindTheService(t *testing.T) {
+	h, _ := handler(t, widgets())
+	for client, want := range map[string]string{
+		"10.8.0.1": `[{"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.1:6443"}]`,
+		"10.9.7.1": `[{"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.1:6443"},{"clientCIDR":"10.9.0.0/16","serverAddress":"10.9.0.1:443"}]`,
+		"nonsense": `[{"clientCIDR":"0.0.0.0/0","serverAddress":"10.0.0.1:6443"}]`,
+	} {
+		if got := get(h, "/api", "X-Forwarded-For", client).Body.String(); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", client, got)
+		}
 	}
 }

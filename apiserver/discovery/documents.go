@@ -23,6 +23,8 @@ type documents struct {
 	catalog *resource.Catalog
 	// legacy documents by path, without slash at the end.
 	legacy map[string]*document
+	// legacyInService is that at /api for clients with an address of a Service.
+	legacyInService *document
 	// aggregated documents: of the core group, and of all others.
 	core, named *document
 	coreTag     string
@@ -31,7 +33,7 @@ type documents struct {
 }
 
 // newDocuments makes the documents of a catalog. Nothing is encoded before it is asked for.
-func newDocuments(catalog *resource.Catalog, address string) (*documents, error) {
+func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, error) {
 	docs := &documents{catalog: catalog, legacy: map[string]*document{}, groups: map[string]bool{}}
 	core, named := &discoveryv2.APIGroupDiscoveryList{}, &discoveryv2.APIGroupDiscoveryList{}
 	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
@@ -55,12 +57,15 @@ func newDocuments(catalog *resource.Catalog, address string) (*documents, error)
 		named.Items = append(named.Items, aggregate(g))
 	}
 	docs.legacy["/apis"] = newDocument(list)
-	docs.legacy["/api"] = newDocument(&metav1.APIVersions{
-		TypeMeta:                   metav1.TypeMeta{Kind: "APIVersions"},
-		Versions:                   versions,
-		ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: address}},
-	})
+	everybody := metav1.ServerAddressByClientCIDR{ClientCIDR: "0.0.0.0/0", ServerAddress: addresses.Default}
+	inService := metav1.ServerAddressByClientCIDR{ClientCIDR: addresses.ServiceRange.String(), ServerAddress: addresses.Service}
+	docs.legacy["/api"] = newDocument(apiVersions(versions, everybody))
+	docs.legacyInService = newDocument(apiVersions(versions, everybody, inService))
 	return docs, docs.tag(core, named)
+}
+
+func apiVersions(versions []string, addresses ...metav1.ServerAddressByClientCIDR) *metav1.APIVersions {
+	return &metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: versions, ServerAddressByClientCIDRs: addresses}
 }
 
 // tag sets the aggregated documents with their entity tags: hashes of their content in JSON, without kind.
