@@ -18,6 +18,7 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/autoregister"
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/config"
@@ -53,6 +54,8 @@ type Server struct {
 	security *security
 	services *serviceNetwork
 	custom   *crd.Controller
+	// apiServices keeps the APIService objects of what is served here.
+	apiServices *autoregister.Controller
 	// client and informers are what upstream's parts of this server see of it.
 	client    kubernetes.Interface
 	informers informers.SharedInformerFactory
@@ -124,6 +127,7 @@ func (s *Server) compose() (err error) {
 	if s.custom, err = s.composeCustom(); err != nil {
 		return err
 	}
+	s.apiServices = s.composeAPIServices()
 	if s.handler, err = s.composeHandler(publisher); err != nil {
 		return err
 	}
@@ -163,7 +167,7 @@ const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
-		Objects: s.registry, Follow: s.registry.Follow, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
+		Objects: s.registry, Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
 		Settle: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
@@ -251,6 +255,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}
 	work.Go(func() error { return ended(ctx, s.custom.Run(ctx)) })
+	work.Go(func() error { return ended(ctx, s.apiServices.Run(ctx)) })
 	work.Go(func() error { return ended(ctx, s.services.run(ctx)) })
 	if err := s.bootstrap(ctx, work); err != nil {
 		return err

@@ -44,8 +44,9 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.checkSynced})
-	s.hooks.addTo(s.health)
 	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: moment(s.custom.Synced()).check})
+	s.hooks.addTo(s.health)
+	s.addAPIServiceChecks()
 }
 
 // checkEtcd does a linearizable read.

@@ -1,0 +1,83 @@
+package autoregister
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+)
+
+// service is an APIService that is kept in a way, "" for not at all, with a priority; "none" is none.
+func service(how string, place int32) *apiregistration.APIService {
+	if how == "none" {
+		return nil
+	}
+	s := &apiregistration.APIService{Spec: apiregistration.APIServiceSpec{VersionPriority: place}}
+	if how != "" {
+		s.Labels = map[string]string{managedLabel: how}
+	}
+	return s
+}
+
+func TestDecide(t *testing.T) {
+	fresh, synced := history{}, history{synced: true}
+	before, both := history{atStart: true}, history{atStart: true, synced: true}
+	for _, c := range []struct {
+		about           string
+		current, wanted string
+		past            history
+		want            action
+	}{
+		{"neither there nor wanted", "none", "none", fresh, nothing},
+		{"built in, first start", "none", onStart, fresh, create},
+		{"built in, deleted by somebody", "none", onStart, synced, nothing},
+		{"built in, other than wanted at the start", onStart, onStart, before, update},
+		{"built in, changed by somebody later", onStart, onStart, both, nothing},
+		{"built in, made by another replica just now", onStart, onStart, fresh, nothing},
+		{"of an API that is not served any more", onStart, "none", before, remove},
+		{"of an API that another replica has begun to serve", onStart, "none", synced, nothing},
+		{"somebody's own in place of a built-in one", "", onStart, before, nothing},
+		{"somebody's own with a label that means nothing", "no", onStart, before, nothing},
+		{"somebody's own", "", "none", before, nothing},
+		{"custom, new", "none", constantly, fresh, create},
+		{"custom, deleted by somebody", "none", constantly, synced, create},
+		{"custom, changed by somebody", constantly, constantly, synced, update},
+		{"custom, gone", constantly, "none", synced, remove},
+		{"custom, gone while nobody was there", constantly, "none", before, remove},
+		{"somebody's own in place of a custom one", "", constantly, synced, nothing},
+	} {
+		if got := decide(service(c.current, 1), service(c.wanted, 2), c.past); got != c.want {
+			t.Errorf("%s: %s, want %s", c.about, got, c.want)
+		}
+	}
+	if got := decide(service(constantly, 2), service(constantly, 2), before); got != nothing {
+		t.Errorf("as wanted: %s", got)
+	}
+}
+
+func TestSettled(t *testing.T) {
+	local := localCondition(metav1.Time{})
+	condition := func(status apiregistration.ConditionStatus, reason, message string) []apiregistration.APIServiceCondition {
+		return []apiregistration.APIServiceCondition{{Type: apiregistration.Available, Status: status, Reason: reason, Message: message}}
+	}
+	for _, c := range []struct {
+		about      string
+		remote     bool
+		conditions []apiregistration.APIServiceCondition
+		want       bool
+	}{
+		{"no condition", false, nil, false},
+		{"as it should be", false, condition("True", local.Reason, local.Message), true},
+		{"not available", false, condition("False", local.Reason, local.Message), false},
+		{"another reason", false, condition("True", "Passed", local.Message), false},
+		{"of another server", true, nil, true},
+	} {
+		s := &apiregistration.APIService{Status: apiregistration.APIServiceStatus{Conditions: c.conditions}}
+		if c.remote {
+			s.Spec.Service = &apiregistration.ServiceReference{Name: "other"}
+		}
+		if got := settled(s); got != c.want {
+			t.Errorf("%s: %t", c.about, got)
+		}
+	}
+}
