@@ -124,10 +124,13 @@ func TestAPIServicesByManyReplicasAtOnce(t *testing.T) {
 		}
 	}
 
+	for _, r := range replicas {
+		r.stop()
+	}
 	before := must[int64](t)(latest(t, replicas[0].server))
 	late := newRegistrar(t, client, definition)
 	start(t, late)
-	idle(t, append(replicas, late)...)
+	idle(t, late)
 	if after := must[int64](t)(latest(t, late.server)); after != before+2 { // that of idle and its end
 		t.Errorf("a start with everything in place wrote something: revision %d, then %d", before, after)
 	}
@@ -184,6 +187,7 @@ func TestAPIServicesOfCustomResources(t *testing.T) {
 	}
 	eventually(t, "a deleted one is made again", func() bool { s := r.service(t, v1); return s != nil && s.UID != uid })
 	r.edit(t, "", v1, func(s *apiregistration.APIService) { s.Labels = nil })
+	idle(t, r) // a deletion that is under way does not look again
 	r.SetDefinition("widgets.example.com", serving("v2"))
 	idle(t, r)
 	if r.service(t, v1) == nil {

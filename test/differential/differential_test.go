@@ -36,6 +36,7 @@ func sample(resources []Resource) []Resource {
 var (
 	first = []string{"admission-defaults", "documents"}
 	last  = []string{
+		"apiservices",
 		"networking.k8s.io/v1 servicecidrs", "networking.k8s.io/v1beta1 servicecidrs", "rbac.authorization.k8s.io/v1 clusterrolebindings",
 	}
 )
