@@ -55,8 +55,8 @@ type Pair struct {
 	stop          []func() error
 }
 
-// StartPair starts both servers with the same flags, each with an etcd of its own.
-func StartPair(ctx context.Context, directory string) (_ *Pair, err error) {
+// StartPair starts both servers with the same flags, further ones among them, each with an etcd of its own.
+func StartPair(ctx context.Context, directory string, further ...string) (_ *Pair, err error) {
 	pair := &Pair{}
 	defer func() {
 		if err != nil {
@@ -71,10 +71,10 @@ func StartPair(ctx context.Context, directory string) (_ *Pair, err error) {
 	if err != nil {
 		return nil, err
 	}
-	options := genuine.Options{PKI: pki, Accounts: true, Arguments: []string{
+	options := genuine.Options{PKI: pki, Accounts: true, Arguments: append([]string{
 		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.0.0.0/24,fd00:10::/112",
-	}}
+	}, further...)}
 	if pair.Genuine, err = pair.start(ctx, filepath.Join(directory, "genuine"), options, genuine.StartKubernetes); err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
 	}

@@ -1,0 +1,94 @@
+package differential
+
+import (
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// asked turns on all that kube-apiserver does not serve by itself.
+var asked = []string{
+	"--runtime-config=api/all=true",
+	"--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true,GenericWorkload=true,StorageVersionMigrator=true",
+}
+
+// TestBetas has both servers serve all there is, and compares what is there and the life of every resource of a
+// version that is not served by default.
+func TestBetas(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs kube-apiserver")
+	}
+	pair, err := StartPair(t.Context(), t.TempDir(), asked...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pair.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	template, err := LoadTemplate("testdata/betas.template")
+	if err != nil {
+		t.Fatal(err)
+	}
+	intended, err := loadIntended("testdata/intended.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resources, err := Resources(pair.Genuine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resources = slices.DeleteFunc(resources, func(r Resource) bool { return !strings.ContainsAny(r.Version, "ab") })
+	if len(resources) < 10 {
+		t.Fatalf("only %d resources have to be asked for", len(resources))
+	}
+	scripts, err := Generate(template, resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, key := range map[string]string{"/apis": "groups", "/openapi/v3": "paths", "/openapi/v2": "definitions"} {
+		t.Run(path, func(t *testing.T) {
+			if diff := cmp.Diff(names(fetch(t, pair.Genuine, path)[key]), names(fetch(t, pair.Ours, path)[key])); diff != "" {
+				t.Errorf("(- genuine, + ours)\n%s", diff)
+			}
+		})
+	}
+	var all result
+	for _, script := range scripts {
+		t.Run(script.Name, func(t *testing.T) { all = all.plus(compare(t, pair, script, intended)) })
+	}
+	t.Logf("%d of %d cases are equal, %d differ as intended", all.equal, all.cases, all.intended)
+}
+
+// fetch reads a document.
+func fetch(t *testing.T, server *Server, path string) map[string]any {
+	response, err := server.admin.Get(server.Origin + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", path, response.Status, err)
+	}
+	var document map[string]any
+	if err := json.Unmarshal(body, &document); err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
+// names are what a part of a document speaks of: an object's keys, or a list whole.
+func names(part any) any {
+	if object, ok := part.(map[string]any); ok {
+		return slices.Sorted(maps.Keys(object))
+	}
+	return part
+}
