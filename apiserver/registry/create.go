@@ -108,7 +108,7 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 		return nil, apierrors.NewInternalError(err)
 	}
 	revision, err := r.storeNew(ctx, t, data, timeToLive(t, object), options.DryRun)
-	if errors.Is(err, storage.ErrTooLarge) {
+	if doesWithoutManaged(err, options) {
 		if data, err = encodeUnmanaged(t, object); err == nil {
 			revision, err = r.storeNew(ctx, t, data, timeToLive(t, object), options.DryRun)
 		}
@@ -219,6 +219,11 @@ func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, optio
 		return nil, err
 	}
 	return &Result{Object: answer, Created: true}, nil
+}
+
+// doesWithoutManaged tells whether an object that storage refused is tried again without its managed fields.
+func doesWithoutManaged(err error, options WriteOptions) bool {
+	return errors.Is(err, storage.ErrTooLarge) && !options.applied
 }
 
 // encodeUnmanaged makes the bytes of an object that is too large to be stored, without its managed fields: they may be

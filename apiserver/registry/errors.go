@@ -18,6 +18,7 @@ const modifiedMessage = "the object has been modified; please apply your changes
 // status turns an error of storage or the watch cache into the API status kube-apiserver would answer with.
 func status(err error, t Target) error {
 	var conflict *storage.ConflictError
+	var large *storage.TooLargeError
 	var api apierrors.APIStatus
 	var own *editError
 	switch {
@@ -37,14 +38,11 @@ func status(err error, t Target) error {
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	case errors.Is(err, storage.ErrUnavailable):
 		return apierrors.NewTimeoutError(err.Error(), 0)
-	case errors.Is(err, storage.ErrTooLarge):
-		return errTooLarge
+	case errors.As(err, &large):
+		return large // in etcd's words alone, which clients see from kube-apiserver
 	}
 	return err // answered with 500 and the bare text, as kube-apiserver does
 }
-
-// errTooLarge is in etcd's words, which clients see from kube-apiserver.
-var errTooLarge = errors.New("etcdserver: request is too large")
 
 // tooLarge is the answer to a read that asks for a revision the server has not reached.
 func tooLarge(requested, current int64) error {

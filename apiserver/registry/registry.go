@@ -140,4 +140,7 @@ type WriteOptions struct {
 	Internal bool
 	// Collection is set for an object that is deleted as part of its collection.
 	Collection bool
+
+	// applied is set for a configuration that is applied, the next of which needs the managed fields of this one.
+	applied bool
 }

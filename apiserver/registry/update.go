@@ -45,6 +45,9 @@ type state struct {
 // that turns out to be old, so that the common case reads nothing.
 func (r *Registry) Write(ctx context.Context, t Target, change Change, options WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
+	if patch, ok := change.(Patch); ok {
+		options.applied = patch.Type == types.ApplyYAMLPatchType
+	}
 	current, err := r.stateFor(ctx, t, options.DryRun)
 	if err != nil {
 		return nil, status(err, t)
@@ -260,7 +263,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 		return result, nil
 	}
 	result.Revision, err = r.store.Update(ctx, t.path(), current.revision, data, timeToLive(t, object))
-	if errors.Is(err, storage.ErrTooLarge) {
+	if doesWithoutManaged(err, options) {
 		if result.Stored, err = encodeUnmanaged(t, object); err == nil {
 			result.Revision, err = r.store.Update(ctx, t.path(), current.revision, result.Stored, timeToLive(t, object))
 		}

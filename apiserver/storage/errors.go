@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -40,6 +41,14 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("conflict: %s is at revision %d", e.Current.Path, e.Current.Revision)
 }
 
+// TooLargeError is ErrTooLarge in the words of whoever refused: etcd, or the client, which sends no message of that size.
+type TooLargeError struct{ Reason error }
+
+func (e *TooLargeError) Error() string { return e.Reason.Error() }
+
+// Unwrap makes it ErrTooLarge too.
+func (e *TooLargeError) Unwrap() []error { return []error{ErrTooLarge, e.Reason} }
+
 // classify adds one of this package's errors to an error of etcd. Errors of the caller's context stay as they are.
 func classify(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -51,14 +60,21 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrCompacted, err)
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		return fmt.Errorf("%w: %w", ErrFuture, err)
-	case errors.Is(err, rpctypes.ErrRequestTooLarge):
-		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), unsendable(err):
+		return &TooLargeError{err}
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	case unanswered(err):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err
+}
+
+// unsendable tells whether a request never left, being larger than a message may be. Only gRPC's words tell that from a
+// server that is short of something.
+func unsendable(err error) bool {
+	s, ok := status.FromError(err)
+	return ok && s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "trying to send message larger than max")
 }
 
 // unanswered tells whether a request got no answer, as opposed to an answer that refuses it.

@@ -13,6 +13,8 @@ import (
 	"github.com/go-logr/logr"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	testclock "k8s.io/utils/clock/testing"
 )
 
@@ -130,6 +132,7 @@ func TestClassify(t *testing.T) {
 		{rpctypes.ErrNoLeader, ErrUnavailable},
 		{rpctypes.ErrGRPCTimeout, ErrUnavailable},
 		{rpctypes.ErrRequestTooLarge, ErrTooLarge},
+		{status.Error(codes.ResourceExhausted, "trying to send message larger than max (2097153 vs. 2097152)"), ErrTooLarge},
 		{rpctypes.ErrNoSpace, ErrNoSpace},
 		{context.Canceled, context.Canceled},
 	} {

@@ -217,11 +217,22 @@ func filling(name string) (string, bool) {
 	case "operations":
 		const operation = `{"op":"test","path":"/kind","value":"ConfigMap"}`
 		return "[" + strings.Repeat(operation+",", max(count-1, 0)) + operation + "]", true
+	case "keys":
+		return manyKeys(count), true
 	case "bytes":
 		raw, err := hex.DecodeString(argument)
 		return string(raw), err == nil
 	}
 	return "", false
+}
+
+// manyKeys is an object of long keys, which weigh as much again in managed fields.
+func manyKeys(count int) string {
+	var b strings.Builder
+	for i := range count {
+		fmt.Fprintf(&b, `"%0100d":"",`, i)
+	}
+	return "{" + strings.TrimSuffix(b.String(), ",") + "}"
 }
 
 // capture keeps fields of the answer for later cases.
