@@ -1,0 +1,140 @@
+package compatibility
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"quorate.dev/test/genuine"
+)
+
+const (
+	apiServices    = "/apis/apiregistration.k8s.io/v1/apiservices"
+	apiServiceKeys = "/registry/apiregistration.k8s.io/apiservices/"
+)
+
+// Whichever server starts second finds the APIServices as it wants them: it adds, changes and removes none.
+func TestAPIServicesAreAlike(t *testing.T) {
+	starts := map[string]func(context.Context, genuine.Options) (*genuine.APIServer, error){
+		"kube-apiserver": genuine.StartKubernetes, "quorate": genuine.StartQuorate,
+	}
+	for _, order := range [][]string{{"kube-apiserver", "quorate"}, {"quorate", "kube-apiserver"}} {
+		t.Run(order[0]+" first", func(t *testing.T) {
+			directory := t.TempDir()
+			pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			etcd, err := genuine.StartEtcd(t.Context(), directory)
+			if err != nil {
+				t.Fatal(err)
+			}
+			etcd.StopAfter(t)
+			client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { client.Close() })
+			var stored []map[string]int64
+			for _, name := range order {
+				options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: []string{"--runtime-config=api/all=true"}}
+				server, err := starts[name](t.Context(), options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				server.StopAfter(t)
+				stored = append(stored, revisions(t, client))
+			}
+			const beta = apiServiceKeys + "v1beta1.resource.k8s.io"
+			if stored[0][beta] == 0 {
+				t.Errorf("%s has not registered a beta version that is switched on", order[0])
+			}
+			mustEqual(t, "the revisions of APIServices after the second start", stored[0], stored[1])
+		})
+	}
+}
+
+// revisions are those of all APIServices, by key.
+func revisions(t *testing.T, client *clientv3.Client) map[string]int64 {
+	t.Helper()
+	response, err := client.Get(t.Context(), apiServiceKeys, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int64{}
+	for _, kv := range response.Kvs {
+		found[string(kv.Key)] = kv.ModRevision
+	}
+	return found
+}
+
+// Both servers keep the APIService of a custom resource at the same time without writing against each other.
+func TestAPIServicesOfOneEtcd(t *testing.T) {
+	both := startServers(t)
+	writes := both.etcd.Watch(t.Context(), apiServiceKeys, clientv3.WithPrefix(), clientv3.WithRev(1))
+	builtin := revisions(t, both.etcd)
+	for _, writer := range []*server{both.kubernetes, both.quorate} {
+		for _, other := range []*server{both.quorate, both.kubernetes} {
+			both.keepAPIService(t, writer, other)
+		}
+	}
+	mustEqual(t, "the revisions of built-in APIServices", builtin, revisions(t, both.etcd))
+
+	// The last write is of our own, so that all before it have come when it comes.
+	const last = apiServiceKeys + "last"
+	response, err := both.etcd.Put(t.Context(), last, "{}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for answer := range writes {
+		for _, e := range answer.Events {
+			counts[string(e.Kv.Key)]++
+		}
+		if answer.Header.Revision >= response.Header.Revision {
+			break
+		}
+	}
+	const custom = apiServiceKeys + "v1.example.com"
+	// Four times: made, edited, edit undone, deleted, made again, deleted; when one server hears later that the
+	// definition is gone than that the APIService is, made and deleted once more.
+	if rounds := 4; counts[custom] < 6*rounds || counts[custom] > 8*rounds {
+		t.Errorf("%d writes of the custom APIService, want 24 to 32", counts[custom])
+	}
+}
+
+// keepAPIService defines a custom resource through one server and disturbs its APIService through the other.
+func (both *servers) keepAPIService(t *testing.T, writer, other *server) {
+	t.Helper()
+	const path = apiServices + "/v1.example.com"
+	await := func(what string, holds func(status int, service object) bool) {
+		t.Helper()
+		for _, s := range []*server{both.kubernetes, both.quorate} {
+			err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+				status, answer, err := s.call(ctx, http.MethodGet, path, "", nil)
+				return err == nil && holds(status, answer), nil
+			})
+			if err != nil {
+				t.Fatalf("%s, defined through %s, disturbed through %s: %s: %v", s.name, writer.name, other.name, what, err)
+			}
+		}
+	}
+	both.define(t, writer, "registereds", "Registered")
+	await("it is made", func(status int, _ object) bool { return status == http.StatusOK })
+	other.patch(t, path, `{"spec":{"versionPriority":3}}`)
+	await("the edit is undone", func(_ int, service object) bool {
+		spec, _ := service["spec"].(map[string]any)
+		return spec["versionPriority"] == float64(100)
+	})
+	uid := metadata(other.get(t, path))["uid"]
+	other.delete(t, path)
+	await("it is made again", func(status int, service object) bool {
+		return status == http.StatusOK && metadata(service)["uid"] != uid
+	})
+	writer.delete(t, definitions+"/registereds.example.com")
+	await("it goes", func(status int, _ object) bool { return status == http.StatusNotFound })
+}
