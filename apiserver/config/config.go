@@ -17,6 +17,7 @@ type Config struct {
 	Admission      Admission
 	Limits         Limits
 	API            API
+	Compatibility  Compatibility
 	Controllers    Controllers
 	Logging        Logging
 

@@ -40,6 +40,7 @@ var installers = map[string][]string{
 		"--client-ca-file=ca", "--etcd-servers=http://127.0.0.1:2379",
 	},
 	"kind":     {"--runtime-config=", "--feature-gates=", "--etcd-servers=http://127.0.0.1:2379"},
+	"upgrades": {"--etcd-servers=http://x:1", "--emulated-version=1.36", "--min-compatibility-version=kube=1.35"},
 	"test-cmd": {"--runtime-config=api/v1", "--service-account-lookup=true", "--token-auth-file=t", "--storage-media-type=application/json", "--etcd-servers=http://x:1", "--version=v1.36.3-custom"},
 }
 
@@ -121,6 +122,14 @@ func TestValidate(t *testing.T) {
 		"a signer without name":  {[]string{"--etcd-servers=http://x:1", "--service-account-signing-key-file=a"}, "--service-account-issuer is required"},
 		"a mode":                 {[]string{"--etcd-servers=http://x:1", "--authorization-mode=Perhaps"}, `"Perhaps" is not supported`},
 		"a mode twice":           {[]string{"--etcd-servers=http://x:1", "--authorization-mode=RBAC", "--authorization-mode=Node,RBAC"}, "specified more than once"},
+		"a version to come":      {[]string{"--etcd-servers=http://x:1", "--emulated-version=1.37"}, "emulation version 1.37 is not between [1.33, 1.36.0]"},
+		"an older version":       {[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.35"}, "--emulated-version kube=1.35 is not supported; leave it out or use 1.36"},
+		"a patch version":        {[]string{"--etcd-servers=http://x:1", "--emulated-version=1.36.3"}, "patch version not allowed, got: kube=1.36.3"},
+		"another component":      {[]string{"--etcd-servers=http://x:1", "--emulated-version=foo=1.36"}, "component not registered: foo"},
+		"no version":             {[]string{"--etcd-servers=http://x:1", "--emulated-version=x"}, `could not parse "x" as version`},
+		"readers too old":        {[]string{"--etcd-servers=http://x:1", "--min-compatibility-version=1.30"}, "minCompatibilityVersion version 1.30 is not between [1.33, 1.36]"},
+		"readers too new":        {[]string{"--etcd-servers=http://x:1", "--min-compatibility-version=1.36"}, "--min-compatibility-version 1.36 is not supported; leave it out or use 1.35"},
+		"nothing to go forward":  {[]string{"--etcd-servers=http://x:1", "--emulation-forward-compatible"}, "ServerRunOptions.EmulationForwardCompatible cannot be set"},
 		"a member's URL":         {[]string{"--etcd-data-dir=/x", "--etcd-listen-peer-urls=x"}, "is not a URL"},
 		"a member's state":       {[]string{"--etcd-data-dir=/x", "--etcd-initial-cluster-state=old"}, "must be new or existing"},
 	} {

@@ -19,6 +19,7 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.authenticationFlags(f)
 	c.admissionFlags(f)
 	c.apiFlags(f)
+	c.Compatibility.flags(f)
 	c.inertFlags(f)
 	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {
 		token.Annotations = map[string][]string{classified: {"true"}}

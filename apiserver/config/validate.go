@@ -38,6 +38,7 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.validateAuthentication()...)
 	errs = append(errs, c.validateMember()...)
 	errs = append(errs, c.API.validateServices()...)
+	errs = append(errs, c.Compatibility.validate()...)
 	return errors.Join(errs...)
 }
 

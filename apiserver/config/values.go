@@ -13,10 +13,6 @@ import (
 
 // inertFlags are kube-apiserver's flags that are accepted, checked for form and not acted upon yet.
 var inertFlags = map[string]string{
-	"emulated-version":                             "string",
-	"emulation-forward-compatible":                 "bool",
-	"min-compatibility-version":                    "string",
-	"runtime-config-emulation-forward-compatible":  "bool",
 	"storage-initialization-timeout":               "duration",
 	"enable-garbage-collector":                     "bool",
 	"encryption-provider-config":                   "string",

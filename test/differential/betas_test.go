@@ -53,7 +53,7 @@ func TestBetas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, key := range map[string]string{"/apis": "groups", "/openapi/v3": "paths", "/openapi/v2": "definitions"} {
+	for path, key := range map[string]string{"/apis": "groups", "/openapi/v3": "paths", "/openapi/v2": "definitions", "/version": "minCompatibilityMinor"} {
 		t.Run(path, func(t *testing.T) {
 			if diff := cmp.Diff(names(fetch(t, pair.Genuine, path)[key]), names(fetch(t, pair.Ours, path)[key])); diff != "" {
 				t.Errorf("(- genuine, + ours)\n%s", diff)
