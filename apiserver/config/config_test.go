@@ -87,7 +87,7 @@ func TestUnknownFlagIsRefused(t *testing.T) {
 }
 
 func TestInert(t *testing.T) {
-	c := parse(t, "--audit-log-path=/x", "--enable-aggregator-routing", "--secure-port=1")
+	c := parse(t, "--audit-log-path=/x", "--enable-aggregator-routing", "--secure-port=1", "--enable-garbage-collector=true")
 	if got := c.Inert(); !slices.Equal(got, []string{"audit-log-path", "enable-aggregator-routing"}) {
 		t.Errorf("flags without effect: %v", got)
 	}

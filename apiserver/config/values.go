@@ -102,12 +102,18 @@ var inertFlags = map[string]string{
 
 // inertValue is a flag without effect. It checks the form of what it is given and remembers it.
 type inertValue struct {
-	kind  string
-	value string
+	kind     string
+	value    string
+	standard string // kube-apiserver's default
 }
 
-func (v *inertValue) String() string { return v.value }
-func (v *inertValue) Type() string   { return v.kind }
+func (v *inertValue) String() string {
+	if v.value == "" {
+		return v.standard
+	}
+	return v.value
+}
+func (v *inertValue) Type() string { return v.kind }
 
 func (v *inertValue) Set(value string) (err error) {
 	switch v.kind {
@@ -133,7 +139,7 @@ func (c *Config) inertFlags(f *pflag.FlagSet) {
 	for name, kind := range inertFlags {
 		value := c.inert[name]
 		if value == nil {
-			value = &inertValue{kind: kind}
+			value = &inertValue{kind: kind, standard: inertDefaults[name]}
 			c.inert[name] = value
 		}
 		f.Var(value, name, "Accepted; without effect yet.")
@@ -151,11 +157,11 @@ var pendingFlags = []string{
 	"watch-cache",
 }
 
-// Inert returns the names of the flags that were set and have no effect, sorted.
+// Inert returns the names of the flags that were set, other than to their defaults, and have no effect, sorted.
 func (c *Config) Inert() []string {
 	var names []string
 	for name, value := range c.inert {
-		if value.value != "" {
+		if value.String() != value.standard {
 			names = append(names, name)
 		}
 	}

@@ -60,6 +60,7 @@ func TestBetas(t *testing.T) {
 			}
 		})
 	}
+	t.Run("/flagz", func(t *testing.T) { compareFlags(t, pair) })
 	var all result
 	for _, script := range scripts {
 		t.Run(script.Name, func(t *testing.T) { all = all.plus(compare(t, pair, script, intended)) })
@@ -67,9 +68,34 @@ func TestBetas(t *testing.T) {
 	t.Logf("%d of %d cases are equal, %d differ as intended", all.equal, all.cases, all.intended)
 }
 
+// ownFlags are those that servers are given, make up or spell, each for itself, and --help.
+var ownFlags = []string{
+	"cert-dir", "etcd-servers", "feature-gates", "help", "secure-port", "tls-cert-file", "tls-private-key-file", "version", "watch-cache-sizes",
+}
+
+// compareFlags compares what both servers say they run with: ours has further flags.
+func compareFlags(t *testing.T, pair *Pair) {
+	flags := func(server *Server) map[string]any {
+		return fetch(t, server, "/flagz")["flags"].(map[string]any)
+	}
+	genuine, ours := flags(pair.Genuine), flags(pair.Ours)
+	for _, name := range slices.Sorted(maps.Keys(genuine)) {
+		if !slices.Contains(ownFlags, name) && genuine[name] != ours[name] {
+			t.Errorf("--%s is %v with kube-apiserver, and %v", name, genuine[name], ours[name])
+		}
+	}
+}
+
 // fetch reads a document.
 func fetch(t *testing.T, server *Server, path string) map[string]any {
-	response, err := server.admin.Get(server.Origin + path)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.Origin+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if path == "/flagz" {
+		request.Header.Set("Accept", "application/json;v=v1beta1;g=config.k8s.io;as=Flagz")
+	}
+	response, err := server.admin.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
