@@ -4,6 +4,7 @@ package metrics
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"os"
@@ -220,12 +221,17 @@ func do(t *testing.T, config *rest.Config, method, path, body string) []byte {
 	return answer
 }
 
+// scrape reads both pages of metrics.
 func scrape(t *testing.T, config *rest.Config) map[string]*dto.MetricFamily {
 	t.Helper()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(string(get(t, config, "/metrics"))))
-	if err != nil {
-		t.Fatal(fmt.Errorf("the metrics are malformed: %w", err))
+	all := map[string]*dto.MetricFamily{}
+	for _, path := range []string{"/metrics", "/metrics/slis"} {
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(strings.NewReader(string(get(t, config, path))))
+		if err != nil {
+			t.Fatal(fmt.Errorf("%s is malformed: %w", path, err))
+		}
+		maps.Copy(all, families)
 	}
-	return families
+	return all
 }
