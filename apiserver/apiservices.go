@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/builtin/autoregister"
+	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/serving"
 )
 
@@ -35,6 +36,16 @@ func (s *Server) followDefinitions(ctx context.Context, name schema.GroupResourc
 		s.apiServices.DefinitionsKnown()
 		synced()
 	})
+}
+
+// runCustom serves custom resources until ctx ends. Where --runtime-config switched their definitions off there is nothing
+// to serve, and nothing to wait for; /readyz says so, as kube-apiserver's does.
+func (s *Server) runCustom(ctx context.Context) error {
+	if _, served := s.catalogs.publisher.Current().Find(crd.Resource); !served {
+		s.apiServices.DefinitionsKnown()
+		return nil
+	}
+	return s.custom.Run(ctx)
 }
 
 // addAPIServiceChecks adds how far the APIService objects are, under kube-apiserver's names.

@@ -254,7 +254,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}
-	work.Go(func() error { return ended(ctx, s.custom.Run(ctx)) })
+	work.Go(func() error { return ended(ctx, s.runCustom(ctx)) })
 	work.Go(func() error { return ended(ctx, s.apiServices.Run(ctx)) })
 	work.Go(func() error { return ended(ctx, s.services.run(ctx)) })
 	if err := s.bootstrap(ctx, work); err != nil {

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"quorate.dev/apiserver/builtin/apiextensions"
 	"quorate.dev/apiserver/builtin/apiregistration"
+	"quorate.dev/apiserver/builtin/autoregister"
 	"quorate.dev/apiserver/builtin/enablement"
 )
 
@@ -40,5 +42,9 @@ func Enable(config map[string]string) (enablement.APIs, error) {
 	if len(config) == 0 {
 		return enablement.APIs{}, nil
 	}
-	return enablement.Parse(config, legacyscheme.Scheme, apiextensions.NewScheme(), apiregistration.NewScheme())
+	apis, err := enablement.Parse(config, legacyscheme.Scheme, apiextensions.NewScheme(), apiregistration.NewScheme())
+	if err == nil && !apis.Serves(autoregister.Resource.WithVersion("v1")) {
+		err = errors.New("API group/version apiregistration.k8s.io/v1 must be enabled")
+	}
+	return apis, err
 }

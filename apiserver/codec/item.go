@@ -104,7 +104,8 @@ type ListBody struct {
 
 const listItems = 2 // field number of items in every list message
 
-// NewListBody prepares a list of items. itemHead, from Head, is spliced into each JSON item; nil: nothing is.
+// NewListBody prepares a list of items, of which nil is not the same in JSON as none. itemHead, from Head, is spliced into
+// each JSON item; nil: nothing is.
 func NewListBody(media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items [][]byte) (*ListBody, error) {
 	b := &ListBody{media: media, items: items, itemHead: itemHead}
 	if media == Protobuf {
@@ -126,6 +127,10 @@ func (b *ListBody) frameJSON(kind schema.GroupVersionKind, meta any) error {
 	}
 	b.head = append(Head(kind), `"metadata":`...)
 	b.head = append(b.head, encoded...)
+	if b.items == nil {
+		b.tail = []byte(`,"items":null}` + "\n")
+		return nil
+	}
 	b.head = append(b.head, `,"items":[`...)
 	b.tail = []byte("]}\n")
 	return nil

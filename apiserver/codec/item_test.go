@@ -57,11 +57,13 @@ func itemOf(t *testing.T, media Media, object runtime.Object) []byte {
 
 func TestListIsUpstreams(t *testing.T) {
 	for _, media := range []Media{JSON, Protobuf} {
-		for _, count := range []int{0, 1, 3} {
+		for _, count := range []int{-1, 0, 1, 3} { // -1: nil
 			list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "c", RemainingItemCount: ptr.To[int64](4)}}
-			list.Items = append([]corev1.Pod{}, pods()[:count]...)
 			var items [][]byte
-			for i := range count {
+			if count >= 0 {
+				list.Items, items = append([]corev1.Pod{}, pods()[:count]...), [][]byte{}
+			}
+			for i := range list.Items {
 				items = append(items, itemOf(t, media, &list.Items[i]))
 			}
 			body, err := NewListBody(media, podListKind, list.ListMeta, nil, items)
@@ -118,7 +120,7 @@ func TestWatchFrameIsUpstreams(t *testing.T) {
 }
 
 func TestUntypedListNamesContinue(t *testing.T) {
-	body, err := NewUntypedListBody(schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "XList"}, metav1.ListMeta{ResourceVersion: "3"}, nil)
+	body, err := NewUntypedListBody(schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "XList"}, metav1.ListMeta{ResourceVersion: "3"}, [][]byte{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,6 +119,9 @@ func (e *encoder) list(entries []*watchcache.Entry, listMeta metav1.ListMeta) (*
 	if err != nil {
 		return nil, err
 	}
+	if e.call.output.as == metadataOnly && len(items) == 0 {
+		items = nil // as kube-apiserver has it
+	}
 	if e.call.output.as == whole && e.call.untyped() {
 		return codec.NewUntypedListBody(e.listKind(), listMeta, items)
 	}

@@ -32,9 +32,9 @@ func (r *Registry) computed(ctx context.Context, t Target) ([]*watchcache.Entry,
 	return entries, nil
 }
 
-// listComputed returns those that are selected. Nothing is paged.
+// listComputed returns those that are selected, of all that there are. Nothing is paged.
 func (r *Registry) listComputed(ctx context.Context, t Target, selection Selection) (*List, error) {
-	entries, err := r.computed(ctx, t)
+	entries, err := r.computed(ctx, t.named(""))
 	if err != nil {
 		return nil, err
 	}
