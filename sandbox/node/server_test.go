@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -34,6 +35,7 @@ func startServer(t *testing.T) (kubernetes.Interface, Kubelet) {
 	}
 	config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
 	args := slices.DeleteFunc(plane.Args(), func(arg string) bool { return strings.HasPrefix(arg, "--controllers=") })
+	args = append(args, "--controllers=serviceaccount") // pods need one; nothing else shall clean up after a test
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- apiserver.Run(ctx, args) }()
@@ -52,12 +54,13 @@ func startServer(t *testing.T) (kubernetes.Interface, Kubelet) {
 	return client, Kubelet{TLS: answers, Client: management.KubeletClient}
 }
 
+// awaitServer waits until pods can be created.
 func awaitServer(t *testing.T, client *kubernetes.Clientset, ended <-chan error) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-		if _, err := client.RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context()); err == nil {
+		if _, err := client.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{}); err == nil {
 			return
 		}
 		select {
