@@ -45,7 +45,6 @@ func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, 
 	if err := decodeQuery(c.record.Query(), options); err != nil {
 		return nil, selection, err
 	}
-	options.Watch = c.record.Info.Verb == "watch"
 	internalversion.SetListOptionsDefaults(options, true)
 	if err := invalidOptions("ListOptions", internalvalidation.ValidateListOptions(options, true)); err != nil {
 		return nil, selection, err

@@ -254,7 +254,7 @@ func (s *stream) send(frame []byte) bool {
 // eventFrame returns the frame of an event, which all watchers that see it the same way share.
 func (s *stream) eventFrame(event *registry.WatchEvent) ([]byte, error) {
 	if s.columns != nil {
-		return s.tableFrame(event.Type, event.Entry)
+		return s.tableFrame(event.Type, s.shown(event))
 	}
 	key := formatKey{definition: s.target.Version, media: s.encoder.media, as: s.output.as, group: s.output.group, frame: string(event.Type)}
 	return event.Encoded(s.formats.get(key), func() ([]byte, error) {
