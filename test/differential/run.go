@@ -146,6 +146,12 @@ func (r *run) exchange(ctx context.Context, c *Case) (*Answer, error) {
 		return answer, nil
 	}
 	defer response.Body.Close()
+	if wanted, ok := c.directive("events"); ok && response.StatusCode == http.StatusOK {
+		s := newStream(response)
+		defer s.close()
+		answer.Events = s.take(upTo(wanted))
+		return answer, nil
+	}
 	answer.Body, err = io.ReadAll(response.Body)
 	return answer, err
 }

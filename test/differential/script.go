@@ -22,6 +22,8 @@
 //	@sort                compares the items of a list in the order of their names
 //	@unordered           does not compare the order of revisions, where servers write in any order
 //	@head                compares only status and headers
+//	@events N            of a watch, takes that many events, or all up to the first that contains a text, and hangs up
+//	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
 // Two requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends. A line that begins with "===" is a
@@ -38,6 +40,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -123,13 +126,51 @@ func ParseScript(name, text string) (*Script, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		if seen[c.Name] {
-			return nil, fmt.Errorf("%s: two cases are called %q", name, c.Name)
+		for _, c := range c.combinations() {
+			if seen[c.Name] {
+				return nil, fmt.Errorf("%s: two cases are called %q", name, c.Name)
+			}
+			seen[c.Name] = true
+			script.Cases = append(script.Cases, *c)
 		}
-		seen[c.Name] = true
-		script.Cases = append(script.Cases, *c)
 	}
 	return script, nil
+}
+
+// nothing is a value of @each that stands for no text.
+const nothing = "-"
+
+// combinations multiplies a case by the values of its first @each, and those by the values of the next.
+func (c *Case) combinations() []*Case {
+	i := slices.IndexFunc(c.Directives, func(d Directive) bool { return d.Name == "each" })
+	if i < 0 {
+		return []*Case{c}
+	}
+	var all []*Case
+	values := strings.Fields(c.Directives[i].Arguments)
+	for _, value := range values[1:] {
+		one := c.with("${"+values[0]+"}", value)
+		one.Directives = slices.Delete(one.Directives, i, i+1)
+		all = append(all, one.combinations()...)
+	}
+	return all
+}
+
+// with is the case with one variable replaced, and named after its value.
+func (c *Case) with(variable, value string) *Case {
+	name := c.Name + " " + value
+	if value == nothing {
+		value = ""
+	}
+	replace := func(text string) string { return strings.ReplaceAll(text, variable, value) }
+	one := &Case{Name: name, Method: c.Method, Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body)}
+	for name, text := range c.Header {
+		one.Header[replace(name)] = replace(text)
+	}
+	for _, d := range c.Directives {
+		one.Directives = append(one.Directives, Directive{d.Name, replace(d.Arguments)})
+	}
+	return one
 }
 
 func parseCase(section string) (*Case, error) {

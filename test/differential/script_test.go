@@ -2,6 +2,7 @@ package differential
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,24 @@ func TestParseScript(t *testing.T) {
 		if _, err := ParseScript("s", text); err == nil {
 			t.Errorf("accepted %q", text)
 		}
+	}
+}
+
+func TestCombinations(t *testing.T) {
+	script, err := ParseScript("s", "--- all\n@each a - 1\n@head\n@each b x y\nGET /${b}?${a}\nAccept: ${b}\n\n{${a}}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range script.Cases {
+		got = append(got, c.Name+": "+c.Path+" "+c.Header["Accept"]+" "+c.Body)
+		if _, ok := c.directive("head"); !ok || len(c.Directives) != 1 {
+			t.Errorf("%s: directives %v", c.Name, c.Directives)
+		}
+	}
+	want := []string{"all - x: /x? x {}", "all - y: /y? y {}", "all 1 x: /x?1 x {1}", "all 1 y: /y?1 y {1}"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
