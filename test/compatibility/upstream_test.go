@@ -123,11 +123,12 @@ func text(expression ast.Expr) string {
 	panic(fmt.Sprintf("no text: %#v", expression))
 }
 
-// everything makes both servers serve all there is. Admission that adds to objects is off, as podDefaults are.
+// everything makes both servers serve all there is. Admission that adds to objects, or that asks for an account that
+// nobody makes here, is off.
 var everything = []string{
 	"--runtime-config=api/all=true",
 	"--feature-gates=ClusterTrustBundle=true,GenericWorkload=true,PodCertificateRequest=true,StorageVersionMigrator=true",
-	"--disable-admission-plugins=PodGroupProtection,StorageObjectInUseProtection,TaintNodesByCondition",
+	"--disable-admission-plugins=PodGroupProtection,ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition",
 }
 
 // TestEveryResourceIsStoredAlike creates the object that upstream has for every resource in every version, through one
