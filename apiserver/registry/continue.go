@@ -67,5 +67,6 @@ func decodeContinue(token, collection string) (key string, revision int64, err e
 	if path.Clean(start) != start {
 		return "", 0, fmt.Errorf("%w: %v", errTokenInvalid, c.Start)
 	}
-	return collection + start[1:], c.Revision, nil
+	// Every negative revision stands for the present one.
+	return collection + start[1:], max(c.Revision, latestRevision), nil
 }

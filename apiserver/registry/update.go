@@ -119,9 +119,6 @@ type updateResult struct {
 // updateFrom makes one attempt from one state.
 func (r *Registry) updateFrom(ctx context.Context, t Target, current state, change Change, options WriteOptions) (updateResult, error) {
 	if !current.found {
-		if err := r.checkUID(t, change.UID(), ""); err != nil {
-			return updateResult{}, err
-		}
 		return r.createByUpdate(ctx, t, change, options)
 	}
 	old, err := load(t, current)
@@ -168,12 +165,19 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 	if t.Endpoint.Subresource != "" || (!change.CreatesMissing() && !strategy.AllowCreateOnUpdate()) {
 		return updateResult{}, apierrors.NewNotFound(t.GroupResource(), t.Name)
 	}
+	if err := r.checkUID(t, change.UID(), ""); err != nil {
+		return updateResult{}, err
+	}
 	if err := r.mayCreate(ctx, t); err != nil {
 		return updateResult{}, err
 	}
 	object, err := change.Apply(ctx, t, nil)
 	if err != nil {
 		return updateResult{}, err
+	}
+	if accessor, err := meta.Accessor(object); err == nil && accessor.GetUID() != "" {
+		return updateResult{}, apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
+			"uid mismatch: the provided object specified uid %s, and no existing object was found", accessor.GetUID()))
 	}
 	result, err := r.admitNew(ctx, t, object, options)
 	if err != nil {
