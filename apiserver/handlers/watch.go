@@ -155,17 +155,17 @@ func (s *stream) until(ctx context.Context, moment time.Time) bool {
 	defer cancel()
 	for {
 		events, revision, err := s.changes.Next(waiting)
-		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || waiting.Err() != nil {
+		switch {
+		case err != nil && waiting.Err() != nil:
 			return ctx.Err() == nil
-		}
-		if err != nil {
+		case err != nil:
 			s.fail(err)
 			return false
-		}
-		if !s.sendEvents(events, revision) {
+		case !s.sendEvents(events, revision):
 			return false
-		}
-		if len(events) > 0 {
+		case waiting.Err() != nil: // what was taken in the last moment has been sent: it does not come again
+			return ctx.Err() == nil
+		case len(events) > 0:
 			s.rest(waiting)
 		}
 	}

@@ -102,7 +102,7 @@ func (r *run) events(c *Case) (*Answer, error) {
 		enough = upTo(wanted)
 	}
 	answer := &Answer{Events: s.take(enough)}
-	if _, err := strconv.Atoi(wanted); err != nil && c.Method == "EVENTS" {
+	if c.Method == "EVENTS" {
 		answer.Events = slices.DeleteFunc(answer.Events, fromTimer)
 	}
 	return answer, r.capture(c, answer)
@@ -113,10 +113,12 @@ func fromTimer(event []byte) bool {
 	return bytes.Contains(event, []byte(`"type":"BOOKMARK"`)) && !bytes.Contains(event, []byte("k8s.io/initial-events-end"))
 }
 
-// upTo is true for as many events as wanted says, or if the last one contains it.
+// upTo is true for as many events as wanted says, those from a timer not counted, or if the last one contains it.
 func upTo(wanted string) func([][]byte) bool {
 	if count, err := strconv.Atoi(wanted); err == nil {
-		return func(events [][]byte) bool { return len(events) == count }
+		return func(events [][]byte) bool {
+			return len(slices.DeleteFunc(slices.Clone(events), fromTimer)) == count
+		}
 	}
 	return func(events [][]byte) bool {
 		return len(events) > 0 && bytes.Contains(events[len(events)-1], []byte(wanted))
@@ -149,7 +151,7 @@ func (r *run) exchange(ctx context.Context, c *Case) (*Answer, error) {
 	if wanted, ok := c.directive("events"); ok && response.StatusCode == http.StatusOK {
 		s := newStream(response)
 		defer s.close()
-		answer.Events = s.take(upTo(wanted))
+		answer.Events = slices.DeleteFunc(s.take(upTo(wanted)), fromTimer)
 		return answer, nil
 	}
 	answer.Body, err = io.ReadAll(response.Body)

@@ -6,7 +6,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"quorate.dev/test/genuine"
@@ -105,7 +109,30 @@ func (p *Pair) start(
 		return nil, err
 	}
 	p.stop = append(p.stop, server.Stop)
+	if err := awaitOwnObjects(ctx, server.Admin); err != nil {
+		return nil, err
+	}
 	return newServer(filepath.Base(directory), server.Admin, recorder)
+}
+
+// awaitOwnObjects waits for what a server writes last of what it makes by itself, after it is ready: scripts see it.
+func awaitOwnObjects(ctx context.Context, admin *rest.Config) error {
+	client, err := kubernetes.NewForConfig(admin)
+	if err != nil {
+		return err
+	}
+	written := func(ctx context.Context) (bool, error) {
+		for _, name := range []string{"extension-apiserver-authentication", "kube-apiserver-legacy-service-account-token-tracking"} {
+			if _, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, name, metav1.GetOptions{}); err != nil {
+				return false, nil
+			}
+		}
+		return true, nil
+	}
+	if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, written); err != nil {
+		return fmt.Errorf("wait for the objects that the server makes: %w", err)
+	}
+	return nil
 }
 
 // Stop ends both servers, and etcd last.
