@@ -36,6 +36,7 @@ func TestWatchOfASteadyStream(t *testing.T) {
 	config.QPS = -1
 	objects := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")
 
+	// A watch of four seconds has a bookmark in the middle.
 	const writers, watchers, length = 4, 4, 8 * time.Second
 	var created sync.Map
 	ctx, stop := context.WithTimeout(t.Context(), length)
@@ -60,7 +61,7 @@ func TestWatchOfASteadyStream(t *testing.T) {
 		watching.Go(func() {
 			for revision := "1"; ctx.Err() == nil && t.Context().Err() == nil; {
 				changes, err := objects.Watch(t.Context(), metav1.ListOptions{
-					ResourceVersion: revision, AllowWatchBookmarks: true, TimeoutSeconds: ptr.To[int64](2),
+					ResourceVersion: revision, AllowWatchBookmarks: true, TimeoutSeconds: ptr.To[int64](4),
 				})
 				if err != nil {
 					t.Errorf("watch from %s: %v", revision, err)
