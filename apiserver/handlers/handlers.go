@@ -67,7 +67,7 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		return
 	}
 	exists, sensible := routed(&record.Info, match.Definition, endpoint)
-	if !exists {
+	if !exists || (record.VerbInPath && !routedByVerb(&record.Info, match.Definition, endpoint)) {
 		notRouted(w, r, match, &record.Info)
 		return
 	}

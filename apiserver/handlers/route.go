@@ -18,8 +18,6 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 	item := len(info.Parts) > 1
 	inNamespace := info.Namespace != "" && (info.Resource != "namespaces" || info.APIGroup != "")
 	switch {
-	case info.Verb == "proxy" && d.Source == resource.BuiltIn:
-		return false, false
 	case len(info.Parts) > 3 && (e.Connect == nil || !e.Connect.Path), inNamespace && !d.Namespaced:
 		return false, false
 	case item && d.Namespaced && !inNamespace:
@@ -35,6 +33,14 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 		return reads || d.Source != resource.Custom, reads
 	}
 	return true, d.Source == resource.Custom || (info.Verb != "update" && info.Verb != "patch")
+}
+
+// routedByVerb reports whether a path exists that has the verb in it. Such a request was authorized for that verb whatever
+// its method is, so it must lead to nothing else: there are only watches, of what can be watched, and no subresources.
+// kube-apiserver has no routes of custom resources, whose verbs do what they are called.
+func routedByVerb(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endpoint) bool {
+	watches := info.Verb == "watch" && info.Subresource == "" && slices.Contains(e.Verbs, "watch")
+	return e.Connect == nil && (watches || d.Source == resource.Custom)
 }
 
 // ofItems reports whether a verb is done to one object.

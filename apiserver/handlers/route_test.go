@@ -51,3 +51,30 @@ func TestRouted(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutedByVerb asks for paths with a verb in them, which say nothing of what is done there.
+func TestRoutedByVerb(t *testing.T) {
+	watchable, proxy := &resource.Endpoint{Verbs: []string{"list", "watch"}}, &resource.Endpoint{Connect: &resource.Connect{Methods: []string{"GET", "POST"}}}
+	for name, c := range map[string]struct {
+		verb, subresource string
+		endpoint          *resource.Endpoint
+		custom, exists    bool
+	}{
+		"watch":                       {verb: "watch", endpoint: watchable, exists: true},
+		"watch of what is only there": {verb: "watch", endpoint: &resource.Endpoint{Verbs: []string{"get", "list"}}},
+		"watch of a subresource":      {verb: "watch", subresource: "status", endpoint: watchable},
+		"connect":                     {verb: "watch", subresource: "proxy", endpoint: proxy},
+		"former proxy":                {verb: "proxy", endpoint: watchable},
+		"custom":                      {verb: "proxy", endpoint: watchable, custom: true, exists: true},
+		"custom connect":              {verb: "watch", subresource: "proxy", endpoint: proxy, custom: true},
+	} {
+		definition := &resource.Definition{}
+		if c.custom {
+			definition.Source = resource.Custom
+		}
+		info := &upstream.RequestInfo{Verb: c.verb, Subresource: c.subresource}
+		if exists := routedByVerb(info, definition, c.endpoint); exists != c.exists {
+			t.Errorf("%s: got %v", name, exists)
+		}
+	}
+}

@@ -33,8 +33,8 @@ func (r *Record) Resolve(method string) error {
 	info.IsResourceRequest = true
 	info.APIVersion, parts = parts[0], parts[1:]
 
-	verbInPath := parts[0] == "watch" || parts[0] == "proxy"
-	if verbInPath {
+	r.VerbInPath = parts[0] == "watch" || parts[0] == "proxy"
+	if r.VerbInPath {
 		if len(parts) < 2 {
 			return fmt.Errorf("unable to determine kind and namespace from url, %v", r.url)
 		}
@@ -44,7 +44,7 @@ func (r *Record) Resolve(method string) error {
 	}
 	r.resolveTarget(parts)
 	r.resolveCollection()
-	if !verbInPath {
+	if !r.VerbInPath {
 		r.resolveSelectors()
 	}
 	return nil

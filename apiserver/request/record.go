@@ -28,6 +28,8 @@ type Record struct {
 	Received time.Time // when the request reached the first filter
 	AuditID  string    // as the client sent it, or made here
 	Info     upstream.RequestInfo
+	// VerbInPath is set where the verb is part of the path, as in /api/v1/watch/pods, and the method says nothing of it.
+	VerbInPath bool
 	// User is who asks, after impersonation; nil before authentication.
 	User user.Info
 	// Attributes are what authorization was asked.
