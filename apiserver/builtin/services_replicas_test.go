@@ -64,6 +64,40 @@ func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 	})
 }
 
+// A port that two protocols share is given back once: somebody else may have it in the next moment.
+func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
+	client, observed := newEtcd(t), &observedEtcd{}
+	other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
+	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/24", "30000-30003")
+	const port = 30002
+	shared := func(o *v1.Service) {
+		asNodePort(o)
+		o.Spec.Ports = []v1.ServicePort{
+			{Name: "udp", Port: 53, Protocol: v1.ProtocolUDP, NodePort: port}, {Name: "tcp", Port: 53, Protocol: v1.ProtocolTCP, NodePort: port},
+		}
+	}
+	writes := 0
+	observed.written = func(key string) {
+		if key != "/registry/ranges/servicenodeports" {
+			return
+		}
+		if writes++; writes == 2 { // taken, given back
+			if _, err := other.createService(t, "between", shared); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if _, err := s.createService(t, "refused", func(o *v1.Service) { shared(o); o.Spec.SessionAffinity = "Sometimes" }); !apierrors.IsInvalid(err) {
+		t.Fatalf("got %v", err)
+	}
+	if writes < 2 {
+		t.Fatalf("the ports were written %d times, want them taken and given back", writes)
+	}
+	if _, err := other.createService(t, "thief", shared); !apierrors.IsInvalid(err) {
+		t.Errorf("a port that was taken in between is given away: %v", err)
+	}
+}
+
 func TestPortRepair(t *testing.T) {
 	client := newEtcd(t)
 	s := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")

@@ -211,7 +211,7 @@ func assignHealthCheck(operation *portallocator.PortAllocationOperation, service
 	return nil
 }
 
-// takenPorts are the node ports that takePorts has taken for a Service.
+// takenPorts are the node ports that takePorts has taken for a Service, each once.
 func takenPorts(service, previous *api.Service) []int32 {
 	var had, taken []int32
 	if previous != nil {
@@ -223,7 +223,8 @@ func takenPorts(service, previous *api.Service) []int32 {
 	if apiservice.NeedsHealthCheck(service) && (previous == nil || !apiservice.NeedsHealthCheck(previous)) && service.Spec.HealthCheckNodePort != 0 {
 		taken = append(taken, service.Spec.HealthCheckNodePort)
 	}
-	return taken
+	slices.Sort(taken)
+	return slices.Compact(taken)
 }
 
 // releasePorts gives back the node ports that a Service has and keep has not.
