@@ -126,7 +126,7 @@ func (n *serviceNetwork) run(ctx context.Context) error {
 		name := schema.GroupResource{Group: group, Resource: resource}
 		work.Go(func() error { return n.server.registry.Follow(ctx, name, set, func() { n.synced <- struct{}{} }) })
 	}
-	follow("networking.k8s.io", "servicecidrs", func(key string, object runtime.Object) { n.ranges.Set(key, object) })
+	follow("networking.k8s.io", "servicecidrs", n.ranges.Set)
 	follow("networking.k8s.io", "ipaddresses", n.addresses.SetHolder)
 	follow("", "services", n.addresses.SetService)
 	work.Go(func() error { return n.cidr.Run(ctx, func() { close(n.server.hooks.serviceCIDR.done) }) })

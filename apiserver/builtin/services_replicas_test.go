@@ -64,6 +64,40 @@ func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 	})
 }
 
+// A client that has seen a ServiceCIDR may use it, even where the news of it has not arrived; the news of its end count
+// likewise.
+func TestServiceOfARangeThatIsNew(t *testing.T) {
+	client, observed := newEtcd(t), &observedEtcd{}
+	other := newServiceReplica(t, client, "10.20.0.0/30", "30000-30003")
+	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/30", "30000-30003")
+	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs)) // from here on its cache follows them
+	observed.read = func(key string) {
+		if key == "/registry/" { // the question for the current revision: the cache waits for it
+			observed.release()
+		}
+	}
+	wants := func(address string) func(*v1.Service) {
+		return func(o *v1.Service) { o.Spec.ClusterIP = address }
+	}
+
+	observed.hold()
+	more := &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.30.0.0/24"}}}
+	must[runtime.Object](t)(other.Create(t.Context(), serviceCIDRs, "", more, false))
+	must[*core.Service](t)(s.createService(t, "named", wants("10.30.0.5")))
+	observed.hold()
+	if _, err := s.createService(t, "elsewhere", wants("10.40.0.5")); !apierrors.IsInvalid(err) {
+		t.Errorf("an address of no range: %v", err)
+	}
+
+	observed.hold()
+	if err := other.Delete(t.Context(), serviceCIDRs, "", "more", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.createService(t, "late", wants("10.30.0.6")); !apierrors.IsInvalid(err) {
+		t.Errorf("an address of a range that is gone: %v", err)
+	}
+}
+
 // A port that two protocols share is given back once: somebody else may have it in the next moment.
 func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 	client, observed := newEtcd(t), &observedEtcd{}

@@ -35,6 +35,7 @@ import (
 var (
 	servicesResource = schema.GroupResource{Resource: "services"}
 	ipAddresses      = schema.GroupResource{Group: "networking.k8s.io", Resource: "ipaddresses"}
+	serviceCIDRs     = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 )
 
 // allocation is the allocator as a station of admission.
@@ -344,16 +345,4 @@ func TestNodePorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	must[*core.Service](t)(s.createService(t, "heir", nodePort(v1.ServicePort{Port: 80, NodePort: taken})))
-}
-
-// A client that has seen a ServiceCIDR may use it, even where the news of it has not arrived.
-func TestServiceOfARangeThatIsNew(t *testing.T) {
-	s := newServiceServer(t, "10.20.0.0/30")
-	must[*core.Service](t)(s.createService(t, "first", nil))
-	more := &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.30.0.0/24"}}}
-	must[runtime.Object](t)(s.Create(t.Context(), schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}, "", more, false))
-	if _, err := s.createService(t, "elsewhere", func(o *v1.Service) { o.Spec.ClusterIP = "10.40.0.5" }); !apierrors.IsInvalid(err) {
-		t.Errorf("an address of no range: %v", err)
-	}
-	must[*core.Service](t)(s.createService(t, "second", func(o *v1.Service) { o.Spec.ClusterIP = "10.30.0.5" }))
 }

@@ -121,8 +121,7 @@ func (r *Registry) listed(ctx context.Context, name schema.GroupResource, namesp
 	return objects, nil
 }
 
-// Latest returns all objects of a resource as storage has them at the moment of the call, in hub form. They belong to
-// the caller.
+// Latest implements resource.Objects.
 func (r *Registry) Latest(ctx context.Context, name schema.GroupResource) ([]runtime.Object, error) {
 	return r.listed(ctx, name, "", ListOptions{})
 }

@@ -131,10 +131,11 @@ func (a *Allocator) takeAddresses(ctx context.Context, objects resource.Objects,
 // takeAddress takes the address that is wanted, or any.
 func (a *Allocator) takeAddress(ctx context.Context, objects resource.Objects, service *api.Service, family api.IPFamily, wanted string, dryRun bool) (string, error) {
 	if wanted == "" {
-		address, err := a.takeAny(ctx, objects, service, family, dryRun)
-		if errors.Is(err, errFull) && a.refreshed(ctx, objects) {
-			address, err = a.takeAny(ctx, objects, service, family, dryRun)
-		}
+		var address netip.Addr
+		err := a.within(ctx, objects, func(ranges *Ranges) (err error) {
+			address, err = a.takeAny(ctx, objects, service, ranges.of(family), dryRun)
+			return err
+		})
 		if errors.Is(err, errFull) {
 			return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", service.Name, err))
 		}
@@ -147,21 +148,30 @@ func (a *Allocator) takeAddress(ctx context.Context, objects resource.Objects, s
 	if !ok {
 		return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", wanted))
 	}
-	err := a.takeWanted(ctx, objects, service, address, dryRun)
-	if errors.Is(err, errMismatched) && a.refreshed(ctx, objects) {
-		err = a.takeWanted(ctx, objects, service, address, dryRun)
-	}
+	err := a.within(ctx, objects, func(ranges *Ranges) error {
+		return a.takeWanted(ctx, objects, service, address, ranges.of(familyOfAddress(address)), dryRun)
+	})
 	if err != nil {
 		return "", invalidAddresses(service, fmt.Sprintf("failed to allocate IP %v: %v", wanted, err))
 	}
 	return wanted, nil
 }
 
-// refreshed reports whether there are other ranges than was known, which it then knows. A Service may be sent as soon
-// as a client sees that a range is ready.
-func (a *Allocator) refreshed(ctx context.Context, objects resource.Objects) bool {
-	changed, err := a.ranges.Refresh(ctx, objects)
-	return err == nil && changed
+// within takes from the ranges that are known or, where those do not do, from those that storage has, if they are others:
+// a Service may be sent as soon as a client sees that a range is ready.
+func (a *Allocator) within(ctx context.Context, objects resource.Objects, take func(*Ranges) error) error {
+	err := take(a.ranges)
+	if !errors.Is(err, errFull) && !errors.Is(err, errMismatched) {
+		return err
+	}
+	stored, failure := storedRanges(ctx, objects)
+	if failure != nil {
+		return failure
+	}
+	if a.ranges.equal(stored) {
+		return err
+	}
+	return take(stored)
 }
 
 // parseAddress reads an address as old clients may write it, with leading zeros.
@@ -179,8 +189,7 @@ var (
 )
 
 // takeWanted takes one address. A rehearsal asks, as kube-apiserver's does, any one range.
-func (a *Allocator) takeWanted(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr, dryRun bool) error {
-	offers := a.ranges.of(familyOfAddress(address))
+func (a *Allocator) takeWanted(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr, offers []offer, dryRun bool) error {
 	if dryRun {
 		switch {
 		case len(offers) == 0 || !offers[0].ready:
@@ -202,8 +211,7 @@ func (a *Allocator) takeWanted(ctx context.Context, objects resource.Objects, se
 }
 
 // takeAny takes some address of the first range that has one. A rehearsal takes none and shows the network's.
-func (a *Allocator) takeAny(ctx context.Context, objects resource.Objects, service *api.Service, family api.IPFamily, dryRun bool) (netip.Addr, error) {
-	offers := a.ranges.of(family)
+func (a *Allocator) takeAny(ctx context.Context, objects resource.Objects, service *api.Service, offers []offer, dryRun bool) (netip.Addr, error) {
 	if dryRun {
 		if len(offers) == 0 || !offers[0].ready {
 			return netip.Addr{}, errNotReady

@@ -2,13 +2,14 @@ package services
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
 
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/networking"
@@ -32,7 +33,7 @@ type offer struct {
 func NewRanges() *Ranges { return &Ranges{byName: map[string][]offer{}} }
 
 // Set notes a ServiceCIDR, in hub form; nil: that it is gone.
-func (r *Ranges) Set(name string, object runtime.Object) (changed bool) {
+func (r *Ranges) Set(name string, object runtime.Object) {
 	var offers []offer
 	if cidr, ok := object.(*networking.ServiceCIDR); ok {
 		for _, text := range cidr.Spec.CIDRs {
@@ -43,32 +44,33 @@ func (r *Ranges) Set(name string, object runtime.Object) (changed bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if slices.Equal(r.byName[name], offers) {
-		return false
-	}
 	delete(r.byName, name)
 	if len(offers) > 0 {
 		r.byName[name] = offers
 	}
-	return true
 }
 
-// Refresh reads the ServiceCIDRs as they are now, which may be a moment ahead of what Set was told, and reports whether
-// that changed anything.
-func (r *Ranges) Refresh(ctx context.Context, objects resource.Objects) (changed bool, err error) {
-	// After a read that is current the cache is, too.
-	if _, err := objects.Get(ctx, cidrs, "", defaultCIDR); err != nil && !apierrors.IsNotFound(err) {
-		return false, err
-	}
-	all, err := objects.List(ctx, cidrs, "")
+// storedRanges are those that storage has, which may be a moment ahead of those that Set was told of. They are good for
+// one request: from then on the news count, which come in order.
+func storedRanges(ctx context.Context, objects resource.Objects) (*Ranges, error) {
+	all, err := objects.Latest(ctx, cidrs)
 	if err != nil {
-		return false, err
+		return nil, fmt.Errorf("read the ServiceCIDRs: %w", err)
 	}
+	stored := NewRanges()
 	for _, object := range all {
-		cidr, ok := object.(*networking.ServiceCIDR)
-		changed = ok && r.Set(cidr.Name, cidr) || changed
+		if cidr, ok := object.(*networking.ServiceCIDR); ok {
+			stored.Set(cidr.Name, cidr)
+		}
 	}
-	return changed, nil
+	return stored, nil
+}
+
+// equal tells whether the same is offered by ranges that nobody else has.
+func (r *Ranges) equal(others *Ranges) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return maps.EqualFunc(r.byName, others.byName, slices.Equal)
 }
 
 // isReady tells whether addresses of a ServiceCIDR may be given. Where nobody says whether it is ready, it is: the
