@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -167,6 +168,80 @@ func TestPortRepair(t *testing.T) {
 	must[*core.Service](t)(repaired.createService(t, "heir", wants(port)))
 }
 
+// What others do meanwhile makes a repair begin again, which is not another one; and a port that was given back begins
+// anew when it is taken again.
+func TestPortRepairsInARowAreCounted(t *testing.T) {
+	client := newEtcd(t)
+	s, other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30009"), newServiceReplica(t, client, "10.20.0.0/24", "30000-30009")
+	disturbances := 2
+	disturbed := func(ctx context.Context) ([]runtime.Object, error) {
+		if disturbances > 0 {
+			must[*core.Service](t)(other.createService(t, fmt.Sprintf("web-%d", disturbances), asNodePort))
+			disturbances--
+		}
+		return s.Latest(ctx, servicesResource)
+	}
+	measured := &serviceReplica{metrics: prometheus.NewRegistry()}
+	repair := services.NewPortRepair(s.allocator, disturbed, s.events, logr.Discard(), measured.metrics)
+	once := func() {
+		t.Helper()
+		if err := repair.Once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	coming := newService(t, "coming", asNodePort) // taken for it, and not stored yet
+	take := func() {
+		t.Helper()
+		if err := s.allocator.Allocate(t.Context(), s, coming, nil, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	given := func() bool {
+		t.Helper()
+		_, err := other.createService(t, "thief", func(o *v1.Service) { asNodePort(o); o.Spec.Ports[0].NodePort = coming.Spec.Ports[0].NodePort })
+		return err == nil
+	}
+
+	take()
+	if once(); given() {
+		t.Fatal("after one repair, done in three attempts, a port that may be about to be used is given away")
+	}
+	for _, kind := range []string{"leak", "repair"} {
+		if got := measured.value(t, "apiserver_nodeport_repair_port_errors_total", kind); got != -1 {
+			t.Errorf("%v of kind %s are counted, of attempts that came to nothing", got, kind)
+		}
+	}
+	if err := s.allocator.Undo(t.Context(), s, coming, nil); err != nil {
+		t.Fatal(err)
+	}
+	once()
+	take()
+	once()
+	if once(); given() {
+		t.Error("two repairs after it was taken again a port is given away")
+	}
+	if once(); !given() {
+		t.Error("after three repairs in a row a port that no Service has is not given")
+	}
+}
+
+func TestWarningThatCannotBeRecordedIsToldAgain(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	service := must[*core.Service](t)(s.createService(t, "web", nil))
+	recorded := func(ctx context.Context) int {
+		t.Helper()
+		s.events.Warn(ctx, service, "controller", "Wrong", "Look", "Something is wrong")
+		return len(must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"})))
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i, ctx := range []context.Context{ended, t.Context(), t.Context()} {
+		if got, want := recorded(ctx), min(i, 1); got != want {
+			t.Errorf("after %d warnings, the first of them too late, %d events; want %d", i+1, got, want)
+		}
+	}
+}
+
 // runAddressRepair follows Services and their holders until the test ends.
 func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.FakeClock) *services.AddressRepair {
 	t.Helper()
@@ -213,7 +288,8 @@ func TestAddressRepair(t *testing.T) {
 	foreign := leaked.DeepCopy()
 	foreign.Name, foreign.Labels = "10.20.0.8", nil
 	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", foreign, false))
-	eventually(t, "the leak is watched", clock.HasWaiters)
+	// The queue and the repair have a ticker each.
+	eventually(t, "the leak is watched", func() bool { return clock.Waiters() > 2 })
 	if !s.held(t, "10.20.0.9") {
 		t.Fatal("an address whose Service may be about to come is given back at once")
 	}

@@ -81,12 +81,12 @@ type serviceReplica struct {
 	metrics   *prometheus.Registry
 }
 
-// value of a metric whose first label is cidr; -1: there is none.
-func (r *serviceReplica) value(t *testing.T, name, cidr string) float64 {
+// value of a metric whose first label has a value; -1: there is none.
+func (r *serviceReplica) value(t *testing.T, name, label string) float64 {
 	t.Helper()
 	for _, family := range must[[]*dto.MetricFamily](t)(r.metrics.Gather()) {
 		for _, metric := range family.GetMetric() {
-			if family.GetName() == name && metric.GetLabel()[0].GetValue() == cidr {
+			if family.GetName() == name && metric.GetLabel()[0].GetValue() == label {
 				return metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
 			}
 		}

@@ -328,7 +328,7 @@ func (r *AddressRepair) storedOwner(ctx context.Context, namespace, name string)
 // mend tells of a flaw and repairs what can be repaired.
 func (r *AddressRepair) mend(ctx context.Context, service *owner, address netip.Addr, what flaw) error {
 	warn := func(reason, action, format string, arguments ...any) {
-		r.events.Warn(service.object, addressController, reason, action, fmt.Sprintf(format, arguments...))
+		r.events.Warn(ctx, service.object, addressController, reason, action, fmt.Sprintf(format, arguments...))
 	}
 	family := familyOfAddress(address)
 	namespace, name := service.object.Namespace, service.object.Name
@@ -430,6 +430,6 @@ func (r *AddressRepair) lookAtHolder(ctx context.Context, t task) error {
 	if decided.reason == "" {
 		return nil
 	}
-	r.events.Warn(holder.object, addressController, decided.reason, "IPAddressAllocation", decided.note)
+	r.events.Warn(ctx, holder.object, addressController, decided.reason, "IPAddressAllocation", decided.note)
 	return r.remove(ctx, t.key)
 }

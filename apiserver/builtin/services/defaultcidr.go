@@ -144,19 +144,20 @@ func (d *DefaultCIDR) sayReady(ctx context.Context) error {
 	return err
 }
 
-// tell records a warning about the object as an Event and in the log, each kind once.
+// tell records a warning about the object as an Event and in the log, each kind until it is recorded.
 func (d *DefaultCIDR) tell(ctx context.Context, cidr *networking.ServiceCIDR, reason, message string) {
 	if d.told[reason] {
+		return
+	}
+	d.Logger.Info(message, "reason", reason)
+	if err := d.record(ctx, cidr, reason, message); err != nil {
+		d.Logger.Error(err, "A warning could not be recorded as an Event", "reason", reason)
 		return
 	}
 	if d.told == nil {
 		d.told = map[string]bool{}
 	}
 	d.told[reason] = true
-	d.Logger.Info(message, "reason", reason)
-	if err := d.record(ctx, cidr, reason, message); err != nil {
-		d.Logger.Error(err, "A warning could not be recorded as an Event", "reason", reason)
-	}
 }
 
 func (d *DefaultCIDR) record(ctx context.Context, cidr *networking.ServiceCIDR, reason, message string) error {

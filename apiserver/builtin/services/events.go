@@ -35,23 +35,27 @@ type Events struct {
 	told map[string]bool
 }
 
-// Warn tells of a warning about an object, in hub form.
-func (e *Events) Warn(object runtime.Object, controller, reason, action, note string) {
+// Warn tells of a warning about an object, in hub form. One that cannot be recorded is told again when it is given again.
+func (e *Events) Warn(ctx context.Context, object runtime.Object, controller, reason, action, note string) {
 	regarding, err := referenceTo(object)
 	if err != nil {
 		e.Logger.Error(err, "A warning cannot be recorded", "reason", reason, "note", note)
 		return
 	}
-	if !e.first(string(regarding.UID) + "\x00" + reason + "\x00" + note) {
+	what := string(regarding.UID) + "\x00" + reason + "\x00" + note
+	if !e.first(what) {
 		return
 	}
 	e.Logger.Info(note, "reason", reason, "kind", regarding.Kind, "namespace", regarding.Namespace, "name", regarding.Name)
-	if err := e.record(regarding, controller, reason, action, note); err != nil {
-		e.Logger.Error(err, "A warning could not be recorded as an Event", "reason", reason)
+	if err := e.record(ctx, regarding, controller, reason, action, note); err != nil {
+		e.forget(what)
+		if ctx.Err() == nil {
+			e.Logger.Error(err, "A warning could not be recorded as an Event", "reason", reason)
+		}
 	}
 }
 
-func (e *Events) record(regarding *corev1.ObjectReference, controller, reason, action, note string) error {
+func (e *Events) record(ctx context.Context, regarding *corev1.ObjectReference, controller, reason, action, note string) error {
 	now := e.Clock.Now()
 	namespace := regarding.Namespace
 	if namespace == "" {
@@ -71,7 +75,7 @@ func (e *Events) record(regarding *corev1.ObjectReference, controller, reason, a
 	if err != nil {
 		return err
 	}
-	_, err = e.Objects.Create(asServer(context.Background()), eventsResource, namespace, event, false)
+	_, err = e.Objects.Create(asServer(ctx), eventsResource, namespace, event, false)
 	return err
 }
 
@@ -87,6 +91,13 @@ func (e *Events) first(what string) bool {
 	}
 	e.told[what] = true
 	return true
+}
+
+// forget makes something be told again.
+func (e *Events) forget(what string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.told, what)
 }
 
 // referenceTo names an object in hub form as clients know it.

@@ -31,7 +31,7 @@ type PortRepair struct {
 	services  func(context.Context) ([]runtime.Object, error) // as storage has them
 	events    *Events
 	logger    logr.Logger
-	leaks     map[int]int // how many more repairs each suspect stays in use
+	suspects  map[int]int // how many repairs in a row have found each port without Service, less than leakPatience
 
 	found    *prometheus.CounterVec
 	failures prometheus.Counter
@@ -41,7 +41,7 @@ type PortRepair struct {
 func NewPortRepair(a *Allocator, services func(context.Context) ([]runtime.Object, error), events *Events, logger logr.Logger, registerer prometheus.Registerer) *PortRepair {
 	factory := promauto.With(registerer)
 	return &PortRepair{
-		used: a.used, portRange: a.portRange, services: services, events: events, logger: logger, leaks: map[int]int{},
+		used: a.used, portRange: a.portRange, services: services, events: events, logger: logger,
 		found: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_port_errors_total",
 			Help: "Number of errors detected on ports by the repair loop broken down by type of error: leak, repair, full, outOfRange, duplicate, unknown",
@@ -74,22 +74,24 @@ func (r *PortRepair) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stored, err := storedPorts(current, r.portRange)
-	if err != nil {
-		return err
-	}
 	services, err := r.services(ctx)
 	if err != nil {
 		return err
 	}
-	rebuilt, err := portallocator.NewInMemory(r.portRange)
+	found, err := r.examine(current, services)
 	if err != nil {
 		return err
 	}
-	for _, object := range services {
-		r.claim(object.(*api.Service), stored, rebuilt)
+	if err := r.store(ctx, current, found.rebuilt); err != nil {
+		return err
 	}
-	stored.ForEach(func(port int) { r.suspect(port, rebuilt) })
+	r.suspects = found.suspects
+	r.tell(ctx, found)
+	return nil
+}
+
+// store makes the ports that were rebuilt those in use, unless somebody has changed these meanwhile.
+func (r *PortRepair) store(ctx context.Context, current snapshot, rebuilt *portallocator.PortAllocator) error {
 	var next api.RangeAllocation
 	if err := rebuilt.Snapshot(&next); err != nil {
 		return err
@@ -97,8 +99,41 @@ func (r *PortRepair) attempt(ctx context.Context) error {
 	if current.revision != 0 && current.spec == next.Range && string(current.data) == string(next.Data) {
 		return nil
 	}
-	_, err = r.used.replace(ctx, current.revision, snapshot{spec: next.Range, data: next.Data})
+	_, err := r.used.replace(ctx, current.revision, snapshot{spec: next.Range, data: next.Data})
 	return err
+}
+
+// findings are what one look at the ports has found. They are true once the ports rebuilt are stored.
+type findings struct {
+	stored   *portallocator.PortAllocator // in use and not found with a Service yet
+	rebuilt  *portallocator.PortAllocator // to be in use
+	flaws    []portFlaw
+	suspects map[int]int // how many repairs in a row have found each port without Service
+	freed    []int       // suspects that are given back
+}
+
+// portFlaw is something wrong with a port of a Service.
+type portFlaw struct {
+	service            *api.Service
+	kind, reason, note string
+}
+
+// examine compares the ports in use with those of the Services.
+func (r *PortRepair) examine(current snapshot, services []runtime.Object) (*findings, error) {
+	stored, err := storedPorts(current, r.portRange)
+	if err != nil {
+		return nil, err
+	}
+	rebuilt, err := portallocator.NewInMemory(r.portRange)
+	if err != nil {
+		return nil, err
+	}
+	found := &findings{stored: stored, rebuilt: rebuilt, suspects: map[int]int{}}
+	for _, object := range services {
+		found.claim(object.(*api.Service), r.portRange)
+	}
+	stored.ForEach(func(port int) { found.suspect(port, r.suspects[port]+1) })
+	return found, nil
 }
 
 // storedPorts are those in use as stored, perhaps for another range of ports than the current one.
@@ -109,49 +144,54 @@ func storedPorts(s snapshot, current utilnet.PortRange) (*portallocator.PortAllo
 	return portallocator.NewFromSnapshot(&api.RangeAllocation{Range: s.spec, Data: s.data})
 }
 
-// claim notes the ports of a Service as in use, and tells what is wrong with them.
-func (r *PortRepair) claim(service *api.Service, stored, rebuilt *portallocator.PortAllocator) {
+// claim notes the ports of a Service as in use, and what is wrong with them.
+func (f *findings) claim(service *api.Service, ports utilnet.PortRange) {
 	for _, port := range claims(service) {
-		err := rebuilt.Allocate(port)
+		err := f.rebuilt.Allocate(port)
 		var outside *portallocator.ErrNotInRange
 		switch {
+		case err == nil && f.stored.Has(port):
+			_ = f.stored.Release(port) // what is left over has leaked; it is in memory only
 		case err == nil:
-			if stored.Has(port) {
-				_ = stored.Release(port) // what is left over has leaked; it is in memory only
-			} else {
-				r.report(service, "repair", "PortNotAllocated", fmt.Sprintf("Port %d is not allocated; repairing", port))
-			}
-			delete(r.leaks, port)
+			f.note(service, "repair", "PortNotAllocated", fmt.Sprintf("Port %d is not allocated; repairing", port))
 		case errors.Is(err, portallocator.ErrAllocated):
-			r.report(service, "duplicate", "PortAlreadyAllocated", fmt.Sprintf("Port %d was assigned to multiple services; please recreate service", port))
+			f.note(service, "duplicate", "PortAlreadyAllocated", fmt.Sprintf("Port %d was assigned to multiple services; please recreate service", port))
 		case errors.As(err, &outside):
-			r.report(service, "outOfRange", "PortOutOfRange", fmt.Sprintf("Port %d is not within the port range %v; please recreate service", port, r.portRange))
+			f.note(service, "outOfRange", "PortOutOfRange", fmt.Sprintf("Port %d is not within the port range %v; please recreate service", port, ports))
 		default:
-			r.report(service, "unknown", "UnknownError", fmt.Sprintf("Unable to allocate port %d due to an unknown error", port))
+			f.note(service, "unknown", "UnknownError", fmt.Sprintf("Unable to allocate port %d due to an unknown error", port))
 		}
 	}
 }
 
-func (r *PortRepair) report(service *api.Service, kind, reason, note string) {
-	r.found.WithLabelValues(kind).Inc()
-	r.events.Warn(service, "portallocator-repair-controller", reason, "PortAllocation", note)
+func (f *findings) note(service *api.Service, kind, reason, note string) {
+	f.flaws = append(f.flaws, portFlaw{service, kind, reason, note})
 }
 
-// suspect keeps a port in use that no Service has, until it has been found so often enough.
-func (r *PortRepair) suspect(port int, rebuilt *portallocator.PortAllocator) {
-	left, known := r.leaks[port]
-	switch {
-	case !known:
-		r.logger.V(1).Info("A node port in use belongs to no Service; it is given back unless one appears", "port", port)
-		left = leakPatience - 1
-		fallthrough
-	case left > 0:
-		r.leaks[port] = left - 1
-		_ = rebuilt.Allocate(port) // fails outside the current range, where nothing is to be kept
-	default:
+// suspect keeps a port in use that no Service has, until enough repairs in a row have found it.
+func (f *findings) suspect(port, repairs int) {
+	if repairs == leakPatience {
+		f.freed = append(f.freed, port)
+		return
+	}
+	f.suspects[port] = repairs
+	_ = f.rebuilt.Allocate(port) // fails outside the current range, where nothing is to be kept
+}
+
+// tell says what was found and done.
+func (r *PortRepair) tell(ctx context.Context, found *findings) {
+	for _, flaw := range found.flaws {
+		r.found.WithLabelValues(flaw.kind).Inc()
+		r.events.Warn(ctx, flaw.service, "portallocator-repair-controller", flaw.reason, "PortAllocation", flaw.note)
+	}
+	for port, repairs := range found.suspects {
+		if repairs == 1 {
+			r.logger.V(1).Info("A node port in use belongs to no Service; it is given back unless one appears", "port", port)
+		}
+	}
+	for _, port := range found.freed {
 		r.found.WithLabelValues("leak").Inc()
 		r.logger.Info("A node port in use belonged to no Service and was given back", "port", port)
-		delete(r.leaks, port)
 	}
 }
 
