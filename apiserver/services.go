@@ -74,7 +74,9 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 		cidr: &services.DefaultCIDR{CIDRs: cidrs, Objects: s.registry, Clock: s.clock, Logger: logger},
 	}
 	n.repairs.Store(serviceRepairs)
-	n.allocator, err = services.New(services.Options{CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.store, Clock: s.clock, Registerer: s.metrics})
+	n.allocator, err = services.New(services.Options{
+		CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.store, Clock: s.clock, Logger: logger, Registerer: s.metrics,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/admission/mutating"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/resource"
@@ -37,39 +38,6 @@ var (
 	ipAddresses      = schema.GroupResource{Group: "networking.k8s.io", Resource: "ipaddresses"}
 	serviceCIDRs     = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 )
-
-// allocation is the allocator as a station of admission.
-type allocation struct {
-	*services.Allocator
-	objects resource.Objects
-}
-
-func (a *allocation) concerns(attributes *admission.Attributes) bool {
-	return attributes.Definition.GroupResource() == servicesResource && attributes.Subresource == ""
-}
-
-func (a *allocation) Reserve(ctx context.Context, attributes *admission.Attributes) error {
-	if !a.concerns(attributes) || attributes.Operation == admission.Delete {
-		return nil
-	}
-	return a.Allocate(ctx, a.objects, attributes.Object, attributes.Old, attributes.DryRun)
-}
-
-func (a *allocation) Undo(ctx context.Context, attributes *admission.Attributes) {
-	if a.concerns(attributes) && attributes.Operation != admission.Delete && !attributes.DryRun {
-		a.Allocator.Undo(ctx, a.objects, attributes.Object, attributes.Old)
-	}
-}
-
-func (a *allocation) Finish(ctx context.Context, attributes *admission.Attributes) {
-	switch {
-	case !a.concerns(attributes):
-	case attributes.Operation == admission.Delete:
-		a.Deleted(ctx, a.objects, attributes.Old)
-	default:
-		a.Release(ctx, a.objects, attributes.Old, attributes.Object)
-	}
-}
 
 // serviceReplica is a server that gives Services addresses and ports.
 type serviceReplica struct {
@@ -107,11 +75,11 @@ func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports s
 	r.ranges.Set("kubernetes", &networking.ServiceCIDR{Spec: networking.ServiceCIDRSpec{CIDRs: cidrs}})
 	r.allocator = must[*services.Allocator](t)(services.New(services.Options{
 		CIDRs: cidrs, Ranges: r.ranges, Ports: *utilnet.ParsePortRangeOrDie(ports), Store: storage.New(client, "/registry"),
-		Clock: clock.RealClock{}, Registerer: r.metrics,
+		Clock: clock.RealClock{}, Logger: logr.Discard(), Registerer: r.metrics,
 	}))
-	station := &allocation{Allocator: r.allocator}
+	station := &mutating.ServiceAddresses{Allocator: r.allocator, Logger: logr.Discard()}
 	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Reservers: []admission.Reserver{station}})
-	station.objects = r.server
+	station.Objects = r.server
 	r.events = &services.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
 	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource) }
 	r.repair = services.NewPortRepair(r.allocator, all, r.events, logr.Discard(), r.metrics)
@@ -234,6 +202,31 @@ func TestRefusedServiceTakesNothingFromOthers(t *testing.T) {
 	}
 	if !s.held(t, owner.Spec.ClusterIP) {
 		t.Error("the address of another Service was given back")
+	}
+}
+
+// leaving is a client that goes away as soon as something was made for it.
+type leaving struct {
+	resource.Objects
+	leave context.CancelFunc
+}
+
+func (l leaving) Create(ctx context.Context, name schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
+	defer l.leave()
+	return l.Objects.Create(ctx, name, namespace, object, dryRun)
+}
+
+func TestServiceThatIsRefusedAfterItsClientLeftHoldsNothing(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	ctx, cancel := context.WithCancel(t.Context())
+	service := newService(t, "web", func(o *v1.Service) {
+		o.Spec.Type, o.Spec.ClusterIP, o.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, "10.20.0.77", 29999
+	})
+	if err := s.allocator.Allocate(ctx, leaving{s, cancel}, service, nil, false); !apierrors.IsInvalid(err) || ctx.Err() == nil {
+		t.Fatalf("a port outside the range: %v", err)
+	}
+	if s.held(t, "10.20.0.77") {
+		t.Error("the address is held by nobody")
 	}
 }
 

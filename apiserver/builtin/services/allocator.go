@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +42,7 @@ type Allocator struct {
 	used      *sharedRange // ports
 	ports     portallocator.Interface
 	clock     clock.PassiveClock
+	logger    logr.Logger
 	metrics   *allocations
 }
 
@@ -51,13 +53,15 @@ type Options struct {
 	Ports      utilnet.PortRange
 	Store      *storage.Store
 	Clock      clock.PassiveClock
+	Logger     logr.Logger
 	Registerer prometheus.Registerer
 }
 
 // New returns an allocator. Repair must run before it has ports to give.
 func New(options Options) (*Allocator, error) {
 	a := &Allocator{
-		ranges: options.Ranges, portRange: options.Ports, used: &sharedRange{store: options.Store, path: nodePortsPath}, clock: options.Clock,
+		ranges: options.Ranges, portRange: options.Ports, used: &sharedRange{store: options.Store, path: nodePortsPath},
+		clock: options.Clock, logger: options.Logger,
 	}
 	for _, cidr := range options.CIDRs {
 		a.families = append(a.families, familyOf(strings.Split(cidr, "/")[0]))
@@ -99,20 +103,25 @@ func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, obje
 		err = a.takePorts(service, previous, dryRun)
 	}
 	if err != nil && !dryRun {
-		for _, address := range taken {
-			err = errors.Join(err, release(ctx, objects, service, address))
-		}
-	}
-	return statusError(err)
-}
-
-// statusError returns the API status among joined errors, the first of them being what the client did wrong.
-func statusError(err error) error {
-	var status *apierrors.StatusError
-	if errors.As(err, &status) {
-		return status
+		a.giveBack(context.WithoutCancel(ctx), objects, service, taken)
 	}
 	return err
+}
+
+// giveBack releases addresses that were taken for a Service that is refused.
+func (a *Allocator) giveBack(ctx context.Context, objects resource.Objects, service *api.Service, taken []string) {
+	var errs []error
+	for _, address := range taken {
+		errs = append(errs, release(ctx, objects, service, address))
+	}
+	a.report(service, errs)
+}
+
+// report tells of what a refused Service goes on to hold, until the repairs find it.
+func (a *Allocator) report(service *api.Service, errs []error) {
+	if err := errors.Join(errs...); err != nil {
+		a.logger.Error(err, "What a refused Service held could not be given back", "namespace", service.Namespace, "name", service.Name)
+	}
 }
 
 // Undo gives back what Allocate has taken for a Service that was not stored after all.

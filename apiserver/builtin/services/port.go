@@ -83,7 +83,7 @@ func portsOf(service *api.Service) []int32 {
 func (a *Allocator) takePorts(service, previous *api.Service, dryRun bool) error {
 	operation := portallocator.StartOperation(a.ports, dryRun)
 	if err := takeAll(operation, service, previous); err != nil {
-		operation.Rollback()
+		a.report(service, operation.Rollback())
 		return err
 	}
 	return nil
