@@ -41,7 +41,7 @@ func TestBetas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resources, err := Resources(pair.Genuine)
+	resources, err := Resources(t.Context(), pair.Genuine)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func TestDifferential(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	resources, err := Resources(pair.Genuine)
+	resources, err := Resources(t.Context(), pair.Genuine)
 	if err != nil {
 		t.Fatal(err)
 	}

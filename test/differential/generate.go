@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+
+	"quorate.dev/test/genuine"
 )
 
 // Resource is what discovery says of a resource, and an object of it.
@@ -21,8 +24,8 @@ type Resource struct {
 }
 
 // Resources asks a server what it serves.
-func Resources(server *Server) ([]Resource, error) {
-	stubs, err := Stubs()
+func Resources(ctx context.Context, server *Server) ([]Resource, error) {
+	upstream, err := genuine.UpstreamResources(ctx, "${ns}")
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +54,7 @@ func Resources(server *Server) ([]Resource, error) {
 				continue
 			}
 			name := version.WithResource(r.Name)
-			resources = append(resources, Resource{name, r.Kind, r.Namespaced, nil, stubs[name]})
+			resources = append(resources, Resource{name, r.Kind, r.Namespaced, nil, upstream[name].Stub})
 		}
 	}
 	return resources, nil

@@ -48,20 +48,6 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// TestStubs reads upstream's table.
-func TestStubs(t *testing.T) {
-	stubs, err := Stubs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(stubs) < 60 {
-		t.Errorf("only %d objects were found", len(stubs))
-	}
-	if got, want := stubs[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}], `{"data": {"foo": "bar"}, "metadata": {"name": "cm1"}}`; got != want {
-		t.Errorf("got %s", got)
-	}
-}
-
 // TestHistories selects what a script wrote among what others did.
 func TestHistories(t *testing.T) {
 	script := &Script{Name: "s", Cases: []Case{{Method: "POST"}, {Method: "GET"}}}

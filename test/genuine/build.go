@@ -22,6 +22,9 @@ import (
 // as it is; one that is missing there is built.
 const Prebuilt = "QUORATE_GENUINE_DIR"
 
+// kubernetesModule is what everything of Kubernetes' own is built from.
+const kubernetesModule = "k8s.io/kubernetes"
+
 // Binary returns the path of k8s.io/kubernetes/cmd/NAME, built at most once per module graph and toolchain.
 func Binary(ctx context.Context, name string) (string, error) {
 	if path, ok := prebuilt(name); ok {
@@ -31,11 +34,11 @@ func Binary(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	version, err := workspace.moduleVersion(ctx, "k8s.io/kubernetes")
+	version, err := workspace.module(ctx, "Version", kubernetesModule)
 	if err != nil {
 		return "", err
 	}
-	return workspace.buildOnce(ctx, name, "k8s.io/kubernetes/cmd/"+name, versionFlags(version))
+	return workspace.buildOnce(ctx, name, kubernetesModule+"/cmd/"+name, versionFlags(version))
 }
 
 // Etcd returns the path of etcd.
@@ -135,8 +138,9 @@ func digest(parts ...[]byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-func (w *workspace) moduleVersion(ctx context.Context, module string) (string, error) {
-	output, err := run(ctx, w.root, "go", "list", "-m", "-f", "{{.Version}}", module)
+// module returns a field of what the go command knows of a module.
+func (w *workspace) module(ctx context.Context, field, module string) (string, error) {
+	output, err := run(ctx, w.root, "go", "list", "-m", "-f", "{{."+field+"}}", module)
 	return strings.TrimSpace(string(output)), err
 }
 
