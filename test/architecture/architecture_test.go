@@ -50,11 +50,28 @@ var between = map[string][]string{
 // The generator is no part of the server.
 var kubernetesOnlyIn = []string{"apiserver/builtin", "apiserver/controllers", "apiserver/openapi/generate", "test"}
 
-// replaced are upstream's frameworks whose place this project takes.
+// replaced are upstream's frameworks whose place this project takes, with everything below them. Of
+// k8s.io/apiserver/pkg/endpoints, the installer, it is the package alone.
 var replaced = []string{
 	"k8s.io/apiserver/pkg/server", "k8s.io/apiserver/pkg/registry/generic/registry", "k8s.io/apiserver/pkg/storage/cacher",
-	"k8s.io/apiserver/pkg/storage/etcd3", "k8s.io/apiserver/pkg/endpoints/installer", "k8s.io/apiextensions-apiserver/pkg/apiserver",
+	"k8s.io/apiserver/pkg/storage/etcd3", "k8s.io/apiextensions-apiserver/pkg/apiserver",
 	"k8s.io/kube-aggregator/pkg/apiserver", "k8s.io/kubernetes/pkg/controlplane",
+}
+
+const installer = "k8s.io/apiserver/pkg/endpoints"
+
+// notReplaced are libraries below them.
+var notReplaced = []string{
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
+}
+
+func isReplaced(imported string) bool {
+	return imported == installer || isWithin(imported, replaced) && !isWithin(imported, notReplaced)
+}
+
+// isWithin reports whether a path is one of the parents or below one.
+func isWithin(path string, parents []string) bool {
+	return slices.ContainsFunc(parents, func(parent string) bool { return path == parent || strings.HasPrefix(path, parent+"/") })
 }
 
 // sources maps each folder with Go code, relative to the module's root, to what its files other than tests import.
@@ -154,16 +171,32 @@ func TestEveryPackageOfTheHalvesHasALayer(t *testing.T) {
 
 func TestUpstreamImports(t *testing.T) {
 	for folder, imports := range sources(t) {
-		inAdapter := slices.ContainsFunc(kubernetesOnlyIn, func(allowed string) bool {
-			return folder == allowed || strings.HasPrefix(folder, allowed+"/")
-		})
 		for _, imported := range imports {
-			if strings.HasPrefix(imported, "k8s.io/kubernetes/") && !inAdapter {
+			if isWithin(imported, []string{"k8s.io/kubernetes"}) && !isWithin(folder, kubernetesOnlyIn) {
 				t.Errorf("%s imports %s: only %v may", folder, imported, kubernetesOnlyIn)
 			}
-			if slices.Contains(replaced, imported) && !strings.HasPrefix(folder, "test") {
+			if isReplaced(imported) && !isWithin(folder, []string{"test"}) {
 				t.Errorf("%s imports %s, whose place this project takes", folder, imported)
 			}
+		}
+	}
+}
+
+func TestReplaced(t *testing.T) {
+	for imported, want := range map[string]bool{
+		"k8s.io/apiserver/pkg/server":                                 true,
+		"k8s.io/apiserver/pkg/server/options":                         true,
+		"k8s.io/apiserver/pkg/endpoints":                              true,
+		"k8s.io/apiserver/pkg/endpoints/request":                      false,
+		"k8s.io/apiextensions-apiserver/pkg/apiserver":                true,
+		"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion":     true,
+		"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning": false,
+		"k8s.io/apiextensions-apiserver/pkg/apiserver/validation":     false,
+		"k8s.io/kubernetes/pkg/controlplane/apiserver":                true,
+		"k8s.io/kubernetes/pkg/controller":                            false,
+	} {
+		if got := isReplaced(imported); got != want {
+			t.Errorf("%s: got %v", imported, got)
 		}
 	}
 }
