@@ -20,7 +20,7 @@ type Results struct {
 	IdleMemory    int64                  `json:"idleMemory"`    // bytes resident, nothing stored by a user
 	CreatedMemory int64                  `json:"createdMemory"` // with all objects, before the first read
 	LoadedMemory  int64                  `json:"loadedMemory"`  // right after the reads
-	PeakMemory    int64                  `json:"peakMemory"`    // since the start, until the end
+	PeakMemory    int64                  `json:"peakMemory"`    // since the start, until the crowd comes
 	Work          map[string]Measurement `json:"work"`          // by name
 }
 
@@ -108,7 +108,7 @@ func (s *subject) measureAll(ctx context.Context, p plan, results *Results, work
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		results.Work[w.name] = measurement
-		p.progress("  %-42s %10s CPU, p50 %s, p99 %s, %d times", w.name, short(measurement.CPU),
+		p.progress("  %-42s %10s CPU, p50 %s, p99 %s, %d times", w.name, cost(measurement.CPU),
 			short(measurement.P50), short(measurement.P99), measurement.Requests)
 	}
 	return nil

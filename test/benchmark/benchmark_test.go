@@ -138,16 +138,20 @@ func TestFileName(t *testing.T) {
 }
 
 func TestMarkdown(t *testing.T) {
-	name := reads()[0].name
+	name, watch, other := reads()[0].name, watches()[0].name, watches()[1].name
 	report := Report{
 		Peer: &Results{Ready: 2 * time.Second, IdleMemory: 315 << 20, LoadedMemory: 660 << 20,
-			Work: map[string]Measurement{name: {CPU: 300 * time.Millisecond, P50: time.Second, P99: 2 * time.Second}}},
+			Work: map[string]Measurement{name: {CPU: 300 * time.Millisecond, P50: time.Second, P99: 2 * time.Second},
+				watch: {CPU: 20 * time.Microsecond}, other: {CPU: -time.Microsecond}}},
 		Ours: &Results{Ready: time.Second, IdleMemory: 105 << 20, LoadedMemory: 264 << 20,
-			Work: map[string]Measurement{name: {CPU: 30 * time.Millisecond, P50: 15 * time.Microsecond, P99: time.Millisecond}}},
+			Work: map[string]Measurement{name: {CPU: 30 * time.Millisecond, P50: 15 * time.Microsecond, P99: time.Millisecond},
+				watch: {CPU: 0}, other: {CPU: 5 * time.Microsecond}}},
 	}
 	text := report.markdown()
 	for _, want := range []string{
 		"| LIST 5,000 pods, JSON | 300 ms | 30.00 ms | 1/10 | 1/8 | yes | 1.00 s / 2.00 s | 15.0 µs / 1.00 ms |",
+		"| " + watch + " | 20.0 µs | noise |  | 1/3 |  |  |  |",
+		"| " + other + " | noise | 5.0 µs |  | 1/3 |  |  |  |",
 		"| GET a pod (16 at a time) | not run | not run |  | 1/3 |  |  |  |",
 		"| resident, idle | 315 MiB | 105 MiB | 1/3 | ≤ 120 MiB | yes |",
 		"| resident, after the reads | 660 MiB | 264 MiB | 1/2.5 | ≤ 260 MiB | **no** |",

@@ -19,7 +19,7 @@ const (
 type Measurement struct {
 	Requests int           `json:"requests"`
 	Bytes    int64         `json:"bytesPerRequest"`
-	CPU      time.Duration `json:"cpuPerRequest"`
+	CPU      time.Duration `json:"cpuPerRequest"` // not positive: noise
 	P50      time.Duration `json:"p50,omitempty"`
 	P99      time.Duration `json:"p99,omitempty"`
 }

@@ -48,11 +48,11 @@ func allWorks() []work {
 func (r Report) workCells(w work) []string {
 	peer, peerDid := r.Peer.measurement(w.name)
 	ours, oursDid := r.Ours.measurement(w.name)
-	cells := []string{describe(w), cell(peerDid, short(peer.CPU)), cell(oursDid, short(ours.CPU)), "", "", ""}
+	cells := []string{describe(w), cell(peerDid, cost(peer.CPU)), cell(oursDid, cost(ours.CPU)), "", "", ""}
 	if w.target > 0 {
 		cells[4] = part(w.target)
 	}
-	if peerDid && oursDid && peer.CPU > 0 {
+	if peerDid && oursDid && peer.CPU > 0 && ours.CPU > 0 {
 		fraction := float64(ours.CPU) / float64(peer.CPU)
 		cells[3] = part(fraction)
 		cells[5] = verdict(w.target, fraction)
@@ -141,10 +141,15 @@ func (r Report) figureCells(f figure) []string {
 
 // part writes a fraction as 1/n, with n to one decimal unless it is whole.
 func part(fraction float64) string {
-	if fraction <= 0 {
-		return "0"
-	}
 	return "1/" + strings.TrimSuffix(fmt.Sprintf("%.1f", 1/fraction), ".0")
+}
+
+// cost is short for what may be noise.
+func cost(d time.Duration) string {
+	if d <= 0 {
+		return "noise"
+	}
+	return short(d)
 }
 
 // short writes a duration with three digits that mean something.
