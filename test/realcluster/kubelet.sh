@@ -38,8 +38,11 @@ try() {
 }
 
 # soon COMMAND...: tries a command until it succeeds, for half a minute.
-soon() {
-  local deadline=$((SECONDS + 30))
+soon() { within 30 "$@"; }
+
+# within SECONDS COMMAND...: the same with another patience.
+within() {
+  local deadline=$((SECONDS + $1)); shift
   until "$@"; do
     [ $SECONDS -lt $deadline ] || return 1
     sleep 0.2
@@ -136,9 +139,10 @@ roll() {
     k rollout status deployment/web --timeout=90s && soon says "two from" curl -s --max-time 2 "http://$(address)/"
 }
 undo() { k rollout undo deployment/web && k rollout status deployment/web --timeout=90s && soon says "one from" curl -s --max-time 2 "http://$(address)/"; }
+# changed: the kubelet hears of a ConfigMap's change and brings it into the running pod, at its next look at that.
 changed() {
-  k patch configmap settings -p '{"data":{"key":"other"}}' && k annotate pods -l app=web look=again --overwrite &&
-    soon says other k get configmap settings -o yaml
+  says value inside read /settings/key && k patch configmap settings -p '{"data":{"key":"other"}}' &&
+    k annotate pods -l app=web look=again --overwrite && within 90 says other inside read /settings/key
 }
 job() {
   k create -f - <<Y && k wait job/once --for=condition=Complete --timeout=60s && says "one from" k logs job/once
@@ -148,13 +152,17 @@ metadata: {name: once}
 spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: "probe:trial", imagePullPolicy: IfNotPresent, args: [get, "http://web/"]}]}}}
 Y
 }
-restart() {
-  k create -f - <<Y && soon says 1 k get pod crash -o jsonpath='{.status.containerStatuses[0].restartCount}' && k logs crash --previous && k delete pod crash --now
+crashing() {
+  k create -f - <<Y
 apiVersion: v1
 kind: Pod
 metadata: {name: crash}
 spec: {containers: [{name: c, image: "probe:trial", imagePullPolicy: IfNotPresent, args: [exit, "7"]}]}
 Y
+}
+restart() {
+  crashing && soon says 1 k get pod crash -o jsonpath='{.status.containerStatuses[0].restartCount}' &&
+    soon says "ends with 7" k logs crash --previous && k delete pod crash --now
 }
 events() { says Started k get events --field-selector=reason=Started; }
 graceful() { local name; name=$(pod); k delete pod "$name" --timeout=60s && k rollout status deployment/web --timeout=60s; }

@@ -33,7 +33,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("probe serve|cat|exit CODE|get URL|api PATH")
+		return errors.New("probe serve|cat|exit CODE|get URL|api PATH|read FILE")
 	}
 	switch args[0] {
 	case "serve":
@@ -49,8 +49,13 @@ func run(args []string) error {
 	case "exit":
 		code, err := strconv.Atoi(args[1])
 		if err == nil {
+			fmt.Println("ends with", code)
 			os.Exit(code)
 		}
+		return err
+	case "read":
+		content, err := os.ReadFile(args[1])
+		fmt.Printf("%s", content)
 		return err
 	case "get":
 		return get(http.DefaultClient, args[1], "")
