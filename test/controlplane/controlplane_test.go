@@ -1,6 +1,6 @@
 // Package controlplane runs the genuine kube-controller-manager and kube-scheduler on this project's API server, and on
 // kube-apiserver beside it: the same life of every kind of workload on both, and no error in their logs that they do
-// not have on kube-apiserver too.
+// not have on kube-apiserver too, about as often.
 package controlplane
 
 import (

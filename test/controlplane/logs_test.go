@@ -2,6 +2,8 @@ package controlplane
 
 import (
 	"bytes"
+	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -9,13 +11,20 @@ import (
 	"testing"
 )
 
-// kinds maps each kind of problem in a log of klog's format to a line of it. A kind is the message without what
-// differs between two lines about the same thing: names, addresses, numbers, identifiers.
-func kinds(log []byte) map[string]string {
-	found := map[string]string{}
+// problem is a kind of problem in a log: how many lines are of it, and the last of them.
+type problem struct {
+	count int
+	line  string
+}
+
+// kinds are the problems in a log of klog's format. A kind is the message without what differs between two lines about
+// the same thing: names, addresses, numbers, identifiers.
+func kinds(log []byte) map[string]problem {
+	found := map[string]problem{}
 	for _, line := range strings.Split(string(log), "\n") {
 		if head := header.FindString(line); head != "" {
-			found[kind(line[len(head):])] = line
+			k := kind(line[len(head):])
+			found[k] = problem{found[k].count + 1, line}
 		}
 	}
 	return found
@@ -53,32 +62,53 @@ func kind(message string) string {
 	return message
 }
 
+// A kind of problem is there too often when it is there more than so many times as often as with kube-apiserver, and so
+// many lines more: what goes by the timing of a run stays far below.
+const (
+	oftener  = 5
+	somewhat = 20
+)
+
 // compareLogs fails for each kind of problem that a component had with our server and not with kube-apiserver, but for
-// those that come and go with the timing of a run.
+// those that come and go with the timing of a run, and for each that it had far more often.
 func compareLogs(t *testing.T, component, ours, theirs string) {
 	t.Helper()
-	known := knownKinds(t)
-	read := func(path string) map[string]string {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Contains(content, []byte("Starting")) {
-			t.Errorf("%s says nothing", path)
-		}
-		return kinds(content)
-	}
-	expected := read(theirs)
-	for k, line := range read(ours) {
-		if _, ok := expected[k]; !ok && !slices.ContainsFunc(known, func(pattern *regexp.Regexp) bool { return pattern.MatchString(k) }) {
-			t.Errorf("%s had a problem that it does not have with kube-apiserver:\n  %s\n  %s", component, line, k)
-		}
+	got, expected := readLog(t, ours), readLog(t, theirs)
+	for k, text := range worse(got, expected, knownKinds(t)) {
+		t.Errorf("%s %s:\n  %s\n  %s", component, text, got[k].line, k)
 	}
 	if t.Failed() {
-		for k := range expected {
-			t.Logf("%s with kube-apiserver: %s", component, k)
+		for k, p := range expected {
+			t.Logf("%s with kube-apiserver, %d times: %s", component, p.count, k)
 		}
 	}
+}
+
+func readLog(t *testing.T, path string) map[string]problem {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(content, []byte("Starting")) {
+		t.Errorf("%s says nothing", path)
+	}
+	return kinds(content)
+}
+
+// worse says of each kind in which way what was got is worse than what is expected.
+func worse(got, expected map[string]problem, known []*regexp.Regexp) map[string]string {
+	found := map[string]string{}
+	for k, p := range got {
+		isKnown := slices.ContainsFunc(known, func(pattern *regexp.Regexp) bool { return pattern.MatchString(k) })
+		switch theirs := expected[k].count; {
+		case theirs == 0 && !isKnown:
+			found[k] = "had a problem that it does not have with kube-apiserver"
+		case p.count > oftener*theirs+somewhat:
+			found[k] = fmt.Sprintf("had a problem %d times that it has %d times with kube-apiserver", p.count, theirs)
+		}
+	}
+	return found
 }
 
 // knownKinds are patterns of those that kube-apiserver's clients have in some runs and not in others.
@@ -102,13 +132,28 @@ E1122 00:41:36.123456   123 replica_set.go:564] "Unhandled Error" err="sync \"ns
 E1122 00:41:37.123456   123 replica_set.go:564] "Unhandled Error" err="sync \"ns/db-6e\" failed with conflict 7 on 10.0.0.2:80" logger="y" pod="c/d"
 F1122 00:41:37.123456   123 main.go:5] leaderelection lost
 `
-	var got []string
-	for k := range kinds([]byte(log)) {
-		got = append(got, k)
+	lines := strings.Split(log, "\n")
+	want := map[string]problem{
+		`"Unhandled Error" err="sync NAME failed with conflict N on ADDRESS" logger=... pod=...`: {2, lines[2]},
+		"leaderelection lost": {1, lines[3]},
 	}
-	slices.Sort(got)
-	want := []string{`"Unhandled Error" err="sync NAME failed with conflict N on ADDRESS" logger=... pod=...`, "leaderelection lost"}
-	if !slices.Equal(got, want) {
+	if got := kinds([]byte(log)); !maps.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestWorse(t *testing.T) {
+	count := func(n int) problem { return problem{count: n} }
+	known := []*regexp.Regexp{regexp.MustCompile("^sometimes")}
+	got := worse(
+		map[string]problem{"new": count(1), "sometimes": count(20), "sometimes, and a lot": count(21), "usual": count(30), "storm": count(31)},
+		map[string]problem{"usual": count(2), "storm": count(2), "theirs alone": count(5)}, known)
+	want := map[string]string{
+		"new":                  "had a problem that it does not have with kube-apiserver",
+		"sometimes, and a lot": "had a problem 21 times that it has 0 times with kube-apiserver",
+		"storm":                "had a problem 31 times that it has 2 times with kube-apiserver",
+	}
+	if !maps.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
