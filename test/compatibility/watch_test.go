@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
@@ -34,66 +35,101 @@ func TestWatchOfASteadyStream(t *testing.T) {
 	server.StopAfter(t)
 	config := rest.CopyConfig(server.Admin)
 	config.QPS = -1
-	objects := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")
+	s := &stream{T: t, objects: kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")}
 
-	// A watch of four seconds has a bookmark in the middle.
-	const writers, watchers, length = 4, 4, 8 * time.Second
-	var created sync.Map
-	ctx, stop := context.WithTimeout(t.Context(), length)
+	const writers, watchers, length = 4, 4, 8 * time.Second // which is two watches
+	ending, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
-	var writing sync.WaitGroup
+	patient, cancel := context.WithTimeout(t.Context(), length+patience)
+	defer cancel()
+	var writing, watching sync.WaitGroup
 	for writer := range writers {
-		writing.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				name := fmt.Sprintf("object-%d-%05d", writer, i)
-				if _, err := objects.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-					t.Errorf("create %s: %v", name, err)
-					return
-				}
-				created.Store(name, true)
-			}
-		})
+		writing.Go(func() { s.write(ending, writer) })
 	}
-	var watching sync.WaitGroup
 	seen := make([]map[string]bool, watchers)
-	for i := range watchers {
-		seen[i] = map[string]bool{}
-		watching.Go(func() {
-			for revision := "1"; ctx.Err() == nil && t.Context().Err() == nil; {
-				changes, err := objects.Watch(t.Context(), metav1.ListOptions{
-					ResourceVersion: revision, AllowWatchBookmarks: true, TimeoutSeconds: ptr.To[int64](4),
-				})
-				if err != nil {
-					t.Errorf("watch from %s: %v", revision, err)
-					return
-				}
-				for event := range changes.ResultChan() {
-					if event.Type == watch.Error {
-						t.Errorf("watch from %s: %v", revision, event.Object)
-						return
-					}
-					object, err := meta.Accessor(event.Object)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					revision = object.GetResourceVersion()
-					if event.Type == watch.Added {
-						seen[i][object.GetName()] = true
-					}
-				}
-			}
-		})
+	for i := range seen {
+		watching.Go(func() { seen[i] = s.watchToTheEnd(patient) })
 	}
 	writing.Wait()
+	s.create(lastName)
 	watching.Wait()
-	created.Range(func(name, _ any) bool {
-		for i := range seen {
-			if !seen[i][name.(string)] {
-				t.Errorf("watcher %d missed %s", i, name)
-				return false
-			}
+	for i := range seen {
+		s.mustHave(i, seen[i])
+	}
+}
+
+// lastName is that of the object that is created after all others: who has seen it has to have seen them.
+const lastName = "the-last"
+
+// stream is what is created, and has to be seen.
+type stream struct {
+	*testing.T
+	objects typed.ConfigMapInterface
+	created sync.Map // by name
+}
+
+// write creates one object after the other.
+func (s *stream) write(ctx context.Context, writer int) {
+	for i := 0; ctx.Err() == nil && s.create(fmt.Sprintf("object-%d-%05d", writer, i)); i++ {
+	}
+}
+
+func (s *stream) create(name string) bool {
+	if _, err := s.objects.Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		s.Errorf("create %s: %v", name, err)
+		return false
+	}
+	s.created.Store(name, true)
+	return true
+}
+
+// watchToTheEnd returns the names of all objects that watches, one after the other, have told of until the last.
+func (s *stream) watchToTheEnd(ctx context.Context) map[string]bool {
+	seen := map[string]bool{}
+	for revision := "1"; revision != "" && !seen[lastName]; {
+		revision = s.watchFrom(ctx, revision, seen)
+	}
+	return seen
+}
+
+// watchFrom returns the revision to go on from, none after an error.
+func (s *stream) watchFrom(ctx context.Context, revision string, seen map[string]bool) string {
+	changes, err := s.objects.Watch(ctx, metav1.ListOptions{
+		// A watch of four seconds has a bookmark in the middle.
+		ResourceVersion: revision, AllowWatchBookmarks: true, TimeoutSeconds: ptr.To[int64](4),
+	})
+	if err != nil {
+		s.Errorf("watch from %s: %v", revision, err)
+		return ""
+	}
+	defer changes.Stop()
+	for event := range changes.ResultChan() {
+		object, err := meta.Accessor(event.Object)
+		if event.Type == watch.Error || err != nil {
+			s.Errorf("watch from %s: %v", revision, event.Object)
+			return ""
+		}
+		revision = object.GetResourceVersion()
+		if event.Type == watch.Added {
+			seen[object.GetName()] = true
+		}
+		if seen[lastName] {
+			break
+		}
+	}
+	return revision
+}
+
+// mustHave says what a watcher has not seen, though it was there before the last.
+func (s *stream) mustHave(watcher int, seen map[string]bool) {
+	missed := []string{}
+	s.created.Range(func(name, _ any) bool {
+		if !seen[name.(string)] {
+			missed = append(missed, name.(string))
 		}
 		return true
 	})
+	if len(missed) > 0 {
+		s.Errorf("watcher %d saw %d objects and missed %d: %q", watcher, len(seen), len(missed), missed[:min(5, len(missed))])
+	}
 }
