@@ -15,6 +15,8 @@ import (
 const (
 	apiServices    = "/apis/apiregistration.k8s.io/v1/apiservices"
 	apiServiceKeys = "/registry/apiregistration.k8s.io/apiservices/"
+	// customAPIService is that of the resources which these tests define.
+	customAPIService = "v1.example.com"
 )
 
 // Whichever server starts second finds the APIServices as it wants them: it adds, changes and removes none.
@@ -39,22 +41,48 @@ func TestAPIServicesAreAlike(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { client.Close() })
-			var stored []map[string]int64
-			for _, name := range order {
+			// after returns what is stored when a server has done something that comes after all that it does at its start.
+			after := func(name string, something func(*server)) map[string]int64 {
 				options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: []string{"--runtime-config=api/all=true"}}
-				server, err := starts[name](t.Context(), options)
+				process, err := starts[name](t.Context(), options)
 				if err != nil {
 					t.Fatal(err)
 				}
-				server.StopAfter(t)
-				stored = append(stored, revisions(t, client))
+				process.StopAfter(t)
+				something(newServer(t, name, process.Admin))
+				if err := process.Stop(); err != nil {
+					t.Fatal(err)
+				}
+				return revisions(t, client)
 			}
+			first := after(order[0], func(s *server) {
+				s.create(t, definitions, definition("registereds", "Registered"))
+				s.awaitAPIService(t, http.StatusOK)
+			})
+			second := after(order[1], func(s *server) {
+				s.delete(t, definitions+"/registereds.example.com")
+				s.awaitAPIService(t, http.StatusNotFound)
+			})
 			const beta = apiServiceKeys + "v1beta1.resource.k8s.io"
-			if stored[0][beta] == 0 {
+			if first[beta] == 0 {
 				t.Errorf("%s has not registered a beta version that is switched on", order[0])
 			}
-			mustEqual(t, "the revisions of APIServices after the second start", stored[0], stored[1])
+			delete(first, apiServiceKeys+customAPIService)
+			mustEqual(t, "the revisions of APIServices after the second start", first, second)
 		})
+	}
+}
+
+// awaitAPIService waits until that of the custom resource is there (200), or gone (404).
+func (s *server) awaitAPIService(t *testing.T, want int) {
+	t.Helper()
+	var last int
+	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+		last, _, _ = s.call(ctx, http.MethodGet, apiServices+"/"+customAPIService, "", nil)
+		return last == want, nil
+	})
+	if err != nil {
+		t.Fatalf("%s answers %d for %s, not %d: %v", s.name, last, customAPIService, want, err)
 	}
 }
 
@@ -99,7 +127,7 @@ func TestAPIServicesOfOneEtcd(t *testing.T) {
 			break
 		}
 	}
-	const custom = apiServiceKeys + "v1.example.com"
+	const custom = apiServiceKeys + customAPIService
 	// Four times: made, edited, edit undone, deleted, made again, deleted; when one server hears later that the
 	// definition is gone than that the APIService is, made and deleted once more.
 	if rounds := 4; counts[custom] < 6*rounds || counts[custom] > 8*rounds {
@@ -110,7 +138,7 @@ func TestAPIServicesOfOneEtcd(t *testing.T) {
 // keepAPIService defines a custom resource through one server and disturbs its APIService through the other.
 func (both *servers) keepAPIService(t *testing.T, writer, other *server) {
 	t.Helper()
-	const path = apiServices + "/v1.example.com"
+	const path = apiServices + "/" + customAPIService
 	await := func(what string, holds func(status int, service object) bool) {
 		t.Helper()
 		for _, s := range []*server{both.kubernetes, both.quorate} {
