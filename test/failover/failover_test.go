@@ -1,5 +1,6 @@
 // Package failover kills and restarts the replicas of an API server in turn, with many objects, many informers and
-// writers at work: nobody sees time go back, nothing is lost, and every informer ends with exactly what is stored.
+// writers at work: nobody sees time go back, what was acknowledged is what is stored at the end, and every informer has
+// exactly that.
 package failover
 
 import (
@@ -65,6 +66,7 @@ func failOver(t *testing.T, launches ...launch) {
 	}
 	writing.end()
 	lap("replicas killed and restarted in turn")
+	r.answers.mustBeStored(r)
 	watching.mustEqualStorage(r)
 	lap("informers equal to storage")
 	t.Logf("%d informers, %d lists at first and %d later; %d writes acknowledged, %d failed, %d reads",

@@ -36,6 +36,8 @@ type replicas struct {
 	pki  *genuine.PKI
 	all  []*replica
 	etcd *clientv3.Client
+	// answers are those to all writes.
+	answers *answers
 	// lists counts what clients asked for from the beginning: lists, and watches that begin with one.
 	lists atomic.Int64
 }
@@ -52,7 +54,7 @@ func startReplicas(t *testing.T, launches ...launch) *replicas {
 		t.Fatal(err)
 	}
 	etcd.StopAfter(t)
-	r := &replicas{T: t, pki: pki}
+	r := &replicas{T: t, pki: pki, answers: newAnswers()}
 	if r.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint}}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"golang.org/x/sync/errgroup"
@@ -50,9 +51,11 @@ func (r *replicas) load(size size) {
 		work.Go(func() error {
 			for i := loader; i < size.objects; i += loaders {
 				object := configMap(namespace(i%namespaces), fmt.Sprintf("object-%d", i), i/namespaces%shards)
-				if _, err := client.CoreV1().ConfigMaps(object.Namespace).Create(ctx, object, meta.CreateOptions{}); err != nil {
+				created, err := client.CoreV1().ConfigMaps(object.Namespace).Create(ctx, object, meta.CreateOptions{})
+				if err != nil {
 					return err
 				}
+				r.answers.written(created, revision(r, created))
 			}
 			return nil
 		})
@@ -87,6 +90,7 @@ func (r *replicas) write(size size) *writing {
 	return w
 }
 
+// end lets the writers finish what they have begun.
 func (w *writing) end() {
 	w.stop()
 	w.group.Wait()
@@ -119,7 +123,7 @@ type writer struct {
 // run writes and reads in turn. What fails while a replica dies is tried again, as clients do.
 func (w *writer) run(ctx context.Context) {
 	for i := 0; w.limit.Wait(ctx) == nil; i++ {
-		if err := w.write(ctx, i); err != nil {
+		if err := w.write(w.Context(), i); err != nil {
 			w.failures.Add(1)
 			continue
 		}
@@ -128,37 +132,69 @@ func (w *writer) run(ctx context.Context) {
 		case w.changed <- struct{}{}:
 		default:
 		}
-		w.read(ctx)
+		w.read(w.Context())
 	}
 }
 
 // write counts the writer's object up, and creates or deletes another.
 func (w *writer) write(ctx context.Context, i int) error {
-	maps := w.to.CoreV1().ConfigMaps(w.namespace)
-	current, err := maps.Get(ctx, w.name, meta.GetOptions{})
+	if err := w.count(ctx, i); err != nil {
+		return err
+	}
+	other := configMap(w.namespace, fmt.Sprintf("%s-%d", w.name, i/2), i/2%shards)
+	if i%2 == 0 {
+		_, err := w.create(ctx, other)
+		return err
+	}
+	return w.delete(ctx, other)
+}
+
+// count writes a number into the writer's object.
+func (w *writer) count(ctx context.Context, i int) error {
+	current, err := w.maps().Get(ctx, w.name, meta.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		if w.newest > 0 {
 			w.Errorf("%s is not there for a GET, after revision %d", w.name, w.newest)
 		}
-		current, err = maps.Create(ctx, configMap(w.namespace, w.name, 0), meta.CreateOptions{})
+		current, err = w.create(ctx, configMap(w.namespace, w.name, 0))
 	}
 	if err != nil {
 		return err
 	}
 	w.see("GET", current)
 	current.Data["value"] = fmt.Sprint(i)
-	if current, err = maps.Update(ctx, current, meta.UpdateOptions{}); err != nil {
+	updated, err := w.maps().Update(ctx, current, meta.UpdateOptions{})
+	if err != nil {
+		w.answers.unknown(current)
 		return err
 	}
-	w.see("PUT", current)
-	other := fmt.Sprintf("%s-%d", w.name, i/2)
-	if i%2 == 0 {
-		_, err = maps.Create(ctx, configMap(w.namespace, other, i/2%shards), meta.CreateOptions{})
-	} else {
-		err = maps.Delete(ctx, other, meta.DeleteOptions{})
+	w.see("PUT", updated)
+	w.answers.written(updated, revision(w.replicas, updated))
+	return nil
+}
+
+func (w *writer) maps() typed.ConfigMapInterface { return w.to.CoreV1().ConfigMaps(w.namespace) }
+
+func (w *writer) create(ctx context.Context, object *core.ConfigMap) (*core.ConfigMap, error) {
+	created, err := w.maps().Create(ctx, object, meta.CreateOptions{})
+	if err == nil {
+		w.answers.written(created, revision(w.replicas, created))
 	}
-	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
-		err = nil // the attempt whose answer was lost had been made
+	return created, err
+}
+
+// delete deletes an object that is there, unless the answer to its creation was an error.
+func (w *writer) delete(ctx context.Context, object *core.ConfigMap) error {
+	err := w.maps().Delete(ctx, object.Name, meta.DeleteOptions{})
+	switch {
+	case err == nil:
+		w.answers.deleted(object)
+	case !apierrors.IsNotFound(err):
+		w.answers.unknown(object)
+	case w.answers.has(object):
+		w.Errorf("%s, whose creation was acknowledged, is not there for a DELETE", object.Name)
+	default:
+		err = nil
 	}
 	return err
 }
