@@ -23,9 +23,8 @@ import (
 	builtinapiextensions "quorate.dev/apiserver/builtin/apiextensions"
 	"quorate.dev/apiserver/builtin/enablement"
 	builtinschema "quorate.dev/apiserver/builtin/schema"
-	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/crd"
-	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
@@ -41,18 +40,8 @@ type server struct {
 
 func startServer(t *testing.T) *server {
 	t.Helper()
-	member := config.Default().Member
-	member.DataDirectory = t.TempDir()
-	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
-	member.UnsafeNoFsync = true
-	started, err := etcd.Start(t.Context(), member)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { started.Stop(context.Background()) })
-	<-started.Ready()
 	logger := testr.New(t)
-	store := storage.New(started.Client(), "/registry")
+	store := storage.New(etcdtest.Client(t), "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logger})
 	s := &server{publisher: &resource.Publisher{}}
 	builtIn := builtinapiextensions.Definitions(builtinschema.NewLoader(), clock.RealClock{}, enablement.APIs{}.Serves)
@@ -60,6 +49,7 @@ func startServer(t *testing.T) *server {
 	s.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: s.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: logger,
 	})
+	var err error
 	s.controller, err = crd.NewController(crd.ControllerOptions{
 		Objects: s.Registry, Follow: s.Follow, Clock: clock.RealClock{}, Logger: logger,
 		BuiltIn: func(schema.GroupResource) bool { return false },

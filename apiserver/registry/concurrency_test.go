@@ -25,8 +25,7 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/codec"
-	"quorate.dev/apiserver/config"
-	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
@@ -80,19 +79,10 @@ func open(t *testing.T) (*registry.Registry, registry.Target) {
 
 func openStore(t *testing.T) (*registry.Registry, registry.Target, *storage.Store) {
 	t.Helper()
-	member := config.Default().Member
-	member.DataDirectory = t.TempDir()
-	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
-	member.UnsafeNoFsync = true
-	m, err := etcd.Start(t.Context(), member)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Stop(context.Background()) })
-	<-m.Ready()
+	client := etcdtest.Client(t)
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
-	store := storage.New(m.Client(), "/registry")
+	store := storage.New(client, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t), Registerer: prometheus.NewRegistry()})
 	go caches.Run(ctx)
 	publisher := &resource.Publisher{}

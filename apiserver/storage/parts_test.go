@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	testclock "k8s.io/utils/clock/testing"
+
+	"quorate.dev/apiserver/etcd/etcdtest"
 )
 
 func TestLeaseFits(t *testing.T) {
@@ -147,7 +149,7 @@ func TestClassify(t *testing.T) {
 
 // rounds is the part of etcd that compaction uses, for one server after another.
 func TestCompactionRounds(t *testing.T) {
-	client := compactionClient(t)
+	client := etcdtest.Client(t)
 	s, other := New(client, "/registry"), New(client, "/registry")
 	ctx := t.Context()
 	step := func(s *Store, last round) round {
@@ -191,7 +193,7 @@ func TestCompactionRounds(t *testing.T) {
 }
 
 func TestRunCompaction(t *testing.T) {
-	client := compactionClient(t)
+	client := etcdtest.Client(t)
 	s := New(client, "/registry")
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -11,14 +11,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"quorate.dev/apiserver/config"
-	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
 )
 
 // eachClient runs a test with a client in the process of a fresh etcd, and with one that connects to another.
 func eachClient(t *testing.T, test func(*testing.T, *clientv3.Client)) {
-	t.Run("local", func(t *testing.T) { test(t, newMember(t, nil).Client()) })
+	t.Run("local", func(t *testing.T) { test(t, etcdtest.Client(t)) })
 	t.Run("remote", func(t *testing.T) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -26,7 +25,7 @@ func eachClient(t *testing.T, test func(*testing.T, *clientv3.Client)) {
 		}
 		urls := []string{"http://" + listener.Addr().String()}
 		listener.Close()
-		newMember(t, urls)
+		etcdtest.Member(t, urls...)
 		client, err := clientv3.New(clientv3.Config{Endpoints: urls, Logger: zap.NewNop()})
 		if err != nil {
 			t.Fatal(err)
@@ -34,22 +33,6 @@ func eachClient(t *testing.T, test func(*testing.T, *clientv3.Client)) {
 		defer client.Close()
 		test(t, client)
 	})
-}
-
-func newMember(t *testing.T, clientURLs []string) *etcd.Member {
-	t.Helper()
-	member := config.Default().Member
-	member.DataDirectory = t.TempDir()
-	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
-	member.ListenClientURLs = clientURLs
-	member.UnsafeNoFsync = true
-	m, err := etcd.Start(t.Context(), member)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Stop(context.Background()) })
-	<-m.Ready()
-	return m
 }
 
 func must[T any](t testing.TB) func(T, error) T {

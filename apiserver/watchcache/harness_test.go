@@ -13,8 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"quorate.dev/apiserver/config"
-	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -37,17 +36,8 @@ func newWorld(t testing.TB, options Options) *world {
 // newStoppedWorld returns a world whose caches follow the store only when the test says so.
 func newStoppedWorld(t testing.TB, options Options) *world {
 	t.Helper()
-	member := config.Default().Member
-	member.DataDirectory = t.TempDir()
-	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
-	member.UnsafeNoFsync = true
-	m, err := etcd.Start(t.Context(), member)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Stop(context.Background()) })
-	<-m.Ready()
-	w := &world{TB: t, client: m.Client(), store: storage.New(m.Client(), "/registry"), registry: prometheus.NewRegistry()}
+	client := etcdtest.Client(t)
+	w := &world{TB: t, client: client, store: storage.New(client, "/registry"), registry: prometheus.NewRegistry()}
 	options.Logger = testr.NewWithInterface(quiet{t}, testr.Options{})
 	options.Registerer = w.registry
 	w.caches = New(w.store, options)
