@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,6 +31,7 @@ type collection struct {
 	resource schema.GroupVersionResource
 	source   Source
 	catalog  *resource.Publisher
+	logger   logr.Logger
 	opened   atomic.Pointer[open]
 	memo     memo
 }
@@ -93,13 +95,13 @@ func (c *collection) get(key string) (runtime.Object, error) {
 	return c.decoded(entry)
 }
 
-// list returns the objects of a namespace, or all.
+// list returns the objects of a namespace, or all, that can be decoded.
 func (c *collection) list(namespace string) ([]any, error) {
 	var objects []any
-	err := c.each(namespace, func(entry *watchcache.Entry) error {
-		object, err := c.decoded(entry)
-		objects = append(objects, object)
-		return err
+	err := c.each(namespace, func(entry *watchcache.Entry) {
+		if object := c.readable(entry); object != nil {
+			objects = append(objects, object)
+		}
 	})
 	return objects, err
 }
@@ -107,15 +109,12 @@ func (c *collection) list(namespace string) ([]any, error) {
 // keys returns the keys of a namespace, or all.
 func (c *collection) keys(namespace string) ([]string, error) {
 	var keys []string
-	err := c.each(namespace, func(entry *watchcache.Entry) error {
-		keys = append(keys, keyOf(entry))
-		return nil
-	})
+	err := c.each(namespace, func(entry *watchcache.Entry) { keys = append(keys, keyOf(entry)) })
 	return keys, err
 }
 
-// each visits the entries of a namespace, or all, until visit fails.
-func (c *collection) each(namespace string, visit func(*watchcache.Entry) error) error {
+// each visits the entries of a namespace, or all.
+func (c *collection) each(namespace string, visit func(*watchcache.Entry)) error {
 	o, snapshot, err := c.snapshot()
 	if err != nil {
 		return err
@@ -128,10 +127,10 @@ func (c *collection) each(namespace string, visit func(*watchcache.Entry) error)
 		prefix += namespace + "/"
 	}
 	snapshot.Ascend(prefix, prefix, func(entry *watchcache.Entry) bool {
-		err = visit(entry)
-		return err == nil
+		visit(entry)
+		return true
 	})
-	return err
+	return nil
 }
 
 func keyOf(entry *watchcache.Entry) string {
@@ -143,9 +142,24 @@ func keyOf(entry *watchcache.Entry) string {
 
 // decoded returns the object of an entry, which is shared: nobody may change it.
 func (c *collection) decoded(entry *watchcache.Entry) (runtime.Object, error) {
-	if object := c.memo.get(entry.Path(), entry.Revision()); object != nil {
-		return object, nil
+	decode := func() (runtime.Object, error) { return c.decode(entry) }
+	return c.memo.at(entry.Path(), entry.Revision(), len(entry.Stored()), decode).object()
+}
+
+// readable returns nil for what is not there or cannot be decoded, which is then treated as if it were not there.
+func (c *collection) readable(entry *watchcache.Entry) runtime.Object {
+	if entry == nil {
+		return nil
 	}
+	object, err := c.decoded(entry)
+	if err != nil {
+		c.logger.Error(err, "an object cannot be decoded and is passed over", "key", entry.Path())
+		return nil
+	}
+	return object
+}
+
+func (c *collection) decode(entry *watchcache.Entry) (runtime.Object, error) {
 	o, err := c.open()
 	if err != nil {
 		return nil, err
@@ -159,6 +173,5 @@ func (c *collection) decoded(entry *watchcache.Entry) (runtime.Object, error) {
 		return nil, err
 	}
 	accessor.SetResourceVersion(strconv.FormatInt(entry.Revision(), 10))
-	c.memo.put(entry.Path(), entry.Revision(), object, len(entry.Stored()))
 	return object, nil
 }

@@ -40,6 +40,7 @@ func (i *informer) AddIndexers(functions cache.Indexers) error {
 		i.mu.Lock()
 		added.registration = registration
 		i.mu.Unlock()
+		i.settle() // the registration may have been synced before it was known
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 )
@@ -15,27 +14,30 @@ import (
 // its own, from the state at the moment on, and gets every event in order. A handler that is slow makes nobody wait.
 type informer struct {
 	*collection
-	logger logr.Logger
 
 	mu       sync.Mutex
 	running  context.Context // nil before Run
 	stopped  bool
-	used     bool // somebody reads it, so that it is worth loading before it is read
+	used     bool // somebody reads it or waits for it, so that it is worth loading before it is read
 	handlers []*registration
 	indexes  indexes
 
 	loading sync.Once
 	loaded  chan struct{} // closed when the cache has been loaded
+	synced  chan struct{} // closed, with the lock held, when besides the indexes have been made
 }
 
 var _ cache.SharedIndexInformer = &informer{}
 
 func newInformer(name schema.GroupVersionResource, options Options) *informer {
 	return &informer{
-		collection: &collection{resource: name, source: options.Source, catalog: options.Catalog},
-		logger:     options.Logger.WithValues("resource", name.GroupResource().String()),
-		indexes:    indexes{},
-		loaded:     make(chan struct{}),
+		collection: &collection{
+			resource: name, source: options.Source, catalog: options.Catalog,
+			logger: options.Logger.WithValues("resource", name.GroupResource().String()),
+		},
+		indexes: indexes{},
+		loaded:  make(chan struct{}),
+		synced:  make(chan struct{}),
 	}
 }
 
@@ -125,6 +127,7 @@ func (i *informer) load() {
 		go func() {
 			if _, err := o.cache.Snapshot(context.Background(), 0); err == nil {
 				close(i.loaded)
+				i.settle()
 			} // else the server is stopping
 		}()
 	})
@@ -138,18 +141,36 @@ func (i *informer) HasSynced() bool {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	return i.complete()
+}
+
+// complete reports whether the cache is loaded, and the indexes made. The caller holds the lock.
+func (i *informer) complete() bool {
 	for _, index := range i.indexes {
-		if index.registration != nil && !index.registration.HasSynced() {
+		if index.registration == nil || !index.registration.HasSynced() {
 			return false
 		}
 	}
-	return true
+	return isClosed(i.loaded)
 }
 
-// HasSyncedChecker implements cache.SharedInformer.
+// settle closes synced, if it is time.
+func (i *informer) settle() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !isClosed(i.synced) && i.complete() {
+		close(i.synced)
+	}
+}
+
+// HasSyncedChecker implements cache.SharedInformer. Somebody will wait for it: what is not served yet is loaded when
+// the informer runs.
 func (i *informer) HasSyncedChecker() cache.DoneChecker {
+	i.mu.Lock()
+	i.used = true
+	i.mu.Unlock()
 	i.load()
-	return checker{name: i.resource.String(), done: i.loaded}
+	return checker{name: i.resource.String(), done: i.synced}
 }
 
 // SetWatchErrorHandler implements cache.SharedInformer. There is no watch that could fail.

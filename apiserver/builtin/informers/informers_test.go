@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,8 +27,7 @@ import (
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/informers"
-	"quorate.dev/apiserver/config"
-	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
@@ -34,37 +36,71 @@ import (
 
 var secrets = schema.GroupResource{Resource: "secrets"}
 
-// open returns a registry of the built-in kinds on an etcd of its own, and a factory on it that has been started.
-func open(t *testing.T) (*registry.Registry, clientinformers.SharedInformerFactory) {
-	t.Helper()
-	member := config.Default().Member
-	member.DataDirectory = t.TempDir()
-	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
-	member.UnsafeNoFsync = true
-	m, err := etcd.Start(t.Context(), member)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Stop(context.Background()) })
-	<-m.Ready()
-	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(stop)
-	store := storage.New(m.Client(), "/registry")
-	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t)})
-	publisher := &resource.Publisher{}
-	r := registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
-	})
-	factory := informers.New(informers.Options{Source: r, Catalog: publisher, Logger: testr.New(t)})
-	publisher.Publish(resource.NewCatalog(builtin.Definitions(builtin.Options{Objects: r, Catalog: publisher, Clock: clock.RealClock{}})...))
-	go func() { _ = caches.Run(ctx) }()
-	return r, factory
+// world is a registry of the built-in kinds on an etcd of its own.
+type world struct {
+	*registry.Registry
+	etcd      *clientv3.Client
+	publisher *resource.Publisher
+	decoded   atomic.Int64  // objects
+	unfollow  chan struct{} // gets one whenever somebody follows no longer
 }
 
-func create(t *testing.T, r *registry.Registry, namespace, name string) {
+// FollowEntries implements informers.Source.
+func (w *world) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
+	defer func() { w.unfollow <- struct{}{} }()
+	return w.Registry.FollowEntries(ctx, name, handle, synced)
+}
+
+// counting counts what is decoded.
+type counting struct {
+	resource.Model
+	decoded *atomic.Int64
+}
+
+func (c counting) LoadExternal(stored []byte) (runtime.Object, error) {
+	c.decoded.Add(1)
+	return c.Model.LoadExternal(stored)
+}
+
+// publish has the built-in kinds served.
+func (w *world) publish() {
+	definitions := builtin.Definitions(builtin.Options{Objects: w, Catalog: w.publisher, Clock: clock.RealClock{}})
+	for _, definition := range definitions {
+		for _, version := range definition.Versions {
+			version.Model = counting{version.Model, &w.decoded}
+		}
+	}
+	w.publisher.Publish(resource.NewCatalog(definitions...))
+}
+
+// open returns a world and a factory on it.
+func open(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
+	t.Helper()
+	w, factory := openUnserved(t)
+	w.publish()
+	return w, factory
+}
+
+// openUnserved returns a world in which nothing is served yet.
+func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
+	t.Helper()
+	client := etcdtest.Client(t)
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	store := storage.New(client, "/registry")
+	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t)})
+	w := &world{etcd: client, publisher: &resource.Publisher{}, unfollow: make(chan struct{}, 100)}
+	w.Registry = registry.New(registry.Options{
+		Store: store, Caches: caches, Catalog: w.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
+	})
+	go func() { _ = caches.Run(ctx) }()
+	return w, informers.New(informers.Options{Source: w, Catalog: w.publisher, Logger: testr.New(t)})
+}
+
+func create(t *testing.T, w *world, namespace, name string) {
 	t.Helper()
 	secret := &api.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"n": []byte("0")}}
-	if _, err := r.Create(t.Context(), secrets, namespace, secret, false); err != nil {
+	if _, err := w.Create(t.Context(), secrets, namespace, secret, false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -175,11 +211,12 @@ func TestHandlersGetEveryEventInOrder(t *testing.T) {
 	if err := informer.RemoveEventHandler(second); err != nil {
 		t.Fatal(err)
 	}
+	<-r.unfollow // from now on nobody can tell the removed handler of anything
 	create(t, r, "a", "three")
 	await(t, "a fifth event", func() bool {
 		return early.has("add one=0 true", "add two=0 false", "update two=0 two=1", "delete one=0", "add three=0 false")
 	})
-	if len(late.log) != 4 {
+	if !late.has("add one=0 true", "add two=0 false", "update two=0 two=1", "delete one=0") {
 		t.Errorf("a removed handler was told of an event: %q", late.log)
 	}
 }
@@ -214,4 +251,95 @@ func TestIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "one key", func() bool { return keys() == "zoo/ant" })
+}
+
+// TestWhatCannotBeDecodedIsPassedOver: one object that nobody can read must not keep others from being read.
+func TestWhatCannotBeDecodedIsPassedOver(t *testing.T) {
+	w, factory := open(t)
+	create(t, w, "a", "one")
+	create(t, w, "a", "two")
+	if _, err := w.etcd.Put(t.Context(), "/registry/secrets/a/three", "k8s\x00nonsense"); err != nil {
+		t.Fatal(err)
+	}
+	informer := factory.Core().V1().Secrets()
+	var told recorder
+	if _, err := informer.Informer().AddEventHandler(&told); err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(t.Context().Done())
+	await(t, "synced", informer.Informer().HasSynced)
+	list, err := informer.Lister().List(labels.Everything())
+	if err != nil || len(list) != 2 {
+		t.Errorf("got %v, %v", list, err)
+	}
+	if list, err = informer.Lister().Secrets("a").List(labels.Everything()); err != nil || len(list) != 2 {
+		t.Errorf("got %v, %v", list, err)
+	}
+	if one, err := informer.Lister().Secrets("a").Get("three"); err == nil {
+		t.Errorf("got %v", one)
+	}
+	await(t, "two events", func() bool { return told.has("add one=0 true", "add two=0 true") })
+}
+
+// TestEachStateIsDecodedOnce, however many handlers are told of a change from one to the next.
+func TestEachStateIsDecodedOnce(t *testing.T) {
+	w, factory := open(t)
+	create(t, w, "a", "one")
+	informer := factory.Core().V1().Secrets().Informer()
+	handlers := []*recorder{{}, {}, {}}
+	for _, handler := range handlers {
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			t.Fatal(err)
+		}
+	}
+	factory.Start(t.Context().Done())
+	want := []string{"add one=0 true"}
+	for n := range 5 {
+		for _, handler := range handlers {
+			await(t, "an event", func() bool { return handler.has(want...) })
+		}
+		_, err := w.Update(t.Context(), secrets, "", "a", "one", func(o runtime.Object) error {
+			o.(*api.Secret).Data["n"] = []byte(strconv.Itoa(n + 1))
+			return nil
+		}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, fmt.Sprintf("update one=%d one=%d", n, n+1))
+	}
+	for _, handler := range handlers {
+		await(t, "the last event", func() bool { return handler.has(want...) })
+	}
+	if decoded := w.decoded.Load(); decoded != 6 {
+		t.Errorf("six states were decoded %d times", decoded)
+	}
+}
+
+// TestSyncedCheckerComesWithTheIndexes, even if it is asked for before anything is served.
+func TestSyncedCheckerComesWithTheIndexes(t *testing.T) {
+	w, factory := openUnserved(t)
+	informer := factory.Core().V1().Secrets().Informer()
+	checker := informer.HasSyncedChecker()
+	proceed := make(chan struct{})
+	err := informer.AddIndexers(cache.Indexers{"slow": func(object any) ([]string, error) {
+		<-proceed
+		return []string{object.(*corev1.Secret).Name}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.publish()
+	create(t, w, "a", "one")
+	factory.Start(t.Context().Done())
+	await(t, "the cache", func() bool { keys := informer.GetIndexer().ListKeys(); return len(keys) == 1 })
+	select {
+	case <-checker.Done():
+		t.Error("synced without the index")
+	default:
+	}
+	close(proceed)
+	<-checker.Done()
+	if keys, err := informer.GetIndexer().IndexKeys("slow", "one"); err != nil || len(keys) != 1 {
+		t.Errorf("got %v, %v", keys, err)
+	}
 }

@@ -17,44 +17,61 @@ type memo struct {
 	bytes      int // of the young generation
 }
 
-type remembered struct {
-	revision int64
-	object   runtime.Object
-	bytes    int
-}
+// remembered are the last two states of an object: whoever is told of a change wants both.
+type remembered struct{ last, former *decoding }
 
-func (m *memo) get(path string, revision int64) runtime.Object {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if found, ok := m.young[path]; ok {
-		if found.revision == revision {
-			return found.object
+func (r remembered) at(revision int64) *decoding {
+	for _, known := range []*decoding{r.last, r.former} {
+		if known != nil && known.revision == revision {
+			return known
 		}
-		return nil
 	}
-	found, ok := m.old[path]
-	if !ok || found.revision != revision {
-		return nil
-	}
-	m.add(path, found)
-	return found.object
+	return nil
 }
 
-// put remembers an object, unless a newer state of it is remembered.
-func (m *memo) put(path string, revision int64, object runtime.Object, bytes int) {
+func (r remembered) bytes() (sum int) {
+	for _, known := range []*decoding{r.last, r.former} {
+		if known != nil {
+			sum += known.bytes
+		}
+	}
+	return sum
+}
+
+// decoding is one state of an object, decoded by the first who asks for it.
+type decoding struct {
+	revision int64
+	bytes    int
+	object   func() (runtime.Object, error)
+}
+
+// at returns the state of an object at a revision. What is not remembered is decoded by decode, and remembered unless
+// a newer state is.
+func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime.Object, error)) *decoding {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if bytes > memoBytes/2 || m.young[path].revision > revision || m.old[path].revision > revision {
-		return
+	known, young := m.young[path]
+	if !young {
+		known = m.old[path]
 	}
-	m.add(path, remembered{revision: revision, object: object, bytes: bytes})
+	if found := known.at(revision); found != nil {
+		if !young {
+			m.add(path, known)
+		}
+		return found
+	}
+	made := &decoding{revision: revision, bytes: bytes, object: sync.OnceValues(decode)}
+	if bytes <= memoBytes/2 && (known.last == nil || known.last.revision < revision) {
+		m.add(path, remembered{last: made, former: known.last})
+	}
+	return made
 }
 
 func (m *memo) add(path string, added remembered) {
 	if m.young == nil {
 		m.young = map[string]remembered{}
 	}
-	m.bytes += added.bytes - m.young[path].bytes
+	m.bytes += added.bytes() - m.young[path].bytes()
 	m.young[path] = added
 	if m.bytes > memoBytes/2 {
 		m.young, m.old, m.bytes = nil, m.young, 0

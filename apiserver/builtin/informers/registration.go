@@ -3,7 +3,6 @@ package informers
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"quorate.dev/apiserver/watchcache"
@@ -41,7 +40,7 @@ func (r *registration) follow(ctx context.Context) {
 			r.handle(before, after)
 		}
 	}
-	err := r.informer.source.FollowEntries(ctx, r.informer.resource.GroupResource(), handle, func() { close(r.synced) })
+	err := r.informer.source.FollowEntries(ctx, r.informer.resource.GroupResource(), handle, func() { close(r.synced); r.informer.settle() })
 	if err != nil && ctx.Err() == nil {
 		r.informer.logger.Error(err, "a resource cannot be followed")
 	}
@@ -49,7 +48,7 @@ func (r *registration) follow(ctx context.Context) {
 
 // handle tells the handler of one event.
 func (r *registration) handle(before, after *watchcache.Entry) {
-	now, then := r.decoded(after), r.decoded(before)
+	then, now := r.informer.readable(before), r.informer.readable(after)
 	switch {
 	case now != nil && then != nil:
 		r.handler.OnUpdate(then, now)
@@ -58,19 +57,6 @@ func (r *registration) handle(before, after *watchcache.Entry) {
 	case then != nil:
 		r.handler.OnDelete(then)
 	}
-}
-
-// decoded returns nil for what is not there or cannot be decoded, which is then treated as if it were not there.
-func (r *registration) decoded(entry *watchcache.Entry) runtime.Object {
-	if entry == nil {
-		return nil
-	}
-	object, err := r.informer.decoded(entry)
-	if err != nil {
-		r.informer.logger.Error(err, "an object cannot be decoded and is passed over", "key", entry.Path())
-		return nil
-	}
-	return object
 }
 
 // HasSynced implements cache.ResourceEventHandlerRegistration.
