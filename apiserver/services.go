@@ -82,7 +82,7 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	}
 	events := &services.Events{Objects: s.registry, Clock: s.clock, Logger: logger, Instance: host}
 	all := func(ctx context.Context) ([]runtime.Object, error) {
-		return s.registry.Latest(ctx, schema.GroupResource{Resource: "services"})
+		return s.registry.Latest(ctx, schema.GroupResource{Resource: "services"}, "")
 	}
 	n.ports = services.NewPortRepair(n.allocator, all, events, logger, s.metrics)
 	n.addresses = services.NewAddressRepair(s.registry, n.ranges, events, s.clock, logger, s.metrics)

@@ -2,7 +2,6 @@ package builtin_test
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
@@ -23,8 +22,7 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/config"
-	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
@@ -36,6 +34,7 @@ type server struct {
 	*registry.Registry
 	client  *clientv3.Client
 	catalog *resource.Publisher
+	freeze  func() // ends the watch of etcd: the caches stay as they are
 }
 
 func newServer(t testing.TB, options builtin.Options, chain *admission.Chain) *server {
@@ -43,25 +42,7 @@ func newServer(t testing.TB, options builtin.Options, chain *admission.Chain) *s
 	return newServerOn(t, newEtcd(t), options, chain)
 }
 
-func newEtcd(t testing.TB) *clientv3.Client {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := "http://" + listener.Addr().String()
-	listener.Close()
-	member := config.Default().Member
-	member.DataDirectory, member.UnsafeNoFsync = t.TempDir(), true
-	member.ListenPeerURLs, member.AdvertisePeerURLs = []string{url}, []string{url}
-	m, err := etcd.Start(t.Context(), member)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Stop(context.Background()) })
-	<-m.Ready()
-	return m.Client()
-}
+func newEtcd(t testing.TB) *clientv3.Client { return etcdtest.Client(t) }
 
 // newServerOn is a replica on an etcd that others may use too.
 func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options, chain *admission.Chain) *server {
@@ -71,11 +52,12 @@ func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); caches.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	freeze := func() { cancel(); <-done }
+	t.Cleanup(freeze)
 	if chain == nil {
 		chain = &admission.Chain{}
 	}
-	s := &server{client: client, catalog: &resource.Publisher{}}
+	s := &server{client: client, catalog: &resource.Publisher{}, freeze: freeze}
 	s.catalog.Publish(resource.NewCatalog())
 	s.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: s.catalog, Admission: chain,

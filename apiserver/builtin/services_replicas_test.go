@@ -71,7 +71,7 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 	client, observed := newEtcd(t), &observedEtcd{}
 	other := newServiceReplica(t, client, "10.20.0.0/30", "30000-30003")
 	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/30", "30000-30003")
-	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs)) // from here on its cache follows them
+	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs, "")) // from here on its cache follows them
 	observed.read = func(key string) {
 		if key == "/registry/" { // the question for the current revision: the cache waits for it
 			observed.release()
@@ -148,7 +148,7 @@ func TestPortRepair(t *testing.T) {
 	if _, err := repaired.createService(t, "thief", wants(port)); !apierrors.IsInvalid(err) {
 		t.Errorf("after the repair a port in use is given away: %v", err)
 	}
-	if events := must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"})); len(events) != 1 {
+	if events := must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"}, "")); len(events) != 1 {
 		t.Errorf("%d events, want one about the port", len(events))
 	}
 
@@ -179,7 +179,7 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 			must[*core.Service](t)(other.createService(t, fmt.Sprintf("web-%d", disturbances), asNodePort))
 			disturbances--
 		}
-		return s.Latest(ctx, servicesResource)
+		return s.Latest(ctx, servicesResource, "")
 	}
 	measured := &serviceReplica{metrics: prometheus.NewRegistry()}
 	repair := services.NewPortRepair(s.allocator, disturbed, s.events, logr.Discard(), measured.metrics)
@@ -231,7 +231,7 @@ func TestWarningThatCannotBeRecordedIsToldAgain(t *testing.T) {
 	recorded := func(ctx context.Context) int {
 		t.Helper()
 		s.events.Warn(ctx, service, "controller", "Wrong", "Look", "Something is wrong")
-		return len(must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"})))
+		return len(must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"}, "")))
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

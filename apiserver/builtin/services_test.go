@@ -81,7 +81,7 @@ func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports s
 	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Reservers: []admission.Reserver{station}})
 	station.Objects = r.server
 	r.events = &services.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
-	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource) }
+	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource, "") }
 	r.repair = services.NewPortRepair(r.allocator, all, r.events, logr.Discard(), r.metrics)
 	if err := r.repair.Once(t.Context()); err != nil {
 		t.Fatal(err)

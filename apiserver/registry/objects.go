@@ -122,8 +122,8 @@ func (r *Registry) listed(ctx context.Context, name schema.GroupResource, namesp
 }
 
 // Latest implements resource.Objects.
-func (r *Registry) Latest(ctx context.Context, name schema.GroupResource) ([]runtime.Object, error) {
-	return r.listed(ctx, name, "", ListOptions{})
+func (r *Registry) Latest(ctx context.Context, name schema.GroupResource, namespace string) ([]runtime.Object, error) {
+	return r.listed(ctx, name, namespace, ListOptions{})
 }
 
 // Create implements resource.Objects.

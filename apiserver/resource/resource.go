@@ -214,8 +214,8 @@ type Objects interface {
 	GetCached(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
 	// List returns all objects in a namespace ("" for all), as the cache has them. The caller must not change them.
 	List(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error)
-	// Latest returns all objects at least as new as the moment of the call. The caller must not change them.
-	Latest(ctx context.Context, resource schema.GroupResource) ([]runtime.Object, error)
+	// Latest is List at least as new as the moment of the call.
+	Latest(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error)
 	// Create stores a new object through the resource's create strategy.
 	Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error)
 	// Update applies change to a copy of the current object and stores it through the update strategy of the

@@ -2,6 +2,8 @@ package core
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +23,10 @@ func TestChargeOfBudgets(t *testing.T) {
 		"allowed":     {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 2}, nil, 1},
 		"not counted": {policy.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 2}, apierrors.IsTooManyRequests, 2},
 		"exhausted":   {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2}, apierrors.IsTooManyRequests, 0},
-		"negative":    {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: -1}, apierrors.IsForbidden, -1},
+		"negative":    {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: -1}, forbidden, -1},
+		"too many at once": {
+			policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 2, DisruptedPods: many(maxDisruptedPods + 1)}, forbidden, 2,
+		},
 	} {
 		budget := &policy.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Generation: 2}, Status: test.status}
 		err := charge(budget, "web", metav1.Now())
@@ -32,6 +37,19 @@ func TestChargeOfBudgets(t *testing.T) {
 			t.Errorf("%s: status %+v", name, budget.Status)
 		}
 	}
+}
+
+// forbidden tells whether kube-apiserver would refuse in these words, where budgets are not plural.
+func forbidden(err error) bool {
+	return apierrors.IsForbidden(err) && strings.HasPrefix(err.Error(), `poddisruptionbudget.policy "b" is forbidden: `)
+}
+
+func many(pods int) map[string]metav1.Time {
+	disrupted := map[string]metav1.Time{}
+	for i := range pods {
+		disrupted[strconv.Itoa(i)] = metav1.Time{}
+	}
+	return disrupted
 }
 
 func TestUnhealthyPods(t *testing.T) {

@@ -27,6 +27,9 @@ import (
 var (
 	evictionKind = schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}
 	budgets      = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}
+	// What kube-apiserver's refusals call the two.
+	refusingBudget = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudget"}
+	changedPod     = schema.GroupResource{Resource: "Pod"}
 )
 
 const (
@@ -69,9 +72,13 @@ func (e evictor) remove(ctx context.Context, objects resource.Objects, namespace
 		if !disrupted(pod) {
 			return e.removeWithinBudget(ctx, objects, pod, options)
 		}
-		mayBecomeReady := pod.Status.Phase == api.PodPending && pod.DeletionTimestamp.IsZero()
-		err = deleteDisrupted(ctx, objects, pod, guarded(options, pod, mayBecomeReady))
-		if !apierrors.IsConflict(err) || resourceVersionOf(options) != nil || attempt == evictionAttempts {
+		clientChose := resourceVersionOf(options) != nil
+		deletion := options
+		if mayBecomeReady := pod.Status.Phase == api.PodPending && pod.DeletionTimestamp.IsZero(); mayBecomeReady && !clientChose {
+			deletion = guarded(options, pod)
+		}
+		err = deleteDisrupted(ctx, objects, pod, deletion)
+		if !apierrors.IsConflict(err) || clientChose || attempt == evictionAttempts {
 			return err
 		}
 	}
@@ -97,7 +104,7 @@ func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*m
 	case len(options.DryRun) == 0:
 		options.DryRun = dryRun
 	case len(dryRun) != 0 && !reflect.DeepEqual(dryRun, options.DryRun):
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Non-matching dry-run options in request and content: %v and %v", dryRun, options.DryRun))
+		return nil, fmt.Errorf("Non-matching dry-run options in request and content: %v and %v", dryRun, options.DryRun) //nolint:staticcheck // kube-apiserver's words
 	}
 	return options, nil
 }
@@ -112,7 +119,7 @@ func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Object
 		return deleteDisrupted(ctx, objects, pod, options)
 	}
 	if unhealthyMayGo(budget, pod) {
-		err := deleteDisrupted(ctx, objects, pod, guarded(options, pod, true))
+		err := deleteDisrupted(ctx, objects, pod, guarded(options, pod))
 		if apierrors.IsConflict(err) && resourceVersionOf(options) == nil {
 			return busyBudget(budget.Name)
 		}
@@ -144,9 +151,9 @@ func unhealthyMayGo(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
 	return budget.Status.DesiredHealthy > 0 && budget.Status.CurrentHealthy >= budget.Status.DesiredHealthy
 }
 
-// budgetOf returns the one budget that covers a pod, or nil.
+// budgetOf returns the one budget that covers a pod, or nil. A budget protects from the moment on in which it was made.
 func budgetOf(ctx context.Context, objects resource.Objects, pod *api.Pod) (*policy.PodDisruptionBudget, error) {
-	all, err := objects.List(ctx, budgets, pod.Namespace)
+	all, err := objects.Latest(ctx, budgets, pod.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -184,9 +191,9 @@ func charge(budget *policy.PodDisruptionBudget, pod string, now metav1.Time) err
 	case status.ObservedGeneration < budget.Generation:
 		return busyBudget(budget.Name)
 	case status.DisruptionsAllowed < 0:
-		return apierrors.NewForbidden(budgets, budget.Name, fmt.Errorf("pdb disruptions allowed is negative"))
+		return apierrors.NewForbidden(refusingBudget, budget.Name, fmt.Errorf("pdb disruptions allowed is negative"))
 	case len(status.DisruptedPods) > maxDisruptedPods:
-		return apierrors.NewForbidden(budgets, budget.Name, fmt.Errorf("DisruptedPods map too big - too many evictions not confirmed by PDB controller"))
+		return apierrors.NewForbidden(refusingBudget, budget.Name, fmt.Errorf("DisruptedPods map too big - too many evictions not confirmed by PDB controller"))
 	case status.DisruptionsAllowed == 0:
 		return exhausted(budget)
 	}
@@ -238,12 +245,8 @@ func resourceVersionOf(options *metav1.DeleteOptions) *string {
 	return options.Preconditions.ResourceVersion
 }
 
-// guarded returns options that hold only for the pod as it was seen, if that is wanted and the client has not
-// said what it saw.
-func guarded(options *metav1.DeleteOptions, pod *api.Pod, wanted bool) *metav1.DeleteOptions {
-	if !wanted || resourceVersionOf(options) != nil {
-		return options
-	}
+// guarded returns options that hold only for the pod as it was seen, whatever the client has said that it saw.
+func guarded(options *metav1.DeleteOptions, pod *api.Pod) *metav1.DeleteOptions {
 	options = options.DeepCopy()
 	if options.Preconditions == nil {
 		options.Preconditions = &metav1.Preconditions{}
@@ -282,10 +285,10 @@ func deleteDisrupted(ctx context.Context, objects resource.Objects, pod *api.Pod
 func markDisrupted(pod *api.Pod, preconditions *metav1.Preconditions) error {
 	if preconditions != nil {
 		if uid := ptr.Deref(preconditions.UID, ""); uid != "" && uid != pod.UID {
-			return apierrors.NewConflict(pods, pod.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", uid, pod.UID))
+			return apierrors.NewConflict(changedPod, pod.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", uid, pod.UID))
 		}
 		if version := ptr.Deref(preconditions.ResourceVersion, ""); version != "" && version != pod.ResourceVersion {
-			return apierrors.NewConflict(pods, pod.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", version, pod.ResourceVersion))
+			return apierrors.NewConflict(changedPod, pod.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", version, pod.ResourceVersion))
 		}
 	}
 	podutil.UpdatePodCondition(&pod.Status, &api.PodCondition{
