@@ -77,9 +77,9 @@ func (p *Plugin) concerns(a *Attributes) bool {
 
 // Reserver holds something outside the object that a write needs, such as an address.
 type Reserver interface {
-	// Reserve changes attributes.Object, which has its name by now, or refuses the write.
+	// Reserve changes attributes.Object, which has its name by now, or refuses the write. In a dry run nothing is held.
 	Reserve(ctx context.Context, attributes *Attributes) error
-	// Undo gives back what was reserved for a write that failed later, or was a rehearsal.
+	// Undo gives back what was reserved for a write that failed later.
 	Undo(ctx context.Context, attributes *Attributes)
 	// Finish is told of writes that were stored, to release what the former object held.
 	Finish(ctx context.Context, attributes *Attributes)

@@ -40,11 +40,16 @@ func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, 
 	if err := unborn(object, options.DryRun); err != nil {
 		return nil, err
 	}
-	return r.admitNew(ctx, t, object, options)
+	attributes, err := r.admitNew(ctx, t, object, options)
+	if err != nil {
+		return nil, err
+	}
+	result, err := r.insertNamed(ctx, t, attributes, options)
+	return result, r.creationError(ctx, t, attributes.Object, err)
 }
 
-// admitNew lets admission change a new object whose managed fields are in order, names it, and stores it.
-func (r *Registry) admitNew(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
+// admitNew lets admission change a new object whose managed fields are in order.
+func (r *Registry) admitNew(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*admission.Attributes, error) {
 	attributes := r.attributes(ctx, t, admission.Create, object, nil, options)
 	if err := r.admission.Admit(ctx, attributes); err != nil {
 		return nil, err
@@ -55,6 +60,15 @@ func (r *Registry) admitNew(ctx context.Context, t Target, object runtime.Object
 	}
 	rest.FillObjectMetaSystemFields(accessor)
 	removeDuplicateOwners(ctx, object)
+	return attributes, nil
+}
+
+// insertNamed stores an admitted object under its name, or under one that it generates.
+func (r *Registry) insertNamed(ctx context.Context, t Target, attributes *admission.Attributes, options WriteOptions) (*Result, error) {
+	accessor, err := meta.Accessor(attributes.Object)
+	if err != nil {
+		return nil, err
+	}
 	if accessor.GetName() != "" || accessor.GetGenerateName() == "" {
 		return r.insert(ctx, t.named(accessor.GetName()), attributes, options)
 	}
@@ -77,13 +91,13 @@ func (r *Registry) insertGenerated(ctx context.Context, t Target, attributes *ad
 		attributes.Name = t.Endpoint.Create.GenerateName(accessor.GetGenerateName())
 		accessor.SetName(attributes.Name)
 		result, err := r.insert(ctx, t.named(attributes.Name), attributes, options)
-		if !apierrors.IsAlreadyExists(err) || attempt == generateAttempts {
+		if !errors.Is(err, storage.ErrExists) || attempt == generateAttempts {
 			return result, err
 		}
 	}
 }
 
-// insert checks and stores the admitted object, which has its name.
+// insert checks and stores the admitted object, which has its name. The error is storage.ErrExists if the name is taken.
 func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.Attributes, options WriteOptions) (result *Result, err error) {
 	object := attributes.Object
 	if err := r.admission.Reserve(ctx, attributes); err != nil {
@@ -114,11 +128,7 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 		}
 	}
 	if err != nil {
-		return nil, r.creationError(ctx, t, object, status(err, t))
-	}
-	if options.DryRun {
-		// Nothing holds on to what was allocated for a rehearsal.
-		r.admission.Undo(ctx, attributes)
+		return nil, err
 	}
 	setRevision(object, revision)
 	return &Result{Object: object, Stored: data, Revision: revision, Created: true, Rehearsed: options.DryRun}, nil
@@ -163,13 +173,15 @@ func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time
 	return 0, err
 }
 
-// creationError tells a client whose name is taken more: that another generated name may be free, or that the one who
-// has it is going.
+// creationError is the status of an error. It tells a client whose name is taken more: that another generated name may be
+// free, or that the one who has it is going.
 func (r *Registry) creationError(ctx context.Context, t Target, object runtime.Object, err error) error {
 	accessor, accessErr := meta.Accessor(object)
-	if accessErr != nil || !apierrors.IsAlreadyExists(err) {
-		return err
+	if accessErr != nil || !errors.Is(err, storage.ErrExists) {
+		return status(err, t)
 	}
+	t = t.named(accessor.GetName())
+	err = status(err, t)
 	if accessor.GetGenerateName() != "" {
 		err = apierrors.NewGenerateNameConflict(t.GroupResource(), accessor.GetName(), 1)
 	}

@@ -60,10 +60,11 @@ func (r *Registry) Write(ctx context.Context, t Target, change Change, options W
 			return &result.Result, nil
 		case errors.As(err, &conflict):
 			current = conflictState(conflict)
-		case current.fresh:
+		case current.fresh && !errors.Is(err, storage.ErrExists):
 			return nil, status(err, t)
 		default:
-			// What failed, or came to nothing, may have done so because the cached state is old.
+			// What failed, or came to nothing, may have done so because the cached state is old, or because somebody else
+			// was faster to create the object.
 			if current, err = r.storedState(ctx, t); err != nil {
 				return nil, status(err, t)
 			}
@@ -76,6 +77,12 @@ func (r *Registry) Write(ctx context.Context, t Target, change Change, options W
 
 func conflictState(conflict *storage.ConflictError) state {
 	return state{data: conflict.Current.Data, revision: conflict.Current.Revision, found: conflict.Found, fresh: true}
+}
+
+// isGone tells whether a write failed because there is nothing any more to be written to.
+func isGone(err error) bool {
+	var conflict *storage.ConflictError
+	return errors.As(err, &conflict) && !conflict.Found
 }
 
 // stateFor returns the state that a write starts from: a rehearsal, in which storage will not complain that the state is
@@ -179,7 +186,11 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 		return updateResult{}, apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
 			"uid mismatch: the provided object specified uid %s, and no existing object was found", accessor.GetUID()))
 	}
-	result, err := r.admitNew(ctx, t, object, options)
+	attributes, err := r.admitNew(ctx, t, object, options)
+	if err != nil {
+		return updateResult{}, err
+	}
+	result, err := r.insert(ctx, t, attributes, options)
 	if err != nil {
 		return updateResult{}, err
 	}
@@ -262,7 +273,6 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 		return result, nil
 	}
 	if options.DryRun {
-		r.admission.Undo(ctx, attributes)
 		result.Rehearsed = true
 		return result, nil
 	}
@@ -347,11 +357,14 @@ func (r *Registry) finishDeletion(ctx context.Context, t Target, current state, 
 		return updateResult{}, apierrors.NewInternalError(err)
 	}
 	// The client is shown its update, at the revision that it replaced.
-	result := updateResult{Result: Result{Object: object, Stored: last, Revision: current.revision, Deleted: true}}
+	result := updateResult{Result: Result{Object: object, Stored: last, Revision: current.revision, Deleted: true, Rehearsed: options.DryRun}}
 	if options.DryRun {
 		return result, nil
 	}
-	if _, err := r.store.Delete(ctx, t.path(), current.revision); err != nil {
+	switch _, err := r.store.Delete(ctx, t.path(), current.revision); {
+	case isGone(err): // somebody else was faster to take away the last finalizer, which is as well
+		return result, nil
+	case err != nil:
 		return result, err
 	}
 	r.admission.Finish(ctx, r.attributes(ctx, t, admission.Delete, nil, object, options))

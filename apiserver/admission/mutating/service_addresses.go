@@ -43,7 +43,7 @@ func (s ServiceAddresses) Undo(ctx context.Context, a *admission.Attributes) {
 
 // Finish implements admission.Reserver.
 func (s ServiceAddresses) Finish(ctx context.Context, a *admission.Attributes) {
-	if a.DryRun || !s.concerns(a) {
+	if !s.concerns(a) {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
