@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,14 +80,18 @@ func open(t *testing.T) (*registry.Registry, registry.Target) {
 
 func openStore(t *testing.T) (*registry.Registry, registry.Target, *storage.Store) {
 	t.Helper()
-	client := etcdtest.Client(t)
+	return openOn(t, etcdtest.Client(t), configMaps())
+}
+
+// openOn returns a registry of config maps with a definition of their own.
+func openOn(t *testing.T, client *clientv3.Client, definition *resource.Definition) (*registry.Registry, registry.Target, *storage.Store) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
 	store := storage.New(client, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t), Registerer: prometheus.NewRegistry()})
 	go caches.Run(ctx)
 	publisher := &resource.Publisher{}
-	definition := configMaps()
 	publisher.Publish(resource.NewCatalog(definition))
 	r := registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),

@@ -26,11 +26,19 @@ func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteO
 	if err != nil {
 		return nil, status(err, t)
 	}
+	var marked *deleteResult
 	for {
-		if !current.found {
+		switch {
+		case !current.found && marked != nil: // somebody else was faster to remove what is marked, which is as well
+			marked.Deleted = true
+			return &marked.Result, nil
+		case !current.found:
 			return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
 		}
 		result, err := r.deleteFrom(ctx, t, current, options.DeepCopy(), write)
+		if err != nil && result != nil {
+			marked = result
+		}
 		var conflict *storage.ConflictError
 		switch {
 		case err == nil && (result.written || current.fresh):
@@ -57,7 +65,7 @@ type deleteResult struct {
 	written bool
 }
 
-// deleteFrom makes one attempt from one state.
+// deleteFrom makes one attempt from one state. A result beside an error is what has been marked to be removed at once.
 func (r *Registry) deleteFrom(ctx context.Context, t Target, current state, options *metav1.DeleteOptions, write WriteOptions) (*deleteResult, error) {
 	object, err := load(t, current)
 	if err != nil {
@@ -160,6 +168,11 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*deleteResul
 			return nil, err
 		}
 		d.current.data, d.current.revision = marked.Stored, marked.Revision
+		removed, err := d.remove(ctx, object)
+		if err != nil {
+			return marked, err
+		}
+		return removed, nil
 	}
 	return d.remove(ctx, object)
 }

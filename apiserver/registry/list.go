@@ -193,7 +193,7 @@ func (r *Registry) listAt(ctx context.Context, t Target, options ListOptions, fr
 	}
 	page := &List{Revision: revision}
 	for {
-		stored, err := r.store.List(ctx, t.collection(), storage.ListOptions{Revision: revision, From: from, Limit: pageSize(options)})
+		stored, err := r.store.List(ctx, t.collection(), storage.ListOptions{Revision: revision, From: from, Limit: pageSize(options, len(page.Entries))})
 		if err != nil {
 			return nil, r.listError(ctx, t, options, from, revision, err)
 		}
@@ -217,11 +217,12 @@ func (r *Registry) listAt(ctx context.Context, t Target, options ListOptions, fr
 	}
 }
 
-// pageSize is how many objects to fetch from storage at once: all that is wanted when nothing is filtered out.
-func pageSize(options ListOptions) int64 {
+// pageSize is how many objects to fetch from storage at once, having some: all that is wanted, and no more, when nothing is
+// filtered out.
+func pageSize(options ListOptions, having int) int64 {
 	const largest = 10_000
 	if options.Limit > 0 && options.everything() {
-		return min(options.Limit, largest)
+		return min(options.Limit-int64(having), largest)
 	}
 	return largest
 }
