@@ -1,7 +1,11 @@
 package builtin_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,8 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/kubernetes/pkg/apis/core"
 
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -75,6 +83,54 @@ func TestStatusIsNotOwnedThroughTheMainEndpoint(t *testing.T) {
 			if _, found := fields[field]; found != (field == owned) {
 				t.Errorf("endpoint %q owns %v", subresource, fields)
 			}
+		}
+	}
+}
+
+var configMapsResource = schema.GroupResource{Resource: "configmaps"}
+
+// applyKey applies one key of a config map, in the name of a manager of its own.
+func (s *server) applyKey(ctx context.Context, name, key string) error {
+	_, err := s.Apply(resource.WithManager(ctx, "manager-of-"+key), configMapsResource, "", "default", name, map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{key: "set"},
+	})
+	return err
+}
+
+// TestConcurrentApplications lets many apply parts of one object that is not there yet: all have their part in it.
+func TestConcurrentApplications(t *testing.T) {
+	const managers = 10
+	s := newServer(t, builtin.Options{}, nil)
+	for round := range 5 {
+		name := fmt.Sprintf("shared-%d", round)
+		var group sync.WaitGroup
+		for i := range managers {
+			group.Go(func() {
+				if err := s.applyKey(t.Context(), name, fmt.Sprintf("k%d", i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		stored := must[runtime.Object](t)(s.Get(t.Context(), configMapsResource, "default", name)).(*core.ConfigMap)
+		if len(stored.Data) != managers || len(stored.ManagedFields) != managers {
+			t.Errorf("%d keys of %d managers", len(stored.Data), len(stored.ManagedFields))
+		}
+	}
+}
+
+// refusing is a plugin that lets nobody write.
+type refusing struct{}
+
+func (refusing) Validate(context.Context, *admission.Attributes) error { return errors.New("refused") }
+
+// TestApplicationsOfTheServer applies as the server itself, of whom only what guards the server is asked.
+func TestApplicationsOfTheServer(t *testing.T) {
+	all := []admission.Operation{admission.Create, admission.Update}
+	s := newServer(t, builtin.Options{}, &admission.Chain{Plugins: []admission.Plugin{{Operations: all, Validator: refusing{}}}})
+	for _, key := range []string{"created", "updated"} {
+		if err := s.applyKey(t.Context(), "own", key); err != nil {
+			t.Errorf("%s: %v", key, err)
 		}
 	}
 }

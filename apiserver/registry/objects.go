@@ -196,7 +196,7 @@ func (r *Registry) Apply(ctx context.Context, name schema.GroupResource, subreso
 		return nil, err
 	}
 	patch := Patch{Type: types.ApplyYAMLPatchType, Data: data, Manager: resource.Manager(ctx), Force: true, Validation: resource.Ignore}
-	result, err := r.Write(t.asRequest(ctx, "patch"), t, patch, WriteOptions{Manager: patch.Manager})
+	result, err := r.Write(t.asRequest(ctx, "patch"), t, patch, WriteOptions{Manager: patch.Manager, Internal: true})
 	if err != nil {
 		return nil, err
 	}
