@@ -139,7 +139,7 @@ func (s *Server) announce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("a replica's identity is made of its host name: %w", err)
 	}
-	address := net.JoinHostPort(s.advertised(), strconv.Itoa(s.config.Serving.Port))
+	address := net.JoinHostPort(s.advertised().String(), strconv.Itoa(s.config.Serving.Port))
 	close(s.hooks.identity.done)
 	return bootstrap.New(s.registry, s.clock, s.logger.WithName("identity")).Identity(hostname, address).Run(ctx)
 }

@@ -35,7 +35,7 @@ func (s *Server) flags() map[string]string {
 	})
 	for _, name := range []string{"advertise-address", "external-hostname"} {
 		if flags[name] == "" {
-			flags[name] = s.advertised()
+			flags[name] = s.advertised().String()
 		}
 	}
 	return flags

@@ -112,7 +112,7 @@ func (i index) paths() []string {
 func (s *Server) address() string {
 	host := s.config.Serving.ExternalHostname
 	if host == "" {
-		host = s.advertised()
+		host = s.advertised().String()
 	}
 	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
 }
@@ -125,7 +125,7 @@ func (s *Server) discoveryAddresses() discovery.Addresses {
 
 // hosts are the names a self-signed certificate is made for.
 func (s *Server) hosts() []string {
-	names := []string{s.advertised(), s.services.kubernetes.ServiceIP, "localhost", "127.0.0.1", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
+	names := []string{s.advertised().String(), s.services.kubernetes.ServiceIP, "localhost", "127.0.0.1", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
 	if name, err := os.Hostname(); err == nil {
 		names = append(names, name)
 	}

@@ -100,8 +100,9 @@ func (s *Server) serviceFamily() corev1.IPFamily {
 
 // composeKubernetesService makes what keeps the kubernetes Service, which has the first address of the range.
 func (s *Server) composeKubernetesService(addresses netip.Prefix) (*kubernetesservice.Controller, error) {
+	public := s.advertised()
 	options := kubernetesservice.Options{
-		Objects: s.registry, ServiceIP: addresses.Addr().Next().String(), PublicIP: s.advertised(), PublicPort: s.config.Serving.Port,
+		Objects: s.registry, ServiceIP: addresses.Addr().Next().String(), PublicIP: public.String(), PublicPort: s.config.Serving.Port,
 		NodePort: s.config.API.KubernetesNodePort, Clock: s.clock, Logger: s.logger.WithName("kubernetes-service"),
 		Ready: func(ctx context.Context) bool { return s.health.Passes(ctx, "readyz") },
 	}
@@ -111,11 +112,7 @@ func (s *Server) composeKubernetesService(addresses netip.Prefix) (*kubernetesse
 	case "master-count":
 		options.Addresses = kubernetesservice.Count(s.config.API.ServerCount)
 	}
-	public, err := netip.ParseAddr(options.PublicIP)
-	if err != nil {
-		return nil, fmt.Errorf("--advertise-address: %w", err)
-	}
-	if options.Addresses != nil && public.Unmap().Is4() != addresses.Addr().Is4() {
+	if options.Addresses != nil && (public.To4() != nil) != addresses.Addr().Is4() {
 		return nil, fmt.Errorf("service IP family %q must match public address family %q", addresses, public)
 	}
 	return kubernetesservice.New(options), nil
@@ -237,17 +234,17 @@ func (n *serviceNetwork) succeed(ctx context.Context, once func(context.Context)
 
 // advertised is the address other parts of the cluster reach this server at: what the flag says, else that it is
 // bound to, else, as when that is the host's own or any, that of the host's default interface.
-func (s *Server) advertised() string {
+func (s *Server) advertised() net.IP {
 	c := s.config.Serving
 	if ip := net.ParseIP(c.AdvertiseAddress); ip != nil && !ip.IsUnspecified() {
-		return ip.String()
+		return ip
 	}
 	bound := net.ParseIP(c.BindAddress)
 	if ip, err := utilnet.ResolveBindAddress(bound); err == nil {
-		return ip.String()
+		return ip
 	}
 	if bound != nil && !bound.IsUnspecified() {
-		return bound.String()
+		return bound
 	}
-	return "127.0.0.1"
+	return net.IPv4(127, 0, 0, 1)
 }

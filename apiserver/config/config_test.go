@@ -110,6 +110,13 @@ func TestEveryFlagHasAUsage(t *testing.T) {
 	})
 }
 
+func TestUsualValuesAreValid(t *testing.T) {
+	if err := parse(t, "--etcd-servers=http://x:1", "--advertise-address=fd00::1", `--cors-allowed-origins=//example\.com(:|$),^https://.*\.org$`,
+		"--strict-transport-security-directives=max-age=31536000,includeSubDomains,preload", "--service-account-max-token-expiration=1h").Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestValidate(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
@@ -118,6 +125,22 @@ func TestValidate(t *testing.T) {
 		"no storage":             {nil, "--etcd-servers must be specified"},
 		"a port":                 {[]string{"--etcd-servers=http://x:1", "--secure-port=70000"}, "--secure-port 70000"},
 		"an address":             {[]string{"--etcd-servers=http://x:1", "--bind-address=host"}, `"host" is not an IP address`},
+		"an address published":   {[]string{"--etcd-servers=http://x:1", "--advertise-address=host"}, `--advertise-address "host" is not an IP address`},
+		"an origin without end":  {[]string{"--etcd-servers=http://x:1", `--cors-allowed-origins=//example\.com`}, "does not pin to start/end of host"},
+		"an origin from nowhere": {[]string{"--etcd-servers=http://x:1", `--cors-allowed-origins=example\.com$`}, "does not pin to start/end of host"},
+		"no origin":              {[]string{"--etcd-servers=http://x:1", `--cors-allowed-origins=//a(:|$),`}, "empty value in --cors-allowed-origins"},
+		"no pattern":             {[]string{"--etcd-servers=http://x:1", `--cors-allowed-origins=^(`}, "invalid regular expression: error parsing regexp"},
+		"a directive":            {[]string{"--etcd-servers=http://x:1", "--strict-transport-security-directives=preload,maxage=1"}, `"maxage=1" invalid, allowed values`},
+		"a directive's value":    {[]string{"--etcd-servers=http://x:1", "--strict-transport-security-directives=max-age"}, `"max-age" invalid, allowed values`},
+		"no directive":           {[]string{"--etcd-servers=http://x:1", "--strict-transport-security-directives=max-age=1,"}, "empty value in strict-transport-security-directives"},
+		"a negative chance":      {[]string{"--etcd-servers=http://x:1", "--goaway-chance=-0.01"}, "--goaway-chance must be between"},
+		"a request's time":       {[]string{"--etcd-servers=http://x:1", "--request-timeout=-1s"}, "--request-timeout can not be negative"},
+		"a watch's time":         {[]string{"--etcd-servers=http://x:1", "--min-request-timeout=-1"}, "--min-request-timeout can not be negative"},
+		"a delay":                {[]string{"--etcd-servers=http://x:1", "--shutdown-delay-duration=-1s"}, "--shutdown-delay-duration can not be negative"},
+		"a watch's grace":        {[]string{"--etcd-servers=http://x:1", "--shutdown-watch-termination-grace-period=-1s"}, "shutdown-watch-termination-grace-period, if provided, can not be"},
+		"a start's grace":        {[]string{"--etcd-servers=http://x:1", "--livez-grace-period=-1s"}, "--livez-grace-period can not be"},
+		"a token's short life":   {[]string{"--etcd-servers=http://x:1", "--service-account-max-token-expiration=59m"}, "must be between 1 hour and 2^32 seconds"},
+		"a token's long life":    {[]string{"--etcd-servers=http://x:1", "--service-account-max-token-expiration=1193047h"}, "must be between 1 hour and 2^32 seconds"},
 		"a key without its pair": {[]string{"--etcd-servers=http://x:1", "--tls-cert-file=a"}, "go together"},
 		"a signer without name":  {[]string{"--etcd-servers=http://x:1", "--service-account-signing-key-file=a"}, "--service-account-issuer is required"},
 		"a mode":                 {[]string{"--etcd-servers=http://x:1", "--authorization-mode=Perhaps"}, `"Perhaps" is not supported`},

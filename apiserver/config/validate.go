@@ -3,10 +3,16 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
+)
+
+// What --service-account-max-token-expiration may be.
+const (
+	leastTokenLife = time.Hour
+	mostTokenLife  = 1 << 32 * time.Second
 )
 
 // Validate returns everything that is wrong with the configuration, in words for the person who wrote the flags.
@@ -20,21 +26,10 @@ func (c *Config) Validate() error {
 	if !strings.HasPrefix(c.Etcd.Prefix, "/") {
 		refuse("--etcd-prefix %q must begin with /", c.Etcd.Prefix)
 	}
-	if c.Serving.Port < 1 || c.Serving.Port > 65535 {
-		refuse("--secure-port %d must be between 1 and 65535", c.Serving.Port)
-	}
-	if net.ParseIP(c.Serving.BindAddress) == nil {
-		refuse("--bind-address %q is not an IP address", c.Serving.BindAddress)
-	}
-	if (c.Serving.CertFile == "") != (c.Serving.KeyFile == "") {
-		refuse("--tls-cert-file and --tls-private-key-file go together")
-	}
-	if c.Serving.GoawayChance < 0 || c.Serving.GoawayChance > 0.02 {
-		refuse("--goaway-chance must be between 0 and 0.02")
-	}
 	if c.Limits.MaxRequestsInFlight < 0 || c.Limits.MaxMutatingRequestsInFlight < 0 {
 		refuse("--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
 	}
+	errs = append(errs, c.Serving.validate()...)
 	errs = append(errs, c.validateAuthentication()...)
 	errs = append(errs, c.validateMember()...)
 	errs = append(errs, c.API.validateServices()...)
@@ -47,6 +42,9 @@ func (c *Config) validateAuthentication() []error {
 	a := &c.Authentication
 	if a.ServiceAccountSigningKey != "" && len(a.ServiceAccountIssuers) == 0 {
 		errs = append(errs, errors.New("--service-account-issuer is required with --service-account-signing-key-file"))
+	}
+	if life := a.ServiceAccountMaxLifetime; life != 0 && (life < leastTokenLife || life > mostTokenLife) {
+		errs = append(errs, errors.New("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds"))
 	}
 	if a.RequestHeaderCAFile != "" && len(a.RequestHeaderUsername) == 0 {
 		errs = append(errs, errors.New("--requestheader-username-headers is required with --requestheader-client-ca-file"))

@@ -1,0 +1,76 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+)
+
+func (s *Serving) validate() []error {
+	var errs []error
+	for _, check := range []struct {
+		wrong   bool
+		message string
+	}{
+		{s.Port < 1 || s.Port > 65535, fmt.Sprintf("--secure-port %d must be between 1 and 65535", s.Port)},
+		{!isIP(s.BindAddress), fmt.Sprintf("--bind-address %q is not an IP address", s.BindAddress)},
+		{s.AdvertiseAddress != "" && !isIP(s.AdvertiseAddress), fmt.Sprintf("--advertise-address %q is not an IP address", s.AdvertiseAddress)},
+		{(s.CertFile == "") != (s.KeyFile == ""), "--tls-cert-file and --tls-private-key-file go together"},
+		{s.GoawayChance < 0 || s.GoawayChance > 0.02, "--goaway-chance must be between 0 and 0.02"},
+		{s.LivezGracePeriod < 0, "--livez-grace-period can not be a negative value"},
+		{s.RequestTimeout < 0, "--request-timeout can not be negative value"},
+		{s.MinRequestTimeout < 0, "--min-request-timeout can not be negative value"},
+		{s.ShutdownDelay < 0, "--shutdown-delay-duration can not be negative value"},
+		{s.ShutdownWatchTerminationGrace < 0, "shutdown-watch-termination-grace-period, if provided, can not be a negative value"},
+	} {
+		if check.wrong {
+			errs = append(errs, errors.New(check.message))
+		}
+	}
+	errs = append(errs, validateDirectives(s.StrictTransportSecurity)...)
+	return append(errs, validateOrigins(s.CORSAllowedOrigins)...)
+}
+
+func isIP(text string) bool { return net.ParseIP(text) != nil }
+
+// validateDirectives checks the parts of a Strict-Transport-Security header.
+func validateDirectives(directives []string) []error {
+	var errs []error
+	for _, directive := range directives {
+		name, value, assigned := strings.Cut(directive, "=")
+		switch {
+		case strings.TrimSpace(directive) == "":
+			errs = append(errs, errors.New("empty value in strict-transport-security-directives"))
+		case directive == "includeSubDomains", directive == "preload":
+		case name != "max-age" || !assigned || strings.Contains(value, "="):
+			errs = append(errs, fmt.Errorf("--strict-transport-security-directives %q invalid, allowed values: max-age=expireTime, includeSubDomains, preload", directive))
+		}
+	}
+	return errs
+}
+
+// validateOrigins checks patterns of origins. One that says nothing of where the host begins or ends would allow the
+// origins of strangers (CVE-2022-1996).
+func validateOrigins(patterns []string) []error {
+	var errs []error
+	for _, pattern := range patterns {
+		_, err := regexp.Compile(pattern)
+		switch {
+		case pattern == "":
+			errs = append(errs, errors.New("empty value in --cors-allowed-origins"))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("--cors-allowed-origins has an invalid regular expression: %w", err))
+		case !pins(pattern):
+			errs = append(errs, fmt.Errorf(`--cors-allowed-origins has an invalid regular expression: %q does not pin to start/end of host in the origin header, as in "//example\.com(:|$)"`, pattern))
+		}
+	}
+	return errs
+}
+
+// pins tells whether a pattern has a mark of where the host begins, and one of where it ends.
+func pins(pattern string) bool {
+	begins := strings.Contains(pattern, "^") || strings.Contains(pattern, "//")
+	return begins && strings.ContainsAny(pattern, "$:")
+}
