@@ -68,7 +68,11 @@ func TestArgsRoundTrip(t *testing.T) {
 	c := Default()
 	c.Authentication.ServiceAccountIssuers = []string{"https://a", "https://b,c"}
 	c.Serving.MinRequestTimeout = 90 * time.Second
+	c.Serving.CORSAllowedOrigins = []string{`^https://[a-z]{1,3}\.org$`, `//"quoted"$`, "//plain$"}
 	again := parse(t, c.Args()...)
+	if !slices.Equal(again.Serving.CORSAllowedOrigins, c.Serving.CORSAllowedOrigins) {
+		t.Errorf("came back as %q", again.Serving.CORSAllowedOrigins)
+	}
 	if !slices.Equal(again.Authentication.ServiceAccountIssuers, c.Authentication.ServiceAccountIssuers) || again.Serving.MinRequestTimeout != 90*time.Second {
 		t.Errorf("came back as %+v %v", again.Authentication.ServiceAccountIssuers, again.Serving.MinRequestTimeout)
 	}
@@ -91,8 +95,10 @@ func TestInert(t *testing.T) {
 	if got := c.Inert(); !slices.Equal(got, []string{"audit-log-path", "enable-aggregator-routing"}) {
 		t.Errorf("flags without effect: %v", got)
 	}
-	if err := Default().Flags().Parse([]string{"--audit-log-maxage=soon"}); err == nil {
-		t.Error("a flag without effect took a value of the wrong form")
+	for _, arg := range []string{"--audit-log-maxage=soon", "--audit-log-batch-throttle-qps=many"} {
+		if err := Default().Flags().Parse([]string{arg}); err == nil {
+			t.Errorf("a flag without effect took a value of the wrong form, %s", arg)
+		}
 	}
 	flags := Default().Flags()
 	for _, name := range pendingFlags {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/csv"
 	"strings"
 	"time"
 
@@ -167,6 +168,15 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	f.IntVarP(&c.Logging.Verbosity, "v", "v", c.Logging.Verbosity, "Verbosity of the log.")
 }
 
+// csvLine needs no error: nothing fails that is written to memory.
+func csvLine(elements []string) string {
+	var line strings.Builder
+	writer := csv.NewWriter(&line)
+	_ = writer.Write(elements)
+	writer.Flush()
+	return strings.TrimSuffix(line.String(), "\n")
+}
+
 func stringFlag(f *pflag.FlagSet, p *string, name, usage string) { f.StringVar(p, name, *p, usage) }
 func boolFlag(f *pflag.FlagSet, p *bool, name, usage string)     { f.BoolVar(p, name, *p, usage) }
 func intFlag(f *pflag.FlagSet, p *int, name, usage string)       { f.IntVar(p, name, *p, usage) }
@@ -201,11 +211,11 @@ func (c *Config) Args() []string {
 	return args
 }
 
-// sliceArgs renders a list once, separated by commas, or, where the flag takes a comma as part of its value,
-// once per element.
+// sliceArgs renders a list once, as the line of CSV that is read from it, or, where the flag takes a comma as part of its
+// value, once per element.
 func sliceArgs(flag *pflag.Flag, slice pflag.SliceValue) []string {
 	if flag.Value.Type() != "stringArray" {
-		return []string{"--" + flag.Name + "=" + strings.Join(slice.GetSlice(), ",")}
+		return []string{"--" + flag.Name + "=" + csvLine(slice.GetSlice())}
 	}
 	var args []string
 	for _, element := range slice.GetSlice() {

@@ -29,7 +29,7 @@ var inertFlags = map[string]string{
 	"audit-log-batch-max-wait":                     "duration",
 	"audit-log-batch-throttle-burst":               "int",
 	"audit-log-batch-throttle-enable":              "bool",
-	"audit-log-batch-throttle-qps":                 "string",
+	"audit-log-batch-throttle-qps":                 "float32",
 	"audit-log-compress":                           "bool",
 	"audit-log-format":                             "string",
 	"audit-log-maxage":                             "int",
@@ -47,7 +47,7 @@ var inertFlags = map[string]string{
 	"audit-webhook-batch-max-wait":                 "duration",
 	"audit-webhook-batch-throttle-burst":           "int",
 	"audit-webhook-batch-throttle-enable":          "bool",
-	"audit-webhook-batch-throttle-qps":             "string",
+	"audit-webhook-batch-throttle-qps":             "float32",
 	"audit-webhook-batch-initial-backoff":          "duration",
 	"audit-webhook-config-file":                    "string",
 	"audit-webhook-initial-backoff":                "duration",
@@ -121,8 +121,8 @@ func (v *inertValue) Set(value string) (err error) {
 		_, err = strconv.ParseBool(value)
 	case "int":
 		_, err = strconv.Atoi(value)
-	case "float":
-		_, err = strconv.ParseFloat(value, 64)
+	case "float32":
+		_, err = strconv.ParseFloat(value, 32)
 	case "duration":
 		_, err = time.ParseDuration(value)
 	}
