@@ -51,14 +51,27 @@ func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handl
 	r.Document("/openapi/v2", schemas)
 	r.Document("/openapi/v3", schemas)
 	r.Below("/openapi/v3/", schemas)
-	if published, err := s.security.tokens.Metadata(s.address()); err == nil {
-		r.Document("/.well-known/openid-configuration", document{"application/json", published.Configuration})
-		r.Document("/openid/v1/jwks", document{"application/jwk-set+json", published.Keys})
-	}
+	s.publishKeys(r)
 	listed := index{router: r, catalog: publisher, health: s.health}
 	s.debugRoutes(r, listed)
 	r.Document("/", listed)
 	return r, nil
+}
+
+// publishKeys publishes what others need to verify service-account tokens. An issuer that OpenID does not allow is no
+// reason not to start.
+func (s *Server) publishKeys(r *router.Router) {
+	published, err := s.security.tokens.Metadata(s.address())
+	const message = "What verifies service-account tokens is not published"
+	switch {
+	case err == nil:
+		r.Document("/.well-known/openid-configuration", document{"application/json", published.Configuration})
+		r.Document("/openid/v1/jwks", document{"application/jwk-set+json", published.Keys})
+	case len(s.config.Authentication.ServiceAccountIssuers) > 0:
+		s.logger.Error(err, message)
+	default:
+		s.logger.Info(message, "reason", err.Error())
+	}
 }
 
 // document is a fixed answer.

@@ -1,0 +1,49 @@
+package apiserver
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/builtin/tokens"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/router"
+)
+
+func TestIssuerThatOpenIDDoesNotAllowIsTold(t *testing.T) {
+	pem, err := keyutil.MakeEllipticPrivateKeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(key, pem, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for issuer, allowed := range map[string]bool{"https://example.com": true, "kubernetes/serviceaccount": false} {
+		c := config.Default()
+		c.Serving.AdvertiseAddress = "192.0.2.1"
+		c.Authentication.ServiceAccountIssuers, c.Authentication.ServiceAccountSigningKey = []string{issuer}, key
+		issuing, err := tokens.New(c.Authentication, clock.RealClock{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var logged strings.Builder
+		logger := funcr.New(func(_, line string) { logged.WriteString(line) }, funcr.Options{})
+		routes := router.New(&resource.Publisher{}, nil, nil, http.NotFoundHandler())
+		(&Server{config: c, logger: logger, security: &security{tokens: issuing}}).publishKeys(routes)
+		if got := slices.Contains(routes.Documents(), "/openid/v1/jwks"); got != allowed {
+			t.Errorf("%s: keys published: %v", issuer, got)
+		}
+		if told := strings.Contains(logged.String(), issuer); told == allowed {
+			t.Errorf("%s: the log says %q", issuer, logged.String())
+		}
+	}
+}
