@@ -21,12 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/builtin/own"
 	"quorate.dev/apiserver/builtin/priority"
 	"quorate.dev/apiserver/resource"
 )
@@ -161,7 +160,7 @@ func servedBy(object runtime.Object) []schema.GroupVersion {
 func (c *Controller) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	defer workers.Wait()
-	ctx, cancel := context.WithCancel(asServer(ctx))
+	ctx, cancel := context.WithCancel(own.Context(ctx))
 	defer cancel()
 	workers.Go(func() { c.work(ctx) })
 	workers.Go(func() {
@@ -172,11 +171,6 @@ func (c *Controller) Run(ctx context.Context) error {
 		return fmt.Errorf("follow APIServices: %w", err)
 	}
 	return nil
-}
-
-// asServer makes what is done be done by the server itself.
-func asServer(ctx context.Context) context.Context {
-	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
 // closeOnce must not be called for one channel from two goroutines.

@@ -17,15 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/builtin/own"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -52,11 +51,6 @@ func New(objects resource.Applier, clock clock.Clock, logger logr.Logger) *Boots
 	return &Bootstrap{objects: objects, clock: clock, logger: logger}
 }
 
-// asServer makes what is done be done by the server itself.
-func asServer(ctx context.Context) context.Context {
-	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-}
-
 // task makes one object, or those of one kind.
 type task func(ctx context.Context) error
 
@@ -71,12 +65,12 @@ func runAll(ctx context.Context, tasks []task) error {
 
 // ClusterPolicy makes the system's ClusterRoles and their bindings.
 func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
-	return runAll(asServer(ctx), []task{b.clusterRoles, b.clusterRoleBindings})
+	return runAll(own.Context(ctx), []task{b.clusterRoles, b.clusterRoleBindings})
 }
 
 // NamespacedPolicy makes the Roles and their bindings in the system's namespaces, which must be there.
 func (b *Bootstrap) NamespacedPolicy(ctx context.Context) error {
-	return runAll(asServer(ctx), []task{b.roles, b.roleBindings})
+	return runAll(own.Context(ctx), []task{b.roles, b.roleBindings})
 }
 
 // Namespaces makes the system's namespaces.
@@ -85,7 +79,7 @@ func (b *Bootstrap) Namespaces(ctx context.Context) error {
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		wanted = append(wanted, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	return b.createMissing(asServer(ctx), namespaces, wanted)
+	return b.createMissing(own.Context(ctx), namespaces, wanted)
 }
 
 // NamespacesLoop makes the system's namespaces again when they were deleted.
@@ -99,7 +93,7 @@ func (b *Bootstrap) PriorityClasses(ctx context.Context) error {
 	for _, class := range schedulingv1.SystemPriorityClasses() {
 		wanted = append(wanted, class)
 	}
-	return b.createMissing(asServer(ctx), priorityClasses, wanted)
+	return b.createMissing(own.Context(ctx), priorityClasses, wanted)
 }
 
 // createMissing creates those of the wanted objects, all of the cluster, that are not there.
@@ -137,7 +131,7 @@ func (b *Bootstrap) create(ctx context.Context, resource schema.GroupResource, e
 	if err != nil {
 		return nil, err
 	}
-	hub, err := toHub(external)
+	hub, err := own.ToHub(external)
 	if err != nil {
 		return nil, err
 	}
@@ -174,15 +168,3 @@ func (b *Bootstrap) list(ctx context.Context, resource schema.GroupResource) (ma
 }
 
 func key(namespace, name string) string { return namespace + "/" + name }
-
-// toHub returns the hub form of an object in a served version, defaults applied. The argument stays as it is.
-func toHub(external runtime.Object) (runtime.Object, error) {
-	external = external.DeepCopyObject()
-	legacyscheme.Scheme.Default(external)
-	kinds, _, err := legacyscheme.Scheme.ObjectKinds(external)
-	if err != nil {
-		return nil, err
-	}
-	hub := schema.GroupVersion{Group: kinds[0].Group, Version: runtime.APIVersionInternal}
-	return legacyscheme.Scheme.ConvertToVersion(external, hub)
-}

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"quorate.dev/apiserver/builtin/own"
 )
 
 // client reads and writes one RBAC object for upstream's reconciliation, whose interface has no context. The
@@ -52,7 +54,7 @@ func (c *client) create(external runtime.Object) (runtime.Object, error) {
 
 // update replaces the object if it still is what was read.
 func (c *client) update(external runtime.Object) (runtime.Object, error) {
-	wanted, err := toHub(external)
+	wanted, err := own.ToHub(external)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
+
+	"quorate.dev/apiserver/builtin/own"
 )
 
 // configuration is what upstream's ensurer, which decides what to write, works on.
@@ -97,7 +99,7 @@ func (c configurations[T]) Create(ctx context.Context, object T, _ metav1.Create
 // Update replaces an object if it still is what was read.
 func (c configurations[T]) Update(ctx context.Context, object T, _ metav1.UpdateOptions) (T, error) {
 	var none T
-	wanted, err := toHub(object)
+	wanted, err := own.ToHub(object)
 	if err != nil {
 		return none, err
 	}

@@ -19,6 +19,8 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/builtin/own"
 )
 
 const (
@@ -76,7 +78,7 @@ func (i *Identity) Run(ctx context.Context) error {
 }
 
 func (i *Identity) delete(ctx context.Context) error {
-	err := i.bootstrap.objects.Delete(asServer(ctx), leases, metav1.NamespaceSystem, i.name, &metav1.DeleteOptions{})
+	err := i.bootstrap.objects.Delete(own.Context(ctx), leases, metav1.NamespaceSystem, i.name, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

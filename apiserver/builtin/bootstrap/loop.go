@@ -7,6 +7,8 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/builtin/own"
 )
 
 const (
@@ -40,7 +42,7 @@ type Loop struct {
 func (l Loop) Run(ctx context.Context, clock clock.Clock, logger logr.Logger) {
 	for {
 		pause := wait.Jitter(l.Every, jitter)
-		if err := l.Pass(asServer(ctx)); err != nil {
+		if err := l.Pass(own.Context(ctx)); err != nil {
 			if ctx.Err() != nil {
 				return
 			}

@@ -17,6 +17,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
 	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/builtin/own"
 )
 
 // conflicts is how often the endpoints are written anew when another replica changes them meanwhile.
@@ -120,7 +122,7 @@ func sameSet(a, b []string) bool {
 
 func (c *Controller) store(ctx context.Context, missing bool, e *corev1.Endpoints) error {
 	if missing {
-		return c.create(ctx, endpoints, e.DeepCopy())
+		return c.create(ctx, endpoints, e)
 	}
 	_, err := c.Objects.Update(ctx, endpoints, "", metav1.NamespaceDefault, name, func(object runtime.Object) error {
 		return legacyscheme.Scheme.Convert(e.DeepCopy(), object, nil)
@@ -157,7 +159,7 @@ func sliceOf(e *corev1.Endpoints) *discoveryv1.EndpointSlice {
 
 // ensureSlice stores an EndpointSlice. One of another family is made anew, since that cannot be changed.
 func (c *Controller) ensureSlice(ctx context.Context, wanted *discoveryv1.EndpointSlice) error {
-	hub, err := toHub(wanted)
+	hub, err := own.ToHub(wanted)
 	if err != nil {
 		return err
 	}

@@ -16,13 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/builtin/own"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -83,7 +81,7 @@ func New(options Options) *Controller { return &Controller{Options: options} }
 // Begin takes this replica's address away if it is there: a process before this one did not end in order. When it was
 // the only one it stays in the endpoints, for want of a better one.
 func (c *Controller) Begin(ctx context.Context) error {
-	ctx = asServer(ctx)
+	ctx = own.Context(ctx)
 	if c.Addresses == nil {
 		return nil
 	}
@@ -112,7 +110,7 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 	for {
 		wait := Interval
-		err := c.once(asServer(ctx))
+		err := c.once(own.Context(ctx))
 		c.tell(ctx, err)
 		if err != nil && !c.forItself() {
 			wait = retryInterval
@@ -161,7 +159,7 @@ func (c *Controller) End(ctx context.Context) {
 	if c.Addresses == nil {
 		return
 	}
-	ctx = asServer(ctx)
+	ctx = own.Context(ctx)
 	_, err := c.Addresses.Remove(ctx, c.PublicIP)
 	if err == nil {
 		err = c.reconcile(ctx, true)
@@ -217,25 +215,10 @@ func (c *Controller) ensureService(ctx context.Context) error {
 
 // create stores an object of the Service's namespace, given in a served version.
 func (c *Controller) create(ctx context.Context, resource schema.GroupResource, external runtime.Object) error {
-	hub, err := toHub(external)
+	hub, err := own.ToHub(external)
 	if err != nil {
 		return err
 	}
 	_, err = c.Objects.Create(ctx, resource, metav1.NamespaceDefault, hub, false)
 	return err
-}
-
-// toHub returns the hub form of an object in a served version, defaults applied to it.
-func toHub(external runtime.Object) (runtime.Object, error) {
-	legacyscheme.Scheme.Default(external)
-	kinds, _, err := legacyscheme.Scheme.ObjectKinds(external)
-	if err != nil {
-		return nil, err
-	}
-	return legacyscheme.Scheme.ConvertToVersion(external, schema.GroupVersion{Group: kinds[0].Group, Version: runtime.APIVersionInternal})
-}
-
-// asServer is the context of what the server itself writes.
-func asServer(ctx context.Context) context.Context {
-	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }

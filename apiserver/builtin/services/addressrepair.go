@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/builtin/own"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -203,7 +204,7 @@ func (r *AddressRepair) resync(ctx context.Context, interval time.Duration) {
 }
 
 func (r *AddressRepair) look(ctx context.Context, t task) error {
-	ctx = asServer(ctx)
+	ctx = own.Context(ctx)
 	if t.address {
 		return r.lookAtHolder(ctx, t)
 	}

@@ -18,13 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/builtin/own"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
@@ -78,11 +77,6 @@ func New(options Options) (*Allocator, error) {
 	return a, nil
 }
 
-// asServer is the context of what the server itself writes, whoever's request it is for.
-func asServer(ctx context.Context) context.Context {
-	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-}
-
 // Allocate completes a Service before it is validated: the addresses and ports it needs beyond those of old, which
 // is nil for a new one. What it takes is given back by Undo if the Service is not stored after all.
 func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, object, old runtime.Object, dryRun bool) error {
@@ -97,7 +91,7 @@ func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, obje
 	if err := a.completeFamilies(service, previous); err != nil {
 		return err
 	}
-	ctx = asServer(ctx)
+	ctx = own.Context(ctx)
 	taken, err := a.takeAddresses(ctx, objects, service, previous, dryRun)
 	if err == nil {
 		err = a.takePorts(service, previous, dryRun)
@@ -136,7 +130,7 @@ func (a *Allocator) Undo(ctx context.Context, objects resource.Objects, object, 
 	}
 	if from, ok := needsAddresses(service, previous); ok {
 		for _, address := range service.Spec.ClusterIPs[min(from, len(service.Spec.ClusterIPs)):] {
-			errs = append(errs, release(asServer(ctx), objects, service, address))
+			errs = append(errs, release(own.Context(ctx), objects, service, address))
 		}
 	}
 	return errors.Join(errs...)
@@ -148,7 +142,7 @@ func (a *Allocator) Release(ctx context.Context, objects resource.Objects, objec
 	if service == nil {
 		return nil
 	}
-	ctx = asServer(ctx)
+	ctx = own.Context(ctx)
 	kept := addressesOf(asService(keep))
 	errs := []error{a.releasePorts(service, asService(keep))}
 	for _, address := range addressesOf(service) {
@@ -166,7 +160,7 @@ func (a *Allocator) Deleted(ctx context.Context, objects resource.Objects, objec
 	if service == nil {
 		return nil
 	}
-	err := objects.Delete(asServer(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
+	err := objects.Delete(own.Context(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

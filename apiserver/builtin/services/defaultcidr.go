@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/builtin/own"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -64,7 +65,7 @@ func (d *DefaultCIDR) Run(ctx context.Context, synced func()) error {
 
 // Once makes the object, or what it lacks.
 func (d *DefaultCIDR) Once(ctx context.Context) error {
-	ctx = asServer(ctx)
+	ctx = own.Context(ctx)
 	object, err := d.Objects.GetCached(ctx, cidrs, "", defaultCIDR)
 	if apierrors.IsNotFound(err) {
 		return d.create(ctx)
@@ -80,7 +81,7 @@ func (d *DefaultCIDR) Once(ctx context.Context) error {
 }
 
 func (d *DefaultCIDR) create(ctx context.Context) error {
-	hub, err := toHub(&networkingv1.ServiceCIDR{
+	hub, err := own.ToHub(&networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: defaultCIDR}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: d.CIDRs},
 	})
 	if err != nil {
@@ -166,7 +167,7 @@ func (d *DefaultCIDR) record(ctx context.Context, cidr *networking.ServiceCIDR, 
 		return err
 	}
 	now := metav1.NewTime(d.Clock.Now())
-	event, err := toHub(&corev1.Event{
+	event, err := own.ToHub(&corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", cidr.Name, now.UnixNano()), Namespace: metav1.NamespaceDefault},
 		InvolvedObject: *regarding, Reason: reason, Message: message, Type: corev1.EventTypeWarning,
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,

@@ -16,6 +16,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/events/install"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/builtin/own"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -61,7 +62,7 @@ func (e *Events) record(ctx context.Context, regarding *corev1.ObjectReference, 
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
-	event, err := toHub(&eventsv1.Event{
+	event, err := own.ToHub(&eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", regarding.Name, now.UnixNano()), Namespace: namespace},
 		EventTime:           metav1.NewMicroTime(now),
 		ReportingController: controller,
@@ -75,7 +76,7 @@ func (e *Events) record(ctx context.Context, regarding *corev1.ObjectReference, 
 	if err != nil {
 		return err
 	}
-	_, err = e.Objects.Create(asServer(ctx), eventsResource, namespace, event, false)
+	_, err = e.Objects.Create(own.Context(ctx), eventsResource, namespace, event, false)
 	return err
 }
 
@@ -111,14 +112,4 @@ func referenceTo(hub runtime.Object) (*corev1.ObjectReference, error) {
 		return nil, err
 	}
 	return reference.GetReference(legacyscheme.Scheme, external)
-}
-
-// toHub returns the hub form of an object in a served version, defaults applied to it.
-func toHub(external runtime.Object) (runtime.Object, error) {
-	legacyscheme.Scheme.Default(external)
-	kinds, _, err := legacyscheme.Scheme.ObjectKinds(external)
-	if err != nil {
-		return nil, err
-	}
-	return legacyscheme.Scheme.ConvertToVersion(external, schema.GroupVersion{Group: kinds[0].Group, Version: runtime.APIVersionInternal})
 }
