@@ -54,7 +54,7 @@ func (r reloaded) Reload() error {
 func composeSecurity(c *config.Config, objects resource.Objects, factory informers.SharedInformerFactory, clock clock.PassiveClock, registerer prometheus.Registerer) (*security, error) {
 	s := &security{policy: rbac.New(), changed: bootstrap.NewSignal()}
 	options := authentication.Options{
-		TokenLife: tokenLife, Audiences: audiences(c.Authentication), Clock: clock, Registerer: registerer,
+		TokenLife: tokenLife, Audiences: c.Authentication.Audiences(), Clock: clock, Registerer: registerer,
 		// With a mode that allows everything, anonymous requests would be allowed everything too.
 		Anonymous: c.Authentication.Anonymous && !slices.Contains(c.Authorization.Modes, "AlwaysAllow"),
 	}
@@ -106,14 +106,6 @@ func (s *security) published(a config.Authentication) bootstrap.Authentication {
 	return published
 }
 
-// audiences are those of --api-audiences, else the issuers.
-func audiences(a config.Authentication) []string {
-	if len(a.APIAudiences) > 0 {
-		return a.APIAudiences
-	}
-	return a.ServiceAccountIssuers
-}
-
 func (s *security) composeFrontProxy(a config.Authentication) (*authentication.FrontProxy, error) {
 	if a.RequestHeaderCAFile == "" {
 		return nil, nil
@@ -142,7 +134,7 @@ func (s *security) composeTokens(a config.Authentication, objects resource.Objec
 		}
 		s.reload = append(s.reload, file)
 		// A token in a file is for whoever trusts the file.
-		all = append(all, authenticator.WrapAudienceAgnosticToken(audiences(a), file))
+		all = append(all, authenticator.WrapAudienceAgnosticToken(a.Audiences(), file))
 	}
 	var err error
 	if s.tokens, err = tokens.New(a, clock); err != nil {
@@ -155,7 +147,7 @@ func (s *security) composeTokens(a config.Authentication, objects resource.Objec
 	all = append(all, serviceAccounts...)
 	if a.BootstrapTokens {
 		secrets := factory.Core().V1().Secrets().Lister().Secrets(metav1.NamespaceSystem)
-		all = append(all, authenticator.WrapAudienceAgnosticToken(audiences(a), tokens.Bootstrap(secrets)))
+		all = append(all, authenticator.WrapAudienceAgnosticToken(a.Audiences(), tokens.Bootstrap(secrets)))
 	}
 	return all, nil
 }

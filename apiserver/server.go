@@ -152,7 +152,7 @@ func (s *Server) configureBuiltin() (err error) {
 func (s *Server) definitions(publisher *resource.Publisher, kubelets *kubelet.Kubelets) []*resource.Definition {
 	options := builtin.Options{
 		APIs: s.apis, Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
-		Audiences: audiences(s.config.Authentication), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
+		Audiences: s.config.Authentication.Audiences(), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
 		ServiceAccountToken: s.security.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(), ServiceFamily: s.serviceFamily(),
 	}
 	if tokens := s.security.authenticator.Tokens(); tokens != nil {

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"slices"
 	"time"
 )
 
@@ -114,6 +115,14 @@ type Authentication struct {
 	ServiceAccountJWKSURI      string
 	APIAudiences               []string
 	BootstrapTokens            bool
+}
+
+// Audiences are those of this server: the ones it is given, else its issuers.
+func (a *Authentication) Audiences() []string {
+	if len(a.APIAudiences) > 0 {
+		return slices.Clone(a.APIAudiences)
+	}
+	return slices.Clone(a.ServiceAccountIssuers)
 }
 
 // Authorization says who may do what.

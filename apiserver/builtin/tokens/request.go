@@ -77,7 +77,7 @@ func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequ
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", request.UID, account.UID))
 	}
 	if len(request.Spec.Audiences) == 0 {
-		request.Spec.Audiences = t.Audiences()
+		request.Spec.Audiences = t.config.Audiences()
 	}
 	request.Name, request.Namespace, request.UID = account.Name, account.Namespace, account.UID
 	request.CreationTimestamp = metav1.NewTime(now)
@@ -184,6 +184,6 @@ func (t *Tokens) answer(ctx context.Context, request *authentication.TokenReques
 
 // isForUs tells whether all of a token's audiences are this server's.
 func (t *Tokens) isForUs(audiences []string) bool {
-	ours := t.Audiences()
+	ours := t.config.Audiences()
 	return !slices.ContainsFunc(audiences, func(audience string) bool { return !slices.Contains(ours, audience) })
 }

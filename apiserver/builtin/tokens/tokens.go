@@ -5,7 +5,6 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
-	"slices"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/client-go/util/keyutil"
@@ -74,14 +73,6 @@ func (t *Tokens) sign(file string) (crypto.PublicKey, error) {
 	return signer.Public(), nil
 }
 
-// Audiences are those of this server: the configured ones, else its issuers.
-func (t *Tokens) Audiences() authenticator.Audiences {
-	if len(t.config.APIAudiences) > 0 {
-		return slices.Clone(t.config.APIAudiences)
-	}
-	return slices.Clone(t.config.ServiceAccountIssuers)
-}
-
 // Authenticators returns who tells whose a token is: the legacy ones kept in Secrets, then those this or another
 // issuer of the configuration has signed. What tokens are bound to is looked up in objects.
 func (t *Tokens) Authenticators(objects resource.Objects) ([]authenticator.Token, error) {
@@ -94,11 +85,11 @@ func (t *Tokens) Authenticators(objects resource.Objects) ([]authenticator.Token
 		return nil, err
 	}
 	all := []authenticator.Token{
-		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, t.keys, t.Audiences(), legacy),
+		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, t.keys, t.config.Audiences(), legacy),
 	}
 	if len(t.config.ServiceAccountIssuers) > 0 {
 		bound := serviceaccount.NewValidator(getter)
-		all = append(all, serviceaccount.JWTTokenAuthenticator(t.config.ServiceAccountIssuers, t.keys, t.Audiences(), bound))
+		all = append(all, serviceaccount.JWTTokenAuthenticator(t.config.ServiceAccountIssuers, t.keys, t.config.Audiences(), bound))
 	}
 	return all, nil
 }
