@@ -39,11 +39,10 @@ type addressRange struct {
 
 func newAddressRange(prefix netip.Prefix) addressRange {
 	prefix = prefix.Masked()
-	r := addressRange{prefix: prefix, family: api.IPv6Protocol, first: prefix.Addr().Next()}
+	r := addressRange{prefix: prefix, family: familyOfAddress(prefix.Addr()), first: prefix.Addr().Next()}
 	hostBits := min(prefix.Addr().BitLen()-prefix.Bits(), 63)
 	r.size = 1<<hostBits - 1
 	if prefix.Addr().Is4() {
-		r.family = api.IPv4Protocol
 		// The last one is for broadcasts.
 		r.size = max(r.size, 1) - 1
 	}

@@ -178,12 +178,18 @@ func isSingle(service *api.Service) bool {
 
 func policyPath() *field.Path { return field.NewPath("spec", "ipFamilyPolicy") }
 
-func familyOf(address string) api.IPFamily {
-	parsed, err := netip.ParseAddr(address)
-	switch {
-	case err != nil:
+// familyOf returns the family of an address as a client writes it.
+func familyOf(text string) api.IPFamily {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
 		return "unknown"
-	case parsed.Is4():
+	}
+	return familyOfAddress(address)
+}
+
+// familyOfAddress returns the family of a valid address.
+func familyOfAddress(address netip.Addr) api.IPFamily {
+	if address.Is4() {
 		return api.IPv4Protocol
 	}
 	return api.IPv6Protocol

@@ -119,11 +119,3 @@ func (r *Ranges) contain(address netip.Addr) bool {
 	}
 	return false
 }
-
-// familyOfAddress returns the family of a valid address.
-func familyOfAddress(address netip.Addr) api.IPFamily {
-	if address.Is4() {
-		return api.IPv4Protocol
-	}
-	return api.IPv6Protocol
-}
