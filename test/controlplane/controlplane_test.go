@@ -156,7 +156,7 @@ func (c *cluster) startControllers(t *testing.T, directory string) {
 	}
 	scheduler.StopAfter(t)
 	client.Arguments = append(client.Arguments,
-		"--horizontal-pod-autoscaler-sync-period=1s", "--resource-quota-sync-period=1s", "--namespace-sync-period=5s")
+		"--horizontal-pod-autoscaler-sync-period=1s", "--namespace-sync-period=5s")
 	manager, err := client.StartControllerManager(t.Context())
 	if err != nil {
 		t.Fatal(err)
