@@ -4,13 +4,11 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/restmapper"
-
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/mutating"
 	"quorate.dev/apiserver/builtin/plugins"
 	"quorate.dev/apiserver/builtin/rbac"
+	"quorate.dev/apiserver/discovery"
 )
 
 // composeAdmission fills in the admission of this server: kube-apiserver's plugins in its order, then what belongs to
@@ -25,7 +23,8 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		Client:                       s.client,
 		Informers:                    s.informers,
 		Authorizer:                   s.security.authorizer,
-		Mapper:                       restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(s.client.Discovery())),
+		Mapper:                       discovery.NewMapper(s.catalogs.publisher),
+		Serves:                       s.apis.Serves,
 		Stopped:                      s.stopped,
 	})
 	if err != nil {

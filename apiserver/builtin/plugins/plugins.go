@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
@@ -21,7 +22,6 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	quota "k8s.io/kubernetes/pkg/quota/v1/install"
 	"k8s.io/kubernetes/plugin/pkg/admission/admit"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
 	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
@@ -72,6 +72,8 @@ type Options struct {
 	Informers  informers.SharedInformerFactory
 	Authorizer authorizer.Authorizer
 	Mapper     meta.RESTMapper
+	// Serves tells which resources are served.
+	Serves func(schema.GroupVersionResource) bool
 	// Stopped is closed when no more is asked of the plugins.
 	Stopped <-chan struct{}
 }
@@ -145,14 +147,14 @@ func setTolerations(options Options) error {
 }
 
 func initializersOf(options Options) (admission.PluginInitializers, error) {
-	configuration, err := quota.NewQuotaConfigurationForAdmission(options.Informers, nil)
+	quota, err := newQuotas(options)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the configuration of quota: %w", err)
 	}
 	return admission.PluginInitializers{
 		initializer.New(options.Client, nil, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
 			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
-		quotas{configuration},
+		quota,
 	}, nil
 }
 

@@ -4,10 +4,19 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	quota "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
+	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
+	"k8s.io/kubernetes/pkg/quota/v1/install"
 )
 
 // quotas gives the configuration of quota to the plugin that wants it.
 type quotas struct{ configuration quota.Configuration }
+
+// newQuotas knows how to count what is served.
+func newQuotas(options Options) (quotas, error) {
+	evaluators, err := core.NewEvaluators(nil, options.Informers, options.Serves)
+	return quotas{generic.NewConfiguration(evaluators, install.DefaultIgnoredResources())}, err
+}
 
 // Initialize implements admission.PluginInitializer.
 func (q quotas) Initialize(plugin admission.Interface) {
