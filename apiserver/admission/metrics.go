@@ -49,9 +49,10 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			Buckets: buckets,
 		}, []string{"type", "operation", "rejected"}),
 		summary: prometheus.NewSummaryVec(prometheus.SummaryOpts{
-			Name:   "apiserver_admission_step_admission_duration_seconds_summary",
-			Help:   "Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit).",
-			MaxAge: summaryAge,
+			Name:       "apiserver_admission_step_admission_duration_seconds_summary",
+			Help:       "Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit).",
+			MaxAge:     summaryAge,
+			Objectives: map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001},
 		}, []string{"type", "operation", "rejected"}),
 		observers: map[series][]prometheus.Observer{},
 	}

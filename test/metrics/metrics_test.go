@@ -122,6 +122,9 @@ func TestStableMetrics(t *testing.T) {
 			t.Errorf("%s, which dashboards rely on, is missing", name)
 		}
 	}
+	if got := quantiles(exported["apiserver_admission_step_admission_duration_seconds_summary"]); !slices.Equal(got, []float64{0.5, 0.9, 0.99}) {
+		t.Errorf("the summary of admission has quantiles %v", got)
+	}
 	if value(exported["apiserver_storage_objects"], "resource", "namespaces") < 4 {
 		t.Error("namespaces are not counted")
 	}
@@ -167,6 +170,17 @@ func compare(t *testing.T, p promise, family *dto.MetricFamily) {
 	if len(p.Buckets) > 0 && !slices.Equal(buckets, p.Buckets) {
 		t.Errorf("%s has buckets %v, want %v", p.fullName(), buckets, p.Buckets)
 	}
+}
+
+// quantiles are those of a summary, which kube-apiserver has without a promise.
+func quantiles(family *dto.MetricFamily) (quantiles []float64) {
+	if len(family.GetMetric()) == 0 {
+		return nil
+	}
+	for _, quantile := range family.Metric[0].GetSummary().GetQuantile() {
+		quantiles = append(quantiles, quantile.GetQuantile())
+	}
+	return quantiles
 }
 
 // value returns the value of the metric with the label given.
