@@ -177,6 +177,7 @@ func (s *Server) runControllers(ctx context.Context) error {
 			return builtininformers.All(s.informerOptions(s.client, s.catalogs.publisher))
 		},
 		Identity: host + "_" + uuid.NewString(),
+		Clock:    s.clock,
 		Logger:   s.logger.WithName("controllers"),
 	})
 }

@@ -11,13 +11,16 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 )
 
 // The controllers by the names they have in --controllers.
@@ -55,13 +58,18 @@ type Options struct {
 	Informers func() informers.SharedInformerFactory
 	// Identity tells this replica from the others.
 	Identity string
+	Clock    clock.Clock
 	Logger   logr.Logger
 }
 
 const (
+	leaseName     = "quorate-controllers"
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
+	// pause is how long a replica on which the controllers failed leaves the others alone: they look whether the lease is
+	// free at least that often.
+	pause = 5 * time.Second
 )
 
 // Run runs the enabled controllers whenever this replica is the one elected, until ctx ends.
@@ -72,34 +80,78 @@ func Run(ctx context.Context, options Options) error {
 	}
 	ctx = klog.NewContext(ctx, options.Logger)
 	for ctx.Err() == nil {
-		elector, err := newElector(client, options)
-		if err != nil {
-			return err
+		if err := round(ctx, client, options); err != nil {
+			options.Logger.Error(err, "the controllers could not be started")
+			wait(ctx, options.Clock, pause)
 		}
-		elector.Run(ctx) // returns when the lease is lost
 	}
 	return nil
 }
 
-func newElector(client kubernetes.Interface, options Options) (*leaderelection.LeaderElector, error) {
+// round is one election, and the term of office, if this replica wins. It returns when the lease is lost, or given back
+// because the controllers could not be started.
+func round(ctx context.Context, client kubernetes.Interface, options Options) error {
+	term, resign := context.WithCancelCause(ctx)
+	defer resign(nil)
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: leaseName},
+		Client:     client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: options.Identity},
+	}
+	elector, err := newElector(lock, func(ctx context.Context) {
+		if err := lead(ctx, options); err != nil {
+			resign(err)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	elector.Run(term)
+	if err := giveBack(context.WithoutCancel(ctx), lock, options.Clock.Now()); err != nil {
+		options.Logger.Error(err, "the lease stays until it expires", "lease", leaseName)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return context.Cause(term)
+}
+
+// giveBack frees the lease, if this replica holds it. The elector would give up where a renewal that was on its way
+// comes between.
+func giveBack(ctx context.Context, lock resourcelock.Interface, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, renewDeadline)
+	defer cancel()
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		record, _, err := lock.Get(ctx)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil || record.HolderIdentity != lock.Identity() {
+			return err
+		}
+		free := resourcelock.LeaderElectionRecord{
+			LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: metav1.NewTime(now), AcquireTime: metav1.NewTime(now),
+		}
+		return lock.Update(ctx, free)
+	})
+}
+
+func wait(ctx context.Context, clock clock.Clock, duration time.Duration) {
+	timer := clock.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+}
+
+func newElector(lock resourcelock.Interface, lead func(context.Context)) (*leaderelection.LeaderElector, error) {
 	return leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "quorate-controllers"},
-			Client:     client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: options.Identity},
-		},
-		Name:            "quorate-controllers",
-		LeaseDuration:   leaseDuration,
-		RenewDeadline:   renewDeadline,
-		RetryPeriod:     retryPeriod,
-		ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				if err := lead(ctx, options); err != nil {
-					options.Logger.Error(err, "the controllers could not be started")
-				}
-			},
-			OnStoppedLeading: func() {},
-		},
+		Lock:          lock,
+		Name:          leaseName,
+		LeaseDuration: leaseDuration,
+		RenewDeadline: renewDeadline,
+		RetryPeriod:   retryPeriod,
+		Callbacks:     leaderelection.LeaderCallbacks{OnStartedLeading: lead, OnStoppedLeading: func() {}},
 	})
 }

@@ -1,0 +1,96 @@
+package controllers_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/controllers"
+	"quorate.dev/test/genuine"
+)
+
+// flaky fails the requests for discovery as long as it is told to.
+type flaky struct {
+	http.RoundTripper
+	fails *atomic.Bool
+}
+
+func (f flaky) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasPrefix(r.URL.Path, "/api") && strings.Count(r.URL.Path, "/") == 1 && f.fails.Load() {
+		return nil, errors.New("no discovery today")
+	}
+	return f.RoundTripper.RoundTrip(r)
+}
+
+// TestReplicaThatCannotLeadGivesBackTheLease, for another to try, and tries again itself later.
+func TestReplicaThatCannotLeadGivesBackTheLease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the server")
+	}
+	directory := t.TempDir()
+	pki, err := genuine.NewPKI(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := genuine.StartQuorate(t.Context(), genuine.Options{PKI: pki, Directory: directory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.StopAfter(t)
+	client, err := kubernetes.NewForConfig(server.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fails atomic.Bool
+	fails.Store(true)
+	config := rest.CopyConfig(server.Admin)
+	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return flaky{inner, &fails} })
+	fake := testingclock.NewFakeClock(time.Now())
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		ended <- controllers.Run(ctx, controllers.Options{
+			Enabled: []string{controllers.ResourceQuota}, Client: config, Identity: "first", Clock: fake, Logger: logr.Discard(),
+			Informers: func() informers.SharedInformerFactory { return informers.NewSharedInformerFactory(client, 0) },
+		})
+	}()
+	holds := func(identity string) func() bool {
+		return func() bool {
+			lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(t.Context(), "quorate-controllers", metav1.GetOptions{})
+			return err == nil && ptr.Deref(lease.Spec.HolderIdentity, "nobody") == identity
+		}
+	}
+	eventually(t, "the lease is given back", holds(""))
+	fails.Store(false)
+	eventually(t, "the replica pauses", fake.HasWaiters)
+	fake.Step(time.Minute)
+	eventually(t, "the lease is held again", holds("first"))
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if !holds("")() {
+		t.Error("a replica that stops keeps the lease")
+	}
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) { return holds(), nil })
+	if err != nil {
+		t.Fatalf("never: %s", what)
+	}
+}
