@@ -34,6 +34,9 @@ type output struct {
 	pretty bool
 }
 
+// rewritten reports whether a body in JSON is laid out anew before it is sent.
+func (o output) rewritten() bool { return o.pretty || o.media == codec.YAML }
+
 // contentType is the response's header; parameters of a transformation are repeated in it as kube-apiserver does.
 func (o output) contentType(stream bool) string {
 	kind := [...]string{codec.JSON: "application/json", codec.Protobuf: "application/vnd.kubernetes.protobuf", codec.YAML: "application/yaml"}[o.media]

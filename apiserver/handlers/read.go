@@ -84,7 +84,7 @@ func (c *call) list(ctx context.Context) error {
 func (c *call) sendPage(page *registry.List) error {
 	listMeta := page.Meta()
 	if c.output.as == table {
-		return c.sendTable(http.StatusOK, rows(page.Entries), listMeta)
+		return c.sendTable(page.Entries, listMeta)
 	}
 	e := c.encoder()
 	body, err := e.list(page.Entries, listMeta)

@@ -67,21 +67,28 @@ func (c *call) compresses() bool {
 
 // compressed sends what write produces as gzip.
 func (c *call) compressed(code int, write func(io.Writer)) error {
-	header := c.w.Header()
-	header.Set("Content-Encoding", "gzip")
-	header.Add("Vary", "Accept-Encoding")
-	c.w.WriteHeader(code)
-	w := compressors.Get().(*gzip.Writer)
+	w := c.compressor(code)
 	defer compressors.Put(w)
-	w.Reset(c.w)
 	write(w)
 	_ = w.Close()
 	return nil
 }
 
+// compressor sends the head of a compressed response and returns what to write the body to. Who has it closes it and puts
+// it back.
+func (c *call) compressor(code int) *gzip.Writer {
+	header := c.w.Header()
+	header.Set("Content-Encoding", "gzip")
+	header.Add("Vary", "Accept-Encoding")
+	c.w.WriteHeader(code)
+	w := compressors.Get().(*gzip.Writer)
+	w.Reset(c.w)
+	return w
+}
+
 // sendList writes a list from shared pieces, without ever having it in one piece.
 func (c *call) sendList(body *codec.ListBody) error {
-	if c.output.pretty || c.output.media == codec.YAML {
+	if c.output.rewritten() {
 		var whole bytes.Buffer
 		writeChunks(&whole, body)
 		return c.send(http.StatusOK, whole.Bytes())
@@ -144,7 +151,7 @@ func (c *call) sendObject(code int, hub runtime.Object) error {
 		return c.sendStatus(code, status)
 	}
 	if c.output.as == table {
-		return c.sendTable(code, []row{{hub: hub}}, metav1.ListMeta{})
+		return c.sendRow(code, hub)
 	}
 	external, err := c.model().External(hub)
 	if err != nil {

@@ -2,9 +2,8 @@ package handlers
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"slices"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,30 +27,6 @@ func (c *call) tableOptions() (*metav1.TableOptions, error) {
 	return options, nil
 }
 
-// row is what becomes a table row: a hub object, or an entry that is decoded when its turn comes, so that only one
-// object of a long list is in memory at a time.
-type row struct {
-	hub   runtime.Object
-	entry *watchcache.Entry
-}
-
-// rows are the rows of a page.
-func rows(entries []*watchcache.Entry) []row {
-	all := make([]row, len(entries))
-	for i, entry := range entries {
-		all[i].entry = entry
-	}
-	return all
-}
-
-// decoded returns the row's object.
-func (c *call) decoded(r row) (runtime.Object, error) {
-	if r.hub != nil {
-		return r.hub, nil
-	}
-	return c.Registry.Hub(c.target, r.entry)
-}
-
 // metadataEncoder makes what is shown beside cells, in encodings that are shared with clients who ask for metadata only.
 func (c *call) metadataEncoder() encoder {
 	shown := *c
@@ -60,66 +35,91 @@ func (c *call) metadataEncoder() encoder {
 }
 
 // sendTable answers with objects as rows.
-func (c *call) sendTable(code int, rows []row, listMeta metav1.ListMeta) error {
+func (c *call) sendTable(entries []*watchcache.Entry, listMeta metav1.ListMeta) error {
 	options, err := c.tableOptions()
 	if err != nil {
 		return err
 	}
-	body, err := c.table(c.r.Context(), rows, options, listMeta)
+	out := &pieces{call: c, code: http.StatusOK}
+	defer out.close()
+	body, err := c.table(out, entries, options, listMeta)
+	if err != nil {
+		return out.failed(err)
+	}
+	return out.end(append(body, '\n'))
+}
+
+// sendRow answers with a hub object as a table of one row.
+func (c *call) sendRow(code int, hub runtime.Object) error {
+	options, err := c.tableOptions()
+	if err != nil {
+		return err
+	}
+	body, err := c.tableOfOne(hub, options)
 	if err != nil {
 		return err
 	}
 	return c.send(code, append(body, '\n'))
 }
 
-// table renders rows as the JSON of a table with the version's columns. The pieces are put together by hand: a
-// marshaller would copy and check every row's object once more.
-func (c *call) table(ctx context.Context, rows []row, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
-	if len(rows) == 0 {
-		body, err := c.tableHead(ctx, c.target.Version.Model.New(), options, listMeta)
-		if c.target.Version.Plain {
-			return append(bytes.TrimSuffix(body, []byte("[")), "null}"...), err
-		}
-		return append(body, "]}"...), err
+// table renders objects as the JSON of a table with the version's columns, and returns the end of it, which is still to
+// be sent. Only one object of a long list is in memory at a time. The pieces are put together by hand: a marshaller
+// would copy and check every row's object once more.
+func (c *call) table(out *pieces, entries []*watchcache.Entry, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
+	if len(entries) == 0 {
+		return c.tableOfNone(options, listMeta)
+	}
+	metadata := c.metadataEncoder()
+	// Whether all can be decoded is found out before the first row is sent.
+	if _, err := metadata.items(entries); err != nil {
+		return nil, err
 	}
 	var body []byte
-	metadata := c.metadataEncoder()
-	for i, r := range rows {
-		if i == 1 {
-			// Objects of one kind are alike: room for all, so that a long table is not copied again and again.
-			body = slices.Grow(body, (len(rows)-1)*len(body)*9/8)
-		}
-		hub, err := c.decoded(r)
+	for i, entry := range entries {
+		hub, err := c.Registry.Hub(c.target, entry)
 		if err != nil {
 			return nil, err
 		}
-		if i == 0 {
-			if body, err = c.tableHead(ctx, hub, options, listMeta); err != nil {
-				return nil, err
-			}
-		}
-		one, err := c.target.Version.Table.ConvertToTable(ctx, hub, options)
-		if err != nil {
+		if i > 0 {
+			body = append(body, ',')
+		} else if body, err = c.tableHead(hub, options, listMeta); err != nil {
 			return nil, err
 		}
-		for j := range one.Rows {
-			if i+j > 0 {
-				body = append(body, ',')
-			}
-			if body, err = appendRow(body, &one.Rows[j]); err != nil {
-				return nil, err
-			}
-			if body, err = c.appendRowObject(body, &metadata, r.entry, hub, options.IncludeObject); err != nil {
-				return nil, err
-			}
+		if body, err = c.appendRows(body, &metadata, entry, hub, options); err != nil {
+			return nil, err
+		}
+		if out.full(body) {
+			out.write(body)
+			body = body[:0]
 		}
 	}
 	return append(body, "]}"...), nil
 }
 
+// tableOfNone is a table without rows.
+func (c *call) tableOfNone(options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
+	body, err := c.tableHead(c.target.Version.Model.New(), options, listMeta)
+	if c.target.Version.Plain {
+		return append(bytes.TrimSuffix(body, []byte("[")), "null}"...), err
+	}
+	return append(body, "]}"...), err
+}
+
+// tableOfOne is a table of one hub object.
+func (c *call) tableOfOne(hub runtime.Object, options *metav1.TableOptions) ([]byte, error) {
+	body, err := c.tableHead(hub, options, metav1.ListMeta{})
+	if err != nil {
+		return nil, err
+	}
+	if body, err = c.appendRows(body, nil, nil, hub, options); err != nil {
+		return nil, err
+	}
+	return append(body, "]}"...), nil
+}
+
 // tableHead is the table up to its rows.
-func (c *call) tableHead(ctx context.Context, first runtime.Object, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
-	head, err := c.target.Version.Table.ConvertToTable(ctx, first, options)
+func (c *call) tableHead(first runtime.Object, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
+	head, err := c.target.Version.Table.ConvertToTable(c.r.Context(), first, options)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +143,29 @@ func (c *call) tableHead(ctx context.Context, first runtime.Object, options *met
 	return append(append(body, columns...), `,"rows":[`...), nil
 }
 
-// appendRow appends a row up to its object.
-func appendRow(body []byte, cells *metav1.TableRow) ([]byte, error) {
+// appendRows appends the rows that stand for a hub object: one, with all printers there are. entry is nil for what has
+// none.
+func (c *call) appendRows(body []byte, metadata *encoder, entry *watchcache.Entry, hub runtime.Object, options *metav1.TableOptions) ([]byte, error) {
+	shown, err := c.target.Version.Table.ConvertToTable(c.r.Context(), hub, options)
+	if err != nil {
+		return nil, err
+	}
+	for i := range shown.Rows {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		if body, err = appendCells(body, &shown.Rows[i]); err != nil {
+			return nil, err
+		}
+		if body, err = c.appendRowObject(body, metadata, entry, hub, options.IncludeObject); err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
+}
+
+// appendCells appends a row up to its object.
+func appendCells(body []byte, cells *metav1.TableRow) ([]byte, error) {
 	shown, err := json.Marshal(cells.Cells)
 	if err != nil {
 		return nil, err

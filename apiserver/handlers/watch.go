@@ -292,7 +292,7 @@ func (s *stream) tableFrame(kind watch.EventType, entry *watchcache.Entry) ([]by
 }
 
 func (s *stream) rowFrame(kind watch.EventType, hub runtime.Object) ([]byte, error) {
-	item, err := s.table(s.r.Context(), []row{{hub: hub}}, s.columns, metav1.ListMeta{})
+	item, err := s.tableOfOne(hub, s.columns)
 	if err != nil {
 		return nil, err
 	}

@@ -3,9 +3,11 @@ package differential
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"regexp"
@@ -86,20 +88,30 @@ func parse(body []byte) (value any) {
 
 // plainBody turns other encodings into JSON.
 func plainBody(a *Answer) []byte {
-	var converted []byte
-	var err error
-	switch mediaType, _, _ := strings.Cut(a.Header.Get("Content-Type"), ";"); mediaType {
-	case protobufType:
-		converted, err = protobufJSON(a.Body)
-	case "application/yaml":
-		converted, err = yaml.YAMLToJSON(a.Body)
-	default:
-		return a.Body
+	body, err := decompressed(a)
+	if err == nil {
+		switch mediaType, _, _ := strings.Cut(a.Header.Get("Content-Type"), ";"); mediaType {
+		case protobufType:
+			body, err = protobufJSON(body)
+		case "application/yaml":
+			body, err = yaml.YAMLToJSON(body)
+		}
 	}
 	if err != nil {
 		return fmt.Appendf(nil, "%q", err.Error())
 	}
-	return converted
+	return body
+}
+
+func decompressed(a *Answer) ([]byte, error) {
+	if a.Header.Get("Content-Encoding") != "gzip" {
+		return a.Body, nil
+	}
+	reader, err := gzip.NewReader(bytes.NewReader(a.Body))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(reader)
 }
 
 // collect finds what objects are identified by.

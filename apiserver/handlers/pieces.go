@@ -1,0 +1,73 @@
+package handlers
+
+import (
+	"compress/gzip"
+	"io"
+	"net/http"
+)
+
+// pieces is a response that is made a piece at a time and never held as a whole. Its beginning is kept until there are
+// compressFrom bytes: until then a failure is still answered with a Status, and until then it is not known whether to
+// compress.
+type pieces struct {
+	call       *call
+	code       int
+	to         io.Writer // nil until the beginning is sent
+	compressor *gzip.Writer
+}
+
+// full reports whether what has been made since the last write is to be written now. What is laid out anew for people
+// has to be there as a whole.
+func (p *pieces) full(body []byte) bool {
+	if p.to != nil {
+		return len(body) >= chunkSize
+	}
+	return len(body) >= compressFrom && !p.call.output.rewritten()
+}
+
+// write sends a piece. A client that is gone ends the request.
+func (p *pieces) write(body []byte) {
+	if p.to == nil {
+		p.begin()
+	}
+	if _, err := p.to.Write(body); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (p *pieces) begin() {
+	p.to = p.call.w
+	p.call.w.Header()["Content-Type"] = []string{p.call.output.contentType(false)}
+	if p.call.compresses() {
+		p.compressor = p.call.compressor(p.code)
+		p.to = p.compressor
+		return
+	}
+	p.call.w.WriteHeader(p.code)
+}
+
+// end sends the last piece, or all if nothing was sent yet.
+func (p *pieces) end(body []byte) error {
+	if p.to == nil {
+		return p.call.send(p.code, body)
+	}
+	p.write(body)
+	return nil
+}
+
+// close gives back what the response was made with.
+func (p *pieces) close() {
+	if p.compressor != nil {
+		_ = p.compressor.Close()
+		compressors.Put(p.compressor)
+	}
+}
+
+// failed is the error to answer with. A response that has begun cannot be taken back: it is cut off, so that the client
+// does not take it for all.
+func (p *pieces) failed(err error) error {
+	if p.to != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
