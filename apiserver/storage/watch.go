@@ -2,10 +2,12 @@ package storage
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 )
 
 // Event is a change of one path.
@@ -24,7 +26,11 @@ type Batch struct {
 	Revision int64 // everything up to this revision has been delivered
 }
 
-// Feed delivers the changes below a prefix.
+// Feed delivers the changes below a prefix. It has a stream to etcd of its own: etcd's answer to a progress request is
+// for all watches of the stream that the request came by, and the client hands it to every watch that it knows when the
+// answer arrives. etcd, however, may announce a watch before it sends an answer that it gave earlier: the new watch
+// would take for its own progress what others had seen, and pass over what it has not been sent yet. Alone on its
+// stream, a watch hears of no progress but its own; nor do others wait for theirs while it catches up.
 type Feed struct {
 	store    *Store
 	ctx      context.Context // carries what identifies the stream, for progress requests
@@ -46,8 +52,12 @@ func (s *Store) History(ctx context.Context, prefix string, after int64) (*Feed,
 	return s.feed(ctx, prefix, after, clientv3.WithPrevKV()), nil
 }
 
+// streamKey is the name of the metadata that makes the client give each feed a stream of its own.
+const streamKey = "quorate-feed"
+
 func (s *Store) feed(ctx context.Context, prefix string, after int64, options ...clientv3.OpOption) *Feed {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), streamKey, rand.Text())
+	ctx, cancel := context.WithCancel(ctx)
 	f := &Feed{store: s, ctx: ctx, cancel: cancel, received: make(chan struct{}, 1)}
 	options = append(options, clientv3.WithPrefix(), clientv3.WithRev(after+1),
 		clientv3.WithFragment(), clientv3.WithProgressNotify())
@@ -76,6 +86,9 @@ func (f *Feed) Next(ctx context.Context) (Batch, error) {
 // RequestProgress asks etcd to tell how far the feed has come. The answer is a batch, perhaps without events;
 // there is none while the feed lags behind.
 func (f *Feed) RequestProgress() error {
+	if f.ctx.Err() != nil { // the client would open a stream for the request, and never close it
+		return fmt.Errorf("requesting progress: %w: the feed has ended", ErrUnavailable)
+	}
 	if err := f.store.client.RequestProgress(f.ctx); err != nil {
 		return fmt.Errorf("requesting progress: %w", classify(err))
 	}
