@@ -83,9 +83,13 @@ func (c *Cache) history(ctx context.Context, after, until int64) ([]storage.Even
 			return nil, err
 		}
 		for _, event := range batch.Events {
-			if event.Revision <= until {
-				events = append(events, event)
+			if event.Revision > until {
+				break
 			}
+			if event.Replaced == 0 && event.Created != event.Revision {
+				return nil, ErrExpired // compaction was faster: what the event replaced is gone
+			}
+			events = append(events, event)
 		}
 		if len(events) > maxHistory {
 			return nil, ErrExpired
@@ -106,8 +110,6 @@ func (c *Cache) prepend(events []storage.Event, after int64) {
 			r.previous = c.past(event.Path, event.Previous, event.Replaced)
 		}
 		switch {
-		case event.Data == nil && r.previous == nil:
-			continue
 		case event.Data == nil:
 			r.kind, r.entry = Deleted, r.previous.deleted(event.Revision)
 			delete(known, event.Path)
