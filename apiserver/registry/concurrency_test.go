@@ -86,18 +86,36 @@ func openStore(t *testing.T) (*registry.Registry, registry.Target, *storage.Stor
 // openOn returns a registry of config maps with a definition of their own.
 func openOn(t *testing.T, client *clientv3.Client, definition *resource.Definition) (*registry.Registry, registry.Target, *storage.Store) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(stop)
+	w := openWorld(t, client, definition)
+	return w.registry, w.target, w.store
+}
+
+// world is a registry of one resource, with what it works with.
+type world struct {
+	registry  *registry.Registry
+	target    registry.Target
+	store     *storage.Store
+	publisher *resource.Publisher
+	stop      func() // ends the watch that keeps the caches up to date
+}
+
+func openWorld(t *testing.T, client *clientv3.Client, definition *resource.Definition) *world {
+	t.Helper()
 	store := storage.New(client, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t), Registerer: prometheus.NewRegistry()})
-	go caches.Run(ctx)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = caches.Run(ctx) })
+	stop := func() { cancel(); running.Wait() }
+	t.Cleanup(stop)
 	publisher := &resource.Publisher{}
 	publisher.Publish(resource.NewCatalog(definition))
 	r := registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
 	})
 	match, _ := publisher.Current().Find(configMapResource)
-	return r, registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}, store
+	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}
+	return &world{registry: r, target: target, store: store, publisher: publisher, stop: stop}
 }
 
 // TestConcurrentWriters lets many writers count in one object and many watchers look on: no increment may be lost,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,11 @@ func status(err error, t Target) error {
 		return large // in etcd's words alone, which clients see from kube-apiserver
 	}
 	return err // answered with 500 and the bare text, as kube-apiserver does
+}
+
+// notServed is the answer to a request for a resource that went while the request was on its way.
+func notServed(t Target) error {
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, "", t.GroupResource(), t.Name, "", 0, true)
 }
 
 // tooLarge is the answer to a read that asks for a revision the server has not reached.

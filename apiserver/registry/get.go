@@ -23,6 +23,9 @@ func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (
 		return entries[0], nil
 	}
 	snapshot, err := r.snapshot(ctx, t, resourceVersion)
+	if errors.Is(err, watchcache.ErrTooNew) {
+		return r.readStored(ctx, t)
+	}
 	var malformed *field.Error
 	if t.TimeToLive != nil && errors.As(err, &malformed) {
 		// In kube-apiserver there is no cache before what expires, and its storage words this another way.
@@ -38,15 +41,37 @@ func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (
 	return entry, nil
 }
 
+// readStored reads an object from storage, for clients that need its present state while the cache lags behind.
+func (r *Registry) readStored(ctx context.Context, t Target) (*watchcache.Entry, error) {
+	value, err := r.store.Get(ctx, t.path())
+	if err != nil {
+		return nil, status(err, t)
+	}
+	return r.cache(t.Match).Detached(value), nil
+}
+
 // snapshot returns a state of the collection that satisfies resourceVersion as "not older than". A cache that was
-// dropped meanwhile, because the resource's definition changed, is replaced by a new one.
+// dropped meanwhile, because the resource's definition changed, is replaced by a new one. It fails with ErrTooNew if the
+// cache does not come in time to the state at this moment.
 func (r *Registry) snapshot(ctx context.Context, t Target, resourceVersion string) (*watchcache.Snapshot, error) {
 	for {
 		snapshot, err := r.snapshotOnce(ctx, t, resourceVersion)
-		if !errors.Is(err, watchcache.ErrDropped) || ctx.Err() != nil {
+		if again, err := r.dropped(t, err); !again || ctx.Err() != nil {
 			return snapshot, err
 		}
 	}
+}
+
+// dropped tells whether an error means that a cache was dropped and another has taken its place. Where none has, because
+// the resource is not served any more, the error becomes what the client is told.
+func (r *Registry) dropped(t Target, err error) (again bool, told error) {
+	if !errors.Is(err, watchcache.ErrDropped) {
+		return false, err
+	}
+	if _, served := r.inForce(t.Match); served {
+		return true, err
+	}
+	return false, notServed(t)
 }
 
 // snapshotOnce returns a state of the collection that satisfies resourceVersion as "not older than".

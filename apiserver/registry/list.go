@@ -111,6 +111,9 @@ func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) 
 		return r.listAt(ctx, t, options, from, exact)
 	}
 	snapshot, err := r.snapshot(ctx, t, options.ResourceVersion)
+	if errors.Is(err, watchcache.ErrTooNew) {
+		return r.listStored(ctx, t, options, from)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -215,6 +218,15 @@ func (r *Registry) listAt(ctx context.Context, t Target, options ListOptions, fr
 			return page, nil
 		}
 	}
+}
+
+// listStored collects a page from storage, for clients that need the present state while the cache lags behind.
+func (r *Registry) listStored(ctx context.Context, t Target, options ListOptions, from string) (*List, error) {
+	revision, err := r.store.Revision(ctx)
+	if err != nil {
+		return nil, status(err, t)
+	}
+	return r.listAt(ctx, t, options, from, revision)
 }
 
 // pageSize is how many objects to fetch from storage at once, having some: all that is wanted, and no more, when nothing is

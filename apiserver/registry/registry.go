@@ -90,13 +90,36 @@ func (t Target) context(ctx context.Context) context.Context {
 	return request.WithNamespace(ctx, t.Namespace)
 }
 
-// cache returns the cache of the target's collection, which all versions share.
+// cache returns the cache of the target's collection, which all versions share. It is made after the definition in
+// force, which may be another than the one that a request has found; where there is none any more, the cache is a
+// dropped one.
 func (r *Registry) cache(m resource.Match) *watchcache.Cache {
-	return r.caches.For(m.StoragePath, watchcache.Extract{
+	return r.caches.For(m.StoragePath, func() (watchcache.Extract, bool) {
+		inForce, served := r.inForce(m)
+		return extract(inForce), served
+	})
+}
+
+// inForce returns the definition that is now in the place of one that may have changed or gone; in the latter case, the
+// one given.
+func (r *Registry) inForce(m resource.Match) (resource.Match, bool) {
+	if m.Source == resource.BuiltIn {
+		return m, true
+	}
+	for _, d := range r.catalog.Current().Definitions() {
+		if d.StoragePath == m.StoragePath && d.Source == m.Source && len(d.Versions) > 0 {
+			return resource.Match{Definition: d, Version: d.Versions[0]}, true
+		}
+	}
+	return m, false
+}
+
+func extract(m resource.Match) watchcache.Extract {
+	return watchcache.Extract{
 		Resource: m.GroupResource(),
 		Labels:   codec.Labels,
 		Fields:   func(stored []byte) (fields.Set, error) { return storedFields(m, stored) },
-	})
+	}
 }
 
 func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
@@ -110,7 +133,8 @@ func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
 // Cache returns the cache of a resource, for those of the server's own parts that read it as it is.
 func (r *Registry) Cache(m resource.Match) *watchcache.Cache { return r.cache(m) }
 
-// Release drops what is cached for a resource that is no longer served.
+// Release drops what is cached for a resource that is no longer served as it was. The catalog in force must tell already
+// how it is served now.
 func (r *Registry) Release(d *resource.Definition) { r.caches.Drop(d.StoragePath) }
 
 // Result is the outcome of a write.

@@ -13,8 +13,9 @@ import (
 // WatchOptions are a client's options, validated.
 type WatchOptions struct {
 	Selection
+	// ResourceVersion is where the client is: "" at this moment, "0" at whatever the cache has, else at that revision.
 	ResourceVersion string
-	// InitialEvents asks for the present state as ADDED events first.
+	// InitialEvents asks for the state there, or a later one, as ADDED events first.
 	InitialEvents bool
 }
 
@@ -41,7 +42,7 @@ type WatchEvent struct {
 func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
 	for {
 		w, err := r.watchOnce(ctx, t, options)
-		if !errors.Is(err, watchcache.ErrDropped) || ctx.Err() != nil {
+		if again, err := r.dropped(t, err); !again || ctx.Err() != nil {
 			return w, err
 		}
 	}
@@ -49,16 +50,14 @@ func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*
 
 func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
 	w := &Watch{target: t, selection: options.Selection}
+	var err error
 	if options.InitialEvents {
-		if err := w.readInitial(ctx, r, options.ResourceVersion); err != nil {
-			return nil, err
-		}
+		err = w.readInitial(ctx, r, options.ResourceVersion)
 	} else {
-		start, err := parseRevision(options.ResourceVersion)
-		if err != nil {
-			return nil, err
-		}
-		w.Start = start
+		w.Start, err = r.startOf(ctx, t, options.ResourceVersion)
+	}
+	if err != nil {
+		return nil, err
 	}
 	watcher, err := r.cache(t.Match).Watch(w.Start, scope(t, options.Selection))
 	if err != nil {
@@ -68,8 +67,29 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 	return w, nil
 }
 
+// startOf returns the revision after which a watch without initial events begins.
+func (r *Registry) startOf(ctx context.Context, t Target, resourceVersion string) (int64, error) {
+	if resourceVersion == "" {
+		revision, err := r.store.Revision(ctx)
+		return revision, status(err, t)
+	}
+	revision, err := parseRevision(resourceVersion)
+	if err != nil || revision > 0 {
+		return revision, err
+	}
+	snapshot, err := r.snapshotOnce(ctx, t, resourceVersion)
+	if err != nil {
+		return 0, err
+	}
+	return snapshot.Revision(), nil
+}
+
 func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion string) error {
 	snapshot, err := r.snapshot(ctx, w.target, resourceVersion)
+	if errors.Is(err, watchcache.ErrTooNew) {
+		revision, _ := r.store.Revision(ctx)
+		return tooLarge(revision, r.caches.Revision())
+	}
 	if err != nil {
 		return err
 	}

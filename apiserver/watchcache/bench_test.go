@@ -15,10 +15,12 @@ import (
 func filled(tb testing.TB, count, size int) *Cache {
 	tb.Helper()
 	caches := New(nil, Options{})
-	c := caches.For("pods", Extract{Labels: func(stored []byte) (map[string]string, error) {
-		label, _, _ := strings.Cut(string(stored), ";")
-		return map[string]string{"app": label, "tier": "backend", "release": "stable"}, nil
-	}})
+	c := caches.For("pods", func() (Extract, bool) {
+		return Extract{Labels: func(stored []byte) (map[string]string, error) {
+			label, _, _ := strings.Cut(string(stored), ";")
+			return map[string]string{"app": label, "tier": "backend", "release": "stable"}, nil
+		}}, true
+	})
 	c.state, c.tree = ready, newTree()
 	for i := range count {
 		data := make([]byte, size)

@@ -102,8 +102,12 @@ func New(store *storage.Store, options Options) *Caches {
 }
 
 // For returns the cache of the collection under a path without slashes at its ends. It is filled on first use.
-// The same path always has the same cache, with the first caller's extract, until it is dropped.
-func (c *Caches) For(path string, extract Extract) *Cache {
+// The same path always has the same cache until it is dropped.
+//
+// describe is called when a cache must be made. It tells what the cache must know and whether the collection is to be
+// cached at all; if not, the cache returned has been dropped from the beginning. Drop does not come in between: one
+// who changes the description and then drops the cache can rely on that nobody makes it after the old description.
+func (c *Caches) For(path string, describe func() (Extract, bool)) *Cache {
 	if known := (*c.byPath.Load())[path]; known != nil {
 		return known
 	}
@@ -112,7 +116,12 @@ func (c *Caches) For(path string, extract Extract) *Cache {
 	if known := (*c.byPath.Load())[path]; known != nil {
 		return known
 	}
+	extract, cached := describe()
 	added := newCache(c, path, extract)
+	if !cached {
+		added.drop()
+		return added
+	}
 	next := maps.Clone(*c.byPath.Load())
 	next[path] = added
 	c.byPath.Store(&next)

@@ -75,7 +75,11 @@ func (w *world) follow(position int64) (stop func() int64) {
 
 // Objects of the tests are "label=value;node=name": one label named app, and the field spec.nodeName.
 func (w *world) cache(path string) *Cache {
-	return w.caches.For(path, Extract{
+	return w.caches.For(path, func() (Extract, bool) { return extract(), true })
+}
+
+func extract() Extract {
+	return Extract{
 		Labels: func(stored []byte) (map[string]string, error) {
 			label, _, _ := strings.Cut(string(stored), ";")
 			if label == "" {
@@ -87,7 +91,7 @@ func (w *world) cache(path string) *Cache {
 			_, node, _ := strings.Cut(string(stored), ";")
 			return fields.Set{"spec.nodeName": node}, nil
 		},
-	})
+	}
 }
 
 func (w *world) create(path, data string) int64 {
@@ -181,13 +185,20 @@ func (w *world) expectNothing(c *Cache, watcher *Watcher) {
 
 func (w *world) expectExpired(watcher *Watcher) {
 	w.Helper()
+	w.expectEnd(watcher, ErrExpired)
+}
+
+func (w *world) expectEnd(watcher *Watcher, want error) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
+	defer cancel()
 	for {
-		_, _, err := watcher.Next(w.Context())
-		if errors.Is(err, ErrExpired) {
+		_, _, err := watcher.Next(ctx)
+		if errors.Is(err, want) {
 			return
 		}
 		if err != nil {
-			w.Fatalf("got %v, want %v", err, ErrExpired)
+			w.Fatalf("got %v, want %v", err, want)
 		}
 	}
 }

@@ -202,6 +202,8 @@ func (c *Cache) forget() {
 	c.watchers.expireAll()
 }
 
+// drop gives up everything for good. Watchers are told so, not that they have missed something: a new cache of the
+// collection goes on where they are.
 func (c *Cache) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -308,8 +308,10 @@ func TestDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
+	seeking := w.watch(pods, 1, Scope{}) // has no place yet
 	w.caches.Drop("pods")
-	w.expectExpired(watcher)
+	w.expectEnd(watcher, ErrDropped)
+	w.expectEnd(seeking, ErrDropped)
 	if _, err := pods.Snapshot(t.Context(), 0); !errors.Is(err, ErrDropped) {
 		t.Errorf("a dropped cache: %v", err)
 	}
@@ -318,6 +320,23 @@ func TestDrop(t *testing.T) {
 	}
 	if got := contents(w.latest(w.cache("pods")), "pods/"); got != "pods/a/1@x;" {
 		t.Errorf("cached again: %s", got)
+	}
+}
+
+// TestRefused asks for the cache of a collection that is not to be cached any more.
+func TestRefused(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.create("pods/a/1", "x;")
+	refused := w.caches.For("pods", func() (Extract, bool) { return extract(), false })
+	if _, err := refused.Latest(t.Context()); !errors.Is(err, ErrDropped) {
+		t.Errorf("read: %v", err)
+	}
+	if _, err := refused.Watch(1, Scope{}); !errors.Is(err, ErrDropped) {
+		t.Errorf("watched: %v", err)
+	}
+	refused.Offer("pods/a/1", 1, &Format{}, nil)
+	if got := contents(w.latest(w.cache("pods")), "pods/"); got != "pods/a/1@x;" {
+		t.Errorf("cached afterwards: %s", got)
 	}
 }
 

@@ -117,7 +117,8 @@ func (w *Watcher) concerns(r *record) bool {
 }
 
 // Next waits for events and returns them, with the revision up to which the watcher has seen everything. It
-// returns without events after RequestProgress, and fails with ErrExpired if the watcher has fallen behind.
+// returns without events after RequestProgress, and fails with ErrExpired if the watcher has fallen behind, with
+// ErrDropped if the cache has been dropped.
 func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 	for {
 		asked := w.asked.Swap(false)
@@ -149,11 +150,15 @@ var errNoPlace = errors.New("before the first event held")
 // placeInHistory finds the watcher's place among events that the store still has.
 func (w *Watcher) placeInHistory(ctx context.Context) error {
 	c := w.cache
-	if err := c.extend(ctx, w.after); err != nil {
-		return err
-	}
+	err := c.extend(ctx, w.after)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.state == dropped {
+		return ErrDropped
+	}
+	if err != nil {
+		return err
+	}
 	if w.expired || w.after < c.ring.floor {
 		return ErrExpired
 	}
@@ -186,6 +191,9 @@ func (w *Watcher) take() ([]Event, error) {
 	seen := c.caches.progress.seen.Load()
 	c.mu.RLock()
 	defer c.mu.RUnlock()
+	if c.state == dropped {
+		return nil, ErrDropped
+	}
 	if w.expired || w.behind() {
 		return nil, ErrExpired
 	}

@@ -1,0 +1,173 @@
+package registry_test
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// named is the target of one object of a target's collection.
+func named(t registry.Target, name string) registry.Target {
+	t.Name = name
+	return t
+}
+
+// put creates a config map and returns its revision.
+func (w *world) put(t *testing.T, name string) int64 {
+	t.Helper()
+	object, err := w.registry.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Data: map[string]string{"n": name},
+	}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision, err := strconv.ParseInt(object.(*corev1.ConfigMap).ResourceVersion, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return revision
+}
+
+// TestReadsWhileTheCacheLags asks for the present state when the cache does not get there in time.
+func TestReadsWhileTheCacheLags(t *testing.T) {
+	t.Parallel() // each read waits some seconds for the cache
+	w := openWorld(t, etcdtest.Client(t), configMaps())
+	w.put(t, "one")
+	if _, err := w.registry.Read(t.Context(), named(w.target, "one"), ""); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	w.put(t, "two")
+	third := w.put(t, "three")
+	t.Run("get", func(t *testing.T) {
+		t.Parallel()
+		entry, err := w.registry.Read(t.Context(), named(w.target, "three"), "")
+		if err != nil || entry.Revision() != third {
+			t.Errorf("got %v, %v", entry, err)
+		}
+	})
+	t.Run("get nothing", func(t *testing.T) {
+		t.Parallel()
+		if _, err := w.registry.Read(t.Context(), named(w.target, "four"), ""); !apierrors.IsNotFound(err) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("list", func(t *testing.T) {
+		t.Parallel()
+		page, err := w.registry.ReadList(t.Context(), w.target, registry.ListOptions{Limit: 2})
+		if err != nil || len(page.Entries) != 2 || page.Entries[1].Name() != "three" || page.Revision != third || page.Continue == "" {
+			t.Fatalf("got %+v, %v", page, err)
+		}
+		rest, err := w.registry.ReadList(t.Context(), w.target, registry.ListOptions{Limit: 2, Continue: page.Continue})
+		if err != nil || len(rest.Entries) != 1 || rest.Entries[0].Name() != "two" {
+			t.Errorf("then %+v, %v", rest, err)
+		}
+	})
+	t.Run("watch", func(t *testing.T) {
+		t.Parallel()
+		_, err := w.registry.Watch(t.Context(), w.target, registry.WatchOptions{InitialEvents: true})
+		if cause, ok := apierrors.StatusCause(err, metav1.CauseTypeResourceVersionTooLarge); !ok {
+			t.Errorf("got %v, %v", err, cause)
+		}
+	})
+}
+
+// TestWatchWithoutInitialEvents begins at no revision and at any.
+func TestWatchWithoutInitialEvents(t *testing.T) {
+	w := openWorld(t, etcdtest.Client(t), configMaps())
+	w.put(t, "before")
+	for name, resourceVersion := range map[string]string{"now": "", "any": "0"} {
+		if _, err := w.registry.Read(t.Context(), named(w.target, "before"), ""); err != nil {
+			t.Fatal(err)
+		}
+		changes, err := w.registry.Watch(t.Context(), w.target, registry.WatchOptions{ResourceVersion: resourceVersion})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put(t, name)
+		events, _, err := changes.Next(t.Context())
+		if err != nil || len(events) != 1 || events[0].Type != watch.Added || events[0].Entry.Name() != name || changes.Initial != nil {
+			t.Errorf("from %q: %+v, %v, after %v", resourceVersion, events, err, changes.Initial)
+		}
+		changes.Close()
+	}
+}
+
+// custom is the definition of config maps as a custom resource that can be selected by one field.
+func custom(field string) *resource.Definition {
+	d := configMaps()
+	d.Source, d.Revision = resource.Custom, field
+	d.Fields = func(hub runtime.Object) (fields.Set, error) {
+		return fields.Set{field: hub.(*corev1.ConfigMap).Data["n"]}, nil
+	}
+	return d
+}
+
+// TestRequestsOverlapANewDefinition has a request that found the old definition use the cache after the new one has
+// been put in force.
+func TestRequestsOverlapANewDefinition(t *testing.T) {
+	w := openWorld(t, etcdtest.Client(t), custom("old"))
+	old := w.target
+	next := custom("new")
+	w.publisher.Publish(resource.NewCatalog(next))
+	w.registry.Release(old.Definition)
+	w.put(t, "one")
+	if _, err := w.registry.Read(t.Context(), named(old, "one"), ""); err != nil {
+		t.Fatal(err)
+	}
+	w.target.Match = resource.Match{Definition: next, Version: next.Versions[0]}
+	page, err := w.registry.ReadList(t.Context(), w.target, registry.ListOptions{
+		Selection: registry.Selection{Field: fields.OneTermEqualSelector("new", "one")},
+	})
+	if err != nil || len(page.Entries) != 1 {
+		t.Errorf("selected by the new field: %+v, %v", page, err)
+	}
+}
+
+// TestRequestsOverlapAnEnd has a request that found a definition use the cache after the definition has gone.
+func TestRequestsOverlapAnEnd(t *testing.T) {
+	w := openWorld(t, etcdtest.Client(t), custom("old"))
+	w.put(t, "one")
+	changes, err := w.registry.Watch(t.Context(), w.target, registry.WatchOptions{InitialEvents: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer changes.Close()
+	w.publisher.Publish(resource.NewCatalog())
+	w.registry.Release(w.target.Definition)
+	if _, _, err := changes.Next(t.Context()); !errors.Is(err, watchcache.ErrDropped) {
+		t.Errorf("an established watch: %v", err)
+	}
+	expectGone := func(what string, err error) {
+		t.Helper()
+		if status, ok := err.(apierrors.APIStatus); !ok || status.Status().Code != http.StatusNotFound {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = w.registry.Read(t.Context(), named(w.target, "one"), "")
+	expectGone("read", err)
+	_, err = w.registry.ReadList(t.Context(), w.target, registry.ListOptions{})
+	expectGone("list", err)
+	_, err = w.registry.Watch(t.Context(), w.target, registry.WatchOptions{InitialEvents: true})
+	expectGone("watch", err)
+	if w.registry.Cache(w.target.Match).Loaded() {
+		t.Error("the collection is cached")
+	}
+	w.publisher.Publish(resource.NewCatalog(custom("old")))
+	if _, err := w.registry.Read(t.Context(), named(w.target, "one"), ""); err != nil {
+		t.Errorf("served again: %v", err)
+	}
+}
