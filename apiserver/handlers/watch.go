@@ -37,17 +37,19 @@ func (c *call) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
+	asked := options.SendInitialEvents
+	initial := asked != nil && *asked
+	unasked := asked == nil && (options.ResourceVersion == "" || options.ResourceVersion == "0")
 	ctx, cancel := context.WithTimeout(ctx, c.watchDuration(options.TimeoutSeconds))
 	defer cancel()
 	target := c.target
 	changes, err := c.Registry.Watch(ctx, target, registry.WatchOptions{
 		Selection:       selection,
 		ResourceVersion: options.ResourceVersion,
-		InitialEvents:   initial || options.ResourceVersion == "" || options.ResourceVersion == "0",
+		InitialEvents:   initial || unasked,
 	})
-	if apierrors.IsResourceExpired(err) {
-		return c.expiredAtOnce(err)
+	if apierrors.IsResourceExpired(err) || apierrors.IsTimeout(err) {
+		return c.failAtOnce(err)
 	}
 	if err != nil {
 		return err
@@ -72,8 +74,9 @@ func (c *call) watchDuration(asked *int64) time.Duration {
 	return time.Duration(float64(c.MinWatchTimeout) * (1 + rand.Float64()))
 }
 
-// expiredAtOnce tells a client by an event that it starts too far back, as clients expect of a watch.
-func (c *call) expiredAtOnce(err error) error {
+// failAtOnce tells a client by an event, as clients expect of a watch, that it starts too far back or that the server
+// does not come to where it starts.
+func (c *call) failAtOnce(err error) error {
 	s := &stream{call: c, encoder: c.encoder()}
 	s.open(c.r.Context(), func(context.Context) { s.fail(err) })
 	return nil
