@@ -9,7 +9,7 @@ import (
 )
 
 // observedEtcd is a client of an etcd that others use too. It tells what it does, so that a test can do something in a
-// certain moment, and can be made to learn of changes late.
+// certain moment, and can be made to learn of changes late. Whom it tells is set before the client is used.
 type observedEtcd struct {
 	clientv3.KV
 	clientv3.Watcher

@@ -69,14 +69,14 @@ func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 // likewise.
 func TestServiceOfARangeThatIsNew(t *testing.T) {
 	client, observed := newEtcd(t), &observedEtcd{}
-	other := newServiceReplica(t, client, "10.20.0.0/30", "30000-30003")
-	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/30", "30000-30003")
-	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs, "")) // from here on its cache follows them
 	observed.read = func(key string) {
 		if key == "/registry/" { // the question for the current revision: the cache waits for it
 			observed.release()
 		}
 	}
+	other := newServiceReplica(t, client, "10.20.0.0/30", "30000-30003")
+	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/30", "30000-30003")
+	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs, "")) // from here on its cache follows them
 	wants := func(address string) func(*v1.Service) {
 		return func(o *v1.Service) { o.Spec.ClusterIP = address }
 	}
@@ -103,7 +103,6 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 	client, observed := newEtcd(t), &observedEtcd{}
 	other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
-	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/24", "30000-30003")
 	const port = 30002
 	shared := func(o *v1.Service) {
 		asNodePort(o)
@@ -122,6 +121,7 @@ func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 			}
 		}
 	}
+	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/24", "30000-30003")
 	if _, err := s.createService(t, "refused", func(o *v1.Service) { shared(o); o.Spec.SessionAffinity = "Sometimes" }); !apierrors.IsInvalid(err) {
 		t.Fatalf("got %v", err)
 	}
