@@ -64,7 +64,7 @@ func (s *Server) bootstrap(ctx context.Context, work *errgroup.Group) error {
 	step := func(h hook, make ...func(context.Context) error) {
 		steps.Go(func() error {
 			for _, run := range make {
-				if err := run(making); err != nil {
+				if err := b.Insist(making, run); err != nil {
 					return err
 				}
 			}

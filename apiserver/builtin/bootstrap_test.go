@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -162,18 +161,4 @@ func TestBootstrapLabelsNamespaces(t *testing.T) {
 	if namespace.Labels["kubernetes.io/metadata.name"] != "kube-system" || namespace.Status.Phase != core.NamespaceActive {
 		t.Errorf("kube-system: labels %v, phase %s", namespace.Labels, namespace.Status.Phase)
 	}
-}
-
-func TestBootstrapIsFast(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	started := time.Now()
-	if err := ensure(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("first bootstrap: %v", time.Since(started))
-	started = time.Now()
-	if err := ensure(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("second bootstrap: %v", time.Since(started))
 }

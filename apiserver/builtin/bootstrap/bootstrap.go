@@ -98,31 +98,27 @@ func (b *Bootstrap) PriorityClasses(ctx context.Context) error {
 
 // createMissing creates those of the wanted objects, all of the cluster, that are not there.
 func (b *Bootstrap) createMissing(ctx context.Context, resource schema.GroupResource, wanted []runtime.Object) error {
-	present, err := b.list(ctx, resource)
-	if apierrors.IsNotFound(err) {
-		return nil // --runtime-config switched it off
+	var creations []task
+	for _, object := range wanted {
+		creations = append(creations, func(ctx context.Context) error { return b.ensure(ctx, resource, object) })
 	}
+	return runAll(ctx, creations)
+}
+
+// ensure creates an object of the cluster if it is not there.
+func (b *Bootstrap) ensure(ctx context.Context, resource schema.GroupResource, object runtime.Object) error {
+	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return err
 	}
-	var creations []task
-	for _, object := range wanted {
-		accessor, err := meta.Accessor(object)
-		if err != nil {
-			return err
-		}
-		if _, ok := present[key(accessor.GetNamespace(), accessor.GetName())]; ok {
-			continue
-		}
-		creations = append(creations, func(ctx context.Context) error {
-			_, err := b.create(ctx, resource, object)
-			if apierrors.IsAlreadyExists(err) {
-				return nil
-			}
-			return err
-		})
+	if _, err := b.objects.GetCached(ctx, resource, "", accessor.GetName()); !apierrors.IsNotFound(err) {
+		return err
 	}
-	return runAll(ctx, creations)
+	_, err = b.create(ctx, resource, object)
+	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // made meanwhile; switched off by --runtime-config
+		return nil
+	}
+	return err
 }
 
 // create stores an object given in a served version.

@@ -1,0 +1,94 @@
+package builtin_test
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/storage"
+)
+
+// unwell is a server whose storage refuses to create as often as it is told.
+type unwell struct {
+	*server
+	refusals atomic.Int32
+}
+
+func (u *unwell) Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
+	if u.refusals.Add(-1) >= 0 {
+		return nil, storage.ErrUnavailable
+	}
+	return u.server.Create(ctx, resource, namespace, object, dryRun)
+}
+
+// insist makes the namespaces, however long it takes by the clock, and tells how long that was.
+func insist(t *testing.T, u *unwell) (time.Duration, error) {
+	t.Helper()
+	fake := clocktesting.NewFakeClock(time.Now())
+	begun := fake.Now()
+	b := bootstrap.New(u, fake, logr.Discard())
+	done := make(chan error, 1)
+	go func() { done <- b.Insist(t.Context(), b.Namespaces) }()
+	for {
+		select {
+		case err := <-done:
+			return fake.Since(begun), err
+		case <-time.After(time.Millisecond):
+			if fake.HasWaiters() {
+				fake.Step(time.Second)
+			}
+		}
+	}
+}
+
+// TestBootstrapOutlastsAStorageThatIsUnwell for a while.
+func TestBootstrapOutlastsAStorageThatIsUnwell(t *testing.T) {
+	u := &unwell{server: newServer(t, builtin.Options{}, nil)}
+	u.refusals.Store(5)
+	if _, err := insist(t, u); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
+		must[runtime.Object](t)(u.Get(t.Context(), namespaces, "", name))
+	}
+	u = &unwell{server: newServer(t, builtin.Options{}, nil)}
+	u.refusals.Store(1000)
+	if took, err := insist(t, u); err == nil || took != 30*time.Second {
+		t.Errorf("a storage that stays unwell: %v after %v", err, took)
+	}
+}
+
+// TestLoopsThatFailAreTriedEverLater, but no later than they would pass anyway.
+func TestLoopsThatFailAreTriedEverLater(t *testing.T) {
+	fake := clocktesting.NewFakeClock(time.Now())
+	passes := make(chan time.Time, 100)
+	loop := bootstrap.Loop{Name: "failing", Every: 10 * time.Second, Pass: func(context.Context) error {
+		passes <- fake.Now()
+		return storage.ErrUnavailable
+	}}
+	background(t, func(ctx context.Context) { loop.Run(ctx, fake, logr.Discard()) })
+	var gaps []time.Duration
+	for last := <-passes; len(gaps) < 6; {
+		select {
+		case next := <-passes:
+			gaps = append(gaps, next.Sub(last))
+			last = next
+		case <-time.After(time.Millisecond):
+			if fake.HasWaiters() {
+				fake.Step(time.Second)
+			}
+		}
+	}
+	if want := []time.Duration{1e9, 2e9, 4e9, 8e9, 10e9, 10e9}; !slices.Equal(gaps, want) {
+		t.Errorf("got %v, want %v", gaps, want)
+	}
+}
