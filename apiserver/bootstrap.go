@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"quorate.dev/apiserver/builtin/bootstrap"
 	"quorate.dev/apiserver/serving"
@@ -49,13 +51,18 @@ func newHooks() *hooks {
 
 // addTo adds the hooks to health in kube-apiserver's order.
 func (h *hooks) addTo(health *serving.Health) {
-	for _, hook := range []hook{
-		h.namespaces, h.authentication, h.identity, h.identityCleanup, h.legacyTokens, h.serviceRepair, h.policy, h.priorityClasses,
-		h.flowControl, h.kubernetesService, h.serviceCIDR,
-	} {
+	all := []hook{h.namespaces, h.authentication}
+	if identifies() {
+		all = append(all, h.identity, h.identityCleanup)
+	}
+	all = append(all, h.legacyTokens, h.serviceRepair, h.policy, h.priorityClasses, h.flowControl, h.kubernetesService, h.serviceCIDR)
+	for _, hook := range all {
 		health.Add(serving.AllEndpoints, serving.Check{Name: hook.name, Run: moment(hook.done).check, StartUp: true})
 	}
 }
+
+// identifies tells whether replicas announce themselves.
+func identifies() bool { return utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) }
 
 // bootstrap makes the objects every cluster has, as much as possible at once, and then keeps them in step.
 func (s *Server) bootstrap(ctx context.Context, work *errgroup.Group) error {
@@ -101,7 +108,10 @@ func (s *Server) keepObjects(ctx context.Context, work *errgroup.Group, b *boots
 	legacyTokens := bootstrap.NewSignal()
 	s.followConfigMap(ctx, work, bootstrap.AuthenticationConfigMap, s.security.changed)
 	s.followConfigMap(ctx, work, bootstrap.LegacyTokensConfigMap, legacyTokens)
-	run(b.NamespacesLoop(), b.FlowControlLoop(), b.IdentityCleanupLoop(), b.LegacyTokensLoop(legacyTokens),
+	if identifies() {
+		run(b.IdentityCleanupLoop())
+	}
+	run(b.NamespacesLoop(), b.FlowControlLoop(), b.LegacyTokensLoop(legacyTokens),
 		b.AuthenticationLoop(s.security.published(s.config.Authentication), s.security.changed))
 	if _, served := s.catalogs.publisher.Current().Find(bootstrap.FlowSchemas); served && s.config.Limits.PriorityAndFairness {
 		schemas := bootstrap.NewSignal()
@@ -130,6 +140,9 @@ func (s *Server) followKind(ctx context.Context, work *errgroup.Group, name sche
 
 // announce keeps the lease of this replica until ctx ends.
 func (s *Server) announce(ctx context.Context) error {
+	if !identifies() {
+		return nil
+	}
 	select {
 	case <-s.bootstrapped:
 	case <-ctx.Done():

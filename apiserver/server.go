@@ -12,6 +12,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
@@ -143,6 +145,9 @@ func (s *Server) compose() (err error) {
 func (s *Server) configureBuiltin() (err error) {
 	if err := builtin.Configure(s.config.Admission.AllowPrivileged, s.config.API.FeatureGates); err != nil {
 		return err
+	}
+	if len(s.config.Authentication.RequestHeaderUID) > 0 && !utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
+		return fmt.Errorf("--requestheader-uid-headers requires the %q feature to be enabled", features.RemoteRequestHeaderUID)
 	}
 	s.apis, err = builtin.Enable(s.config.API.RuntimeConfig)
 	return err

@@ -16,12 +16,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
 // AuthenticationConfigMap tells extension servers how requests that reach them through this server are authenticated.
 const AuthenticationConfigMap = "extension-apiserver-authentication"
+
+// uidHeadersKey is left out when there are none, and unless the feature is on.
+const uidHeadersKey = "requestheader-uid-headers"
 
 const (
 	authenticationEvery = time.Minute
@@ -97,7 +102,7 @@ func mergeAuthentication(published map[string]string, own Authentication, now ti
 	data["requestheader-client-ca-file"] = proxyCA
 	for key, names := range map[string][]string{
 		"requestheader-username-headers":     own.UsernameHeaders,
-		"requestheader-uid-headers":          own.UIDHeaders,
+		uidHeadersKey:                        own.UIDHeaders,
 		"requestheader-group-headers":        own.GroupHeaders,
 		"requestheader-extra-headers-prefix": own.ExtraHeaderPrefixes,
 		"requestheader-allowed-names":        own.AllowedNames,
@@ -106,7 +111,7 @@ func mergeAuthentication(published map[string]string, own Authentication, now ti
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
-		if merged != "[]" || key != "requestheader-uid-headers" {
+		if key != uidHeadersKey || (merged != "[]" && utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID)) {
 			data[key] = merged
 		}
 	}

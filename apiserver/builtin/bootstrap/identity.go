@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/apis/coordination"
 	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
 	"k8s.io/utils/clock"
@@ -120,7 +122,9 @@ func (i *Identity) assert(object runtime.Object) error {
 	lease := object.(*coordination.Lease)
 	metav1.SetMetaDataLabel(&lease.ObjectMeta, identityLabel, component)
 	metav1.SetMetaDataLabel(&lease.ObjectMeta, corev1.LabelHostname, i.hostname)
-	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, peerAnnotation, i.address)
+	if utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, peerAnnotation, i.address)
+	}
 	lease.Spec.LeaseDurationSeconds = ptr.To(int32(identityDuration / time.Second))
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: i.bootstrap.clock.Now()}
 	return nil

@@ -11,9 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/registry/core/pod"
 
 	"quorate.dev/apiserver/builtin/definition"
@@ -77,9 +79,13 @@ func assign(pod *api.Pod, binding *api.Binding) error {
 		return fmt.Errorf("pod %v has non-empty .spec.schedulingGates", pod.Name)
 	}
 	pod.Spec.NodeName = binding.Target.Name
-	pod.Status.NominatedNodeName = ""
+	if utilfeature.DefaultFeatureGate.Enabled(features.ClearingNominatedNodeNameAfterBinding) {
+		pod.Status.NominatedNodeName = ""
+	}
 	pod.Annotations = merged(pod.Annotations, binding.Annotations)
-	pod.Labels = merged(pod.Labels, binding.Labels)
+	if utilfeature.DefaultFeatureGate.Enabled(features.PodTopologyLabelsAdmission) {
+		pod.Labels = merged(pod.Labels, binding.Labels)
+	}
 	podutil.UpdatePodCondition(&pod.Status, &api.PodCondition{Type: api.PodScheduled, Status: api.ConditionTrue})
 	return nil
 }

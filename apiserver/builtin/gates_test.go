@@ -1,0 +1,84 @@
+package builtin_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiserverfeatures "k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/kubernetes/pkg/apis/coordination"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/builtin/bootstrap"
+)
+
+// TestGatesAreAsked: what a feature gate switches is there with it and not without.
+func TestGatesAreAsked(t *testing.T) {
+	for gate, there := range map[featuregate.Feature]func(*testing.T, *server) bool{
+		features.PodTopologyLabelsAdmission:                   labelOfBinding,
+		features.ClearingNominatedNodeNameAfterBinding:        clearedNomination,
+		apiserverfeatures.UnknownVersionInteroperabilityProxy: peerAddress,
+		apiserverfeatures.RemoteRequestHeaderUID:              uidHeaders,
+	} {
+		for _, on := range []bool{true, false} {
+			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, on)
+			if got := there(t, withSystem(t)); got != on {
+				t.Errorf("%s=%v: %v", gate, on, got)
+			}
+		}
+	}
+}
+
+// bound is a pod that had a nomination and was bound with a label.
+func bound(t *testing.T, s *server) *core.Pod {
+	t.Helper()
+	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod("web"), false))
+	must[runtime.Object](t)(s.Update(t.Context(), pods, "status", "default", "web", func(o runtime.Object) error {
+		o.(*core.Pod).Status.NominatedNodeName = "one"
+		return nil
+	}, false))
+	must[runtime.Object](t)(s.call(t.Context(), pods, "binding", "default", "web", &core.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Labels: map[string]string{"example.com/by": "binding"}},
+		Target:     core.ObjectReference{Kind: "Node", Name: "one"},
+	}))
+	return must[runtime.Object](t)(s.Get(t.Context(), pods, "default", "web")).(*core.Pod)
+}
+
+func labelOfBinding(t *testing.T, s *server) bool {
+	return bound(t, s).Labels["example.com/by"] == "binding"
+}
+
+func clearedNomination(t *testing.T, s *server) bool {
+	return bound(t, s).Status.NominatedNodeName == ""
+}
+
+func peerAddress(t *testing.T, s *server) bool {
+	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
+	background(t, func(ctx context.Context) { _ = b.Identity("vm", "10.0.0.1:6443").Run(ctx) })
+	var lease *coordination.Lease
+	eventually(t, "a lease", func() bool {
+		object, err := s.Get(t.Context(), leases, metav1.NamespaceSystem, "apiserver-wlv32tlttr4jl3gtroqexyxapa")
+		if err == nil {
+			lease = object.(*coordination.Lease)
+		}
+		return err == nil
+	})
+	return lease.Annotations["kubernetes.io/peer-advertise-address"] != ""
+}
+
+func uidHeaders(t *testing.T, s *server) bool {
+	own := bootstrap.Authentication{RequestHeaderCA: func() []byte { return newCertificate(t, "proxy", metav1.Now().AddDate(1, 0, 0)) }, UIDHeaders: []string{"X-Remote-Uid"}}
+	loop := bootstrap.New(s, clock.RealClock{}, logr.Discard()).AuthenticationLoop(own, nil)
+	if err := loop.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	published := must[runtime.Object](t)(s.Get(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.AuthenticationConfigMap)).(*core.ConfigMap)
+	return published.Data["requestheader-uid-headers"] != ""
+}
