@@ -37,9 +37,6 @@ func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, 
 	if err := track(t, nil, object, options.Manager); err != nil {
 		return nil, err
 	}
-	if err := unborn(object, options.DryRun); err != nil {
-		return nil, err
-	}
 	attributes, err := r.admitNew(ctx, t, object, options)
 	if err != nil {
 		return nil, err
@@ -115,6 +112,9 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 		return nil, err
 	}
 	if err := r.admission.Validate(ctx, attributes); err != nil {
+		return nil, err
+	}
+	if err := unborn(object, options.DryRun); err != nil {
 		return nil, err
 	}
 	data, err := encode(t, object)

@@ -186,6 +186,9 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 		return updateResult{}, apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
 			"uid mismatch: the provided object specified uid %s, and no existing object was found", accessor.GetUID()))
 	}
+	if !options.DryRun {
+		setRevision(object, 0) // that of something that is gone
+	}
 	attributes, err := r.admitNew(ctx, t, object, options)
 	if err != nil {
 		return updateResult{}, err
