@@ -1,7 +1,6 @@
 package differential
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"maps"
@@ -10,9 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // parallel is how many scripts run at a time.
@@ -20,6 +21,9 @@ const parallel = 6
 
 // wholeVariable is the environment variable that asks for every resource; without it there is a sample of them.
 const wholeVariable = "DIFFERENTIAL_WHOLE"
+
+// patience is how long servers may take for what they do by themselves.
+const patience = 30 * time.Second
 
 // sample is the whole core group and apps, and the first two resources of every other version.
 func sample(resources []Resource) []Resource {
@@ -71,7 +75,8 @@ func TestDifferential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if os.Getenv(wholeVariable) == "" {
+	whole := os.Getenv(wholeVariable) != ""
+	if !whole {
 		resources = sample(resources)
 	}
 	generated, err := Generate(template, resources)
@@ -104,6 +109,41 @@ func TestDifferential(t *testing.T) {
 	})
 	alone(last)
 	t.Log("\n" + report(scripts, results))
+	if slices.ContainsFunc(results, func(r result) bool { return r.cases == 0 }) {
+		return // some were asked for by name
+	}
+	t.Run("rest of etcd", func(t *testing.T) { compareRest(t, pair, intended) })
+	for _, name := range intended.unmatched() {
+		if whole || slices.ContainsFunc(scripts, func(s *Script) bool { return strings.HasPrefix(name, s.Name+"/") }) {
+			t.Errorf("testdata/intended.txt: there is no case %s", name)
+		}
+	}
+}
+
+// compareRest compares what is in etcd that no script asked for, once both servers' controllers have done their work.
+func compareRest(t *testing.T, pair *Pair, intended *intended) {
+	const name = "rest of etcd"
+	var genuine, ours, keys map[string]string
+	same := func(context.Context) (done bool, err error) {
+		if genuine, err = pair.Genuine.Etcd.Rest(t.Context()); err != nil {
+			return false, err
+		}
+		if ours, err = pair.Ours.Etcd.Rest(t.Context()); err != nil {
+			return false, err
+		}
+		keys = maps.Clone(genuine)
+		maps.Copy(keys, ours)
+		return !slices.ContainsFunc(slices.Collect(maps.Keys(keys)), func(key string) bool {
+			return genuine[key] != ours[key] && !intended.allows(name+key, genuine[key], ours[key])
+		}), nil
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Second, patience, true, same); err != nil && !wait.Interrupted(err) {
+		t.Fatal(err)
+	}
+	var r result
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		r.count(t, intended, name+key, "", genuine[key], ours[key])
+	}
 }
 
 // result counts the cases of one script, and the keys in etcd that it wrote.
@@ -113,7 +153,13 @@ type result struct{ cases, equal, intended int }
 func compare(t *testing.T, pair *Pair, script *Script, intended *intended) (r result) {
 	genuine, ours := runBoth(t, pair, script, intended.headers)
 	for i, c := range script.Cases {
-		r.count(t, intended, script.Name+"/"+c.Name, c.Method+" "+c.Path, genuine.answers[i], ours.answers[i])
+		name := script.Name + "/" + c.Name
+		for _, vain := range []string{genuine.vain[i], ours.vain[i]} {
+			if vain != "" {
+				t.Errorf("%s: %s", name, vain)
+			}
+		}
+		r.count(t, intended, name, c.Method+" "+c.Path, genuine.answers[i], ours.answers[i])
 	}
 	keys := maps.Clone(genuine.keys)
 	maps.Copy(keys, ours.keys)
@@ -127,14 +173,13 @@ func compare(t *testing.T, pair *Pair, script *Script, intended *intended) (r re
 // count judges one pair of texts.
 func (r *result) count(t *testing.T, intended *intended, name, request, genuine, ours string) {
 	r.cases++
-	reason, expected := intended.cases[name]
-	general := slices.ContainsFunc(intended.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+	wanted := intended.of(name)
 	switch equal := genuine == ours; {
-	case equal && expected:
-		t.Errorf("%s: the difference is gone that was intended because %s", name, reason)
+	case equal && wanted != nil && !wanted.isGeneral():
+		t.Errorf("%s: the difference is gone that was intended because %s", name, wanted.reason)
 	case equal:
 		r.equal++
-	case expected, general:
+	case intended.allows(name, genuine, ours):
 		r.intended++
 	default:
 		t.Errorf("%s: %s\n(- genuine, + ours)\n%s", name, request, cmp.Diff(strings.Split(genuine, "\n"), strings.Split(ours, "\n")))
@@ -144,6 +189,7 @@ func (r *result) count(t *testing.T, intended *intended, name, request, genuine,
 // texts are what is compared of one server.
 type texts struct {
 	answers []string          // of the cases, in order
+	vain    []string          // what the cases waited for in vain
 	keys    map[string]string // histories of keys in etcd
 }
 
@@ -153,6 +199,10 @@ func runBoth(t *testing.T, pair *Pair, script *Script, hidden []string) (genuine
 	var errs [2]error
 	var group sync.WaitGroup
 	for i, server := range []*Server{pair.Genuine, pair.Ours} {
+		hidden := hidden
+		if server == pair.Ours {
+			hidden = nil
+		}
 		group.Go(func() { both[i], errs[i] = runOne(t.Context(), server, script, hidden) })
 	}
 	group.Wait()
@@ -177,8 +227,21 @@ func runOne(ctx context.Context, server *Server, script *Script, hidden []string
 	if err != nil {
 		return texts{}, err
 	}
-	n := newNormalizer(answers, hidden)
-	return texts{n.Texts(script, answers), n.HistoryTexts(Histories(script, answers, writes))}, nil
+	histories := Histories(script, answers, writes)
+	server.Etcd.Account(histories)
+	n := newNormalizer(script, answers, server.Began, hidden)
+	return texts{n.Texts(script, answers), vain(server, answers), n.HistoryTexts(histories)}, nil
+}
+
+// vain says what answers of a server were waited for in vain.
+func vain(server *Server, answers []Answer) []string {
+	said := make([]string, len(answers))
+	for i, answer := range answers {
+		if len(answer.Vain) > 0 {
+			said[i] = server.Name + ": " + strings.Join(answer.Vain, "; ")
+		}
+	}
+	return said
 }
 
 // report is a table of the areas, as docs/compatibility.md shows it.
@@ -209,41 +272,4 @@ func (r result) plus(other result) result {
 
 func (r result) row(b *strings.Builder, area string) {
 	fmt.Fprintf(b, "| %s | %d | %d | %d | %d |\n", area, r.cases, r.equal, r.intended, r.cases-r.equal-r.intended)
-}
-
-// intended are the differences that are wanted, with their reasons.
-type intended struct {
-	cases    map[string]string // by script/case
-	prefixes []string          // of names of cases
-	headers  []string          // that only kube-apiserver sends
-}
-
-// loadIntended reads lines of "script/case: reason", "script/*: reason" and "header NAME: reason".
-func loadIntended(file string) (*intended, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	read := &intended{cases: map[string]string{}}
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		name, reason, ok := strings.Cut(line, ": ")
-		if !ok {
-			return nil, fmt.Errorf("%s: no reason: %q", file, line)
-		}
-		if header, ok := strings.CutPrefix(name, "header "); ok {
-			read.headers = append(read.headers, header)
-			continue
-		}
-		if prefix, ok := strings.CutSuffix(name, "*"); ok {
-			read.prefixes = append(read.prefixes, prefix)
-			continue
-		}
-		read.cases[name] = reason
-	}
-	return read, nil
 }

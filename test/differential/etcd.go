@@ -2,13 +2,16 @@ package differential
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -21,19 +24,22 @@ import (
 type Write struct {
 	Key      string
 	Value    []byte // nil: the key was deleted
-	Leased   bool
+	TTL      int64  // granted to the key's lease, in seconds; 0: the key has none
 	Revision int64
+	At       time.Time // when the recorder heard of it
 }
 
 // Recorder remembers everything that a server writes to its etcd.
 type Recorder struct {
 	client *clientv3.Client
-	ended  chan struct{} // closed when the watch ended
+	ended  chan struct{}              // closed when the watch ended
+	leases map[clientv3.LeaseID]int64 // what was granted to each
 
-	mu       sync.Mutex
-	writes   []Write // ascending revisions
-	revision int64
-	moved    chan struct{} // closed and replaced when the revision moves
+	mu        sync.Mutex
+	writes    []Write // ascending revisions
+	revision  int64
+	moved     chan struct{}   // closed and replaced when the revision moves
+	accounted map[string]bool // keys that scripts were compared by
 }
 
 // StartRecorder records from the beginning of time.
@@ -42,8 +48,10 @@ func StartRecorder(ctx context.Context, endpoint string) (*Recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Recorder{client: client, ended: make(chan struct{}), moved: make(chan struct{})}
-	go r.record(client.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(1)))
+	r := &Recorder{
+		client: client, ended: make(chan struct{}), leases: map[clientv3.LeaseID]int64{}, moved: make(chan struct{}), accounted: map[string]bool{},
+	}
+	go r.record(ctx, client.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(1)))
 	return r, nil
 }
 
@@ -54,19 +62,36 @@ func (r *Recorder) Stop() error {
 	return err
 }
 
-func (r *Recorder) record(responses clientv3.WatchChan) {
+func (r *Recorder) record(ctx context.Context, responses clientv3.WatchChan) {
 	defer close(r.ended)
 	for response := range responses {
-		r.mu.Lock()
+		var writes []Write
 		for _, event := range response.Events {
-			write := Write{Key: string(event.Kv.Key), Value: event.Kv.Value, Leased: event.Kv.Lease != 0, Revision: event.Kv.ModRevision}
-			r.writes = append(r.writes, write)
+			kv := event.Kv
+			writes = append(writes, Write{string(kv.Key), kv.Value, r.granted(ctx, clientv3.LeaseID(kv.Lease)), kv.ModRevision, time.Now()})
 		}
+		r.mu.Lock()
+		r.writes = append(r.writes, writes...)
 		r.revision = response.Header.Revision
 		close(r.moved)
 		r.moved = make(chan struct{})
 		r.mu.Unlock()
 	}
+}
+
+// granted is the time to live of a lease when it was new; -1 if it has ended before anybody could ask.
+func (r *Recorder) granted(ctx context.Context, lease clientv3.LeaseID) int64 {
+	if lease == clientv3.NoLease {
+		return 0
+	}
+	if seconds, known := r.leases[lease]; known {
+		return seconds
+	}
+	r.leases[lease] = -1
+	if answer, err := r.client.TimeToLive(ctx, lease); err == nil && answer.GrantedTTL > 0 {
+		r.leases[lease] = answer.GrantedTTL
+	}
+	return r.leases[lease]
 }
 
 // Now returns etcd's revision.
@@ -102,25 +127,37 @@ func (r *Recorder) Since(ctx context.Context, revision int64) ([]Write, error) {
 	return slices.Clone(r.writes[first:]), nil
 }
 
-// Histories selects what a script wrote: keys of its namespace, and of objects that its answers show as written.
+// Histories selects what a script wrote: keys of its namespace, of objects that its answers show as written, and of
+// addresses that are held for its Services.
 func Histories(script *Script, answers []Answer, writes []Write) map[string][]Write {
 	written := writtenUIDs(script, answers)
 	namespace := "/" + script.namespace()
+	holder := regexp.MustCompile(script.namespace() + `[^a-z0-9-]`)
 	ofScript := func(w Write) bool {
-		if eventName.MatchString(w.Key) {
+		switch {
+		case eventName.MatchString(w.Key):
 			return false // an event by which a controller of the server tells of its work, when it gets to it
+		case strings.HasPrefix(w.Key, addresses):
+			return holder.Match(w.Value)
 		}
 		return strings.HasSuffix(w.Key, namespace) || strings.Contains(w.Key, namespace+"/") ||
 			slices.ContainsFunc(written, func(uid []byte) bool { return bytes.Contains(w.Value, uid) })
 	}
 	histories := map[string][]Write{}
+	held := map[string]bool{} // keys whose last value is the script's
 	for _, w := range writes {
-		if _, known := histories[w.Key]; known || ofScript(w) {
+		if held[w.Key] = ofScript(w) || held[w.Key] && !taken(w); held[w.Key] {
 			histories[w.Key] = append(histories[w.Key], w)
 		}
 	}
 	return histories
 }
+
+// addresses is where those of Services are held: what one script gives back another one may take.
+const addresses = "/registry/ipaddresses/"
+
+// taken reports whether a write may be that of another script.
+func taken(w Write) bool { return strings.HasPrefix(w.Key, addresses) && w.Value != nil }
 
 // writtenUIDs are those of the objects in answers to successful writes.
 func writtenUIDs(script *Script, answers []Answer) [][]byte {
@@ -145,13 +182,15 @@ func writtenUIDs(script *Script, answers []Answer) [][]byte {
 // revisited are the keys that controllers inside of the servers write to, too, in their own time: only what is left in
 // the end is compared.
 var revisited = []string{
-	"/registry/apiextensions.k8s.io/", "/registry/apiregistration.k8s.io/", "/registry/flowschemas/", "/registry/servicecidrs/",
+	"/registry/apiextensions.k8s.io/", "/registry/apiregistration.k8s.io/", "/registry/flowschemas/",
 }
 
-// HistoryTexts shows histories, by key.
+// HistoryTexts shows histories, by key. Keys that differ only in what the server chose are shown together, in the order
+// of their first writes.
 func (n *normalizer) HistoryTexts(histories map[string][]Write) map[string]string {
 	texts := map[string]string{}
-	for _, key := range slices.Sorted(maps.Keys(histories)) { // in order, for the numbers of UIDs
+	inOrder := func(a, b string) int { return cmp.Compare(histories[a][0].Revision, histories[b][0].Revision) }
+	for _, key := range slices.SortedFunc(maps.Keys(histories), inOrder) {
 		writes := histories[key]
 		if slices.ContainsFunc(revisited, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
 			writes = writes[len(writes)-1:]
@@ -160,18 +199,19 @@ func (n *normalizer) HistoryTexts(histories map[string][]Write) map[string]strin
 		for _, w := range writes {
 			n.writeStored(&b, w)
 		}
-		texts[n.plain(key)] = b.String()
+		texts[n.plain(key)] += b.String()
 	}
 	return texts
 }
 
 func (n *normalizer) writeStored(b *strings.Builder, w Write) {
+	n.clock.now, n.reference = w.At, nil
 	switch {
 	case w.Value == nil:
 		b.WriteString("DELETE\n")
 		return
-	case w.Leased:
-		b.WriteString("PUT with a lease: ")
+	case w.TTL != 0:
+		fmt.Fprintf(b, "PUT for %d s: ", w.TTL)
 	default:
 		b.WriteString("PUT: ")
 	}

@@ -20,6 +20,7 @@ type Resource struct {
 	Kind         string
 	Namespaced   bool
 	Subresources []string
+	Verbs        []string
 	Stub         string
 }
 
@@ -54,7 +55,7 @@ func Resources(ctx context.Context, server *Server) ([]Resource, error) {
 				continue
 			}
 			name := version.WithResource(r.Name)
-			resources = append(resources, Resource{name, r.Kind, r.Namespaced, nil, upstream[name].Stub})
+			resources = append(resources, Resource{name, r.Kind, r.Namespaced, nil, r.Verbs, upstream[name].Stub})
 		}
 	}
 	return resources, nil
@@ -65,12 +66,11 @@ var settled = map[string]string{
 	"customresourcedefinitions": "InitialNamesAccepted",
 	"apiservices":               "Available",
 	"flowschemas":               "Dangling",
-	"servicecidrs":              "finalizers",
 }
 
 // lively are the resources whose objects the servers' own controllers write to all the time: their status and their
 // deletion, in which the controllers take part, are in scripts of their own.
-var lively = []string{"apiservices", "customresourcedefinitions", "flowschemas", "servicecidrs"}
+var lively = []string{"apiservices", "customresourcedefinitions", "flowschemas"}
 
 // lastOfLively is the case before which the template ends for them.
 const lastOfLively = "delete orphaning"
@@ -89,6 +89,11 @@ func Generate(template *Script, resources []Resource) ([]*Script, error) {
 		scripts = append(scripts, script)
 	}
 	return scripts, nil
+}
+
+// isKept reports whether there is something to read of an object after it was created.
+func (r *Resource) isKept() bool {
+	return slices.Contains(r.Verbs, "create") && slices.Contains(r.Verbs, "get")
 }
 
 func (r *Resource) isLively() bool { return slices.Contains(lively, r.Resource) }
@@ -111,7 +116,7 @@ func (r *Resource) script(template *Script) (*Script, error) {
 			return nil, err
 		}
 		for _, subresource := range subresources {
-			filled, err := fill(c, append(values, "${subresource}", subresource), object)
+			filled, err := fill(r.possible(c), append(values, "${subresource}", subresource), object)
 			if err != nil {
 				return nil, fmt.Errorf("case %q: %w", c.Name, err)
 			}
@@ -125,6 +130,8 @@ func (r *Resource) script(template *Script) (*Script, error) {
 // that is empty for a case about the resource itself.
 func (r *Resource) applies(c *Case) ([]string, error) {
 	switch wanted, ok := c.directive("for"); {
+	case c.Method == "EVENTS" && !slices.Contains(r.Verbs, "watch"):
+		return nil, nil
 	case !ok:
 		return []string{""}, nil
 	case wanted == "each":
@@ -137,6 +144,16 @@ func (r *Resource) applies(c *Case) ([]string, error) {
 		return []string{wanted}, nil
 	}
 	return nil, nil
+}
+
+// possible is a case without the directives that need an object to be read.
+func (r *Resource) possible(c Case) Case {
+	if r.isKept() {
+		return c
+	}
+	needs := []string{"capture", "revision"}
+	c.Directives = slices.DeleteFunc(slices.Clone(c.Directives), func(d Directive) bool { return slices.Contains(needs, d.Name) })
+	return c
 }
 
 // object is the stub, complete and with a label by which lists of a cluster-scoped kind find it.

@@ -16,8 +16,8 @@ func TestGenerate(t *testing.T) {
 	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	nodes := schema.GroupVersionResource{Group: "a.k8s.io", Version: "v1beta1", Resource: "nodes"}
 	scripts, err := Generate(template, []Resource{
-		{pods, "Pod", true, []string{"exec", "resize", "status"}, `{"metadata":{"name":"p"},"spec":{"a":1}}`},
-		{nodes, "Node", false, nil, ""},
+		{pods, "Pod", true, []string{"exec", "resize", "status"}, nil, `{"metadata":{"name":"p"},"spec":{"a":1}}`},
+		{nodes, "Node", false, nil, nil, ""},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package differential
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
@@ -14,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -34,14 +34,26 @@ type normalizer struct {
 	hidden    []string // headers that are not compared
 	uids      map[string]string
 	names     map[string]string // generated
-	addresses map[string]string // of Services
+	addresses *chosen           // of Services
+	ports     *chosen           // of nodes
+	asked     map[string]bool   // revisions that the script says
 	revisions []int64           // of objects, ascending
 	values    [][]any           // of each answer
+	clock     *clock
+	reference *Reference // of the answer that is being shown
 }
 
-// newNormalizer reads the answers of a server to a script.
-func newNormalizer(answers []Answer, hidden []string) *normalizer {
-	n := &normalizer{hidden: append(hidden, framing...), uids: map[string]string{}, names: map[string]string{}, addresses: map[string]string{}}
+// newNormalizer reads the answers to a script of a server that began at a time.
+func newNormalizer(script *Script, answers []Answer, began time.Time, hidden []string) *normalizer {
+	said := script.text()
+	n := &normalizer{
+		hidden: append(slices.Clone(hidden), framing...), uids: map[string]string{}, names: map[string]string{},
+		addresses: newChosen("service address", said, serviceAddress), ports: newChosen("node port", said, portNumber),
+		asked: map[string]bool{}, clock: &clock{began: began, said: said, ahead: map[string]string{}},
+	}
+	for _, found := range askedRevision.FindAllStringSubmatch(said, -1) {
+		n.asked[found[1]] = true
+	}
 	n.values = make([][]any, len(answers))
 	for i := range answers {
 		n.values[i] = bodyValues(&answers[i])
@@ -119,10 +131,13 @@ func (n *normalizer) collect(value any) {
 	switch container := value.(type) {
 	case map[string]any:
 		n.collectMetadata(container["metadata"], isList(container))
-		if address, _ := container["clusterIP"].(string); serviceAddress.MatchString(address) && n.addresses[address] == "" {
-			n.addresses[address] = fmt.Sprintf("<service address %d>", len(n.addresses)+1)
+		if address, _ := container["clusterIP"].(string); serviceAddress.MatchString(address) {
+			n.addresses.see(address)
 		}
 		for _, key := range slices.Sorted(maps.Keys(container)) {
+			if slices.Contains(ports, key) && inRange(container[key]) {
+				n.ports.see(fmt.Sprint(container[key]))
+			}
 			n.collect(container[key])
 		}
 	case []any:
@@ -152,13 +167,15 @@ func (n *normalizer) collectMetadata(value any, list bool) {
 	if name, _ := metadata["name"].(string); base != "" && name != "" && n.names[name] == "" {
 		n.names[name] = fmt.Sprintf("%s#%d", base, len(n.names)+1)
 	}
-	if revision, err := strconv.ParseInt(fmt.Sprint(metadata["resourceVersion"]), 10, 64); err == nil && metadata["creationTimestamp"] != nil {
+	text := fmt.Sprint(metadata["resourceVersion"])
+	if revision, err := strconv.ParseInt(text, 10, 64); err == nil && metadata["creationTimestamp"] != nil && !n.asked[text] {
 		n.revisions = append(n.revisions, revision)
 	}
 }
 
 // text is what is compared.
 func (n *normalizer) text(c *Case, a *Answer, values []any) string {
+	n.clock.now, n.reference = a.At, a.Reference
 	var b strings.Builder
 	if a.Code != 0 {
 		fmt.Fprintf(&b, "%d %s\n", a.Code, http.StatusText(a.Code))
@@ -171,7 +188,7 @@ func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 	_, unordered := c.directive("unordered")
 	for _, value := range values {
 		if unordered {
-			hideRevisions(value)
+			n.hideRevisions(value)
 		}
 		b.WriteString(n.show(value, sorted))
 	}
@@ -223,7 +240,7 @@ func (n *normalizer) normal(value any) any {
 	switch container := value.(type) {
 	case map[string]any:
 		if container["type"] == "BOOKMARK" {
-			hideRevisions(container)
+			n.hideRevisions(container)
 		}
 		list := isList(container)
 		normal := make(map[string]any, len(container))
@@ -242,19 +259,19 @@ func (n *normalizer) normal(value any) any {
 }
 
 // hideRevisions of what may be compared without: of a bookmark, which everything that happens on the server moves.
-func hideRevisions(value any) {
+func (n *normalizer) hideRevisions(value any) {
 	switch container := value.(type) {
 	case map[string]any:
 		for key, field := range container {
-			if key == "resourceVersion" {
-				container[key] = "<any revision>"
+			if text, ok := field.(string); ok && key == "resourceVersion" {
+				container[key] = n.moving(text)
 				continue
 			}
-			hideRevisions(field)
+			n.hideRevisions(field)
 		}
 	case []any:
 		for _, item := range container {
-			hideRevisions(item)
+			n.hideRevisions(item)
 		}
 	}
 }
@@ -272,9 +289,9 @@ func (n *normalizer) field(key string, value any, inList bool) any {
 	case key == "resourceVersion" && isText:
 		return n.revision(text)
 	case slices.Contains(ports, key) && inRange(value):
-		return "<node port>"
-	case isText && timestamp.MatchString(text):
-		return "<time>"
+		return n.ports.name(fmt.Sprint(value))
+	case isText:
+		return n.plain(n.clock.words(key, text))
 	}
 	return n.normal(value)
 }
@@ -298,7 +315,7 @@ func (n *normalizer) cells(value any) any {
 		return value
 	}
 	for i, cell := range row {
-		if text, ok := cell.(string); ok && longAge.MatchString(`"`+text+`"`) {
+		if text, ok := cell.(string); ok && age.MatchString(`"`+text+`"`) {
 			row[i] = "<age>"
 		}
 	}
@@ -320,23 +337,23 @@ func managerKey(entry any) string {
 	return fmt.Sprint(fields["manager"], fields["operation"], fields["subresource"], fields["apiVersion"])
 }
 
-// listMetadata hides the revision of a list, which everything that happens on the server moves.
+// listMetadata shows the revision of a list, and where it goes on.
 func (n *normalizer) listMetadata(value any) any {
 	metadata, ok := value.(map[string]any)
 	if !ok {
 		return value
 	}
-	if metadata["resourceVersion"] != nil && metadata["creationTimestamp"] == nil {
-		metadata["resourceVersion"] = "<revision of list>"
+	if revision, ok := metadata["resourceVersion"].(string); ok && metadata["creationTimestamp"] == nil {
+		metadata["resourceVersion"] = n.moving(revision)
 	}
 	if token, _ := metadata["continue"].(string); token != "" {
-		metadata["continue"] = n.plain(continueText(token))
+		metadata["continue"] = n.plain(n.continueText(token))
 	}
 	return metadata
 }
 
 // continueText shows where a list goes on.
-func continueText(token string) string {
+func (n *normalizer) continueText(token string) string {
 	decoded, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
 		return token
@@ -345,15 +362,15 @@ func continueText(token string) string {
 	if json.Unmarshal(decoded, &content) != nil {
 		return token
 	}
-	if revision, _ := content["rv"].(float64); revision > 0 {
-		content["rv"] = "<revision of list>"
+	if revision, ok := content["rv"].(float64); ok {
+		content["rv"] = n.moving(strconv.FormatInt(int64(revision), 10))
 	}
 	return fmt.Sprint(content)
 }
 
 func (n *normalizer) revision(text string) string {
 	revision, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
+	if err != nil || n.asked[text] {
 		return text
 	}
 	if i, found := slices.BinarySearch(n.revisions, revision); found {
@@ -363,27 +380,26 @@ func (n *normalizer) revision(text string) string {
 }
 
 var (
-	timestamp   = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$`)
-	anyTime     = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( \+0000 UTC( m=\+[0-9.]+)?|Z)`)
-	currentWord = regexp.MustCompile(`current: \d+`)
-	anyUID      = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	anyRevision = regexp.MustCompile(`(ResourceVersion in (precondition|object meta): |resourceVersion\\?":\\?"|resourceVersion:|ResourceVersion in record \()(\d+)`)
+	currentWord   = regexp.MustCompile(`current: \d+`)
+	anyUID        = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	askedRevision = regexp.MustCompile(`resourceVersion\\?":\\?"(\d+)`)
+	anyRevision   = regexp.MustCompile(`(ResourceVersion in (precondition|object meta): |resourceVersion\\?":\\?"|resourceVersion:|ResourceVersion in record \()(\d+)`)
 	// embedded are the managed fields of an object that a message quotes; their order depends on whether a second has
 	// passed between two writes.
 	embedded      = regexp.MustCompile(`\\*"managedFields\\*":\[[^\]]*\]`)
 	nodePort      = regexp.MustCompile(`(:|nodePort\\*":)3[0-2]\d{3}\b`)
+	portNumber    = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
 	generatedName = regexp.MustCompile(`\b(generated-|gen-)[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
 	eventName     = regexp.MustCompile(`\.1[0-9a-f]{15}\b`)
 	webToken      = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
 	address       = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 	// refusedAddress was tried and not given to anybody.
-	refusedAddress = regexp.MustCompile(`(failed to allocate IP: IPAddress\.networking\.k8s\.io \\*")10\.0\.0\.\d{1,3}\b`)
+	refusedAddress = regexp.MustCompile(`(failed to allocate IP: IPAddress\.networking\.k8s\.io \\*")10\.0\.\d{1,2}\.\d{1,3}\b`)
 	// serviceAddress is in --service-cluster-ip-range.
-	serviceAddress = regexp.MustCompile(`\b10\.0\.0\.\d{1,3}\b`)
-	ageCell        = regexp.MustCompile(`^\d+s$`)
-	// cells are those of a table's row, as text; longAge is one of them on a machine that is slow.
-	cells   = regexp.MustCompile(`"cells":\[[^\]]*\]`)
-	longAge = regexp.MustCompile(`"(\d+[smhd]){1,2}"`)
+	serviceAddress = regexp.MustCompile(`\b10\.0\.\d{1,2}\.\d{1,3}\b`)
+	// cells are those of a table's row, as text; age is one of them.
+	cells = regexp.MustCompile(`"cells":\[[^\]]*\]`)
+	age   = regexp.MustCompile(`"(\d+[smhd]){1,2}"`)
 )
 
 // mounted is the volume with a service account's token that admission adds to pods.
@@ -392,21 +408,19 @@ var mounted = regexp.MustCompile(`kube-api-access-[a-z0-9]{5}\b`)
 // plain normalizes free text.
 func (n *normalizer) plain(text string) string {
 	text = embedded.ReplaceAllString(text, "<managed fields>")
-	if ageCell.MatchString(text) {
-		return "<age>"
-	}
-	text = cells.ReplaceAllStringFunc(text, func(row string) string { return longAge.ReplaceAllString(row, `"<age>"`) })
-	text = anyTime.ReplaceAllString(text, "<time>")
+	text = cells.ReplaceAllStringFunc(text, func(row string) string { return age.ReplaceAllString(row, `"<age>"`) })
+	text = n.clock.words("", text)
 	text = webToken.ReplaceAllString(text, "<token>")
-	text = nodePort.ReplaceAllString(text, "${1}<node port>")
+	text = address.ReplaceAllString(text, "<address>")
+	text = nodePort.ReplaceAllStringFunc(text, func(found string) string {
+		number := portNumber.FindString(found)
+		return strings.TrimSuffix(found, number) + n.ports.name(number)
+	})
 	text = currentWord.ReplaceAllString(text, "current: <revision>")
 	text = anyRevision.ReplaceAllString(text, "${1}<revision>")
 	text = mounted.ReplaceAllString(text, "kube-api-access-<random>")
-	text = address.ReplaceAllString(text, "<address>")
 	text = refusedAddress.ReplaceAllString(text, "${1}<service address>")
-	text = serviceAddress.ReplaceAllStringFunc(text, func(address string) string {
-		return cmp.Or(n.addresses[address], "<service address>")
-	})
+	text = serviceAddress.ReplaceAllStringFunc(text, n.addresses.name)
 	text = anyUID.ReplaceAllStringFunc(text, func(uid string) string {
 		if known := n.uids[uid]; known != "" {
 			return known

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 
 const (
 	answerTimeout = 20 * time.Second
+	untilTimeout  = time.Minute
 	untilInterval = 20 * time.Millisecond
 )
 
@@ -26,6 +26,14 @@ type Answer struct {
 	Header http.Header
 	Body   []byte
 	Events [][]byte // of a stream, each a JSON object
+
+	At        time.Time  // when it had come
+	Reference *Reference // what revisions are compared with
+	Vain      []string   // what was waited for and did not come
+}
+
+func (a *Answer) inVain(format string, arguments ...any) {
+	a.Vain = append(a.Vain, fmt.Sprintf(format, arguments...))
 }
 
 // run is a script in progress on one server.
@@ -67,45 +75,66 @@ func (r *run) closeStreams() {
 	}
 }
 
-// answer performs one case, again and again where it waits for something.
-func (r *run) answer(ctx context.Context, c *Case) (*Answer, error) {
+// answer performs one case.
+func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	switch c.Method {
 	case "EVENTS", "REST":
-		return r.events(c)
-	}
-	wanted, waits := c.directive("until")
-	deadline := time.Now().Add(answerTimeout)
-	for {
-		answer, err := r.exchange(ctx, c)
-		if err != nil {
+		answer = r.events(c)
+	default:
+		if answer, err = r.until(ctx, c); err != nil {
 			return nil, err
 		}
-		if !waits || bytes.Contains(answer.Body, []byte(r.expand(wanted))) {
-			return answer, r.capture(c, answer)
+	}
+	answer.At = time.Now()
+	r.refer(c, answer)
+	r.capture(c, answer)
+	return answer, nil
+}
+
+// until sends a request, again and again where it waits for something.
+func (r *run) until(ctx context.Context, c *Case) (*Answer, error) {
+	wanted, waits := c.directive("until")
+	wanted = r.expand(wanted)
+	deadline := time.Now().Add(untilTimeout)
+	for {
+		answer, err := r.exchange(ctx, c)
+		if err != nil || !waits || bytes.Contains(answer.Body, []byte(wanted)) {
+			return answer, err
 		}
 		if time.Now().After(deadline) {
-			return answer, nil // the comparison shows what is missing
+			answer.inVain("no answer contained %q", wanted)
+			return answer, nil
 		}
 		time.Sleep(untilInterval)
 	}
 }
 
-// events takes events from an open stream. One that the server refused to open has none.
-func (r *run) events(c *Case) (*Answer, error) {
+// events takes events from an open stream.
+func (r *run) events(c *Case) *Answer {
 	name, wanted, _ := strings.Cut(c.Path, " ")
+	answer := &Answer{}
 	s, ok := r.streams[name]
-	if !ok {
-		return &Answer{}, nil
+	switch {
+	case !ok:
+		answer.inVain("the stream was refused")
+	case c.Method == "REST":
+		var err error
+		if answer.Events, err = s.take(func([][]byte) bool { return false }); err != errEnded {
+			answer.inVain("the stream did not end")
+		}
+	default:
+		answer.take(s, wanted)
 	}
-	enough := func([][]byte) bool { return false } // REST
-	if c.Method == "EVENTS" {
-		enough = upTo(wanted)
+	return answer
+}
+
+// take takes as many events from a stream as are wanted, and drops those from a timer.
+func (a *Answer) take(s *stream, wanted string) {
+	events, err := s.take(upTo(wanted))
+	if err != nil {
+		a.inVain("waiting for events %s: %v", wanted, err)
 	}
-	answer := &Answer{Events: s.take(enough)}
-	if c.Method == "EVENTS" {
-		answer.Events = slices.DeleteFunc(answer.Events, fromTimer)
-	}
-	return answer, r.capture(c, answer)
+	a.Events = slices.DeleteFunc(events, fromTimer)
 }
 
 // fromTimer reports whether an event is a bookmark that is sent now and then.
@@ -151,7 +180,7 @@ func (r *run) exchange(ctx context.Context, c *Case) (*Answer, error) {
 	if wanted, ok := c.directive("events"); ok && response.StatusCode == http.StatusOK {
 		s := newStream(response)
 		defer s.close()
-		answer.Events = slices.DeleteFunc(s.take(upTo(wanted)), fromTimer)
+		answer.take(s, wanted)
 		return answer, nil
 	}
 	answer.Body, err = io.ReadAll(response.Body)
@@ -244,7 +273,7 @@ func manyKeys(count int) string {
 }
 
 // capture keeps fields of the answer for later cases.
-func (r *run) capture(c *Case, answer *Answer) error {
+func (r *run) capture(c *Case, answer *Answer) {
 	for _, d := range c.Directives {
 		if d.Name != "capture" {
 			continue
@@ -254,13 +283,28 @@ func (r *run) capture(c *Case, answer *Answer) error {
 		if len(answer.Events) > 0 {
 			body = answer.Events[len(answer.Events)-1]
 		}
-		var value any
-		if err := json.Unmarshal(body, &value); err != nil {
-			continue // the comparison shows what came instead
+		value := lookup(parse(body), strings.Split(path, "."))
+		if value == nil {
+			answer.inVain("the answer has no %s", path)
+			continue
 		}
-		r.variables[name] = fmt.Sprint(lookup(value, strings.Split(path, ".")))
+		r.variables[name] = fmt.Sprint(value)
 	}
-	return nil
+}
+
+// refer reads what the revisions of an answer are to be compared with.
+func (r *run) refer(c *Case, answer *Answer) {
+	wanted, ok := c.directive("revision")
+	if !ok {
+		return
+	}
+	name, orNewer := strings.CutSuffix(wanted, " or newer")
+	revision, err := strconv.ParseInt(r.variables[name], 10, 64)
+	if err != nil {
+		answer.inVain("no revision was captured as %s", name)
+		return
+	}
+	answer.Reference = &Reference{name, revision, orNewer}
 }
 
 // lookup follows a path of field names and list indexes; nil where it leads nowhere.

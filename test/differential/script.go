@@ -20,6 +20,8 @@
 //	@open NAME           keeps the answer open as a stream; the case compares only status and headers
 //	@until TEXT          repeats the request until the answer contains TEXT
 //	@sort                compares the items of a list in the order of their names
+//	@revision NAME       compares the revisions of lists, tables and bookmarks with the captured one; followed by "or
+//	                     newer", takes what is newer for equal. Otherwise these revisions are not compared
 //	@unordered           does not compare the order of revisions, where servers write in any order
 //	@head                compares only status and headers
 //	@events N            of a watch, takes that many events, or all up to the first that contains a text, and hangs up
@@ -27,7 +29,7 @@
 //
 // Two requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends. A line that begins with "===" is a
-// heading.
+// heading. What is waited for in vain, or cannot be captured, is an error, even if both servers agree in it.
 //
 // Beyond the answers, everything that a script left in etcd is compared, write by write: see etcd.go. The regular part
 // is one script that is written out for every resource of discovery: see generate.go.
@@ -61,6 +63,15 @@ func slug(name string) string {
 }
 
 func (s *Script) namespace() string { return "d-" + slug(s.Name) }
+
+// text is all that the script says to servers, before anything is captured.
+func (s *Script) text() string {
+	var b strings.Builder
+	for _, c := range s.Cases {
+		fmt.Fprintln(&b, c.Path, c.Header, c.Body)
+	}
+	return b.String()
+}
 
 // Case is one request.
 type Case struct {

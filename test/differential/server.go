@@ -30,6 +30,7 @@ node-token,system:node:worker,1007,"system:nodes,system:masters"
 type Server struct {
 	Name   string
 	Origin string // URL without a path
+	Began  time.Time
 
 	Etcd *Recorder
 
@@ -38,8 +39,8 @@ type Server struct {
 	plain  *http.Client // without a client certificate
 }
 
-func newServer(name string, admin *rest.Config, etcd *Recorder) (*Server, error) {
-	s := &Server{Name: name, Origin: admin.Host, Etcd: etcd, config: admin}
+func newServer(name string, began time.Time, admin *rest.Config, etcd *Recorder) (*Server, error) {
+	s := &Server{Name: name, Origin: admin.Host, Began: began, Etcd: etcd, config: admin}
 	admin = rest.CopyConfig(admin)
 	admin.Timeout = 0
 	admin.DisableCompression = true
@@ -75,9 +76,10 @@ func StartPair(ctx context.Context, directory string, further ...string) (_ *Pai
 	if err != nil {
 		return nil, err
 	}
+	// Of a range of this size the first 256 addresses are given to nobody who does not ask for them: scripts do.
 	options := genuine.Options{PKI: pki, Accounts: true, Arguments: append([]string{
 		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
-		"--service-cluster-ip-range=10.0.0.0/24,fd00:10::/112",
+		"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
 	}, further...)}
 	if pair.Genuine, err = pair.start(ctx, filepath.Join(directory, "genuine"), options, genuine.StartKubernetes); err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
@@ -104,6 +106,7 @@ func (p *Pair) start(
 	}
 	p.stop = append(p.stop, recorder.Stop)
 	options.Directory, options.Etcd = directory, etcd.Endpoint
+	began := time.Now()
 	server, err := start(ctx, options)
 	if err != nil {
 		return nil, err
@@ -112,7 +115,7 @@ func (p *Pair) start(
 	if err := awaitOwnObjects(ctx, server.Admin); err != nil {
 		return nil, err
 	}
-	return newServer(filepath.Base(directory), server.Admin, recorder)
+	return newServer(filepath.Base(directory), began, server.Admin, recorder)
 }
 
 // awaitOwnObjects waits for what a server writes last of what it makes by itself, after it is ready: scripts see it.

@@ -3,6 +3,7 @@ package differential
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -11,7 +12,12 @@ import (
 )
 
 // eventTimeout is how long the script waits for the next event of a stream.
-const eventTimeout = 5 * time.Second
+const eventTimeout = 20 * time.Second
+
+var (
+	errEnded   = errors.New("the stream ended")
+	errSilence = errors.New("nothing more came")
+)
 
 // stream collects the events of an answer that stays open.
 type stream struct {
@@ -62,23 +68,23 @@ func nextFrame(reader *bufio.Reader) ([]byte, error) {
 	return eventJSON(frame)
 }
 
-// take returns the next events until they are enough, or until the end. It gives up when nothing comes.
-func (s *stream) take(enough func([][]byte) bool) [][]byte {
+// take returns the next events until they are enough, or those that came and why there were not more.
+func (s *stream) take(enough func([][]byte) bool) (events [][]byte, err error) {
 	timer := time.NewTimer(eventTimeout)
 	defer timer.Stop()
-	var events [][]byte
 	for !enough(events) {
 		select {
 		case event, ok := <-s.events:
 			if !ok {
-				return events
+				return events, errEnded
 			}
 			events = append(events, event)
+			timer.Reset(eventTimeout)
 		case <-timer.C:
-			return append(events, []byte(`"nothing more came"`))
+			return events, errSilence
 		}
 	}
-	return events
+	return events, nil
 }
 
 func (s *stream) close() {
