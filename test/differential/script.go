@@ -25,6 +25,7 @@
 //	@unordered           does not compare the order of revisions, where servers write in any order
 //	@head                compares only status and headers
 //	@events N            of a watch, takes that many events, or all up to the first that contains a text, and hangs up
+//	@refused             the stream that events are taken from may have been refused, and has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
 // Two requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, or for all up to

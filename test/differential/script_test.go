@@ -146,7 +146,7 @@ func TestWaitingInVain(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	script, err := ParseScript("s", "--- open\n@open w\nGET /\n--- comes\nEVENTS w 1\n--- ends\nEVENTS w 1\n--- refused\n@open r\nGET /refused\n"+
-		"--- never opened\nEVENTS r 1\n--- captured\n@capture a a\nGET /\n--- not captured\n@capture b b\nGET /\n--- no revision\n@revision b\nGET /\n"+
+		"--- never opened\nEVENTS r 1\n--- rightly not opened\n@refused\nEVENTS r 1\n--- captured\n@capture a a\nGET /\n--- not captured\n@capture b b\nGET /\n--- no revision\n@revision b\nGET /\n"+
 		"--- a revision\n@revision a\nGET /\n")
 	if err != nil {
 		t.Fatal(err)
