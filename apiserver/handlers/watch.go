@@ -144,12 +144,20 @@ func (s *stream) run(ctx context.Context, markEnd bool) {
 
 // catchUp sends what has come meanwhile and a bookmark at the revision the client then knows.
 func (s *stream) catchUp(ctx context.Context) bool {
-	events, revision, err := s.changes.Poll(ctx)
-	if err != nil {
-		s.fail(err)
-		return false
+	for ctx.Err() == nil {
+		events, revision, err := s.changes.Poll(ctx)
+		if err != nil {
+			s.fail(err)
+			return false
+		}
+		if !s.sendEvents(events, revision) {
+			return false
+		}
+		if behind := len(events) > 0 && events[len(events)-1].Revision > revision; !behind {
+			return s.sendBookmark(nil)
+		}
 	}
-	return s.sendEvents(events, revision) && s.sendBookmark(nil)
+	return false
 }
 
 // until streams events until a moment; false: the stream is over.
