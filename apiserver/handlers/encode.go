@@ -19,7 +19,8 @@ type encoder struct {
 	kind   schema.GroupVersionKind
 	head   []byte // spliced into JSON items; nil where items are complete
 	inList []byte // the same within a list
-	format *watchcache.Format
+
+	formats *[frames]watchcache.Format
 }
 
 // encoder returns the encoder of whole objects or of their metadata.
@@ -28,17 +29,15 @@ func (c *call) encoder() encoder {
 	if e.media == codec.YAML {
 		e.media = codec.JSON
 	}
-	key := formatKey{definition: c.target.Version, media: e.media, as: c.output.as}
+	e.formats = formatsOf(c.target.Version).of(e.media, c.output)
 	switch {
 	case c.output.as == metadataOnly:
-		key.group = c.output.group
 		e.kind = c.output.group.WithKind("PartialObjectMetadata")
 		e.head = codec.Head(e.kind)
 		e.inList = e.head
 	case !c.untyped():
 		e.head = codec.Head(e.kind)
 	}
-	e.format = c.formats.get(key)
 	return e
 }
 
@@ -50,7 +49,7 @@ func (c *call) untyped() bool {
 
 // item returns the encoding of an entry, made now if nobody has asked for it yet.
 func (e *encoder) item(entry *watchcache.Entry) ([]byte, error) {
-	return entry.Encoded(e.format, func() ([]byte, error) { return e.encode(entry.Stored(), entry.Revision()) })
+	return entry.Encoded(&e.formats[frameNone], func() ([]byte, error) { return e.encode(entry.Stored(), entry.Revision()) })
 }
 
 // encode makes the item of stored bytes.

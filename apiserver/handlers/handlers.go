@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,7 +19,6 @@ import (
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
-	"quorate.dev/apiserver/watchcache"
 )
 
 // Options are what the handlers work with.
@@ -36,12 +34,11 @@ type Options struct {
 // Handlers serve the requests for resources.
 type Handlers struct {
 	Options
-	formats formats
 }
 
 // New returns handlers.
 func New(options Options) *Handlers {
-	return &Handlers{Options: options, formats: formats{byKey: map[formatKey]*watchcache.Format{}}}
+	return &Handlers{Options: options}
 }
 
 // maxWriteDuration bounds a write whatever the client asked for.
@@ -141,27 +138,4 @@ func (c *call) allowed() bool {
 		verb = "list"
 	}
 	return slices.Contains(c.target.Endpoint.Verbs, verb)
-}
-
-// formats gives every way of encoding an object its identity in the watch cache.
-type formats struct {
-	mu    sync.RWMutex
-	byKey map[formatKey]*watchcache.Format
-}
-
-// get returns the format of a key, the same one every time.
-func (f *formats) get(key formatKey) *watchcache.Format {
-	f.mu.RLock()
-	format := f.byKey[key]
-	f.mu.RUnlock()
-	if format != nil {
-		return format
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if format = f.byKey[key]; format == nil {
-		format = &watchcache.Format{Name: key.String()}
-		f.byKey[key] = format
-	}
-	return format
 }

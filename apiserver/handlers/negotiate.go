@@ -1,7 +1,6 @@
 package handlers
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -182,7 +181,7 @@ func transformation(params map[string]string) (presentation, schema.GroupVersion
 	group := schema.GroupVersion{Group: params["g"], Version: params["v"]}
 	switch params["as"] {
 	case "":
-		return whole, group, true
+		return whole, schema.GroupVersion{}, true
 	case "Table":
 		return table, group, isMeta(group)
 	case "PartialObjectMetadata", "PartialObjectMetadataList":
@@ -203,17 +202,4 @@ func wantsPretty(r *http.Request) bool {
 	}
 	agent := r.UserAgent()
 	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
-}
-
-// formatKey tells encodings apart.
-type formatKey struct {
-	definition *resource.Version
-	media      codec.Media
-	as         presentation
-	group      schema.GroupVersion
-	frame      string // type of the watch event, or empty for an item
-}
-
-func (k formatKey) String() string {
-	return fmt.Sprintf("%s media=%d as=%d %s", k.definition.Kind, k.media, k.as, k.frame)
 }

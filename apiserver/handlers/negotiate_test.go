@@ -37,6 +37,7 @@ func TestNegotiate(t *testing.T) {
 		{accept: "application/json;as=Table;v=v1;g=meta.k8s.io", want: output{as: table, group: v1}},
 		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io,application/json", want: output{}},
 		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io", code: http.StatusNotAcceptable},
+		{accept: "application/json;g=any;v=thing", want: output{}},
 		{accept: "application/*", source: resource.Custom, want: output{}},
 		{accept: "text/plain", code: http.StatusNotAcceptable},
 	} {

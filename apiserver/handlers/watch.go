@@ -267,8 +267,7 @@ func (s *stream) eventFrame(event *registry.WatchEvent) ([]byte, error) {
 	if s.columns != nil {
 		return s.tableFrame(event.Type, s.shown(event))
 	}
-	key := formatKey{definition: s.target.Version, media: s.encoder.media, as: s.output.as, group: s.output.group, frame: string(event.Type)}
-	return event.Encoded(s.formats.get(key), func() ([]byte, error) {
+	return event.Encoded(&s.encoder.formats[frameOf(event.Type)], func() ([]byte, error) {
 		return s.entryFrame(event.Type, s.shown(event))
 	})
 }

@@ -9,7 +9,7 @@ import (
 // Format is one way to encode an object or an event. Formats are told apart by address, so that there must be
 // one value for each way, made once.
 type Format struct {
-	Name string // for people
+	_ byte // values without contents may share an address
 }
 
 // encodingOverhead is about what an encoding takes in memory beside its data, in bytes.

@@ -1,0 +1,125 @@
+package handlers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/watch"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// TestBookmarkAfterManyEvents has more events wait at the moment of a bookmark than a watcher takes at once. The
+// bookmark comes after all of them, and no revision before an earlier one.
+func TestBookmarkAfterManyEvents(t *testing.T) {
+	const count = 700
+	store := storage.New(etcdtest.Client(t), "/registry")
+	r, target := configMaps(t, store)
+	changes, err := r.Watch(t.Context(), target, registry.WatchOptions{InitialEvents: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer changes.Close()
+	stored, err := target.Version.Model.Store(&corev1.ConfigMap{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range count {
+		if _, err := store.Create(t.Context(), fmt.Sprint("configmaps/a/", i), stored, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if page, err := r.ReadList(t.Context(), target, registry.ListOptions{}); err != nil || len(page.Entries) != count {
+		t.Fatal(page, err)
+	}
+
+	answer := httptest.NewRecorder()
+	c := &call{Handlers: New(Options{Registry: r, Clock: clock.RealClock{}}), w: answer, r: httptest.NewRequest(http.MethodGet, "/", nil), target: target}
+	s := &stream{call: c, encoder: c.encoder(), changes: changes, seen: changes.Start, bookmarks: true}
+	if !s.catchUp(t.Context()) {
+		t.Fatal("the stream is over")
+	}
+	decoder := json.NewDecoder(answer.Body)
+	var revision int64
+	for i := range count + 1 {
+		var event struct {
+			Type   watch.EventType
+			Object metav1.PartialObjectMetadata
+		}
+		if err := decoder.Decode(&event); err != nil {
+			t.Fatal(err)
+		}
+		next, err := strconv.ParseInt(event.Object.ResourceVersion, 10, 64)
+		if err != nil || next < revision || (event.Type == watch.Bookmark) != (i == count) {
+			t.Fatalf("event %d: %s of revision %d after %d, %v", i, event.Type, next, revision, err)
+		}
+		revision = next
+	}
+}
+
+// configMaps returns a registry that serves them as they are stored.
+func configMaps(t *testing.T, store *storage.Store) (*registry.Registry, registry.Target) {
+	t.Helper()
+	caches := watchcache.New(store, watchcache.Options{Logger: testr.New(t)})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { _ = caches.Run(ctx); close(ended) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	endpoint := &resource.Endpoint{Kind: kind}
+	version := &resource.Version{
+		Name: "v1", Kind: kind, Endpoints: map[string]*resource.Endpoint{"": endpoint},
+		Model: codec.NewSchemeModel(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion()),
+	}
+	definition := &resource.Definition{Plural: "configmaps", Namespaced: true, StoragePath: "configmaps", Versions: []*resource.Version{version}}
+	publisher := &resource.Publisher{}
+	publisher.Publish(resource.NewCatalog(definition))
+	r := registry.New(registry.Options{
+		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
+	})
+	return r, registry.Target{Match: resource.Match{Definition: definition, Version: version}, Endpoint: endpoint, Namespace: "a"}
+}
+
+// TestFormats checks that each way of encoding has one identity for each version.
+func TestFormats(t *testing.T) {
+	one, another := &resource.Version{}, &resource.Version{}
+	seen := map[*watchcache.Format]string{}
+	for _, media := range []codec.Media{codec.JSON, codec.Protobuf} {
+		for name, o := range map[string]output{
+			"whole":    {},
+			"metadata": {as: metadataOnly, group: metav1.SchemeGroupVersion},
+			"beta":     {as: metadataOnly, group: metav1beta1.SchemeGroupVersion},
+		} {
+			for frame := range frames {
+				for i, version := range []*resource.Version{one, another} {
+					format := &formatsOf(version).of(media, o)[frame]
+					what := fmt.Sprint(media, name, frame, i)
+					if other, taken := seen[format]; taken {
+						t.Errorf("%s is also %s", what, other)
+					}
+					seen[format] = what
+					if again := &formatsOf(version).of(media, o)[frame]; again != format {
+						t.Errorf("%s has two", what)
+					}
+				}
+			}
+		}
+	}
+}
