@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 
 	"quorate.dev/test/genuine"
 )
@@ -37,7 +36,7 @@ func TestWatchOfASteadyStream(t *testing.T) {
 	config.QPS = -1
 	s := &stream{T: t, objects: kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")}
 
-	const writers, watchers, length = 4, 4, 8 * time.Second // which is two watches
+	const writers, watchers, length = 4, 4, 8 * time.Second
 	ending, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
 	patient, cancel := context.WithTimeout(t.Context(), length+patience)
@@ -48,7 +47,8 @@ func TestWatchOfASteadyStream(t *testing.T) {
 	}
 	seen := make([]map[string]bool, watchers)
 	for i := range seen {
-		watching.Go(func() { seen[i] = s.watchToTheEnd(patient) })
+		// A watch of three seconds or more has a bookmark in the middle: each watcher's are at other moments.
+		watching.Go(func() { seen[i] = s.watchToTheEnd(patient, int64(3+i)) })
 	}
 	writing.Wait()
 	s.create(lastName)
@@ -83,20 +83,20 @@ func (s *stream) create(name string) bool {
 	return true
 }
 
-// watchToTheEnd returns the names of all objects that watches, one after the other, have told of until the last.
-func (s *stream) watchToTheEnd(ctx context.Context) map[string]bool {
+// watchToTheEnd returns the names of all objects that watches of so many seconds, one after the other, have told of
+// until the last.
+func (s *stream) watchToTheEnd(ctx context.Context, seconds int64) map[string]bool {
 	seen := map[string]bool{}
 	for revision := "1"; revision != "" && !seen[lastName]; {
-		revision = s.watchFrom(ctx, revision, seen)
+		revision = s.watchFrom(ctx, seconds, revision, seen)
 	}
 	return seen
 }
 
 // watchFrom returns the revision to go on from, none after an error.
-func (s *stream) watchFrom(ctx context.Context, revision string, seen map[string]bool) string {
+func (s *stream) watchFrom(ctx context.Context, seconds int64, revision string, seen map[string]bool) string {
 	changes, err := s.objects.Watch(ctx, metav1.ListOptions{
-		// A watch of four seconds has a bookmark in the middle.
-		ResourceVersion: revision, AllowWatchBookmarks: true, TimeoutSeconds: ptr.To[int64](4),
+		ResourceVersion: revision, AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
 	})
 	if err != nil {
 		s.Errorf("watch from %s: %v", revision, err)
