@@ -391,7 +391,6 @@ var (
 	portNumber    = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
 	generatedName = regexp.MustCompile(`\b(generated-|gen-)[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
 	eventName     = regexp.MustCompile(`\.1[0-9a-f]{15}\b`)
-	webToken      = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
 	address       = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 	// refusedAddress was tried and not given to anybody.
 	refusedAddress = regexp.MustCompile(`(failed to allocate IP: IPAddress\.networking\.k8s\.io \\*")10\.0\.\d{1,2}\.\d{1,3}\b`)
@@ -410,7 +409,7 @@ func (n *normalizer) plain(text string) string {
 	text = embedded.ReplaceAllString(text, "<managed fields>")
 	text = cells.ReplaceAllStringFunc(text, func(row string) string { return age.ReplaceAllString(row, `"<age>"`) })
 	text = n.clock.words("", text)
-	text = webToken.ReplaceAllString(text, "<token>")
+	text = webToken.ReplaceAllStringFunc(text, n.token)
 	text = address.ReplaceAllString(text, "<address>")
 	text = nodePort.ReplaceAllStringFunc(text, func(found string) string {
 		number := portNumber.FindString(found)

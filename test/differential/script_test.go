@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"encoding/base64"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -92,6 +93,9 @@ func TestNormalizeFields(t *testing.T) {
 	show := func(body string) string {
 		return normalized(script, []Answer{{Body: []byte(body), At: began.Add(time.Minute), Reference: &Reference{Name: "rv", Revision: 7}}})
 	}
+	token := func(claims string) string {
+		return "eyJhIjoxfQ." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".x"
+	}
 	for _, check := range []struct {
 		name, one, other string
 		equal            bool
@@ -116,6 +120,8 @@ func TestNormalizeFields(t *testing.T) {
 		{"no revision of a list", `{"kind":"List","metadata":{"resourceVersion":""}}`, `{"kind":"List","metadata":{"resourceVersion":"8"}}`, false},
 		{"bookmark", `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"6"}}}`,
 			`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7"}}}`, false},
+		{"tokens", `{"token":"` + token(`{"iat":100,"exp":160,"sub":"a"}`) + `"}`, `{"token":"` + token(`{"iat":200,"exp":260,"sub":"a"}`) + `"}`, true},
+		{"life of a token", `{"token":"` + token(`{"iat":100,"exp":160}`) + `"}`, `{"token":"` + token(`{"iat":100,"exp":170}`) + `"}`, false},
 		{"page", `{"kind":"List","metadata":{"continue":"eyJydiI6Nn0"}}`, `{"kind":"List","metadata":{"continue":"eyJydiI6N30"}}`, false},
 	} {
 		if one, other := show(check.one), show(check.other); (one == other) != check.equal {
