@@ -30,7 +30,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 	if err != nil {
 		return err
 	}
-	chain.Metrics = admission.NewMetrics(s.metrics)
+	chain.Metrics = admission.NewMetrics(s.metrics, s.clock)
 	for _, plugin := range made {
 		switch {
 		case plugin.Upstream != nil:

@@ -5,7 +5,6 @@ package admission
 import (
 	"context"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -115,7 +114,7 @@ func (c *Chain) Validate(ctx context.Context, attributes *Attributes) error {
 
 // run asks the plugins in order until one refuses. ask reports whether there was somebody to ask.
 func (c *Chain) run(ctx context.Context, attributes *Attributes, step string, ask func(*Plugin) (bool, error)) (err error) {
-	began := time.Now()
+	began := c.Metrics.now()
 	before := began
 	for i := range c.Plugins {
 		plugin := &c.Plugins[i]
@@ -126,14 +125,14 @@ func (c *Chain) run(ctx context.Context, attributes *Attributes, step string, as
 		if asked, err = ask(plugin); !asked {
 			continue
 		}
-		now := time.Now()
+		now := c.Metrics.now()
 		c.Metrics.plugin(plugin.Name, step, attributes.Operation, err != nil, now.Sub(before))
 		if before = now; err != nil {
 			break
 		}
 	}
 	if !attributes.Internal {
-		c.Metrics.step(step, attributes.Operation, err != nil, time.Since(began))
+		c.Metrics.step(step, attributes.Operation, err != nil, c.Metrics.now().Sub(began))
 		attributes.audit(ctx)
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 )
 
 // The two phases, as kube-apiserver calls them in metrics.
@@ -16,6 +17,7 @@ const (
 
 // Metrics tells how long admission takes, under kube-apiserver's names.
 type Metrics struct {
+	clock   clock.PassiveClock
 	plugins *prometheus.HistogramVec
 	steps   *prometheus.HistogramVec
 	summary *prometheus.SummaryVec
@@ -35,9 +37,10 @@ type series struct {
 const summaryAge = 5 * time.Hour
 
 // NewMetrics registers the metrics.
-func NewMetrics(registerer prometheus.Registerer) *Metrics {
+func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Metrics {
 	buckets := []float64{0.005, 0.025, 0.1, 0.5, 1.0, 2.5}
 	m := &Metrics{
+		clock: clock,
 		plugins: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "apiserver_admission_controller_admission_duration_seconds",
 			Help:    "Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
@@ -58,6 +61,14 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	}
 	registerer.MustRegister(m.plugins, m.steps, m.summary)
 	return m
+}
+
+// now is the time, if anything is measured.
+func (m *Metrics) now() (now time.Time) {
+	if m != nil {
+		now = m.clock.Now()
+	}
+	return now
 }
 
 // plugin counts one plugin's part of a phase; stations without a name are not plugins.

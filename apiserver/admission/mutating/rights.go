@@ -7,8 +7,9 @@ import (
 	"quorate.dev/apiserver/builtin/rbac"
 )
 
-// Rights refuses writes of roles and bindings by which somebody would get more than the writer has. What the
-// server itself writes has no user and is not asked.
+// Rights refuses writes of roles and bindings by which somebody would get more than the writer has. What the server
+// writes in its own name is allowed, like everything that system:masters write; what it writes in nobody's is not asked
+// about.
 type Rights struct {
 	Guard rbac.Guard
 }

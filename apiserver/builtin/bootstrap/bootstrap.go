@@ -1,7 +1,8 @@
 // Package bootstrap makes the objects that a cluster cannot do without, as kube-apiserver does: the system's
 // namespaces, its RBAC policy, its priority classes, the configuration of priority and fairness, what extension servers
-// need to know, this replica's identity, and since when legacy tokens are tracked. What is there already stays, with
-// what it lacks added.
+// need to know, this replica's identity, and since when legacy tokens are tracked. Roles, bindings, namespaces and
+// classes that are there already stay, with what the policy lacks added. The configuration of priority and fairness is
+// put right where nobody has taken it over, and what is no part of it any more is removed.
 package bootstrap
 
 import (

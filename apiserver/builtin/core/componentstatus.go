@@ -41,12 +41,12 @@ func newComponents(etcd []func(context.Context) error) components {
 
 func checkURL(address url.URL) check {
 	prober := httpprobe.NewWithTLSConfig(&tls.Config{InsecureSkipVerify: true}, true) // its own certificate, on this machine
-	return func(context.Context) (probe.Result, string, error) {
+	return func(ctx context.Context) (probe.Result, string, error) {
 		request, err := httpprobe.NewProbeRequest(&address, nil)
 		if err != nil {
 			return probe.Unknown, "", err
 		}
-		return prober.Probe(request, componentTimeout)
+		return prober.Probe(request.WithContext(ctx), componentTimeout)
 	}
 }
 

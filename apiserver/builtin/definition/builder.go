@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/endpoints/deprecation"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/printers"
@@ -21,13 +22,8 @@ import (
 	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
 	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/resource"
-)
-
-// The Kubernetes release whose deprecation warnings are given.
-const (
-	releaseMajor = 1
-	releaseMinor = 36
 )
 
 // TypeConverter makes the converter to typed values that managed fields need, on first use.
@@ -99,7 +95,8 @@ func (b *Builder) fieldLabel(kind schema.GroupVersionKind) func(label, value str
 // deprecated returns the warning that upstream gives for a kind, or "".
 func (b *Builder) deprecated(kind schema.GroupVersionKind) (warning, removedIn string) {
 	object, err := b.scheme.New(kind)
-	if err != nil || !deprecation.IsDeprecated(object, releaseMajor, releaseMinor) {
+	release := version.MustParse(config.KubernetesMajor + "." + config.KubernetesMinor)
+	if err != nil || !deprecation.IsDeprecated(object, int(release.Major()), int(release.Minor())) {
 		return "", ""
 	}
 	object.GetObjectKind().SetGroupVersionKind(kind)
