@@ -35,22 +35,66 @@ var errLimit = errors.New("the limit is reached")
 // checkInterval is how often a followed log looks whether its container still runs.
 const checkInterval = time.Second
 
-// Copy writes a log to w. A file that is not there is empty. Following ends with ctx, or with the container.
-func Copy(ctx context.Context, w io.Writer, file string, options Options, clock clock.WithTicker) error {
-	r := &reader{file: file, options: options, out: w}
-	defer r.close()
+// Log is one client's place in a log.
+type Log struct {
+	file    string
+	options Options
+	watcher *fsnotify.Watcher // of a log that is followed
+
+	open    *os.File
+	lines   *bufio.Reader
+	partial []byte    // of a line that is being written
+	written time.Time // of the last line that had a time
+	out     io.Writer
+	sent    int64
+}
+
+// Open finds the place where a log is to be shown from: what is written from now on is behind it. A file that is not there
+// is empty.
+func Open(file string, options Options) (*Log, error) {
+	l := &Log{file: file, options: options}
 	if options.Follow {
-		watcher, err := fsnotify.NewWatcher()
-		if err != nil {
-			return fmt.Errorf("watching %s: %w", file, err)
+		if err := l.watch(); err != nil {
+			return nil, err
 		}
-		defer watcher.Close()
-		if err := watcher.Add(filepath.Dir(file)); err != nil {
-			return fmt.Errorf("watching %s: %w", file, err)
-		}
-		return ended(r.follow(ctx, watcher, clock))
 	}
-	return ended(r.read())
+	if err := l.begin(); err != nil {
+		l.Close()
+		return nil, err
+	}
+	l.options.Tail = nil // a file that comes later is new as a whole
+	return l, nil
+}
+
+// watch asks to be told when more is written.
+func (l *Log) watch() error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watching %s: %w", l.file, err)
+	}
+	if err := watcher.Add(filepath.Dir(l.file)); err != nil {
+		watcher.Close()
+		return fmt.Errorf("watching %s: %w", l.file, err)
+	}
+	l.watcher = watcher
+	return nil
+}
+
+// Copy writes the log to w. Following ends with ctx, or with the container.
+func (l *Log) Copy(ctx context.Context, w io.Writer, clock clock.WithTicker) error {
+	l.out = w
+	if l.watcher != nil {
+		return ended(l.follow(ctx, clock))
+	}
+	return ended(l.read())
+}
+
+// Close gives up the place.
+func (l *Log) Close() {
+	if l.watcher != nil {
+		l.watcher.Close()
+	}
+	l.close()
 }
 
 // ended is nil for a log that ended because nothing more was wanted.
@@ -61,89 +105,88 @@ func ended(err error) error {
 	return err
 }
 
-// reader is one client's place in a log.
-type reader struct {
-	file    string
-	options Options
-	out     io.Writer
-
-	open    *os.File
-	lines   *bufio.Reader
-	partial []byte    // of a line that is being written
-	written time.Time // of the last line that had a time
-	sent    int64
-}
-
-func (r *reader) close() {
-	if r.open != nil {
-		_ = r.open.Close()
+func (l *Log) close() {
+	if l.open != nil {
+		_ = l.open.Close()
 	}
 }
 
 // follow reads what is there, and again whenever there may be more.
-func (r *reader) follow(ctx context.Context, watcher *fsnotify.Watcher, clock clock.WithTicker) error {
+func (l *Log) follow(ctx context.Context, clock clock.WithTicker) error {
 	ticker := clock.NewTicker(checkInterval)
 	defer ticker.Stop()
 	for {
-		more := r.options.Running == nil || r.options.Running() // before reading: what was written until then is shown
-		if err := r.read(); err != nil || !more {
+		more := l.options.Running == nil || l.options.Running() // before reading: what was written until then is shown
+		if err := l.read(); err != nil || !more {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-watcher.Errors:
+		case err := <-l.watcher.Errors:
 			return err
 		case <-ticker.C():
-		case event := <-watcher.Events:
-			if event.Name == r.file && event.Has(fsnotify.Create) { // the former one was put aside
-				r.close()
-				r.open, r.partial = nil, nil
+		case event := <-l.watcher.Events:
+			if event.Name == l.file && event.Has(fsnotify.Create) && l.replaced() {
+				l.close()
+				l.open, l.partial = nil, nil
 			}
 		}
 	}
 }
 
+// replaced reports whether the open file was put aside and another one has its name.
+func (l *Log) replaced() bool {
+	if l.open == nil {
+		return false
+	}
+	open, err := l.open.Stat()
+	if err != nil {
+		return false
+	}
+	present, err := os.Stat(l.file)
+	return err == nil && !os.SameFile(open, present)
+}
+
 // read sends everything up to the file's present end.
-func (r *reader) read() error {
-	if r.open == nil {
-		if err := r.begin(); err != nil || r.open == nil {
+func (l *Log) read() error {
+	if l.open == nil {
+		if err := l.begin(); err != nil || l.open == nil {
 			return err
 		}
 	}
 	for {
-		line, err := r.lines.ReadBytes('\n')
-		r.partial = append(r.partial, line...)
+		line, err := l.lines.ReadBytes('\n')
+		l.partial = append(l.partial, line...)
 		if errors.Is(err, io.EOF) {
-			if !r.options.Follow && len(r.partial) > 0 {
-				return r.send()
+			if !l.options.Follow && len(l.partial) > 0 {
+				return l.send()
 			}
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := r.send(); err != nil {
+		if err := l.send(); err != nil {
 			return err
 		}
 	}
 }
 
 // begin opens the file, at the first of the last lines that are wanted.
-func (r *reader) begin() error {
-	file, err := os.Open(r.file)
+func (l *Log) begin() error {
+	file, err := os.Open(l.file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	r.open, r.lines = file, bufio.NewReader(file)
-	if r.options.Tail == nil {
+	l.open, l.lines = file, bufio.NewReader(file)
+	if l.options.Tail == nil {
 		return nil
 	}
-	start, err := startOf(file, *r.options.Tail)
-	r.options.Tail = nil // a file that takes this one's place is new as a whole
+	start, err := startOf(file, *l.options.Tail)
 	if err != nil {
 		return err
 	}
@@ -179,25 +222,25 @@ func startOf(file *os.File, n int64) (int64, error) {
 }
 
 // send sends the line that is complete, if it is wanted.
-func (r *reader) send() error {
-	line := r.partial
-	r.partial = nil
+func (l *Log) send() error {
+	line := l.partial
+	l.partial = nil
 	if at, ok := TimeOf(line); ok {
-		r.written = at
+		l.written = at
 	}
-	if !r.written.IsZero() && r.written.Before(r.options.Since) {
+	if !l.written.IsZero() && l.written.Before(l.options.Since) {
 		return nil
 	}
-	if r.options.Timestamps && !r.written.IsZero() {
-		line = append([]byte(r.written.UTC().Format(time.RFC3339Nano)+" "), line...)
+	if l.options.Timestamps && !l.written.IsZero() {
+		line = append([]byte(l.written.UTC().Format(time.RFC3339Nano)+" "), line...)
 	}
-	limit := r.options.Limit
-	if limit != nil && r.sent+int64(len(line)) >= *limit {
-		_, err := r.out.Write(line[:*limit-r.sent])
+	limit := l.options.Limit
+	if limit != nil && l.sent+int64(len(line)) >= *limit {
+		_, err := l.out.Write(line[:*limit-l.sent])
 		return errors.Join(err, errLimit)
 	}
-	r.sent += int64(len(line))
-	_, err := r.out.Write(line)
+	l.sent += int64(len(line))
+	_, err := l.out.Write(line)
 	return err
 }
 

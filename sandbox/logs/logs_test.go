@@ -47,13 +47,49 @@ func TestCopy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got bytes.Buffer
-			if err := Copy(t.Context(), &got, file, c.options, clock.RealClock{}); err != nil || got.String() != c.want {
+			if err := show(t.Context(), &got, file, c.options); err != nil || got.String() != c.want {
 				t.Errorf("got %q and %v, want %q", got.String(), err, c.want)
 			}
 		})
 	}
-	if err := Copy(t.Context(), io.Discard, file+"not", Options{}, clock.RealClock{}); err != nil {
+	if err := show(t.Context(), io.Discard, file+"not", Options{}); err != nil {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// show opens a log and copies it.
+func show(ctx context.Context, w io.Writer, file string, options Options) error {
+	log, err := Open(file, options)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	return log.Copy(ctx, w, clock.RealClock{})
+}
+
+// TestOpen shows what is written after a log was opened at its end, be it before it is copied, and to a file that was not
+// there.
+func TestOpen(t *testing.T) {
+	for name, before := range map[string]string{"there": "old\n", "not there": ""} {
+		file := filepath.Join(t.TempDir(), "log")
+		if before != "" {
+			if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		asked := 0
+		log, err := Open(file, Options{Follow: true, Tail: ptr.To[int64](0), Running: func() bool { asked++; return asked == 1 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		if err := os.WriteFile(file, []byte(before+"new\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if err := log.Copy(t.Context(), &got, clock.RealClock{}); err != nil || got.String() != "new\n" {
+			t.Errorf("%s: got %q and %v", name, got.String(), err)
+		}
 	}
 }
 
@@ -72,7 +108,7 @@ func TestFollow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- Copy(ctx, in, file, Options{Follow: true}, clock.RealClock{}) }()
+	go func() { ended <- show(ctx, in, file, Options{Follow: true}) }()
 	expect := func(want string) {
 		t.Helper()
 		got := make([]byte, len(want))

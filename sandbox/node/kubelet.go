@@ -91,12 +91,22 @@ func (a *Agent) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	options.Running = func() bool { return a.runs(pod, container) }
+	a.sendLog(w, r, a.path("logs", namespace, name, container+".log"), options)
+}
+
+// sendLog answers with a log. What is written after the client has the answer's header, it sees.
+func (a *Agent) sendLog(w http.ResponseWriter, r *http.Request, file string, options logs.Options) {
+	log, err := logs.Open(file, options)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	defer log.Close()
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(http.StatusOK)
 	out := flushed{w, http.NewResponseController(w)}
 	_ = out.control.Flush()
-	file := a.path("logs", namespace, name, container+".log")
-	if err := logs.Copy(r.Context(), out, file, options, clock.RealClock{}); err != nil {
+	if err := log.Copy(r.Context(), out, clock.RealClock{}); err != nil {
 		a.log.V(1).Info("a log was not read to its end", "file", file, "err", err.Error())
 	}
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,7 +57,9 @@ func TestLogs(t *testing.T) {
 		}
 	}
 
-	stream, err := w.client.CoreV1().Pods("default").GetLogs("one", &corev1.PodLogOptions{Follow: true, TailLines: ptr.To[int64](0)}).Stream(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a line that does not come is an error, not waited for
+	defer cancel()
+	stream, err := w.client.CoreV1().Pods("default").GetLogs("one", &corev1.PodLogOptions{Follow: true, TailLines: ptr.To[int64](0)}).Stream(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
