@@ -13,20 +13,16 @@ import (
 	"sync/atomic"
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
-
-// compressFrom is the size in bytes from which responses are compressed for clients that take gzip.
-const compressFrom = 128 * 1024
 
 const aggregatedParameters = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
@@ -88,13 +84,13 @@ func (h *Handler) documents() (*documents, error) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	docs, err := h.documents()
 	if err != nil {
-		responsewriters.InternalError(w, r, err)
+		request.WriteInternalError(w, r, err)
 		return
 	}
 	path := strings.TrimSuffix(r.URL.Path, "/")
 	doc, ok := docs.legacy[path]
 	if !ok {
-		h.notFound(w, r, docs, path)
+		notFound(w, r, docs, path)
 		return
 	}
 	var restrictions negotiation.EndpointRestrictions = negotiation.DefaultEndpointRestrictions
@@ -103,7 +99,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	accepted, _, err := negotiation.NegotiateOutputMediaType(r, h.codecs, restrictions)
 	if err != nil {
-		h.refuse(w, r, err)
+		request.WriteError(w, r, err)
 		return
 	}
 	format := newFormat(accepted)
@@ -131,11 +127,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, format format, contentType string) {
 	body, err := doc.encoded(format)
 	if err != nil {
-		responsewriters.InternalError(w, r, err)
+		request.WriteInternalError(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", contentType)
-	if len(body) >= compressFrom && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	if request.Compresses(r, len(body)) {
 		if compressed, err := doc.compressed(format); err == nil {
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Header().Add("Vary", "Accept-Encoding")
@@ -146,23 +142,15 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 	_, _ = w.Write(body) // the client went away
 }
 
-// refuse answers with a Status.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	responsewriters.ErrorNegotiated(err, h.codecs, schema.GroupVersion{Version: "v1"}, w, r)
-}
-
 // notFound answers for an unknown group, and for an unknown version of a known one, as different servers
 // behind one aggregator do.
-func (h *Handler) notFound(w http.ResponseWriter, r *http.Request, docs *documents, path string) {
+func notFound(w http.ResponseWriter, r *http.Request, docs *documents, path string) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	if parts[0] == "apis" && len(parts) > 1 && !docs.groups[parts[1]] {
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
-	h.refuse(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Message: "the server could not find the requested resource",
-		Reason: metav1.StatusReasonNotFound, Details: &metav1.StatusDetails{}, Code: http.StatusNotFound,
-	}})
+	request.WriteError(w, r, request.Generic(http.StatusNotFound))
 }
 
 // aggregatable allows clients to ask for the aggregated form.

@@ -3,6 +3,7 @@ package discovery_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -268,6 +269,23 @@ func TestClientsInTheServiceRangeFindTheService(t *testing.T) {
 	} {
 		if got := get(h, "/api", "X-Forwarded-For", client).Body.String(); !strings.Contains(got, want) {
 			t.Errorf("%s: %s", client, got)
+		}
+	}
+}
+
+// TestCompression asks for a large document in the encodings that clients take.
+func TestCompression(t *testing.T) {
+	definitions := everything(t)
+	for i := range 600 { // more than is sent as it is
+		one := *definitions[0]
+		one.Group, one.Plural = fmt.Sprintf("g%d.example.com", i), fmt.Sprintf("things%d", i)
+		definitions = append(definitions, &one)
+	}
+	h, _ := handler(t, definitions...)
+	for accepted, want := range map[string]string{"gzip": "gzip", "br, gzip": "gzip", "gzip;q=0": "", "": ""} {
+		w := get(h, "/apis", "Accept", "application/json"+aggregated, "Accept-Encoding", accepted)
+		if got := w.Header().Get("Content-Encoding"); got != want || w.Code != http.StatusOK {
+			t.Errorf("%q: %d, encoding %q of %d bytes", accepted, w.Code, got, w.Body.Len())
 		}
 	}
 }

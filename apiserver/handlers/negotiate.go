@@ -88,14 +88,14 @@ func notProducible(collection bool) error {
 
 func onlyAvailable(available string) error {
 	message := "406: Not Acceptable\n\nAvailable representations: " + available
-	err := generic(http.StatusNotAcceptable)
+	err := request.Generic(http.StatusNotAcceptable)
 	err.ErrStatus.Message = message
 	return err
 }
 
 // unsupported is the answer to a body of a type that a route does not consume.
 func unsupported(message string) error {
-	err := generic(http.StatusUnsupportedMediaType)
+	err := request.Generic(http.StatusUnsupportedMediaType)
 	err.ErrStatus.Message = message
 	return err
 }

@@ -4,11 +4,13 @@ import (
 	"compress/gzip"
 	"io"
 	"net/http"
+
+	"quorate.dev/apiserver/request"
 )
 
 // pieces is a response that is made a piece at a time and never held as a whole. Its beginning is kept until there are
-// compressFrom bytes: until then a failure is still answered with a Status, and until then it is not known whether to
-// compress.
+// more bytes than are sent uncompressed to everybody: until then a failure is still answered with a Status, and until then
+// it is not known whether to compress.
 type pieces struct {
 	call       *call
 	code       int
@@ -22,23 +24,24 @@ func (p *pieces) full(body []byte) bool {
 	if p.to != nil {
 		return len(body) >= chunkSize
 	}
-	return len(body) >= compressFrom && !p.call.output.rewritten()
+	return len(body) > request.CompressAbove && !p.call.output.rewritten()
 }
 
 // write sends a piece. A client that is gone ends the request.
 func (p *pieces) write(body []byte) {
 	if p.to == nil {
-		p.begin()
+		p.begin(len(body))
 	}
 	if _, err := p.to.Write(body); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-func (p *pieces) begin() {
+// begin sends the head of a response that has at least size bytes.
+func (p *pieces) begin(size int) {
 	p.to = p.call.w
 	p.call.w.Header()["Content-Type"] = []string{p.call.output.contentType(false)}
-	if p.call.compresses() {
+	if request.Compresses(p.call.r, size) {
 		p.compressor = p.call.compressor(p.code)
 		p.to = p.compressor
 		return

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -41,7 +42,7 @@ func (c *call) checkList(list bool) error {
 	if c.output.as != metadataOnly || c.output.list == list {
 		return nil
 	}
-	err := generic(http.StatusNotAcceptable)
+	err := request.Generic(http.StatusNotAcceptable)
 	err.ErrStatus.Details = nil
 	err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", c.model().New())
 	if list {

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,10 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/request"
 )
-
-// compressFrom is the size in bytes from which a response is compressed for clients that accept it.
-const compressFrom = 128 << 10
 
 // chunkSize is how much of a list is put together before it is handed to the connection: few large writes cost
 // much less than many small ones.
@@ -36,7 +33,7 @@ func (c *call) send(code int, body []byte) error {
 	}
 	header := c.w.Header()
 	header["Content-Type"] = []string{c.output.contentType(false)}
-	if len(body) >= compressFrom && c.compresses() {
+	if request.Compresses(c.r, len(body)) {
 		return c.compressed(code, func(w io.Writer) { _, _ = w.Write(body) })
 	}
 	c.w.WriteHeader(code)
@@ -53,16 +50,6 @@ func (c *call) present(body []byte) ([]byte, error) {
 		return codec.Indent(body)
 	}
 	return body, nil
-}
-
-// compresses reports whether the client takes gzip.
-func (c *call) compresses() bool {
-	for encoding := range strings.SplitSeq(c.r.Header.Get("Accept-Encoding"), ",") {
-		if strings.TrimSpace(encoding) == "gzip" {
-			return true
-		}
-	}
-	return false
 }
 
 // compressed sends what write produces as gzip.
@@ -94,7 +81,7 @@ func (c *call) sendList(body *codec.ListBody) error {
 		return c.send(http.StatusOK, whole.Bytes())
 	}
 	c.w.Header()["Content-Type"] = []string{c.output.contentType(false)}
-	if body.Size() >= compressFrom && c.compresses() {
+	if request.Compresses(c.r, body.Size()) {
 		return c.compressed(http.StatusOK, func(w io.Writer) { writeChunks(w, body) })
 	}
 	c.w.WriteHeader(http.StatusOK)

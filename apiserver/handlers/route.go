@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 
 	"quorate.dev/apiserver/request"
@@ -18,10 +17,11 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 	item := len(info.Parts) > 1
 	inNamespace := info.Namespace != "" && (info.Resource != "namespaces" || info.APIGroup != "")
 	switch {
-	case len(info.Parts) > 3 && (e.Connect == nil || !e.Connect.Path), inNamespace && !d.Namespaced:
+	case len(info.Parts) > 3 && d.Source == resource.BuiltIn && (e.Connect == nil || !e.Connect.Path), inNamespace && !d.Namespaced:
 		return false, false
 	case item && d.Namespaced && !inNamespace:
-		return false, false
+		watches := d.Source == resource.Custom && info.Verb == "watch"
+		return watches, watches
 	case item && info.Subresource == "" && !slices.ContainsFunc(e.Verbs, ofItems):
 		return false, false
 	case item:
@@ -71,10 +71,12 @@ func (c *call) refused(sensible bool) error {
 	switch {
 	case info.Subresource != "" && info.Name == "" && info.Verb == "list" && slices.Contains(c.target.Endpoint.Verbs, "get"):
 		return errNoName
-	case !sensible || !reads(c.r, info.Verb) || !c.allowed():
+	case !sensible || !c.allowed():
 		return c.notAllowed()
-	case c.target.Source == resource.Custom:
+	case c.target.Source == resource.Custom: // of which kube-apiserver looks at the verb alone
 		return nil
+	case !reads(c.r, info.Verb):
+		return c.notAllowed()
 	}
 	if info.Verb == "patch" {
 		if _, err := c.patchType(); err != nil {
@@ -92,7 +94,7 @@ func (c *call) refused(sensible bool) error {
 func notRouted(w http.ResponseWriter, r *http.Request, match resource.Match, info *upstream.RequestInfo) {
 	switch {
 	case match.Source == resource.BuiltIn:
-		request.WriteError(w, r, generic(http.StatusNotFound))
+		request.WriteError(w, r, request.Generic(http.StatusNotFound))
 	case info.Subresource != "":
 		request.WriteError(w, r, apierrors.NewNotFound(match.GroupResource(), info.Name))
 	default:
@@ -105,10 +107,5 @@ func (c *call) notAllowed() error {
 	if c.target.Source == resource.Custom {
 		return apierrors.NewMethodNotSupported(c.target.GroupResource(), c.record.Info.Verb)
 	}
-	return generic(http.StatusMethodNotAllowed)
-}
-
-// generic is an error that names no resource.
-func generic(code int) *apierrors.StatusError {
-	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
+	return request.Generic(http.StatusMethodNotAllowed)
 }

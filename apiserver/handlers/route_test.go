@@ -33,6 +33,9 @@ func TestRouted(t *testing.T) {
 		"delete a collection":            {verb: "deletecollection", namespace: "a", parts: []string{"pods"}, exists: true, sensible: true},
 		"delete a collection everywhere": {verb: "deletecollection", parts: []string{"pods"}, exists: true},
 		"too deep":                       {verb: "get", namespace: "a", parts: []string{"pods", "x", "status", "y"}},
+		"too deep, custom":               {verb: "get", namespace: "a", parts: []string{"pods", "x", "status", "y"}, custom: true, exists: true, sensible: true},
+		"watch of an item":               {verb: "watch", parts: []string{"pods", "x"}},
+		"watch of an item, custom":       {verb: "watch", parts: []string{"pods", "x"}, custom: true, exists: true, sensible: true},
 	} {
 		info := &upstream.RequestInfo{Verb: c.verb, Namespace: c.namespace, Parts: c.parts, Resource: c.parts[0]}
 		if len(c.parts) > 1 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,8 +34,17 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) int {
 	return WriteStatus(w, r, status)
 }
 
+// WriteTextError answers with the Status that an error stands for where there is no protobuf.
+func WriteTextError(w http.ResponseWriter, r *http.Request, err error) {
+	writeStatus(w, r, StatusOf(err), statusFormats{textOnly: true})
+}
+
 // WriteStatus answers a request with a Status, in the format the client accepts, and returns its code.
 func WriteStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status) int {
+	return writeStatus(w, r, status, statusFormats{})
+}
+
+func writeStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status, formats statusFormats) int {
 	code := int(status.Code)
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
@@ -43,7 +53,7 @@ func WriteStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status) 
 		w.WriteHeader(code)
 		return code
 	}
-	_, info, err := negotiation.NegotiateOutputMediaType(r, statusFormats{}, negotiation.DefaultEndpointRestrictions)
+	_, info, err := negotiation.NegotiateOutputMediaType(r, formats, negotiation.DefaultEndpointRestrictions)
 	if err != nil {
 		if code >= http.StatusOK && code < http.StatusBadRequest {
 			status = StatusOf(err)
@@ -97,6 +107,11 @@ func StatusOf(err error) *metav1.Status {
 	return &status
 }
 
+// Generic is the error of a code that names no resource.
+func Generic(code int) *apierrors.StatusError {
+	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
+}
+
 // TimedOut is the error of a request that was not done by its deadline.
 func TimedOut() *apierrors.StatusError {
 	return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
@@ -147,10 +162,10 @@ func refusal(attributes authorizer.Attributes) string {
 }
 
 // statusFormats are the formats in which a Status is written. Its encoders need no scheme: a Status carries its kind.
-type statusFormats struct{}
+type statusFormats struct{ textOnly bool }
 
-func (statusFormats) SupportedMediaTypes() []runtime.SerializerInfo {
-	return []runtime.SerializerInfo{
+func (f statusFormats) SupportedMediaTypes() []runtime.SerializerInfo {
+	all := []runtime.SerializerInfo{
 		{
 			MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json", EncodesAsText: true,
 			Serializer:       jsonserializer.NewSerializerWithOptions(nil, nil, nil, jsonserializer.SerializerOptions{}),
@@ -167,6 +182,10 @@ func (statusFormats) SupportedMediaTypes() []runtime.SerializerInfo {
 			StreamSerializer: &runtime.StreamSerializerInfo{},
 		},
 	}
+	if f.textOnly {
+		return slices.DeleteFunc(all, func(info runtime.SerializerInfo) bool { return !info.EncodesAsText })
+	}
+	return all
 }
 
 func (statusFormats) EncoderForVersion(e runtime.Encoder, _ runtime.GroupVersioner) runtime.Encoder {

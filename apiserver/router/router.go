@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 
 	"quorate.dev/apiserver/request"
@@ -69,7 +67,7 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	if q.Method != http.MethodGet && readOnly(q.URL.Path) {
-		request.WriteError(w, q, generic(http.StatusMethodNotAllowed))
+		request.WriteError(w, q, request.Generic(http.StatusMethodNotAllowed))
 		return
 	}
 	r.nonResource(q.URL.Path).ServeHTTP(w, q)
@@ -87,12 +85,7 @@ func (r *Router) unknown(info *upstream.RequestInfo) http.Handler {
 type notFound struct{}
 
 func (notFound) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request.WriteError(w, r, generic(http.StatusNotFound))
-}
-
-// generic is an error that names no resource.
-func generic(code int) error {
-	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
+	request.WriteError(w, r, request.Generic(http.StatusNotFound))
 }
 
 // readOnly reports whether a path is one of the documents that kube-apiserver answers to GET only; it does not care

@@ -49,7 +49,7 @@ func (h pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	choice, format, err := negotiation.NegotiateOutputMediaType(r, pageFormats{}, h)
 	switch {
 	case err != nil:
-		request.WriteError(w, r, err)
+		request.WriteTextError(w, r, err)
 	case choice.Convert == nil:
 		h.serveText(w)
 	default:
