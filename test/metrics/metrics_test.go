@@ -81,7 +81,6 @@ var exceptions = map[string]string{
 	"apiserver_validating_admission_policy_":       "measured with the policies of admission",
 	"apiserver_validation_declarative_validation_": "upstream's validation counts mismatches between two implementations, ours is one of them",
 	"apiserver_watch_list_duration_seconds":        "beta",
-	"kubernetes_feature_enabled":                   "beta",
 }
 
 func TestStableMetrics(t *testing.T) {
@@ -130,6 +129,9 @@ func TestStableMetrics(t *testing.T) {
 	}
 	if value(exported["apiserver_storage_size_bytes"], "storage_cluster_id", "etcd-0") <= 0 {
 		t.Error("the database has no size")
+	}
+	if value(exported["kubernetes_feature_enabled"], "name", "APIServerIdentity") != 1 || value(exported["kubernetes_feature_enabled"], "name", "AllAlpha") != 0 {
+		t.Error("features are not told of")
 	}
 	if value(exported["apiserver_requested_deprecated_apis"], "resource", "endpoints") != 1 {
 		t.Error("the use of a deprecated API is not noted")
