@@ -2,7 +2,6 @@ package crd
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/api/errors"
@@ -62,7 +61,7 @@ func (m *model) Store(hub runtime.Object) ([]byte, error) {
 	}
 	target := schema.GroupVersion{Group: m.version.of.group, Version: m.version.of.storage}
 	if object.GroupVersionKind().GroupVersion() == target {
-		return runtime.Encode(unstructured.UnstructuredJSONScheme, withoutResourceVersion(object))
+		return runtime.Encode(unstructured.UnstructuredJSONScheme, object)
 	}
 	converted := object.DeepCopy()
 	if err := m.version.of.convert(converted, target); err != nil {
@@ -71,20 +70,7 @@ func (m *model) Store(hub runtime.Object) ([]byte, error) {
 	if _, err := m.version.of.coerce(converted, coercion{}); err != nil {
 		return nil, fmt.Errorf("custom resource to be stored: %w", err)
 	}
-	converted.SetResourceVersion("")
 	return runtime.Encode(unstructured.UnstructuredJSONScheme, converted)
-}
-
-func withoutResourceVersion(object *unstructured.Unstructured) *unstructured.Unstructured {
-	metadata, ok := object.Object["metadata"].(map[string]any)
-	if !ok || metadata["resourceVersion"] == nil {
-		return object
-	}
-	bare := &unstructured.Unstructured{Object: maps.Clone(object.Object)}
-	metadata = maps.Clone(metadata)
-	delete(metadata, "resourceVersion")
-	bare.Object["metadata"] = metadata
-	return bare
 }
 
 func (m *model) External(hub runtime.Object) (runtime.Object, error) { return m.same(hub) }

@@ -131,7 +131,7 @@ func TestVersionsConvert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"color":"red"}}` + "\n"
+	const want = `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","resourceVersion":"7"},"spec":{"color":"red"}}` + "\n"
 	if string(stored) != want {
 		t.Errorf("stored %s", stored)
 	}

@@ -168,7 +168,7 @@ func (c *call) remove(ctx context.Context) error {
 	if !result.Deleted && options.OrphanDependents != nil && !*options.OrphanDependents {
 		code = http.StatusAccepted
 	}
-	if !result.Deleted || c.target.ReturnsDeleted {
+	if !result.Deleted || result.Blank || c.target.ReturnsDeleted {
 		return c.answer(code, result)
 	}
 	return c.deleted(code, result)

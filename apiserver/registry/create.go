@@ -130,8 +130,20 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 	if err != nil {
 		return nil, err
 	}
+	if options.DryRun {
+		return rehearsed(t, object)
+	}
 	setRevision(object, revision)
-	return &Result{Object: object, Stored: data, Revision: revision, Created: true, Rehearsed: options.DryRun}, nil
+	return &Result{Object: object, Stored: data, Revision: revision, Created: true}, nil
+}
+
+// rehearsed is the result of a creation that did not happen: the object as it is, with a revision if the client sent one.
+func rehearsed(t Target, object runtime.Object) (*Result, error) {
+	data, err := t.Version.Model.Store(object)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return &Result{Object: object, Stored: data, Created: true, Rehearsed: true}, nil
 }
 
 // nameChosen is the target with the name of the object, which strategies of kinds that need none choose themselves.

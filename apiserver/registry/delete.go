@@ -153,9 +153,12 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*deleteResul
 	if err != nil {
 		return nil, err
 	}
+	waited := len(accessor.GetFinalizers()) > 0
 	accessor.SetFinalizers(collectionFinalizers(ctx, d.target.Endpoint.Delete, accessor.GetFinalizers(), d.options))
 	waits := len(accessor.GetFinalizers()) > 0
 	switch {
+	case d.dryRun && waited && !waits && !graceful:
+		return d.blank()
 	case waits && !graceful:
 		markDeleting(accessor, metav1.NewTime(d.registry.clock.Now()))
 		return d.mark(ctx, object)
@@ -212,6 +215,17 @@ func (d *deletion) remove(ctx context.Context, object runtime.Object) (*deleteRe
 	setRevision(object, revision)
 	d.registry.admission.Finish(ctx, d.attributes)
 	return result, nil
+}
+
+// blank is what kube-apiserver answers to the rehearsal of a deletion that takes away the last finalizer: an object of the
+// kind with nothing in it.
+func (d *deletion) blank() (*deleteResult, error) {
+	object := d.target.Version.Model.New()
+	data, err := d.target.Version.Model.Store(object)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return &deleteResult{Result: Result{Object: object, Stored: data, Deleted: true, Rehearsed: true, Blank: true}}, nil
 }
 
 // markDeleting marks an object of a kind without grace periods.

@@ -149,7 +149,7 @@ func (r *Registry) Update(ctx context.Context, name schema.GroupResource, subres
 	var own *editError
 	var unmet *resource.PreconditionError
 	if errors.As(err, &unmet) {
-		return nil, r.storageConflict(t, unmet.Error())
+		return nil, r.storageConflict(t, unmet.Error(), dryRun)
 	}
 	if errors.As(err, &own) {
 		return nil, own.error

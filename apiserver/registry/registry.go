@@ -151,6 +151,8 @@ type Result struct {
 	Rehearsed bool
 	// Deleted is set when the object is gone from storage; false: it waits for finalizers or its grace period.
 	Deleted bool
+	// Blank is set where the client is shown an object with nothing in it instead of what was deleted.
+	Blank bool
 }
 
 // WriteOptions are common to all writes.

@@ -136,7 +136,7 @@ func (r *Registry) updateFrom(ctx context.Context, t Target, current state, chan
 	if err != nil {
 		return updateResult{}, err
 	}
-	if err := r.checkUID(t, change.UID(), accessor.GetUID()); err != nil {
+	if err := r.checkUID(t, change.UID(), accessor.GetUID(), options.DryRun); err != nil {
 		return updateResult{}, err
 	}
 	if t.Endpoint.View != nil {
@@ -162,7 +162,9 @@ func load(t Target, current state) (runtime.Object, error) {
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	setRevision(old, current.revision)
+	if current.revision > 0 { // else it is of a rehearsal
+		setRevision(old, current.revision)
+	}
 	return old, nil
 }
 
@@ -172,7 +174,7 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 	if t.Endpoint.Subresource != "" || (!change.CreatesMissing() && !strategy.AllowCreateOnUpdate()) {
 		return updateResult{}, apierrors.NewNotFound(t.GroupResource(), t.Name)
 	}
-	if err := r.checkUID(t, change.UID(), ""); err != nil {
+	if err := r.checkUID(t, change.UID(), "", options.DryRun); err != nil {
 		return updateResult{}, err
 	}
 	if err := r.mayCreate(ctx, t); err != nil {
@@ -182,9 +184,8 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 	if err != nil {
 		return updateResult{}, err
 	}
-	if accessor, err := meta.Accessor(object); err == nil && accessor.GetUID() != "" {
-		return updateResult{}, apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
-			"uid mismatch: the provided object specified uid %s, and no existing object was found", accessor.GetUID()))
+	if err := claimsNothing(t, object); err != nil {
+		return updateResult{}, err
 	}
 	if !options.DryRun {
 		setRevision(object, 0) // that of something that is gone
@@ -198,6 +199,21 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 		return updateResult{}, err
 	}
 	return updateResult{Result: *result}, nil
+}
+
+// claimsNothing refuses to create an object with what only those have that are stored. A revision is passed over, if it
+// is one.
+func claimsNothing(t Target, object runtime.Object) error {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil // admission says so
+	}
+	if accessor.GetUID() != "" {
+		return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
+			"uid mismatch: the provided object specified uid %s, and no existing object was found", accessor.GetUID()))
+	}
+	_, err = parseUpdateRevision(accessor.GetResourceVersion())
+	return err
 }
 
 // checkRevision compares the revision a client wants to replace with the one that is there, and fills in the
@@ -412,18 +428,23 @@ func (c Replacement) UID() types.UID {
 }
 
 // checkUID refuses a change that is meant for another incarnation than the current one.
-func (r *Registry) checkUID(t Target, wanted, actual types.UID) error {
+func (r *Registry) checkUID(t Target, wanted, actual types.UID, dryRun bool) error {
 	if wanted == "" || wanted == actual {
 		return nil
 	}
 	unmet := resource.PreconditionError{What: "UID", Wanted: string(wanted), Actual: string(actual)}
-	return r.storageConflict(t, unmet.Error())
+	return r.storageConflict(t, unmet.Error(), dryRun)
 }
 
-// storageConflict tells what kept a change from being stored, in the words of kube-apiserver's storage.
-func (r *Registry) storageConflict(t Target, why string) error {
+// storageConflict tells what kept a change from being stored, in the words of kube-apiserver's storage. A rehearsal does
+// not get to where keys have their prefix.
+func (r *Registry) storageConflict(t Target, why string, dryRun bool) error {
+	key := r.store.Key(t.path())
+	if dryRun {
+		key = "/" + t.path()
+	}
 	return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf(
-		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %s", r.store.Key(t.path()), why))
+		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %s", key, why))
 }
 
 // bodyModel is the model of the endpoint's request and response bodies.

@@ -153,7 +153,7 @@ type Model interface {
 	// LoadExternal decodes stored bytes straight into the served version, apiVersion and kind set, defaults
 	// applied. It is the read path: it avoids the hub where the stored version is the served one.
 	LoadExternal(stored []byte) (runtime.Object, error)
-	// Store encodes a hub object as it is to be stored.
+	// Store encodes a hub object as it is to be stored. That those in storage have no resourceVersion is up to the caller.
 	Store(hub runtime.Object) ([]byte, error)
 	// External converts a hub object into the served version, apiVersion and kind set.
 	External(hub runtime.Object) (runtime.Object, error)
