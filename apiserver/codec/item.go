@@ -98,7 +98,7 @@ type ListBody struct {
 	head  []byte
 	// separator stands between JSON items; each protobuf item has its tag and length before it.
 	itemHead []byte
-	items    [][]byte
+	items    []Encoding
 	tail     []byte
 }
 
@@ -106,7 +106,7 @@ const listItems = 2 // field number of items in every list message
 
 // NewListBody prepares a list of items, of which nil is not the same in JSON as none. itemHead, from Head, is spliced into
 // each JSON item; nil: nothing is.
-func NewListBody(media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items [][]byte) (*ListBody, error) {
+func NewListBody(media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items []Encoding) (*ListBody, error) {
 	b := &ListBody{media: media, items: items, itemHead: itemHead}
 	if media == Protobuf {
 		return b, b.frameProtobuf(kind, meta)
@@ -115,7 +115,7 @@ func NewListBody(media Media, kind schema.GroupVersionKind, meta metav1.ListMeta
 }
 
 // NewUntypedListBody prepares a JSON list of custom resources, whose items are complete.
-func NewUntypedListBody(kind schema.GroupVersionKind, meta metav1.ListMeta, items [][]byte) (*ListBody, error) {
+func NewUntypedListBody(kind schema.GroupVersionKind, meta metav1.ListMeta, items []Encoding) (*ListBody, error) {
 	b := &ListBody{media: JSON, items: items}
 	return b, b.frameJSON(kind, untypedListMeta{meta, meta.Continue})
 }
@@ -150,7 +150,7 @@ func (b *ListBody) frameProtobuf(kind schema.GroupVersionKind, meta metav1.ListM
 	}
 	size := protowire.SizeTag(objectMetadata) + protowire.SizeBytes(len(encoded))
 	for _, item := range b.items {
-		size += protowire.SizeTag(listItems) + protowire.SizeBytes(len(item))
+		size += protowire.SizeTag(listItems) + protowire.SizeBytes(item.Size())
 	}
 	b.head = appendEnvelopeHead(nil, kind, size)
 	b.head = protowire.AppendTag(b.head, objectMetadata, protowire.BytesType)
@@ -162,14 +162,14 @@ func (b *ListBody) frameProtobuf(kind schema.GroupVersionKind, meta metav1.ListM
 // Size returns the length of the body in bytes.
 func (b *ListBody) Size() int {
 	size := len(b.head) + len(b.tail)
-	for _, item := range b.items {
-		size += len(item)
-	}
 	if b.media == Protobuf {
 		for _, item := range b.items {
-			size += protowire.SizeTag(listItems) + protowire.SizeVarint(uint64(len(item)))
+			size += protowire.SizeTag(listItems) + protowire.SizeBytes(item.Size())
 		}
 		return size
+	}
+	for _, item := range b.items {
+		size += item.Size()
 	}
 	if b.itemHead != nil {
 		size += len(b.items) * (len(b.itemHead) - 1)
@@ -184,12 +184,13 @@ func (b *ListBody) AppendHead(to []byte) []byte { return append(to, b.head...) }
 func (b *ListBody) AppendItem(to []byte, i int) []byte {
 	if b.media == Protobuf {
 		to = protowire.AppendTag(to, listItems, protowire.BytesType)
-		return protowire.AppendBytes(to, b.items[i])
+		to = protowire.AppendVarint(to, uint64(b.items[i].Size()))
+		return b.items[i].AppendTo(to)
 	}
 	if i > 0 {
 		to = append(to, ',')
 	}
-	return AppendObject(to, b.itemHead, b.items[i])
+	return AppendObject(to, b.itemHead, b.items[i].Bytes())
 }
 
 // AppendTail appends what comes after the items.

@@ -59,12 +59,12 @@ func TestListIsUpstreams(t *testing.T) {
 	for _, media := range []Media{JSON, Protobuf} {
 		for _, count := range []int{-1, 0, 1, 3} { // -1: nil
 			list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "c", RemainingItemCount: ptr.To[int64](4)}}
-			var items [][]byte
+			var items []Encoding
 			if count >= 0 {
-				list.Items, items = append([]corev1.Pod{}, pods()[:count]...), [][]byte{}
+				list.Items, items = append([]corev1.Pod{}, pods()[:count]...), []Encoding{}
 			}
 			for i := range list.Items {
-				items = append(items, itemOf(t, media, &list.Items[i]))
+				items = append(items, Whole(itemOf(t, media, &list.Items[i])))
 			}
 			body, err := NewListBody(media, podListKind, list.ListMeta, nil, items)
 			if err != nil {
@@ -120,7 +120,7 @@ func TestWatchFrameIsUpstreams(t *testing.T) {
 }
 
 func TestUntypedListNamesContinue(t *testing.T) {
-	body, err := NewUntypedListBody(schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "XList"}, metav1.ListMeta{ResourceVersion: "3"}, [][]byte{})
+	body, err := NewUntypedListBody(schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "XList"}, metav1.ListMeta{ResourceVersion: "3"}, []Encoding{})
 	if err != nil {
 		t.Fatal(err)
 	}

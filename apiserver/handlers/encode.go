@@ -47,9 +47,38 @@ func (c *call) untyped() bool {
 	return untyped
 }
 
-// item returns the encoding of an entry, made now if nobody has asked for it yet.
+// item returns the bytes of an entry's encoding.
 func (e *encoder) item(entry *watchcache.Entry) ([]byte, error) {
-	return entry.Encoded(&e.formats[frameNone], func() ([]byte, error) { return e.encode(entry.Stored(), entry.Revision()) })
+	encoding, err := e.encoding(entry)
+	return encoding.Bytes(), err
+}
+
+// encoding returns the encoding of an entry, made now if nobody has asked for it yet.
+func (e *encoder) encoding(entry *watchcache.Entry) (codec.Encoding, error) {
+	kept, err := entry.Encoded(&e.formats[frameNone], func() ([]byte, error) {
+		item, err := e.encode(entry.Stored(), entry.Revision())
+		if err != nil {
+			return nil, err
+		}
+		return e.kept(item, entry.Stored(), entry.Revision()), nil
+	})
+	if err != nil || len(kept) > 0 {
+		return codec.Whole(kept), err
+	}
+	encoding, _ := codec.AsStored(entry.Stored(), entry.Revision(), e.call.output.as == metadataOnly)
+	return encoding, nil
+}
+
+// kept is what the cache keeps of an item: nothing if it can be put together from what is stored.
+func (e *encoder) kept(item, stored []byte, revision int64) []byte {
+	if e.media != codec.Protobuf {
+		return item
+	}
+	encoding, ok := codec.AsStored(stored, revision, e.call.output.as == metadataOnly)
+	if ok && encoding.IsItem(item) {
+		return nil
+	}
+	return item
 }
 
 // encode makes the item of stored bytes.
@@ -94,11 +123,11 @@ func (e *encoder) body(item []byte) []byte {
 }
 
 // items returns the encodings of a page.
-func (e *encoder) items(entries []*watchcache.Entry) ([][]byte, error) {
-	items := make([][]byte, len(entries))
+func (e *encoder) items(entries []*watchcache.Entry) ([]codec.Encoding, error) {
+	items := make([]codec.Encoding, len(entries))
 	for i, entry := range entries {
 		var err error
-		if items[i], err = e.item(entry); err != nil {
+		if items[i], err = e.encoding(entry); err != nil {
 			return nil, err
 		}
 	}

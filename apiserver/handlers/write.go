@@ -148,7 +148,7 @@ func (c *call) answer(code int, result *registry.Result) error {
 	if err != nil {
 		return err
 	}
-	c.Registry.Offer(c.target, result, &e.formats[frameNone], item)
+	c.Registry.Offer(c.target, result, &e.formats[frameNone], e.kept(item, result.Stored, result.Revision))
 	return c.send(code, e.body(item))
 }
 
