@@ -67,13 +67,14 @@ func repairGeneration(metadata *metav1.ObjectMeta, how coercion) {
 	}
 }
 
+// coerceContent coerces to the schema of a version. One that the definition does not have knows no fields.
 func (c *custom) coerceContent(content map[string]any, v *version, how coercion) ([]string, error) {
-	if v == nil {
-		return nil, nil
-	}
-	structural, err := v.structural()
-	if err != nil {
-		return nil, err
+	var structural *structuralschema.Structural
+	if v != nil {
+		var err error
+		if structural, err = v.structural(); err != nil {
+			return nil, err
+		}
 	}
 	var unknown []string
 	if !c.preserve {
