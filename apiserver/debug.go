@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
 )
@@ -11,6 +12,11 @@ import (
 // debugRoutes are those that tell about the process itself.
 func (s *Server) debugRoutes(r *router.Router, listed index) {
 	profiling := s.config.Serving.Profiling
+	exported := metrics.Handler(s.metrics, s.started)
+	if profiling {
+		exported = metrics.Resettable(s.metrics, exported)
+	}
+	r.Document("/metrics", exported)
 	r.Document("/metrics/slis", s.health.Indicators(s.started, profiling))
 	r.Document("/statusz", serving.Statusz(Version(s.config.API.Version), s.started, s.clock, listed.paths))
 	r.Document("/flagz", serving.Flagz(s.flags()))

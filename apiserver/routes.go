@@ -19,7 +19,6 @@ import (
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
-	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
@@ -43,7 +42,6 @@ func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handl
 	r := router.New(publisher, resources, documents, http.NotFoundHandler())
 	r.Document("/version", version)
 	r.Document("/version/", version)
-	r.Document("/metrics", metrics.Handler(s.metrics, s.started))
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
 		r.Document(path, s.health)
 		r.Below(path+"/", s.health)

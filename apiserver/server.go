@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -44,7 +43,7 @@ type Server struct {
 	verbosity serving.Verbosity
 	clock     clock.WithTicker
 	started   time.Time
-	metrics   *prometheus.Registry
+	metrics   *metrics.Registry
 
 	// apis are the built-in APIs that are served.
 	apis     enablement.APIs

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
 	"k8s.io/utils/clock"
+	"quorate.dev/apiserver/metrics"
 )
 
 // The two phases, as kube-apiserver calls them in metrics.
@@ -59,7 +61,7 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 		}, []string{"type", "operation", "rejected"}),
 		observers: map[series][]prometheus.Observer{},
 	}
-	registerer.MustRegister(m.plugins, m.steps, m.summary)
+	registerer.MustRegister(m.plugins, m.steps, m.summary, metrics.OnReset(m.forget))
 	return m
 }
 
@@ -69,6 +71,13 @@ func (m *Metrics) now() (now time.Time) {
 		now = m.clock.Now()
 	}
 	return now
+}
+
+// forget drops the series that were looked up.
+func (m *Metrics) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.observers)
 }
 
 // plugin counts one plugin's part of a phase; stations without a name are not plugins.

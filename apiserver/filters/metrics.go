@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/request"
 )
 
@@ -46,8 +47,8 @@ type Metrics struct {
 	readOnlyInFlight *highWater
 	mutatingInFlight *highWater
 
-	authenticationOutcomes map[string]outcome
-	authorizationOutcomes  map[string]outcome
+	authenticationOutcomes outcomes
+	authorizationOutcomes  outcomes
 
 	mu    sync.Mutex
 	known atomic.Pointer[map[seriesKey]*series] // replaced, never changed
@@ -74,16 +75,24 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 
 		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{},
 	}
-	m.authenticationOutcomes = outcomes(m.authenticationAttempts, m.authenticationDurations, "success", "failure", "error")
-	m.authorizationOutcomes = outcomes(m.authorizationAttempts, m.authorizationDurations, "allowed", "denied", "no-opinion", "error")
+	m.lookUp()
+	registerer.MustRegister(metrics.OnReset(m.lookUp))
 	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyInFlight, "mutating": m.mutatingInFlight} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "apiserver_current_inflight_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
 			Help: "Maximal number of requests of this kind served at once since the metric was last read.",
 		}, mark.read)
 	}
-	m.known.Store(&map[seriesKey]*series{})
 	return m
+}
+
+// lookUp finds the series anew that are known from the start, and forgets the others.
+func (m *Metrics) lookUp() {
+	m.authenticationOutcomes.find(m.authenticationAttempts, m.authenticationDurations, "success", "failure", "error")
+	m.authorizationOutcomes.find(m.authorizationAttempts, m.authorizationDurations, "allowed", "denied", "no-opinion", "error")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known.Store(&map[seriesKey]*series{})
 }
 
 // outcome is where attempts that ended in one way are counted and timed.
@@ -92,17 +101,23 @@ type outcome struct {
 	duration prometheus.Observer
 }
 
-func outcomes(counts *prometheus.CounterVec, durations *prometheus.HistogramVec, results ...string) map[string]outcome {
+// outcomes are looked up once.
+type outcomes struct {
+	byResult atomic.Pointer[map[string]outcome]
+}
+
+func (o *outcomes) find(counts *prometheus.CounterVec, durations *prometheus.HistogramVec, results ...string) {
 	all := make(map[string]outcome, len(results))
 	for _, result := range results {
 		all[result] = outcome{count: counts.WithLabelValues(result), duration: durations.WithLabelValues(result)}
 	}
-	return all
+	o.byResult.Store(&all)
 }
 
-func (o outcome) observe(took time.Duration) {
-	o.count.Inc()
-	o.duration.Observe(took.Seconds())
+func (o *outcomes) observe(result string, took time.Duration) {
+	one := (*o.byResult.Load())[result]
+	one.count.Inc()
+	one.duration.Observe(took.Seconds())
 }
 
 // highWater is the greatest number seen since it was last read.
@@ -123,11 +138,11 @@ func (h *highWater) read() float64 { return float64(h.mark.Swap(0)) }
 func (m *Metrics) authenticated(answer *authenticator.Response, ok bool, err error, took time.Duration) {
 	switch {
 	case err != nil:
-		m.authenticationOutcomes["error"].observe(took)
+		m.authenticationOutcomes.observe("error", took)
 	case !ok:
-		m.authenticationOutcomes["failure"].observe(took)
+		m.authenticationOutcomes.observe("failure", took)
 	default:
-		m.authenticationOutcomes["success"].observe(took)
+		m.authenticationOutcomes.observe("success", took)
 		m.authenticatedUsers.WithLabelValues(kindOfUser(answer.User.GetName())).Inc()
 	}
 }
@@ -155,7 +170,7 @@ func (m *Metrics) authorized(decision authorizer.Decision, err error, took time.
 	case decision == authorizer.DecisionDeny:
 		result = "denied"
 	}
-	m.authorizationOutcomes[result].observe(took)
+	m.authorizationOutcomes.observe(result, took)
 }
 
 // terminated counts a request that was ended in self-defence.

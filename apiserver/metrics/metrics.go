@@ -14,8 +14,8 @@ import (
 )
 
 // NewRegistry returns a registry with what every process reports: the Go runtime, the process, and its build.
-func NewRegistry(build version.Info) *prometheus.Registry {
-	registry := prometheus.NewRegistry()
+func NewRegistry(build version.Info) *Registry {
+	registry := &Registry{Registry: prometheus.NewRegistry()}
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

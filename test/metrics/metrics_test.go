@@ -136,6 +136,34 @@ func TestStableMetrics(t *testing.T) {
 	if value(exported["apiserver_requested_deprecated_apis"], "resource", "endpoints") != 1 {
 		t.Error("the use of a deprecated API is not noted")
 	}
+	forget(t, server.Admin)
+}
+
+// forget resets the metrics: what was measured is gone, and what comes is measured again.
+func forget(t *testing.T, config *rest.Config) {
+	t.Helper()
+	do(t, config, http.MethodDelete, "/metrics", "")
+	if value(scrape(t, config)["apiserver_requested_deprecated_apis"], "resource", "endpoints") == 1 {
+		t.Error("the use of a deprecated API is not forgotten")
+	}
+	use(t, config)
+	exported := scrape(t, config)
+	for _, name := range []string{"apiserver_request_total", "apiserver_request_duration_seconds", "apiserver_response_sizes", "apiserver_admission_step_admission_duration_seconds"} {
+		if exported[name] == nil {
+			t.Errorf("%s is not measured any more", name)
+		}
+	}
+	if attempts := exported["authentication_attempts"]; attempts == nil || count(attempts) == 0 {
+		t.Error("authentication is not measured any more")
+	}
+}
+
+// count adds up the counters of a family.
+func count(family *dto.MetricFamily) (sum float64) {
+	for _, metric := range family.GetMetric() {
+		sum += metric.GetCounter().GetValue()
+	}
+	return sum
 }
 
 func exception(name string) string {
