@@ -17,6 +17,7 @@ import (
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/autoregister"
+	"quorate.dev/apiserver/etcd/etcdtest"
 )
 
 // registrar is a replica that keeps APIServices.
@@ -106,7 +107,7 @@ func idle(t *testing.T, replicas ...*registrar) {
 }
 
 func TestAPIServicesByManyReplicasAtOnce(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	definition := serving("v1", "v2")
 	replicas := []*registrar{newRegistrar(t, client, definition), newRegistrar(t, client, definition)}
 	start(t, replicas...)
@@ -137,7 +138,7 @@ func TestAPIServicesByManyReplicasAtOnce(t *testing.T) {
 }
 
 func TestAPIServicesOfBuiltInGroups(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	r := newRegistrar(t, client)
 	start(t, r)
 	const apps, batch = "v1.apps", "v1.batch"
@@ -167,7 +168,7 @@ func TestAPIServicesOfBuiltInGroups(t *testing.T) {
 }
 
 func TestAPIServicesOfCustomResources(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	r := newRegistrar(t, client)
 	start(t, r)
 	const v1, v2 = "v1.example.com", "v2.example.com"

@@ -18,6 +18,7 @@ import (
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/etcd/etcdtest"
 )
 
 var (
@@ -43,7 +44,7 @@ func ensure(ctx context.Context, s *server) error {
 }
 
 func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	var replicas []*server
 	for range 3 {
 		replicas = append(replicas, newServerOn(t, client, builtin.Options{}, nil))

@@ -22,6 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/policy"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/etcd/etcdtest"
 )
 
 var (
@@ -115,7 +116,7 @@ func TestEvictionSpendsItsBudget(t *testing.T) {
 
 // TestEvictionMindsABudgetThatTheCacheHasNot: what a replica has in its cache may be old, a budget protects all the same.
 func TestEvictionMindsABudgetThatTheCacheHasNot(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	behind, other := newServerOn(t, client, builtin.Options{}, nil), newServerOn(t, client, builtin.Options{}, nil)
 	for _, resource := range []schema.GroupResource{budgets, pods} {
 		must[[]runtime.Object](t)(behind.List(t.Context(), resource, "default"))

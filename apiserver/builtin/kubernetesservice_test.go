@@ -16,6 +16,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/builtin/kubernetesservice"
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -91,7 +92,7 @@ func (m *member) await(t *testing.T, what string, wanted ...string) {
 }
 
 func TestReplicasBehindTheKubernetesService(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client, "192.0.2.2", newLeases(client))
 	first.start(t)
 	first.await(t, "the first replica is behind the Service", "192.0.2.1")
@@ -120,7 +121,7 @@ func TestReplicasBehindTheKubernetesService(t *testing.T) {
 }
 
 func TestReplicaLeavesWhatItLeftBehind(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client, "192.0.2.2", newLeases(client))
 	first.start(t)
 	second.start(t)
@@ -141,7 +142,7 @@ func TestReplicaLeavesWhatItLeftBehind(t *testing.T) {
 }
 
 func TestCountedReplicas(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	for _, ip := range []string{"192.0.2.1", "192.0.2.3"} {
 		m := newMember(t, client, ip, kubernetesservice.Count(2))
 		m.start(t)
@@ -157,7 +158,7 @@ func TestCountedReplicas(t *testing.T) {
 }
 
 func TestLoopbackAddressIsNoEndpoint(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	m := newMember(t, client, "127.0.0.1", newLeases(client))
 	m.start(t)
 	eventually(t, "the replica has an entry", func() bool {

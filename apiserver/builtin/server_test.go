@@ -39,10 +39,8 @@ type server struct {
 
 func newServer(t testing.TB, options builtin.Options, chain *admission.Chain) *server {
 	t.Helper()
-	return newServerOn(t, newEtcd(t), options, chain)
+	return newServerOn(t, etcdtest.Client(t), options, chain)
 }
-
-func newEtcd(t testing.TB) *clientv3.Client { return etcdtest.Client(t) }
 
 // newServerOn is a replica on an etcd that others may use too.
 func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options, chain *admission.Chain) *server {

@@ -19,6 +19,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/builtin/services"
+	"quorate.dev/apiserver/etcd/etcdtest"
 )
 
 func asNodePort(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }
@@ -26,7 +27,7 @@ func asNodePort(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }
 // Two replicas on one etcd give all there is, and nothing twice.
 func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 	const size = 30
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	replicas := []*serviceReplica{
 		newServiceReplica(t, client, "10.20.0.0/27", "30000-30029"), newServiceReplica(t, client, "10.20.0.0/27", "30000-30029"),
 	}
@@ -68,7 +69,7 @@ func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 // A client that has seen a ServiceCIDR may use it, even where the news of it has not arrived; the news of its end count
 // likewise.
 func TestServiceOfARangeThatIsNew(t *testing.T) {
-	client, observed := newEtcd(t), &observedEtcd{}
+	client, observed := etcdtest.Client(t), &observedEtcd{}
 	observed.read = func(key string) {
 		if key == "/registry/" { // the question for the current revision: the cache waits for it
 			observed.release()
@@ -101,7 +102,7 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 
 // A port that two protocols share is given back once: somebody else may have it in the next moment.
 func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
-	client, observed := newEtcd(t), &observedEtcd{}
+	client, observed := etcdtest.Client(t), &observedEtcd{}
 	other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
 	const port = 30002
 	shared := func(o *v1.Service) {
@@ -134,7 +135,7 @@ func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 }
 
 func TestPortRepair(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	s := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
 	service := must[*core.Service](t)(s.createService(t, "web", asNodePort))
 	port := service.Spec.Ports[0].NodePort
@@ -171,7 +172,7 @@ func TestPortRepair(t *testing.T) {
 // What others do meanwhile makes a repair begin again, which is not another one; and a port that was given back begins
 // anew when it is taken again.
 func TestPortRepairsInARowAreCounted(t *testing.T) {
-	client := newEtcd(t)
+	client := etcdtest.Client(t)
 	s, other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30009"), newServiceReplica(t, client, "10.20.0.0/24", "30000-30009")
 	disturbances := 2
 	disturbed := func(ctx context.Context) ([]runtime.Object, error) {
@@ -263,7 +264,7 @@ func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.Fake
 }
 
 func TestAddressRepair(t *testing.T) {
-	s := newServiceReplica(t, newEtcd(t), "10.20.0.0/24", "30000-30003")
+	s := newServiceReplica(t, etcdtest.Client(t), "10.20.0.0/24", "30000-30003")
 	clock := testingclock.NewFakeClock(time.Now())
 	address := must[*core.Service](t)(s.createService(t, "web", nil)).Spec.ClusterIP
 	s.runAddressRepair(t, clock)

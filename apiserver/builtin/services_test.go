@@ -29,6 +29,7 @@ import (
 	"quorate.dev/apiserver/admission/mutating"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/services"
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
@@ -64,7 +65,7 @@ func (r *serviceReplica) value(t *testing.T, name, label string) float64 {
 
 func newServiceServer(t *testing.T, addresses string) *serviceReplica {
 	t.Helper()
-	return newServiceReplica(t, newEtcd(t), addresses, "30000-30003")
+	return newServiceReplica(t, etcdtest.Client(t), addresses, "30000-30003")
 }
 
 // newServiceReplica is one that shares an etcd with others.
