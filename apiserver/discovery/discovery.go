@@ -93,6 +93,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		notFound(w, r, docs, path)
 		return
 	}
+	if doc.routed {
+		if err := request.Produce(r, "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"); err != nil {
+			request.WriteError(w, r, err)
+			return
+		}
+	}
 	var restrictions negotiation.EndpointRestrictions = negotiation.DefaultEndpointRestrictions
 	if path == "/api" || path == "/apis" {
 		restrictions = aggregatable{}
@@ -178,6 +184,7 @@ func newFormat(accepted negotiation.MediaTypeOptions) format {
 // document is an object with the encodings that were asked for.
 type document struct {
 	object runtime.Object
+	routed bool // kube-apiserver has a route for it, which is particular about what clients accept
 
 	lock      sync.Mutex
 	encodings map[string][]byte

@@ -41,7 +41,9 @@ func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, e
 	for _, g := range groups(catalog) {
 		docs.groups[g.name] = true
 		for _, gv := range g.versions {
-			docs.legacy[prefix(g.name, gv.Version)] = newDocument(resourceList(gv))
+			doc := newDocument(resourceList(gv))
+			doc.routed = isBuiltin(gv)
+			docs.legacy[prefix(g.name, gv.Version)] = doc
 		}
 		if g.name == "" {
 			for _, gv := range g.versions {
@@ -60,6 +62,7 @@ func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, e
 	everybody := metav1.ServerAddressByClientCIDR{ClientCIDR: "0.0.0.0/0", ServerAddress: addresses.Default}
 	inService := metav1.ServerAddressByClientCIDR{ClientCIDR: addresses.ServiceRange.String(), ServerAddress: addresses.Service}
 	docs.legacy["/api"] = newDocument(apiVersions(versions, everybody))
+	docs.legacy["/api"].routed = true
 	docs.legacyInService = newDocument(apiVersions(versions, everybody, inService))
 	return docs, docs.tag(core, named)
 }
@@ -125,6 +128,10 @@ func resourceList(gv resource.GroupVersion) *metav1.APIResourceList {
 		}
 	}
 	return list
+}
+
+func isBuiltin(gv resource.GroupVersion) bool {
+	return !slices.ContainsFunc(gv.Resources, func(m resource.Match) bool { return m.Source == resource.Custom })
 }
 
 // endpoints returns the resource itself, if it is served by itself, then its subresources: by name, or, for

@@ -56,8 +56,8 @@ func (c *call) acceptable() error {
 	if header == "" {
 		return nil
 	}
-	if !producible(header, "text/plain") {
-		return onlyAvailable("text/plain, application/json, application/yaml, application/vnd.kubernetes.protobuf")
+	if err := request.Produce(c.r, append([]string{"text/plain"}, produced(false)...)...); err != nil {
+		return err
 	}
 	for _, clause := range goautoneg.ParseAccept(header) {
 		if o, ok := choose(clause, c.target, false); ok && o.as != table {

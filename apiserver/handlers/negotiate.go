@@ -62,35 +62,13 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 	return output{}, negotiation.NewNotAcceptableError(offeredTo(t, watching))
 }
 
-// producible looks at an Accept header as kube-apiserver's routes do, which know neither weights nor parameters. A
-// route may produce one more type than those of objects.
-func producible(header, another string) bool {
-	for clause := range strings.SplitSeq(header, ",") {
-		mediaType, _, _ := strings.Cut(clause, ";")
-		switch mediaType = strings.TrimSpace(mediaType); mediaType {
-		case "*/*", "application/json", "application/yaml", "application/vnd.kubernetes.protobuf":
-			return true
-		case another:
-			return another != ""
-		}
-	}
-	return false
-}
-
-// notProducible is the answer to a client that accepts nothing that a route produces.
-func notProducible(collection bool) error {
-	available := "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+// produced are the media types of a route of objects.
+func produced(collection bool) []string {
+	types := []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
 	if collection {
-		available += ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+		types = append(types, "application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
 	}
-	return onlyAvailable(available)
-}
-
-func onlyAvailable(available string) error {
-	message := "406: Not Acceptable\n\nAvailable representations: " + available
-	err := request.Generic(http.StatusNotAcceptable)
-	err.ErrStatus.Message = message
-	return err
+	return types
 }
 
 // unsupported is the answer to a body of a type that a route does not consume.

@@ -57,17 +57,6 @@ func TestNegotiate(t *testing.T) {
 	}
 }
 
-func TestProducible(t *testing.T) {
-	for accept, want := range map[string]bool{
-		"application/json;q=0": true, "text/html, */*;q=0.1": true, protobuf + ";as=Table": true,
-		"application/*": false, "text/plain": false, "application/jsonx": false,
-	} {
-		if got := producible(accept, ""); got != want {
-			t.Errorf("%q: got %v", accept, got)
-		}
-	}
-}
-
 func TestManagerOrAgent(t *testing.T) {
 	for agent, want := range map[string]string{
 		"kubectl/v1.36 (linux)":  "kubectl",

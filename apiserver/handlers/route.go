@@ -83,10 +83,7 @@ func (c *call) refused(sensible bool) error {
 			return err
 		}
 	}
-	if header := c.r.Header.Get("Accept"); header != "" && !producible(header, "") {
-		return notProducible(isCollection(c.r))
-	}
-	return nil
+	return request.Produce(c.r, produced(isCollection(c.r))...)
 }
 
 // notRouted answers a path of a resource that does not exist. kube-apiserver has no routes for custom resources and

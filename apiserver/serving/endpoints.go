@@ -6,6 +6,8 @@ import (
 	"net/http/pprof"
 
 	"k8s.io/apimachinery/pkg/version"
+
+	"quorate.dev/apiserver/request"
 )
 
 // Version answers /version.
@@ -19,7 +21,11 @@ func Version(info version.Info) (http.Handler, error) {
 
 type versionHandler []byte
 
-func (h versionHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (h versionHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := request.Produce(r, "application/json"); err != nil {
+		request.WriteError(w, r, err)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(h)
 }
