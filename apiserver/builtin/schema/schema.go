@@ -48,7 +48,7 @@ func (l *Loader) For(scheme *runtime.Scheme) func() (managedfields.TypeConverter
 		if err != nil {
 			return nil, err
 		}
-		return managedfields.NewSchemeTypeConverter(scheme, parser), nil
+		return &converter{managedfields.NewSchemeTypeConverter(scheme, parser), scheme, parser}, nil
 	})
 }
 
