@@ -32,27 +32,63 @@ type plan struct {
 
 func (p plan) wants(w work) bool { return strings.Contains(w.name, p.works) }
 
-// run takes a fresh server through all the work.
-func (s *subject) run(ctx context.Context, p plan) (*Results, error) {
-	results := &Results{Ready: s.ready, Work: map[string]Measurement{}}
-	if err := s.settle(ctx); err != nil {
-		return nil, err
+// step is a part of the whole that one server is taken through.
+type step func(context.Context, *subject) error
+
+// steps are the whole, in order.
+func (p plan) steps() []step {
+	steps := []step{
+		func(ctx context.Context, s *subject) error { return s.settle(ctx) },
+		func(_ context.Context, s *subject) error { return s.remember(&s.results.IdleMemory, "VmRSS") },
+		func(ctx context.Context, s *subject) error { return s.warmUp(ctx) },
 	}
-	err := errors.Join(
-		s.remember(&results.IdleMemory, "VmRSS"),
-		s.warmUp(ctx),
-		s.measureAll(ctx, p, results, creations()),
-		s.remember(&results.CreatedMemory, "VmRSS"),
-		s.measureAll(ctx, p, results, filter(reads(), p)),
-		s.remember(&results.LoadedMemory, "VmRSS"),
-		s.startProfile(ctx, profileOfMemory, "memory after the reads")(),
-		s.measureAll(ctx, p, results, filter(writes(), p)),
-		s.measureAll(ctx, p, results, filter(watches(), p)),
-		s.measureAll(ctx, p, results, filter(deletions(), p)),
-		s.remember(&results.PeakMemory, "VmHWM"),
-		s.measureCrowd(ctx, p, results),
-	)
-	return results, err
+	steps = append(steps, p.measuring(creations())...)
+	steps = append(steps, func(_ context.Context, s *subject) error { return s.remember(&s.results.CreatedMemory, "VmRSS") })
+	steps = append(steps, p.measuring(filter(reads(), p))...)
+	steps = append(steps, func(ctx context.Context, s *subject) error {
+		err := s.remember(&s.results.LoadedMemory, "VmRSS")
+		return errors.Join(err, s.startProfile(ctx, profileOfMemory, "memory after the reads")())
+	})
+	steps = append(steps, p.measuring(filter(writes(), p))...)
+	steps = append(steps, p.measuring(filter(watches(), p))...)
+	steps = append(steps, p.measuring(filter(deletions(), p))...)
+	steps = append(steps, func(_ context.Context, s *subject) error { return s.remember(&s.results.PeakMemory, "VmHWM") })
+	if wanted := filter(selections(), p); len(wanted) > 0 { // else the many objects are not needed
+		steps = append(steps, p.measuring(crowds())...)
+		steps = append(steps, p.measuring(wanted)...)
+	}
+	return steps
+}
+
+// measuring is a step for each work.
+func (p plan) measuring(works []work) []step {
+	steps := make([]step, len(works))
+	for i, w := range works {
+		steps[i] = func(ctx context.Context, s *subject) error {
+			measurement, err := s.measure(ctx, w)
+			if err != nil {
+				return fmt.Errorf("%s: %w", w.name, err)
+			}
+			s.results.Work[w.name] = measurement
+			p.progress("%-15s %-55s %10s CPU, p50 %s, p99 %s, %d times", s.name, w.name, short(measurement.CPU),
+				short(measurement.P50), short(measurement.P99), measurement.Requests)
+			return nil
+		}
+	}
+	return steps
+}
+
+// run takes fresh servers through the whole, each step by one after the other: what the machine does besides changes in
+// the course of minutes, and so meets both.
+func (p plan) run(ctx context.Context, subjects []*subject) error {
+	for _, step := range p.steps() {
+		for _, s := range subjects {
+			if err := step(ctx, s); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
+	return nil
 }
 
 func filter(works []work, p plan) (wanted []work) {
@@ -88,28 +124,6 @@ func (s *subject) warmUp(ctx context.Context) error {
 		if _, _, err := s.client.do(ctx, everything.inNamespace(warmUpNamespace)); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// measureCrowd makes many objects, unless nothing is asked of them, and looks for some.
-func (s *subject) measureCrowd(ctx context.Context, p plan, results *Results) error {
-	wanted := filter(selections(), p)
-	if len(wanted) == 0 {
-		return nil
-	}
-	return errors.Join(s.measureAll(ctx, p, results, crowds()), s.measureAll(ctx, p, results, wanted))
-}
-
-func (s *subject) measureAll(ctx context.Context, p plan, results *Results, works []work) error {
-	for _, w := range works {
-		measurement, err := s.measure(ctx, w)
-		if err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
-		}
-		results.Work[w.name] = measurement
-		p.progress("  %-42s %10s CPU, p50 %s, p99 %s, %d times", w.name, cost(measurement.CPU),
-			short(measurement.P50), short(measurement.P99), measurement.Requests)
 	}
 	return nil
 }

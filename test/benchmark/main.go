@@ -1,5 +1,5 @@
-// Command benchmark does the same work on kube-apiserver with its etcd, and on Quorate with its embedded member, one
-// after the other on this machine, and prints what each needed for it, side by side.
+// Command benchmark does the same work on kube-apiserver with its etcd, and on Quorate with its embedded member, in turns
+// on this machine, and prints what each needed for it, side by side.
 //
 // What is compared: processor time is that of all processes of a server, from /proc, while the work runs, divided by
 // the number of requests; nothing is subtracted, so what a server does by itself meanwhile counts as well. Only the cost
@@ -67,7 +67,7 @@ func command(ctx context.Context, arguments []string) error {
 func parse(arguments []string) (*options, error) {
 	o := &options{}
 	f := pflag.NewFlagSet("benchmark", pflag.ContinueOnError)
-	f.StringVar(&o.only, "only", "", "peer or ours; default: both, one after the other")
+	f.StringVar(&o.only, "only", "", "peer or ours; default: both, in turns")
 	f.StringVar(&o.profiles, "profile", "", "directory for a CPU profile of our server during each work")
 	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case)")
 	f.BoolVar(&o.json, "json", false, "print JSON; times are nanoseconds, sizes bytes")
@@ -96,44 +96,48 @@ func (o *options) run(ctx context.Context) (Report, error) {
 	} else {
 		defer os.RemoveAll(directory)
 	}
+	subjects, err := o.start(ctx, directory)
+	if err == nil {
+		err = plan{works: o.works, progress: progress}.run(ctx, subjects)
+	}
 	var report Report
+	for _, s := range subjects {
+		err = errors.Join(err, s.stop())
+		if s.name == ours {
+			report.Ours = s.results
+		} else {
+			report.Peer = s.results
+		}
+	}
+	return report, err
+}
+
+// start starts the servers that are wanted. Those that have been started are returned even if another fails.
+func (o *options) start(ctx context.Context, directory string) ([]*subject, error) {
+	var subjects []*subject
 	if o.only != "ours" {
-		if report.Peer, err = o.runPeer(ctx, filepath.Join(directory, "peer")); err != nil {
-			return report, fmt.Errorf("peer: %w", err)
+		progress("starting kube-apiserver and etcd")
+		subject, err := startPeer(ctx, filepath.Join(directory, "peer"), o.peerFlags)
+		if err != nil {
+			return nil, fmt.Errorf("peer: %w", err)
 		}
+		subjects = append(subjects, subject)
 	}
-	if o.only != "peer" {
-		if report.Ours, err = o.runOurs(ctx, filepath.Join(directory, "ours")); err != nil {
-			return report, fmt.Errorf("ours: %w", err)
-		}
+	if o.only == "peer" {
+		return subjects, nil
 	}
-	return report, nil
-}
-
-func (o *options) runPeer(ctx context.Context, directory string) (*Results, error) {
-	progress("kube-apiserver and etcd")
-	subject, err := startPeer(ctx, directory, o.peerFlags)
-	if err != nil {
-		return nil, err
-	}
-	results, err := subject.run(ctx, plan{works: o.works, progress: progress})
-	return results, errors.Join(err, subject.stop())
-}
-
-func (o *options) runOurs(ctx context.Context, directory string) (*Results, error) {
-	progress("quorate")
+	progress("starting quorate")
 	if o.profiles != "" {
 		if err := os.MkdirAll(o.profiles, 0o755); err != nil {
-			return nil, err
+			return subjects, err
 		}
 	}
-	subject, err := startOurs(ctx, directory, o.ourFlags)
+	subject, err := startOurs(ctx, filepath.Join(directory, "ours"), o.ourFlags)
 	if err != nil {
-		return nil, err
+		return subjects, fmt.Errorf("ours: %w", err)
 	}
 	subject.profiles = o.profiles
-	results, err := subject.run(ctx, plan{works: o.works, progress: progress})
-	return results, errors.Join(err, subject.stop())
+	return append(subjects, subject), nil
 }
 
 func progress(format string, arguments ...any) { fmt.Fprintf(os.Stderr, format+"\n", arguments...) }

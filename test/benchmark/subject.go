@@ -11,13 +11,20 @@ import (
 	"quorate.dev/test/genuine"
 )
 
+// The names of the subjects.
+const (
+	peer = "kube-apiserver"
+	ours = "quorate"
+)
+
 // subject is a running server: kube-apiserver with its etcd, or ours.
 type subject struct {
+	name      string
+	results   *Results
 	admin     *rest.Config
 	client    *client
 	pids      []int
 	processes []*genuine.Process // in the order of stopping
-	ready     time.Duration      // from exec to the first successful /readyz, of etcd and kube-apiserver one after the other
 	profiles  string             // directory in which profiles are saved; empty: none are taken
 }
 
@@ -37,7 +44,7 @@ func startPeer(ctx context.Context, directory string, flags []string) (*subject,
 	if err != nil {
 		return nil, errors.Join(err, etcd.Stop())
 	}
-	return newSubject(server, etcdReady+server.Ready.Sub(server.Started), server.Process, etcd.Process)
+	return newSubject(peer, server, etcdReady+server.Ready.Sub(server.Started), server.Process, etcd.Process)
 }
 
 // startOurs starts one process with an embedded member.
@@ -50,12 +57,14 @@ func startOurs(ctx context.Context, directory string, flags []string) (*subject,
 	if err != nil {
 		return nil, err
 	}
-	return newSubject(server, server.Ready.Sub(server.Started), server.Process)
+	return newSubject(ours, server, server.Ready.Sub(server.Started), server.Process)
 }
 
-func newSubject(server *genuine.APIServer, ready time.Duration, processes ...*genuine.Process) (*subject, error) {
+// newSubject is given the time from exec to the first successful /readyz, of etcd and kube-apiserver one after the other.
+func newSubject(name string, server *genuine.APIServer, ready time.Duration, processes ...*genuine.Process) (*subject, error) {
 	client, err := newClient(server.Admin)
-	s := &subject{admin: server.Admin, client: client, processes: processes, ready: ready}
+	results := &Results{Ready: ready, Work: map[string]Measurement{}}
+	s := &subject{name: name, results: results, admin: server.Admin, client: client, processes: processes}
 	for _, process := range processes {
 		s.pids = append(s.pids, process.PID)
 	}
