@@ -192,7 +192,7 @@ func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, er
 		return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
 	}
 	return filters.Chain(filters.Options{
-		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics), Catalog: publisher, Drain: s.drain,
+		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, publisher), Catalog: publisher, Drain: s.drain,
 		Authenticator: s.security.authenticator, FrontProxy: s.security.frontProxy, Authorizer: s.security.authorizer,
 		RequestTimeout:              s.config.Serving.RequestTimeout,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,

@@ -23,7 +23,7 @@ type Options struct {
 	Clock   clock.PassiveClock
 	Logger  logr.Logger
 	Metrics *Metrics
-	Catalog *resource.Publisher // only what it serves is measured by name
+	Catalog *resource.Publisher
 	Drain   *request.Drain
 
 	Authenticator authenticator.Request
@@ -41,7 +41,7 @@ type Options struct {
 // Chain returns the handler that passes requests through all filters, outermost last in this list, to next.
 func Chain(options Options, next http.Handler) http.Handler {
 	h := next
-	h = &measure{next: h, metrics: options.Metrics, catalog: options.Catalog, clock: options.Clock}
+	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = newMaxInFlight(h, options)
 	h = &impersonate{next: h, authorizer: options.Authorizer}

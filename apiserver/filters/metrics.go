@@ -1,9 +1,6 @@
 package filters
 
 import (
-	"maps"
-	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,12 +8,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"quorate.dev/apiserver/metrics"
-	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
 )
 
 var (
@@ -50,14 +46,19 @@ type Metrics struct {
 	authenticationOutcomes outcomes
 	authorizationOutcomes  outcomes
 
+	catalog *resource.Publisher // only what it serves is a label
+
 	mu    sync.Mutex
 	known atomic.Pointer[map[seriesKey]*series] // replaced, never changed
 }
 
-// NewMetrics declares the metrics. It may be called once per registerer.
-func NewMetrics(registerer prometheus.Registerer) *Metrics {
+// NewMetrics declares the metrics. It may be called once per registerer. The names in requests become labels only where
+// catalog serves them.
+func NewMetrics(registerer prometheus.Registerer, catalog *resource.Publisher) *Metrics {
 	f := promauto.With(registerer)
 	m := &Metrics{
+		catalog: catalog,
+
 		requests:     f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total", Help: "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code."}, append(dryRunLabels[:len(dryRunLabels):len(dryRunLabels)], "code")),
 		durations:    f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds", Buckets: durationBuckets, Help: "Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component."}, dryRunLabels),
 		sli:          f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_sli_duration_seconds", Buckets: sliBuckets, Help: "Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component."}, targetLabels),
@@ -171,153 +172,4 @@ func (m *Metrics) authorized(decision authorizer.Decision, err error, took time.
 		result = "denied"
 	}
 	m.authorizationOutcomes.observe(result, took)
-}
-
-// terminated counts a request that was ended in self-defence.
-func (m *Metrics) terminated(record *request.Record, r *http.Request, code int) {
-	k := keyOf(record, r)
-	if !record.Info.IsResourceRequest {
-		k.subresource = record.Info.Path
-	}
-	m.terminations.WithLabelValues(append(k.target(), strconv.Itoa(code))...).Inc()
-}
-
-// dropped counts a request refused because there were too many.
-func (m *Metrics) dropped(record *request.Record, r *http.Request) {
-	k := keyOf(record, r)
-	m.requests.WithLabelValues(append(k.withDryRun(), "429")...).Inc()
-	m.terminated(record, r, http.StatusTooManyRequests)
-}
-
-// aborted counts a request whose response was broken off.
-func (m *Metrics) aborted(record *request.Record, r *http.Request) {
-	k := keyOf(record, r)
-	m.aborts.WithLabelValues(k.target()[:6]...).Inc()
-}
-
-// seriesKey tells requests apart as the metrics do.
-type seriesKey struct {
-	verb, dryRun, group, version, resource, subresource, scope, component string
-}
-
-func (k *seriesKey) target() []string {
-	return []string{k.verb, k.group, k.version, k.resource, k.subresource, k.scope, k.component}
-}
-
-func (k *seriesKey) withDryRun() []string {
-	return []string{k.verb, k.dryRun, k.group, k.version, k.resource, k.subresource, k.scope, k.component}
-}
-
-// keyOf classifies a request.
-func keyOf(record *request.Record, r *http.Request) seriesKey {
-	info := &record.Info
-	if !info.IsResourceRequest {
-		return seriesKey{verb: verbOf(record, r, ""), subresource: info.Path}
-	}
-	scope := "cluster"
-	switch {
-	case len(info.Parts) >= 2 || r.Method == http.MethodPost:
-		scope = "resource"
-	case info.Namespace != "":
-		scope = "namespace"
-	}
-	return seriesKey{
-		verb: verbOf(record, r, scope), dryRun: dryRunOf(record), group: info.APIGroup, version: info.APIVersion,
-		resource: info.Resource, subresource: info.Subresource, scope: scope, component: "apiserver",
-	}
-}
-
-// verbOf returns the verb as kube-apiserver reports it.
-func verbOf(record *request.Record, r *http.Request, scope string) string {
-	switch record.Info.Subresource {
-	case "log", "exec", "portforward", "attach", "proxy":
-		return "CONNECT"
-	}
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
-		if record.Info.Verb == "watch" || (record.HasParameter("watch") && request.WantsWatch(record.Query())) {
-			return "WATCH"
-		}
-		if scope == "namespace" || scope == "cluster" {
-			return "LIST"
-		}
-		return "GET"
-	case http.MethodPatch:
-		if r.Header.Get("Content-Type") == string(types.ApplyPatchType) {
-			return "APPLY"
-		}
-		return "PATCH"
-	case http.MethodPost, http.MethodPut, http.MethodDelete:
-		return r.Method
-	}
-	return "other"
-}
-
-func dryRunOf(record *request.Record) string {
-	if !record.HasParameter("dryRun") {
-		return ""
-	}
-	for _, value := range record.Query()["dryRun"] {
-		if value != "All" {
-			return "invalid"
-		}
-	}
-	return "All"
-}
-
-// series are the metrics of one kind of request, looked up once.
-type series struct {
-	metrics     *Metrics
-	key         seriesKey
-	duration    prometheus.Observer
-	sli         prometheus.Observer // nil for dry runs
-	size        prometheus.Observer // nil for what is not a read
-	longRunning prometheus.Gauge
-	ok          prometheus.Counter // of code 200
-}
-
-// series returns the series of a kind of request, nil if there has been none.
-func (m *Metrics) series(key seriesKey) *series { return (*m.known.Load())[key] }
-
-// addSeries makes the series of a kind of request.
-func (m *Metrics) addSeries(key seriesKey) *series {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	known := *m.known.Load()
-	if s := known[key]; s != nil {
-		return s
-	}
-	s := &series{
-		metrics: m, key: key,
-		duration:    m.durations.WithLabelValues(key.withDryRun()...),
-		longRunning: m.longRunning.WithLabelValues(key.target()...),
-		ok:          m.requests.WithLabelValues(append(key.withDryRun(), "200")...),
-	}
-	if key.dryRun == "" {
-		s.sli = m.sli.WithLabelValues(key.target()...)
-	}
-	if key.verb == "GET" || key.verb == "LIST" {
-		s.size = m.sizes.WithLabelValues(key.target()...)
-	}
-	more := maps.Clone(known)
-	more[key] = s
-	m.known.Store(&more)
-	return s
-}
-
-// observe records a finished request.
-func (s *series) observe(status int, size int64, took time.Duration) {
-	if status == http.StatusOK {
-		s.ok.Inc()
-	} else {
-		s.metrics.requests.WithLabelValues(append(s.key.withDryRun(), strconv.Itoa(status))...).Inc()
-	}
-	seconds := took.Seconds()
-	s.duration.Observe(seconds)
-	if s.sli != nil {
-		s.sli.Observe(seconds)
-	}
-	if s.size != nil {
-		s.size.Observe(float64(size))
-	}
 }

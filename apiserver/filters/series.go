@@ -1,0 +1,228 @@
+package filters
+
+import (
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
+)
+
+// component is the last label of everything that this server answers itself.
+const component = "apiserver"
+
+// seriesKey is what the metrics distinguish requests by.
+//
+// Invariant: of a key that becomes labels, or is kept, group, version, resource and subresource are those of a resource
+// that the catalog serves, or empty; everything else comes from a fixed set. A request that is refused, whoever sent it,
+// must not create a series of its own, as kube-apiserver's do in apiserver_request_terminations_total.
+type seriesKey struct {
+	verb, dryRun, group, version, resource, subresource, scope, component string
+}
+
+func (k *seriesKey) target() []string {
+	return []string{k.verb, k.group, k.version, k.resource, k.subresource, k.scope, k.component}
+}
+
+func (k *seriesKey) withDryRun() []string {
+	return []string{k.verb, k.dryRun, k.group, k.version, k.resource, k.subresource, k.scope, k.component}
+}
+
+// clone copies the parts that share memory with the request, which would keep all of its URL alive.
+func (k *seriesKey) clone() seriesKey {
+	cloned := *k
+	cloned.group, cloned.version = strings.Clone(k.group), strings.Clone(k.version)
+	cloned.resource, cloned.subresource = strings.Clone(k.resource), strings.Clone(k.subresource)
+	return cloned
+}
+
+// requestKey classifies a request in the words of the client. Only servedKey makes it fit for labels.
+func requestKey(record *request.Record, r *http.Request) seriesKey {
+	info := &record.Info
+	if !info.IsResourceRequest {
+		return seriesKey{verb: verbOf(record, r, ""), subresource: info.Path}
+	}
+	scope := "cluster"
+	switch {
+	case len(info.Parts) >= 2 || r.Method == http.MethodPost:
+		scope = "resource"
+	case info.Namespace != "":
+		scope = "namespace"
+	}
+	return seriesKey{
+		verb: verbOf(record, r, scope), dryRun: dryRunOf(record), group: info.APIGroup, version: info.APIVersion,
+		resource: info.Resource, subresource: info.Subresource, scope: scope, component: component,
+	}
+}
+
+// servedKey returns the labels of a request: those of its resource if it is served, else its verb alone.
+func (m *Metrics) servedKey(record *request.Record, r *http.Request) seriesKey {
+	key := requestKey(record, r)
+	if m.series(key) == nil && !m.serves(record) {
+		return seriesKey{verb: key.verb, component: component}
+	}
+	if key.component == "" {
+		key.component = component
+	}
+	return key.clone()
+}
+
+// serves reports whether a request is for something that exists.
+func (m *Metrics) serves(record *request.Record) bool {
+	info := &record.Info
+	if !info.IsResourceRequest {
+		switch info.Path {
+		case "/healthz", "/livez", "/readyz":
+			return true
+		}
+		return false
+	}
+	match, ok := m.match(record)
+	return ok && match.Version.Endpoints[info.Subresource] != nil
+}
+
+// match returns the resource of a request, if one is served.
+func (m *Metrics) match(record *request.Record) (resource.Match, bool) {
+	catalog := m.catalog.Current()
+	if catalog == nil {
+		return resource.Match{}, false
+	}
+	return catalog.Lookup(record.Info.APIGroup, record.Info.APIVersion, record.Info.Resource)
+}
+
+// noteDeprecated marks the version of a request's resource as requested, if it is deprecated.
+func (m *Metrics) noteDeprecated(record *request.Record) {
+	match, ok := m.match(record)
+	if !ok || match.Version.Deprecation == "" {
+		return
+	}
+	subresource := strings.Clone(record.Info.Subresource)
+	m.deprecated.WithLabelValues(
+		match.Group, match.Version.Name, match.Plural, subresource, match.Version.RemovedIn,
+	).Set(1)
+}
+
+// verbOf returns the verb as kube-apiserver reports it.
+func verbOf(record *request.Record, r *http.Request, scope string) string {
+	switch record.Info.Subresource {
+	case "log", "exec", "portforward", "attach", "proxy":
+		return "CONNECT"
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		if record.Info.Verb == "watch" || (record.HasParameter("watch") && request.WantsWatch(record.Query())) {
+			return "WATCH"
+		}
+		if scope == "namespace" || scope == "cluster" {
+			return "LIST"
+		}
+		return "GET"
+	case http.MethodPatch:
+		if r.Header.Get("Content-Type") == string(types.ApplyPatchType) {
+			return "APPLY"
+		}
+		return "PATCH"
+	case http.MethodPost: // not r.Method, which is part of the request line as it was read
+		return http.MethodPost
+	case http.MethodPut:
+		return http.MethodPut
+	case http.MethodDelete:
+		return http.MethodDelete
+	}
+	return "other"
+}
+
+func dryRunOf(record *request.Record) string {
+	if !record.HasParameter("dryRun") {
+		return ""
+	}
+	for _, value := range record.Query()["dryRun"] {
+		if value != "All" {
+			return "invalid"
+		}
+	}
+	return "All"
+}
+
+// series are the metrics of one kind of request, looked up once.
+type series struct {
+	metrics     *Metrics
+	key         seriesKey
+	duration    prometheus.Observer
+	sli         prometheus.Observer // nil for dry runs
+	size        prometheus.Observer // nil for what is not a read
+	longRunning prometheus.Gauge
+	ok          prometheus.Counter // of code 200
+}
+
+// series returns the series of a kind of request, nil if there has been none.
+func (m *Metrics) series(key seriesKey) *series { return (*m.known.Load())[key] }
+
+// addSeries makes the series of a kind of request, which must be for something that is served.
+func (m *Metrics) addSeries(key seriesKey) *series {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := *m.known.Load()
+	if s := known[key]; s != nil {
+		return s
+	}
+	key = key.clone()
+	s := &series{
+		metrics: m, key: key,
+		duration:    m.durations.WithLabelValues(key.withDryRun()...),
+		longRunning: m.longRunning.WithLabelValues(key.target()...),
+		ok:          m.requests.WithLabelValues(append(key.withDryRun(), "200")...),
+	}
+	if key.dryRun == "" {
+		s.sli = m.sli.WithLabelValues(key.target()...)
+	}
+	if key.verb == "GET" || key.verb == "LIST" {
+		s.size = m.sizes.WithLabelValues(key.target()...)
+	}
+	more := maps.Clone(known)
+	more[key] = s
+	m.known.Store(&more)
+	return s
+}
+
+// observe records a finished request.
+func (s *series) observe(status int, size int64, took time.Duration) {
+	if status == http.StatusOK {
+		s.ok.Inc()
+	} else {
+		s.metrics.requests.WithLabelValues(append(s.key.withDryRun(), strconv.Itoa(status))...).Inc()
+	}
+	seconds := took.Seconds()
+	s.duration.Observe(seconds)
+	if s.sli != nil {
+		s.sli.Observe(seconds)
+	}
+	if s.size != nil {
+		s.size.Observe(float64(size))
+	}
+}
+
+// terminated counts a request that was ended in self-defence.
+func (m *Metrics) terminated(record *request.Record, r *http.Request, code int) {
+	key := m.servedKey(record, r)
+	m.terminations.WithLabelValues(append(key.target(), strconv.Itoa(code))...).Inc()
+}
+
+// dropped counts a request refused because there were too many.
+func (m *Metrics) dropped(record *request.Record, r *http.Request) {
+	key := m.servedKey(record, r)
+	m.requests.WithLabelValues(append(key.withDryRun(), "429")...).Inc()
+	m.terminated(record, r, http.StatusTooManyRequests)
+}
+
+// aborted counts a request whose response was broken off.
+func (m *Metrics) aborted(record *request.Record, r *http.Request) {
+	key := m.servedKey(record, r)
+	m.aborts.WithLabelValues(key.target()[:len(targetLabels)-1]...).Inc()
+}
