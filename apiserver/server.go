@@ -194,6 +194,7 @@ func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, er
 	return filters.Chain(filters.Options{
 		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, publisher), Catalog: publisher, Drain: s.drain,
 		Authenticator: s.security.authenticator, FrontProxy: s.security.frontProxy, Authorizer: s.security.authorizer,
+		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,

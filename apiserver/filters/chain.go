@@ -29,6 +29,8 @@ type Options struct {
 	Authenticator authenticator.Request
 	FrontProxy    *authentication.FrontProxy // whose headers are stripped besides the standard ones; may be nil
 	Authorizer    authorizer.Authorizer
+	// ConstrainedImpersonation is the feature gate.
+	ConstrainedImpersonation bool
 
 	RequestTimeout              time.Duration
 	MaxRequestsInFlight         int // 0: no limit
@@ -44,7 +46,7 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = newMaxInFlight(h, options)
-	h = &impersonate{next: h, authorizer: options.Authorizer}
+	h = newImpersonate(h, options)
 	h = newAuthenticate(h, options)
 	h = newCORS(h, options.CORSAllowedOrigins)
 	h = warnings{next: h}

@@ -88,7 +88,8 @@ func (f *fixture) options(change func(*Options)) Options {
 	}))
 	options := Options{
 		Clock: clock.RealClock{}, Logger: logr.Discard(), Metrics: NewMetrics(f.registry, catalog), Catalog: catalog, Drain: f.drain,
-		Authenticator: byName{}, Authorizer: notMallory{}, RequestTimeout: time.Minute,
+		Authenticator: byName{}, Authorizer: notMallory{}, ConstrainedImpersonation: true,
+		RequestTimeout: time.Minute,
 	}
 	if change != nil {
 		change(&options)

@@ -19,6 +19,8 @@ var (
 	durationBuckets = []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}
 	sliBuckets      = durationBuckets[2:]
 
+	impersonationLabels = []string{"mode", "decision"}
+
 	targetLabels = []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	dryRunLabels = []string{"verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"}
 )
@@ -39,6 +41,11 @@ type Metrics struct {
 	authenticatedUsers      *prometheus.CounterVec
 	authorizationAttempts   *prometheus.CounterVec
 	authorizationDurations  *prometheus.HistogramVec
+
+	impersonationAttempts       *prometheus.CounterVec
+	impersonationDurations      *prometheus.HistogramVec
+	impersonationChecks         *prometheus.CounterVec
+	impersonationCheckDurations *prometheus.HistogramVec
 
 	readOnlyInFlight *highWater
 	mutatingInFlight *highWater
@@ -73,6 +80,24 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.Publisher) *
 		authenticatedUsers:      f.NewCounterVec(prometheus.CounterOpts{Name: "authenticated_user_requests", Help: "Counter of authenticated requests broken out by username."}, []string{"username"}),
 		authorizationAttempts:   f.NewCounterVec(prometheus.CounterOpts{Name: "authorization_attempts_total", Help: "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'."}, []string{"result"}),
 		authorizationDurations:  f.NewHistogramVec(prometheus.HistogramOpts{Name: "authorization_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15), Help: "Authorization duration in seconds broken out by result."}, []string{"result"}),
+
+		impersonationAttempts: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "apiserver_impersonation_attempts_total",
+			Help: "Total number of impersonation attempts split by mode and decision.",
+		}, impersonationLabels),
+		impersonationDurations: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "apiserver_impersonation_attempts_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+			Help: "Latency of impersonation attempts in seconds split by mode and decision.",
+		}, impersonationLabels),
+		impersonationChecks: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "apiserver_impersonation_authorization_attempts_total",
+			Help: "Total number of authorization checks made by the impersonation handler split by mode and decision.",
+		}, impersonationLabels),
+		impersonationCheckDurations: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "apiserver_impersonation_authorization_attempts_duration_seconds",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+			Help:    "Latency of authorization checks made by the impersonation handler in seconds split by mode and decision.",
+		}, impersonationLabels),
 
 		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{},
 	}
@@ -172,4 +197,23 @@ func (m *Metrics) authorized(decision authorizer.Decision, err error, took time.
 		result = "denied"
 	}
 	m.authorizationOutcomes.observe(result, took)
+}
+
+// impersonated records an attempt to impersonate; mode is empty if none allowed it.
+func (m *Metrics) impersonated(mode string, allowed bool, took time.Duration) {
+	m.impersonationAttempts.WithLabelValues(mode, decisionLabel(allowed)).Inc()
+	m.impersonationDurations.WithLabelValues(mode, decisionLabel(allowed)).Observe(took.Seconds())
+}
+
+// impersonationChecked records one authorization that a mode of impersonation asked for.
+func (m *Metrics) impersonationChecked(mode string, allowed bool, took time.Duration) {
+	m.impersonationChecks.WithLabelValues(mode, decisionLabel(allowed)).Inc()
+	m.impersonationCheckDurations.WithLabelValues(mode, decisionLabel(allowed)).Observe(took.Seconds())
+}
+
+func decisionLabel(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "denied"
 }

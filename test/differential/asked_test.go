@@ -12,7 +12,7 @@ const enabled = "AlwaysPullImages,DenyServiceExternalIPs,EventRateLimit,Extended
 
 // off are features that are on by default.
 const off = "APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false,RemoteRequestHeaderUID=false," +
-	"PodTopologyLabelsAdmission=false,ClearingNominatedNodeNameAfterBinding=false"
+	"PodTopologyLabelsAdmission=false,ClearingNominatedNodeNameAfterBinding=false,ConstrainedImpersonation=false"
 
 // TestAsked compares what both servers do when they are asked for plugins that are off by default and for features that
 // are on not to be.

@@ -23,6 +23,7 @@ node-a-token,system:node:node-a,1003,"system:nodes"
 node-b-token,system:node:node-b,1004,"system:nodes"
 nameless-node-token,system:node:,1005,"system:nodes"
 impostor-token,system:node:node-a,1006,"developers"
+ivan-token,ivan,1008
 node-token,system:node:worker,1007,"system:nodes,system:masters"
 `
 

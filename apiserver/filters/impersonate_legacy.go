@@ -1,0 +1,87 @@
+package filters
+
+import (
+	"context"
+	"slices"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"quorate.dev/apiserver/request"
+)
+
+// legacyImpersonation asks for the verb "impersonate" on everything that the headers name, in their order. An error of
+// the authorizer refuses, whatever it decided.
+type legacyImpersonation struct{ authorizer authorizer.Authorizer }
+
+func (l legacyImpersonation) invalid(wanted *user.DefaultInfo) error {
+	return noUserName("requested %v without impersonating a user", wantedReferences(wanted))
+}
+
+func (l legacyImpersonation) become(
+	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
+) (user.Info, error) {
+	become := *wanted
+	if namespace, _, err := serviceaccount.SplitUsername(wanted.Name); err == nil && len(wanted.Groups) == 0 {
+		become.Groups = serviceaccount.MakeGroupNames(namespace)
+	}
+	for _, reference := range wantedReferences(wanted) {
+		needed := legacyAttributes(reference)
+		needed.User = attributes.GetUser()
+		decision, reason, err := l.authorizer.Authorize(ctx, needed)
+		if err != nil || decision != authorizer.DecisionAllow {
+			return nil, request.Forbidden(needed, reason)
+		}
+	}
+	become.Groups = withDefaultGroup(become.Name, become.Groups)
+	return &become, nil
+}
+
+// wantedReferences lists what the headers name: the user, the groups, the extra values, the UID.
+func wantedReferences(wanted *user.DefaultInfo) []corev1.ObjectReference {
+	references := []corev1.ObjectReference{}
+	if namespace, name, err := serviceaccount.SplitUsername(wanted.Name); err == nil {
+		references = append(references, corev1.ObjectReference{Kind: "ServiceAccount", Namespace: namespace, Name: name})
+	} else if wanted.Name != "" {
+		references = append(references, corev1.ObjectReference{Kind: "User", Name: wanted.Name})
+	}
+	for _, group := range wanted.Groups {
+		references = append(references, corev1.ObjectReference{Kind: "Group", Name: group})
+	}
+	version := authenticationv1.SchemeGroupVersion.String()
+	for _, key := range sortedKeys(wanted.Extra) {
+		for _, value := range wanted.Extra[key] {
+			references = append(references, corev1.ObjectReference{
+				Kind: "UserExtra", APIVersion: version, Name: value, FieldPath: key,
+			})
+		}
+	}
+	if wanted.UID != "" {
+		references = append(references, corev1.ObjectReference{Kind: "UID", APIVersion: version, Name: wanted.UID})
+	}
+	return references
+}
+
+// legacyAttributes describes the impersonation of what a reference names.
+func legacyAttributes(reference corev1.ObjectReference) *authorizer.AttributesRecord {
+	resources := map[string]string{
+		"ServiceAccount": "serviceaccounts", "User": "users", "Group": "groups", "UserExtra": "userextras", "UID": "uids",
+	}
+	version := reference.GroupVersionKind().GroupVersion()
+	return &authorizer.AttributesRecord{
+		Verb: "impersonate", APIGroup: version.Group, APIVersion: version.Version, Resource: resources[reference.Kind],
+		Subresource: reference.FieldPath, Namespace: reference.Namespace, Name: reference.Name, ResourceRequest: true,
+	}
+}
+
+func sortedKeys(extra map[string][]string) []string {
+	keys := make([]string, 0, len(extra))
+	for key := range extra {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
