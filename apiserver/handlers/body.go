@@ -1,9 +1,7 @@
 package handlers
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"slices"
@@ -19,32 +17,6 @@ import (
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
-
-// maxBody is the largest request body in bytes.
-const maxBody = 3 << 20
-
-// readBody reads a request's body whole.
-func readBody(r *http.Request) ([]byte, error) {
-	if r.ContentLength > maxBody {
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
-	}
-	limited := &io.LimitedReader{R: r.Body, N: maxBody + 1}
-	var body []byte
-	var err error
-	if r.ContentLength > 0 {
-		body = make([]byte, r.ContentLength)
-		_, err = io.ReadFull(limited, body)
-	} else {
-		body, err = io.ReadAll(limited)
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the request body could not be read: %v", err))
-	}
-	if limited.N <= 0 {
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
-	}
-	return body, nil
-}
 
 // contentType returns the body's media type, JSON where none is given, if it is one of those accepted.
 func contentType(r *http.Request, accepted []string) (string, error) {
@@ -67,16 +39,8 @@ func (c *call) model() resource.Model {
 	return c.target.Version.Model
 }
 
-// decodeBody reads the object of a create or update request.
-func (c *call) decodeBody(validation resource.FieldValidation) (runtime.Object, error) {
-	mediaType, err := contentType(c.r, offered(c.target))
-	if err != nil {
-		return nil, err
-	}
-	body, err := readBody(c.r)
-	if err != nil {
-		return nil, err
-	}
+// decodeBody decodes the object of a create or update request.
+func (c *call) decodeBody(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, error) {
 	object, kind, strict, err := c.model().Decode(body, mediaType, validation)
 	if err != nil {
 		return nil, c.decodeError(err, kind, body)

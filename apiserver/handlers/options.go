@@ -125,7 +125,7 @@ func (c *call) patchOptions(patch types.PatchType) (*metav1.PatchOptions, error)
 
 // deleteOptions are in the body, or in the query where there is none.
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
-	body, err := readBody(c.r)
+	body, err := c.record.Body(c.r)
 	if err != nil {
 		return nil, err
 	}

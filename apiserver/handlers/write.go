@@ -17,13 +17,22 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// create stores a new object, or does an action.
+// create stores a new object, or does an action. Of several errors in a request the client gets kube-apiserver's first:
+// the type of the body, its size, the options, its content.
 func (c *call) create(ctx context.Context) error {
+	mediaType, err := contentType(c.r, offered(c.target))
+	if err != nil {
+		return err
+	}
+	body, err := c.record.Body(c.r)
+	if err != nil {
+		return err
+	}
 	options, err := c.createOptions()
 	if err != nil {
 		return err
 	}
-	object, err := c.decodeBody(fieldValidation(options.FieldValidation))
+	object, err := c.decodeBody(body, mediaType, fieldValidation(options.FieldValidation))
 	if err != nil {
 		return err
 	}
@@ -42,13 +51,21 @@ func (c *call) create(ctx context.Context) error {
 	return c.answer(http.StatusCreated, result)
 }
 
-// update replaces an object.
+// update replaces an object. Here kube-apiserver looks at the type of the body after the options.
 func (c *call) update(ctx context.Context) error {
+	body, err := c.record.Body(c.r)
+	if err != nil {
+		return err
+	}
 	options, err := c.updateOptions()
 	if err != nil {
 		return err
 	}
-	object, err := c.decodeBody(fieldValidation(options.FieldValidation))
+	mediaType, err := contentType(c.r, offered(c.target))
+	if err != nil {
+		return err
+	}
+	object, err := c.decodeBody(body, mediaType, fieldValidation(options.FieldValidation))
 	if err != nil {
 		return err
 	}
@@ -83,7 +100,7 @@ func (c *call) patch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	body, err := readBody(c.r)
+	body, err := c.record.Body(c.r)
 	if err != nil {
 		return err
 	}

@@ -34,12 +34,13 @@ type Record struct {
 	User user.Info
 	// Attributes are what authorization was asked.
 	Attributes authorizer.AttributesRecord
-	// LongRunning requests (watches, logs, streams) have no deadline and no part in the limits.
+	// LongRunning requests (watches, logs, streams) have no deadline, no part in the limits, and bodies that are streams.
 	LongRunning bool
 	Warnings    Warnings
 	Logger      logr.Logger
 
 	url          *url.URL
+	body         body
 	query        url.Values
 	namespace    string
 	hasNamespace bool
