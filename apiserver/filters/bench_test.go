@@ -1,6 +1,8 @@
 package filters
 
 import (
+	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -34,5 +36,21 @@ func BenchmarkChain(b *testing.B) {
 				chain.ServeHTTP(w, r)
 			}
 		})
+	}
+}
+
+// BenchmarkBody sends a body of the size of a small object through the chain.
+func BenchmarkBody(b *testing.B) {
+	f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
+	chain := Chain(f.options(nil), http.HandlerFunc(readBodies))
+	r := httptest.NewRequest("POST", podsPath, nil)
+	w := discard{header: http.Header{}}
+	body := make([]byte, 2000)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Header["Authorization"] = []string{"alice"}
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		clear(w.header)
+		chain.ServeHTTP(w, r)
 	}
 }

@@ -35,6 +35,7 @@ type Options struct {
 	RequestTimeout              time.Duration
 	MaxRequestsInFlight         int // 0: no limit
 	MaxMutatingRequestsInFlight int // 0: no limit
+	Bodies                      BodyLimits
 	GoawayChance                float64
 	StrictTransportSecurity     []string
 	CORSAllowedOrigins          []*regexp.Regexp
@@ -44,8 +45,9 @@ type Options struct {
 func Chain(options Options, next http.Handler) http.Handler {
 	h := next
 	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}
-	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = newMaxInFlight(h, options)
+	h = newBodies(h, options)
+	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = newImpersonate(h, options)
 	h = newAuthenticate(h, options)
 	h = newCORS(h, options.CORSAllowedOrigins)

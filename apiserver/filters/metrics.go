@@ -49,6 +49,7 @@ type Metrics struct {
 
 	readOnlyInFlight *highWater
 	mutatingInFlight *highWater
+	bodyBytes        prometheus.Gauge
 
 	authenticationOutcomes outcomes
 	authorizationOutcomes  outcomes
@@ -100,6 +101,9 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.Publisher) *
 		}, impersonationLabels),
 
 		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{},
+		bodyBytes: f.NewGauge(prometheus.GaugeOpts{
+			Name: "quorate_request_body_bytes", Help: "Bytes that are held for the bodies of requests.",
+		}),
 	}
 	m.lookUp()
 	registerer.MustRegister(metrics.OnReset(m.lookUp))
