@@ -34,6 +34,7 @@ func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, 
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	t = t.named(accessor.GetName())
+	removeDuplicateOwners(ctx, object, fromClient)
 	if err := track(t, nil, object, options.Manager); err != nil {
 		return nil, err
 	}
@@ -56,7 +57,7 @@ func (r *Registry) admitNew(ctx context.Context, t Target, object runtime.Object
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	rest.FillObjectMetaSystemFields(accessor)
-	removeDuplicateOwners(ctx, object)
+	removeDuplicateOwners(ctx, object, afterAdmission)
 	return attributes, nil
 }
 

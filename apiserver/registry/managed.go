@@ -44,10 +44,22 @@ func sameFields(a, b *metav1.FieldsV1) bool {
 	return a.Equal(*b)
 }
 
-const duplicateOwners = ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v"
+// removal is where duplicate owner references are found.
+type removal string
+
+const (
+	// fromClient is before managed fields and admission, in an object that the client sent whole.
+	fromClient removal = ""
+	// afterAdmission is where those of a patch are found, too.
+	afterAdmission removal = " after mutating admission happens"
+)
+
+const duplicateOwners = ".metadata.ownerReferences contains duplicate entries%s; " +
+	"API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; " +
+	"please fix your requests; duplicate UID(s) observed: %s"
 
 // removeDuplicateOwners drops repeated owner references and warns the client.
-func removeDuplicateOwners(ctx context.Context, object runtime.Object) {
+func removeDuplicateOwners(ctx context.Context, object runtime.Object, found removal) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return
@@ -69,7 +81,7 @@ func removeDuplicateOwners(ctx context.Context, object runtime.Object) {
 		return
 	}
 	accessor.SetOwnerReferences(kept)
-	warning.AddWarning(ctx, "", fmt.Sprintf(duplicateOwners, strings.Join(duplicates, ", ")))
+	warning.AddWarning(ctx, "", fmt.Sprintf(duplicateOwners, found, strings.Join(duplicates, ", ")))
 }
 
 func sameOwner(a, b metav1.OwnerReference) bool {

@@ -150,10 +150,10 @@ func (r *Registry) updateFrom(ctx context.Context, t Target, current state, chan
 	if err != nil {
 		return updateResult{}, err
 	}
-	removeDuplicateOwners(ctx, object)
 	if err := r.admission.Admit(ctx, r.attributes(ctx, t, admission.Update, object, old, options)); err != nil {
 		return updateResult{}, err
 	}
+	removeDuplicateOwners(ctx, object, afterAdmission)
 	return r.replace(ctx, t, current, old, object, options)
 }
 
@@ -399,7 +399,7 @@ type Replacement struct {
 // Apply implements Change.
 func (c Replacement) Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
 	object := c.Object.DeepCopyObject()
-	removeDuplicateOwners(ctx, object)
+	removeDuplicateOwners(ctx, object, fromClient)
 	return object, track(t, current, object, c.Manager)
 }
 
