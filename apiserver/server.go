@@ -207,9 +207,10 @@ func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, er
 // clientsPatience is how long the controllers get to give back their lease.
 const clientsPatience = 3 * time.Second
 
-// Run serves until ctx ends or something it cannot live without fails. Then it stops in order: /readyz fails, and this
-// replica leaves the kubernetes Service; the controllers and the replica's identity, which give back their leases; no
-// new requests, those at hand finished, watches ended, what runs beside them stopped, leadership handed over, the member stopped.
+// Run serves until ctx ends or something it depends on fails. Then it stops in order: /readyz fails; during
+// --shutdown-delay-duration this replica leaves the kubernetes Service, and the controllers and the replica's identity give
+// back their leases; no new requests, those at hand finished, watches ended, background work stopped, leadership handed
+// over, the member stopped.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -233,14 +234,14 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout())
 	defer stopped()
-	s.health.ShutDown()
-	stopClients()
-	<-s.services.left
-	select {
-	case <-clientsEnded:
-	case <-s.clock.After(clientsPatience): // without a quorum they cannot give back anything
-	}
-	err := s.serving.Shutdown(stopping)
+	err := s.serving.Shutdown(stopping, func(context.Context) {
+		stopClients()
+		<-s.services.left
+		select {
+		case <-clientsEnded:
+		case <-s.clock.After(clientsPatience): // without a quorum they cannot give back anything
+		}
+	})
 	close(s.stopped)
 	cancel()
 	return errors.Join(work.Wait(), err, s.closeBackend())

@@ -136,13 +136,21 @@ func closeListener(listener net.Listener) error {
 	return nil
 }
 
-// Shutdown ends the server so that nobody is surprised, and returns when no connection is left, or ctx is done.
-func (s *Server) Shutdown(ctx context.Context) error {
+// Shutdown stops the server in the order of kube-apiserver's RunWithContext, and returns when no connection is left, or
+// ctx is done. preShutdown runs while requests are still served, and is waited for.
+func (s *Server) Shutdown(ctx context.Context, preShutdown func(context.Context)) error {
 	logger, options := s.options.Logger, s.options.Config
 
-	// Load balancers see that this replica is going, and get time to act on it.
+	// Load balancers see that this replica is going, and get time to act on it. What the replica itself has to give back
+	// it gives back in that time.
 	s.options.Health.ShutDown()
+	prepared := make(chan struct{})
+	go func() {
+		defer close(prepared)
+		preShutdown(ctx)
+	}()
 	s.pause(ctx, options.ShutdownDelay)
+	waitFor(ctx, prepared)
 
 	// No new work. Either clients are told to go elsewhere, or the port closes and HTTP/2 clients get GOAWAY.
 	closed := make(chan struct{})

@@ -261,8 +261,8 @@ func TestSharedPort(t *testing.T) {
 	serve(t, second)
 }
 
-// TestShutdownOrder follows a stop step by step: readiness fails, the delay passes, the port closes, the request at
-// hand is finished and the watch is ended, and only then the server is gone.
+// TestShutdownOrder follows a stop step by step: readiness fails, the delay passes while the work before the shutdown is
+// done, the port closes, the request at hand is finished and the watch is ended, and only then the server is gone.
 func TestShutdownOrder(t *testing.T) {
 	c := testclock.NewFakeClock(time.Now())
 	o := options(t)
@@ -302,7 +302,11 @@ func TestShutdownOrder(t *testing.T) {
 	}
 
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.Shutdown(context.Background()) }()
+	prepare, prepared := make(chan struct{}), make(chan struct{})
+	go func() {
+		stopped <- s.Shutdown(context.Background(), func(context.Context) { close(prepared); <-prepare })
+	}()
+	<-prepared            // although the delay has not passed
 	for !c.HasWaiters() { // until Shutdown waits for the delay
 		if got := fetch(hc, url+"/readyz"); strings.HasPrefix(got, "error") {
 			t.Fatal(got)
@@ -312,6 +316,10 @@ func TestShutdownOrder(t *testing.T) {
 		t.Errorf("readyz during the delay: %s", got)
 	}
 	c.Step(10 * time.Second)
+	if got := fetch(hc, url+"/readyz"); !strings.HasPrefix(got, "500") {
+		t.Errorf("readyz before the work before the shutdown is done: %s", got)
+	}
+	close(prepare)
 	if err := <-s.served; err != nil { // the port is closed while both requests are still there
 		t.Errorf("Serve: %v", err)
 	}
@@ -384,11 +392,13 @@ func TestWatchesEndOverTheGracePeriod(t *testing.T) {
 	}
 }
 
+func noWork(context.Context) {}
+
 func TestRetryAfterMode(t *testing.T) {
 	o := options(t)
 	o.Config.ShutdownSendRetryAfter = true
 	s := serve(t, o)
-	if err := s.Shutdown(t.Context()); err != nil {
+	if err := s.Shutdown(t.Context(), noWork); err != nil {
 		t.Error(err)
 	}
 	if !o.Drain.Refusing() {
@@ -405,7 +415,7 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	s := serve(t, o)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Shutdown(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	if err := s.Shutdown(ctx, noWork); err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
