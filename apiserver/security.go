@@ -33,9 +33,10 @@ type security struct {
 	frontProxy    *authentication.FrontProxy
 	tokens        *tokens.Tokens // of service accounts
 	reload        []serving.Reloadable
-	clients       *authentication.Authority  // of client certificates; nil: none
-	changed       bootstrap.Signal           // that something was reloaded
-	nodes         *nodeauthorizer.Authorizer // nil: mode Node is off
+	clients       *authentication.Authority   // of client certificates; nil: none
+	authorities   []*authentication.Authority // of client certificates, then of front proxies
+	changed       bootstrap.Signal            // that something was reloaded
+	nodes         *nodeauthorizer.Authorizer  // nil: mode Node is off
 }
 
 // reloaded comes last among what is reloaded, and tells others.
@@ -88,6 +89,7 @@ func (s *security) authority(file string) (*authentication.Authority, error) {
 		return nil, err
 	}
 	s.reload = append(s.reload, authority)
+	s.authorities = append(s.authorities, authority)
 	return authority, nil
 }
 

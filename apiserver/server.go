@@ -135,7 +135,7 @@ func (s *Server) compose() (err error) {
 	s.addChecks()
 	s.serving, err = serving.New(serving.Options{
 		Config: s.config.Serving, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.security.reload,
-		Hosts: s.hosts(), Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
+		ClientAuthorities: s.security.authorities, Hosts: s.hosts(), Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
 	})
 	return err
 }

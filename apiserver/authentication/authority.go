@@ -18,8 +18,9 @@ type Authority struct {
 
 // bundle is the file's content at one time. Its address tells it from earlier and later ones.
 type bundle struct {
-	pem  []byte
-	pool *x509.CertPool
+	pem          []byte
+	pool         *x509.CertPool
+	certificates []*x509.Certificate // the pool's
 }
 
 // NewAuthority reads a file of PEM certificates.
@@ -51,9 +52,13 @@ func (a *Authority) Reload() error {
 	for _, certificate := range certificates {
 		pool.AddCert(certificate)
 	}
-	a.current.Store(&bundle{pem: pem, pool: pool})
+	a.current.Store(&bundle{pem: pem, pool: pool, certificates: certificates})
 	return nil
 }
 
 // PEM returns the authorities as last read, for publishing.
 func (a *Authority) PEM() []byte { return a.current.Load().pem }
+
+// Certificates returns the authorities as last read: the same ones until the file has changed. The caller must not change
+// the slice.
+func (a *Authority) Certificates() []*x509.Certificate { return a.current.Load().certificates }

@@ -115,12 +115,11 @@ func (k *keyPair) isFor(name string, certificate *tls.Certificate) bool {
 	return slices.Contains(k.names, "*."+parent)
 }
 
-// tlsConfigOf returns the settings of the server's TLS. Clients are asked for a certificate, which authentication
-// verifies, so that one that is not good leaves them their other credentials.
+// tlsConfigOf returns the settings of the server's TLS, without what concerns client certificates.
 func tlsConfigOf(serving config.Serving, c *certificates) (*tls.Config, error) {
 	settings := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		ClientAuth: tls.RequestClientCert, GetCertificate: c.choose,
+		GetCertificate: c.choose,
 	}
 	if serving.DisableHTTP2 {
 		settings.NextProtos = []string{"http/1.1"}

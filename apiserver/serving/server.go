@@ -38,6 +38,9 @@ type Options struct {
 	Handler  http.Handler // the filter chain
 	Drain    *request.Drain
 	Health   *Health
+	// ClientAuthorities are those of client certificates and of front proxies. Without any, clients are not asked for a
+	// certificate.
+	ClientAuthorities []*authentication.Authority
 	// Reload names further files to reload when they change, besides the server's own certificates.
 	Reload []Reloadable
 	// Hosts are the names and addresses for which a certificate is made when there is none.
@@ -72,6 +75,7 @@ func New(options Options) (*Server, error) {
 		IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: log.New(newErrorLog(options.Logger, options.Registerer), "", 0),
 	}
+	requestCertificates(tlsConfig, options.ClientAuthorities)
 	if !options.Config.DisableHTTP2 {
 		if err := configureHTTP2(s.http, options.Config.HTTP2MaxStreams); err != nil {
 			return nil, err

@@ -2,7 +2,10 @@ package differential
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // enabled are the admission plugins that only those have who ask for them. Not among them is what refuses everything,
@@ -24,7 +27,9 @@ func TestAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := StartPair(t.Context(), t.TempDir(),
+	directory := t.TempDir()
+	pair, err := StartPair(t.Context(), directory,
+		"--requestheader-client-ca-file="+filepath.Join(directory, "pki", "serving-ca.crt"), "--requestheader-username-headers=X-Remote-User",
 		"--enable-admission-plugins="+enabled, "--admission-control-config-file="+configuration, "--feature-gates="+off)
 	if err != nil {
 		t.Fatal(err)
@@ -44,5 +49,21 @@ func TestAsked(t *testing.T) {
 	}
 	for _, script := range scripts {
 		t.Run(script.Name, func(t *testing.T) { compare(t, pair, script, intended) })
+	}
+	t.Run("handshake", func(t *testing.T) { compareHandshakes(t, pair) })
+}
+
+// compareHandshakes compares what both servers say in a TLS handshake.
+func compareHandshakes(t *testing.T, pair *Pair) {
+	genuine, err := pair.Genuine.Handshake()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := pair.Ours.Handshake()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ours != genuine || strings.Count(ours, "certificate of") != 2 {
+		t.Errorf("(- genuine, + ours)\n%s", cmp.Diff(genuine, ours))
 	}
 }

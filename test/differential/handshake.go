@@ -1,0 +1,33 @@
+package differential
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// Handshake describes what a server says of itself in a TLS handshake: the protocols that it chooses, and the authorities
+// of which it wants client certificates.
+func (s *Server) Handshake() (string, error) {
+	address, err := url.Parse(s.Origin)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	conn, err := tls.Dial("tcp", address.Host, &tls.Config{
+		InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}, //nolint:gosec // both servers have one certificate
+		GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			for _, authority := range info.AcceptableCAs {
+				fmt.Fprintf(&b, "wants a certificate of %q\n", authority)
+			}
+			return &tls.Certificate{}, nil
+		},
+	})
+	if err != nil {
+		return "", err
+	}
+	state := conn.ConnectionState()
+	fmt.Fprintf(&b, "%s, %s\n", tls.VersionName(state.Version), state.NegotiatedProtocol)
+	return b.String(), conn.Close()
+}
