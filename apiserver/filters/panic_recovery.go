@@ -8,7 +8,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// panicRecovery answers a panicking handler's request with 500, or aborts it when the answer has begun.
+// panicRecovery answers a panicking handler's request with 500, or aborts it when the answer has begun. kube-apiserver
+// writes the 500, too, but panics again, upon which net/http drops it.
 type panicRecovery struct {
 	next    http.Handler
 	metrics *Metrics
