@@ -6,6 +6,7 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/mutating"
+	"quorate.dev/apiserver/builtin/certificates"
 	"quorate.dev/apiserver/builtin/plugins"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/discovery"
@@ -46,8 +47,11 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		rights := mutating.Rights{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
 		chain.Plugins = append(chain.Plugins, rights.Plugin())
 	}
-	chain.Reservers = []admission.Reserver{mutating.ServiceAddresses{
-		Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
-	}}
+	chain.Reservers = []admission.Reserver{
+		mutating.ServiceAddresses{
+			Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
+		},
+		mutating.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
+	}
 	return nil
 }

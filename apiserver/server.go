@@ -146,6 +146,7 @@ func (s *Server) configureBuiltin() (err error) {
 		return err
 	}
 	builtin.MeasureFeatures(s.metrics)
+	builtin.MeasureUpstream(s.metrics)
 	if len(s.config.Authentication.RequestHeaderUID) > 0 && !utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
 		return fmt.Errorf("--requestheader-uid-headers requires the %q feature to be enabled", features.RemoteRequestHeaderUID)
 	}

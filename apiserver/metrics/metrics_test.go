@@ -46,3 +46,34 @@ func TestReset(t *testing.T) {
 		t.Errorf("after a reset: %s", answer)
 	}
 }
+
+// TestPassed passes on what another registry has, in the families that are named.
+func TestPassed(t *testing.T) {
+	process := NewRegistry(version.Info{})
+	factory := promauto.With(process)
+	factory.NewCounterVec(prometheus.CounterOpts{Name: "passed_total", Help: "Help."}, []string{"of"}).WithLabelValues("a").Add(2)
+	factory.NewHistogram(prometheus.HistogramOpts{Name: "passed_seconds", Buckets: []float64{1}}).Observe(0.5)
+	factory.NewCounter(prometheus.CounterOpts{Name: "kept_total"}).Inc()
+	registry := NewRegistry(version.Info{})
+	registry.MustRegister(Passed(process, "passed_"))
+	scrape := func() string {
+		w := httptest.NewRecorder()
+		Handler(registry, time.Now()).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		return w.Body.String()
+	}
+	answer := scrape()
+	for _, want := range []string{
+		"# HELP passed_total Help.\n# TYPE passed_total counter\n" + `passed_total{of="a"} 2`, `passed_seconds_bucket{le="1"} 1`,
+	} {
+		if !strings.Contains(answer, want) {
+			t.Errorf("%s is missing:\n%s", want, answer)
+		}
+	}
+	if strings.Contains(answer, "kept_total") {
+		t.Error("more is passed on than was named")
+	}
+	registry.Reset()
+	if strings.Contains(scrape(), "passed_total{") {
+		t.Error("the other registry was not reset")
+	}
+}

@@ -2,10 +2,18 @@
 package metrics
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
 	"math"
+	"math/big"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -76,7 +85,6 @@ var exceptions = map[string]string{
 	"apiserver_admission_webhook_":                 "measured with the webhooks of admission",
 	"apiserver_authentication_config_controller_":  "no structured authentication configuration",
 	"apiserver_authorization_config_controller_":   "no structured authorization configuration",
-	"apiserver_cel_":                               "measured with the policies of admission",
 	"apiserver_flowcontrol_":                       "no priority and fairness",
 	"apiserver_validating_admission_policy_":       "measured with the policies of admission",
 	"apiserver_validation_declarative_validation_": "upstream's validation counts mismatches between two implementations, ours is one of them",
@@ -136,7 +144,103 @@ func TestStableMetrics(t *testing.T) {
 	if value(exported["apiserver_requested_deprecated_apis"], "resource", "endpoints") != 1 {
 		t.Error("the use of a deprecated API is not noted")
 	}
+	useCertificates(t, server.Admin)
+	useSecurePods(t, server.Admin)
 	forget(t, server.Admin)
+}
+
+// useSecurePods makes pods that pod security allows, refuses and warns of.
+func useSecurePods(t *testing.T, config *rest.Config) {
+	t.Helper()
+	do(t, config, http.MethodPost, "/api/v1/namespaces", `{"metadata":{"name":"restricted","labels":{
+		"pod-security.kubernetes.io/enforce":"restricted","pod-security.kubernetes.io/warn":"baseline"}}}`)
+	const pod = `{"metadata":{"name":"a"},"spec":{"containers":[{"name":"a","image":"b"}]}}`
+	do(t, config, http.MethodPost, "/api/v1/namespaces/default/pods", pod)
+	if code, answer := send(t, config, http.MethodPost, "/api/v1/namespaces/restricted/pods", pod); code != http.StatusForbidden {
+		t.Errorf("a pod that pod security refuses: %d %s", code, answer)
+	}
+	exported := scrape(t, config)
+	for decision, want := range map[string]float64{
+		"mode=enforce decision=allow policy_level=privileged resource=pod request_operation=create": 1,
+		"mode=enforce decision=deny policy_level=restricted resource=pod request_operation=create":  1,
+	} {
+		if got := counted(exported["pod_security_evaluations_total"], decision); got != want {
+			t.Errorf("pod security evaluated %v pods with %s, want %v", got, decision, want)
+		}
+	}
+	if exported["pod_security_exemptions_total"] == nil {
+		t.Error("pod security counts no exemptions")
+	}
+}
+
+// useCertificates has certificates issued for a duration that is honored, and for one that is not.
+func useCertificates(t *testing.T, config *rest.Config) {
+	t.Helper()
+	const path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+	request, certificate := newCertificate(t, time.Hour)
+	for i, seconds := range []int{3600, 86400} {
+		for _, signer := range []string{"kubernetes.io/kube-apiserver-client", "example.com/one"} {
+			name := fmt.Sprintf("request-%d-%s", i, strings.ReplaceAll(signer, "/", "-"))
+			body := fmt.Sprintf(`{"apiVersion":"certificates.k8s.io/v1","kind":"CertificateSigningRequest","metadata":{"name":%q},
+				"spec":{"signerName":%q,"expirationSeconds":%d,"usages":["client auth"],"request":%q}}`, name, signer, seconds, request)
+			do(t, config, http.MethodPost, path, body)
+			do(t, config, http.MethodPatch, path+"/"+name+"/approval", `{"status":{"conditions":[{"type":"Approved","status":"True","reason":"Test"}]}}`)
+			do(t, config, http.MethodPatch, path+"/"+name+"/status", fmt.Sprintf(`{"status":{"certificate":%q}}`, certificate))
+			do(t, config, http.MethodPatch, path+"/"+name+"/status", `[{"op":"add","path":"/status/conditions/-","value":{"type":"Seen","status":"True"}}]`) // it has one by now
+		}
+	}
+	exported := scrape(t, config)
+	for label, want := range map[string][2]float64{
+		"signerName=kubernetes.io/kube-apiserver-client": {2, 1}, "signerName=other": {2, 1},
+	} {
+		requested := counted(exported["apiserver_certificates_registry_csr_requested_duration_total"], label)
+		honored := counted(exported["apiserver_certificates_registry_csr_honored_duration_total"], label)
+		if got := [2]float64{requested, honored}; got != want {
+			t.Errorf("certificates with a duration of %s: requested and honored %v, want %v", label, got, want)
+		}
+	}
+}
+
+// newCertificate returns a request and a certificate as the API has them.
+func newCertificate(t *testing.T, life time.Duration) (request, certificate string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := pkix.Name{CommonName: "a"}
+	asked, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: subject, NotBefore: time.Now(), NotAfter: time.Now().Add(life)}
+	issued, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encode := func(kind string, der []byte) string {
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return encode("CERTIFICATE REQUEST", asked), encode("CERTIFICATE", issued)
+}
+
+// counted adds up the counters of a family that have the labels given, as "name=value name=value".
+func counted(family *dto.MetricFamily, labels string) (sum float64) {
+	for _, metric := range family.GetMetric() {
+		has := map[string]string{}
+		for _, pair := range metric.Label {
+			has[pair.GetName()] = pair.GetValue()
+		}
+		matches := true
+		for _, label := range strings.Fields(labels) {
+			name, value, _ := strings.Cut(label, "=")
+			matches = matches && has[name] == value
+		}
+		if matches {
+			sum += metric.GetCounter().GetValue()
+		}
+	}
+	return sum
 }
 
 // forget resets the metrics: what was measured is gone, and what comes is measured again.
@@ -153,17 +257,9 @@ func forget(t *testing.T, config *rest.Config) {
 			t.Errorf("%s is not measured any more", name)
 		}
 	}
-	if attempts := exported["authentication_attempts"]; attempts == nil || count(attempts) == 0 {
+	if attempts := exported["authentication_attempts"]; attempts == nil || counted(attempts, "") == 0 {
 		t.Error("authentication is not measured any more")
 	}
-}
-
-// count adds up the counters of a family.
-func count(family *dto.MetricFamily) (sum float64) {
-	for _, metric := range family.GetMetric() {
-		sum += metric.GetCounter().GetValue()
-	}
-	return sum
 }
 
 func exception(name string) string {
@@ -244,6 +340,16 @@ func get(t *testing.T, config *rest.Config, path string) []byte {
 
 func do(t *testing.T, config *rest.Config, method, path, body string) []byte {
 	t.Helper()
+	code, answer := send(t, config, method, path, body)
+	if code >= http.StatusMultipleChoices {
+		t.Fatalf("%s: %d\n%s", path, code, answer)
+	}
+	return answer
+}
+
+// send makes a request, whatever its answer.
+func send(t *testing.T, config *rest.Config, method, path, body string) (int, []byte) {
+	t.Helper()
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		t.Fatal(err)
@@ -253,16 +359,22 @@ func do(t *testing.T, config *rest.Config, method, path, body string) []byte {
 		t.Fatal(err)
 	}
 	request.Header.Set("Content-Type", "application/json")
+	switch {
+	case method == http.MethodPatch && strings.HasPrefix(body, "["):
+		request.Header.Set("Content-Type", "application/json-patch+json")
+	case method == http.MethodPatch:
+		request.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	response, err := client.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
-		t.Fatalf("%s: %s %v\n%s", path, response.Status, err, answer)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
 	}
-	return answer
+	return response.StatusCode, answer
 }
 
 // scrape reads both pages of metrics.

@@ -1,0 +1,25 @@
+package builtin
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"quorate.dev/apiserver/metrics"
+)
+
+// MeasureUpstream registers what upstream's packages measure here as they do in kube-apiserver: pod security, CEL, the
+// ratcheting of custom resources' validation, the translation of WebSocket streams. They count for the whole process.
+func MeasureUpstream(registerer prometheus.Registerer) {
+	registerer.MustRegister(metrics.Passed(
+		process{legacyregistry.DefaultGatherer},
+		"apiextensions_apiserver_validation_ratcheting_",
+		"apiserver_cel_",
+		"apiserver_stream_",
+		"pod_security_",
+	))
+}
+
+type process struct{ prometheus.Gatherer }
+
+// Reset empties all of upstream's metrics.
+func (process) Reset() { legacyregistry.Reset() }

@@ -1,0 +1,70 @@
+package metrics
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Process is a registry of the whole process, in which upstream's packages count.
+type Process interface {
+	prometheus.Gatherer
+	Reset()
+}
+
+// Passed is a collector that passes on the families of a process's registry whose names have one of the prefixes.
+func Passed(process Process, prefixes ...string) prometheus.Collector {
+	return passed{Process: process, prefixes: prefixes}
+}
+
+type passed struct {
+	Process
+	prefixes []string
+}
+
+// Describe implements prometheus.Collector. What there will be is not known.
+func (passed) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (p passed) Collect(metrics chan<- prometheus.Metric) {
+	families, err := p.Gather()
+	if err != nil {
+		metrics <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+		return
+	}
+	for _, family := range families {
+		if !p.passes(family.GetName()) {
+			continue
+		}
+		description := prometheus.NewDesc(family.GetName(), family.GetHelp(), nil, nil)
+		for _, metric := range family.GetMetric() {
+			metrics <- gathered{description, metric}
+		}
+	}
+}
+
+func (p passed) passes(name string) bool {
+	for _, prefix := range p.prefixes {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// gathered is a metric that has been gathered from elsewhere, labels included.
+type gathered struct {
+	description *prometheus.Desc
+	metric      *dto.Metric
+}
+
+// Desc implements prometheus.Metric.
+func (g gathered) Desc() *prometheus.Desc { return g.description }
+
+// Write implements prometheus.Metric.
+func (g gathered) Write(out *dto.Metric) error {
+	out.Label, out.Gauge, out.Counter = g.metric.Label, g.metric.Gauge, g.metric.Counter
+	out.Summary, out.Histogram, out.Untyped = g.metric.Summary, g.metric.Histogram, g.metric.Untyped
+	return nil
+}
