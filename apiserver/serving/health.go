@@ -63,7 +63,6 @@ func NewHealth(grace time.Duration, c clock.PassiveClock, logger logr.Logger) *H
 		counts:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "This metric records the results of all healthcheck."}, []string{"name", "type", "status"}),
 	}
 	h.Add(AllEndpoints, Check{Name: "ping", Run: func(context.Context) error { return nil }})
-	h.Add(Readyz, Check{Name: "shutdown", Run: h.checkShutdown})
 	return h
 }
 
@@ -138,6 +137,9 @@ func (h *Health) checksOf(endpoint string) []Check {
 		if check.at&at != 0 {
 			checks = append(checks, check.Check)
 		}
+	}
+	if at == Readyz { // last, as kube-apiserver has it
+		checks = append(checks, Check{Name: "shutdown", Run: h.checkShutdown})
 	}
 	return checks
 }
