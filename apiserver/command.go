@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
-	"strings"
+	"slices"
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
@@ -27,8 +27,8 @@ func Run(ctx context.Context, args []string) error {
 		}
 		return err
 	}
-	if len(flags.Args()) > 0 {
-		return fmt.Errorf("unexpected arguments: %s", strings.Join(flags.Args(), " "))
+	if err := checkArguments(flags.Args()); err != nil {
+		return err
 	}
 	if c.API.Version == "true" {
 		fmt.Println("Kubernetes", Version("").GitVersion)
@@ -52,6 +52,15 @@ func Run(ctx context.Context, args []string) error {
 		return err
 	}
 	return server.Run(ctx)
+}
+
+// checkArguments refuses arguments that are no flags. Empty ones, which an unset variable of a manifest leaves behind, are
+// ignored as in kube-apiserver.
+func checkArguments(arguments []string) error {
+	if slices.ContainsFunc(arguments, func(argument string) bool { return argument != "" }) {
+		return fmt.Errorf("%q does not take any arguments, got %q", "quorate apiserver", arguments)
+	}
+	return nil
 }
 
 func help(w io.Writer, flags *pflag.FlagSet) {
