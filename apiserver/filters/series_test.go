@@ -74,13 +74,13 @@ func TestRefusedRequestsMakeNoSeries(t *testing.T) {
 			f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
 			chain := refusal.start(t, f)
 			random := rand.New(rand.NewPCG(1, 2))
-			const large, requests = 30, 400
+			const large, requests = 15, 300
 			padding := strings.Repeat("x", 200_000)
 			before := heap()
 			for number := range large {
 				refusal.send(chain, random, number, padding)
 			}
-			if grown := int64(heap()) - int64(before); grown > 2<<20 {
+			if grown := int64(heap()) - int64(before); grown > 1<<20 {
 				t.Errorf("%d requests with words of %d bytes left %d bytes in memory", large, len(padding), grown)
 			}
 			for number := range requests {
