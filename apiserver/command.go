@@ -54,8 +54,8 @@ func Run(ctx context.Context, args []string) error {
 	return server.Run(ctx)
 }
 
-// checkArguments refuses arguments that are no flags. Empty ones, which an unset variable of a manifest leaves behind, are
-// ignored as in kube-apiserver.
+// checkArguments refuses arguments that are no flags. Empty ones, which an unset variable of a manifest leaves behind,
+// are ignored as in kube-apiserver.
 func checkArguments(arguments []string) error {
 	if slices.ContainsFunc(arguments, func(argument string) bool { return argument != "" }) {
 		return fmt.Errorf("%q does not take any arguments, got %q", "quorate apiserver", arguments)

@@ -135,7 +135,8 @@ func (s *Server) compose() (err error) {
 	s.addChecks()
 	s.serving, err = serving.New(serving.Options{
 		Config: s.config.Serving, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.security.reload,
-		ClientAuthorities: s.security.authorities, Hosts: s.hosts(), Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
+		ClientAuthorities: s.security.authorities, Hosts: s.hosts(),
+		Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
 	})
 	return err
 }
@@ -193,7 +194,8 @@ func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, er
 		return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
 	}
 	return filters.Chain(filters.Options{
-		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, publisher), Catalog: publisher, Drain: s.drain,
+		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, publisher),
+		Catalog: publisher, Drain: s.drain,
 		Authenticator: s.security.authenticator, FrontProxy: s.security.frontProxy, Authorizer: s.security.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
@@ -209,9 +211,9 @@ func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, er
 const clientsPatience = 3 * time.Second
 
 // Run serves until ctx ends or something it depends on fails. Then it stops in order: /readyz fails; during
-// --shutdown-delay-duration this replica leaves the kubernetes Service, and the controllers and the replica's identity give
-// back their leases; no new requests, those at hand finished, watches ended, background work stopped, leadership handed
-// over, the member stopped.
+// --shutdown-delay-duration this replica leaves the kubernetes Service, and the controllers and the replica's identity
+// give back their leases; no new requests, those at hand finished, watches ended, background work stopped, leadership
+// handed over, the member stopped.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

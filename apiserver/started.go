@@ -40,7 +40,8 @@ func (m moment) check(context.Context) error {
 
 // addChecks adds what makes this replica healthy, under kube-apiserver's names where it has one.
 func (s *Server) addChecks() {
-	s.health.Add(serving.Healthz|serving.Livez, serving.Check{Name: "loopback-serving-certificate", Run: loopbackCertificate})
+	loopback := serving.Check{Name: "loopback-serving-certificate", Run: loopbackCertificate}
+	s.health.Add(serving.Healthz|serving.Livez, loopback)
 	s.health.Add(serving.Healthz|serving.Livez, serving.Check{Name: "etcd", Run: s.checkEtcd, StartUp: true})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
@@ -50,8 +51,8 @@ func (s *Server) addChecks() {
 	s.addAPIServiceChecks()
 }
 
-// loopbackCertificate fails in kube-apiserver when the certificate has expired by which it calls itself, so that a probe
-// restarts it. This server calls itself without a network (serving.Local): there is nothing that could expire.
+// loopbackCertificate fails in kube-apiserver when the certificate has expired by which it calls itself, so that a
+// probe restarts it. This server calls itself without a network (serving.Local): there is nothing that could expire.
 func loopbackCertificate(context.Context) error { return nil }
 
 // checkEtcd does a linearizable read.

@@ -59,6 +59,6 @@ func (a *Authority) Reload() error {
 // PEM returns the authorities as last read, for publishing.
 func (a *Authority) PEM() []byte { return a.current.Load().pem }
 
-// Certificates returns the authorities as last read: the same ones until the file has changed. The caller must not change
-// the slice.
+// Certificates returns the authorities as last read: the same ones until the file has changed. The caller must not
+// change the slice.
 func (a *Authority) Certificates() []*x509.Certificate { return a.current.Load().certificates }

@@ -18,9 +18,11 @@ import (
 func FuzzFrontProxyLikeUpstream(f *testing.F) {
 	for _, headers := range []string{
 		"X-Remote-User: alice\nX-Remote-Group: a\nX-Remote-Group: b\nX-Remote-Extra-Scope: x\nX-Remote-Uid: 7",
-		"X-Remote-User:\nX-Remote-User: alice\nX-User: bob", "X-Remote-Group: a", "x-remote-user: system:anonymous\nX-Remote-Group:",
+		"X-Remote-User:\nX-Remote-User: alice\nX-User: bob", "X-Remote-Group: a",
+		"x-remote-user: system:anonymous\nX-Remote-Group:",
 		"X-Remote-User: a\nX-Remote-Extra-%41cme.com%2fx: y\nX-Remote-Extra-%zz: z\nX-Remote-Extra-: e\nX-Extra-b: c",
-		"X-User: a\nX-Remote-Extra-a: b\nX-Remote-Extra-A: c\nOther: d", "X-Remote-User: a\nX-Remote-Group: system:unauthenticated",
+		"X-User: a\nX-Remote-Extra-a: b\nX-Remote-Extra-A: c\nOther: d",
+		"X-Remote-User: a\nX-Remote-Group: system:unauthenticated",
 	} {
 		f.Add(headers, "X-Remote-User, X-User", "X-Remote-Uid", "X-Remote-Group,x-groups", "X-Remote-Extra-,x-extra-")
 	}
@@ -33,9 +35,10 @@ func FuzzFrontProxyLikeUpstream(f *testing.F) {
 		theirs := http.Header(parsed)
 		ours := theirs.Clone()
 		proxy := &FrontProxy{
-			UsernameHeaders: split(names), UIDHeaders: split(uids), GroupHeaders: split(groups), ExtraHeaderPrefixes: split(prefixes),
+			UsernameHeaders: split(names), UIDHeaders: split(uids),
+			GroupHeaders: split(groups), ExtraHeaderPrefixes: split(prefixes),
 		}
-		upstream, err := headerrequest.New(proxy.UsernameHeaders, proxy.UIDHeaders, proxy.GroupHeaders, proxy.ExtraHeaderPrefixes)
+		upstream, err := headerrequest.New(split(names), split(uids), split(groups), split(prefixes))
 		if err != nil {
 			t.Skip()
 		}

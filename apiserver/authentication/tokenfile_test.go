@@ -18,7 +18,8 @@ func FuzzTokenFileLikeUpstream(f *testing.F) {
 	klog.SetLogger(logr.Discard()) // upstream warns of tokens that are empty or there twice
 	f.Cleanup(klog.ClearLogger)
 	for _, content := range []string{
-		"", "\n\n", "token,user,uid\n", "token,user,uid,\"a,b\"\nother,user2,uid2,\n", "token,user\n", ",user,uid\ntoken,user,uid",
+		"", "\n\n", "token,user,uid\n", "token,user,uid,\"a,b\"\nother,user2,uid2,\n", "token,user\n",
+		",user,uid\ntoken,user,uid",
 		"token,user,uid,a\ntoken,user2,uid2", "\"to\"\"ken\",user,uid,\"a,,b\",more\r\n", "\"open,user,uid", "a\"b,user,uid",
 		" token, user ,uid,a", "#token,user,uid", "\ufefftoken,user,uid", "\xff,\x00,uid\n", "t,u,i,a,b,c\n\nt2,u,i",
 	} {

@@ -12,8 +12,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// BodyLimits bound the bodies that are held in memory, in bytes, and how slowly they may arrive. Fields that are zero have
-// defaults.
+// BodyLimits bound the bodies that are held in memory, in bytes, and how slowly they may arrive. Fields that are zero
+// have defaults.
 type BodyLimits struct {
 	Total    int64 // of all requests together
 	PerUser  int64
@@ -44,6 +44,10 @@ func (l BodyLimits) withDefaults() BodyLimits {
 	return l
 }
 
+// awaitedBody is the greatest length of a body that no handler reads for which net/http waits, up to as many bytes,
+// before it sends an answer that does not fit its buffer. It would do so while the handler has a slot.
+const awaitedBody = 256 << 10
+
 // bodies reads the body of a write before the request takes a slot of those in flight: an upload, however slow, takes
 // nothing but memory for what has arrived, which is bounded. It comes after authorization, so that a user without the
 // right to write holds none. Errors in a body are for the handler to answer, in its order: it may find others first.
@@ -70,8 +74,7 @@ func newBodies(next http.Handler, options Options) *bodies {
 func (f *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
 	if !f.reads(record, r) {
-		if r.ProtoMajor == 1 && r.ContentLength != 0 && !record.LongRunning {
-			// Else net/http waits for a body that no handler reads before it sends the answer, while the handler has a slot.
+		if r.ProtoMajor == 1 && r.ContentLength != 0 && r.ContentLength <= awaitedBody && !record.LongRunning {
 			_ = http.NewResponseController(w).EnableFullDuplex()
 		}
 		f.next.ServeHTTP(w, r)

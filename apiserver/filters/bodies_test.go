@@ -128,7 +128,8 @@ func TestSlowUploadsTakeNoSlot(t *testing.T) {
 	})
 }
 
-// TestUnreadBodyTakesNoSlot checks that a body that no handler reads does not hold back the answer, and with it the slot.
+// TestUnreadBodyTakesNoSlot checks that a body that no handler reads does not hold back the answer, and with it the
+// slot.
 func TestUnreadBodyTakesNoSlot(t *testing.T) {
 	answer := strings.Repeat("x", 64<<10) // more than net/http buffers
 	f := start(t, true, func(o *Options) { o.MaxRequestsInFlight = 1 }, func(w http.ResponseWriter, _ *http.Request) {
@@ -273,11 +274,11 @@ func TestBodiesAreBounded(t *testing.T) {
 func (f *fixture) awaitHeld(t *testing.T, bytes float64) {
 	t.Helper()
 	held := 0.0
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	same := func(context.Context) (bool, error) {
 		held = f.value(t, "quorate_request_body_bytes")
 		return held == bytes, nil
-	})
-	if err != nil {
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 30*time.Second, true, same); err != nil {
 		t.Fatalf("%v bytes are held, want %v", held, bytes)
 	}
 }
@@ -293,7 +294,8 @@ func TestSlowBodiesAreCutOff(t *testing.T) {
 			if response == nil || response.StatusCode != http.StatusRequestTimeout {
 				t.Fatalf("an upload that stops after %d bytes got %+v", first, response)
 			}
-			if ended := f.final(t, "apiserver_request_terminations_total", `code="408"`, `resource="pods"`); ended != float64(i+1) {
+			ended := f.final(t, "apiserver_request_terminations_total", `code="408"`, `resource="pods"`)
+			if ended != float64(i+1) {
 				t.Errorf("%v terminations", ended)
 			}
 		}
@@ -341,8 +343,10 @@ func TestBodiesOfStreamsAreNotRead(t *testing.T) {
 	var reached atomic.Int64
 	f := start(t, false, func(o *Options) {
 		o.Catalog.Publish(resource.NewCatalog(&resource.Definition{
-			Plural: "pods", Namespaced: true, Versions: []*resource.Version{{Name: "v1", Endpoints: map[string]*resource.Endpoint{
-				"": {}, "exec": {Connect: &resource.Connect{}}, "proxy": {Connect: &resource.Connect{}}, "tunnel": {Connect: &resource.Connect{}},
+			Plural: "pods", Namespaced: true,
+			Versions: []*resource.Version{{Name: "v1", Endpoints: map[string]*resource.Endpoint{
+				"": {}, "exec": {Connect: &resource.Connect{}}, "proxy": {Connect: &resource.Connect{}},
+				"tunnel": {Connect: &resource.Connect{}},
 			}}},
 		}))
 	}, func(w http.ResponseWriter, _ *http.Request) {
@@ -350,8 +354,9 @@ func TestBodiesOfStreamsAreNotRead(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	})
 	for _, target := range []string{
-		"POST /api/v1/namespaces/a/pods/b/exec", "PUT /api/v1/namespaces/a/pods/b/proxy/x", "POST /api/v1/namespaces/a/pods/b/tunnel",
-		"POST /api/v1/proxy/namespaces/a/pods/b", "POST /apis/example.com/v1/things", "POST /anything", "GET /api/v1/pods?watch=1",
+		"POST /api/v1/namespaces/a/pods/b/exec", "PUT /api/v1/namespaces/a/pods/b/proxy/x",
+		"POST /api/v1/namespaces/a/pods/b/tunnel", "POST /api/v1/proxy/namespaces/a/pods/b",
+		"POST /apis/example.com/v1/things", "POST /anything", "GET /api/v1/pods?watch=1",
 		"GET /api/v1/pods", "POST /api/v1/namespaces/a/pods/b/nothing",
 	} {
 		method, path, _ := strings.Cut(target, " ")
@@ -370,7 +375,8 @@ func TestBodiesOfStreamsAreNotRead(t *testing.T) {
 	}
 }
 
-// TestRefusedUploadsHoldNothing checks that who may not write, and what is too large, is answered before its body comes.
+// TestRefusedUploadsHoldNothing checks that who may not write, and what is too large, is answered before its body
+// comes.
 func TestRefusedUploadsHoldNothing(t *testing.T) {
 	f := start(t, false, func(o *Options) { o.Bodies = BodyLimits{Total: 1, PerUser: 1, Reserved: 1} }, readBodies)
 	for _, c := range []struct {
@@ -378,8 +384,8 @@ func TestRefusedUploadsHoldNothing(t *testing.T) {
 		size int64
 		code int
 	}{
-		{"mallory", 1000, 403}, {"", 1000, 401}, {"bad", 1000, 401}, {"alice", request.MaxBody + 1, 413}, {"alice", 1000, 429},
-		{"mallory", request.MaxBody + 1, 403},
+		{"mallory", 1000, 403}, {"", 1000, 401}, {"bad", 1000, 401}, {"alice", request.MaxBody + 1, 413},
+		{"alice", 1000, 429}, {"mallory", request.MaxBody + 1, 403},
 	} {
 		body := newSlowUpload(0, int(c.size))
 		response := <-f.upload(t, c.who, body, c.size)

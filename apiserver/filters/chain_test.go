@@ -87,7 +87,8 @@ func (f *fixture) options(change func(*Options)) Options {
 		Versions: []*resource.Version{{Name: "v1", Endpoints: map[string]*resource.Endpoint{"": {}, "log": {}}}},
 	}))
 	options := Options{
-		Clock: clock.RealClock{}, Logger: logr.Discard(), Metrics: NewMetrics(f.registry, catalog), Catalog: catalog, Drain: f.drain,
+		Clock: clock.RealClock{}, Logger: logr.Discard(), Metrics: NewMetrics(f.registry, catalog),
+		Catalog: catalog, Drain: f.drain,
 		Authenticator: byName{}, Authorizer: notMallory{}, ConstrainedImpersonation: true,
 		RequestTimeout: time.Minute,
 	}

@@ -9,9 +9,9 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// essential reports whether a cluster depends on a request: those of nodes and of the control plane, and writes of leases,
-// by which both show that they are alive. Part of what the limits allow is kept for them, so that other clients, however
-// many or slow, do not stop the cluster. Priority and fairness will take its place.
+// essential reports whether a cluster depends on a request: those of nodes and of the control plane, and writes of
+// leases, by which both show that they are alive. Part of what the limits allow is kept for them, so that other
+// clients, however many or slow, do not stop the cluster. Priority and fairness will take its place.
 func essential(record *request.Record) bool {
 	info := &record.Info
 	if info.Resource == "leases" && info.APIGroup == "coordination.k8s.io" && !readOnly(record) {

@@ -22,8 +22,8 @@ type impersonate struct {
 	impersonator
 }
 
-// impersonator is one of the two sets of rules for impersonation: constrainedImpersonation, and legacyImpersonation where
-// the feature gate ConstrainedImpersonation is off.
+// impersonator is one of the two sets of rules for impersonation: constrainedImpersonation, and legacyImpersonation
+// where the feature gate ConstrainedImpersonation is off.
 type impersonator interface {
 	// invalid is the error for headers that name no user.
 	invalid(wanted *user.DefaultInfo) error

@@ -21,12 +21,12 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// constrainedImpersonation tries the modes of impersonation (KEP-5284) from the narrowest on: as the node that a service
-// account's pod runs on, as any node, as a service account, as another user, and without constraint. The mode that
-// succeeded last for the requestor comes first, and it is the first mode's refusal that the client gets: kube-apiserver
-// does both, so that which groups a node gets, and in which words impersonation is refused, depends on what the same user
-// impersonated before. What kube-apiserver also keeps for ten seconds, that a mode has succeeded, is not kept here: a
-// right that is taken away is gone at once.
+// constrainedImpersonation tries the modes of impersonation (KEP-5284) from the narrowest on: as the node that a
+// service account's pod runs on, as any node, as a service account, as another user, and without constraint. The mode
+// that succeeded last for the requestor comes first, and it is the first mode's refusal that the client gets:
+// kube-apiserver does both, so that which groups a node gets, and in which words impersonation is refused, depends on
+// what the same user impersonated before. What kube-apiserver also keeps for ten seconds, that a mode has succeeded, is
+// not kept here: a right that is taken away is gone at once.
 type constrainedImpersonation struct {
 	authorizer authorizer.Authorizer
 	last       *lru.Cache // hash of the requestor's name to the index of its mode; safe for concurrent use
@@ -108,7 +108,9 @@ var modes = [...]impersonationMode{
 		node, isNode := nodeName(wanted.Name)
 		return isNode && nameOnly(wanted) && runsOn(requestor, node)
 	}},
-	{"arbitrary-node", func(wanted *user.DefaultInfo, _ user.Info) bool { return isNode(wanted.Name) && nameOnly(wanted) }},
+	{"arbitrary-node", func(wanted *user.DefaultInfo, _ user.Info) bool {
+		return isNode(wanted.Name) && nameOnly(wanted)
+	}},
 	{"serviceaccount", func(wanted *user.DefaultInfo, _ user.Info) bool {
 		return isServiceAccount(wanted.Name) && nameOnly(wanted)
 	}},
@@ -170,7 +172,9 @@ type attempt struct {
 }
 
 // run returns the complete user if everything is allowed that acting as the wanted one takes in this mode.
-func (a *attempt) run(ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes) (user.Info, error) {
+func (a *attempt) run(
+	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
+) (user.Info, error) {
 	requestor := attributes.GetUser()
 	if a.mode.name == associatedNodeMode {
 		requestor = associatedRequestor(requestor)
@@ -227,7 +231,8 @@ func (a *attempt) checkName(ctx context.Context, name string, requestor user.Inf
 	return a.check(ctx, needed)
 }
 
-// manyChecks is the number of groups, extra keys or extra values from which on a right to all of them is looked for first.
+// manyChecks is the number of groups, extra keys or extra values from which on a right to all of them is looked for
+// first.
 const manyChecks = 4
 
 func (a *attempt) checkGroups(ctx context.Context, groups []string, requestor user.Info) error {

@@ -34,8 +34,9 @@ type lottery struct{ seed, chance uint64 }
 
 func (l lottery) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	h := fnv.New64a()
-	_, _ = fmt.Fprint(h, l.seed, a.GetVerb(), a.IsReadOnly(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetSubresource(),
-		a.GetNamespace(), a.GetName(), a.GetPath(), a.IsResourceRequest(), a.GetUser().GetName(), a.GetUser().GetExtra())
+	_, _ = fmt.Fprint(h, l.seed, a.GetVerb(), a.IsReadOnly(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(),
+		a.GetSubresource(), a.GetNamespace(), a.GetName(), a.GetPath(), a.IsResourceRequest(),
+		a.GetUser().GetName(), a.GetUser().GetExtra())
 	draw := h.Sum64()
 	switch {
 	case draw%100 < l.chance:
@@ -53,7 +54,8 @@ func randomImpersonation(r *rand.Rand) http.Header {
 	headers := http.Header{}
 	if r.IntN(8) > 0 {
 		headers.Set("Impersonate-User", pick(
-			"bob", "system:anonymous", "system:serviceaccount:a:b", "system:serviceaccount:a:", "system:node:n1", "system:node:n2", "system:node:_",
+			"bob", "system:anonymous", "system:serviceaccount:a:b", "system:serviceaccount:a:",
+			"system:node:n1", "system:node:n2", "system:node:_",
 		))
 	}
 	for range r.IntN(7) * r.IntN(2) * r.IntN(2) {
@@ -78,7 +80,9 @@ func randomImpersonation(r *rand.Rand) http.Header {
 var requestors = []*user.DefaultInfo{
 	{Name: "alice", Groups: []string{"dev"}},
 	{Name: "bert"},
-	{Name: "system:serviceaccount:kube-system:agent", Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}, "x": {"y"}}},
+	{Name: "system:serviceaccount:kube-system:agent", Extra: map[string][]string{
+		"authentication.kubernetes.io/node-name": {"n1"}, "x": {"y"},
+	}},
 }
 
 // impersonationPair is both servers' filter. They remember which modes succeeded.
@@ -123,7 +127,8 @@ func (p *impersonationPair) send(handler http.Handler, ctx context.Context, head
 	outcome := impersonationOutcome{code: w.Code, body: w.Body.String(), left: p.left}
 	if p.became != nil {
 		outcome.user = user.DefaultInfo{
-			Name: p.became.GetName(), UID: p.became.GetUID(), Groups: slices.Clone(p.became.GetGroups()), Extra: p.became.GetExtra(),
+			Name: p.became.GetName(), UID: p.became.GetUID(),
+			Groups: slices.Clone(p.became.GetGroups()), Extra: p.became.GetExtra(),
 		}
 		if len(outcome.user.Extra) == 0 {
 			outcome.user.Extra = nil
@@ -135,8 +140,10 @@ func (p *impersonationPair) send(handler http.Handler, ctx context.Context, head
 // compare sends one request through both filters. It returns the user that the request was made as, if any.
 func (p *impersonationPair) compare(t *testing.T, by *user.DefaultInfo, headers http.Header, ordered bool) string {
 	t.Helper()
-	info := &upstream.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "pods", Namespace: "a", Name: "x",
-		APIPrefix: "api", Path: "/api/v1/namespaces/a/pods/x"}
+	info := &upstream.RequestInfo{
+		IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "pods", Namespace: "a", Name: "x",
+		APIPrefix: "api", Path: "/api/v1/namespaces/a/pods/x",
+	}
 	want := p.send(p.theirs, upstream.WithRequestInfo(upstream.WithUser(t.Context(), by), info), headers)
 	record := request.Begin(httptest.NewRequest("GET", "/api/v1/namespaces/a/pods/x", nil), time.Time{}, logr.Discard())
 	if err := record.Resolve("GET"); err != nil {
@@ -158,8 +165,8 @@ func (p *impersonationPair) compare(t *testing.T, by *user.DefaultInfo, headers 
 	return got.user.Name
 }
 
-// TestImpersonateLikeUpstream compares the users that result, or the refusals, with those of kube-apiserver, in sequences
-// of requests: what a user impersonated before decides which mode comes first.
+// TestImpersonateLikeUpstream compares the users that result, or the refusals, with those of kube-apiserver, in
+// sequences of requests: what a user impersonated before decides which mode comes first.
 func TestImpersonateLikeUpstream(t *testing.T) {
 	for _, constrained := range []bool{true, false} {
 		t.Run(fmt.Sprintf("constrained=%t", constrained), func(t *testing.T) {
@@ -187,7 +194,7 @@ func FuzzImpersonationLikeUpstream(f *testing.F) {
 	f.Add("Impersonate-User: system:serviceaccount:a:b\nImpersonate-Uid: 1", uint64(2), true)
 	f.Add("Impersonate-User: system:node:n1", uint64(3), true)
 	f.Add("Impersonate-User: bob\nImpersonate-Extra-%53cope: x\nImpersonate-Extra-Scope: y", uint64(4), true)
-	f.Add("Impersonate-User: bob\nImpersonate-Group: a\nImpersonate-Group: b\nImpersonate-Group: c\nImpersonate-Group: d", uint64(5), true)
+	f.Add("Impersonate-User: bob"+strings.Repeat("\nImpersonate-Group: dev", 4), uint64(5), true)
 	f.Add("Impersonate-Group: dev", uint64(6), false)
 	f.Add("impersonate-user: bob\nImpersonate-Extra-: x\nImpersonate-Extra-%zz: y\nImpersonate-: z", uint64(7), false)
 	f.Add("Impersonate-User:\nImpersonate-User: bob", uint64(8), false)
@@ -209,15 +216,19 @@ func FuzzImpersonationLikeUpstream(f *testing.F) {
 	})
 }
 
+// onlyBob allows the impersonation of bob, without constraint.
+type onlyBob struct{}
+
+func (onlyBob) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetVerb() == "impersonate" && a.GetName() == "bob" {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
 // TestRefusalDependsOnTheLastMode shows that the order of modes is remembered per requestor.
 func TestRefusalDependsOnTheLastMode(t *testing.T) {
-	onlyBob := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if a.GetVerb() == "impersonate" && a.GetName() == "bob" {
-			return authorizer.DecisionAllow, "", nil
-		}
-		return authorizer.DecisionNoOpinion, "", nil
-	})
-	pair := newImpersonationPair(onlyBob, true)
+	pair := newImpersonationPair(onlyBob{}, true)
 	refusal := func(by *user.DefaultInfo) string {
 		record := request.Begin(httptest.NewRequest("GET", "/version", nil), time.Time{}, logr.Discard())
 		record.User = by

@@ -14,15 +14,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestPanicIsAnswered checks an answer that is better than kube-apiserver's. Its filter writes the same 500, but lets the
-// panic go on, so that net/http drops what was written: clients see a broken stream or connection, cannot tell it from a
-// fault of the network, and send some requests again, to the same end.
+// TestPanicIsAnswered checks an answer that is better than kube-apiserver's. Its filter writes the same 500, but lets
+// the panic go on, so that net/http drops what was written: clients see a broken stream or connection, cannot tell it
+// from a fault of the network, and send some requests again, to the same end.
 func TestPanicIsAnswered(t *testing.T) {
 	klog.SetLogger(logr.Discard())
 	t.Cleanup(klog.ClearLogger)
 	both(t, func(t *testing.T, http1 bool) {
 		oops := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oops") })
-		resolver := &upstreamrequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+		resolver := &upstreamrequest.RequestInfoFactory{
+			APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+		}
 		theirs := httptest.NewUnstartedServer(upstreamfilters.WithPanicRecovery(oops, resolver))
 		theirs.EnableHTTP2 = !http1
 		theirs.Config.ErrorLog = log.New(io.Discard, "", 0)

@@ -20,8 +20,8 @@ const component = "apiserver"
 // seriesKey is what the metrics distinguish requests by.
 //
 // Invariant: of a key that becomes labels, or is kept, group, version, resource and subresource are those of a resource
-// that the catalog serves, or empty; everything else comes from a fixed set. A request that is refused, whoever sent it,
-// must not create a series of its own, as kube-apiserver's do in apiserver_request_terminations_total.
+// that the catalog serves, or empty; everything else comes from a fixed set. A request that is refused, whoever sent
+// it, must not create a series of its own, as kube-apiserver's do in apiserver_request_terminations_total.
 type seriesKey struct {
 	verb, dryRun, group, version, resource, subresource, scope, component string
 }

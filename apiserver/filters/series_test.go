@@ -33,11 +33,15 @@ var refusals = map[string]refusal{
 	"forbidden":       {user: "mallory"},
 	"impersonation":   {user: "mallory", impersonates: true},
 	"not found":       {user: "alice", handle: http.NotFound},
-	"aborted":         {user: "alice", handle: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
-	"panic":           {user: "alice", handle: func(http.ResponseWriter, *http.Request) { panic("oops") }},
-	"too many":        {user: "alice", change: func(o *Options) { o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight = 1, 1 }},
-	"draining":        {user: "alice", prepare: func(f *fixture) { f.drain.Requests.Close(); f.drain.Watches.Close() }},
-	"shutting down":   {user: "alice", prepare: func(f *fixture) { f.drain.Refuse() }},
+	"aborted": {user: "alice", handle: func(http.ResponseWriter, *http.Request) {
+		panic(http.ErrAbortHandler)
+	}},
+	"panic": {user: "alice", handle: func(http.ResponseWriter, *http.Request) { panic("oops") }},
+	"too many": {user: "alice", change: func(o *Options) {
+		o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight = 1, 1
+	}},
+	"draining":      {user: "alice", prepare: func(f *fixture) { f.drain.Requests.Close(); f.drain.Watches.Close() }},
+	"shutting down": {user: "alice", prepare: func(f *fixture) { f.drain.Refuse() }},
 }
 
 // randomTarget is a path, or a method, that no other request has, near what is served.
@@ -66,8 +70,8 @@ func randomTarget(r *rand.Rand, number int, padding string) (method, path string
 	return method, path
 }
 
-// TestRefusedRequestsMakeNoSeries checks that no word of a client is a label unless it is the name of a served resource,
-// whatever refuses its request, and that nothing of the requests stays in memory.
+// TestRefusedRequestsMakeNoSeries checks that no word of a client is a label unless it is the name of a served
+// resource, whatever refuses its request, and that nothing of the requests stays in memory.
 func TestRefusedRequestsMakeNoSeries(t *testing.T) {
 	for name, refusal := range refusals {
 		t.Run(name, func(t *testing.T) {

@@ -51,7 +51,8 @@ func TestReset(t *testing.T) {
 func TestPassed(t *testing.T) {
 	process := NewRegistry(version.Info{})
 	factory := promauto.With(process)
-	factory.NewCounterVec(prometheus.CounterOpts{Name: "passed_total", Help: "Help."}, []string{"of"}).WithLabelValues("a").Add(2)
+	passed := factory.NewCounterVec(prometheus.CounterOpts{Name: "passed_total", Help: "Help."}, []string{"of"})
+	passed.WithLabelValues("a").Add(2)
 	factory.NewHistogram(prometheus.HistogramOpts{Name: "passed_seconds", Buckets: []float64{1}}).Observe(0.5)
 	factory.NewCounter(prometheus.CounterOpts{Name: "kept_total"}).Inc()
 	registry := NewRegistry(version.Info{})
@@ -63,7 +64,8 @@ func TestPassed(t *testing.T) {
 	}
 	answer := scrape()
 	for _, want := range []string{
-		"# HELP passed_total Help.\n# TYPE passed_total counter\n" + `passed_total{of="a"} 2`, `passed_seconds_bucket{le="1"} 1`,
+		"# HELP passed_total Help.\n# TYPE passed_total counter\n" + `passed_total{of="a"} 2`,
+		`passed_seconds_bucket{le="1"} 1`,
 	} {
 		if !strings.Contains(answer, want) {
 			t.Errorf("%s is missing:\n%s", want, answer)

@@ -36,9 +36,9 @@ func (r *Record) Body(from *http.Request) ([]byte, error) {
 	return r.body.data, r.body.err
 }
 
-// ReadBody reads the whole body of the record's request, of the length that the client announced, for Body. reserve is called with the number of bytes by which the
-// buffer is about to grow; its error ends the reading, and is the only one returned: that of a body which is too large,
-// or ends early, is for Body to return.
+// ReadBody reads the whole body of the record's request, of the length that the client announced, for Body. reserve is
+// called with the number of bytes by which the buffer is about to grow; its error ends the reading, and is the only one
+// returned: that of a body which is too large, or ends early, is for Body to return.
 func (r *Record) ReadBody(from io.Reader, length int64, reserve func(bytes int64) error) error {
 	if r.body.read = true; length > MaxBody {
 		r.body.err = tooLarge()

@@ -19,7 +19,9 @@ func TestReadBody(t *testing.T) {
 		"whole": func(r io.Reader) io.Reader { return r }, "halves": iotest.HalfReader, "with its end": iotest.DataErrReader,
 	}
 	for name, pieces := range readers {
-		for _, size := range []int{0, 1, 511, 512, 513, firstBuffer, firstBuffer + 1, 100_000, MaxBody, MaxBody + 1, MaxBody + 2} {
+		for _, size := range []int{
+			0, 1, 511, 512, 513, firstBuffer, firstBuffer + 1, 100_000, MaxBody, MaxBody + 1, MaxBody + 2,
+		} {
 			for _, length := range []int64{int64(size), -1, 0} {
 				data := bytes.Repeat([]byte("x"), size)
 				record := Begin(httptest.NewRequest("POST", "/", nil), time.Time{}, logr.Discard())
@@ -34,7 +36,8 @@ func TestReadBody(t *testing.T) {
 				body, err := record.Body(nil)
 				switch {
 				case size > MaxBody:
-					if status := StatusOf(err); status.Code != http.StatusRequestEntityTooLarge || status.Message != "Request entity too large: limit is 3145728" {
+					const message = "Request entity too large: limit is 3145728"
+					if status := StatusOf(err); status.Code != http.StatusRequestEntityTooLarge || status.Message != message {
 						t.Errorf("%s, %d of %d bytes: %v", name, size, length, err)
 					}
 				case err != nil || !bytes.Equal(body, data):
@@ -59,7 +62,10 @@ func TestBodyThatEndsEarly(t *testing.T) {
 		{iotest.ErrReader(errors.New("gone")), 2 << 20, "the request body could not be read: gone", firstBuffer},
 		{bytes.NewReader(make([]byte, 10)), 20, "the request body could not be read: unexpected EOF", 20},
 		{bytes.NewReader(nil), 20, "", 20},
-		{io.MultiReader(bytes.NewReader(make([]byte, firstBuffer+1)), iotest.ErrReader(errors.New("gone"))), 2 << 20, "the request body could not be read: gone", 4 * firstBuffer},
+		{
+			io.MultiReader(bytes.NewReader(make([]byte, firstBuffer+1)), iotest.ErrReader(errors.New("gone"))), 2 << 20,
+			"the request body could not be read: gone", 4 * firstBuffer,
+		},
 	} {
 		record := Begin(httptest.NewRequest("POST", "/", nil), time.Time{}, logr.Discard())
 		reserved := int64(0)

@@ -261,8 +261,8 @@ func TestSharedPort(t *testing.T) {
 	serve(t, second)
 }
 
-// TestShutdownOrder follows a stop step by step: readiness fails, the delay passes while the work before the shutdown is
-// done, the port closes, the request at hand is finished and the watch is ended, and only then the server is gone.
+// TestShutdownOrder follows a stop step by step: readiness fails, the delay passes while the work before the shutdown
+// is done, the port closes, the request at hand is finished and the watch is ended, and only then the server is gone.
 func TestShutdownOrder(t *testing.T) {
 	c := testclock.NewFakeClock(time.Now())
 	o := options(t)

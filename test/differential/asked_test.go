@@ -29,7 +29,8 @@ func TestAsked(t *testing.T) {
 	}
 	directory := t.TempDir()
 	pair, err := StartPair(t.Context(), directory,
-		"--requestheader-client-ca-file="+filepath.Join(directory, "pki", "serving-ca.crt"), "--requestheader-username-headers=X-Remote-User",
+		"--requestheader-client-ca-file="+filepath.Join(directory, "pki", "serving-ca.crt"),
+		"--requestheader-username-headers=X-Remote-User",
 		"--enable-admission-plugins="+enabled, "--admission-control-config-file="+configuration, "--feature-gates="+off)
 	if err != nil {
 		t.Fatal(err)

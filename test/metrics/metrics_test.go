@@ -156,7 +156,8 @@ func useSecurePods(t *testing.T, config *rest.Config) {
 		"pod-security.kubernetes.io/enforce":"restricted","pod-security.kubernetes.io/warn":"baseline"}}}`)
 	const pod = `{"metadata":{"name":"a"},"spec":{"containers":[{"name":"a","image":"b"}]}}`
 	do(t, config, http.MethodPost, "/api/v1/namespaces/default/pods", pod)
-	if code, answer := send(t, config, http.MethodPost, "/api/v1/namespaces/restricted/pods", pod); code != http.StatusForbidden {
+	code, answer := send(t, config, http.MethodPost, "/api/v1/namespaces/restricted/pods", pod)
+	if code != http.StatusForbidden {
 		t.Errorf("a pod that pod security refuses: %d %s", code, answer)
 	}
 	exported := scrape(t, config)
@@ -181,12 +182,17 @@ func useCertificates(t *testing.T, config *rest.Config) {
 	for i, seconds := range []int{3600, 86400} {
 		for _, signer := range []string{"kubernetes.io/kube-apiserver-client", "example.com/one"} {
 			name := fmt.Sprintf("request-%d-%s", i, strings.ReplaceAll(signer, "/", "-"))
-			body := fmt.Sprintf(`{"apiVersion":"certificates.k8s.io/v1","kind":"CertificateSigningRequest","metadata":{"name":%q},
-				"spec":{"signerName":%q,"expirationSeconds":%d,"usages":["client auth"],"request":%q}}`, name, signer, seconds, request)
+			body := fmt.Sprintf(`{"apiVersion":"certificates.k8s.io/v1","kind":"CertificateSigningRequest",
+				"metadata":{"name":%q},"spec":{"signerName":%q,"expirationSeconds":%d,"usages":["client auth"],"request":%q}}`,
+				name, signer, seconds, request)
 			do(t, config, http.MethodPost, path, body)
-			do(t, config, http.MethodPatch, path+"/"+name+"/approval", `{"status":{"conditions":[{"type":"Approved","status":"True","reason":"Test"}]}}`)
-			do(t, config, http.MethodPatch, path+"/"+name+"/status", fmt.Sprintf(`{"status":{"certificate":%q}}`, certificate))
-			do(t, config, http.MethodPatch, path+"/"+name+"/status", `[{"op":"add","path":"/status/conditions/-","value":{"type":"Seen","status":"True"}}]`) // it has one by now
+			patch := func(subresource, body string) {
+				do(t, config, http.MethodPatch, path+"/"+name+"/"+subresource, body)
+			}
+			patch("approval", `{"status":{"conditions":[{"type":"Approved","status":"True","reason":"Test"}]}}`)
+			patch("status", fmt.Sprintf(`{"status":{"certificate":%q}}`, certificate))
+			const seen = `{"type":"Seen","status":"True"}`
+			patch("status", `[{"op":"add","path":"/status/conditions/-","value":`+seen+`}]`) // it has one by now
 		}
 	}
 	exported := scrape(t, config)
@@ -213,7 +219,9 @@ func newCertificate(t *testing.T, life time.Duration) (request, certificate stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: subject, NotBefore: time.Now(), NotAfter: time.Now().Add(life)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: subject, NotBefore: time.Now(), NotAfter: time.Now().Add(life),
+	}
 	issued, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)

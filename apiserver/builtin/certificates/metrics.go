@@ -11,8 +11,8 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/certificates"
 )
 
-// Metrics count the certificates that are issued for requests which ask for a duration, and those of them whose duration
-// is near it.
+// Metrics count the certificates that are issued for requests which ask for a duration, and those of them whose
+// duration is near it.
 type Metrics struct {
 	requested *prometheus.CounterVec
 	honored   *prometheus.CounterVec

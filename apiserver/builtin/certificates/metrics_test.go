@@ -16,7 +16,8 @@ func TestHonored(t *testing.T) {
 		honored   bool
 	}{
 		{time.Hour, time.Hour, true}, {time.Hour, time.Hour + 7*time.Minute, true}, {time.Hour, 52 * time.Minute, false},
-		{100 * time.Hour, 105 * time.Hour, true}, {100 * time.Hour, 106 * time.Hour, false}, {24 * time.Hour, time.Hour, false},
+		{100 * time.Hour, 105 * time.Hour, true}, {100 * time.Hour, 106 * time.Hour, false},
+		{24 * time.Hour, time.Hour, false},
 	} {
 		if got := honored(c.want, c.got); got != c.honored {
 			t.Errorf("%v for %v: %t", c.got, c.want, got)
@@ -53,7 +54,8 @@ func TestStatusUpdatesThatIssueNothing(t *testing.T) {
 
 func TestSignerLabel(t *testing.T) {
 	for name, want := range map[string]string{
-		"kubernetes.io/kubelet-serving": "kubernetes.io/kubelet-serving", "kubernetes.io/mine": "other", "example.com/x": "other",
+		"kubernetes.io/kubelet-serving": "kubernetes.io/kubelet-serving",
+		"kubernetes.io/mine":            "other", "example.com/x": "other",
 	} {
 		if got := signerLabel(name); got != want {
 			t.Errorf("%s is measured as %s, want %s", name, got, want)
