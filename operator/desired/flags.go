@@ -36,10 +36,12 @@ type Replica struct {
 	Endpoints []string // of a server: client URLs of the embedded members
 }
 
-// configuration of one replica.
-func configuration(cluster *v1alpha1.ApiServerCluster, replica Replica) (*config.Config, error) {
+// configuration of one replica at an address, with the user's flags.
+func configuration(
+	cluster *v1alpha1.ApiServerCluster, replica Replica, address string, extra map[string]string,
+) (*config.Config, error) {
 	c := config.Default()
-	c.Serving.BindAddress, c.Serving.AdvertiseAddress, c.Serving.Port = podIP, podIP, SecurePort
+	c.Serving.BindAddress, c.Serving.AdvertiseAddress, c.Serving.Port = address, address, SecurePort
 	c.Serving.CertFile, c.Serving.KeyFile = mounted("serving.crt"), mounted("serving.key")
 	c.Serving.ShutdownDelay, c.Serving.ShutdownSendRetryAfter = shutdownDelay, true
 	c.Authentication.ClientCAFile = mounted("client-ca.crt")
@@ -60,12 +62,12 @@ func configuration(cluster *v1alpha1.ApiServerCluster, replica Replica) (*config
 	case cluster.Spec.Etcd.External != nil:
 		setExternal(c, cluster.Spec.Etcd.External)
 	case replica.Member:
-		setMember(c, cluster, replica)
+		setMember(c, cluster, replica, address)
 	default:
 		c.Etcd.Servers = replica.Endpoints
 		c.Etcd.CAFile, c.Etcd.CertFile, c.Etcd.KeyFile = mounted("etcd-client-ca.crt"), mounted("etcd-client.crt"), mounted("etcd-client.key")
 	}
-	return c, setExtra(c, cluster.Spec.ExtraArgs)
+	return c, setExtra(c, extra)
 }
 
 func setExternal(c *config.Config, external *v1alpha1.ExternalEtcd) {
@@ -75,12 +77,12 @@ func setExternal(c *config.Config, external *v1alpha1.ExternalEtcd) {
 	}
 }
 
-func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Replica) {
+func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Replica, address string) {
 	m := &c.Member
 	m.DataDirectory, m.Name = dataDirectory+"/etcd", replica.Name
-	m.ListenPeerURLs = []string{fmt.Sprintf("https://%s:%d", podIP, PeerPort)}
+	m.ListenPeerURLs = []string{fmt.Sprintf("https://%s:%d", address, PeerPort)}
 	m.AdvertisePeerURLs = []string{PeerURL(cluster, replica.Name)}
-	m.ListenClientURLs = []string{fmt.Sprintf("https://%s:%d", podIP, ClientPort)}
+	m.ListenClientURLs = []string{fmt.Sprintf("https://%s:%d", address, ClientPort)}
 	m.AdvertiseClientURLs = []string{ClientURL(cluster, replica.Name)}
 	m.PeerCertFile, m.PeerKeyFile, m.PeerTrustedCAFile = mounted("etcd-peer.crt"), mounted("etcd-peer.key"), mounted("etcd-peer-ca.crt")
 	m.ServerCertFile, m.ServerKeyFile, m.ServerTrustedCAFile = mounted("etcd-server.crt"), mounted("etcd-server.key"), mounted("etcd-client-ca.crt")
@@ -103,19 +105,3 @@ func quota(cluster *v1alpha1.ApiServerCluster) int64 {
 	size := StorageSize(cluster)
 	return min(size.Value()/10*6, 8<<30)
 }
-
-func setExtra(c *config.Config, extra map[string]string) error {
-	flags := c.Flags()
-	for name, value := range extra {
-		if flags.Lookup(name) == nil {
-			return fmt.Errorf("extraArgs: the API server has no flag %q", name)
-		}
-		if err := flags.Set(name, value); err != nil {
-			return fmt.Errorf("extraArgs: %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// CheckExtraArgs tells whether the API server would understand the further flags.
-func CheckExtraArgs(extra map[string]string) error { return setExtra(config.Default(), extra) }

@@ -3,6 +3,7 @@ package desired
 import (
 	"cmp"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -10,21 +11,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/config"
 	"quorate.dev/operator/api/v1alpha1"
 )
 
 const (
 	// user of the processes; the image knows it as nonroot.
 	user = 65532
-	// terminationGrace covers the shutdown delay, the longest request and the hand-over of etcd leadership.
-	terminationGrace = 75 // seconds
+	// handOver is the time that a member gets to move its leadership away and to close its store.
+	handOver = 12 * time.Second
+	// maxTerminationGrace bounds how long a replica on its way out may delay a rollout or a drain.
+	maxTerminationGrace = time.Hour
 	// startupPatience is how long a replica may take to start: a large database is read, a snapshot received.
 	startupPatience = 600 // seconds
 )
 
 // Pod of one replica.
 func Pod(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, certificateHash string) (*corev1.Pod, error) {
-	configuration, err := configuration(cluster, replica)
+	configuration, err := configuration(cluster, replica, podIP, literal(cluster.Spec.ExtraArgs))
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +39,7 @@ func Pod(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, cert
 			Labels:      merged(Labels(cluster), map[string]string{RoleLabel: RoleServer}),
 			Annotations: map[string]string{ServerHashAnnotation: hashes.Server, CertificateHashAnnotation: certificateHash},
 		},
-		Spec: podSpec(cluster, replica),
+		Spec: podSpec(cluster, replica, terminationGrace(configuration)),
 	}
 	if replica.Member {
 		pod.Labels[RoleLabel], pod.Annotations[EtcdHashAnnotation] = RoleMember, hashes.Etcd
@@ -47,12 +51,24 @@ func Pod(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, cert
 	return pod, nil
 }
 
-func podSpec(cluster *v1alpha1.ApiServerCluster, replica Replica) corev1.PodSpec {
+// terminationGrace covers an orderly stop, after which the kubelet kills the replica. Parts out of range count as the
+// largest, so that the sum does not overflow.
+func terminationGrace(c *config.Config) time.Duration {
+	grace := handOver
+	for _, part := range []time.Duration{
+		c.Serving.ShutdownDelay, c.Serving.RequestTimeout, c.Serving.ShutdownWatchTerminationGrace,
+	} {
+		grace += min(part, 2*maxTerminationGrace)
+	}
+	return grace
+}
+
+func podSpec(cluster *v1alpha1.ApiServerCluster, replica Replica, grace time.Duration) corev1.PodSpec {
 	scheduling := cluster.Spec.Scheduling
 	return corev1.PodSpec{
 		Volumes:                       volumes(cluster, replica),
 		RestartPolicy:                 corev1.RestartPolicyAlways,
-		TerminationGracePeriodSeconds: ptr.To[int64](terminationGrace),
+		TerminationGracePeriodSeconds: ptr.To(int64(grace.Seconds())),
 		AutomountServiceAccountToken:  ptr.To(false),
 		EnableServiceLinks:            ptr.To(false),
 		ImagePullSecrets:              cluster.Spec.ImagePullSecrets,

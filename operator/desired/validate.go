@@ -4,12 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/util/sets"
 
+	"quorate.dev/apiserver/config"
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/membership"
 )
@@ -41,19 +40,7 @@ func Voters(cluster *v1alpha1.ApiServerCluster) int {
 	return membership.DefaultVoters(Replicas(cluster))
 }
 
-var (
-	namePattern = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
-
-	// tunable are the flags of the reserved families that users may set.
-	tunable = sets.New("etcd-compaction-interval", "etcd-count-metric-poll-period", "etcd-db-metric-poll-interval",
-		"etcd-healthcheck-timeout", "etcd-readycheck-timeout", "etcd-snapshot-count", "etcd-heartbeat-interval",
-		"etcd-election-timeout", "tls-min-version", "tls-cipher-suites")
-
-	// reserved are the flags that the operator sets.
-	reserved = sets.New("advertise-address", "bind-address", "secure-port", "cert-dir", "client-ca-file", "proxy-client-cert-file",
-		"proxy-client-key-file", "service-account-key-file", "service-account-signing-key-file", "service-account-issuer",
-		"authorization-mode", "controllers", "endpoint-reconciler-type", "version", "help", "permit-address-sharing", "permit-port-sharing")
-)
+var namePattern = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 
 // Validate says what is wrong with a spec: the rules of the resource's schema once more, for servers that did not check
 // them, and what a schema cannot know. Claims are the ones that exist.
@@ -66,13 +53,10 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 		errs = append(errs, fmt.Errorf("spec.replicas %d must be between 1 and 100", replicas))
 	}
 	errs = append(errs, validateEtcd(cluster), validateStorage(cluster, claims))
-	for name := range cluster.Spec.ExtraArgs {
-		if !tunable.Has(name) && (reserved.Has(name) || strings.HasPrefix(name, "etcd-") || strings.HasPrefix(name, "tls-") || strings.HasPrefix(name, "requestheader-")) {
-			errs = append(errs, fmt.Errorf("spec.extraArgs: %s is set by the operator", name))
-		}
+	if err := errors.Join(errs...); err != nil {
+		return errors.Join(err, setExtra(config.Default(), cluster.Spec.ExtraArgs))
 	}
-	errs = append(errs, CheckExtraArgs(cluster.Spec.ExtraArgs))
-	return errors.Join(errs...)
+	return CheckExtraArgs(cluster)
 }
 
 func validateEtcd(cluster *v1alpha1.ApiServerCluster) error {

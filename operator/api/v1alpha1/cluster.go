@@ -87,12 +87,18 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	ExtraSANs []string `json:"extraSANs,omitempty"`
 
-	// ExtraArgs are further flags of the API server, by name without dashes. Flags that the operator sets cannot be given.
+	// ExtraArgs are further flags of the API server, by name without dashes in front. Values are literal: $(NAME) is not
+	// expanded. Default: none. Example: {"max-requests-inflight": "800", "event-ttl": "2h"}.
+	//
+	// Refused are flags that the operator sets, flags that need a file that the pod does not have, and flags with which the
+	// API server would not start. A value that it would not start with is reported as Degraded with reason InvalidSpec, and
+	// no pod changes.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(name, name.matches('^[a-z0-9]+(-[a-z0-9]+)*$'))",message="flag names are given without dashes in front: max-requests-inflight"
-	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name.startsWith('etcd-') && !(name in ['etcd-compaction-interval','etcd-count-metric-poll-period','etcd-db-metric-poll-interval','etcd-healthcheck-timeout','etcd-readycheck-timeout','etcd-snapshot-count','etcd-heartbeat-interval','etcd-election-timeout']) || name.startsWith('tls-') && !(name in ['tls-min-version','tls-cipher-suites']) || name.startsWith('requestheader-') || name in ['advertise-address','bind-address','secure-port','cert-dir','client-ca-file','proxy-client-cert-file','proxy-client-key-file','service-account-key-file','service-account-signing-key-file','service-account-issuer','authorization-mode','controllers','endpoint-reconciler-type','version','help','permit-address-sharing','permit-port-sharing'])",message="this flag is set by the operator"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(name, !(name in ['etcd-compaction-interval','etcd-count-metric-poll-period','etcd-db-metric-poll-interval','etcd-healthcheck-timeout','etcd-readycheck-timeout','etcd-snapshot-count','etcd-heartbeat-interval','etcd-election-timeout','tls-min-version','tls-cipher-suites']) && (name.startsWith('etcd-') || name.startsWith('peer-') || name.startsWith('requestheader-') || name.startsWith('tls-') || name in ['advertise-address','anonymous-auth','authorization-mode','bind-address','cert-dir','client-ca-file','controllers','endpoint-reconciler-type','help','permit-address-sharing','permit-port-sharing','proxy-client-cert-file','proxy-client-key-file','secure-port','service-account-issuer','service-account-key-file','service-account-signing-endpoint','service-account-signing-key-file','version']))",message="this flag is set by the operator"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name.endsWith('-file') || (name != 'authorization-mode' && (name.startsWith('audit-') || name.startsWith('authentication-') || name.startsWith('authorization-') || name.startsWith('encryption-') || name.startsWith('oidc-'))) || name in ['allow-metric-labels-manifest','debug-socket-path','kubelet-certificate-authority','kubelet-client-certificate','kubelet-client-key'])",message="this flag is not available: it needs a file that the pod does not have, or the API server does not implement it"
 	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
 
 	// +optional

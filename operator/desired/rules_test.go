@@ -1,0 +1,66 @@
+package desired
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+
+	embedded "quorate.dev/config"
+)
+
+// rules returns what the CEL rules of the resource's schema say about a value of spec.extraArgs.
+func rules(t *testing.T) func(extra map[string]any) string {
+	t.Helper()
+	text, err := embedded.CRDs.ReadFile("crd/quorate.dev_apiserverclusters.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var definition apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(text, &definition); err != nil {
+		t.Fatal(err)
+	}
+	var internal apiextensions.JSONSchemaProps
+	extraArgs := definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["extraArgs"]
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&extraArgs, &internal, nil); err != nil {
+		t.Fatal(err)
+	}
+	structural, err := schema.NewStructural(&internal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	validator := cel.NewValidator(structural, false, celconfig.PerCallLimit)
+	return func(extra map[string]any) string {
+		errs, _ := validator.Validate(t.Context(), nil, structural, extra, nil, celconfig.RuntimeCELCostBudget)
+		if len(errs) == 0 {
+			return ""
+		}
+		return errs.ToAggregate().Error()
+	}
+}
+
+// The schema's rules and the operator's own deny the same flags, however they are written.
+func TestExtraArgsRulesAgree(t *testing.T) {
+	evaluate := rules(t)
+	flags := serverFlags()
+	var names []string
+	flags.VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
+	for _, name := range append(names, "etcd-x", "audit-x", "authorization-x", "x-file", "authorization-mode-x") {
+		message := evaluate(map[string]any{name: "1"})
+		switch reason := denial(name); {
+		case reason == "" && message != "", reason != "" && !strings.Contains(message, reason):
+			t.Errorf("%s: the operator's rule is %q, the schema's %q", name, reason, message)
+		}
+		for _, spelling := range []string{"--" + name, "-" + name, name + "=1", strings.ReplaceAll(name, "-", "_"), strings.ToUpper(name)} {
+			if message := evaluate(map[string]any{spelling: "1"}); message == "" && spelling != name {
+				t.Errorf("the schema has no rule against %q", spelling)
+			}
+		}
+	}
+}
