@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// module is one that packages are linked of, and its texts.
+type module struct {
+	name    string            // path and version
+	root    string            // directory
+	notices map[string]string // texts by file name, relative to root
+}
+
+var (
+	// notice matches the names of files that have to go along with a binary; licence those of them that allow its use.
+	notice  = regexp.MustCompile(`(?i)^(un)?(licen[cs]es?|copying|copyright|notices?|patents)([-._].*)?$`)
+	licence = regexp.MustCompile(`(?i)^(un)?(licen[cs]es?|copying|copyright)([-._].*)?$`)
+)
+
+// collect reads the notices of the modules that packages belong to, sorted by name. Code of others within a module has its
+// licence beside it, so every directory between a linked package and its module's root counts.
+func collect(packages []linkedPackage) ([]*module, error) {
+	modules := map[string]*module{}
+	for _, p := range packages {
+		name, root := origin(p)
+		if name == "" {
+			continue
+		}
+		m := modules[name]
+		if m == nil {
+			m = &module{name: name, root: root, notices: map[string]string{}}
+			modules[name] = m
+		}
+		for directory := p.Dir; ; directory = filepath.Dir(directory) {
+			if err := m.read(directory); err != nil {
+				return nil, err
+			}
+			if directory == root || !strings.HasPrefix(directory, root) {
+				break
+			}
+		}
+	}
+	var errs []error
+	sorted := slices.SortedFunc(maps.Values(modules), func(a, b *module) int { return strings.Compare(a.name, b.name) })
+	for _, m := range sorted {
+		if !m.licensed() {
+			errs = append(errs, fmt.Errorf("%s is linked and has no licence in %s", m.name, m.root))
+		}
+	}
+	return sorted, errors.Join(errs...)
+}
+
+// origin names the module of a package and its directory; "" for this project itself.
+func origin(p linkedPackage) (name, root string) {
+	switch m := p.Module; {
+	case p.Standard:
+		return "Go " + strings.TrimPrefix(runtime.Version(), "go"), p.Root
+	case m == nil, m.Main:
+		return "", ""
+	case m.Replace != nil:
+		return m.Replace.Path + " " + m.Replace.Version, m.Replace.Dir
+	default:
+		return m.Path + " " + m.Version, m.Dir
+	}
+}
+
+// read adds the notices in one directory.
+func (m *module) read(directory string) error {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.IsDir() || !isNotice(entry.Name()) {
+			continue
+		}
+		file := filepath.Join(directory, entry.Name())
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(m.root, file)
+		if err != nil {
+			return err
+		}
+		m.notices[filepath.ToSlash(relative)] = string(text)
+	}
+	return nil
+}
+
+// isNotice reports whether a file is one, and not code about them.
+func isNotice(name string) bool { return notice.MatchString(name) && filepath.Ext(name) != ".go" }
+
+func (m *module) licensed() bool {
+	for name := range m.notices {
+		if licence.MatchString(name) { // at the root
+			return true
+		}
+	}
+	return false
+}
