@@ -32,12 +32,13 @@ var layers = []map[string]int{
 	},
 	{
 		"operator/api": 0, "operator/pki": 0, "operator/membership": 0,
-		"operator/etcd":      1,
-		"operator/desired":   1,
-		"operator/observed":  2,
-		"operator/status":    3,
-		"operator/reconcile": 4,
-		"operator":           5,
+		"operator/etcd":        1,
+		"operator/desired":     1,
+		"operator/servingcert": 1,
+		"operator/observed":    2,
+		"operator/status":      3,
+		"operator/reconcile":   4,
+		"operator":             5,
 	},
 }
 
