@@ -20,6 +20,9 @@ const (
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "quorate-operator"
 
+	NameLabel    = "app.kubernetes.io/name"
+	OperatorName = "quorate-operator" // of the operator's own pods
+
 	ServerHashAnnotation      = "quorate.dev/server-hash"
 	EtcdHashAnnotation        = "quorate.dev/etcd-hash"
 	CertificateHashAnnotation = "quorate.dev/certificate-hash"
@@ -36,7 +39,7 @@ const (
 // Labels of an object of a cluster.
 func Labels(cluster *v1alpha1.ApiServerCluster) map[string]string {
 	return map[string]string{
-		"app.kubernetes.io/name": "quorate", "app.kubernetes.io/instance": cluster.Name,
+		NameLabel: "quorate", "app.kubernetes.io/instance": cluster.Name,
 		ManagedByLabel: ManagedBy, ClusterLabel: cluster.Name,
 	}
 }
@@ -48,6 +51,10 @@ func Selector(cluster *v1alpha1.ApiServerCluster) labels.Set {
 
 func memberSelector(cluster *v1alpha1.ApiServerCluster) map[string]string {
 	return map[string]string{ClusterLabel: cluster.Name, RoleLabel: RoleMember}
+}
+
+func serverSelector(cluster *v1alpha1.ApiServerCluster) map[string]string {
+	return map[string]string{ClusterLabel: cluster.Name, RoleLabel: RoleServer}
 }
 
 // MembersService is the headless Service that gives each member its DNS name.

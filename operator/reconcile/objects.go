@@ -68,8 +68,11 @@ func (r *Reconciler) occupied(ctx context.Context, cluster *v1alpha1.ApiServerCl
 	return foreign(name)
 }
 
+// errForeign marks an object whose name the cluster needs and that it does not own.
+var errForeign = errors.New("does not belong to this cluster")
+
 func foreign(name string) error {
-	return fmt.Errorf("an object named %s exists that does not belong to this cluster; rename one of them", name)
+	return fmt.Errorf("an object named %s exists that %w; rename one of them", name, errForeign)
 }
 
 // update writes an object if it differs from what it was.

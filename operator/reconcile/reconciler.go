@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -43,12 +44,14 @@ const (
 
 // Reconciler of ApiServerClusters.
 type Reconciler struct {
-	Client   client.Client // reads Services, Secrets and budgets from a cache
+	Client   client.Client // reads Services, Secrets, budgets and network policies from a cache
 	Reader   client.Reader // reads what decisions depend on, not from a cache
 	Recorder events.EventRecorder
 	Etcd     *etcd.Pool
 	Clock    clock.Clock
 	Image    string // of clusters that name none
+	// OperatorNamespace is where the operator's pods run; empty: it runs in no pod of the hosting cluster.
+	OperatorNamespace string
 }
 
 // step is one concern. Without a required one nothing further makes sense; one that changes is not taken for a spec that
@@ -66,6 +69,7 @@ var steps = []step{
 	{"observation", true, false, (*Reconciler).observe},
 	{"validation", true, false, (*Reconciler).validate},
 	{"services", true, true, (*Reconciler).ensureServices},
+	{"network policies", false, true, (*Reconciler).ensureNetworkPolicies},
 	{"certificates", true, false, (*Reconciler).ensureCertificates},
 	{"kubeconfig", false, true, (*Reconciler).ensureKubeconfig},
 	{"etcd", false, false, (*Reconciler).askEtcd},
@@ -197,6 +201,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		Owns(&corev1.Service{}).
 		Owns(&corev1.Secret{}).
 		Owns(&policyv1.PodDisruptionBudget{}).
+		Owns(&networkingv1.NetworkPolicy{}).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrlreconcile.Request](50*time.Millisecond, 15*time.Second),

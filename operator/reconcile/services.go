@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -122,6 +123,45 @@ func (r *Reconciler) ensureBudget(ctx context.Context, p *pass) error {
 	case wanted == nil && found:
 		if err := r.Client.Delete(ctx, current); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting the disruption budget: %w", err)
+		}
+		return nil
+	case wanted == nil:
+		return nil
+	case !found:
+		return r.create(ctx, p.cluster, wanted)
+	}
+	after := current.DeepCopy()
+	setLabels(after, wanted)
+	after.Spec = wanted.Spec
+	return r.update(ctx, current, after)
+}
+
+// ensureNetworkPolicies comes before pods are made. A failure does not keep them from being made: certificates protect the
+// members' ports too.
+func (r *Reconciler) ensureNetworkPolicies(ctx context.Context, p *pass) error {
+	wanted := map[string]*networkingv1.NetworkPolicy{}
+	for _, policy := range desired.NetworkPolicies(p.cluster, r.OperatorNamespace) {
+		wanted[policy.Name] = policy
+	}
+	var errs []error
+	for _, name := range desired.NetworkPolicyNames(p.cluster) {
+		errs = append(errs, r.ensureNetworkPolicy(ctx, p, name, wanted[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// ensureNetworkPolicy deletes the policy of a name when none is wanted. One that belongs to others stays.
+func (r *Reconciler) ensureNetworkPolicy(ctx context.Context, p *pass, name string, wanted *networkingv1.NetworkPolicy) error {
+	current := &networkingv1.NetworkPolicy{}
+	found, err := r.find(ctx, p.cluster, name, current)
+	switch {
+	case wanted == nil && errors.Is(err, errForeign):
+		return nil
+	case err != nil:
+		return err
+	case wanted == nil && found:
+		if err := r.Client.Delete(ctx, current, client.Preconditions{UID: &current.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting network policy %s: %w", name, err)
 		}
 		return nil
 	case wanted == nil:

@@ -78,6 +78,16 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:default={}
 	Service Service `json:"service,omitempty"`
 
+	// NetworkPolicies says whether the operator keeps NetworkPolicies for the pods. Enabled: the API port is open to everyone,
+	// the etcd peer port to the cluster's members, the etcd client port to replicas beyond the voters and to the operator,
+	// nothing else is. Disabled: there are none, for networks whose policies come from elsewhere. Default: Enabled.
+	// Example: Disabled.
+	//
+	// +kubebuilder:default=Enabled
+	// +kubebuilder:validation:Enum=Enabled;Disabled
+	// +optional
+	NetworkPolicies NetworkPoliciesMode `json:"networkPolicies,omitempty"`
+
 	// ExtraSANs are further names and IP addresses of the serving certificate.
 	//
 	// +optional
@@ -181,6 +191,15 @@ type Service struct {
 	// +kubebuilder:validation:MaxItems=64
 	LoadBalancerSourceRanges []string `json:"loadBalancerSourceRanges,omitempty"`
 }
+
+// NetworkPoliciesMode says whether the operator keeps NetworkPolicies.
+type NetworkPoliciesMode string
+
+// Modes of NetworkPolicies.
+const (
+	NetworkPoliciesEnabled  NetworkPoliciesMode = "Enabled"
+	NetworkPoliciesDisabled NetworkPoliciesMode = "Disabled"
+)
 
 // Scheduling says where pods may run. They avoid each other's hosts by preference.
 type Scheduling struct {

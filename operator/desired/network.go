@@ -1,0 +1,70 @@
+package desired
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+// NetworkPolicies of a cluster say who may connect to its pods: anyone to the API, which is as open as its Service; to the
+// members' peer port only members; to their client port the replicas beyond the voters, and the operator. What pods connect to
+// is not restricted: API servers call kubelets, webhooks and aggregated API servers anywhere.
+//
+// The operator is known by its namespace and label. An empty namespace means that it runs in no pod of the hosting cluster; the
+// client port is then open to all, and protected by its certificates only.
+func NetworkPolicies(cluster *v1alpha1.ApiServerCluster, operatorNamespace string) []*networkingv1.NetworkPolicy {
+	if cluster.Spec.NetworkPolicies == v1alpha1.NetworkPoliciesDisabled {
+		return nil
+	}
+	policies := []*networkingv1.NetworkPolicy{networkPolicy(cluster, cluster.Name, Selector(cluster), ingress(SecurePort))}
+	if cluster.Spec.Etcd.External != nil {
+		return policies
+	}
+	clients := []networkingv1.NetworkPolicyPeer{pods(serverSelector(cluster)), operatorPods(operatorNamespace)}
+	if operatorNamespace == "" {
+		clients = nil // everyone
+	}
+	return append(policies, networkPolicy(cluster, MembersService(cluster), memberSelector(cluster),
+		ingress(PeerPort, pods(memberSelector(cluster))), ingress(ClientPort, clients...)))
+}
+
+// NetworkPolicyNames are the names that policies of a cluster can have.
+func NetworkPolicyNames(cluster *v1alpha1.ApiServerCluster) []string {
+	return []string{cluster.Name, MembersService(cluster)}
+}
+
+func networkPolicy(
+	cluster *v1alpha1.ApiServerCluster, name string, selector map[string]string, rules ...networkingv1.NetworkPolicyIngressRule,
+) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.Namespace, Labels: Labels(cluster)},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: selector}, Ingress: rules,
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		},
+	}
+}
+
+// ingress allows connections to a port; without peers, everyone's.
+func ingress(port int32, peers ...networkingv1.NetworkPolicyPeer) networkingv1.NetworkPolicyIngressRule {
+	return networkingv1.NetworkPolicyIngressRule{
+		Ports: []networkingv1.NetworkPolicyPort{{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromInt32(port))}},
+		From:  peers,
+	}
+}
+
+// pods of the policy's own namespace.
+func pods(selector map[string]string) networkingv1.NetworkPolicyPeer {
+	return networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: selector}}
+}
+
+func operatorPods(namespace string) networkingv1.NetworkPolicyPeer {
+	return networkingv1.NetworkPolicyPeer{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{NameLabel: OperatorName}},
+	}
+}
