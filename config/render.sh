@@ -1,7 +1,11 @@
 #!/bin/sh
-# Renders manifests/install.yaml from config/default, with kubectl from the module graph. KUBECTL names another one.
+# Renders manifests/ from config/, with kubectl from the module graph. KUBECTL names another one.
 set -e
 cd "$(dirname "$0")/.."
 mkdir -p manifests
-${KUBECTL:-go tool kubectl} kustomize config/default > manifests/install.yaml.new
-mv manifests/install.yaml.new manifests/install.yaml
+render() { # SOURCE FILE
+  ${KUBECTL:-go tool kubectl} kustomize "$1" > "$2.new"
+  mv "$2.new" "$2"
+}
+render config/default manifests/install.yaml
+render config/namespaced manifests/install-namespaced.yaml

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
@@ -66,21 +69,102 @@ func TestManifestsAreRenderedFromConfig(t *testing.T) {
 	}
 }
 
-// Naming another image in the manifests must give it to the API servers too.
-func TestManifestsNameOneImage(t *testing.T) {
-	var deployment appsv1.Deployment
+// The namespaced install is the other one but for what its name says: the operator's rules where its clusters are hold in one
+// namespace, which the operator is confined to.
+func TestNamespacedManifests(t *testing.T) {
+	others := map[string]*unstructured.Unstructured{}
 	for _, object := range documents(t, "../manifests/install.yaml") {
-		if object.GetKind() != "Deployment" {
+		others[object.GetKind()+" "+object.GetName()] = object
+	}
+	for _, object := range documents(t, "../manifests/install-namespaced.yaml") {
+		key := object.GetKind() + " " + object.GetName()
+		switch key {
+		case "Role quorate-operator", "RoleBinding quorate-operator":
+			key = "Cluster" + key
+			object.SetKind("Cluster" + object.GetKind())
+			if object.GetNamespace() != "quorate-clusters" {
+				t.Errorf("%s is in namespace %q", key, object.GetNamespace())
+			}
+			object.SetNamespace("")
+			if object.Object["roleRef"] != nil {
+				set(t, object, "ClusterRole", "roleRef", "kind")
+			}
+		case "Deployment quorate-operator":
+			container := containers(t, object)[0]
+			args, found := strings.CutSuffix(strings.Join(container.Args, " "), " --namespaces=quorate-clusters")
+			if !found {
+				t.Errorf("the operator is not confined: %q", container.Args)
+			}
+			if want := strings.Join(containers(t, others[key])[0].Args, " "); args != want {
+				t.Errorf("arguments %q, want %q", args, want)
+			}
+			delete(others, key)
 			continue
 		}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &deployment); err != nil {
-			t.Fatal(err)
+		if other := others[key]; other == nil || !reflect.DeepEqual(object.Object, other.Object) {
+			t.Errorf("%s is not as in manifests/install.yaml", key)
 		}
+		delete(others, key)
 	}
-	container := deployment.Spec.Template.Spec.Containers[0]
-	for _, variable := range container.Env {
-		if variable.Name == imageVariable && variable.Value != container.Image {
-			t.Errorf("the operator is %s, the API servers are %s", container.Image, variable.Value)
+	for key := range others {
+		t.Errorf("%s is in manifests/install.yaml only", key)
+	}
+}
+
+func set(t *testing.T, object *unstructured.Unstructured, value string, fields ...string) {
+	t.Helper()
+	if err := unstructured.SetNestedField(object.Object, value, fields...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// containers of a Deployment.
+func containers(t *testing.T, object *unstructured.Unstructured) []corev1.Container {
+	t.Helper()
+	return template(t, object).Spec.Containers
+}
+
+func template(t *testing.T, object *unstructured.Unstructured) corev1.PodTemplateSpec {
+	t.Helper()
+	var deployment appsv1.Deployment
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &deployment); err != nil {
+		t.Fatal(err)
+	}
+	return deployment.Spec.Template
+}
+
+// What the operator knows of its own pods and objects is what the manifests say.
+func TestManifestsFitTheOperator(t *testing.T) {
+	for _, file := range []string{"../manifests/install.yaml", "../manifests/install-namespaced.yaml"} {
+		found := map[string]*unstructured.Unstructured{}
+		for _, object := range documents(t, file) {
+			found[object.GetKind()+" "+object.GetName()] = object
+		}
+		pod := template(t, found["Deployment quorate-operator"])
+		container := pod.Spec.Containers[0]
+		for _, variable := range container.Env {
+			if variable.Name == imageVariable && variable.Value != container.Image {
+				t.Errorf("%s: the operator is %s, the API servers are %s", file, container.Image, variable.Value)
+			}
+		}
+		if pod.Labels[desired.NameLabel] != desired.OperatorName {
+			t.Errorf("%s: NetworkPolicies of clusters do not know the operator by %v", file, pod.Labels)
+		}
+		var o options
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.flags(flags)
+		if err := flags.Parse(container.Args[1:]); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		for _, port := range container.Ports {
+			if port.Name == "metrics" && o.metricsAddress != fmt.Sprintf(":%d", port.ContainerPort) {
+				t.Errorf("%s: metrics are served at %s, not at port %d", file, o.metricsAddress, port.ContainerPort)
+			}
+		}
+		for _, kind := range []string{"Service", "Role", "ClusterRole"} {
+			if found[kind+" "+metricsName] == nil {
+				t.Errorf("%s has no %s %s", file, kind, metricsName)
+			}
 		}
 	}
 }

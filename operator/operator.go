@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,7 +31,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
@@ -54,6 +54,7 @@ type options struct {
 	image                   string
 	leaderElect             bool
 	leaderElectionNamespace string
+	podNamespace            string
 	metricsAddress          string
 	probeAddress            string
 	logFormat               string
@@ -67,7 +68,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.image, "image", os.Getenv(imageVariable), "Image of API servers that name none; default: "+imageVariable+".")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "Work only while holding the lease; needed with more than one replica.")
 	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", cmp.Or(os.Getenv(namespaceVariable), "default"), "Namespace of the lease; default: "+namespaceVariable+".")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Address of /metrics; 0: none.")
+	f.StringVar(&o.podNamespace, "pod-namespace", "", "Namespace of the operator's own pods, which NetworkPolicies let in and where the metrics' certificate is kept; default: "+namespaceVariable+", or none with a kubeconfig.")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Address of /metrics, served by HTTPS; clients need a bearer token that may get the path /metrics. 0: none.")
 	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz; 0: none.")
 	f.StringVar(&o.logFormat, "logging-format", "text", "text or json.")
 	f.IntVarP(&o.verbosity, "v", "v", 0, "Verbosity of the log.")
@@ -80,7 +82,12 @@ func Run(ctx context.Context, args []string) error {
 	command := &cobra.Command{
 		Use: "operator", Short: "Run the controller manager for ApiServerClusters.",
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
-		RunE: func(command *cobra.Command, _ []string) error { return o.run(command.Context()) },
+		RunE: func(command *cobra.Command, _ []string) error {
+			if o.kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" { // in a pod of the hosting cluster
+				o.podNamespace = cmp.Or(o.podNamespace, os.Getenv(namespaceVariable))
+			}
+			return o.run(command.Context())
+		},
 	}
 	o.flags(command.Flags())
 	command.SetArgs(args)
@@ -110,9 +117,13 @@ func (o *options) run(ctx context.Context) error {
 }
 
 func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manager, error) {
+	certificate, err := o.servingCertificate(connection, log)
+	if err != nil {
+		return nil, err
+	}
 	manager, err := ctrl.NewManager(connection, ctrl.Options{
 		Scheme: Scheme(), Logger: log, Cache: o.cache(),
-		Metrics:                 server.Options{BindAddress: o.metricsAddress},
+		Metrics:                 o.metrics(certificate),
 		HealthProbeBindAddress:  o.probeAddress,
 		LeaderElection:          o.leaderElect,
 		LeaderElectionID:        "operator.quorate.dev",
@@ -128,9 +139,11 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	reconciler := &reconcile.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
+		OperatorNamespace: o.podNamespace,
 	}
 	return manager, errors.Join(
 		reconciler.SetupWithManager(manager),
+		manager.Add(certificate),
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)
@@ -141,7 +154,7 @@ func (o *options) cache() cache.Options {
 	mine := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.ManagedByLabel: desired.ManagedBy})}
 	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}: mine, &corev1.PersistentVolumeClaim{}: mine, &corev1.Service{}: mine, &corev1.Secret{}: mine,
-		&policyv1.PodDisruptionBudget{}: mine,
+		&policyv1.PodDisruptionBudget{}: mine, &networkingv1.NetworkPolicy{}: mine,
 	}}
 	for _, namespace := range o.namespaces {
 		if options.DefaultNamespaces == nil {

@@ -10,19 +10,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/yaml"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/test/genuine"
@@ -30,12 +29,15 @@ import (
 
 // environment is this project's API server, in envtest, with the resource's definition, our operator and a node.
 type environment struct {
-	t      *testing.T
-	client client.Client
-	node   *node
+	t         *testing.T
+	admin     *rest.Config
+	client    client.Client
+	node      *node
+	namespace string // of the clusters
 }
 
-func start(t *testing.T) *environment {
+// start installs a file of manifests, and runs the operator with further arguments.
+func start(t *testing.T, manifests, namespace string, args ...string) *environment {
 	t.Helper()
 	binary, err := genuine.Quorate(t.Context())
 	if err != nil {
@@ -62,45 +64,42 @@ func start(t *testing.T) *environment {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &environment{t: t, client: c, node: startNode(t, c)}
-	e.install()
-	e.operate(admin)
+	e := &environment{t: t, admin: admin, client: c, node: startNode(t, c), namespace: namespace}
+	e.install(manifests)
+	e.operate(args)
 	return e
 }
 
-// install applies the manifests that users apply, besides the definition, and lets only restricted pods into the namespace.
-func (e *environment) install() {
-	text, err := os.ReadFile("../manifests/install.yaml")
-	if err != nil {
+// install applies the manifests that users apply, besides the definition. Only restricted pods may run in the namespace.
+func (e *environment) install(manifests string) {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}}
+	if err := e.client.Create(e.t.Context(), namespace); err != nil && !apierrors.IsAlreadyExists(err) {
 		e.t.Fatal(err)
 	}
-	for _, document := range strings.Split(string(text), "\n---\n") {
-		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
-			e.t.Fatal(err)
-		}
-		if err := e.client.Create(e.t.Context(), object); err != nil && !apierrors.IsAlreadyExists(err) {
-			e.t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
-		}
-	}
-	namespace := &corev1.Namespace{}
-	if err := e.client.Get(e.t.Context(), client.ObjectKey{Name: "default"}, namespace); err != nil {
+	if err := e.client.Get(e.t.Context(), client.ObjectKeyFromObject(namespace), namespace); err != nil {
 		e.t.Fatal(err)
 	}
 	metav1.SetMetaDataLabel(&namespace.ObjectMeta, "pod-security.kubernetes.io/enforce", "restricted")
 	if err := e.client.Update(e.t.Context(), namespace); err != nil {
 		e.t.Fatal(err)
 	}
+	for _, object := range documents(e.t, manifests) {
+		if err := e.client.Create(e.t.Context(), object); err != nil && !apierrors.IsAlreadyExists(err) {
+			e.t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
 }
 
+const operatorUser = "system:serviceaccount:quorate-system:quorate-operator"
+
 // operate runs the operator as its command line would, with the rights of its service account and no others.
-func (e *environment) operate(admin *rest.Config) {
-	kubeconfig := filepath.Join(e.t.TempDir(), "kubeconfig")
+func (e *environment) operate(args []string) {
+	kubeconfig, admin := filepath.Join(e.t.TempDir(), "kubeconfig"), e.admin
 	text := clientcmdapi.NewConfig()
 	text.Clusters["c"] = &clientcmdapi.Cluster{Server: admin.Host, CertificateAuthorityData: admin.CAData, CertificateAuthority: admin.CAFile}
 	text.AuthInfos["u"] = &clientcmdapi.AuthInfo{
 		ClientCertificateData: admin.CertData, ClientKeyData: admin.KeyData, ClientCertificate: admin.CertFile, ClientKey: admin.KeyFile,
-		Token: admin.BearerToken, Impersonate: "system:serviceaccount:quorate-system:quorate-operator",
+		Token: admin.BearerToken, Impersonate: operatorUser,
 	}
 	text.Contexts["x"], text.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
 	if err := clientcmd.WriteToFile(*text, kubeconfig); err != nil {
@@ -109,8 +108,8 @@ func (e *environment) operate(admin *rest.Config) {
 	ctx, cancel := context.WithCancel(e.t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, []string{"--kubeconfig=" + kubeconfig, "--image=quorate:test", "--leader-election-namespace=quorate-system",
-			"--metrics-bind-address=0", "--health-probe-bind-address=0"})
+		ended <- Run(ctx, append([]string{"--kubeconfig=" + kubeconfig, "--image=quorate:test", "--leader-election-namespace=quorate-system",
+			"--metrics-bind-address=0", "--health-probe-bind-address=0"}, args...))
 	}()
 	e.t.Cleanup(func() {
 		cancel()
@@ -123,7 +122,7 @@ func (e *environment) operate(admin *rest.Config) {
 func (e *environment) get(name string) *v1alpha1.ApiServerCluster {
 	e.t.Helper()
 	cluster := &v1alpha1.ApiServerCluster{}
-	if err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "default", Name: name}, cluster); err != nil {
+	if err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: e.namespace, Name: name}, cluster); err != nil {
 		e.t.Fatal(err)
 	}
 	return cluster
@@ -190,7 +189,7 @@ func settled(voters, replicas int) func(*v1alpha1.ApiServerCluster) bool {
 }
 
 func (e *environment) create(name string, spec v1alpha1.ApiServerClusterSpec) error {
-	return e.client.Create(e.t.Context(), &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: spec})
+	return e.client.Create(e.t.Context(), &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name}, Spec: spec})
 }
 
 func scale(replicas int32) func(*v1alpha1.ApiServerClusterSpec) {
@@ -198,7 +197,7 @@ func scale(replicas int32) func(*v1alpha1.ApiServerClusterSpec) {
 }
 
 func TestLifeOfACluster(t *testing.T) {
-	e := start(t)
+	e := start(t, "../manifests/install.yaml", "default")
 	if err := e.create("demo", v1alpha1.ApiServerClusterSpec{}); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +225,7 @@ func TestLifeOfACluster(t *testing.T) {
 // standInTheWay has the first member's claim exist already: somebody else's is a fault to tell of, a former cluster's that is
 // going away is only waited for.
 func (e *environment) standInTheWay() {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "again-0", Finalizers: []string{"example.org/keep"}}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "again-0", Finalizers: []string{"example.org/keep"}}}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	if err := e.client.Create(e.t.Context(), claim); err != nil {
@@ -256,7 +255,7 @@ func (e *environment) standInTheWay() {
 // replace deletes a member's claim and pod; another member takes its place.
 func (e *environment) replace(name string) {
 	for _, object := range []client.Object{&corev1.PersistentVolumeClaim{}, &corev1.Pod{}} {
-		object.SetNamespace("default")
+		object.SetNamespace(e.namespace)
 		object.SetName(name)
 		if err := e.client.Delete(e.t.Context(), object); err != nil {
 			e.t.Fatal(err)
@@ -304,7 +303,7 @@ func (e *environment) roll() {
 
 func (e *environment) pods() []corev1.Pod {
 	var pods corev1.PodList
-	if err := e.client.List(e.t.Context(), &pods, client.InNamespace("default")); err != nil {
+	if err := e.client.List(e.t.Context(), &pods, client.InNamespace(e.namespace)); err != nil {
 		e.t.Fatal(err)
 	}
 	return pods.Items
@@ -356,11 +355,11 @@ func (e *environment) removeAll() {
 		e.t.Fatal(err)
 	}
 	lists := []client.ObjectList{&v1alpha1.ApiServerClusterList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
-		&corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}}
+		&corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}}
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		left := 0
 		for _, list := range lists {
-			if err := e.client.List(e.t.Context(), list, client.InNamespace("default")); err != nil {
+			if err := e.client.List(e.t.Context(), list, client.InNamespace(e.namespace)); err != nil {
 				e.t.Fatal(err)
 			}
 			left += meta.LenList(list)
@@ -377,7 +376,7 @@ func (e *environment) removeAll() {
 func (e *environment) checkBudget(want int) {
 	e.t.Helper()
 	var budget policyv1.PodDisruptionBudget
-	if err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "default", Name: "demo"}, &budget); err != nil {
+	if err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: e.namespace, Name: "demo"}, &budget); err != nil {
 		e.t.Fatal(err)
 	}
 	if budget.Spec.MinAvailable.IntValue() != want {
@@ -387,7 +386,7 @@ func (e *environment) checkBudget(want int) {
 
 func (e *environment) checkNoBudget() {
 	e.t.Helper()
-	err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: "default", Name: "demo"}, &policyv1.PodDisruptionBudget{})
+	err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: e.namespace, Name: "demo"}, &policyv1.PodDisruptionBudget{})
 	if !apierrors.IsNotFound(err) {
 		e.t.Errorf("a disruption budget for a single member: %v", err)
 	}

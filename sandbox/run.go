@@ -184,7 +184,7 @@ func (s *sandbox) runOperator(ctx context.Context) error {
 		Executable: executable, Name: "quorate", Directory: s.home.path, LogFile: s.home.file("logs", "operator.log"),
 		Args: []string{
 			"operator", "--kubeconfig=" + s.home.file("management.kubeconfig"), "--leader-elect=false", "--image=quorate",
-			"--metrics-bind-address=" + address + ":8080", "--health-probe-bind-address=" + address + ":8081",
+			"--metrics-bind-address=" + address + ":8443", "--health-probe-bind-address=" + address + ":8081",
 		},
 		Environment: append(os.Environ(), resolver.Variable+"="+dns),
 	})

@@ -1,0 +1,57 @@
+package operator
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/pki"
+	"quorate.dev/operator/servingcert"
+)
+
+// metricsName of the metrics' Service and of the Secret with its certificate; the manifests have it too.
+const metricsName = "quorate-operator-metrics"
+
+// metrics serves clients whose bearer token the hosting cluster authenticates and authorizes to get /metrics.
+func (o *options) metrics(certificate *servingcert.Keeper) server.Options {
+	return server.Options{
+		BindAddress: o.metricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+			// HTTP/2 would let clients open many streams before they are authenticated.
+			c.MinVersion, c.NextProtos, c.GetCertificate = tls.VersionTLS12, []string{"http/1.1"}, certificate.GetCertificate
+		}},
+	}
+}
+
+// servingCertificate is kept in a Secret beside the operator's pods; in memory where there are none.
+func (o *options) servingCertificate(connection *rest.Config, log logr.Logger) (*servingcert.Keeper, error) {
+	uncached, err := client.New(connection, client.Options{Scheme: Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("making a client: %w", err)
+	}
+	keeper := &servingcert.Keeper{
+		Client: uncached, Clock: clock.RealClock{}, Logger: log.WithName("metrics"),
+		Leaf: pki.Leaf{
+			CommonName: metricsName, DNSNames: []string{"localhost"}, Server: true,
+			Addresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		},
+	}
+	if o.podNamespace != "" {
+		keeper.Secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Name: metricsName, Namespace: o.podNamespace, Labels: map[string]string{desired.ManagedByLabel: desired.ManagedBy},
+		}}
+		service := metricsName + "." + o.podNamespace
+		keeper.Leaf.DNSNames = append(keeper.Leaf.DNSNames, service, service+".svc", service+".svc.cluster.local")
+	}
+	return keeper, nil
+}

@@ -1,0 +1,114 @@
+package operator
+
+import (
+	"net"
+	"slices"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+// freeAddress of this machine.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+// The namespaced install is enough for the operator, and gives it nothing elsewhere.
+func TestNamespacedInstall(t *testing.T) {
+	address := freeAddress(t)
+	e := start(t, "../manifests/install-namespaced.yaml", "quorate-clusters", "--namespaces=quorate-clusters",
+		"--pod-namespace=quorate-system", "--metrics-bind-address="+address)
+	elsewhere := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
+	if err := e.client.Create(t.Context(), elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.create("demo", v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](1)}); err != nil {
+		t.Fatal(err)
+	}
+	e.await("demo", "one from nothing", settled(1, 1))
+	if err := e.client.Get(t.Context(), client.ObjectKeyFromObject(elsewhere), elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	if len(elsewhere.Finalizers) > 0 || len(elsewhere.Status.Conditions) > 0 {
+		t.Errorf("a cluster of another namespace is looked after: %+v", elsewhere)
+	}
+	e.checkRights()
+	e.checkNetworkPolicies()
+	e.checkMetrics(address)
+	e.checkCertificate()
+	e.removeAll()
+}
+
+// checkRights compares what the operator may do in its namespaces and elsewhere.
+func (e *environment) checkRights() {
+	e.t.Helper()
+	for _, resource := range []string{"secrets", "pods", "services", "persistentvolumeclaims"} {
+		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
+			for _, namespace := range []string{"", "default", "kube-system"} {
+				if e.allowed(authorizationv1.ResourceAttributes{Verb: verb, Resource: resource, Namespace: namespace}) {
+					e.t.Errorf("the operator may %s %s in namespace %q", verb, resource, namespace)
+				}
+			}
+		}
+		if !e.allowed(authorizationv1.ResourceAttributes{Verb: "create", Resource: resource, Namespace: "quorate-clusters"}) {
+			e.t.Errorf("the operator may not create %s for its clusters", resource)
+		}
+	}
+	for name, want := range map[string]bool{metricsName: true, "": false, "other": false} {
+		if e.allowed(authorizationv1.ResourceAttributes{Verb: "get", Resource: "secrets", Namespace: "quorate-system", Name: name}) != want {
+			e.t.Errorf("the operator may get Secret %q of its own namespace: %v", name, !want)
+		}
+	}
+}
+
+func (e *environment) allowed(attributes authorizationv1.ResourceAttributes) bool {
+	e.t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: operatorUser, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:quorate-system", "system:authenticated"},
+		ResourceAttributes: &attributes,
+	}}
+	if err := e.client.Create(e.t.Context(), review); err != nil {
+		e.t.Fatal(err)
+	}
+	return review.Status.Allowed
+}
+
+// checkNetworkPolicies switches them off and on again.
+func (e *environment) checkNetworkPolicies() {
+	e.t.Helper()
+	members := client.ObjectKey{Namespace: e.namespace, Name: "demo-members"}
+	var policy networkingv1.NetworkPolicy
+	if err := e.client.Get(e.t.Context(), members, &policy); err != nil {
+		e.t.Fatal(err)
+	}
+	known := slices.ContainsFunc(policy.Spec.Ingress[1].From, func(p networkingv1.NetworkPolicyPeer) bool {
+		return p.NamespaceSelector != nil && p.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] == "quorate-system"
+	})
+	if !known {
+		e.t.Errorf("the operator is not let in: %+v", policy.Spec)
+	}
+	before := e.pods()
+	for _, mode := range []v1alpha1.NetworkPoliciesMode{v1alpha1.NetworkPoliciesDisabled, v1alpha1.NetworkPoliciesEnabled} {
+		e.change("demo", func(spec *v1alpha1.ApiServerClusterSpec) { spec.NetworkPolicies = mode })
+		e.await("demo", "network policies "+string(mode), func(cluster *v1alpha1.ApiServerCluster) bool {
+			err := e.client.Get(e.t.Context(), members, &policy)
+			return settled(1, 1)(cluster) && apierrors.IsNotFound(err) == (mode == v1alpha1.NetworkPoliciesDisabled)
+		})
+	}
+	if after := e.pods(); len(after) != 1 || after[0].UID != before[0].UID {
+		e.t.Errorf("network policies replaced a pod")
+	}
+}
