@@ -83,15 +83,20 @@ func Run(ctx context.Context, args []string) error {
 		Use: "operator", Short: "Run the controller manager for ApiServerClusters.",
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if o.kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" { // in a pod of the hosting cluster
-				o.podNamespace = cmp.Or(o.podNamespace, os.Getenv(namespaceVariable))
-			}
+			o.complete()
 			return o.run(command.Context())
 		},
 	}
 	o.flags(command.Flags())
 	command.SetArgs(args)
 	return command.ExecuteContext(ctx)
+}
+
+// complete sets what flags leave open. With a kubeconfig the operator's pod, if it has one, may be in another cluster.
+func (o *options) complete() {
+	if o.kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		o.podNamespace = cmp.Or(o.podNamespace, os.Getenv(namespaceVariable))
+	}
 }
 
 func (o *options) run(ctx context.Context) error {
@@ -141,9 +146,13 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
 		OperatorNamespace: o.podNamespace,
 	}
+	if o.metricsAddress != "0" {
+		if err := manager.Add(certificate); err != nil {
+			return nil, err
+		}
+	}
 	return manager, errors.Join(
 		reconciler.SetupWithManager(manager),
-		manager.Add(certificate),
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)

@@ -315,6 +315,7 @@ func (e *environment) refuse() {
 		"storage.size can only grow":          func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") },
 		"storage.class is immutable":          func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") },
 		"this flag is set by the operator":    func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["etcd-servers"] = "http://127.0.0.1:1" },
+		"this flag is not available":          func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["token-auth-file"] = "/x" },
 		"flag names are given without dashes": func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["--v"] = "3" },
 		"must not exceed replicas": func(s *v1alpha1.ApiServerClusterSpec) {
 			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](5)}
@@ -401,6 +402,25 @@ func TestCommandLine(t *testing.T) {
 	} {
 		if err := Run(t.Context(), args); err == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestPodNamespace(t *testing.T) {
+	for _, c := range []struct{ flag, kubeconfig, kubeconfigVariable, namespaceVariable, want string }{
+		{"", "", "", "quorate-system", "quorate-system"},
+		{"mine", "", "", "quorate-system", "mine"},
+		{"mine", "/x", "", "", "mine"},
+		{"", "/x", "", "quorate-system", ""},
+		{"", "", "/x", "quorate-system", ""},
+		{"", "", "", "", ""},
+	} {
+		t.Setenv("KUBECONFIG", c.kubeconfigVariable)
+		t.Setenv(namespaceVariable, c.namespaceVariable)
+		o := options{podNamespace: c.flag, kubeconfig: c.kubeconfig}
+		o.complete()
+		if o.podNamespace != c.want {
+			t.Errorf("%+v: %q", c, o.podNamespace)
 		}
 	}
 }

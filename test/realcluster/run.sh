@@ -4,13 +4,18 @@
 #
 #   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 16 volumes of 8Gi. jq is needed here.
 #   LOAD        command that gives the nodes an image: $LOAD NAME:TAG BINARY. The image's entry point is the static binary
-#               at /<its base name>. Empty: the nodes have, or can pull, $IMAGE and $CLIENT_IMAGE.
+#               at /<its base name>. Empty: the nodes have, or can pull, $IMAGE, $CLIENT_IMAGE and $PROBE_IMAGE
+#               (test/realcluster/probe).
 #   CRASH       command that ends a container's process with SIGKILL: $CRASH NAMESPACE POD. Empty: not tried.
 #   SERVER      URL of the sample's Service from here; default: its cluster IP, for a node of the cluster.
-#   IMAGE, CLIENT_IMAGE, KUBECTL, NAMESPACE: see below. KEEP=1 leaves everything in place at the end.
+#   MANIFESTS   what is installed; default: manifests/install.yaml. manifests/install-namespaced.yaml confines the operator to
+#               $NAMESPACE.
+#   ENFORCED    1: the cluster's network enforces NetworkPolicies, so that it is a failure when one has no effect.
+#   IMAGE, CLIENT_IMAGE, PROBE_IMAGE, KUBECTL, NAMESPACE: see below. KEEP=1 leaves everything in place at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-IMAGE=${IMAGE:-quorate:latest} CLIENT_IMAGE=${CLIENT_IMAGE:-kubectl:trial} KUBECTL=${KUBECTL:-$(command -v kubectl)}
+IMAGE=${IMAGE:-quorate:latest} CLIENT_IMAGE=${CLIENT_IMAGE:-kubectl:trial} PROBE_IMAGE=${PROBE_IMAGE:-probe:trial}
+MANIFESTS=${MANIFESTS:-manifests/install.yaml} ENFORCED=${ENFORCED:-} KUBECTL=${KUBECTL:-$(command -v kubectl)}
 NAMESPACE=${NAMESPACE:-quorate-trial} KEEP=${KEEP:-}
 WORK=$(mktemp -d)
 WRITER=
@@ -78,20 +83,22 @@ install() {
     [ -n "${BINARY:-}" ] || CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$binary" .
     $LOAD "$IMAGE" "$binary" >/dev/null
     cp "$KUBECTL" "$WORK/kubectl" && $LOAD "$CLIENT_IMAGE" "$WORK/kubectl" >/dev/null
+    CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$WORK/probe" ./test/realcluster/probe
+    $LOAD "$PROBE_IMAGE" "$WORK/probe" >/dev/null
   fi
-  sed "s|quorate:latest|$IMAGE|" manifests/install.yaml | "$KUBECTL" apply -f - >/dev/null
-  local began; began=$(now)
-  "$KUBECTL" -n quorate-system rollout status deployment/quorate-operator --timeout=180s >/dev/null
-  say "manifests applied, operator ready" "$(since "$began")"
   "$KUBECTL" create namespace "$NAMESPACE" >/dev/null
   "$KUBECTL" label namespace "$NAMESPACE" pod-security.kubernetes.io/enforce=restricted >/dev/null
   until_true 30 "the namespace" k get serviceaccount default
   contents > "$WORK/before"
+  sed "s|quorate:latest|$IMAGE|; s|quorate-clusters|$NAMESPACE|" "$MANIFESTS" | "$KUBECTL" apply -f - >/dev/null
+  local began; began=$(now)
+  "$KUBECTL" -n quorate-system rollout status deployment/quorate-operator --timeout=180s >/dev/null
+  say "$MANIFESTS applied, operator ready" "$(since "$began")"
 }
 
 # contents of the namespace but for events.
 contents() {
-  k get pods,persistentvolumeclaims,secrets,services,endpointslices,poddisruptionbudgets,configmaps,leases,apiserverclusters -o name | sort
+  k get pods,persistentvolumeclaims,secrets,services,endpointslices,poddisruptionbudgets,networkpolicies,configmaps,leases -o name | sort
 }
 
 create() {
@@ -130,6 +137,61 @@ Y
   k wait pod/client --for=jsonpath='{.status.phase}'=Succeeded --timeout=60s >/dev/null || die "kubectl in a pod: $(k logs client)"
   k delete pod client --wait=false >/dev/null
   say "kubectl from inside a pod, with the Secret's kubeconfig"
+}
+
+# probe ARGUMENT...: runs the probe in a pod with the labels and the service account of $LABELS and $ACCOUNT, prints its output.
+LABELS= ACCOUNT=default
+probe() {
+  local arguments; arguments=$(printf '"%s",' "$@")
+  k apply -f - >/dev/null <<Y
+apiVersion: v1
+kind: Pod
+metadata: {name: probe, labels: {$LABELS}}
+spec:
+  restartPolicy: Never
+  serviceAccountName: $ACCOUNT
+  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+  volumes: [{name: trust, configMap: {name: trust, optional: true}}]
+  containers:
+  - name: probe
+    image: $PROBE_IMAGE
+    imagePullPolicy: IfNotPresent
+    args: [$arguments]
+    securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+    volumeMounts: [{name: trust, mountPath: /trust}]
+Y
+  k wait pod/probe --for=jsonpath='{.status.containerStatuses[0].state.terminated}' --timeout=60s >/dev/null || die "no probe"
+  k logs probe
+  k delete pod probe --now >/dev/null
+}
+
+# network tries the ports of a member from a pod that has nothing to do with the cluster, and from one with a server's labels.
+network() {
+  local address stranger server
+  address=$(k get pod "$(leader)" -o jsonpath='{.status.podIP}')
+  stranger=$(probe dial "$address:6443" "$address:2379" "$address:2380" | sed 's/.*://' | paste -sd,)
+  server=$(LABELS='quorate.dev/cluster: demo, quorate.dev/role: server' probe dial "$address:6443" "$address:2379" "$address:2380" | sed 's/.*://' | paste -sd,)
+  say "a member's ports from another pod" "$stranger"
+  say "a member's ports from a pod with a server's labels" "$server"
+  [[ $stranger == "6443 open,"* ]] || die "the API is closed to a pod"
+  [ -z "$ENFORCED" ] || [ "$stranger" = "6443 open,2379 closed,2380 closed" ] || die "etcd's ports are open to every pod"
+  [ -z "$ENFORCED" ] || [ "$server" = "6443 open,2379 open,2380 closed" ] || die "etcd's ports as a server sees them"
+}
+
+# metrics reads the operator's metrics in a pod: by TLS, with a token that may, and with one that may not.
+metrics() {
+  local url=https://quorate-operator-metrics.quorate-system.svc:8443/metrics token=/var/run/secrets/kubernetes.io/serviceaccount/token
+  "$KUBECTL" -n quorate-system get secret quorate-operator-metrics -o jsonpath='{.data.ca\.crt}' | base64 -d > "$WORK/ca.crt"
+  k create configmap trust --from-file=ca.crt="$WORK/ca.crt" >/dev/null
+  k create serviceaccount scraper >/dev/null
+  "$KUBECTL" create clusterrolebinding "$NAMESPACE-scraper" --clusterrole=quorate-metrics-reader --serviceaccount="$NAMESPACE:scraper" >/dev/null
+  ACCOUNT=scraper probe scrape $url /trust/ca.crt $token > "$WORK/metrics"
+  grep -q '^controller_runtime_' "$WORK/metrics" || die "no metrics: $(head -3 "$WORK/metrics")"
+  local refused; refused=$(probe scrape $url /trust/ca.crt $token)
+  [[ $refused == *"403 Forbidden"* ]] || die "metrics without rights: $(head -3 <<<"$refused")"
+  "$KUBECTL" delete clusterrolebinding "$NAMESPACE-scraper" >/dev/null
+  k delete configmap/trust serviceaccount/scraper >/dev/null
+  say "metrics by TLS with a token that may get them" "$(grep -c '^[a-z]' "$WORK/metrics") lines"
 }
 
 # write creates one object after the other, and remembers which creations were acknowledged, and when.
@@ -245,13 +307,15 @@ failing() { k get asc demo -o json | jq -e '[.status.conditions[] | select(.type
 
 uninstall() {
   "$KUBECTL" delete namespace "$NAMESPACE" >/dev/null
-  "$KUBECTL" delete -f manifests/install.yaml >/dev/null
+  sed "s|quorate-clusters|$NAMESPACE|" "$MANIFESTS" | "$KUBECTL" delete --ignore-not-found -f - >/dev/null
   say "uninstalled"
 }
 
 install
 create
 connect
+network
+metrics
 write & WRITER=$!
 until_true 10 "a write" test -s "$WORK/acknowledged"
 change "scaled to 5" 5 5 k scale asc/demo --replicas=5

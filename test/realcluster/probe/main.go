@@ -33,7 +33,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("probe serve|cat|exit CODE|get URL|api PATH|read FILE")
+		return errors.New("probe serve|cat|exit CODE|get URL|api PATH|read FILE|dial ADDRESS...|scrape URL CA-FILE TOKEN-FILE")
 	}
 	switch args[0] {
 	case "serve":
@@ -61,6 +61,12 @@ func run(args []string) error {
 		return get(http.DefaultClient, args[1], "")
 	case "api":
 		return api(args[1])
+	case "dial":
+		return dial(args[1:])
+	case "scrape":
+		if len(args) == 4 {
+			return scrape(args[1], args[2], args[3])
+		}
 	}
 	return fmt.Errorf("unknown command %q", args[0])
 }
@@ -108,19 +114,55 @@ func get(client *http.Client, url, token string) error {
 	return nil
 }
 
+// dial prints for each address whether it accepts connections.
+func dial(addresses []string) error {
+	for _, address := range addresses {
+		state := "open"
+		connection, err := net.DialTimeout("tcp", address, 3*time.Second)
+		if err != nil {
+			state = "closed"
+		} else {
+			_ = connection.Close()
+		}
+		fmt.Println(address, state)
+	}
+	return nil
+}
+
+// scrape reads a URL that is served by an authority's certificate, with a token.
+func scrape(url, authority, token string) error {
+	content, err := os.ReadFile(token)
+	if err != nil {
+		return err
+	}
+	client, err := trusting(authority)
+	if err != nil {
+		return err
+	}
+	return get(client, url, string(content))
+}
+
+// trusting returns a client that trusts the authorities in a file only.
+func trusting(file string) (*http.Client, error) {
+	roots, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(roots)
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}, nil
+}
+
 // api asks the API server as the pod's service account, by what every pod is given.
 func api(path string) error {
 	token, err := os.ReadFile(account + "token")
 	if err != nil {
 		return err
 	}
-	roots, err := os.ReadFile(account + "ca.crt")
+	client, err := trusting(account + "ca.crt")
 	if err != nil {
 		return err
 	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(roots)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
 	host := net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
 	return get(client, "https://"+host+path, string(token))
 }
