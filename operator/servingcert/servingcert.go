@@ -25,8 +25,9 @@ import (
 const (
 	// interval of looking at the Secret, which another replica may have renewed.
 	interval = time.Minute
-	// retryInterval follows a failure, such as two replicas that write at once.
-	retryInterval = 2 * time.Second
+	// retryInterval follows a failure, conflictInterval two replicas that write at once.
+	retryInterval    = 2 * time.Second
+	conflictInterval = 100 * time.Millisecond
 )
 
 // Keeper keeps one certificate. It runs as part of a controller manager, in every replica.
@@ -63,7 +64,11 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 func (k *Keeper) Start(ctx context.Context) error {
 	for {
 		wait := interval
-		if err := k.refresh(ctx); err != nil && ctx.Err() == nil {
+		switch err := k.refresh(ctx); {
+		case err == nil, ctx.Err() != nil:
+		case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err): // another replica was faster
+			wait = conflictInterval
+		default:
 			k.Logger.Error(err, "keeping the serving certificate of the metrics")
 			wait = retryInterval
 		}

@@ -114,15 +114,18 @@ func get(client *http.Client, url, token string) error {
 	return nil
 }
 
+// dialPatience is how long an address may take to accept connections: a network learns of new pods with a delay.
+const dialPatience = 5 * time.Second
+
 // dial prints for each address whether it accepts connections.
 func dial(addresses []string) error {
 	for _, address := range addresses {
-		state := "open"
-		connection, err := net.DialTimeout("tcp", address, 3*time.Second)
-		if err != nil {
-			state = "closed"
-		} else {
-			_ = connection.Close()
+		state := "closed"
+		for deadline := time.Now().Add(dialPatience); state == "closed" && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+			if connection, err := net.DialTimeout("tcp", address, time.Second); err == nil {
+				_ = connection.Close()
+				state = "open"
+			}
 		}
 		fmt.Println(address, state)
 	}
@@ -139,7 +142,13 @@ func scrape(url, authority, token string) error {
 	if err != nil {
 		return err
 	}
-	return get(client, url, string(content))
+	var dialError *net.OpError
+	err = get(client, url, string(content))
+	for deadline := time.Now().Add(dialPatience); errors.As(err, &dialError) && time.Now().Before(deadline); {
+		time.Sleep(100 * time.Millisecond)
+		err = get(client, url, string(content))
+	}
+	return err
 }
 
 // trusting returns a client that trusts the authorities in a file only.
