@@ -25,7 +25,6 @@ var ScaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
 var (
 	mainVerbs        = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	terminatingVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
 	subresourceVerbs = []string{"get", "patch", "update"}
 )
 
@@ -67,11 +66,11 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
 		Fields:         newSelectable(crd).fields,
 		Revision:       fmt.Sprintf("%s/%d", crd.UID, crd.Generation),
-		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) || crd.DeletionTimestamp != nil,
+		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
 	for i := range crd.Spec.Versions {
 		if v := &crd.Spec.Versions[i]; v.Served {
-			definition.Versions = append(definition.Versions, b.version(custom, crd, v, definition.Terminating))
+			definition.Versions = append(definition.Versions, b.version(custom, crd, v))
 		}
 	}
 	slices.SortFunc(definition.Versions, func(a, b *resource.Version) int {
@@ -80,7 +79,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	return definition, nil
 }
 
-func (b *Builder) version(custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion, terminating bool) *resource.Version {
+func (b *Builder) version(custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) *resource.Version {
 	served := custom.versions[v.Name]
 	version := &resource.Version{
 		Name:       v.Name,
@@ -88,7 +87,7 @@ func (b *Builder) version(custom *custom, crd *apiextensionsv1.CustomResourceDef
 		Model:      &model{served},
 		Table:      newTable(v.AdditionalPrinterColumns),
 		FieldLabel: fieldLabel(custom.namespaced, v.SelectableFields),
-		Endpoints:  map[string]*resource.Endpoint{"": mainEndpoint(served, terminating)},
+		Endpoints:  map[string]*resource.Endpoint{"": mainEndpoint(served)},
 	}
 	if v.Deprecated {
 		version.Deprecation = deprecation(crd, v)
@@ -102,14 +101,10 @@ func (b *Builder) version(custom *custom, crd *apiextensionsv1.CustomResourceDef
 	return version
 }
 
-func mainEndpoint(v *version, terminating bool) *resource.Endpoint {
-	verbs := mainVerbs
-	if terminating {
-		verbs = terminatingVerbs
-	}
+func mainEndpoint(v *version) *resource.Endpoint {
 	s := &strategy{version: v}
 	return &resource.Endpoint{
-		Kind: v.kind, Verbs: verbs, Create: s, Update: s, Delete: s,
+		Kind: v.kind, Verbs: mainVerbs, Create: s, Update: s, Delete: s,
 		FieldManager: v.fieldManager(v.kind, "", v.of.resetFields()),
 	}
 }

@@ -166,11 +166,17 @@ func legacyResource(m resource.Match, e *resource.Endpoint) metav1.APIResource {
 	return legacy
 }
 
+// terminatingVerbs are listed while a custom resource's definition is being deleted.
+var terminatingVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
+
 // verbs returns the verbs in the order in which the resource's own server has always listed them: sorted, or,
 // for custom resources, with create after patch.
 func verbs(m resource.Match, e *resource.Endpoint) []string {
 	if m.Source != resource.Custom {
 		return e.Verbs
+	}
+	if m.Terminating && e.Subresource == "" {
+		return terminatingVerbs
 	}
 	ordered := slices.Clone(e.Verbs)
 	rank := func(verb string) string {

@@ -20,14 +20,14 @@ import (
 // generateAttempts is how many names are tried for an object with generateName.
 const generateAttempts = 8
 
+// errTerminating is kube-apiserver's forbidCreateAdmission: it refuses creates before all other admission.
+var errTerminating = errors.New("create not allowed while custom resource definition is terminating")
+
 // Insert stores a new object, which it takes over. Where the endpoint is an action, the action is done instead.
 func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
 	if t.Endpoint.Action != nil {
 		return r.act(ctx, t, object, options)
-	}
-	if t.Terminating {
-		return nil, apierrors.NewMethodNotSupported(t.GroupResource(), "create not allowed while custom resource definition is terminating")
 	}
 	accessor, err := meta.Accessor(object)
 	if err != nil {
@@ -48,6 +48,9 @@ func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, 
 
 // admitNew lets admission change a new object whose managed fields are in order.
 func (r *Registry) admitNew(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*admission.Attributes, error) {
+	if t.Terminating {
+		return nil, apierrors.NewForbidden(t.GroupResource(), t.Name, errTerminating)
+	}
 	attributes := r.attributes(ctx, t, admission.Create, object, nil, options)
 	if err := r.admission.Admit(ctx, attributes); err != nil {
 		return nil, err

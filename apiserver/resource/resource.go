@@ -58,7 +58,8 @@ type Definition struct {
 	Revision string
 	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
 	ReturnsDeleted bool
-	// Terminating is set while a custom resource's definition is being deleted: creating is refused.
+	// Terminating is set while the condition of that name is true of a custom resource's definition: creates are refused
+	// and discovery lists only the verbs that read and delete. Updates go on, so that finalizers can be removed.
 	Terminating bool
 }
 

@@ -1,0 +1,133 @@
+package crd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+)
+
+// recheck is how often the custom resources of a definition being deleted are looked for again: some stay
+// until their own finalizers are gone.
+const recheck = time.Second
+
+type internalDefinition = apiextensions.CustomResourceDefinition
+
+// finalize deletes the custom resources of a definition that is being deleted, and removes the finalizer that holds
+// the definition once none is left. Before anything is deleted, the condition says so.
+func (c *Controller) finalize(ctx context.Context, name string) error {
+	held, err := c.Objects.Get(ctx, Resource, "", name)
+	if err != nil {
+		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
+	}
+	definition := held.(*internalDefinition)
+	if !isHeld(definition) {
+		return nil
+	}
+	inProgress := terminating(apiextensions.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
+	if err := c.setTerminating(ctx, definition, inProgress, keepFinalizer); err != nil {
+		return err
+	}
+	outcome, failure := c.deleteInstances(ctx, definition)
+	switch {
+	case failure != nil:
+		return errors.Join(failure, c.setTerminating(ctx, definition, outcome, keepFinalizer))
+	case outcome.Status == apiextensions.ConditionTrue:
+		c.queue.AddAfter(name, recheck)
+		return nil
+	}
+	return c.setTerminating(ctx, definition, outcome, removeFinalizer)
+}
+
+// isHeld reports whether a definition waits for its custom resources to be deleted.
+func isHeld(definition *internalDefinition) bool {
+	return !definition.DeletionTimestamp.IsZero() &&
+		apiextensions.CRDHasFinalizer(definition, apiextensions.CustomResourceCleanupFinalizer)
+}
+
+func terminating(status apiextensions.ConditionStatus, reason, message string) apiextensions.CustomResourceDefinitionCondition {
+	return apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.Terminating, Status: status, Reason: reason, Message: message}
+}
+
+func keepFinalizer(*internalDefinition) {}
+
+func removeFinalizer(definition *internalDefinition) {
+	apiextensions.CRDRemoveFinalizer(definition, apiextensions.CustomResourceCleanupFinalizer)
+}
+
+// setTerminating writes the condition of a definition that is still held, and what finalizer changes, in one update.
+// Another replica may have released the definition in the meantime, and a new one may have its name.
+func (c *Controller) setTerminating(
+	ctx context.Context, of *internalDefinition, condition apiextensions.CustomResourceDefinitionCondition, finalizer func(*internalDefinition),
+) error {
+	_, err := c.Objects.Update(ctx, Resource, "status", "", of.Name, func(object runtime.Object) error {
+		definition := object.(*internalDefinition)
+		if definition.UID != of.UID || !isHeld(definition) {
+			return errUnchanged
+		}
+		current := apiextensions.FindCRDCondition(definition, apiextensions.Terminating)
+		finalizers := len(definition.Finalizers)
+		finalizer(definition)
+		if apiextensions.IsCRDConditionEquivalent(current, &condition) && finalizers == len(definition.Finalizers) {
+			return errUnchanged
+		}
+		apiextensions.SetCRDCondition(definition, condition)
+		return nil
+	}, false)
+	if err != nil && !errors.Is(err, errUnchanged) {
+		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", of.Name, err)
+	}
+	return nil
+}
+
+// deleteInstances deletes all custom resources. The condition that it returns stays true as long as some are left.
+func (c *Controller) deleteInstances(ctx context.Context, definition *internalDefinition) (apiextensions.CustomResourceDefinitionCondition, error) {
+	if c.BuiltIn(schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}) {
+		return terminating(apiextensions.ConditionFalse, "OverlappingBuiltInResource", "instances overlap with built-in resources in storage"), nil
+	}
+	if !apiextensions.IsCRDConditionTrue(definition, apiextensions.Established) {
+		return terminating(apiextensions.ConditionFalse, "NeverEstablished", "resource was never established"), nil
+	}
+	instances := schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Status.AcceptedNames.Plural}
+	// A list out of a stale cache may lack instances, which would outlive their definition.
+	objects, err := c.Objects.Latest(ctx, instances, metav1.NamespaceAll)
+	if err != nil {
+		err = fmt.Errorf("could not list instances: %w", err)
+		return terminating(apiextensions.ConditionTrue, "InstanceDeletionFailed", err.Error()), err
+	}
+	if len(objects) == 0 {
+		return terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
+	}
+	if err := c.deleteAll(ctx, instances, objects); err != nil {
+		err = fmt.Errorf("could not issue all deletes: %w", err)
+		return terminating(apiextensions.ConditionTrue, "InstanceDeletionFailed", err.Error()), err
+	}
+	return terminating(apiextensions.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress"), nil
+}
+
+func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResource, objects []runtime.Object) error {
+	var errs []error
+	for _, object := range objects {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if accessor.GetDeletionTimestamp() != nil {
+			continue
+		}
+		err = c.Objects.Delete(ctx, instances, accessor.GetNamespace(), accessor.GetName(), &metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return utilerrors.NewAggregate(errs)
+}
