@@ -41,6 +41,9 @@ func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, e
 	for _, g := range groups(catalog) {
 		docs.groups[g.name] = true
 		for _, gv := range g.versions {
+			if catalog.BuiltIn(g.name) && !isBuiltin(gv) {
+				continue // kube-apiserver looks for it among its own and answers 404
+			}
 			doc := newDocument(resourceList(gv))
 			doc.routed = isBuiltin(gv)
 			docs.legacy[prefix(g.name, gv.Version)] = doc

@@ -90,6 +90,15 @@ func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, erro
 	return c, c.makeIndex()
 }
 
+// customResources are all custom resources, by group, version and plural.
+func (c *contents) customResources() []resource.Match {
+	var all []resource.Match
+	for _, path := range slices.Sorted(maps.Keys(c.custom)) {
+		all = append(all, c.custom[path].Resources...)
+	}
+	return all
+}
+
 // addBuiltIn notes the built-in resources of a version and reports whether there are any.
 func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archiveIndex) bool {
 	var served []string

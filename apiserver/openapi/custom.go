@@ -31,6 +31,8 @@ type writer struct {
 	template dialectTemplate
 	paths    object
 	schemas  object
+	// renamed are the names of models that would be those of built-in ones.
+	renamed map[string]string
 }
 
 func newWriter(dialect crd.Dialect, t template) *writer {
@@ -169,7 +171,15 @@ func (w *writer) content(model string, mediaTypes []string) object {
 }
 
 func (w *writer) reference(model string) object {
-	return object{"$ref": w.dialect.Reference(model)}
+	return object{"$ref": w.dialect.Reference(w.name(model))}
+}
+
+// name is what a model is called in the document.
+func (w *writer) name(model string) string {
+	if renamed, ok := w.renamed[model]; ok {
+		return renamed
+	}
+	return model
 }
 
 // addSchemas writes the schemas of a custom resource and its list.
@@ -188,13 +198,13 @@ func (w *writer) addSchemas(m resource.Match) error {
 		schema.AddExtension("x-kubernetes-selectable-fields", selectable)
 		list.AddExtension("x-kubernetes-selectable-fields", selectable)
 	}
-	w.schemas[crd.ModelName(kind)] = schema
-	w.schemas[crd.ModelName(kind.GroupVersion().WithKind(m.ListKind))] = list
+	w.schemas[w.name(crd.ModelName(kind))] = schema
+	w.schemas[w.name(listModel(m))] = list
 	return nil
 }
 
 func (w *writer) listSchema(m resource.Match) *spec.Schema {
-	items := spec.ArrayProperty(spec.RefSchema(w.dialect.Reference(crd.ModelName(m.Version.Kind)))).
+	items := spec.ArrayProperty(spec.RefSchema(w.dialect.Reference(w.name(crd.ModelName(m.Version.Kind))))).
 		WithDescription("List of " + m.Plural + ". More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md")
 	list := new(spec.Schema).Typed("object", "").
 		WithDescription(m.ListKind+" is a list of "+m.Kind).

@@ -3,7 +3,6 @@ package openapi
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -140,25 +139,68 @@ func (h *Handler) mergedV2(c *contents, form encoding) ([]byte, error) {
 	if err := h.archive.decode("template.json", &t); err != nil {
 		return nil, err
 	}
-	w := newWriter(crd.V2, t)
-	for _, path := range slices.Sorted(maps.Keys(c.custom)) {
-		for _, m := range c.custom[path].Resources {
-			if err := w.add(m); err != nil {
-				return nil, err
-			}
-		}
-	}
 	built, at, err := h.builtInV2(c, form)
-	if err != nil {
+	if err != nil || len(c.custom) == 0 {
+		return built, err
+	}
+	w := newWriter(crd.V2, t)
+	if w.renamed, err = h.renames(c); err != nil {
 		return nil, err
 	}
-	switch {
-	case len(c.custom) == 0:
-		return built, nil
-	case form == asProtobuf:
+	for _, m := range c.customResources() {
+		if err := w.add(m); err != nil {
+			return nil, err
+		}
+	}
+	if form == asProtobuf {
 		return appendProtobuf(built, w)
 	}
 	return insertJSON(built, at, w)
+}
+
+// builtInModels is what the name of every built-in model begins with.
+const builtInModels = "io.k8s."
+
+// renames gives models of custom resources other names where a built-in model has theirs, as kube-openapi's aggregator
+// does: the first free one with a number at its end.
+func (h *Handler) renames(c *contents) (map[string]string, error) {
+	var inDoubt []string
+	for _, m := range c.customResources() {
+		for _, model := range []string{crd.ModelName(m.Version.Kind), listModel(m)} {
+			if strings.HasPrefix(model, builtInModels) {
+				inDoubt = append(inDoubt, model)
+			}
+		}
+	}
+	if len(inDoubt) == 0 {
+		return nil, nil
+	}
+	built, _, err := h.builtInV2(c, asJSON)
+	if err != nil {
+		return nil, err
+	}
+	var names struct {
+		Definitions map[string]json.RawMessage `json:"definitions"`
+	}
+	if err := json.Unmarshal(built, &names); err != nil {
+		return nil, fmt.Errorf("decode OpenAPI of built-in resources: %w", err)
+	}
+	taken := func(name string) bool {
+		_, ok := names.Definitions[name]
+		return ok || slices.Contains(inDoubt, name)
+	}
+	renamed := map[string]string{}
+	for _, model := range inDoubt {
+		if _, conflict := names.Definitions[model]; !conflict {
+			continue
+		}
+		number := 2
+		for taken(fmt.Sprintf("%s_v%d", model, number)) {
+			number++
+		}
+		renamed[model] = fmt.Sprintf("%s_v%d", model, number)
+	}
+	return renamed, nil
 }
 
 // builtInV2 returns the version 2 document of the built-in resources that are served, and where in it, being JSON, more

@@ -24,6 +24,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	clocktesting "k8s.io/utils/clock/testing"
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/apiserver/crd"
@@ -38,6 +39,12 @@ const (
 
 func widgets(t *testing.T) *resource.Definition {
 	t.Helper()
+	return definitionOf(t, func(*apiextensionsv1.CustomResourceDefinition) {})
+}
+
+// definitionOf is the definition of the sample with a change.
+func definitionOf(t *testing.T, change func(*apiextensionsv1.CustomResourceDefinition)) *resource.Definition {
+	t.Helper()
 	content, err := os.ReadFile("testdata/widgets.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +53,7 @@ func widgets(t *testing.T) *resource.Definition {
 	if err := yaml.UnmarshalStrict(content, definition); err != nil {
 		t.Fatal(err)
 	}
+	change(definition)
 	definition.Status = crd.Conditions(definition, crd.Claim(), true)
 	builder, err := crd.NewBuilder()
 	if err != nil {
@@ -304,5 +312,51 @@ func TestArchiveIsGenerated(t *testing.T) {
 	}
 	if !bytes.Equal(made, committed) {
 		t.Error("builtin.zip is out of date: go generate ./apiserver/openapi")
+	}
+}
+
+// TestModelsHaveNamesOfTheirOwn: the names of models are made of the reversed group, so that a custom resource can have
+// one that is taken by a built-in kind.
+func TestModelsHaveNamesOfTheirOwn(t *testing.T) {
+	custom := definitionOf(t, func(d *apiextensionsv1.CustomResourceDefinition) {
+		d.Name, d.Spec.Group = "deployments.apps.api.k8s.io", "apps.api.k8s.io"
+		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "deployments", Singular: "deployment", Kind: "Deployment", ListKind: "DeploymentList"}
+	})
+	h := handler(t, deployments(), custom)
+	const kind, list = "io.k8s.api.apps.v1.Deployment_v2", "io.k8s.api.apps.v1.DeploymentList_v2"
+
+	content := get(h, "/openapi/v2").Body.Bytes()
+	var document map[string]any
+	if duplicates, err := kjson.UnmarshalStrict(content, &document); err != nil || len(duplicates) > 0 {
+		t.Fatalf("%v, twice: %v", err, duplicates)
+	}
+	definitions := document["definitions"].(map[string]any)
+	for _, name := range []string{kind, list} {
+		if definitions[name] == nil {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	for name, from := range map[string]any{kind: definitions[list], list: document["paths"].(map[string]any)["/apis/apps.api.k8s.io/v1/deployments"]} {
+		if text, _ := json.Marshal(from); !bytes.Contains(text, []byte(`"#/definitions/`+name+`"`)) {
+			t.Errorf("%s is not referred to in %.300s", name, text)
+		}
+	}
+	var parsed openapiv2.Document
+	if err := proto.Unmarshal(get(h, "/openapi/v2", "Accept", v2Protobuf).Body.Bytes(), &parsed); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, definition := range parsed.Definitions.AdditionalProperties {
+		if found[definition.Name]++; found[definition.Name] > 1 {
+			t.Errorf("%s is there twice", definition.Name)
+		}
+	}
+	if found[kind] != 1 || found[list] != 1 {
+		t.Errorf("%s %d times, %s %d times", kind, found[kind], list, found[list])
+	}
+	for name := range definitions {
+		if !strings.HasPrefix(name, "io.k8s.") && !strings.HasPrefix(name, "com.example.") {
+			t.Errorf("%s: the names of built-in models are expected to begin with io.k8s.", name)
+		}
 	}
 }

@@ -33,7 +33,7 @@ type route struct {
 
 // routes returns the operations on a custom resource in one of its versions.
 func routes(m resource.Match) []route {
-	kind, list := crd.ModelName(m.Version.Kind), crd.ModelName(m.Version.Kind.GroupVersion().WithKind(m.ListKind))
+	kind, list := crd.ModelName(m.Version.Kind), listModel(m)
 	b := routeBuilder{match: m, prefix: "/apis/" + m.Group + "/" + m.Version.Name + "/"}
 	var all []route
 	collection := b.prefix + m.Plural
@@ -67,6 +67,11 @@ func routes(m resource.Match) []route {
 			b.route(path, "patch", "patch", "patch", subresource, model, modelPatch))
 	}
 	return all
+}
+
+// listModel is the model of a custom resource's list.
+func listModel(m resource.Match) string {
+	return crd.ModelName(m.Version.Kind.GroupVersion().WithKind(m.ListKind))
 }
 
 type routeBuilder struct {

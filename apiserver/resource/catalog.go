@@ -12,7 +12,11 @@ import (
 type Catalog struct {
 	definitions []*Definition
 	byName      map[schema.GroupVersionResource]Match
-	builtIn     map[string]bool // groups
+	// builtIn are the groups that have built-in kinds. kube-apiserver routes all of their paths to those, so a custom
+	// resource in such a group is not served, although discovery lists it in versions without built-in kinds.
+	builtIn map[string]bool
+	// builtInVersions are the versions of those groups that have built-in kinds.
+	builtInVersions map[schema.GroupVersion]bool
 }
 
 // Match is a resource in one of its served versions.
@@ -23,12 +27,18 @@ type Match struct {
 
 // NewCatalog builds a catalog. Where two definitions claim the same group, version and plural the earlier wins.
 func NewCatalog(definitions ...*Definition) *Catalog {
-	c := &Catalog{definitions: definitions, byName: make(map[schema.GroupVersionResource]Match), builtIn: map[string]bool{}}
+	c := &Catalog{
+		definitions: definitions, byName: make(map[schema.GroupVersionResource]Match),
+		builtIn: map[string]bool{}, builtInVersions: map[schema.GroupVersion]bool{},
+	}
 	for _, d := range definitions {
 		if d.Source == BuiltIn {
 			c.builtIn[d.Group] = true
 		}
 		for _, v := range d.Versions {
+			if d.Source == BuiltIn {
+				c.builtInVersions[schema.GroupVersion{Group: d.Group, Version: v.Name}] = true
+			}
 			name := schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Plural}
 			if _, taken := c.byName[name]; !taken {
 				c.byName[name] = Match{Definition: d, Version: v}
@@ -41,6 +51,9 @@ func NewCatalog(definitions ...*Definition) *Catalog {
 // Lookup finds a served resource.
 func (c *Catalog) Lookup(group, version, plural string) (Match, bool) {
 	m, ok := c.byName[schema.GroupVersionResource{Group: group, Version: version, Resource: plural}]
+	if ok && m.Source == Custom && c.builtIn[group] {
+		return Match{}, false
+	}
 	return m, ok
 }
 
@@ -67,14 +80,17 @@ type GroupVersion struct {
 	Resources []Match
 }
 
-// GroupVersions returns every served group and version, sorted by group and, within it, in order of first
-// appearance; resources are sorted by plural.
+// GroupVersions returns every group and version that discovery lists, sorted by group and, within it, in order of first
+// appearance; resources are sorted by plural. Custom resources in the versions of built-in kinds are not listed.
 func (c *Catalog) GroupVersions() []GroupVersion {
 	var all []GroupVersion
 	index := map[schema.GroupVersion]int{}
 	for _, d := range c.definitions {
 		for _, v := range d.Versions {
 			gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
+			if d.Source == Custom && c.builtInVersions[gv] {
+				continue
+			}
 			i, ok := index[gv]
 			if !ok {
 				i = len(all)

@@ -15,12 +15,16 @@ func TestCatalog(t *testing.T) {
 	later := define(Custom, "apps", "things", "v1", "v2")
 	custom := define(Custom, "example.com", "widgets", "v1")
 	core := define(BuiltIn, "", "pods", "v1")
-	catalog := NewCatalog(first, later, custom, core)
+	hidden := define(Custom, "apps", "gadgets", "v1")
+	catalog := NewCatalog(first, later, custom, core, hidden)
 	if m, ok := catalog.Lookup("apps", "v1", "things"); !ok || m.Definition != first {
 		t.Errorf("got %+v, want the earlier definition", m)
 	}
-	if m, ok := catalog.Lookup("apps", "v2", "things"); !ok || m.Definition != later {
-		t.Errorf("got %+v, want the only definition of that version", m)
+	if m, ok := catalog.Lookup("apps", "v2", "things"); ok {
+		t.Errorf("got %+v: a custom resource is served in a group of built-in kinds", m)
+	}
+	if m, ok := catalog.Lookup("example.com", "v1", "widgets"); !ok || m.Definition != custom {
+		t.Errorf("got %+v, want the custom resource", m)
 	}
 	if _, ok := catalog.Lookup("apps", "v9", "things"); ok {
 		t.Error("found a version that is not served")

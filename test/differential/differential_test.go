@@ -40,7 +40,7 @@ func sample(resources []Resource) []Resource {
 var (
 	first = []string{"admission-defaults", "documents"}
 	last  = []string{
-		"apiservices",
+		"apiservices", "crd-groups",
 		"networking.k8s.io/v1 servicecidrs", "networking.k8s.io/v1beta1 servicecidrs", "rbac.authorization.k8s.io/v1 clusterrolebindings",
 	}
 )
