@@ -32,7 +32,6 @@ func (c *Controller) finalize(ctx context.Context, name string) error {
 	if !isHeld(definition) {
 		return nil
 	}
-	inProgress := terminating(apiextensions.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
 	if err := c.setTerminating(ctx, definition, inProgress, keepFinalizer); err != nil {
 		return err
 	}
@@ -53,9 +52,18 @@ func isHeld(definition *internalDefinition) bool {
 		apiextensions.CRDHasFinalizer(definition, apiextensions.CustomResourceCleanupFinalizer)
 }
 
-func terminating(status apiextensions.ConditionStatus, reason, message string) apiextensions.CustomResourceDefinitionCondition {
-	return apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.Terminating, Status: status, Reason: reason, Message: message}
+type internalCondition = apiextensions.CustomResourceDefinitionCondition
+
+func terminating(status apiextensions.ConditionStatus, reason, message string) internalCondition {
+	return internalCondition{Type: apiextensions.Terminating, Status: status, Reason: reason, Message: message}
 }
+
+func deletionFailed(err error) internalCondition {
+	return terminating(apiextensions.ConditionTrue, "InstanceDeletionFailed", err.Error())
+}
+
+var inProgress = terminating(
+	apiextensions.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
 
 func keepFinalizer(*internalDefinition) {}
 
@@ -66,7 +74,7 @@ func removeFinalizer(definition *internalDefinition) {
 // setTerminating writes the condition of a definition that is still held, and what finalizer changes, in one update.
 // Another replica may have released the definition in the meantime, and a new one may have its name.
 func (c *Controller) setTerminating(
-	ctx context.Context, of *internalDefinition, condition apiextensions.CustomResourceDefinitionCondition, finalizer func(*internalDefinition),
+	ctx context.Context, of *internalDefinition, condition internalCondition, finalizer func(*internalDefinition),
 ) error {
 	_, err := c.Objects.Update(ctx, Resource, "status", "", of.Name, func(object runtime.Object) error {
 		definition := object.(*internalDefinition)
@@ -89,9 +97,10 @@ func (c *Controller) setTerminating(
 }
 
 // deleteInstances deletes all custom resources. The condition that it returns stays true as long as some are left.
-func (c *Controller) deleteInstances(ctx context.Context, definition *internalDefinition) (apiextensions.CustomResourceDefinitionCondition, error) {
+func (c *Controller) deleteInstances(ctx context.Context, definition *internalDefinition) (internalCondition, error) {
 	if c.BuiltIn(schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}) {
-		return terminating(apiextensions.ConditionFalse, "OverlappingBuiltInResource", "instances overlap with built-in resources in storage"), nil
+		const message = "instances overlap with built-in resources in storage"
+		return terminating(apiextensions.ConditionFalse, "OverlappingBuiltInResource", message), nil
 	}
 	if !apiextensions.IsCRDConditionTrue(definition, apiextensions.Established) {
 		return terminating(apiextensions.ConditionFalse, "NeverEstablished", "resource was never established"), nil
@@ -101,16 +110,16 @@ func (c *Controller) deleteInstances(ctx context.Context, definition *internalDe
 	objects, err := c.Objects.Latest(ctx, instances, metav1.NamespaceAll)
 	if err != nil {
 		err = fmt.Errorf("could not list instances: %w", err)
-		return terminating(apiextensions.ConditionTrue, "InstanceDeletionFailed", err.Error()), err
+		return deletionFailed(err), err
 	}
 	if len(objects) == 0 {
 		return terminating(apiextensions.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
 	}
 	if err := c.deleteAll(ctx, instances, objects); err != nil {
 		err = fmt.Errorf("could not issue all deletes: %w", err)
-		return terminating(apiextensions.ConditionTrue, "InstanceDeletionFailed", err.Error()), err
+		return deletionFailed(err), err
 	}
-	return terminating(apiextensions.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress"), nil
+	return inProgress, nil
 }
 
 func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResource, objects []runtime.Object) error {
