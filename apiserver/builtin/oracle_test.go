@@ -28,7 +28,7 @@ import (
 )
 
 // moduleDirectory returns where a module's source is.
-func moduleDirectory(t *testing.T, module string) string {
+func moduleDirectory(t testing.TB, module string) string {
 	t.Helper()
 	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
@@ -125,7 +125,7 @@ var definitions = sync.OnceValue(func() []*resource.Definition {
 })
 
 // everything is all there is to be served, features that are off by default among it.
-func everything(t *testing.T) []*resource.Definition {
+func everything(t testing.TB) []*resource.Definition {
 	t.Helper()
 	for _, gate := range []featuregate.Feature{
 		features.ClusterTrustBundle, features.GenericWorkload, features.PodCertificateRequest, features.StorageVersionMigrator,

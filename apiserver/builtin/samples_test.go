@@ -28,7 +28,7 @@ type sampled struct {
 }
 
 // sampleKinds are all kinds of bodies that can be served, by the name of their samples.
-func sampleKinds(t *testing.T) map[string]sampled {
+func sampleKinds(t testing.TB) map[string]sampled {
 	kinds := map[string]sampled{}
 	add := func(kind schema.GroupVersionKind, model resource.Model, stored bool) {
 		group := kind.Group

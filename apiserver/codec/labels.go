@@ -14,6 +14,7 @@ var protobufMagic = []byte("k8s\x00")
 
 // Field numbers of the messages an object's labels are nested in.
 const (
+	unknownTypeMeta  = 1  // runtime.Unknown.typeMeta
 	unknownRaw       = 2  // runtime.Unknown.raw
 	objectMetadata   = 1  // the metadata of every kind
 	objectMetaLabels = 11 // metav1.ObjectMeta.labels

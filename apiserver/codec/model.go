@@ -26,9 +26,13 @@ type SchemeModel struct {
 	storedJSON bool
 	json       runtime.Serializer
 	protobuf   runtime.Serializer
+	guard      *Guard
 }
 
-var _ resource.Model = &SchemeModel{}
+var (
+	_ resource.Model       = &SchemeModel{}
+	_ resource.BodyChecker = &SchemeModel{}
+)
 
 // NewSchemeModel returns the model of a kind served as served, worked on in version hub and stored in version
 // storage, as protobuf.
@@ -42,6 +46,7 @@ func NewSchemeModel(scheme *runtime.Scheme, codecs serializer.CodecFactory, serv
 		storage:   storage,
 		json:      json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
 		protobuf:  protobuf.NewSerializer(scheme, scheme),
+		guard:     NewGuard(scheme),
 	}
 }
 
@@ -137,11 +142,19 @@ func (m *SchemeModel) Internal(external runtime.Object) (runtime.Object, error) 
 // Default implements resource.Model.
 func (m *SchemeModel) Default(external runtime.Object) { m.scheme.Default(external) }
 
+// CheckBody implements resource.BodyChecker.
+func (m *SchemeModel) CheckBody(body []byte, mediaType string) error {
+	return m.guard.Check(body, mediaType, m.served)
+}
+
 // Decode implements resource.Model.
 func (m *SchemeModel) Decode(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, schema.GroupVersionKind, []error, error) {
 	info, ok := runtime.SerializerInfoForMediaType(m.codecs.SupportedMediaTypes(), mediaType)
 	if !ok {
 		return nil, schema.GroupVersionKind{}, nil, fmt.Errorf("media type %q has no decoder", mediaType)
+	}
+	if err := m.CheckBody(body, mediaType); err != nil {
+		return nil, m.served, nil, err
 	}
 	decoder := info.Serializer
 	if validation != resource.Ignore && info.StrictSerializer != nil {

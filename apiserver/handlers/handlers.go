@@ -13,9 +13,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
-
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -34,11 +35,12 @@ type Options struct {
 // Handlers serve the requests for resources.
 type Handlers struct {
 	Options
+	deleteOptionsGuard *codec.Guard
 }
 
 // New returns handlers.
 func New(options Options) *Handlers {
-	return &Handlers{Options: options}
+	return &Handlers{Options: options, deleteOptionsGuard: codec.NewGuard(internalscheme.Scheme)}
 }
 
 // maxWriteDuration bounds a write whatever the client asked for.

@@ -133,7 +133,7 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	if len(body) == 0 {
 		err = decodeQuery(c.record.Query(), options)
 	} else {
-		options, err = decodeDeleteOptions(c.r, body)
+		options, err = c.decodeDeleteOptions(body)
 	}
 	if err != nil {
 		return nil, err
@@ -142,13 +142,16 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	return options, invalidOptions("DeleteOptions", validation.ValidateDeleteOptions(options))
 }
 
-func decodeDeleteOptions(r *http.Request, body []byte) (*metav1.DeleteOptions, error) {
-	mediaType, err := contentType(r, []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"})
+func (c *call) decodeDeleteOptions(body []byte) (*metav1.DeleteOptions, error) {
+	mediaType, err := contentType(c.r, []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"})
 	if err != nil {
 		return nil, err
 	}
 	info, _ := runtime.SerializerInfoForMediaType(internalscheme.Codecs.SupportedMediaTypes(), mediaType)
 	kind := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
+	if err := c.deleteOptionsGuard.Check(body, mediaType, kind); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
 	options := &metav1.DeleteOptions{}
 	decoded, _, err := internalscheme.Codecs.DecoderToVersion(info.Serializer, kind.GroupVersion()).Decode(body, &kind, options)
 	if err != nil {

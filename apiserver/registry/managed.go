@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
 
@@ -25,7 +26,24 @@ func track(t Target, current, object runtime.Object, manager string) error {
 	if current == nil {
 		current = bodyModel(t).NewExternal()
 	}
-	fields.UpdateNoErrors(current, object, manager)
+	return recoverable(func() { fields.UpdateNoErrors(current, object, manager) })
+}
+
+// recoverable returns what structured-merge-diff panics with when an object has no JSON form. That is the client's
+// fault: a protobuf body can hold anything where JSON is embedded, as in the data of a ControllerRevision.
+func recoverable(update func()) (err error) {
+	defer func() {
+		switch cause := recover().(type) {
+		case nil:
+		case goruntime.Error:
+			panic(cause)
+		case error:
+			err = apierrors.NewBadRequest(cause.Error())
+		default:
+			panic(cause)
+		}
+	}()
+	update()
 	return nil
 }
 

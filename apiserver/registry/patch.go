@@ -57,6 +57,9 @@ func (p Patch) Apply(ctx context.Context, t Target, current runtime.Object) (run
 	if current == nil && !p.CreatesMissing() {
 		return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
 	}
+	if err := p.check(bodyModel(t)); err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
+	}
 	object, err := p.patched(ctx, t, current)
 	if err != nil {
 		return nil, err
@@ -69,6 +72,18 @@ func (p Patch) Apply(ctx context.Context, t Target, current runtime.Object) (run
 		return nil, err
 	}
 	return object, CheckName(accessor, t)
+}
+
+// check bounds what a patch may hold, as bodies are bounded.
+func (p Patch) check(model resource.Model) error {
+	checker, ok := model.(resource.BodyChecker)
+	if !ok {
+		return nil
+	}
+	if p.Type == types.ApplyYAMLPatchType {
+		return checker.CheckBody(p.Data, runtime.ContentTypeYAML)
+	}
+	return checker.CheckBody(p.Data, runtime.ContentTypeJSON)
 }
 
 // UID implements Change: a patch of the UID is refused by validation.

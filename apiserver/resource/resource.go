@@ -170,6 +170,13 @@ type Model interface {
 	Default(external runtime.Object)
 }
 
+// BodyChecker is implemented by models that bound what a body may hold before it is decoded.
+type BodyChecker interface {
+	// CheckBody returns why a body must not be decoded. Decode has checked what it returns; patches are checked before
+	// they are applied.
+	CheckBody(body []byte, mediaType string) error
+}
+
 // FieldValidation is the fieldValidation option of a write.
 type FieldValidation string
 

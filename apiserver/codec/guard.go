@@ -1,0 +1,403 @@
+package codec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+)
+
+// maxMessageNesting is how many messages a protobuf body may have within each other. The code that
+// upstream generates decodes recursively, and validates likewise, without a bound of its own: a
+// CustomResourceDefinition of 500 KB overflows the stack, which ends the process. The largest known definitions nest
+// some forty schemas. Bodies within this bound can be written as JSON that every decoder reads (at most two levels of
+// JSON for one of protobuf; decoders of JSON stop at 10,000).
+const maxMessageNesting = 500
+
+// maxJSONNesting is the bound of JSON and YAML for kinds that may contain themselves. Decoders stop at 10,000, which
+// saves the stack but not the time: a schema is scanned again by each of the schemas around it, so that 230 KB nested
+// 9,000 deep take 40 s of CPU with every write and read. What is within maxMessageNesting has twice as many levels.
+const maxJSONNesting = 2 * maxMessageNesting
+
+var (
+	errMessageNesting = fmt.Errorf("messages are nested more than %d deep", maxMessageNesting)
+	errJSONNesting    = fmt.Errorf("objects and arrays are nested more than %d deep", maxJSONNesting)
+	errMapEntry       = errors.New("an entry of a map extends beyond its end")
+)
+
+// Guard looks at request bodies before they are decoded and refuses those that are cheap to send and ruinous to decode:
+//
+//   - What nests too deep, in kinds whose type contains itself.
+//   - Entries of protobuf maps that claim more bytes than they have. Generated code takes those from what follows the
+//     entry and then reads the same bytes again. Labels in 56 KB become gigabytes so, and each further level of a
+//     nested map doubles the time.
+//
+// A Guard follows the generated code field by field, so that both agree on where messages begin and end. It allocates
+// nothing per message. Bodies that are malformed in other ways pass: decoding says what is wrong with them.
+type Guard struct {
+	scheme *runtime.Scheme
+
+	lock    sync.RWMutex
+	layouts map[reflect.Type]*layout // nil: has nothing to look at
+}
+
+// NewGuard returns a guard of bodies that are decoded into the types of a scheme.
+func NewGuard(scheme *runtime.Scheme) *Guard {
+	return &Guard{scheme: scheme, layouts: map[reflect.Type]*layout{}}
+}
+
+// Check returns why a body must not be decoded, or nil. Where a protobuf body does not name its kind, it is taken for
+// the one given.
+func (g *Guard) Check(body []byte, mediaType string, kind schema.GroupVersionKind) error {
+	if mediaType == runtime.ContentTypeProtobuf {
+		return g.checkProtobuf(body, kind)
+	}
+	if !g.layoutOf(kind).nests() {
+		return nil
+	}
+	if mediaType == runtime.ContentTypeYAML {
+		converted, err := yaml.YAMLToJSON(body)
+		if err != nil {
+			return nil
+		}
+		body = converted
+	}
+	if jsonNestsDeeper(body, maxJSONNesting) {
+		return errJSONNesting
+	}
+	return nil
+}
+
+func (g *Guard) checkProtobuf(body []byte, kind schema.GroupVersionKind) error {
+	body, ok := bytes.CutPrefix(body, protobufMagic)
+	if !ok {
+		return nil
+	}
+	declared, message, ok := openEnvelope(body)
+	if !ok {
+		return nil
+	}
+	if declared.Kind == "" {
+		declared.Kind = kind.Kind
+	}
+	if declared.Version == "" && kind.Version != "" {
+		declared.Group, declared.Version = kind.Group, kind.Version
+	}
+	return g.layoutOf(declared).check(message, maxMessageNesting)
+}
+
+// openEnvelope reads a runtime.Unknown: the kind and the message, of both the last where there are several.
+func openEnvelope(body []byte) (kind schema.GroupVersionKind, message []byte, ok bool) {
+	var apiVersion, name string
+	ok = eachDelimited(body, func(number int32, content []byte) bool {
+		switch number {
+		case unknownTypeMeta:
+			return eachDelimited(content, func(number int32, content []byte) bool {
+				switch number {
+				case 1:
+					apiVersion = string(content)
+				case 2:
+					name = string(content)
+				}
+				return true
+			})
+		case unknownRaw:
+			message = content
+		}
+		return true
+	})
+	return schema.FromAPIVersionAndKind(apiVersion, name), message, ok
+}
+
+// eachDelimited calls handle with the content of every field that has a length. It reports whether the message is well
+// formed and handle returned true each time.
+func eachDelimited(message []byte, handle func(number int32, content []byte) bool) bool {
+	for len(message) > 0 {
+		tag, content, ok := varint(message)
+		if !ok {
+			return false
+		}
+		if tag&7 != uint64(protowire.BytesType) {
+			if message, ok = skip(message); !ok {
+				return false
+			}
+			continue
+		}
+		if content, message, ok = delimited(content); !ok || !handle(int32(tag>>3), content) {
+			return false
+		}
+	}
+	return true
+}
+
+// layoutOf returns the layout of a kind's type; nil where there is nothing to look at.
+func (g *Guard) layoutOf(kind schema.GroupVersionKind) *layout {
+	of, ok := g.scheme.AllKnownTypes()[kind]
+	if !ok {
+		return nil
+	}
+	g.lock.RLock()
+	known, ok := g.layouts[of]
+	g.lock.RUnlock()
+	if ok {
+		return known
+	}
+	g.lock.Lock()
+	defer g.lock.Unlock()
+	return g.analyze(of)
+}
+
+// layout is what matters of the protobuf form of a Go type: the fields that are maps, or messages with such fields or
+// with messages of the same type in them.
+type layout struct {
+	fields   []field // by number
+	contains bool    // a type that contains itself
+	open     bool    // it is being made
+}
+
+// nests reports whether there is no bound to how deep objects of the type nest.
+func (l *layout) nests() bool { return l != nil && l.contains }
+
+type field struct {
+	message *layout  // of the field, or of the values of the map; nil: nothing to look at
+	entry   bool     // of a map, whose entries are messages with a key and a value
+	forms   [3]uint8 // how generated code reads the fields 1 and 2 of an entry, whatever their wire types say
+}
+
+// of is the field of that number that there is something to look at in.
+func (l *layout) of(number int32) (field, bool) {
+	if int(number) >= len(l.fields) || number < 0 {
+		return field{}, false
+	}
+	f := l.fields[number]
+	return f, f.entry || f.message != nil
+}
+
+// analyze makes the layout of a type. One that is being made already contains itself.
+func (g *Guard) analyze(of reflect.Type) *layout {
+	if known, ok := g.layouts[of]; ok {
+		if known != nil && known.open {
+			known.contains = true
+		}
+		return known
+	}
+	l := &layout{open: true}
+	g.layouts[of] = l
+	for i := range of.NumField() {
+		number, ok := fieldNumber(of.Field(i).Tag.Get("protobuf"))
+		if !ok {
+			continue
+		}
+		f := field{}
+		element := of.Field(i).Type
+		if element.Kind() == reflect.Map {
+			f.entry, f.forms = true, [3]uint8{1: formOf(element.Key()), 2: formOf(element.Elem())}
+			element = element.Elem()
+		}
+		if element = message(element); element != nil {
+			f.message = g.analyze(element)
+		}
+		if !f.entry && f.message == nil {
+			continue
+		}
+		for len(l.fields) <= number {
+			l.fields = append(l.fields, field{})
+		}
+		l.fields[number] = f
+	}
+	return g.keep(of, l)
+}
+
+// keep forgets a layout that there is nothing to look at in.
+func (g *Guard) keep(of reflect.Type, l *layout) *layout {
+	l.open = false
+	if len(l.fields) == 0 {
+		g.layouts[of] = nil
+		return nil
+	}
+	for _, f := range l.fields {
+		l.contains = l.contains || f.message.nests()
+	}
+	return l
+}
+
+// message is the type of the messages that a field holds; nil for other fields.
+func message(of reflect.Type) reflect.Type {
+	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+		of = of.Elem()
+	}
+	if of.Kind() != reflect.Struct {
+		return nil
+	}
+	return of
+}
+
+// fieldNumber reads the tag of a field: "bytes,3,opt,name=metadata".
+func fieldNumber(tag string) (int, bool) {
+	_, rest, _ := strings.Cut(tag, ",")
+	text, _, _ := strings.Cut(rest, ",")
+	number, err := strconv.Atoi(text)
+	return number, err == nil
+}
+
+// formOf is the wire type of a map's keys or values.
+func formOf(of reflect.Type) uint8 {
+	switch of.Kind() {
+	case reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint32, reflect.Uint64:
+		return uint8(protowire.VarintType)
+	}
+	return uint8(protowire.BytesType)
+}
+
+// check looks at a message within which there may be so many levels of messages.
+func (l *layout) check(message []byte, levels int) (err error) {
+	if l == nil {
+		return nil
+	}
+	if levels == 0 {
+		return errMessageNesting
+	}
+	for len(message) > 0 {
+		tag, content, ok := varint(message)
+		if !ok {
+			return nil
+		}
+		f, found := l.of(int32(tag >> 3))
+		if !found || tag&7 != uint64(protowire.BytesType) {
+			if message, ok = skip(message); !ok {
+				return nil
+			}
+			continue
+		}
+		if content, message, ok = delimited(content); !ok {
+			return nil
+		}
+		if f.entry {
+			err = f.checkEntry(content, levels-1)
+		} else {
+			err = f.message.check(content, levels-1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkEntry looks at an entry of a map. Generated code does not look at the wire types of keys and values.
+func (f field) checkEntry(entry []byte, levels int) error {
+	for len(entry) > 0 {
+		tag, content, ok := varint(entry)
+		if !ok {
+			return errMapEntry
+		}
+		number := int32(tag >> 3)
+		switch {
+		case number != 1 && number != 2:
+			entry, ok = skip(entry)
+		case f.forms[number] == uint8(protowire.VarintType):
+			_, entry, ok = varint(content)
+		default:
+			if content, entry, ok = delimited(content); ok && number == 2 {
+				if err := f.message.check(content, levels); err != nil {
+					return err
+				}
+			}
+		}
+		if !ok {
+			return errMapEntry
+		}
+	}
+	return nil
+}
+
+// varint reads a number as generated code does: of ten bytes, the bits that have no place are lost.
+func varint(message []byte) (number uint64, rest []byte, ok bool) {
+	for i := 0; i < len(message) && i < 10; i++ {
+		number |= uint64(message[i]&0x7f) << (7 * i)
+		if message[i] < 0x80 {
+			return number, message[i+1:], true
+		}
+	}
+	return 0, nil, false
+}
+
+// delimited reads content behind its length.
+func delimited(message []byte) (content, rest []byte, ok bool) {
+	length, rest, ok := varint(message)
+	if !ok || length > math.MaxInt || int(length) > len(rest) {
+		return nil, nil, false
+	}
+	return rest[:length], rest[length:], true
+}
+
+// skip passes over a field as generated code does over one that it does not know: a group with all that is in it.
+func skip(message []byte) (rest []byte, ok bool) {
+	for depth := 0; ; {
+		var tag uint64
+		if tag, message, ok = varint(message); !ok {
+			return nil, false
+		}
+		switch protowire.Type(tag & 7) {
+		case protowire.VarintType:
+			_, message, ok = varint(message)
+		case protowire.Fixed64Type:
+			message, ok = after(message, 8)
+		case protowire.BytesType:
+			_, message, ok = delimited(message)
+		case protowire.StartGroupType:
+			depth++
+		case protowire.EndGroupType:
+			depth--
+		case protowire.Fixed32Type:
+			message, ok = after(message, 4)
+		default:
+			return nil, false
+		}
+		if !ok || depth < 0 {
+			return nil, false
+		}
+		if depth == 0 {
+			return message, true
+		}
+	}
+}
+
+func after(message []byte, count int) ([]byte, bool) {
+	if count > len(message) {
+		return nil, false
+	}
+	return message[count:], true
+}
+
+// jsonNestsDeeper reports whether objects and arrays are nested more than so many levels deep. It does not look at
+// whether it is JSON.
+func jsonNestsDeeper(text []byte, levels int) bool {
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '{', '[':
+			if depth++; depth > levels {
+				return true
+			}
+		case '}', ']':
+			depth--
+		case '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return false
+}
