@@ -38,6 +38,17 @@ func (s *Server) followDefinitions(ctx context.Context, name schema.GroupResourc
 	})
 }
 
+// definitionsKnown is closed once all definitions that existed at the start are in the catalog. Where they are switched
+// off there is nothing to wait for.
+func (s *Server) definitionsKnown() moment {
+	if _, served := s.catalogs.publisher.Current().Find(crd.Resource); served {
+		return s.custom.Synced()
+	}
+	known := make(chan struct{})
+	close(known)
+	return known
+}
+
 // runCustom serves custom resources until ctx ends. Where --runtime-config switched their definitions off there is nothing
 // to serve, and nothing to wait for; /readyz says so, as kube-apiserver's does.
 func (s *Server) runCustom(ctx context.Context) error {

@@ -39,7 +39,9 @@ func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handl
 	if err != nil {
 		return nil, err
 	}
-	r := router.New(publisher, resources, documents, http.NotFoundHandler())
+	r := router.New(router.Options{
+		Catalog: publisher, Resources: resources, Discovery: documents, Complete: s.complete.reached,
+	})
 	r.Document("/version", version)
 	r.Document("/version/", version)
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
@@ -159,10 +161,13 @@ func (s *Server) runControllers(ctx context.Context) error {
 	if len(s.config.Controllers.Enabled) == 0 {
 		return nil
 	}
-	select {
-	case <-s.bootstrapped:
-	case <-ctx.Done():
-		return nil
+	// Controllers act on what discovery lacks: custom resources whose owner seems to be gone, namespaces that seem empty.
+	for _, needed := range []<-chan struct{}{s.bootstrapped, s.complete} {
+		select {
+		case <-needed:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	host, err := os.Hostname()
 	if err != nil {

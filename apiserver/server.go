@@ -55,6 +55,9 @@ type Server struct {
 	security *security
 	services *serviceNetwork
 	custom   *crd.Controller
+	// complete is closed when all resources that existed at the start are in the catalog. APIServices will belong to them,
+	// too, when requests are passed on to other servers.
+	complete moment
 	// apiServices keeps the APIService objects of what is served here.
 	apiServices *autoregister.Controller
 	// client and informers are what upstream's parts of this server see of it.
@@ -128,6 +131,7 @@ func (s *Server) compose() (err error) {
 	if s.custom, err = s.composeCustom(); err != nil {
 		return err
 	}
+	s.complete = s.definitionsKnown()
 	s.apiServices = s.composeAPIServices()
 	if s.handler, err = s.composeHandler(publisher); err != nil {
 		return err

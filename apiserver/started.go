@@ -30,11 +30,19 @@ type moment <-chan struct{}
 
 // check fails until the moment is reached.
 func (m moment) check(context.Context) error {
+	if m.reached() {
+		return nil
+	}
+	return errors.New("not finished")
+}
+
+// reached reports whether the channel is closed.
+func (m moment) reached() bool {
 	select {
 	case <-m:
-		return nil
+		return true
 	default:
-		return errors.New("not finished")
+		return false
 	}
 }
 

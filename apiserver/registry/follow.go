@@ -2,6 +2,10 @@ package registry
 
 import (
 	"context"
+	goruntime "runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,18 +23,53 @@ func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle
 	if err != nil {
 		return err
 	}
-	return r.FollowEntries(ctx, name, func(before, after *watchcache.Entry) {
-		if after == nil {
-			handle(t.key(before), nil)
-			return
-		}
-		object, err := r.Hub(t, after)
-		if err != nil {
-			r.logger.Error(err, "an object cannot be decoded and is passed over", "key", after.Path())
-			return
-		}
-		handle(t.key(after), object)
-	}, synced)
+	var batch map[*watchcache.Entry]hub
+	return r.follow(ctx, t, &follower{
+		prepare: func(entries []*watchcache.Entry) { batch = r.hubs(t, entries) },
+		handle: func(before, after *watchcache.Entry) {
+			if after == nil {
+				handle(t.key(before), nil)
+				return
+			}
+			decoded, ok := batch[after]
+			if !ok {
+				decoded.object, decoded.err = r.Hub(t, after)
+			}
+			if decoded.err != nil {
+				r.logger.Error(decoded.err, "an object cannot be decoded and is passed over", "key", after.Path())
+				return
+			}
+			handle(t.key(after), decoded.object)
+		},
+		synced: synced,
+	})
+}
+
+// hub is what came of decoding an entry.
+type hub struct {
+	object runtime.Object
+	err    error
+}
+
+// hubs decodes entries on all processors: a restarted server serves custom resources only once it has read all their
+// definitions.
+func (r *Registry) hubs(t Target, entries []*watchcache.Entry) map[*watchcache.Entry]hub {
+	decoded := make([]hub, len(entries))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(goruntime.GOMAXPROCS(0), len(entries)) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(entries); i = next.Add(1) - 1 {
+				decoded[i].object, decoded[i].err = r.Hub(t, entries[i])
+			}
+		})
+	}
+	workers.Wait()
+	byEntry := make(map[*watchcache.Entry]hub, len(entries))
+	for i, entry := range entries {
+		byEntry[entry] = decoded[i]
+	}
+	return byEntry
 }
 
 // FollowEntries is Follow for those who decode for themselves, or not at all. before is what handle was told last of
@@ -40,7 +79,7 @@ func (r *Registry) FollowEntries(ctx context.Context, name schema.GroupResource,
 	if err != nil {
 		return err
 	}
-	return r.follow(ctx, t, handle, synced)
+	return r.follow(ctx, t, &follower{handle: handle, synced: synced})
 }
 
 // FollowObject calls handle whenever one object may have changed, beginning now, until ctx ends.
@@ -49,11 +88,11 @@ func (r *Registry) FollowObject(ctx context.Context, name schema.GroupResource, 
 	if err != nil {
 		return err
 	}
-	return r.follow(ctx, t, func(_, _ *watchcache.Entry) { handle() }, handle)
+	return r.follow(ctx, t, &follower{handle: func(_, _ *watchcache.Entry) { handle() }, synced: handle})
 }
 
-func (r *Registry) follow(ctx context.Context, t Target, handle func(before, after *watchcache.Entry), synced func()) error {
-	f := follower{registry: r, target: t, handle: handle, synced: synced, known: map[string]*watchcache.Entry{}}
+func (r *Registry) follow(ctx context.Context, t Target, f *follower) error {
+	f.registry, f.target, f.known = r, t, map[string]*watchcache.Entry{}
 	for {
 		err := f.follow(ctx)
 		if ctx.Err() != nil {
@@ -85,10 +124,16 @@ func (r *Registry) pause(ctx context.Context) error {
 type follower struct {
 	registry *Registry
 	target   Target
-	handle   func(before, after *watchcache.Entry)
-	synced   func()
-	known    map[string]*watchcache.Entry
+	// prepare, if set, is called with the entries that handle is called with next, and with nil after those. It bounds how
+	// much of what existed at the start is decoded at a time.
+	prepare func([]*watchcache.Entry)
+	handle  func(before, after *watchcache.Entry)
+	synced  func()
+	known   map[string]*watchcache.Entry
 }
+
+// followBatch is how many entries are prepared at a time.
+const followBatch = 64
 
 func (f *follower) follow(ctx context.Context) error {
 	w, err := f.registry.Watch(ctx, f.target, WatchOptions{InitialEvents: true, ResourceVersion: ""})
@@ -97,9 +142,15 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 	defer w.Close()
 	present := make(map[string]struct{}, len(w.Initial))
+	var unseen []*watchcache.Entry
 	for _, entry := range w.Initial {
 		present[entry.Path()] = struct{}{}
-		f.put(entry)
+		if !f.seen(entry) {
+			unseen = append(unseen, entry)
+		}
+	}
+	for batch := range slices.Chunk(unseen, followBatch) {
+		f.handleBatch(batch)
 	}
 	for path := range f.known {
 		if _, ok := present[path]; !ok {
@@ -125,11 +176,28 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-func (f *follower) put(entry *watchcache.Entry) {
-	before := f.known[entry.Path()]
-	if before != nil && before.Revision() == entry.Revision() {
-		return // seen before the watch was begun anew
+// handleBatch handles entries that are prepared together.
+func (f *follower) handleBatch(entries []*watchcache.Entry) {
+	if f.prepare != nil {
+		f.prepare(entries)
+		defer f.prepare(nil)
 	}
+	for _, entry := range entries {
+		f.put(entry)
+	}
+}
+
+// seen reports whether an entry was handled before the watch began anew.
+func (f *follower) seen(entry *watchcache.Entry) bool {
+	before := f.known[entry.Path()]
+	return before != nil && before.Revision() == entry.Revision()
+}
+
+func (f *follower) put(entry *watchcache.Entry) {
+	if f.seen(entry) {
+		return
+	}
+	before := f.known[entry.Path()]
 	f.known[entry.Path()] = entry
 	f.handle(before, entry)
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 
 	"quorate.dev/apiserver/request"
@@ -16,15 +18,22 @@ type ResourceHandler interface {
 	Serve(w http.ResponseWriter, r *http.Request, match resource.Match)
 }
 
+// Options are what a Router works with.
+type Options struct {
+	Catalog   *resource.Publisher
+	Resources ResourceHandler
+	// Discovery answers the paths of groups and versions.
+	Discovery http.Handler
+	// Complete reports whether the catalog has all resources that existed at the start. It stays true.
+	Complete func() bool
+}
+
 // Router is the innermost handler of the chain.
 type Router struct {
-	catalog   *resource.Publisher
-	resources ResourceHandler
+	Options
 	// documents answer exact paths; prefixes answer everything below them, the longest first.
 	documents map[string]http.Handler
 	prefixes  []prefix
-	discovery http.Handler
-	missing   http.Handler
 }
 
 type prefix struct {
@@ -32,10 +41,9 @@ type prefix struct {
 	handler http.Handler
 }
 
-// New returns a router without documents. discovery answers the paths of groups and versions, missing what nobody
-// else answers.
-func New(catalog *resource.Publisher, resources ResourceHandler, discovery, missing http.Handler) *Router {
-	return &Router{catalog: catalog, resources: resources, documents: map[string]http.Handler{}, discovery: discovery, missing: missing}
+// New returns a router without documents.
+func New(options Options) *Router {
+	return &Router{Options: options, documents: map[string]http.Handler{}}
 }
 
 // Document answers exactly one path. It must not be called once requests are served.
@@ -57,28 +65,65 @@ func (r *Router) Documents() []string {
 
 // ServeHTTP implements http.Handler.
 func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	// Invariant: asked before the catalog is looked into, so that whatever is not in a complete one does not exist.
+	complete := r.Complete()
 	record := request.From(q.Context())
 	if record.Info.IsResourceRequest {
-		if match, ok := r.catalog.Current().Lookup(record.Info.APIGroup, record.Info.APIVersion, record.Info.Resource); ok {
-			r.resources.Serve(w, q, match)
+		if match, ok := r.Catalog.Current().Lookup(record.Info.APIGroup, record.Info.APIVersion, record.Info.Resource); ok {
+			r.Resources.Serve(w, q, match)
 			return
 		}
-		r.unknown(&record.Info).ServeHTTP(w, q)
+		r.unknown(&record.Info, complete).ServeHTTP(w, q)
 		return
 	}
 	if q.Method != http.MethodGet && readOnly(q.URL.Path) {
 		request.WriteError(w, q, request.Generic(http.StatusMethodNotAllowed))
 		return
 	}
-	r.nonResource(q.URL.Path).ServeHTTP(w, q)
+	if !complete && r.needsAll(q.URL.Path) {
+		incomplete{}.ServeHTTP(w, q)
+		return
+	}
+	r.nonResource(q.URL.Path, complete).ServeHTTP(w, q)
 }
 
 // unknown answers requests for resources that do not exist: with a Status in the groups of built-in kinds.
-func (r *Router) unknown(info *upstream.RequestInfo) http.Handler {
-	if info.APIPrefix == "api" || r.catalog.Current().BuiltIn(info.APIGroup) {
+func (r *Router) unknown(info *upstream.RequestInfo, complete bool) http.Handler {
+	if info.APIPrefix == "api" || r.Catalog.Current().BuiltIn(info.APIGroup) {
 		return notFound{}
 	}
-	return r.missing
+	return missing(complete)
+}
+
+// missing answers what nothing else answers.
+func missing(complete bool) http.Handler {
+	if complete {
+		return http.NotFoundHandler()
+	}
+	return incomplete{}
+}
+
+// incomplete is kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: a garbage
+// collector takes it for a deletion.
+type incomplete struct{}
+
+func (incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	const retryAfter = 5 // seconds
+	err := apierrors.NewServiceUnavailable(
+		"the request has been made before all known HTTP paths have been installed, please try again")
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfter}
+	request.WriteError(w, r, err)
+}
+
+// needsAll reports whether the answer to a path depends on custom resources. kube-apiserver answers such documents as
+// far as it knows; a list that lacks groups is worse than none for a client that acts on what it lacks.
+func (r *Router) needsAll(path string) bool {
+	if path == "/apis" || strings.HasPrefix(path, "/openapi/") {
+		return true
+	}
+	group, ok := strings.CutPrefix(path, "/apis/")
+	group, _, _ = strings.Cut(group, "/")
+	return ok && (group == "" || !r.Catalog.Current().BuiltIn(group))
 }
 
 // notFound answers with a Status that names nothing.
@@ -95,7 +140,7 @@ func readOnly(path string) bool {
 	return path == "/version" || path == "/api" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
 }
 
-func (r *Router) nonResource(path string) http.Handler {
+func (r *Router) nonResource(path string, complete bool) http.Handler {
 	if handler, ok := r.documents[path]; ok {
 		return handler
 	}
@@ -105,7 +150,7 @@ func (r *Router) nonResource(path string) http.Handler {
 		}
 	}
 	if path == "/api" || path == "/apis" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/") {
-		return r.discovery
+		return r.Discovery
 	}
-	return r.missing
+	return missing(complete)
 }

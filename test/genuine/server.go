@@ -1,6 +1,7 @@
 package genuine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func StartEtcd(ctx context.Context, directory string) (*EtcdServer, error) {
 type APIServer struct {
 	*Process
 	Admin *rest.Config
-	Ready time.Time // when /readyz first answered 200
+	Ready time.Time // when /readyz, or what Options.Answers names, first answered 200
 }
 
 // Options of an API server.
@@ -60,6 +61,8 @@ type Options struct {
 	PKI       *PKI     // may be shared by servers
 	Etcd      string   // URL of an external etcd; empty: ours runs its embedded member, kube-apiserver cannot
 	Arguments []string // further flags, which override the standard ones
+	// Answers is the path that has to answer 200 before the server is taken for started; empty: /readyz.
+	Answers string
 	// Accounts says that something makes the default service accounts, so that the plugin that asks for them can be on.
 	Accounts bool
 }
@@ -96,7 +99,7 @@ func (o Options) start(ctx context.Context, name, binary string, command ...stri
 		if err != nil {
 			return nil, err
 		}
-		err = server.await(ctx, client, server.Admin.Host+"/readyz")
+		err = server.await(ctx, client, server.Admin.Host+cmp.Or(o.Answers, "/readyz"))
 		server.Ready = time.Now()
 		return server, err
 	})
