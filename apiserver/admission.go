@@ -47,6 +47,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		rights := mutating.Rights{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
 		chain.Plugins = append(chain.Plugins, rights.Plugin())
 	}
+	chain.Plugins = append(chain.Plugins, s.unenforced.plugin())
 	chain.Reservers = []admission.Reserver{
 		mutating.ServiceAddresses{
 			Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),

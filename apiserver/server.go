@@ -57,7 +57,8 @@ type Server struct {
 	custom   *crd.Controller
 	// complete is closed when all resources that existed at the start are in the catalog. APIServices will belong to them,
 	// too, when requests are passed on to other servers.
-	complete moment
+	complete   moment
+	unenforced *unenforced
 	// apiServices keeps the APIService objects of what is served here.
 	apiServices *autoregister.Controller
 	// client and informers are what upstream's parts of this server see of it.
@@ -125,6 +126,7 @@ func (s *Server) compose() (err error) {
 	if s.services, err = s.composeServices(); err != nil {
 		return err
 	}
+	s.unenforced = newUnenforced(s.metrics, s.logger.WithName("admission"))
 	if err = s.composeAdmission(chain); err != nil {
 		return err
 	}
@@ -268,6 +270,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}
+	s.followUnenforced(ctx, work)
 	work.Go(func() error { return ended(ctx, s.runCustom(ctx)) })
 	work.Go(func() error { return ended(ctx, s.apiServices.Run(ctx)) })
 	work.Go(func() error { return ended(ctx, s.services.run(ctx)) })

@@ -121,10 +121,26 @@ func established(crd *apiextensionsv1.CustomResourceDefinition, establish bool) 
 	if problem := invalidBundle(crd); problem != "" {
 		return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "InvalidCABundle", Message: problem}
 	}
+	if needsConversionWebhook(crd) {
+		return condition{
+			Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "ConversionWebhookNotSupported",
+			Message: "this server does not call conversion webhooks yet; it serves the resource with the strategy None",
+		}
+	}
 	if !establish {
 		return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "Installing", Message: "the initial names have been accepted"}
 	}
 	return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, Reason: "InitialNamesAccepted", Message: "the initial names have been accepted"}
+}
+
+// NeedsConversionWebhook reports whether custom resources may have to be converted by a webhook, which is not called.
+func NeedsConversionWebhook(spec *apiextensions.CustomResourceDefinitionSpec) bool {
+	return spec.Conversion != nil && spec.Conversion.Strategy == apiextensions.WebhookConverter && len(spec.Versions) > 1
+}
+
+func needsConversionWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	conversion := crd.Spec.Conversion
+	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && len(crd.Spec.Versions) > 1
 }
 
 // invalidBundle tells what is wrong with the certificates that the conversion webhook is to be trusted by.

@@ -148,7 +148,9 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	}
 }
 
-// describe makes the record of a definition. It is served from the moment its names are accepted.
+// describe makes the record of a definition. It is served from the moment its names are accepted, unless it needs a
+// conversion webhook. One that comes to need a webhook when it is established already goes on being served: clients
+// would take 404 for NotFound. Conversions fail, as they do in kube-apiserver when the webhook cannot be called.
 func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *record {
 	r := &record{
 		group:      crd.Spec.Group,
@@ -159,7 +161,7 @@ func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *re
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	isEstablished := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 	r.settled = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
-	if !accepted && !isEstablished {
+	if !isEstablished && (!accepted || needsConversionWebhook(crd)) {
 		return r
 	}
 	definition, err := c.builder.Definition(crd)

@@ -160,6 +160,62 @@ func TestDefinitionIsServedThenEstablished(t *testing.T) {
 	}
 }
 
+func convertedByWebhook(d *apiextensionsv1.CustomResourceDefinition) {
+	url := "https://127.0.0.1:1/convert"
+	d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
+			ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &url}, ConversionReviewVersions: []string{"v1"},
+		},
+	}
+}
+
+// TestConversionWebhooks: what would have to be converted by a webhook is not served, before it can be done wrong.
+func TestConversionWebhooks(t *testing.T) {
+	s := startServer(t)
+	definition := sample(t)
+	convertedByWebhook(definition)
+	s.create(t, definition)
+	eventually(t, "refused", func() bool {
+		return s.condition(t, definition.Name, apiextensions.Established) == "False ConversionWebhookNotSupported"
+	})
+	if _, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets"); ok {
+		t.Error("served")
+	}
+	setConversion := func(conversion *apiextensions.CustomResourceConversion) {
+		t.Helper()
+		_, err := s.Update(t.Context(), crd.Resource, "", "", definition.Name, func(object runtime.Object) error {
+			object.(*apiextensions.CustomResourceDefinition).Spec.Conversion = conversion
+			return nil
+		}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	setConversion(&apiextensions.CustomResourceConversion{Strategy: apiextensions.NoneConverter})
+	eventually(t, "established without a webhook", func() bool {
+		return s.condition(t, definition.Name, apiextensions.Established) == "True InitialNamesAccepted"
+	})
+	if _, err := s.Create(t.Context(), widgets, "default", newWidget("first"), false); err != nil {
+		t.Fatal(err)
+	}
+	url := "https://127.0.0.1:1/convert"
+	setConversion(&apiextensions.CustomResourceConversion{
+		Strategy: apiextensions.WebhookConverter, WebhookClientConfig: &apiextensions.WebhookClientConfig{URL: &url},
+		ConversionReviewVersions: []string{"v1"},
+	})
+	eventually(t, "conversion fails in the other version", func() bool {
+		match, ok := s.publisher.Current().Lookup("example.com", "v1beta1", "widgets")
+		if !ok {
+			t.Fatal("not served any more")
+		}
+		_, err := match.Version.Model.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"}}`))
+		return err != nil
+	})
+	if _, err := s.Get(t.Context(), widgets, "default", "first"); err != nil {
+		t.Errorf("as it is stored: %v", err)
+	}
+}
+
 func TestNamesAreFreedByDeletion(t *testing.T) {
 	s := startServer(t)
 	first, second := sample(t), sample(t)

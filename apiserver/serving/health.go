@@ -46,6 +46,7 @@ type Health struct {
 
 	mu       sync.RWMutex
 	checks   []registeredCheck
+	notes    []func() string
 	shutdown bool
 }
 
@@ -71,6 +72,24 @@ func (h *Health) Add(at Endpoint, check Check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checks = append(h.checks, registeredCheck{Check: check, at: at})
+}
+
+// Note adds what a verbose /readyz says besides its checks, without failing; nothing where note returns nothing.
+func (h *Health) Note(note func() string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.notes = append(h.notes, note)
+}
+
+// writeNotes writes what the notes say now.
+func (h *Health) writeNotes(report *strings.Builder) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for _, note := range h.notes {
+		if text := note(); text != "" {
+			fmt.Fprintf(report, "warn: %s\n", text)
+		}
+	}
 }
 
 // ShutDown makes /readyz fail from now on.
@@ -180,6 +199,9 @@ func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint strin
 	}
 	if unknown := excluded.unknown(); unknown != "" {
 		fmt.Fprintf(&report, "warn: some health checks cannot be excluded: no matches for %s\n", unknown)
+	}
+	if endpoint == "readyz" {
+		h.writeNotes(&report)
 	}
 	if failed > 0 {
 		http.Error(w, report.String()+endpoint+" check failed", http.StatusInternalServerError)
