@@ -131,6 +131,7 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	defer c.lock.Unlock()
 	previous := c.records[crd.Name]
 	c.records[crd.Name] = next
+	keepSince(previous, next)
 	switch {
 	case !sameDefinition(previous, next):
 		c.outdated()
@@ -145,6 +146,17 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	}
 	if previous == nil || !slices.Equal(allNames(previous.names), allNames(next.names)) {
 		c.reconsider(next.group, crd.Name)
+	}
+}
+
+// keepSince carries over since when a custom resource is defined as it is. The definition may have a new revision for
+// another reason: its status.
+func keepSince(previous, next *record) {
+	if previous == nil || previous.definition == nil || next.definition == nil {
+		return
+	}
+	if previous.definition.Revision == next.definition.Revision {
+		next.definition.Since = previous.definition.Since
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -52,6 +53,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	if err != nil {
 		return nil, err
 	}
+	since, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64) // of one that is stored
 	definition := &resource.Definition{
 		Source:         resource.Custom,
 		Group:          crd.Spec.Group,
@@ -66,6 +68,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
 		Fields:         newSelectable(crd).fields,
 		Revision:       fmt.Sprintf("%s/%d", crd.UID, crd.Generation),
+		Since:          since,
 		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
 	for i := range crd.Spec.Versions {

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
@@ -74,6 +75,9 @@ func (r *Registry) startOf(ctx context.Context, t Target, resourceVersion string
 		return revision, status(err, t)
 	}
 	revision, err := parseRevision(resourceVersion)
+	if err == nil && revision > 0 && revision < t.Since {
+		return 0, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, t.Since))
+	}
 	if err != nil || revision > 0 {
 		return revision, err
 	}

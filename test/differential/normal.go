@@ -381,6 +381,7 @@ func (n *normalizer) revision(text string) string {
 
 var (
 	currentWord   = regexp.MustCompile(`current: \d+`)
+	tooOld        = regexp.MustCompile(`(too old resource version: )\d+ \(\d+\)`)
 	anyUID        = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	askedRevision = regexp.MustCompile(`resourceVersion\\?":\\?"(\d+)`)
 	anyRevision   = regexp.MustCompile(`(ResourceVersion in (precondition|object meta): |resourceVersion\\?":\\?"|resourceVersion:|ResourceVersion in record \()(\d+)`)
@@ -416,6 +417,7 @@ func (n *normalizer) plain(text string) string {
 		return strings.TrimSuffix(found, number) + n.ports.name(number)
 	})
 	text = currentWord.ReplaceAllString(text, "current: <revision>")
+	text = tooOld.ReplaceAllString(text, "${1}<revision> (<revision>)")
 	text = anyRevision.ReplaceAllString(text, "${1}<revision>")
 	text = mounted.ReplaceAllString(text, "kube-api-access-<random>")
 	text = refusedAddress.ReplaceAllString(text, "${1}<service address>")
