@@ -38,8 +38,8 @@ func (s *Server) followDefinitions(ctx context.Context, name schema.GroupResourc
 	})
 }
 
-// definitionsKnown is closed once all definitions that existed at the start are in the catalog. Where they are switched
-// off there is nothing to wait for.
+// definitionsKnown returns a channel that is closed once all definitions that existed at the start are in the catalog,
+// or at once where --runtime-config switched them off.
 func (s *Server) definitionsKnown() moment {
 	if _, served := s.catalogs.publisher.Current().Find(crd.Resource); served {
 		return s.custom.Synced()

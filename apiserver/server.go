@@ -55,8 +55,8 @@ type Server struct {
 	security *security
 	services *serviceNetwork
 	custom   *crd.Controller
-	// complete is closed when all resources that existed at the start are in the catalog. APIServices will belong to them,
-	// too, when requests are passed on to other servers.
+	// complete is closed when all resources that existed at the start are in the catalog. Until then, unknown groups and
+	// paths are answered with 503. APIServices of other servers belong to it as soon as they are served.
 	complete   moment
 	unenforced *unenforced
 	// apiServices keeps the APIService objects of what is served here.

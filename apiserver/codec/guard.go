@@ -18,9 +18,9 @@ import (
 
 // maxMessageNesting is how many messages a protobuf body may have within each other. The code that
 // upstream generates decodes recursively, and validates likewise, without a bound of its own: a
-// CustomResourceDefinition of 500 KB overflows the stack, which ends the process. The largest known definitions nest
-// some forty schemas. Bodies within this bound can be written as JSON that every decoder reads (at most two levels of
-// JSON for one of protobuf; decoders of JSON stop at 10,000).
+// CustomResourceDefinition of 500 KB overflows the stack, which ends the process. Definitions with pod templates in
+// them have 27 levels of JSON, half as many of protobuf. Bodies within this bound can be written as JSON that every
+// decoder reads (at most two levels of JSON for one of protobuf; decoders of JSON stop at 10,000).
 const maxMessageNesting = 500
 
 // maxJSONNesting is the bound of JSON and YAML for kinds that may contain themselves. Decoders stop at 10,000, which
@@ -34,20 +34,20 @@ var (
 	errMapEntry       = errors.New("an entry of a map extends beyond its end")
 )
 
-// Guard looks at request bodies before they are decoded and refuses those that are cheap to send and ruinous to decode:
+// Guard refuses request bodies that are cheap to send and very expensive to decode:
 //
-//   - What nests too deep, in kinds whose type contains itself.
-//   - Entries of protobuf maps that claim more bytes than they have. Generated code takes those from what follows the
-//     entry and then reads the same bytes again. Labels in 56 KB become gigabytes so, and each further level of a
-//     nested map doubles the time.
+//   - Bodies that nest too deep, of kinds whose type contains itself.
+//   - Protobuf map entries that claim more bytes than they have. Generated code takes those from what follows the entry
+//     and then reads the same bytes again. Labels in 56 KB become gigabytes, and each further level of a nested map
+//     doubles the time.
 //
-// A Guard follows the generated code field by field, so that both agree on where messages begin and end. It allocates
-// nothing per message. Bodies that are malformed in other ways pass: decoding says what is wrong with them.
+// A Guard reads a message as the generated code does, field by field, so that both agree on where messages begin and
+// end. It allocates nothing per message. Bodies that are malformed in other ways pass, and fail to decode.
 type Guard struct {
 	scheme *runtime.Scheme
 
 	lock    sync.RWMutex
-	layouts map[reflect.Type]*layout // nil: has nothing to look at
+	layouts map[reflect.Type]*layout // nil: has nothing to check
 }
 
 // NewGuard returns a guard of bodies that are decoded into the types of a scheme.
@@ -139,7 +139,7 @@ func eachDelimited(message []byte, handle func(number int32, content []byte) boo
 	return true
 }
 
-// layoutOf returns the layout of a kind's type; nil where there is nothing to look at.
+// layoutOf returns the layout of a kind's type; nil where there is nothing to check.
 func (g *Guard) layoutOf(kind schema.GroupVersionKind) *layout {
 	of, ok := g.scheme.AllKnownTypes()[kind]
 	if !ok {
@@ -168,12 +168,12 @@ type layout struct {
 func (l *layout) nests() bool { return l != nil && l.contains }
 
 type field struct {
-	message *layout  // of the field, or of the values of the map; nil: nothing to look at
+	message *layout  // of the field, or of the values of the map; nil: nothing to check
 	entry   bool     // of a map, whose entries are messages with a key and a value
 	forms   [3]uint8 // how generated code reads the fields 1 and 2 of an entry, whatever their wire types say
 }
 
-// of is the field of that number that there is something to look at in.
+// of returns the field of that number, if it has something to check.
 func (l *layout) of(number int32) (field, bool) {
 	if int(number) >= len(l.fields) || number < 0 {
 		return field{}, false
@@ -217,7 +217,7 @@ func (g *Guard) analyze(of reflect.Type) *layout {
 	return g.keep(of, l)
 }
 
-// keep forgets a layout that there is nothing to look at in.
+// keep finishes a layout, and drops one that has nothing to check.
 func (g *Guard) keep(of reflect.Type, l *layout) *layout {
 	l.open = false
 	if len(l.fields) == 0 {
@@ -258,7 +258,7 @@ func formOf(of reflect.Type) uint8 {
 	return uint8(protowire.BytesType)
 }
 
-// check looks at a message within which there may be so many levels of messages.
+// check checks a message that may have so many levels of messages.
 func (l *layout) check(message []byte, levels int) (err error) {
 	if l == nil {
 		return nil
@@ -293,7 +293,7 @@ func (l *layout) check(message []byte, levels int) (err error) {
 	return nil
 }
 
-// checkEntry looks at an entry of a map. Generated code does not look at the wire types of keys and values.
+// checkEntry checks an entry of a map. Generated code ignores the wire types of keys and values.
 func (f field) checkEntry(entry []byte, levels int) error {
 	for len(entry) > 0 {
 		tag, content, ok := varint(entry)
@@ -379,8 +379,8 @@ func after(message []byte, count int) ([]byte, bool) {
 	return message[count:], true
 }
 
-// jsonNestsDeeper reports whether objects and arrays are nested more than so many levels deep. It does not look at
-// whether it is JSON.
+// jsonNestsDeeper reports whether objects and arrays are nested more than so many levels deep. The text need not be
+// valid JSON.
 func jsonNestsDeeper(text []byte, levels int) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {

@@ -82,7 +82,9 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	return definition, nil
 }
 
-func (b *Builder) version(custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) *resource.Version {
+func (b *Builder) version(
+	custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion,
+) *resource.Version {
 	served := custom.versions[v.Name]
 	version := &resource.Version{
 		Name:       v.Name,

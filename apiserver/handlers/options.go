@@ -143,7 +143,9 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 }
 
 func (c *call) decodeDeleteOptions(body []byte) (*metav1.DeleteOptions, error) {
-	mediaType, err := contentType(c.r, []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"})
+	mediaType, err := contentType(c.r, []string{
+		runtime.ContentTypeJSON, runtime.ContentTypeYAML, runtime.ContentTypeProtobuf,
+	})
 	if err != nil {
 		return nil, err
 	}

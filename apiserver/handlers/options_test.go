@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestDeleteOptionsAreGuarded sends PartialObjectMetadata, which would be decoded before it is refused, with a label that
-// claims what follows it.
+// TestDeleteOptionsAreGuarded sends PartialObjectMetadata, which would be decoded before it is refused, with a label
+// that claims what follows it.
 func TestDeleteOptionsAreGuarded(t *testing.T) {
 	const (
 		typeMeta = "\x0a\x27\x0a\x0emeta.k8s.io/v1\x12\x15PartialObjectMetadata"

@@ -320,7 +320,9 @@ func TestArchiveIsGenerated(t *testing.T) {
 func TestModelsHaveNamesOfTheirOwn(t *testing.T) {
 	custom := definitionOf(t, func(d *apiextensionsv1.CustomResourceDefinition) {
 		d.Name, d.Spec.Group = "deployments.apps.api.k8s.io", "apps.api.k8s.io"
-		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "deployments", Singular: "deployment", Kind: "Deployment", ListKind: "DeploymentList"}
+		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{
+			Plural: "deployments", Singular: "deployment", Kind: "Deployment", ListKind: "DeploymentList",
+		}
 	})
 	h := handler(t, deployments(), custom)
 	const kind, list = "io.k8s.api.apps.v1.Deployment_v2", "io.k8s.api.apps.v1.DeploymentList_v2"
@@ -336,7 +338,8 @@ func TestModelsHaveNamesOfTheirOwn(t *testing.T) {
 			t.Errorf("there is no %s", name)
 		}
 	}
-	for name, from := range map[string]any{kind: definitions[list], list: document["paths"].(map[string]any)["/apis/apps.api.k8s.io/v1/deployments"]} {
+	path := document["paths"].(map[string]any)["/apis/apps.api.k8s.io/v1/deployments"]
+	for name, from := range map[string]any{kind: definitions[list], list: path} {
 		if text, _ := json.Marshal(from); !bytes.Contains(text, []byte(`"#/definitions/`+name+`"`)) {
 			t.Errorf("%s is not referred to in %.300s", name, text)
 		}

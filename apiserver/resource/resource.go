@@ -56,8 +56,8 @@ type Definition struct {
 	// Revision distinguishes two definitions of the same name over time: the UID and generation of a custom
 	// resource's definition. Empty for built-in kinds.
 	Revision string
-	// Since is the revision of storage from which on a custom resource is defined as it is. A watch from before would go on
-	// with objects as the client has them, in the form of the former definition. 0 for built-in kinds.
+	// Since is the revision of storage from which on a custom resource is defined as it is. A watch from before would go
+	// on with objects as the client has them, in the form of the former definition. 0 for built-in kinds.
 	Since int64
 	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
 	ReturnsDeleted bool

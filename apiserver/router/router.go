@@ -65,7 +65,7 @@ func (r *Router) Documents() []string {
 
 // ServeHTTP implements http.Handler.
 func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	// Invariant: asked before the catalog is looked into, so that whatever is not in a complete one does not exist.
+	// Invariant: read before the catalog, which then lacks only what does not exist.
 	complete := r.Complete()
 	record := request.From(q.Context())
 	if record.Info.IsResourceRequest {
@@ -103,7 +103,7 @@ func missing(complete bool) http.Handler {
 	return incomplete{}
 }
 
-// incomplete is kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: a garbage
+// incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: a garbage
 // collector takes it for a deletion.
 type incomplete struct{}
 
