@@ -38,8 +38,7 @@ var (
 //
 //   - Bodies that nest too deep, of kinds whose type contains itself.
 //   - Protobuf map entries that claim more bytes than they have. Generated code takes those from what follows the entry
-//     and then reads the same bytes again. Labels in 56 KB become gigabytes, and each further level of a nested map
-//     doubles the time.
+//     and then reads the same bytes again, so that the cost is out of proportion to the body.
 //
 // A Guard reads a message as the generated code does, field by field, so that both agree on where messages begin and
 // end. It allocates nothing per message. Bodies that are malformed in other ways pass, and fail to decode.
