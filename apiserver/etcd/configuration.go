@@ -15,9 +15,7 @@ import (
 
 const (
 	// catchUpEntries is how many applied raft entries stay in memory for followers that lag. One that lags
-	// further gets a snapshot. etcd's own default of 5000 costs tens of megabytes. It must be more than raft hands
-	// to etcd at once, one megabyte of entries: raft panics when it stands for election and entries that it does not
-	// know to be applied are gone.
+	// further gets a snapshot. etcd's own default of 5000 costs tens of megabytes.
 	catchUpEntries = 2500
 	// progressInterval is the longest time that an idle watch does not know how far it has come.
 	progressInterval = 5 * time.Second

@@ -16,8 +16,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 
 	"quorate.dev/apiserver/config"
 )
@@ -156,41 +154,6 @@ func (m *Member) Check(ctx context.Context) error {
 		return errors.New("the etcd member is a learner that has not been promoted yet")
 	}
 	return nil
-}
-
-// elect makes the only voter of a cluster leader at once, instead of after an election timeout.
-func (m *Member) elect(ctx context.Context) {
-	id := uint64(m.server.MemberID())
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for m.server.Lead() == 0 && m.onlyVoter() {
-		if !m.caughtUp() {
-			if !m.tick(ctx, ticker) {
-				return
-			}
-			continue
-		}
-		message := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: proto.Uint64(id), To: proto.Uint64(id)}
-		if err := m.server.Process(ctx, message); err != nil || !m.tick(ctx, ticker) {
-			return
-		}
-	}
-}
-
-// caughtUp reports whether what the member read from its log at the start has been applied.
-func (m *Member) caughtUp() bool {
-	committed := m.server.CommittedIndex()
-	return committed > 0 && m.server.AppliedIndex() >= committed
-}
-
-// tick waits for the next look; false: ctx ended.
-func (*Member) tick(ctx context.Context, ticker *time.Ticker) bool {
-	select {
-	case <-ticker.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func (m *Member) onlyVoter() bool { return len(m.voters()) == 1 && m.voter() }
