@@ -117,8 +117,7 @@ func (h *home) save() error {
 // occupied returns an error if an address that a sandbox needs cannot be listened on.
 func occupied(network addresses.Network) error {
 	for _, address := range []netip.AddrPort{
-		netip.AddrPortFrom(network.Server(), management.SecurePort), netip.AddrPortFrom(network.Server(), management.PeerPort),
-		netip.AddrPortFrom(network.Resolver(), names.Port),
+		netip.AddrPortFrom(network.Server(), management.SecurePort), netip.AddrPortFrom(network.Resolver(), names.Port),
 	} {
 		socket, err := net.Listen("tcp4", address.String())
 		if err != nil {

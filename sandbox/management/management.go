@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -23,11 +22,8 @@ import (
 	"quorate.dev/sandbox/addresses"
 )
 
-// Ports of the management API server and its etcd member.
-const (
-	SecurePort = 6443
-	PeerPort   = 2380
-)
+// SecurePort is the port of the management API server. Its etcd member listens on none.
+const SecurePort = 6443
 
 // Plane is a management API server that can be started.
 type Plane struct {
@@ -41,27 +37,49 @@ func New(directory string, network addresses.Network, now time.Time) (*Plane, er
 	if err := os.MkdirAll(p.file(""), 0o700); err != nil {
 		return nil, err
 	}
-	authority, err := p.authority("ca", now)
-	if err != nil {
+	if err := p.certificates(now); err != nil {
 		return nil, err
 	}
-	server := net.IP(network.Server().AsSlice())
-	first := net.IP(network.Services().Addr().Next().AsSlice())
-	leaves := map[string]pki.Leaf{
-		"server": {CommonName: "kube-apiserver", Addresses: []net.IP{server, first}, Server: true, DNSNames: []string{
-			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
-		}},
-		"peer":           {CommonName: "management", Addresses: []net.IP{server}, Server: true, Client: true},
-		"kubelet":        {CommonName: "system:node:sandbox", Organizations: []string{"system:nodes"}, Addresses: []net.IP{network.Node().AsSlice()}, Server: true},
-		"kubelet-client": {CommonName: KubeletClient, Client: true},
-		"admin":          {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},
-	}
-	for name, leaf := range leaves {
-		if err := p.leaf(name, authority, leaf, now); err != nil {
-			return nil, err
+	return p, p.serviceAccountKey()
+}
+
+// Authorities, one for each purpose: a certificate of one of them is of no use for another. Their names are those of files
+// too.
+const (
+	servingAuthority       = "serving-ca"
+	clientAuthority        = "client-ca"         // of the API's clients
+	kubeletClientAuthority = "kubelet-client-ca" // of the node's
+)
+
+// certificates makes the authorities and the certificates that they issue.
+func (p *Plane) certificates(now time.Time) error {
+	server := net.IP(p.network.Server().AsSlice())
+	first := net.IP(p.network.Services().Addr().Next().AsSlice())
+	for authority, leaves := range map[string]map[string]pki.Leaf{
+		servingAuthority: {
+			"server": {CommonName: "kube-apiserver", Addresses: []net.IP{server, first}, Server: true, DNSNames: []string{
+				"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+			}},
+			"kubelet": {CommonName: "system:node:sandbox", Organizations: []string{"system:nodes"}, Addresses: []net.IP{p.network.Node().AsSlice()}, Server: true},
+		},
+		clientAuthority: {
+			"admin": {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},
+		},
+		kubeletClientAuthority: {
+			"kubelet-client": {CommonName: KubeletClient, Client: true},
+		},
+	} {
+		issuer, err := p.authority(authority, now)
+		if err != nil {
+			return err
+		}
+		for name, leaf := range leaves {
+			if err := p.leaf(name, issuer, leaf, now); err != nil {
+				return err
+			}
 		}
 	}
-	return p, p.serviceAccountKey()
+	return nil
 }
 
 func (p *Plane) file(name string) string { return filepath.Join(p.directory, "pki", name) }
@@ -73,15 +91,10 @@ func (p *Plane) Address() netip.AddrPort { return netip.AddrPortFrom(p.network.S
 func (p *Plane) Args() []string {
 	c := config.Default()
 	address := p.network.Server().String()
-	peer := "https://" + net.JoinHostPort(address, strconv.Itoa(PeerPort))
 	c.Serving.BindAddress, c.Serving.AdvertiseAddress, c.Serving.Port = address, address, SecurePort
 	c.Serving.CertFile, c.Serving.KeyFile = p.file("server.crt"), p.file("server.key")
 	c.Member.DataDirectory, c.Member.Name = filepath.Join(p.directory, "etcd"), "management"
-	c.Member.ListenPeerURLs, c.Member.AdvertisePeerURLs = []string{peer}, []string{peer}
-	c.Member.InitialCluster = c.Member.Name + "=" + peer
-	c.Member.PeerCertFile, c.Member.PeerKeyFile = p.file("peer.crt"), p.file("peer.key")
-	c.Member.PeerTrustedCAFile = p.file("ca.crt")
-	c.Authentication.ClientCAFile = p.file("ca.crt")
+	c.Authentication.ClientCAFile = p.file(clientAuthority + ".crt")
 	c.Authentication.ServiceAccountIssuers = []string{"https://kubernetes.default.svc.cluster.local"}
 	c.Authentication.ServiceAccountSigningKey = p.file("service-account.key")
 	c.Authentication.ServiceAccountKeyFiles = []string{p.file("service-account.key")}
@@ -90,7 +103,7 @@ func (p *Plane) Args() []string {
 	c.Admission.Disable = []string{"StorageObjectInUseProtection"}
 	c.API.ServiceClusterIPRange = p.network.Services().String()
 	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = p.file("kubelet-client.crt"), p.file("kubelet-client.key")
-	c.API.KubeletCAFile = p.file("ca.crt")
+	c.API.KubeletCAFile = p.file(servingAuthority + ".crt")
 	c.API.KubeletAddressTypes = []string{"InternalIP"} // the node's name leads nowhere
 	c.API.EndpointReconcilerType = "none"              // endpoints cannot be loopback addresses
 	c.Controllers.Enabled = []string{"*"}
@@ -106,7 +119,7 @@ func (p *Plane) KubeletTLS() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the node's certificate: %w", err)
 	}
-	authority, err := os.ReadFile(p.file("ca.crt"))
+	authority, err := os.ReadFile(p.file(kubeletClientAuthority + ".crt"))
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +139,7 @@ func (p *Plane) WriteKubeconfig(file string) error {
 	}
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters["management"] = &clientcmdapi.Cluster{
-		Server: "https://" + p.Address().String(), CertificateAuthorityData: read("ca.crt"),
+		Server: "https://" + p.Address().String(), CertificateAuthorityData: read(servingAuthority + ".crt"),
 	}
 	kubeconfig.AuthInfos["admin"] = &clientcmdapi.AuthInfo{
 		ClientCertificateData: read("admin.crt"), ClientKeyData: read("admin.key"),
@@ -139,7 +152,7 @@ func (p *Plane) WriteKubeconfig(file string) error {
 func (p *Plane) authority(name string, now time.Time) (pki.Authority, error) {
 	pair, err := p.read(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		authority, err := pki.NewAuthority("quorate-sandbox", now)
+		authority, err := pki.NewAuthority("quorate-sandbox-"+name, now)
 		if err != nil {
 			return pki.Authority{}, err
 		}

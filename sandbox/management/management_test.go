@@ -1,6 +1,8 @@
 package management
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,20 +27,20 @@ func TestPlaneIsMadeOnceAndRenewed(t *testing.T) {
 	if _, err := New(directory, 70, now); err != nil {
 		t.Fatal(err)
 	}
-	authority, server, key := read("ca.crt"), read("server.crt"), read("service-account.key")
+	authority, server, key := read("serving-ca.crt"), read("server.crt"), read("service-account.key")
 	if _, err := New(directory, 70, now); err != nil {
 		t.Fatal(err)
 	}
-	if read("ca.crt") != authority || read("server.crt") != server || read("service-account.key") != key {
+	if read("serving-ca.crt") != authority || read("server.crt") != server || read("service-account.key") != key {
 		t.Error("a second start made them anew")
 	}
 	if _, err := New(directory, 70, now.AddDate(0, 11, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if read("server.crt") == server || read("ca.crt") != authority {
+	if read("server.crt") == server || read("serving-ca.crt") != authority {
 		t.Error("nearly a year later the leaf must be new and the authority the same")
 	}
-	os.WriteFile(filepath.Join(directory, "pki", "ca.crt"), []byte("x"), 0o600)
+	os.WriteFile(filepath.Join(directory, "pki", "serving-ca.crt"), []byte("x"), 0o600)
 	if _, err := New(directory, 70, now); err == nil {
 		t.Error("a broken authority was accepted")
 	}
@@ -66,5 +68,47 @@ func TestArgsAreValidAndTheKubeconfigFits(t *testing.T) {
 	}
 	if _, err := rest.TLSConfigFor(client); err != nil {
 		t.Error(err)
+	}
+}
+
+// A certificate is accepted for its own purpose only: the node's and the server's do not make a client of the API.
+func TestAuthoritiesAreSeparate(t *testing.T) {
+	directory := t.TempDir()
+	plane, err := New(directory, 70, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	parse := func(name string) *x509.Certificate {
+		content, err := os.ReadFile(plane.file(name + ".crt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, _ := pem.Decode(content)
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return certificate
+	}
+	c := config.Default()
+	if err := c.Flags().Parse(plane.Args()); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Member.ListenPeerURLs)+len(c.Member.ListenClientURLs) > 0 {
+		t.Errorf("the etcd member listens on %v and %v", c.Member.ListenPeerURLs, c.Member.ListenClientURLs)
+	}
+	issued := map[string]string{
+		"server": servingAuthority, "kubelet": servingAuthority, "admin": clientAuthority, "kubelet-client": kubeletClientAuthority,
+	}
+	for leaf, issuer := range issued {
+		for _, authority := range []string{servingAuthority, clientAuthority, kubeletClientAuthority} {
+			accepted := parse(leaf).CheckSignatureFrom(parse(authority)) == nil
+			if accepted != (authority == issuer) {
+				t.Errorf("%s accepts %s: %v", authority, leaf, accepted)
+			}
+		}
+	}
+	if c.Authentication.ClientCAFile != plane.file(clientAuthority+".crt") {
+		t.Errorf("clients of the API are those of %s", c.Authentication.ClientCAFile)
 	}
 }
