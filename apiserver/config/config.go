@@ -75,7 +75,7 @@ type Etcd struct {
 type Member struct {
 	DataDirectory       string
 	Name                string
-	ListenPeerURLs      []string
+	ListenPeerURLs      []string // empty: the member is alone, and listens to no peers
 	AdvertisePeerURLs   []string
 	ListenClientURLs    []string // empty: reachable from within this process only
 	AdvertiseClientURLs []string
@@ -93,6 +93,8 @@ type Member struct {
 	HeartbeatInterval   time.Duration
 	ElectionTimeout     time.Duration
 	UnsafeNoFsync       bool
+	// AllowInsecureTransport allows URLs that others can use without a certificate.
+	AllowInsecureTransport bool
 }
 
 // Authentication says whom to believe.
@@ -196,8 +198,7 @@ func Default() *Config {
 			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, WatchCache: true,
 		},
 		Member: Member{
-			Name: "default", ListenPeerURLs: []string{"http://127.0.0.1:2380"}, AdvertisePeerURLs: nil,
-			InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30, SnapshotCount: 5000,
+			Name: "default", InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30, SnapshotCount: 5000,
 			HeartbeatInterval: 100 * time.Millisecond, ElectionTimeout: time.Second,
 		},
 		Authentication: Authentication{Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true},

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -61,34 +60,6 @@ func (c *Config) validateAuthentication() []error {
 		default:
 			errs = append(errs, fmt.Errorf("--authorization-mode %q is not supported; use AlwaysAllow, AlwaysDeny, RBAC or Node", mode))
 		}
-	}
-	return errs
-}
-
-func (c *Config) validateMember() []error {
-	m := &c.Member
-	if m.DataDirectory == "" {
-		return nil
-	}
-	var errs []error
-	if m.InitialClusterState != "new" && m.InitialClusterState != "existing" {
-		errs = append(errs, fmt.Errorf("--etcd-initial-cluster-state %q must be new or existing", m.InitialClusterState))
-	}
-	if m.Name == "" {
-		errs = append(errs, errors.New("--etcd-name must not be empty"))
-	}
-	for flag, urls := range map[string][]string{
-		"etcd-listen-peer-urls": m.ListenPeerURLs, "etcd-initial-advertise-peer-urls": m.AdvertisePeerURLs,
-		"etcd-listen-client-urls": m.ListenClientURLs, "etcd-advertise-client-urls": m.AdvertiseClientURLs,
-	} {
-		for _, raw := range urls {
-			if u, err := url.Parse(raw); err != nil || u.Host == "" {
-				errs = append(errs, fmt.Errorf("--%s: %q is not a URL such as https://host:2380", flag, raw))
-			}
-		}
-	}
-	if m.ElectionTimeout < 5*m.HeartbeatInterval {
-		errs = append(errs, errors.New("--etcd-election-timeout must be at least five times --etcd-heartbeat-interval"))
 	}
 	return errs
 }

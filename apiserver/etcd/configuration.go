@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net/url"
 	"strings"
@@ -21,8 +22,8 @@ const (
 	progressInterval = 5 * time.Second
 )
 
-// configure translates the flags of a member into etcd's configuration.
-func configure(member config.Member, log logr.Logger) (*embed.Config, error) {
+// configure translates the flags of a member, which listens on a local socket too, into etcd's configuration.
+func configure(member config.Member, socket socketAddress, log logr.Logger) (*embed.Config, error) {
 	c := embed.NewConfig()
 	c.Name = member.Name
 	c.Dir = member.DataDirectory
@@ -42,11 +43,24 @@ func configure(member config.Member, log logr.Logger) (*embed.Config, error) {
 	if err := setURLs(c, member); err != nil {
 		return nil, err
 	}
+	c.ListenClientUrls = append(c.ListenClientUrls, socket.urls()...)
+	if c.AdvertiseClientUrls == nil {
+		c.AdvertiseClientUrls = []url.URL{} // etcd refuses nil; the socket is of no use to other members' clients
+	}
+	if len(member.ListenPeerURLs) == 0 {
+		c.AdvertisePeerUrls = []url.URL{placeholderPeerURL()}
+	}
 	c.InitialCluster = member.InitialCluster
 	if c.InitialCluster == "" {
 		c.InitialCluster = alone(member.Name, c.AdvertisePeerUrls)
 	}
 	return c, nil
+}
+
+// placeholderPeerURL stands for a member without peer URLs in its own member list. It leads nowhere. It is random because
+// etcd derives the IDs of a new cluster and its members from peer URLs.
+func placeholderPeerURL() url.URL {
+	return url.URL{Scheme: "unix", Host: "no-peers-" + strings.ToLower(rand.Text())}
 }
 
 // alone is the initial cluster of a member that has no peers.

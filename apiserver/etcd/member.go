@@ -34,6 +34,7 @@ type Member struct {
 	etcd   *embed.Etcd
 	server *etcdserver.EtcdServer
 	client *clientv3.Client
+	socket socketAddress
 
 	ready    chan struct{}
 	failures chan error
@@ -62,20 +63,24 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	for _, option := range opts {
 		option(&o)
 	}
+	if err := member.Validate(); err != nil {
+		return nil, err
+	}
 	if err := checkDirectory(member.DataDirectory); err != nil {
 		return nil, err
 	}
-	configuration, err := configure(member, o.log)
+	socket, err := prepareSocket(member.DataDirectory)
 	if err != nil {
-		return nil, err
+		o.log.Error(err, "'quorate etcd' cannot reach this member by its data directory: the socket cannot be made")
 	}
-	started, err := join(ctx, configuration, o.log)
+	started, err := begin(ctx, member, socket, o.log)
 	if err != nil {
-		return nil, explain(member.DataDirectory, err)
+		socket.close()
+		return nil, err
 	}
 	background, cancel := context.WithCancel(context.Background())
 	m := &Member{
-		log: o.log, etcd: started, server: started.Server, client: v3client.New(started.Server), stop: cancel,
+		log: o.log, etcd: started, server: started.Server, client: v3client.New(started.Server), socket: socket, stop: cancel,
 		ready: make(chan struct{}), failures: make(chan error, 1),
 		stopping: make(chan struct{}), stopped: make(chan struct{}),
 	}
@@ -83,6 +88,19 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	m.running.Go(func() { m.awaitReady(background) })
 	m.running.Go(m.awaitFailure)
 	return m, nil
+}
+
+// begin starts etcd.
+func begin(ctx context.Context, member config.Member, socket socketAddress, log logr.Logger) (*embed.Etcd, error) {
+	configuration, err := configure(member, socket, log)
+	if err != nil {
+		return nil, err
+	}
+	started, err := join(ctx, configuration, log)
+	if err != nil {
+		return nil, explain(member.DataDirectory, err)
+	}
+	return started, nil
 }
 
 // join starts etcd, again and again for a while as long as the cluster is not there yet, or so new that it has
@@ -248,5 +266,6 @@ func (m *Member) shutDown(ctx context.Context) {
 	m.client.Close()
 	m.server.HardStop() // leadership has been seen to; etcd's own way waits seconds for voters that are not there
 	m.etcd.Close()
+	m.socket.close()
 	m.running.Wait()
 }

@@ -14,7 +14,6 @@ func single(t *testing.T) config.Member {
 	member := config.Default().Member
 	member.DataDirectory = t.TempDir()
 	member.Name = "alone"
-	member.ListenPeerURLs = []string{"http://127.0.0.1:0"}
 	member.UnsafeNoFsync = true
 	return member
 }

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -26,7 +27,7 @@ func TestFeedBesideOthers(t *testing.T) {
 		{"everything", (*storage.Store).Watch},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ctx, client := t.Context(), newRemote(t)
+			ctx, client := t.Context(), etcdtest.Remote(t)
 			late := &lateProgress{WatchClient: pb.NewWatchClient(client.ActiveConnection()), held: make(chan struct{}, 1)}
 			client.Watcher = clientv3.NewWatchFromWatchClient(late, client)
 			s := storage.New(client, "/registry")

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
@@ -18,25 +16,7 @@ import (
 // eachClient runs a test with a client in the process of a fresh etcd, and with one that connects to another.
 func eachClient(t *testing.T, test func(*testing.T, *clientv3.Client)) {
 	t.Run("local", func(t *testing.T) { test(t, etcdtest.Client(t)) })
-	t.Run("remote", func(t *testing.T) { test(t, newRemote(t)) })
-}
-
-// newRemote returns a client that connects to a fresh etcd.
-func newRemote(t *testing.T) *clientv3.Client {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	urls := []string{"http://" + listener.Addr().String()}
-	listener.Close()
-	etcdtest.Member(t, urls...)
-	client, err := clientv3.New(clientv3.Config{Endpoints: urls, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
+	t.Run("remote", func(t *testing.T) { test(t, etcdtest.Remote(t)) })
 }
 
 func must[T any](t testing.TB) func(T, error) T {

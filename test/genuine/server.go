@@ -118,7 +118,7 @@ func (o Options) flags(ports []int) []string {
 	if o.Etcd != "" {
 		flags = append(flags, "--etcd-servers="+o.Etcd)
 	} else {
-		flags = append(flags, "--etcd-data-dir="+filepath.Join(o.Directory, "member"), "--etcd-listen-peer-urls="+localURL(ports[1]))
+		flags = append(flags, "--etcd-data-dir="+filepath.Join(o.Directory, "member"))
 	}
 	return override(flags, o.Arguments)
 }

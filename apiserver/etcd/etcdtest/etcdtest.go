@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/etcd"
@@ -17,13 +18,41 @@ func Client(t testing.TB) *clientv3.Client {
 	return Member(t).Client()
 }
 
-// Member starts an etcd of the test's own, which ends with it. Who connects does so to clientURLs.
-func Member(t testing.TB, clientURLs ...string) *etcd.Member {
+// Remote returns a client that is connected to an etcd of the test's own.
+func Remote(t testing.TB) *clientv3.Client {
 	t.Helper()
-	options := config.Default().Member
-	options.DataDirectory, options.UnsafeNoFsync = t.TempDir(), true
-	options.ListenPeerURLs, options.ListenClientURLs = []string{"http://127.0.0.1:0"}, clientURLs
-	member, err := etcd.Start(t.Context(), options)
+	flags := Flags(t)
+	start(t, flags)
+	configuration, err := etcd.LocalConfig(t.Context(), flags.DataDirectory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configuration.Logger = zap.NewNop()
+	client, err := clientv3.New(configuration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// Flags returns those of an etcd of the test's own.
+func Flags(t testing.TB) config.Member {
+	t.Helper()
+	flags := config.Default().Member
+	flags.DataDirectory, flags.UnsafeNoFsync = t.TempDir(), true
+	return flags
+}
+
+// Member starts an etcd of the test's own, which ends with it.
+func Member(t testing.TB) *etcd.Member {
+	t.Helper()
+	return start(t, Flags(t))
+}
+
+func start(t testing.TB, flags config.Member) *etcd.Member {
+	t.Helper()
+	member, err := etcd.Start(t.Context(), flags)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,123 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+const (
+	// socketDirectory, below the data directory, is accessible to its owner only: who can connect has all rights.
+	socketDirectory = "local"
+	socketName      = "etcd.sock"
+	// socketPathLimit is the longest path that every system accepts as the address of a socket.
+	socketPathLimit = 103
+)
+
+// socketPath is where a member listens for clients on the same machine.
+func socketPath(dataDirectory string) string {
+	return filepath.Join(dataDirectory, socketDirectory, socketName)
+}
+
+// socketAddress is a path that a socket can be bound or connected to while the directory is open.
+type socketAddress struct {
+	path      string
+	directory *os.File // nil: path does not depend on it
+}
+
+// openSocketAddress returns the address of a socket. The address of a socket is short; Linux reaches a long path through
+// an open directory.
+func openSocketAddress(path string) (socketAddress, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return socketAddress{}, err
+	}
+	if len(path) <= socketPathLimit || runtime.GOOS != "linux" {
+		return socketAddress{path: path}, nil
+	}
+	directory, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return socketAddress{}, err
+	}
+	return socketAddress{path: fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)), directory: directory}, nil
+}
+
+// urls are empty for the zero address.
+func (a socketAddress) urls() []url.URL {
+	if a.path == "" {
+		return nil
+	}
+	return []url.URL{{Scheme: "unix", Path: a.path}}
+}
+
+func (a socketAddress) close() {
+	if a.directory != nil {
+		_ = a.directory.Close()
+	}
+}
+
+// prepareSocket makes sure that a member can listen on its socket, which not every file system has. The address must stay
+// open for as long as the member listens.
+func prepareSocket(dataDirectory string) (socketAddress, error) {
+	path := socketPath(dataDirectory)
+	directory := filepath.Dir(path)
+	if err := os.Mkdir(directory, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return socketAddress{}, err
+	}
+	if err := os.Chmod(directory, 0o700); err != nil {
+		return socketAddress{}, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a killed process leaves it behind
+		return socketAddress{}, err
+	}
+	address, err := openSocketAddress(path)
+	if err != nil {
+		return socketAddress{}, err
+	}
+	listener, err := net.Listen("unix", address.path)
+	if err != nil {
+		address.close()
+		return socketAddress{}, err
+	}
+	return address, listener.Close()
+}
+
+// ErrNotRunning says that no member runs on a data directory.
+var ErrNotRunning = errors.New("no etcd member runs on the data directory")
+
+// LocalConfig is how a client reaches the member that another process of the same user runs on a data directory.
+func LocalConfig(ctx context.Context, dataDirectory string) (clientv3.Config, error) {
+	path := socketPath(dataDirectory)
+	connection, err := dialSocket(ctx, path)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return clientv3.Config{}, fmt.Errorf("connecting to the etcd member on %s: %w", dataDirectory, err)
+	case err != nil:
+		return clientv3.Config{}, fmt.Errorf("%w %s: %w", ErrNotRunning, dataDirectory, err)
+	}
+	_ = connection.Close()
+	return clientv3.Config{
+		Endpoints: []string{"unix:" + socketName},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return dialSocket(ctx, path)
+		})},
+	}, nil
+}
+
+func dialSocket(ctx context.Context, path string) (net.Conn, error) {
+	address, err := openSocketAddress(path)
+	if err != nil {
+		return nil, err
+	}
+	defer address.close()
+	return new(net.Dialer).DialContext(ctx, "unix", address.path)
+}
