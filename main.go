@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 
 	"quorate.dev/apiserver"
+	"quorate.dev/apiserver/etcdctl"
 	"quorate.dev/operator"
 	"quorate.dev/sandbox"
 	"quorate.dev/sandbox/resolver"
@@ -30,6 +31,7 @@ type command struct {
 var commands = []command{
 	{"apiserver", "one API server replica, with kube-apiserver's flags", apiserver.Run},
 	{"operator", "the controller manager of ApiServerClusters", operator.Run},
+	{"etcd", "status, alarms, defragmentation and snapshots of a running etcd", etcdctl.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
 }
 

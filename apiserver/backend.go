@@ -4,21 +4,25 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/etcd"
+	"quorate.dev/apiserver/storage"
 )
 
 // backend is where objects are stored: an embedded member, or an etcd elsewhere.
 type backend struct {
 	client *clientv3.Client
-	member *etcd.Member // nil: elsewhere
+	member *etcd.Member                  // nil: elsewhere
+	polled atomic.Pointer[storage.Space] // of an etcd elsewhere; nil: not yet known
 }
 
 // openBackend starts the embedded member, or connects.
@@ -91,6 +95,24 @@ func (b *backend) close(ctx context.Context) error {
 		return b.client.Close()
 	}
 	return b.member.Stop(ctx)
+}
+
+// space is how full the database is.
+func (b *backend) space() storage.Space {
+	if b.member != nil {
+		return storage.Space(b.member.Space())
+	}
+	if polled := b.polled.Load(); polled != nil {
+		return *polled
+	}
+	return storage.Space{}
+}
+
+// pollSpace keeps what is known of the space of an etcd elsewhere up to date until ctx ends. An interval of 0 does not.
+func (b *backend) pollSpace(ctx context.Context, store *storage.Store, interval time.Duration, clock clock.WithTicker) {
+	if b.member == nil && interval > 0 {
+		store.PollSpace(ctx, interval, clock, func(found storage.Space) { b.polled.Store(&found) })
+	}
 }
 
 // members ask each member of etcd whether it answers: those that are named, or the embedded one.

@@ -49,6 +49,7 @@ type Server struct {
 	apis     enablement.APIs
 	backend  *backend
 	store    *storage.Store
+	quota    *storage.SoftQuota
 	caches   *watchcache.Caches
 	registry *registry.Registry
 	catalogs *catalogs
@@ -107,8 +108,11 @@ func (s *Server) compose() (err error) {
 	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
 	s.caches = watchcache.New(s.store, watchcache.Options{Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics})
 	s.store.Measure(s.metrics, s.clock, s.caches.ResourceOf)
+	s.quota = &storage.SoftQuota{Measure: s.backend.space, Percent: int64(s.config.SoftQuota())}
+	s.quota.Count(s.metrics)
 	s.registry = registry.New(registry.Options{
-		Store: s.store, Caches: s.caches, Catalog: publisher, Admission: chain, Clock: s.clock, Logger: s.logger.WithName("registry"),
+		Store: s.store, Caches: s.caches, Catalog: publisher, Admission: chain, Quota: s.quota, Clock: s.clock,
+		Logger: s.logger.WithName("registry"),
 	})
 	if s.client, s.informers, err = s.composeInformers(publisher); err != nil {
 		return err
@@ -264,7 +268,11 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 	work.Go(func() error { return ended(ctx, s.caches.Run(ctx)) })
 	s.informers.StartWithContext(ctx)
 	work.Go(func() error {
-		s.store.RunCompaction(ctx, s.config.Etcd.CompactionInterval, s.clock, s.logger.WithName("compaction"))
+		s.store.RunCompaction(ctx, s.config.Etcd.CompactionInterval, s.quota, s.clock, s.logger.WithName("compaction"))
+		return nil
+	})
+	work.Go(func() error {
+		s.backend.pollSpace(ctx, s.store, s.config.SpacePollInterval(), s.clock)
 		return nil
 	})
 	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {

@@ -56,6 +56,7 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.checkSynced})
 	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: moment(s.custom.Synced()).check})
 	s.health.Note(s.unenforced.note)
+	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-space", Run: s.checkSpace, Advisory: true})
 	s.hooks.addTo(s.health)
 	s.addAPIServiceChecks()
 }
@@ -77,6 +78,18 @@ func (s *Server) checkEtcdReady(ctx context.Context) error {
 	defer cancel()
 	_, err := s.store.Revision(ctx)
 	return err
+}
+
+// checkSpace fails while etcd, or this server, refuses writes because the database is full. Reads and deletions go on, and
+// deletions are needed.
+func (s *Server) checkSpace(context.Context) error {
+	switch {
+	case s.backend.space().NoSpace:
+		return errors.New("alarm NOSPACE: etcd refuses all writes but deletions until its database has room")
+	case s.quota.Exceeded():
+		return errors.New("the soft quota of storage is exceeded: objects cannot be created or grow")
+	}
+	return nil
 }
 
 // checkSynced fails until those who decide about requests know what was there at the start.

@@ -69,6 +69,33 @@ type Etcd struct {
 	StorageMediaType   string
 	EventTTL           time.Duration
 	WatchCache         bool
+	SoftQuotaPercent   int // of etcd's quota; 0: see SoftQuota
+}
+
+// defaultSoftQuota is that of a server with an embedded member, in percent.
+const defaultSoftQuota = 90
+
+// enforcedPoll is the interval at which the space of an external etcd is measured if a soft quota depends on it.
+const enforcedPoll = 5 * time.Second
+
+// SpacePollInterval is the interval at which the space of an external etcd is measured; 0: never.
+func (c *Config) SpacePollInterval() time.Duration {
+	if c.SoftQuota() < 100 {
+		return enforcedPoll
+	}
+	return c.Etcd.DBMetricPoll
+}
+
+// SoftQuota is the percentage of etcd's quota that may be in use before the server refuses what grows the database; 100: it
+// never does. The quota of an external etcd is its administrator's business, unless the flag says otherwise.
+func (c *Config) SoftQuota() int {
+	switch {
+	case c.Etcd.SoftQuotaPercent != 0:
+		return c.Etcd.SoftQuotaPercent
+	case c.Member.DataDirectory != "":
+		return defaultSoftQuota
+	}
+	return 100
 }
 
 // Member is the embedded etcd member; it is run when DataDirectory is set.

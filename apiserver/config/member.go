@@ -7,10 +7,14 @@ import (
 )
 
 func (c *Config) validateMember() []error {
-	if c.Member.DataDirectory == "" {
-		return nil
+	var errs []error
+	if percent := c.Etcd.SoftQuotaPercent; percent < 0 || percent > 100 {
+		errs = append(errs, fmt.Errorf("--etcd-soft-quota-percent %d must be between 0 and 100", percent))
 	}
-	return c.Member.problems()
+	if c.Member.DataDirectory != "" {
+		errs = append(errs, c.Member.problems()...)
+	}
+	return errs
 }
 
 // Validate returns everything that is wrong with the flags of a member.

@@ -30,6 +30,7 @@ func configure(member config.Member, socket socketAddress, log logr.Logger) (*em
 	c.ClusterState = member.InitialClusterState
 	c.InitialClusterToken = member.InitialClusterToken
 	c.QuotaBackendBytes = member.QuotaBackendBytes
+	c.BootstrapDefragThresholdMegabytes = uint(quotaOf(member.QuotaBackendBytes) / defragmentShare >> 20)
 	c.SnapshotCount = member.SnapshotCount
 	c.SnapshotCatchUpEntries = min(catchUpEntries, member.SnapshotCount)
 	c.TickMs = uint(member.HeartbeatInterval.Milliseconds())

@@ -86,6 +86,7 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	}
 	m.running.Go(func() { m.elect(background) })
 	m.running.Go(func() { m.awaitReady(background) })
+	m.running.Go(func() { m.watchSpace(background) })
 	m.running.Go(m.awaitFailure)
 	return m, nil
 }

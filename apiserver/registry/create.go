@@ -125,10 +125,10 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	revision, err := r.storeNew(ctx, t, data, timeToLive(t, object), options.DryRun)
+	revision, err := r.storeNew(ctx, t, data, timeToLive(t, object), options)
 	if doesWithoutManaged(err, options) {
 		if data, err = encodeUnmanaged(t, object); err == nil {
-			revision, err = r.storeNew(ctx, t, data, timeToLive(t, object), options.DryRun)
+			revision, err = r.storeNew(ctx, t, data, timeToLive(t, object), options)
 		}
 	}
 	if err != nil {
@@ -175,14 +175,15 @@ func unborn(object runtime.Object, dryRun bool) error {
 var errRevisionOnCreate = errors.New("resourceVersion should not be set on objects to be created")
 
 // storeNew stores the bytes, or in a dry run only finds out whether they could be stored.
-func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time.Duration, dryRun bool) (int64, error) {
-	if !dryRun {
+func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time.Duration, options WriteOptions) (int64, error) {
+	full := r.admitSize(t, nil, 0, len(data), options)
+	if !options.DryRun && full == nil {
 		return r.store.Create(ctx, t.path(), data, ttl)
 	}
 	_, err := r.store.Get(ctx, t.path())
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
-		return 0, nil
+		return 0, full
 	case err == nil:
 		return 0, storage.ErrExists
 	}

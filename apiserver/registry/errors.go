@@ -39,6 +39,8 @@ func status(err error, t Target) error {
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	case errors.Is(err, storage.ErrUnavailable):
 		return apierrors.NewTimeoutError(err.Error(), 0)
+	case errors.Is(err, storage.ErrNoSpace):
+		return noSpace(err, t)
 	case errors.As(err, &large):
 		return large // in etcd's words alone, which clients see from kube-apiserver
 	}

@@ -26,6 +26,7 @@ type Registry struct {
 	caches     *watchcache.Caches
 	catalog    *resource.Publisher
 	admission  *admission.Chain
+	quota      *storage.SoftQuota
 	authorizer authorizer.Authorizer
 	clock      clock.Clock
 	logger     logr.Logger
@@ -37,6 +38,7 @@ type Options struct {
 	Caches    *watchcache.Caches
 	Catalog   *resource.Publisher
 	Admission *admission.Chain
+	Quota     *storage.SoftQuota // nil: none
 	Clock     clock.Clock
 	Logger    logr.Logger
 }
@@ -49,6 +51,7 @@ func New(options Options) *Registry {
 		caches:    options.Caches,
 		catalog:   options.Catalog,
 		admission: options.Admission,
+		quota:     options.Quota,
 		clock:     options.Clock,
 		logger:    options.Logger,
 	}

@@ -295,6 +295,9 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 		result.Rehearsed = true
 		return result, nil
 	}
+	if err := r.admitSize(t, old, len(current.data), len(data), options); err != nil {
+		return result, err
+	}
 	result.Revision, err = r.store.Update(ctx, t.path(), current.revision, data, timeToLive(t, object))
 	if doesWithoutManaged(err, options) {
 		if result.Stored, err = encodeUnmanaged(t, object); err == nil {

@@ -33,6 +33,8 @@ type Check struct {
 	Run   func(context.Context) error
 	// StartUp checks do not fail /livez during the grace period after start.
 	StartUp bool
+	// Advisory checks are reported with their reason and fail no endpoint. Their errors hold nothing that only some may know.
+	Advisory bool
 }
 
 // Health answers /healthz, /livez and /readyz, and the paths of the single checks below them.
@@ -137,7 +139,7 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Passes tells whether all checks of an endpoint, such as "readyz", pass now.
 func (h *Health) Passes(ctx context.Context, endpoint string) bool {
 	for _, check := range h.checksOf(endpoint) {
-		if h.run(ctx, endpoint, check) != nil {
+		if h.run(ctx, endpoint, check) != nil && !check.Advisory {
 			return false
 		}
 	}
@@ -188,7 +190,12 @@ func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint strin
 		case check.Group != "" && excluded.takes(check.Group):
 			fmt.Fprintf(&report, "[+]%s excluded with %s: ok\n", check.Name, check.Group)
 		default:
-			if err := h.run(r.Context(), endpoint, check); err != nil {
+			err := h.run(r.Context(), endpoint, check)
+			if err != nil && check.Advisory {
+				fmt.Fprintf(&report, "[!]%s warning: %v\n", check.Name, err)
+				continue
+			}
+			if err != nil {
 				h.logger.V(2).Info("Health check failed", "endpoint", endpoint, "check", check.Name, "error", err.Error())
 				fmt.Fprintf(&report, "[-]%s failed: reason withheld\n", check.Name)
 				failed++

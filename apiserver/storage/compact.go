@@ -26,27 +26,48 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	return nil
 }
 
+// shortageInterval is the interval of compaction while the soft quota is exceeded, unless the usual one is shorter.
+const shortageInterval = 15 * time.Second
+
 // RunCompaction compacts to the revision of one interval ago, once per interval among all the servers that do
-// so, until ctx ends. An interval of 0 never compacts.
-func (s *Store) RunCompaction(ctx context.Context, interval time.Duration, clock clock.WithTicker, log logr.Logger) {
+// so, until ctx ends. An interval of 0 never compacts. While the soft quota is exceeded every server compacts, at a shorter
+// interval: superseded revisions take space that is needed.
+func (s *Store) RunCompaction(ctx context.Context, interval time.Duration, quota *SoftQuota, clock clock.WithTicker, log logr.Logger) {
 	if interval <= 0 {
 		return
 	}
-	ticker := clock.NewTicker(interval)
-	defer ticker.Stop()
-	var now round
+	usual, short := clock.NewTicker(interval), clock.NewTicker(min(interval, shortageInterval))
+	defer usual.Stop()
+	defer short.Stop()
+	var last round
+	var shortage int64 // revision at the last tick of a shortage; 0: there was none
 	for {
+		var err error
 		select {
-		case <-ticker.C():
+		case <-usual.C():
+			last, err = s.compactRound(ctx, last)
+		case <-short.C():
+			shortage, err = s.compactInShortage(ctx, quota, shortage)
 		case <-ctx.Done():
 			return
 		}
-		next, err := s.compactRound(ctx, now)
 		if err != nil && ctx.Err() == nil {
 			log.Error(err, "Compaction failed; trying again in the next interval", "interval", interval)
 		}
-		now = next
 	}
+}
+
+// compactInShortage compacts to where the store was at the last tick, if space was short then and still is. It returns where
+// the store is now.
+func (s *Store) compactInShortage(ctx context.Context, quota *SoftQuota, last int64) (int64, error) {
+	if !quota.Exceeded() {
+		return 0, nil
+	}
+	current, err := s.Revision(ctx)
+	if err != nil || last == 0 {
+		return current, err
+	}
+	return current, s.Compact(ctx, last)
 }
 
 // round is what a server knows of the servers' common compaction.
@@ -62,6 +83,9 @@ func (s *Store) compactRound(ctx context.Context, last round) (round, error) {
 		If(clientv3.Compare(clientv3.Version(compactionKey), "=", last.version)).
 		Then(clientv3.OpPut(compactionKey, strconv.FormatInt(last.revision, 10))).
 		Else(clientv3.OpGet(compactionKey)).Commit()
+	if errors.Is(classify(err), ErrNoSpace) {
+		return s.compactUnclaimed(ctx, last)
+	}
 	if err != nil {
 		return last, fmt.Errorf("claiming a round of compaction: %w", classify(err))
 	}
@@ -73,6 +97,20 @@ func (s *Store) compactRound(ctx context.Context, last round) (round, error) {
 		}
 		return next, nil
 	}
+	if last.revision == 0 {
+		return next, nil
+	}
+	return next, s.Compact(ctx, last.revision)
+}
+
+// compactUnclaimed compacts without a claim: etcd refuses the write of the key while its alarm NOSPACE is raised, but not
+// compaction. Several servers may do so in the same interval; that is harmless.
+func (s *Store) compactUnclaimed(ctx context.Context, last round) (round, error) {
+	revision, err := s.Revision(ctx)
+	if err != nil {
+		return last, err
+	}
+	next := round{version: last.version, revision: revision}
 	if last.revision == 0 {
 		return next, nil
 	}

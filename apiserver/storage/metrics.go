@@ -33,7 +33,7 @@ func (s *Store) Measure(registerer prometheus.Registerer, clock clock.PassiveClo
 		requests: f.NewCounterVec(prometheus.CounterOpts{Name: "etcd_requests_total", Help: "Etcd request counts for each operation and object type."}, labels),
 		errors:   f.NewCounterVec(prometheus.CounterOpts{Name: "etcd_request_errors_total", Help: "Etcd failed request counts for each operation and object type."}, labels),
 	}
-	registerer.MustRegister(size{s})
+	registerer.MustRegister(space{s})
 }
 
 func (m *Metrics) begin() time.Time {
@@ -56,25 +56,58 @@ func (m *Metrics) end(operation, path string, began time.Time, err error) {
 	}
 }
 
-// size asks for the size of the database whenever the metrics are read.
-type size struct{ store *Store }
+// space measures the database whenever the metrics are read.
+type space struct{ store *Store }
 
 const (
 	sizeTimeout = time.Second
 	clusterID   = "etcd-0" // what kube-apiserver calls its first, here only, cluster
 )
 
-var sizeDescription = prometheus.NewDesc("apiserver_storage_size_bytes",
-	"Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil)
+var (
+	sizeDescription  = describe("apiserver_storage_size_bytes", "Size of the storage database file physically allocated in bytes.")
+	inUseDescription = describe("apiserver_storage_in_use_bytes", "Bytes of the storage database file that hold data.")
+	quotaDescription = describe("apiserver_storage_quota_bytes", "Size at which etcd refuses all writes but deletions.")
+	alarmDescription = describe("apiserver_storage_no_space_alarm", "1 while etcd's alarm NOSPACE is raised: all writes but deletions are refused.")
+)
+
+func describe(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, []string{"storage_cluster_id"}, nil)
+}
 
 // Describe implements prometheus.Collector.
-func (size) Describe(out chan<- *prometheus.Desc) { out <- sizeDescription }
+func (space) Describe(out chan<- *prometheus.Desc) {
+	for _, description := range []*prometheus.Desc{sizeDescription, inUseDescription, quotaDescription, alarmDescription} {
+		out <- description
+	}
+}
 
-// Collect implements prometheus.Collector. There is no size while etcd does not answer.
-func (s size) Collect(out chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector. There are no values while etcd does not answer.
+func (s space) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), sizeTimeout)
 	defer cancel()
-	if bytes, err := s.store.Size(ctx); err == nil {
-		out <- prometheus.MustNewConstMetric(sizeDescription, prometheus.GaugeValue, float64(bytes), clusterID)
+	now, err := s.store.Space(ctx)
+	if err != nil {
+		return
 	}
+	gauge := func(description *prometheus.Desc, value float64) {
+		out <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, clusterID)
+	}
+	gauge(sizeDescription, float64(now.Size))
+	gauge(inUseDescription, float64(now.InUse))
+	if now.Quota > 0 {
+		gauge(quotaDescription, float64(now.Quota))
+	}
+	raised := 0.0
+	if now.NoSpace {
+		raised = 1
+	}
+	gauge(alarmDescription, raised)
+}
+
+// Count counts refusals. It must be called before the quota is used.
+func (q *SoftQuota) Count(registerer prometheus.Registerer) {
+	q.refused = promauto.With(registerer).NewCounter(prometheus.CounterOpts{
+		Name: "apiserver_storage_soft_quota_refusals_total", Help: "Writes refused because they would grow storage beyond its soft quota.",
+	})
 }

@@ -198,7 +198,7 @@ func TestRunCompaction(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Unix(0, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { s.RunCompaction(ctx, time.Minute, clock, logr.Discard()); close(ended) }()
+	go func() { s.RunCompaction(ctx, time.Minute, nil, clock, logr.Discard()); close(ended) }()
 	watch := client.Watch(ctx, compactionKey, clientv3.WithRev(1))
 	for !clock.HasWaiters() {
 		time.Sleep(time.Millisecond) // the fake clock cannot tell when somebody comes to wait
@@ -211,5 +211,5 @@ func TestRunCompaction(t *testing.T) {
 	}
 	cancel()
 	<-ended
-	s.RunCompaction(t.Context(), 0, clock, logr.Discard()) // returns
+	s.RunCompaction(t.Context(), 0, nil, clock, logr.Discard()) // returns
 }

@@ -6,8 +6,6 @@
 package storage
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -54,23 +52,6 @@ func (s *Store) value(kv *mvccpb.KeyValue) Value {
 		Revision: kv.ModRevision,
 		Created:  kv.CreateRevision,
 	}
-}
-
-// Size returns the bytes that the database takes on the disk of the first member that answers.
-func (s *Store) Size(ctx context.Context) (int64, error) {
-	endpoints := s.client.Endpoints()
-	if len(endpoints) == 0 {
-		endpoints = []string{""} // a client in the same process has no endpoint
-	}
-	var failure error
-	for _, endpoint := range endpoints {
-		status, err := s.client.Status(ctx, endpoint)
-		if err == nil {
-			return status.DbSize, nil
-		}
-		failure = err
-	}
-	return 0, fmt.Errorf("asking for the size of the database: %w", classify(failure))
 }
 
 // seconds rounds a time to live down to whole seconds, at least one.

@@ -101,8 +101,8 @@ func testListPages(t *testing.T, client *clientv3.Client) {
 	if _, err := s.List(ctx, "pods/", storage.ListOptions{Revision: last}); !errors.Is(err, storage.ErrCompacted) {
 		t.Errorf("compacted: %v", err)
 	}
-	if size := must[int64](t)(s.Size(ctx)); size <= 0 {
-		t.Errorf("size %d", size)
+	if size := must[storage.Space](t)(s.Space(ctx)); size.Size <= 0 || size.InUse > size.Size || size.Quota < size.Size || size.NoSpace {
+		t.Errorf("%+v", size)
 	}
 }
 

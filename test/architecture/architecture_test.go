@@ -23,6 +23,7 @@ var layers = []map[string]int{
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0,
 		"apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1,
 		"apiserver/watchcache":     2,
+		"apiserver/etcdctl":        2,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/admission": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
 		"apiserver/admission/mutating": 4,
 		"apiserver/registry":           5,

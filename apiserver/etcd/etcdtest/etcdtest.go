@@ -22,7 +22,7 @@ func Client(t testing.TB) *clientv3.Client {
 func Remote(t testing.TB) *clientv3.Client {
 	t.Helper()
 	flags := Flags(t)
-	start(t, flags)
+	Start(t, flags)
 	configuration, err := etcd.LocalConfig(t.Context(), flags.DataDirectory)
 	if err != nil {
 		t.Fatal(err)
@@ -47,10 +47,11 @@ func Flags(t testing.TB) config.Member {
 // Member starts an etcd of the test's own, which ends with it.
 func Member(t testing.TB) *etcd.Member {
 	t.Helper()
-	return start(t, Flags(t))
+	return Start(t, Flags(t))
 }
 
-func start(t testing.TB, flags config.Member) *etcd.Member {
+// Start starts an etcd with flags, which ends with the test.
+func Start(t testing.TB, flags config.Member) *etcd.Member {
 	t.Helper()
 	member, err := etcd.Start(t.Context(), flags)
 	if err != nil {

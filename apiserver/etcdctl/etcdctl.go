@@ -1,0 +1,151 @@
+// Package etcdctl is `quorate etcd`: what an administrator does with a running etcd, the embedded member of an API server on
+// the same machine or any other.
+package etcdctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"quorate.dev/apiserver/etcd"
+)
+
+// quickTimeout bounds commands that do not move data.
+const quickTimeout = 10 * time.Second
+
+// retries of a request that is not answered; the client's own 100 would hide the reason behind a time-out.
+const retries = 3
+
+// tool is one call of the command.
+type tool struct {
+	out io.Writer
+
+	dataDirectory string
+	endpoints     []string
+	tls           transport.TLSInfo
+	timeout       time.Duration // 0: the command's own
+	format        string        // empty or "json"
+}
+
+// Run is `quorate etcd`.
+func Run(ctx context.Context, args []string) error {
+	command := newCommand(os.Stdout)
+	command.SetArgs(args)
+	return command.ExecuteContext(ctx)
+}
+
+func newCommand(out io.Writer) *cobra.Command {
+	t := &tool{out: out}
+	command := &cobra.Command{
+		Use:         "etcd",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "quorate etcd"},
+		Short:       "Look after a running etcd",
+		Long: "Look after a running etcd: the member that an API server on this machine embeds, which is found by its data\n" +
+			"directory, or any etcd that listens on a URL.",
+		Example: "  quorate etcd status --data-dir /var/lib/quorate/etcd\n" +
+			"  quorate etcd defrag --endpoints https://10.0.0.1:2379 --cacert ca.crt --cert client.crt --key client.key",
+		SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return t.validate() },
+	}
+	command.SetOut(out)
+	command.CompletionOptions.DisableDefaultCmd = true
+	flags := command.PersistentFlags()
+	flags.StringVar(&t.dataDirectory, "data-dir", "", "Data directory of an API server's embedded member (its --etcd-data-dir)")
+	flags.StringSliceVar(&t.endpoints, "endpoints", nil, "Client URLs of etcd members")
+	flags.StringVar(&t.tls.TrustedCAFile, "cacert", "", "Authority of the certificates of --endpoints")
+	flags.StringVar(&t.tls.CertFile, "cert", "", "Client certificate for --endpoints")
+	flags.StringVar(&t.tls.KeyFile, "key", "", "Key of --cert")
+	flags.DurationVar(&t.timeout, "timeout", 0, "Time limit of the command (default 10s; none for defrag and snapshot)")
+	flags.StringVarP(&t.format, "output", "o", "", "Output format: json; default: a table")
+	command.AddCommand(t.statusCommand(), t.alarmCommand(), t.defragCommand(), t.snapshotCommand())
+	return command
+}
+
+func (t *tool) validate() error {
+	switch {
+	case t.format != "" && t.format != "json":
+		return fmt.Errorf("--output %q must be json", t.format)
+	case t.dataDirectory == "" && len(t.endpoints) == 0:
+		return errors.New("--data-dir or --endpoints is required")
+	case t.dataDirectory != "" && len(t.endpoints) > 0:
+		return errors.New("--data-dir and --endpoints exclude each other")
+	}
+	return nil
+}
+
+// limited bounds a command by the time that the caller asked for, else by a default; 0 is no limit.
+func (t *tool) limited(ctx context.Context, standard time.Duration) (context.Context, context.CancelFunc) {
+	if t.timeout > 0 {
+		standard = t.timeout
+	}
+	if standard == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, standard)
+}
+
+// configuration is how clients reach etcd.
+func (t *tool) configuration(ctx context.Context) (clientv3.Config, error) {
+	configuration := clientv3.Config{Endpoints: t.endpoints}
+	var err error
+	switch {
+	case t.dataDirectory != "":
+		configuration, err = etcd.LocalConfig(ctx, t.dataDirectory)
+	case t.tls.TrustedCAFile != "" || t.tls.CertFile != "" || t.tls.KeyFile != "":
+		configuration.TLS, err = t.tls.ClientConfig()
+	}
+	configuration.Logger, configuration.MaxUnaryRetries = zap.NewNop(), retries
+	configuration.DialOptions = append(configuration.DialOptions, grpc.WithChainUnaryInterceptor(failFast))
+	return configuration, err
+}
+
+// failFast makes a request fail with the reason why there is no connection. etcd's client waits for a connection until the
+// request times out.
+func failFast(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	return invoke(ctx, method, request, reply, connection, append(options, grpc.WaitForReady(false))...)
+}
+
+func (t *tool) connect(ctx context.Context) (*clientv3.Client, error) {
+	configuration, err := t.configuration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return clientv3.New(configuration)
+}
+
+// name is what the user calls an endpoint of a client.
+func (t *tool) name(endpoint string) string {
+	if t.dataDirectory != "" {
+		return t.dataDirectory
+	}
+	return endpoint
+}
+
+// memberStatus asks a member for its status, for a short time only: an endpoint that does not answer this answers nothing.
+func (t *tool) memberStatus(ctx context.Context, client *clientv3.Client, endpoint string) (etcd.Status, error) {
+	ctx, cancel := t.limited(ctx, quickTimeout)
+	defer cancel()
+	status, err := etcd.MemberStatus(ctx, client, endpoint)
+	if err != nil {
+		return status, failed("getting the status", t.name(endpoint), errors.Unwrap(err))
+	}
+	return status, nil
+}
+
+// failed says what failed at an endpoint, in the words of its cause.
+func failed(what, endpoint string, err error) error {
+	if s, ok := status.FromError(err); ok {
+		err = errors.New(s.Message())
+	}
+	return fmt.Errorf("%s: %s: %w", endpoint, what, err)
+}

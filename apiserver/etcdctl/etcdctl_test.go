@@ -1,0 +1,141 @@
+package etcdctl
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+
+	"quorate.dev/apiserver/etcd/etcdtest"
+)
+
+// run runs the command and returns what it prints.
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	command := newCommand(&out)
+	command.SetArgs(args)
+	err := command.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// mustRun runs the command and reads the JSON that it prints.
+func mustRun[T any](t *testing.T, args ...string) (result T) {
+	t.Helper()
+	out, err := run(t, append(args, "-o", "json")...)
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	if err := json.Unmarshal([]byte(out), &result); err != nil {
+		t.Fatalf("%v printed %q: %v", args, out, err)
+	}
+	return result
+}
+
+// Each command reaches a member by its data directory and by its URL.
+func TestCommands(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + listener.Addr().String()
+	listener.Close()
+	flags := etcdtest.Flags(t)
+	flags.ListenClientURLs, flags.AllowInsecureTransport = []string{url}, true
+	member := etcdtest.Start(t, flags)
+	if _, err := member.Client().Put(t.Context(), "key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string][]string{flags.DataDirectory: {"--data-dir", flags.DataDirectory}, url: {"--endpoints", url}} {
+		with := func(args ...string) []string { return append(args, target...) }
+		shown := mustRun[[]memberStatus](t, with("status")...)
+		if len(shown) != 1 || shown[0].Endpoint != name || shown[0].Role != "leader" || shown[0].QuotaBytes != 2<<30 || shown[0].SizeBytes == 0 {
+			t.Errorf("status of %s: %+v", name, shown)
+		}
+		table, err := run(t, with("status")...)
+		if lines := strings.Split(strings.TrimSpace(table), "\n"); err != nil || len(lines) != 2 ||
+			!strings.HasPrefix(lines[0], "ENDPOINT") || !strings.Contains(lines[1], "2048.0 MiB (0%)") {
+			t.Errorf("status of %s: %q, %v", name, table, err)
+		}
+		if alarms := mustRun[[]alarm](t, with("alarm", "list")...); len(alarms) != 0 {
+			t.Errorf("alarms of %s: %+v", name, alarms)
+		}
+		if out, err := run(t, with("alarm", "disarm")...); err != nil || out != "No alarms\n" {
+			t.Errorf("disarming the alarms of %s: %q, %v", name, out, err)
+		}
+		if done := mustRun[[]defragmented](t, with("defrag")...); len(done) != 1 || done[0].Endpoint != name || done[0].AfterBytes == 0 {
+			t.Errorf("defragmenting %s: %+v", name, done)
+		}
+		checkSnapshot(t, with)
+	}
+}
+
+func checkSnapshot(t *testing.T, with func(...string) []string) {
+	t.Helper()
+	directory := t.TempDir()
+	file := filepath.Join(directory, "snapshot.db")
+	s := mustRun[saved](t, with("snapshot", "save", file)...)
+	info, err := os.Stat(file)
+	if err != nil || s.File != file || s.SizeBytes != info.Size() || info.Mode().Perm() != 0o600 {
+		t.Fatalf("the snapshot is %+v, the file %v, %v", s, info, err)
+	}
+	if files, err := os.ReadDir(directory); err != nil || len(files) != 1 {
+		t.Errorf("left in the directory: %v, %v", files, err)
+	}
+	if _, err := verify(file); err != nil {
+		t.Error(err)
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/2] ^= 1
+	damaged := filepath.Join(directory, "damaged.db")
+	if err := os.WriteFile(damaged, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := verify(damaged); err == nil {
+		t.Error("a damaged snapshot has the right checksum")
+	}
+	if err := os.Truncate(file, info.Size()-32); err != nil { // without its checksum it is a database
+		t.Fatal(err)
+	}
+	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+}
+
+func TestErrors(t *testing.T) {
+	directory := t.TempDir()
+	for name, test := range map[string]struct{ args, want string }{
+		"no target":            {"status", "--data-dir or --endpoints is required"},
+		"two targets":          {"status --data-dir x --endpoints http://127.0.0.1:1", "exclude each other"},
+		"a format":             {"status --data-dir x -o yaml", `--output "yaml" must be json`},
+		"an unknown command":   {"compact --data-dir x", `unknown command "compact"`},
+		"no member":            {"status --data-dir " + directory, "no etcd member runs on the data directory " + directory},
+		"no listener":          {"status --endpoints http://127.0.0.1:1", "http://127.0.0.1:1: getting the status: connection error"},
+		"no listener, alarms":  {"alarm list --endpoints http://127.0.0.1:1", "connection refused"},
+		"no listener, defrag":  {"defrag --endpoints http://127.0.0.1:1", "connection refused"},
+		"no listener, save":    {"snapshot save --endpoints http://127.0.0.1:1 " + directory + "/x", "connection refused"},
+		"several to save":      {"snapshot save --endpoints http://127.0.0.1:1,http://127.0.0.1:2 " + directory + "/x", "must name one member"},
+		"no file to save to":   {"snapshot save --data-dir x", "takes one argument, the file to write"},
+		"a missing authority":  {"status --endpoints https://127.0.0.1:1 --cacert " + directory + "/ca.crt", "no such file"},
+		"one of two listeners": {"status --endpoints http://127.0.0.1:1,http://127.0.0.1:2", "http://127.0.0.1:2: getting the status"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if out, err := run(t, strings.Fields(test.args)...); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v and %q, want %q", err, out, test.want)
+			}
+		})
+	}
+	if files, _ := os.ReadDir(directory); len(files) > 0 {
+		t.Errorf("failed commands left %v", files)
+	}
+}
