@@ -222,7 +222,7 @@ func (r *Registry) listAt(ctx context.Context, t Target, options ListOptions, fr
 
 // listStored collects a page from storage, for clients that need the present state while the cache lags behind.
 func (r *Registry) listStored(ctx context.Context, t Target, options ListOptions, from string) (*List, error) {
-	revision, err := r.store.Revision(ctx)
+	revision, err := r.caches.Current(ctx)
 	if err != nil {
 		return nil, status(err, t)
 	}
@@ -258,7 +258,7 @@ func finishPage(t Target, options ListOptions, page *List, stored storage.Page, 
 func (r *Registry) listError(ctx context.Context, t Target, options ListOptions, from string, revision int64, err error) error {
 	switch {
 	case errors.Is(err, storage.ErrFuture):
-		current, _ := r.store.Revision(ctx)
+		current, _ := r.caches.Current(ctx)
 		return tooLarge(revision, current)
 	case errors.Is(err, storage.ErrCompacted) && options.Continue != "":
 		expired := apierrors.NewResourceExpired(expiredContinue)

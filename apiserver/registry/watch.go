@@ -71,7 +71,7 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 // startOf returns the revision after which a watch without initial events begins.
 func (r *Registry) startOf(ctx context.Context, t Target, resourceVersion string) (int64, error) {
 	if resourceVersion == "" {
-		revision, err := r.store.Revision(ctx)
+		revision, err := r.caches.Current(ctx)
 		return revision, status(err, t)
 	}
 	revision, err := parseRevision(resourceVersion)
@@ -91,7 +91,7 @@ func (r *Registry) startOf(ctx context.Context, t Target, resourceVersion string
 func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion string) error {
 	snapshot, err := r.snapshot(ctx, w.target, resourceVersion)
 	if errors.Is(err, watchcache.ErrTooNew) {
-		revision, _ := r.store.Revision(ctx)
+		revision, _ := r.caches.Current(ctx)
 		return tooLarge(revision, r.caches.Revision())
 	}
 	if err != nil {

@@ -67,6 +67,11 @@ func (s *Store) compactInShortage(ctx context.Context, quota *SoftQuota, last in
 	if err != nil || last == 0 {
 		return current, err
 	}
+	// Other servers learn from the key what the store is compacted to; etcd may refuse the write, but not the compaction.
+	_, err = s.client.Put(ctx, compactionKey, strconv.FormatInt(last, 10))
+	if err = classify(err); err != nil && !errors.Is(err, ErrNoSpace) {
+		return current, fmt.Errorf("announcing a compaction: %w", err)
+	}
 	return current, s.Compact(ctx, last)
 }
 

@@ -126,7 +126,7 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 // Latest returns a state that contains every write that had finished when it was called.
 func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 	c.start.Do(c.load)
-	revision, err := c.caches.store.Revision(ctx)
+	revision, err := c.caches.Current(ctx)
 	if err != nil {
 		return nil, err
 	}

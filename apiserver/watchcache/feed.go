@@ -44,7 +44,7 @@ func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 	if err != nil {
 		return position, err
 	}
-	if position == 0 || current < position {
+	if position == 0 || current < position || c.progress.rewindRequested() {
 		c.jump(current)
 		position = current
 	}
@@ -73,7 +73,7 @@ func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 // store has gone back in time, whatever its watchers know is void.
 func (c *Caches) jump(to int64) {
 	seen := c.progress.seen.Load()
-	back := to < seen
+	back := to < seen || c.progress.rewindRequested()
 	var fetch []*Cache
 	for _, cache := range *c.byPath.Load() {
 		if cache.invalidate(back) {
@@ -152,5 +152,6 @@ func (c *Caches) sweep(ctx context.Context) {
 		for _, cache := range *c.byPath.Load() {
 			cache.sweep(now)
 		}
+		c.checkTime(ctx)
 	}
 }

@@ -15,6 +15,10 @@ type progress struct {
 
 	mu      sync.Mutex
 	waiters []*waiter
+	rewound chan struct{} // closed with the next rewind; nil: none is requested
+
+	highest atomic.Int64 // that the store is known to have reached since the last rewind; perhaps less than seen
+	rewinds atomic.Int64 // how often the caches began anew because the store went back in time
 }
 
 type waiter struct {
@@ -44,6 +48,12 @@ func (p *progress) reset(revision int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.seen.Store(revision)
+	p.highest.Store(revision)
+	p.rewinds.Add(1)
+	if p.rewound != nil {
+		close(p.rewound)
+		p.rewound = nil
+	}
 }
 
 // wait returns when the feed has come to a revision, or with the error of ctx.
