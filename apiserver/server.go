@@ -265,6 +265,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 	if err := s.backend.awaitReady(ctx); err != nil {
 		return err
 	}
+	s.checkFeatures(ctx, work)
 	work.Go(func() error { return ended(ctx, s.caches.Run(ctx)) })
 	s.informers.StartWithContext(ctx)
 	work.Go(func() error {
@@ -287,6 +288,23 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 	}
 	close(s.bootstrapped)
 	return nil
+}
+
+// featuresPatience is how long the watch cache waits for the version of etcd. Without it, clients that resume their watches
+// are sent back to a list.
+const featuresPatience = 2 * time.Second
+
+// checkFeatures finds out what etcd supports, and waits a while for an answer.
+func (s *Server) checkFeatures(ctx context.Context, work *errgroup.Group) {
+	work.Go(func() error {
+		s.store.CheckFeatures(ctx, s.clock, s.logger.WithName("storage"))
+		return nil
+	})
+	select {
+	case <-s.store.FeaturesKnown():
+	case <-s.clock.After(featuresPatience):
+	case <-ctx.Done():
+	}
 }
 
 // watchMember ends the replica when its member ends by itself.

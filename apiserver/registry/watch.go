@@ -90,6 +90,9 @@ func (r *Registry) startOf(ctx context.Context, t Target, resourceVersion string
 
 func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion string) error {
 	snapshot, err := r.snapshot(ctx, w.target, resourceVersion)
+	if errors.Is(err, watchcache.ErrTooNew) && !r.store.SupportsProgress() {
+		return w.readInitialStored(ctx, r)
+	}
 	if errors.Is(err, watchcache.ErrTooNew) {
 		revision, _ := r.caches.Current(ctx)
 		return tooLarge(revision, r.caches.Revision())
@@ -110,6 +113,22 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 		return err == nil
 	})
 	return failure
+}
+
+// readInitialStored reads the initial state from storage: etcd is too old to say whether the cache is current. What happens
+// after that state is delivered when the cache receives it. kube-apiserver refuses such a watch.
+func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
+	stored, err := r.listStored(ctx, w.target, ListOptions{Selection: w.selection}, w.target.collection())
+	if err != nil {
+		return err
+	}
+	w.Start, w.Initial = stored.Revision, []*watchcache.Entry{}
+	for _, entry := range stored.Entries {
+		if w.target.Name == "" || entry.Name() == w.target.Name {
+			w.Initial = append(w.Initial, entry)
+		}
+	}
+	return nil
 }
 
 // selected reports whether an entry is one the client watches.

@@ -7,6 +7,8 @@ package storage
 
 import (
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -29,6 +31,10 @@ type Store struct {
 	leases    *leases
 	questions questions
 	metrics   *Metrics // nil: nothing is measured
+
+	progressSupported atomic.Bool
+	featuresKnown     chan struct{}
+	featuresOnce      sync.Once
 }
 
 // New returns a store of the keys below prefix ("/registry"). The client may be remote or in the same process.
@@ -37,8 +43,13 @@ func New(client *clientv3.Client, prefix string) *Store {
 		client: client,
 		prefix: "/" + strings.Trim(prefix, "/") + "/",
 		leases: &leases{granter: client, clock: clock.RealClock{}},
+
+		featuresKnown: make(chan struct{}),
 	}
 	s.questions.ask = s.askRevision
+	if len(client.Endpoints()) == 0 { // etcd in the same process is of this module's version
+		s.foundProgress(true)
+	}
 	return s
 }
 

@@ -128,7 +128,7 @@ func (c *Caches) requestProgress(ctx context.Context) {
 		for i := 0; c.progress.waiting() && ctx.Err() == nil; i++ {
 			c.sleep(ctx, progressDelays[min(i, len(progressDelays)-1)])
 			feed := c.feed.Load()
-			if feed == nil || !c.progress.waiting() {
+			if feed == nil || !c.progress.waiting() || !c.store.SupportsProgress() {
 				continue
 			}
 			if err := feed.RequestProgress(); err != nil {
