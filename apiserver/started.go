@@ -67,14 +67,16 @@ func loopbackCertificate(context.Context) error { return nil }
 
 // checkEtcd does a linearizable read.
 func (s *Server) checkEtcd(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.config.Etcd.HealthcheckTimeout)
+	timeout, _ := s.config.Etcd.CheckTimeouts()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err := s.store.Revision(ctx)
 	return err
 }
 
 func (s *Server) checkEtcdReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.config.Etcd.ReadycheckTimeout)
+	_, timeout := s.config.Etcd.CheckTimeouts()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	_, err := s.store.Revision(ctx)
 	return err

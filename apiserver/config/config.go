@@ -4,6 +4,7 @@
 package config
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -62,8 +63,8 @@ type Etcd struct {
 	KeyFile            string
 	Prefix             string        // "/registry"
 	CompactionInterval time.Duration // 0: never
-	HealthcheckTimeout time.Duration
-	ReadycheckTimeout  time.Duration
+	HealthcheckTimeout time.Duration // 0: the default, as with kube-apiserver
+	ReadycheckTimeout  time.Duration // likewise
 	CountMetricPoll    time.Duration
 	DBMetricPoll       time.Duration
 	StorageMediaType   string
@@ -74,6 +75,14 @@ type Etcd struct {
 
 // defaultSoftQuota is that of a server with an embedded member, in percent.
 const defaultSoftQuota = 90
+
+// defaultCheckTimeout bounds etcd's health and readiness checks.
+const defaultCheckTimeout = 2 * time.Second
+
+// CheckTimeouts are those of etcd's health and readiness checks.
+func (e *Etcd) CheckTimeouts() (health, readiness time.Duration) {
+	return cmp.Or(e.HealthcheckTimeout, defaultCheckTimeout), cmp.Or(e.ReadycheckTimeout, defaultCheckTimeout)
+}
 
 // enforcedPoll is the interval at which the space of an external etcd is measured if a soft quota depends on it.
 const enforcedPoll = 5 * time.Second
@@ -220,8 +229,8 @@ func Default() *Config {
 			RequestTimeout: time.Minute, MinRequestTimeout: 30 * time.Minute, Profiling: true,
 		},
 		Etcd: Etcd{
-			Prefix: "/registry", CompactionInterval: 5 * time.Minute, HealthcheckTimeout: 2 * time.Second,
-			ReadycheckTimeout: 2 * time.Second, CountMetricPoll: time.Minute, DBMetricPoll: 30 * time.Second,
+			Prefix: "/registry", CompactionInterval: 5 * time.Minute, HealthcheckTimeout: defaultCheckTimeout,
+			ReadycheckTimeout: defaultCheckTimeout, CountMetricPoll: time.Minute, DBMetricPoll: 30 * time.Second,
 			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, WatchCache: true,
 		},
 		Member: Member{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
 )
 
 func parse(t *testing.T, args ...string) *Config {
@@ -105,6 +106,22 @@ func TestInert(t *testing.T) {
 		if flags.Lookup(name) == nil {
 			t.Errorf("%s is no flag", name)
 		}
+	}
+}
+
+// What kube-apiserver takes, and how it takes it.
+func TestEtcdLikeUpstream(t *testing.T) {
+	c := parse(t, "--etcd-servers=http://x:1", "--etcd-prefix=registry", "--etcd-healthcheck-timeout=0s", "--etcd-readycheck-timeout=0s")
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+	health, readiness := c.Etcd.CheckTimeouts()
+	if health != storagebackend.DefaultHealthcheckTimeout || readiness != storagebackend.DefaultReadinessTimeout {
+		t.Errorf("the time-outs are %v and %v", health, readiness)
+	}
+	c = parse(t, "--etcd-servers=http://x:1", "--etcd-healthcheck-timeout=3s", "--etcd-readycheck-timeout=4s")
+	if health, readiness = c.Etcd.CheckTimeouts(); health != 3*time.Second || readiness != 4*time.Second {
+		t.Errorf("the time-outs are %v and %v", health, readiness)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -21,9 +20,6 @@ func (c *Config) Validate() error {
 
 	if len(c.Etcd.Servers) == 0 && c.Member.DataDirectory == "" {
 		refuse("--etcd-servers must be specified, or --etcd-data-dir to run an embedded member")
-	}
-	if !strings.HasPrefix(c.Etcd.Prefix, "/") {
-		refuse("--etcd-prefix %q must begin with /", c.Etcd.Prefix)
 	}
 	if c.Limits.MaxRequestsInFlight < 0 || c.Limits.MaxMutatingRequestsInFlight < 0 {
 		refuse("--max-requests-inflight and --max-mutating-requests-inflight must not be negative")

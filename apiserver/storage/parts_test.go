@@ -126,6 +126,29 @@ func TestRevisionEndsWithCaller(t *testing.T) {
 	}
 }
 
+func TestPrefix(t *testing.T) {
+	client := etcdtest.Client(t)
+	for prefix, want := range map[string]string{
+		"/registry": "/registry/pods/a", "registry": "/registry/pods/a", "/registry/": "/registry/pods/a",
+		"//a///b/": "/a/b/pods/a", "a/../b": "/b/pods/a", "": "/pods/a", "/": "/pods/a", ".": "/pods/a",
+	} {
+		s := New(client, prefix)
+		if got := s.Key("pods/a"); got != want {
+			t.Errorf("%q: %s, want %s", prefix, got, want)
+		}
+		revision, err := s.Create(t.Context(), "pods/a", []byte(prefix), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page, err := s.List(t.Context(), "pods/", ListOptions{}); err != nil || len(page.Values) != 1 || page.Values[0].Path != "pods/a" {
+			t.Errorf("%q: %+v, %v", prefix, page, err)
+		}
+		if _, err := s.Delete(t.Context(), "pods/a", revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestClassify(t *testing.T) {
 	for _, test := range []struct{ err, want error }{
 		{rpctypes.ErrCompacted, ErrCompacted},

@@ -6,6 +6,7 @@
 package storage
 
 import (
+	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,11 +38,11 @@ type Store struct {
 	featuresOnce      sync.Once
 }
 
-// New returns a store of the keys below prefix ("/registry"). The client may be remote or in the same process.
+// New returns a store of the keys below prefix ("/registry"), which needs no slash at either end. The client may be remote or in the same process.
 func New(client *clientv3.Client, prefix string) *Store {
 	s := &Store{
 		client: client,
-		prefix: "/" + strings.Trim(prefix, "/") + "/",
+		prefix: strings.TrimSuffix(path.Join("/", prefix), "/") + "/", // as etcd3.New does
 		leases: &leases{granter: client, clock: clock.RealClock{}},
 
 		featuresKnown: make(chan struct{}),
