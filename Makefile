@@ -1,7 +1,7 @@
 # Every target runs with Go and git alone.
 export CGO_ENABLED = 0
 
-.PHONY: build test sandbox benchmark differential failover restarts generate clean
+.PHONY: build test sandbox benchmark differential failover history restarts generate clean
 
 build: ## the binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -20,6 +20,9 @@ differential: ## the same requests to kube-apiserver, answers compared; prints t
 
 failover: ## replicas killed under 50,000 objects and 500 informers
 	QUORATE_FAILOVER=full go test -count=1 -v ./test/failover
+
+history: ## what clients see while replicas are killed, checked for linearizability; DURATION=5m
+	QUORATE_HISTORY=$(or $(DURATION),5m) go test -count=1 -v -timeout 2h -run TestHistory ./test/history
 
 restarts: ## of a single etcd member, with and without fsync
 	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd

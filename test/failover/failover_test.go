@@ -39,7 +39,7 @@ func TestBesideKubernetes(t *testing.T) {
 	failOver(t, genuine.StartQuorate, genuine.StartKubernetes)
 }
 
-func failOver(t *testing.T, launches ...launch) {
+func failOver(t *testing.T, launches ...genuine.Launch) {
 	size := chosen()
 	begin := time.Now()
 	lap := func(what string) {
@@ -58,7 +58,7 @@ func failOver(t *testing.T, launches ...launch) {
 	writing.await(r, writes)
 	for range rounds {
 		for _, one := range r.all {
-			one.server.Kill()
+			one.Server().Kill()
 			writing.await(r, writes)
 			r.start(one)
 			writing.await(r, writes)

@@ -1,11 +1,7 @@
 package failover
 
 import (
-	"context"
-	"errors"
-	"net"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -19,22 +15,11 @@ import (
 	"quorate.dev/test/genuine"
 )
 
-// launch starts an API server.
-type launch func(context.Context, genuine.Options) (*genuine.APIServer, error)
-
-// replica is an API server that may be killed and started again, at another port then.
-type replica struct {
-	launch  launch
-	options genuine.Options
-	server  *genuine.APIServer
-	address atomic.Pointer[string] // of the last start that became ready
-}
-
 // replicas share one etcd.
 type replicas struct {
 	*testing.T
 	pki  *genuine.PKI
-	all  []*replica
+	all  []*genuine.Replica
 	etcd *clientv3.Client
 	// answers are those to all writes.
 	answers *answers
@@ -42,7 +27,7 @@ type replicas struct {
 	lists atomic.Int64
 }
 
-func startReplicas(t *testing.T, launches ...launch) *replicas {
+func startReplicas(t *testing.T, launches ...genuine.Launch) *replicas {
 	t.Helper()
 	directory := t.TempDir()
 	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
@@ -60,7 +45,7 @@ func startReplicas(t *testing.T, launches ...launch) *replicas {
 	}
 	t.Cleanup(func() { r.etcd.Close() })
 	for i, launch := range launches {
-		one := &replica{launch: launch, options: genuine.Options{
+		one := &genuine.Replica{Launch: launch, Options: genuine.Options{
 			Directory: filepath.Join(directory, string(rune('a'+i))), PKI: pki, Etcd: etcd.Endpoint,
 			Arguments: []string{"--max-requests-inflight=4000", "--max-mutating-requests-inflight=2000"},
 		}}
@@ -69,27 +54,20 @@ func startReplicas(t *testing.T, launches ...launch) *replicas {
 	}
 	t.Cleanup(func() {
 		for _, one := range r.all {
-			one.server.Kill()
+			one.Server().Kill()
 			if t.Failed() {
-				t.Logf("the end of the log of %s:\n%s", one.server.Name, one.server.Tail())
+				t.Logf("the end of the log of %s:\n%s", one.Server().Name, one.Server().Tail())
 			}
 		}
 	})
 	return r
 }
 
-func (r *replicas) start(one *replica) {
+func (r *replicas) start(one *genuine.Replica) {
 	r.Helper()
-	server, err := one.launch(r.Context(), one.options)
-	if err != nil {
+	if err := one.Start(r.Context()); err != nil {
 		r.Fatal(err)
 	}
-	host, err := url.Parse(server.Admin.Host)
-	if err != nil {
-		r.Fatal(err)
-	}
-	one.server = server
-	one.address.Store(&host.Host)
 }
 
 // config is that of a client which connects to the preferred replica, and to another when that is not there.
@@ -97,17 +75,7 @@ func (r *replicas) config(preferred int) *rest.Config {
 	config := r.pki.Admin(1) // what is dialled is decided below
 	config.QPS = -1
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+",application/json"
-	config.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		var failures []error
-		for i := range r.all {
-			connection, err := new(net.Dialer).DialContext(ctx, network, *r.all[(preferred+i)%len(r.all)].address.Load())
-			if err == nil {
-				return connection, nil
-			}
-			failures = append(failures, err)
-		}
-		return nil, errors.Join(failures...)
-	}
+	config.Dial = genuine.DialReplicas(r.all, preferred)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, &r.lists} })
 	return config
 }

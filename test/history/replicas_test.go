@@ -1,0 +1,194 @@
+package history
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/genuine"
+)
+
+const (
+	count     = 3
+	namespace = "default"
+	patience  = 2 * time.Minute
+)
+
+// replicas are three API servers, each with a voting member of one etcd.
+type replicas struct {
+	*testing.T
+	all     []*genuine.Replica
+	clients []rest.Interface // one for each preferred replica
+}
+
+func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
+	t.Helper()
+	directory := t.TempDir()
+	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replicas{T: t}
+	peers := peerURLs(t, choices(seed, killer))
+	var cluster []string
+	for i, url := range peers {
+		cluster = append(cluster, fmt.Sprintf("member-%d=%s", i, url))
+	}
+	for i, url := range peers {
+		r.all = append(r.all, &genuine.Replica{Launch: genuine.StartQuorate, Options: genuine.Options{
+			Directory: filepath.Join(directory, fmt.Sprint(i)), PKI: pki, Arguments: []string{
+				fmt.Sprintf("--etcd-name=member-%d", i), "--etcd-listen-peer-urls=" + url, "--etcd-allow-insecure-transport",
+				"--etcd-initial-cluster=" + strings.Join(cluster, ","), fmt.Sprintf("--etcd-unsafe-no-fsync=%v", !p.fsync),
+				"--etcd-heartbeat-interval=50ms", "--etcd-election-timeout=500ms",
+				"--etcd-compaction-interval=" + p.compaction.String(),
+			},
+		}})
+	}
+	t.Cleanup(r.end)
+	r.start(t.Context(), r.all...)
+	for i := range r.all {
+		config := pki.Admin(1) // what is dialled is decided below
+		config.QPS, config.Dial = -1, genuine.DialReplicas(r.all, i)
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.clients = append(r.clients, client.CoreV1().RESTClient())
+	}
+	return r
+}
+
+// peerURLs returns addresses that no other process takes while a replica does not run: on loopback addresses of their own.
+func peerURLs(t *testing.T, random *rand.Rand) []string {
+	t.Helper()
+	for range 100 {
+		var urls []string
+		network := fmt.Sprintf("127.%d.%d", 64+random.IntN(128), random.IntN(256))
+		for i := range count {
+			address := fmt.Sprintf("%s.%d:2380", network, i+1)
+			listener, err := net.Listen("tcp", address)
+			if err != nil {
+				break
+			}
+			listener.Close()
+			urls = append(urls, "http://"+address)
+		}
+		if len(urls) == count {
+			return urls
+		}
+	}
+	t.Fatal("no loopback addresses are free")
+	return nil
+}
+
+// start starts replicas at the same time: they may need each other for a quorum.
+func (r *replicas) start(ctx context.Context, some ...*genuine.Replica) {
+	starting, ctx := errgroup.WithContext(ctx)
+	for _, replica := range some {
+		starting.Go(func() error { return replica.Start(ctx) })
+	}
+	if err := starting.Wait(); err != nil && r.Context().Err() == nil {
+		r.Errorf("starting replicas: %v", err)
+	}
+}
+
+func (r *replicas) end() {
+	for _, replica := range r.all {
+		if server := replica.Server(); server != nil {
+			server.Kill()
+			if r.Failed() {
+				r.Logf("the end of the log of %s:\n%s", replica.Options.Directory, server.Tail())
+			}
+		}
+	}
+}
+
+// kill kills replicas and starts them again until ctx ends: mostly one, sometimes two, so that there is no quorum for a while.
+// Afterwards all run. It returns at once; the function returned waits, and returns how many were killed.
+func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
+	kills := 0
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		random := choices(seed, killer)
+		for {
+			if !pause(ctx, p.calm/4+time.Duration(random.Int64N(int64(p.calm)))) {
+				return
+			}
+			victims := random.Perm(count)[:1+random.IntN(5)/4]
+			var killed []*genuine.Replica
+			for _, i := range victims {
+				r.all[i].Server().Kill()
+				killed = append(killed, r.all[i])
+			}
+			kills += len(victims)
+			pause(ctx, time.Duration(random.Int64N(int64(p.absence))))
+			r.start(r.Context(), killed...)
+		}
+	}()
+	r.Cleanup(func() { <-ended })
+	return func() int { <-ended; return kills }
+}
+
+// pause waits, and reports whether ctx has not ended.
+func pause(ctx context.Context, duration time.Duration) bool {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// mustBeReady waits until every replica answers.
+func (r *replicas) mustBeReady() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	for i, client := range r.clients {
+		for {
+			_, err := client.Get().AbsPath("/readyz").DoRaw(ctx)
+			if err == nil {
+				break
+			}
+			if !pause(ctx, 50*time.Millisecond) {
+				r.Fatalf("replica %d is not ready: %v", i, err)
+			}
+		}
+	}
+}
+
+// writeLast writes an object after all others and returns its revision.
+func (r *replicas) writeLast(t *testing.T) int64 {
+	t.Helper()
+	var written core.ConfigMap
+	err := r.clients[0].Post().Namespace(namespace).Resource("configmaps").Body(configMap("last", "last")).Do(t.Context()).Into(&written)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return revisionOf(&written)
+}
+
+func configMap(key, value string) *core.ConfigMap {
+	return &core.ConfigMap{
+		ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: key, Labels: map[string]string{"history": "true"}},
+		Data:       map[string]string{"value": value},
+	}
+}
+
+// group waits for goroutines.
+type group struct{ sync.WaitGroup }
