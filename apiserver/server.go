@@ -290,8 +290,8 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 	return nil
 }
 
-// featuresPatience is how long the watch cache waits for the version of etcd. Without it, clients that resume their watches
-// are sent back to a list.
+// featuresPatience is how long the watch cache waits for the version of etcd. Without it, clients that resume their
+// watches are sent back to a list.
 const featuresPatience = 2 * time.Second
 
 // checkFeatures finds out what etcd supports, and waits a while for an answer.

@@ -82,8 +82,8 @@ func (s *Server) checkEtcdReady(ctx context.Context) error {
 	return err
 }
 
-// checkSpace fails while etcd, or this server, refuses writes because the database is full. Reads and deletions go on, and
-// deletions are needed.
+// checkSpace fails while etcd, or this server, refuses writes because the database is full. Reads and deletions go on,
+// and deletions are needed.
 func (s *Server) checkSpace(context.Context) error {
 	switch {
 	case s.backend.space().NoSpace:

@@ -95,8 +95,8 @@ func (c *Config) SpacePollInterval() time.Duration {
 	return c.Etcd.DBMetricPoll
 }
 
-// SoftQuota is the percentage of etcd's quota that may be in use before the server refuses what grows the database; 100: it
-// never does. The quota of an external etcd is its administrator's business, unless the flag says otherwise.
+// SoftQuota is the percentage of etcd's quota that may be in use before the server refuses what grows the database;
+// 100: it never does. The quota of an external etcd is its administrator's business, unless the flag says otherwise.
 func (c *Config) SoftQuota() int {
 	switch {
 	case c.Etcd.SoftQuotaPercent != 0:
@@ -234,7 +234,8 @@ func Default() *Config {
 			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, WatchCache: true,
 		},
 		Member: Member{
-			Name: "default", InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30, SnapshotCount: 5000,
+			Name: "default", InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30,
+			SnapshotCount:     5000,
 			HeartbeatInterval: 100 * time.Millisecond, ElectionTimeout: time.Second,
 		},
 		Authentication: Authentication{Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true},

@@ -111,7 +111,8 @@ func TestInert(t *testing.T) {
 
 // What kube-apiserver takes, and how it takes it.
 func TestEtcdLikeUpstream(t *testing.T) {
-	c := parse(t, "--etcd-servers=http://x:1", "--etcd-prefix=registry", "--etcd-healthcheck-timeout=0s", "--etcd-readycheck-timeout=0s")
+	c := parse(t, "--etcd-servers=http://x:1", "--etcd-prefix=registry", "--etcd-healthcheck-timeout=0s",
+		"--etcd-readycheck-timeout=0s")
 	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}

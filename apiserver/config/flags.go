@@ -73,8 +73,11 @@ func (c *Config) etcdFlags(f *pflag.FlagSet) {
 	durationFlag(f, &e.HealthcheckTimeout, "etcd-healthcheck-timeout", "Time-out of the etcd health check; 0: 2s.")
 	durationFlag(f, &e.ReadycheckTimeout, "etcd-readycheck-timeout", "Time-out of the etcd readiness check; 0: 2s.")
 	durationFlag(f, &e.CountMetricPoll, "etcd-count-metric-poll-period", "Accepted, without a meaning here: stored objects are counted as they change, not by polling.")
-	durationFlag(f, &e.DBMetricPoll, "etcd-db-metric-poll-interval", "Interval at which the space of an external etcd is measured; 0: never.")
-	intFlag(f, &e.SoftQuotaPercent, "etcd-soft-quota-percent", "Percentage of etcd's quota that may be in use before objects can no longer be created or grow; 100: until etcd refuses all writes. 0: 90 with an embedded member, 100 with an external etcd.")
+	durationFlag(f, &e.DBMetricPoll, "etcd-db-metric-poll-interval",
+		"Interval at which the space of an external etcd is measured; 0: never.")
+	intFlag(f, &e.SoftQuotaPercent, "etcd-soft-quota-percent",
+		"Percentage of etcd's quota that may be in use before objects can no longer be created or grow; 100: until etcd "+
+			"refuses all writes. 0: 90 with an embedded member, 100 with an external etcd.")
 	stringFlag(f, &e.StorageMediaType, "storage-media-type", "Media type of stored built-in objects.")
 	durationFlag(f, &e.EventTTL, "event-ttl", "How long events are kept.")
 	boolFlag(f, &e.WatchCache, "watch-cache", "Serve reads from the watch cache.")
@@ -84,9 +87,13 @@ func (c *Config) memberFlags(f *pflag.FlagSet) {
 	m := &c.Member
 	stringFlag(f, &m.DataDirectory, "etcd-data-dir", "Data directory of the embedded etcd member; setting it runs the member.")
 	stringFlag(f, &m.Name, "etcd-name", "Name of the embedded member.")
-	sliceFlag(f, &m.ListenPeerURLs, "etcd-listen-peer-urls", "URLs on which the member listens for peers. Without any it is the only member of its cluster, and no other can join.")
+	sliceFlag(f, &m.ListenPeerURLs, "etcd-listen-peer-urls",
+		"URLs on which the member listens for peers. Without any it is the only member of its cluster, and no other can "+
+			"join.")
 	sliceFlag(f, &m.AdvertisePeerURLs, "etcd-initial-advertise-peer-urls", "Peer URLs announced to the other members; default: the listen URLs.")
-	sliceFlag(f, &m.ListenClientURLs, "etcd-listen-client-urls", "URLs on which the member listens for clients; none by default. 'quorate etcd' reaches it through a socket in its data directory.")
+	sliceFlag(f, &m.ListenClientURLs, "etcd-listen-client-urls",
+		"URLs on which the member listens for clients; none by default. 'quorate etcd' reaches it through a socket in its "+
+			"data directory.")
 	sliceFlag(f, &m.AdvertiseClientURLs, "etcd-advertise-client-urls", "Client URLs announced to the cluster.")
 	stringFlag(f, &m.InitialCluster, "etcd-initial-cluster", "name=peer-url,... of the members when the data directory is empty; default: this member alone.")
 	stringFlag(f, &m.InitialClusterState, "etcd-initial-cluster-state", "new or existing.")
@@ -97,7 +104,9 @@ func (c *Config) memberFlags(f *pflag.FlagSet) {
 	stringFlag(f, &m.ServerCertFile, "etcd-server-cert-file", "Certificate of the member's client URLs.")
 	stringFlag(f, &m.ServerKeyFile, "etcd-server-key-file", "Key of --etcd-server-cert-file.")
 	stringFlag(f, &m.ServerTrustedCAFile, "etcd-server-trusted-ca-file", "Authority of etcd clients' certificates; clients must present one.")
-	boolFlag(f, &m.AllowInsecureTransport, "etcd-allow-insecure-transport", "Allow URLs of the member that are http, or have no authority for the certificates of peers or clients: all who reach them can read and write everything.")
+	boolFlag(f, &m.AllowInsecureTransport, "etcd-allow-insecure-transport",
+		"Allow URLs of the member that are http, or have no authority for the certificates of peers or clients: all who "+
+			"reach them can read and write everything.")
 	f.Int64Var(&m.QuotaBackendBytes, "etcd-quota-backend-bytes", m.QuotaBackendBytes, "Largest size of the member's database in bytes.")
 	f.Uint64Var(&m.SnapshotCount, "etcd-snapshot-count", m.SnapshotCount, "Committed transactions between raft snapshots.")
 	durationFlag(f, &m.HeartbeatInterval, "etcd-heartbeat-interval", "Interval of the leader's heartbeats.")

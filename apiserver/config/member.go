@@ -29,7 +29,8 @@ func (m *Member) problems() []error {
 		errs = append(errs, errors.New("--etcd-name must not be empty"))
 	}
 	if len(m.ListenPeerURLs) == 0 && (len(m.AdvertisePeerURLs) > 0 || m.InitialCluster != "") {
-		errs = append(errs, errors.New("--etcd-listen-peer-urls is required with --etcd-initial-advertise-peer-urls and --etcd-initial-cluster"))
+		errs = append(errs,
+			errors.New("--etcd-listen-peer-urls is required with --etcd-initial-advertise-peer-urls and --etcd-initial-cluster"))
 	}
 	if m.ElectionTimeout < 5*m.HeartbeatInterval {
 		errs = append(errs, errors.New("--etcd-election-timeout must be at least five times --etcd-heartbeat-interval"))
@@ -53,11 +54,13 @@ func (m *Member) transports() []transport {
 	return []transport{{
 		listen: "etcd-listen-peer-urls", advertise: "etcd-initial-advertise-peer-urls",
 		listenURLs: m.ListenPeerURLs, advertiseURLs: m.AdvertisePeerURLs,
-		certFile: m.PeerCertFile, keyFile: m.PeerKeyFile, caFile: m.PeerTrustedCAFile, authority: "etcd-peer-trusted-ca-file",
+		certFile: m.PeerCertFile, keyFile: m.PeerKeyFile, caFile: m.PeerTrustedCAFile,
+		authority: "etcd-peer-trusted-ca-file",
 	}, {
 		listen: "etcd-listen-client-urls", advertise: "etcd-advertise-client-urls",
 		listenURLs: m.ListenClientURLs, advertiseURLs: m.AdvertiseClientURLs,
-		certFile: m.ServerCertFile, keyFile: m.ServerKeyFile, caFile: m.ServerTrustedCAFile, authority: "etcd-server-trusted-ca-file",
+		certFile: m.ServerCertFile, keyFile: m.ServerKeyFile, caFile: m.ServerTrustedCAFile,
+		authority: "etcd-server-trusted-ca-file",
 	}}
 }
 

@@ -77,8 +77,8 @@ type raftState struct {
 	Applied   uint64 `json:"applied"`
 }
 
-// readRaftState reads the state of the raft node of a member. etcd exports it in one place only: a variable of the process,
-// which belongs to the member that started last. It is not ok for any other member.
+// readRaftState reads the state of the raft node of a member. etcd exports it in one place only: a variable of the
+// process, which belongs to the member that started last. It is not ok for any other member.
 func readRaftState(member uint64) (state raftState, ok bool) {
 	exported := expvar.Get("raft.status")
 	if exported == nil {

@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// TestRestart restarts single members that replay their whole log. raft panics if a member stands for election while entries
-// that raft does not know to be applied have been compacted. The panic depends on the order in which goroutines run; with one
-// processor it comes within some restarts. QUORATE_RESTARTS=full restarts more often, on all processors, with fsync too.
+// TestRestart restarts single members that replay their whole log. raft panics if a member stands for election while
+// entries that raft does not know to be applied have been compacted. The panic depends on the order in which goroutines
+// run; with one processor it comes within some restarts. QUORATE_RESTARTS=full restarts more often, on all processors,
+// with fsync too.
 func TestRestart(t *testing.T) {
 	full := os.Getenv("QUORATE_RESTARTS") == "full"
 	if !full {

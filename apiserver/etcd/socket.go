@@ -34,8 +34,8 @@ type socketAddress struct {
 	directory *os.File // nil: path does not depend on it
 }
 
-// openSocketAddress returns the address of a socket. The address of a socket is short; Linux reaches a long path through
-// an open directory.
+// openSocketAddress returns the address of a socket. The address of a socket is short; Linux reaches a long path
+// through an open directory.
 func openSocketAddress(path string) (socketAddress, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -48,7 +48,8 @@ func openSocketAddress(path string) (socketAddress, error) {
 	if err != nil {
 		return socketAddress{}, err
 	}
-	return socketAddress{path: fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)), directory: directory}, nil
+	return socketAddress{path: fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)),
+		directory: directory}, nil
 }
 
 // urls are empty for the zero address.
@@ -65,8 +66,8 @@ func (a socketAddress) close() {
 	}
 }
 
-// prepareSocket makes sure that a member can listen on its socket, which not every file system has. The address must stay
-// open for as long as the member listens.
+// prepareSocket makes sure that a member can listen on its socket, which not every file system has. The address must
+// stay open for as long as the member listens.
 func prepareSocket(dataDirectory string) (socketAddress, error) {
 	path := socketPath(dataDirectory)
 	directory := filepath.Dir(path)

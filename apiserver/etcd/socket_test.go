@@ -13,7 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// A member without peer and client URLs is reached through its socket, which only its user can use, and in no other way.
+// A member without peer and client URLs is reached through its socket, which only its user can use, and in no other
+// way.
 func TestLoneMemberListensOnItsSocketOnly(t *testing.T) {
 	for name, directory := range map[string]string{"short": "", "long": strings.Repeat("x", 150)} {
 		t.Run(name, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// defragmentShare is the share of the quota, 1/4, that a member gives back when it starts, if that much of its database
-	// holds no data.
+	// defragmentShare is the share of the quota, 1/4, that a member gives back when it starts, if that much of its
+	// database holds no data.
 	defragmentShare = 4
 	// disarmReserve is the share of the quota, 1/20, that must be free before the alarm NOSPACE is disarmed.
 	disarmReserve = 20
@@ -56,9 +56,10 @@ func (m *Member) raised(matches func(member types.ID) bool) bool {
 	return false
 }
 
-// watchSpace keeps the measurement right when space is short, and disarms this member's alarm NOSPACE once there is room again, because the database was defragmented or the quota
-// raised. etcd itself keeps the alarm, and with it the cluster read-only, until an administrator disarms it. What compaction
-// frees is measured with the commit after the next only, which does not come by itself while all writes are refused.
+// watchSpace keeps the measurement right when space is short, and disarms this member's alarm NOSPACE once there is
+// room again, because the database was defragmented or the quota raised. etcd itself keeps the alarm, and with it the
+// cluster read-only, until an administrator disarms it. What compaction frees is measured with the commit after the
+// next only, which does not come by itself while all writes are refused.
 func (m *Member) watchSpace(ctx context.Context) {
 	ticker := time.NewTicker(alarmInterval)
 	defer ticker.Stop()
@@ -67,7 +68,7 @@ func (m *Member) watchSpace(ctx context.Context) {
 		before := raised
 		raised = m.raised(func(member types.ID) bool { return member == m.server.MemberID() })
 		space := m.Space()
-		if space.NoSpace || space.InUse > space.Quota/2 {
+		if space.NoSpace || space.Quota > 0 && space.InUse > space.Quota/2 {
 			m.server.Backend().ForceCommit()
 		}
 		switch {

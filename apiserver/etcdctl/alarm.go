@@ -25,8 +25,9 @@ func (t *tool) alarmCommand() *cobra.Command {
 		},
 		&cobra.Command{
 			Use: "disarm", Short: "Disarm all alarms, and list them",
-			Long: "Disarm all alarms, and list them. While NOSPACE is raised etcd accepts deletions only. It is raised again by the\n" +
-				"next write unless there is room: delete what is not needed, wait for compaction, and defragment.",
+			Long: "Disarm all alarms, and list them. While NOSPACE is raised etcd accepts deletions only. It is raised\n" +
+				"again by the next write unless there is room: delete what is not needed, wait for compaction, and\n" +
+				"defragment.",
 			Args: cobra.NoArgs,
 			RunE: func(command *cobra.Command, _ []string) error {
 				return t.alarms(command.Context(), func(c *clientv3.Client, ctx context.Context) (*clientv3.AlarmResponse, error) {
@@ -38,8 +39,11 @@ func (t *tool) alarmCommand() *cobra.Command {
 	return command
 }
 
+// alarmRequest is a request that is answered with alarms.
+type alarmRequest func(*clientv3.Client, context.Context) (*clientv3.AlarmResponse, error)
+
 // alarms does something with all alarms, and shows them.
-func (t *tool) alarms(ctx context.Context, do func(*clientv3.Client, context.Context) (*clientv3.AlarmResponse, error)) error {
+func (t *tool) alarms(ctx context.Context, do alarmRequest) error {
 	ctx, cancel := t.limited(ctx, quickTimeout)
 	defer cancel()
 	client, err := t.connect(ctx)

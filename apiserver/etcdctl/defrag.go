@@ -18,8 +18,8 @@ type defragmented struct {
 func (t *tool) defragCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "defrag", Short: "Give the space of members' databases that holds no data back to the file system",
-		Long: "Give the space of members' databases that holds no data back to the file system. A member answers nothing while it\n" +
-			"defragments. Each endpoint is defragmented after the one before it has finished.",
+		Long: "Give the space of members' databases that holds no data back to the file system. A member answers\n" +
+			"nothing while it defragments. Each endpoint is defragmented after the one before it has finished.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return t.defrag(command.Context()) },
 	}

@@ -1,5 +1,5 @@
-// Package etcdctl is `quorate etcd`: what an administrator does with a running etcd, the embedded member of an API server on
-// the same machine or any other.
+// Package etcdctl is `quorate etcd`: what an administrator does with a running etcd, the embedded member of an API
+// server on the same machine or any other.
 package etcdctl
 
 import (
@@ -50,8 +50,8 @@ func newCommand(out io.Writer) *cobra.Command {
 		Use:         "etcd",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "quorate etcd"},
 		Short:       "Look after a running etcd",
-		Long: "Look after a running etcd: the member that an API server on this machine embeds, which is found by its data\n" +
-			"directory, or any etcd that listens on a URL.",
+		Long: "Look after a running etcd: the member that an API server on this machine embeds, which is found by its\n" +
+			"data directory, or any etcd that listens on a URL.",
 		Example: "  quorate etcd status --data-dir /var/lib/quorate/etcd\n" +
 			"  quorate etcd defrag --endpoints https://10.0.0.1:2379 --cacert ca.crt --cert client.crt --key client.key",
 		SilenceUsage: true, SilenceErrors: true,
@@ -60,7 +60,8 @@ func newCommand(out io.Writer) *cobra.Command {
 	command.SetOut(out)
 	command.CompletionOptions.DisableDefaultCmd = true
 	flags := command.PersistentFlags()
-	flags.StringVar(&t.dataDirectory, "data-dir", "", "Data directory of an API server's embedded member (its --etcd-data-dir)")
+	flags.StringVar(&t.dataDirectory, "data-dir", "",
+		"Data directory of an API server's embedded member (its --etcd-data-dir)")
 	flags.StringSliceVar(&t.endpoints, "endpoints", nil, "Client URLs of etcd members")
 	flags.StringVar(&t.tls.TrustedCAFile, "cacert", "", "Authority of the certificates of --endpoints")
 	flags.StringVar(&t.tls.CertFile, "cert", "", "Client certificate for --endpoints")
@@ -109,9 +110,10 @@ func (t *tool) configuration(ctx context.Context) (clientv3.Config, error) {
 	return configuration, err
 }
 
-// failFast makes a request fail with the reason why there is no connection. etcd's client waits for a connection until the
-// request times out.
-func failFast(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+// failFast makes a request fail with the reason why there is no connection. etcd's client waits for a connection until
+// the request times out.
+func failFast(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	return invoke(ctx, method, request, reply, connection, append(options, grpc.WaitForReady(false))...)
 }
 
@@ -131,7 +133,8 @@ func (t *tool) name(endpoint string) string {
 	return endpoint
 }
 
-// memberStatus asks a member for its status, for a short time only: an endpoint that does not answer this answers nothing.
+// memberStatus returns a member's status. Its time limit is short: an endpoint that does not answer this answers
+// nothing.
 func (t *tool) memberStatus(ctx context.Context, client *clientv3.Client, endpoint string) (etcd.Status, error) {
 	ctx, cancel := t.limited(ctx, quickTimeout)
 	defer cancel()

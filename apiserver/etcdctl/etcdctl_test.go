@@ -51,10 +51,12 @@ func TestCommands(t *testing.T) {
 	if _, err := member.Client().Put(t.Context(), "key", "value"); err != nil {
 		t.Fatal(err)
 	}
-	for name, target := range map[string][]string{flags.DataDirectory: {"--data-dir", flags.DataDirectory}, url: {"--endpoints", url}} {
+	for name, target := range map[string][]string{flags.DataDirectory: {"--data-dir", flags.DataDirectory},
+		url: {"--endpoints", url}} {
 		with := func(args ...string) []string { return append(args, target...) }
 		shown := mustRun[[]memberStatus](t, with("status")...)
-		if len(shown) != 1 || shown[0].Endpoint != name || shown[0].Role != "leader" || shown[0].QuotaBytes != 2<<30 || shown[0].SizeBytes == 0 {
+		if len(shown) != 1 || shown[0].Endpoint != name || shown[0].Role != "leader" || shown[0].QuotaBytes != 2<<30 ||
+			shown[0].SizeBytes == 0 {
 			t.Errorf("status of %s: %+v", name, shown)
 		}
 		table, err := run(t, with("status")...)
@@ -68,7 +70,8 @@ func TestCommands(t *testing.T) {
 		if out, err := run(t, with("alarm", "disarm")...); err != nil || out != "No alarms\n" {
 			t.Errorf("disarming the alarms of %s: %q, %v", name, out, err)
 		}
-		if done := mustRun[[]defragmented](t, with("defrag")...); len(done) != 1 || done[0].Endpoint != name || done[0].AfterBytes == 0 {
+		if done := mustRun[[]defragmented](t, with("defrag")...); len(done) != 1 || done[0].Endpoint != name ||
+			done[0].AfterBytes == 0 {
 			t.Errorf("defragmenting %s: %+v", name, done)
 		}
 		checkSnapshot(t, with)
@@ -115,19 +118,22 @@ func checkSnapshot(t *testing.T, with func(...string) []string) {
 func TestErrors(t *testing.T) {
 	directory := t.TempDir()
 	for name, test := range map[string]struct{ args, want string }{
-		"no target":            {"status", "--data-dir or --endpoints is required"},
-		"two targets":          {"status --data-dir x --endpoints http://127.0.0.1:1", "exclude each other"},
-		"a format":             {"status --data-dir x -o yaml", `--output "yaml" must be json`},
-		"an unknown command":   {"compact --data-dir x", `unknown command "compact"`},
-		"no member":            {"status --data-dir " + directory, "no etcd member runs on the data directory " + directory},
-		"no listener":          {"status --endpoints http://127.0.0.1:1", "http://127.0.0.1:1: getting the status: connection error"},
-		"no listener, alarms":  {"alarm list --endpoints http://127.0.0.1:1", "connection refused"},
-		"no listener, defrag":  {"defrag --endpoints http://127.0.0.1:1", "connection refused"},
-		"no listener, save":    {"snapshot save --endpoints http://127.0.0.1:1 " + directory + "/x", "connection refused"},
-		"several to save":      {"snapshot save --endpoints http://127.0.0.1:1,http://127.0.0.1:2 " + directory + "/x", "must name one member"},
-		"no file to save to":   {"snapshot save --data-dir x", "takes one argument, the file to write"},
-		"a missing authority":  {"status --endpoints https://127.0.0.1:1 --cacert " + directory + "/ca.crt", "no such file"},
-		"one of two listeners": {"status --endpoints http://127.0.0.1:1,http://127.0.0.1:2", "http://127.0.0.1:2: getting the status"},
+		"no target":          {"status", "--data-dir or --endpoints is required"},
+		"two targets":        {"status --data-dir x --endpoints http://127.0.0.1:1", "exclude each other"},
+		"a format":           {"status --data-dir x -o yaml", `--output "yaml" must be json`},
+		"an unknown command": {"compact --data-dir x", `unknown command "compact"`},
+		"no member":          {"status --data-dir " + directory, "no etcd member runs on the data directory " + directory},
+		"no listener": {"status --endpoints http://127.0.0.1:1",
+			"http://127.0.0.1:1: getting the status: connection error"},
+		"no listener, alarms": {"alarm list --endpoints http://127.0.0.1:1", "connection refused"},
+		"no listener, defrag": {"defrag --endpoints http://127.0.0.1:1", "connection refused"},
+		"no listener, save":   {"snapshot save --endpoints http://127.0.0.1:1 " + directory + "/x", "connection refused"},
+		"several to save": {"snapshot save --endpoints http://127.0.0.1:1,http://127.0.0.1:2 " + directory + "/x",
+			"must name one member"},
+		"no file to save to":  {"snapshot save --data-dir x", "takes one argument, the file to write"},
+		"a missing authority": {"status --endpoints https://127.0.0.1:1 --cacert " + directory + "/ca.crt", "no such file"},
+		"one of two listeners": {"status --endpoints http://127.0.0.1:1,http://127.0.0.1:2",
+			"http://127.0.0.1:2: getting the status"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if out, err := run(t, strings.Fields(test.args)...); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -65,7 +65,8 @@ func (t *tool) snapshot(ctx context.Context, file string) error {
 		return err
 	}
 	s := saved{File: file, SizeBytes: size, Version: version}
-	return t.print(s, []string{"FILE", "SIZE", "STORAGE VERSION"}, [][]string{{s.File, mebibytes(s.SizeBytes), orNone(s.Version)}})
+	row := []string{s.File, mebibytes(s.SizeBytes), orNone(s.Version)}
+	return t.print(s, []string{"FILE", "SIZE", "STORAGE VERSION"}, [][]string{row})
 }
 
 // reach fails if the member does not answer; a snapshot is waited for without limit.

@@ -175,7 +175,8 @@ func unborn(object runtime.Object, dryRun bool) error {
 var errRevisionOnCreate = errors.New("resourceVersion should not be set on objects to be created")
 
 // storeNew stores the bytes, or in a dry run only finds out whether they could be stored.
-func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time.Duration, options WriteOptions) (int64, error) {
+func (r *Registry) storeNew(ctx context.Context, t Target, data []byte, ttl time.Duration,
+	options WriteOptions) (int64, error) {
 	full := r.admitSize(t, nil, 0, len(data), options)
 	if !options.DryRun && full == nil {
 		return r.store.Create(ctx, t.path(), data, ttl)

@@ -11,8 +11,8 @@ import (
 	"quorate.dev/apiserver/registry"
 )
 
-// With an etcd that is not known to support progress requests, consistent reads are as new as with any other, and do not
-// wait for news that nothing may bring.
+// With an etcd that is not known to support progress requests, consistent reads are as new as with any other, and do
+// not wait for news that nothing may bring.
 func TestConsistentReadsWithoutProgress(t *testing.T) {
 	client := etcdtest.Remote(t)
 	w := openWorld(t, client, configMaps())
@@ -47,7 +47,8 @@ func TestConsistentReadsWithoutProgress(t *testing.T) {
 			t.Errorf("after the initial state: %+v, %v", events, err)
 		}
 		watch.Close()
-		if err := w.registry.Delete(t.Context(), configMapResource, "a", "another-"+name, &metav1.DeleteOptions{}); err != nil {
+		if err := w.registry.Delete(t.Context(), configMapResource, "a", "another-"+name,
+			&metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

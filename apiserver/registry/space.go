@@ -18,8 +18,9 @@ import (
 // leases keep nodes and leaders alive. They are small, and few are ever created.
 var leases = schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}
 
-// admitSize asks the soft quota whether an object may be stored in place of old, nil for a new one; sizes are in bytes. What
-// frees space or keeps the cluster alive is always admitted: leases, objects that are being deleted, the server's own writes.
+// admitSize asks the soft quota whether an object may be stored in place of old, nil for a new one; sizes are in bytes.
+// What frees space or keeps the cluster alive is always admitted: leases, objects that are being deleted, the server's
+// own writes.
 func (r *Registry) admitSize(t Target, old runtime.Object, before, after int, options WriteOptions) error {
 	if options.Internal || options.DryRun || t.GroupResource() == leases {
 		return nil
@@ -35,10 +36,10 @@ func (r *Registry) admitSize(t Target, old runtime.Object, before, after int, op
 // reasonNoSpace is the reason of a Status with code 507. Kubernetes has none: kube-apiserver answers 500.
 const reasonNoSpace metav1.StatusReason = "InsufficientStorage"
 
-// etcdRefuses is what a client is told when etcd has reached its own quota. It begins with etcd's words, which
+// etcdRefuses is the message when etcd has reached its own quota. It begins with etcd's words, which
 // kube-apiserver's clients see too.
-const etcdRefuses = "etcdserver: mvcc: database space exceeded: only deletions succeed until the etcd database has room; " +
-	"delete objects, then defragment it with 'quorate etcd defrag', or raise its quota"
+const etcdRefuses = "etcdserver: mvcc: database space exceeded: only deletions succeed until the etcd database has " +
+	"room; delete objects, then defragment it with 'quorate etcd defrag', or raise its quota"
 
 // noSpace is the answer to a write that storage has no space for. Clients do not repeat it by themselves.
 func noSpace(err error, t Target) error {

@@ -115,8 +115,8 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 	return failure
 }
 
-// readInitialStored reads the initial state from storage: etcd is too old to say whether the cache is current. What happens
-// after that state is delivered when the cache receives it. kube-apiserver refuses such a watch.
+// readInitialStored reads the initial state from storage: etcd is too old to say whether the cache is current. What
+// happens after that state is delivered when the cache receives it. kube-apiserver refuses such a watch.
 func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
 	stored, err := r.listStored(ctx, w.target, ListOptions{Selection: w.selection}, w.target.collection())
 	if err != nil {

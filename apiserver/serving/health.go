@@ -33,7 +33,8 @@ type Check struct {
 	Run   func(context.Context) error
 	// StartUp checks do not fail /livez during the grace period after start.
 	StartUp bool
-	// Advisory checks are reported with their reason and fail no endpoint. Their errors hold nothing that only some may know.
+	// Advisory checks are reported with their reason and fail no endpoint. Their errors hold nothing that only some may
+	// know.
 	Advisory bool
 }
 

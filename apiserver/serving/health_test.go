@@ -54,14 +54,17 @@ func TestHealthLikeUpstream(t *testing.T) {
 // An advisory check says what is wrong without failing anything.
 func TestAdvisoryCheck(t *testing.T) {
 	h := newHealth(testclock.NewFakeClock(time.Now()), 0)
-	h.Add(Readyz, Check{Name: "etcd-space", Advisory: true, Run: func(context.Context) error { return errors.New("the database is full") }})
+	h.Add(Readyz,
+		Check{Name: "etcd-space", Advisory: true,
+			Run: func(context.Context) error { return errors.New("the database is full") }})
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/readyz?verbose", nil))
 	const want = "[+]ping ok\n[+]shutdown ok\n[!]etcd-space warning: the database is full\nreadyz check passed\n"
 	if w.Code != http.StatusOK || w.Body.String() != want {
 		t.Errorf("got %d %q, want %q", w.Code, w.Body, want)
 	}
-	if code(h, "/readyz") != http.StatusOK || code(h, "/readyz/etcd-space") != http.StatusInternalServerError || !h.Passes(t.Context(), "readyz") {
+	if code(h, "/readyz") != http.StatusOK || code(h, "/readyz/etcd-space") != http.StatusInternalServerError ||
+		!h.Passes(t.Context(), "readyz") {
 		t.Error("the check alone must fail, and nothing else")
 	}
 }

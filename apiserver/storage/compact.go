@@ -29,10 +29,11 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 // shortageInterval is the interval of compaction while the soft quota is exceeded, unless the usual one is shorter.
 const shortageInterval = 15 * time.Second
 
-// RunCompaction compacts to the revision of one interval ago, once per interval among all the servers that do
-// so, until ctx ends. An interval of 0 never compacts. While the soft quota is exceeded every server compacts, at a shorter
+// RunCompaction compacts to the revision of one interval ago, once per interval among all the servers that do so, until
+// ctx ends. An interval of 0 never compacts. While the soft quota is exceeded every server compacts, at a shorter
 // interval: superseded revisions take space that is needed.
-func (s *Store) RunCompaction(ctx context.Context, interval time.Duration, quota *SoftQuota, clock clock.WithTicker, log logr.Logger) {
+func (s *Store) RunCompaction(ctx context.Context, interval time.Duration, quota *SoftQuota, clock clock.WithTicker,
+	log logr.Logger) {
 	if interval <= 0 {
 		return
 	}
@@ -57,8 +58,8 @@ func (s *Store) RunCompaction(ctx context.Context, interval time.Duration, quota
 	}
 }
 
-// compactInShortage compacts to where the store was at the last tick, if space was short then and still is. It returns where
-// the store is now.
+// compactInShortage compacts to where the store was at the last tick, if space was short then and still is. It returns
+// where the store is now.
 func (s *Store) compactInShortage(ctx context.Context, quota *SoftQuota, last int64) (int64, error) {
 	if !quota.Exceeded() {
 		return 0, nil
@@ -108,8 +109,8 @@ func (s *Store) compactRound(ctx context.Context, last round) (round, error) {
 	return next, s.Compact(ctx, last.revision)
 }
 
-// compactUnclaimed compacts without a claim: etcd refuses the write of the key while its alarm NOSPACE is raised, but not
-// compaction. Several servers may do so in the same interval; that is harmless.
+// compactUnclaimed compacts without a claim: etcd refuses the write of the key while its alarm NOSPACE is raised, but
+// not compaction. Several servers may do so in the same interval; that is harmless.
 func (s *Store) compactUnclaimed(ctx context.Context, last round) (round, error) {
 	revision, err := s.Revision(ctx)
 	if err != nil {

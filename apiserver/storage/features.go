@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// etcd before 3.4.31, and 3.5 before 3.5.13, may answer a progress request before it has sent the events up to the revision
-// that it answers with (etcd-io/etcd#15220, #17507). kube-apiserver has the same limits.
+// etcd before 3.4.31, and 3.5 before 3.5.13, may answer a progress request before it has sent the events up to the
+// revision that it answers with (etcd-io/etcd#15220, #17507). kube-apiserver has the same limits.
 var (
 	progress34 = version.MustParseSemantic("3.4.31")
 	etcd35     = version.MustParseSemantic("3.5.0")
@@ -24,11 +24,11 @@ const (
 	lastFeatureRetry  = 15 * time.Second
 )
 
-// SupportsProgress reports whether what a feed says of its progress after RequestProgress is true. It is not known of an etcd
-// in another process until CheckFeatures has had an answer.
+// SupportsProgress reports whether what a feed says of its progress after RequestProgress is true. It is not known of
+// an etcd in another process until CheckFeatures has had an answer.
 func (s *Store) SupportsProgress() bool { return s.progressSupported.Load() }
 
-// FeaturesKnown is closed once a member of etcd has told its version.
+// FeaturesKnown is closed once the version of a member of etcd is known.
 func (s *Store) FeaturesKnown() <-chan struct{} { return s.featuresKnown }
 
 func (s *Store) foundProgress(supported bool) {
@@ -36,8 +36,8 @@ func (s *Store) foundProgress(supported bool) {
 	s.featuresOnce.Do(func() { close(s.featuresKnown) })
 }
 
-// CheckFeatures asks each member of etcd for its version until it answers or ctx ends. SupportsProgress holds from the first
-// answer on, unless a member is too old.
+// CheckFeatures asks each member of etcd for its version until it answers or ctx ends. SupportsProgress holds from the
+// first answer on, unless a member is too old.
 func (s *Store) CheckFeatures(ctx context.Context, clock clock.Clock, log logr.Logger) {
 	var asked sync.WaitGroup
 	var mu sync.Mutex
@@ -52,7 +52,8 @@ func (s *Store) CheckFeatures(ctx context.Context, clock clock.Clock, log logr.L
 			defer mu.Unlock()
 			if !progressIsRight(found) {
 				tooOld = true
-				log.Info("The version of etcd is too old for consistent reads from the watch cache", "endpoint", endpoint, "version", found)
+				log.Info("The version of etcd is too old for consistent reads from the watch cache", "endpoint", endpoint,
+					"version", found)
 			}
 			s.foundProgress(!tooOld)
 		})
@@ -77,8 +78,8 @@ func (s *Store) awaitVersion(ctx context.Context, endpoint string, clock clock.C
 	}
 }
 
-// progressIsRight reports whether a version of etcd answers progress requests only after the events before. A version that
-// cannot be read does not count as such.
+// progressIsRight reports whether a version of etcd answers progress requests only after the events before. A version
+// that cannot be read does not count as such.
 func progressIsRight(etcd string) bool {
 	v, err := version.ParseSemantic(etcd)
 	if err != nil {

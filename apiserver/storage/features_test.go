@@ -48,7 +48,7 @@ func TestCheckFeatures(t *testing.T) {
 	}
 	real := New(etcdtest.Remote(t), "/registry")
 	if real.SupportsProgress() {
-		t.Error("an etcd elsewhere is believed to support progress requests before it is asked")
+		t.Error("an etcd elsewhere counts as supporting progress requests before its version is known")
 	}
 	if real.CheckFeatures(t.Context(), clock.NewFakeClock(time.Now()), logr.Discard()); !real.SupportsProgress() {
 		t.Error("a real etcd does not support progress requests")

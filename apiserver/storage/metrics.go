@@ -65,10 +65,12 @@ const (
 )
 
 var (
-	sizeDescription  = describe("apiserver_storage_size_bytes", "Size of the storage database file physically allocated in bytes.")
+	sizeDescription = describe("apiserver_storage_size_bytes",
+		"Size of the storage database file physically allocated in bytes.")
 	inUseDescription = describe("apiserver_storage_in_use_bytes", "Bytes of the storage database file that hold data.")
 	quotaDescription = describe("apiserver_storage_quota_bytes", "Size at which etcd refuses all writes but deletions.")
-	alarmDescription = describe("apiserver_storage_no_space_alarm", "1 while etcd's alarm NOSPACE is raised: all writes but deletions are refused.")
+	alarmDescription = describe("apiserver_storage_no_space_alarm",
+		"1 while etcd's alarm NOSPACE is raised: all writes but deletions are refused.")
 )
 
 func describe(name, help string) *prometheus.Desc {
@@ -108,6 +110,7 @@ func (s space) Collect(out chan<- prometheus.Metric) {
 // Count counts refusals. It must be called before the quota is used.
 func (q *SoftQuota) Count(registerer prometheus.Registerer) {
 	q.refused = promauto.With(registerer).NewCounter(prometheus.CounterOpts{
-		Name: "apiserver_storage_soft_quota_refusals_total", Help: "Writes refused because they would grow storage beyond its soft quota.",
+		Name: "apiserver_storage_soft_quota_refusals_total",
+		Help: "Writes refused because they would grow storage beyond its soft quota.",
 	})
 }

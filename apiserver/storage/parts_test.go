@@ -140,7 +140,8 @@ func TestPrefix(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if page, err := s.List(t.Context(), "pods/", ListOptions{}); err != nil || len(page.Values) != 1 || page.Values[0].Path != "pods/a" {
+		if page, err := s.List(t.Context(), "pods/", ListOptions{}); err != nil || len(page.Values) != 1 ||
+			page.Values[0].Path != "pods/a" {
 			t.Errorf("%q: %+v, %v", prefix, page, err)
 		}
 		if _, err := s.Delete(t.Context(), "pods/a", revision); err != nil {

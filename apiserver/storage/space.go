@@ -23,10 +23,10 @@ type Space struct {
 	NoSpace bool
 }
 
-// SoftQuota refuses to let the database grow before it reaches etcd's quota. At etcd's quota all writes but plain deletions
-// fail, those of leases and heartbeats included, until an administrator makes room. Updates that do not grow and deletions
-// leave superseded revisions behind, which need the room above the soft quota until the next compaction. A nil SoftQuota
-// refuses nothing.
+// SoftQuota refuses to let the database grow before it reaches etcd's quota. At etcd's quota all writes but plain
+// deletions fail, those of leases and heartbeats included, until an administrator makes room. Updates that do not grow
+// and deletions leave superseded revisions behind, which need the room above the soft quota until the next compaction.
+// A nil SoftQuota refuses nothing.
 type SoftQuota struct {
 	// Measure is called for each write that grows the database.
 	Measure func() Space
@@ -37,8 +37,8 @@ type SoftQuota struct {
 	wanted  atomic.Int64       // size of the last data that was refused; 0: there has been room for that since
 }
 
-// fileGrowth is by how many times the size of new data the file may grow even while much of it holds no data: the data is
-// stored in one piece, with a neighbour, which moves.
+// fileGrowth is by how many times the size of new data the file may grow even while much of it holds no data: the data
+// is stored in one piece, with a neighbour, which moves.
 const fileGrowth = 3
 
 // FullError says that growth was refused: ErrNoSpace, with what to do about it.
@@ -138,7 +138,7 @@ func (s *Store) Space(ctx context.Context) (Space, error) {
 	return *fullest, nil
 }
 
-// spaceOf reads a member's status. A member before etcd 3.6 does not tell its quota.
+// spaceOf reads a member's status. That of a member before etcd 3.6 has no quota.
 func spaceOf(status *clientv3.StatusResponse) Space {
 	space := Space{Size: status.DbSize, InUse: status.DbSizeInUse, Quota: max(status.DbSizeQuota, 0)}
 	for _, problem := range status.Errors {
@@ -158,8 +158,8 @@ func (s Space) fuller(than Space) bool {
 // spaceTimeout bounds one measurement by polling.
 const spaceTimeout = 5 * time.Second
 
-// PollSpace measures until ctx ends, at an interval, and hands over what it finds. An error leaves the last measurement in
-// force.
+// PollSpace measures until ctx ends, at an interval, and hands over what it finds. An error leaves the last measurement
+// in force.
 func (s *Store) PollSpace(ctx context.Context, interval time.Duration, clock clock.WithTicker, found func(Space)) {
 	ticker := clock.NewTicker(interval)
 	defer ticker.Stop()

@@ -24,8 +24,9 @@ func TestSoftQuota(t *testing.T) {
 		before, after int
 		want          string // empty: admitted
 	}{
-		"room":                       {Space{Size: 800 << 20, InUse: 700 << 20, Quota: quota}, 90, 0, 1 << 20, ""},
-		"no room":                    {Space{Size: 950 << 20, InUse: 930 << 20, Quota: quota}, 90, 0, 1, "930.0 MiB of the quota of 1024.0 MiB are in use"},
+		"room": {Space{Size: 800 << 20, InUse: 700 << 20, Quota: quota}, 90, 0, 1 << 20, ""},
+		"no room": {Space{Size: 950 << 20, InUse: 930 << 20, Quota: quota}, 90, 0, 1,
+			"930.0 MiB of the quota of 1024.0 MiB are in use"},
 		"no room for this":           {Space{Size: 950 << 20, InUse: 921 << 20, Quota: quota}, 90, 0, 1 << 20, "in use"},
 		"an object that grows":       {Space{Size: 950 << 20, InUse: 930 << 20, Quota: quota}, 90, 1000, 1001, "in use"},
 		"an object that does not":    {Space{Size: 950 << 20, InUse: 930 << 20, Quota: quota}, 90, 1000, 1000, ""},

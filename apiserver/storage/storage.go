@@ -38,7 +38,8 @@ type Store struct {
 	featuresOnce      sync.Once
 }
 
-// New returns a store of the keys below prefix ("/registry"), which needs no slash at either end. The client may be remote or in the same process.
+// New returns a store of the keys below prefix ("/registry"), which needs no slash at either end. The client may be
+// remote or in the same process.
 func New(client *clientv3.Client, prefix string) *Store {
 	s := &Store{
 		client: client,

@@ -101,7 +101,8 @@ func testListPages(t *testing.T, client *clientv3.Client) {
 	if _, err := s.List(ctx, "pods/", storage.ListOptions{Revision: last}); !errors.Is(err, storage.ErrCompacted) {
 		t.Errorf("compacted: %v", err)
 	}
-	if size := must[storage.Space](t)(s.Space(ctx)); size.Size <= 0 || size.InUse > size.Size || size.Quota < size.Size || size.NoSpace {
+	if size := must[storage.Space](t)(s.Space(ctx)); size.Size <= 0 || size.InUse > size.Size ||
+		size.Quota < size.Size || size.NoSpace {
 		t.Errorf("%+v", size)
 	}
 }

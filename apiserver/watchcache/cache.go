@@ -136,8 +136,8 @@ func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 	return c.Snapshot(ctx, revision)
 }
 
-// latestWithoutProgress returns the present state if it is as new as a revision, else ErrTooNew: without progress requests
-// nothing says when the cache has come as far as a write to another collection.
+// latestWithoutProgress returns the present state if it is as new as a revision, else ErrTooNew: without progress
+// requests nothing says when the cache has come as far as a write to another collection.
 func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Snapshot, error) {
 	if err := c.awaitReady(ctx); err != nil {
 		return nil, err
@@ -145,7 +145,8 @@ func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Sna
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= revision {
 		return snapshot, nil
 	}
-	return nil, fmt.Errorf("%w: %d, current: %d, and etcd is too old to ask for progress", ErrTooNew, revision, c.caches.Revision())
+	return nil, fmt.Errorf("%w: %d, current: %d, and etcd is too old to ask for progress", ErrTooNew, revision,
+		c.caches.Revision())
 }
 
 // now returns the present state, nil while there is none. The order of the two loads matters: the view is at

@@ -39,7 +39,7 @@ func (c change) String() string {
 	return fmt.Sprintf("%s %s=%s, before %s, at %d", c.kind(), c.path, object, c.before, c.revision)
 }
 
-// concerns reports whether a watcher of a scope is told of a change.
+// concerns reports whether a watcher of a scope receives a change.
 func (c change) concerns(scope Scope) bool {
 	namespace, name := c.path[len("pods/"):len("pods/")+1], c.path[len("pods/a/"):]
 	inField := func(object string) bool {
@@ -49,7 +49,7 @@ func (c change) concerns(scope Scope) bool {
 		(inField(c.before) || inField(c.after))
 }
 
-// fuzzWorld is a cache without a store, and a model of what it is told.
+// fuzzWorld is a cache without a store, and a model of what it receives.
 type fuzzWorld struct {
 	*testing.T
 	clock    *testclock.FakeClock
@@ -141,9 +141,9 @@ func (w *fuzzWorld) mayExpire(seen int, scope Scope) bool {
 	return false
 }
 
-// drain compares what a watcher is told with what has happened.
+// drain compares what a watcher receives with what has happened.
 func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
-	var told []string
+	var received []string
 	for {
 		events, err := watcher.take()
 		switch {
@@ -166,7 +166,8 @@ func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
 			if e.Previous != nil {
 				before = string(e.Previous.Stored())
 			}
-			told = append(told, fmt.Sprintf("%s %s=%s, before %s, at %d", e.Type, e.Entry.Path(), e.Entry.Stored(), before, e.Revision))
+			received = append(received, fmt.Sprintf("%s %s=%s, before %s, at %d",
+				e.Type, e.Entry.Path(), e.Entry.Stored(), before, e.Revision))
 		}
 	}
 	var want []string
@@ -176,8 +177,8 @@ func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
 		}
 	}
 	watcher.seen = len(w.changes)
-	if !slices.Equal(told, want) {
-		w.Fatalf("a watcher of %+v after %d was told\n%q, want\n%q", watcher.scope, watcher.after, told, want)
+	if !slices.Equal(received, want) {
+		w.Fatalf("a watcher of %+v after %d was received\n%q, want\n%q", watcher.scope, watcher.after, received, want)
 	}
 }
 
@@ -201,7 +202,8 @@ func (w *fuzzWorld) extend(watcher *fuzzWatcher, history []storage.Event) bool {
 	return true
 }
 
-// FuzzHistory lets a cache be filled in the middle of a history, with a small ring, and watchers begin before and after that.
+// FuzzHistory lets a cache be filled in the middle of a history, with a small ring, and watchers begin before and after
+// that.
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte("\x00abcdefghi\xf0\xe0"))            // a watcher from the change before the last
@@ -213,8 +215,9 @@ func FuzzHistory(f *testing.F) {
 		if len(input) == 0 || len(input) > 1000 {
 			return
 		}
-		store := storage.New(clientv3.NewCtxClient(t.Context()), "/registry") // is never asked
-		w := &fuzzWorld{T: t, clock: testclock.NewFakeClock(time.Now()), objects: map[string]string{}, written: map[string]int64{}, made: map[string]int64{}, revision: 1}
+		store := storage.New(clientv3.NewCtxClient(t.Context()), "/registry") // is never called
+		w := &fuzzWorld{T: t, clock: testclock.NewFakeClock(time.Now()), objects: map[string]string{},
+			written: map[string]int64{}, made: map[string]int64{}, revision: 1}
 		w.caches = New(store, Options{Clock: w.clock, Logger: logr.Discard(), RingBytes: 5 << 10})
 		w.cache = w.caches.For("pods", func() (Extract, bool) { return extract(), true })
 		w.cache.start.Do(func() {}) // it is filled here

@@ -59,7 +59,7 @@ func (c *Cache) extend(ctx context.Context, after int64) error {
 }
 
 // extensible tells whether events from before the ring can be put into it: it begins where the cache was filled,
-// the store has not forgotten them, and it tells truly when it has sent all of them. The caller holds the lock.
+// the store still has them, and its progress answers are reliable. The caller holds the lock.
 func (c *Cache) extensible(after int64) bool {
 	return c.state == ready && c.ring.floor == c.filled && after > c.forgotten && c.caches.store.SupportsProgress()
 }

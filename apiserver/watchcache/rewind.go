@@ -8,13 +8,13 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// Current returns the current revision of the store: that of every write that had finished when it was called, or a later
-// one. A store that answers with an earlier revision than one seen before has gone back in time: a backup was restored under
-// the running server. Then Current returns once no cache holds anything of before, so that what follows is of
-// the store as it is now.
+// Current returns the current revision of the store: that of every write that had finished when it was called, or a
+// later one. A store that answers with an earlier revision than one seen before has gone back in time: a backup was
+// restored under the running server. Then Current returns once no cache holds anything of before, so that what follows
+// is of the store as it is now.
 //
-// A restored store that has come further than it was before cannot be told from one that was not restored; 'etcdutl snapshot
-// restore --bump-revision' avoids that.
+// A restored store that has come further than it was before cannot be distinguished from one that was not restored;
+// 'etcdutl snapshot restore --bump-revision' avoids that.
 func (c *Caches) Current(ctx context.Context) (int64, error) {
 	rewinds, highest := c.progress.position()
 	revision, err := c.store.Revision(ctx)
@@ -28,8 +28,8 @@ func (c *Caches) Current(ctx context.Context) (int64, error) {
 	return revision, nil
 }
 
-// rewind has the caches begin anew with the store as it is, and waits until they have, unless they have done so since an
-// earlier count of rewinds.
+// rewind has the caches begin anew with the store as it is, and waits until they have, unless they have done so since
+// an earlier count of rewinds.
 func (c *Caches) rewind(ctx context.Context, rewinds int64) error {
 	rewound := c.progress.requestRewind(rewinds)
 	if rewound == nil {
@@ -65,7 +65,7 @@ func (p *progress) position() (rewinds, highest int64) {
 	return rewinds, max(p.highest.Load(), p.seen.Load())
 }
 
-// answered remembers a revision that the store told when there had been so many rewinds.
+// answered notes a revision that the store returned when there had been so many rewinds.
 func (p *progress) answered(rewinds, revision int64) {
 	if revision <= p.highest.Load() {
 		return

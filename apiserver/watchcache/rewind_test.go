@@ -73,8 +73,8 @@ func newRestorableWorld(t *testing.T) (*world, *restorable) {
 	return w, r
 }
 
-// A backup is restored under running caches. etcd's client resumes its watches after the revision that it had reached, which
-// is in the future now, so that no event says that anything has happened.
+// A backup is restored under running caches. etcd's client resumes its watches after the revision that it had reached,
+// which is in the future now, so that no event says that anything has happened.
 func TestStoreGoesBackUnderItsClient(t *testing.T) {
 	t.Parallel()
 	w, r := newRestorableWorld(t)
@@ -105,7 +105,7 @@ func TestStoreGoesBackUnderItsClient(t *testing.T) {
 	w.expectNothing(pods, watcher)
 }
 
-// A store that went back is noticed even if the caches had not seen as much as a reader was told, and without readers.
+// A store that went back is noticed even if the caches lagged behind what a reader was answered, and without readers.
 func TestStoreGoesBackUnseen(t *testing.T) {
 	t.Parallel()
 	w, r := newRestorableWorld(t)

@@ -43,8 +43,8 @@ func New(directory string, network addresses.Network, now time.Time) (*Plane, er
 	return p, p.serviceAccountKey()
 }
 
-// Authorities, one for each purpose: a certificate of one of them is of no use for another. Their names are those of files
-// too.
+// Authorities, one for each purpose: a certificate of one of them is of no use for another. Their names are those of
+// files too.
 const (
 	servingAuthority       = "serving-ca"
 	clientAuthority        = "client-ca"         // of the API's clients
@@ -60,7 +60,8 @@ func (p *Plane) certificates(now time.Time) error {
 			"server": {CommonName: "kube-apiserver", Addresses: []net.IP{server, first}, Server: true, DNSNames: []string{
 				"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 			}},
-			"kubelet": {CommonName: "system:node:sandbox", Organizations: []string{"system:nodes"}, Addresses: []net.IP{p.network.Node().AsSlice()}, Server: true},
+			"kubelet": {CommonName: "system:node:sandbox", Organizations: []string{"system:nodes"},
+				Addresses: []net.IP{p.network.Node().AsSlice()}, Server: true},
 		},
 		clientAuthority: {
 			"admin": {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},

@@ -98,7 +98,8 @@ func TestAuthoritiesAreSeparate(t *testing.T) {
 		t.Errorf("the etcd member listens on %v and %v", c.Member.ListenPeerURLs, c.Member.ListenClientURLs)
 	}
 	issued := map[string]string{
-		"server": servingAuthority, "kubelet": servingAuthority, "admin": clientAuthority, "kubelet-client": kubeletClientAuthority,
+		"server": servingAuthority, "kubelet": servingAuthority,
+		"admin": clientAuthority, "kubelet-client": kubeletClientAuthority,
 	}
 	for leaf, issuer := range issued {
 		for _, authority := range []string{servingAuthority, clientAuthority, kubeletClientAuthority} {

@@ -38,8 +38,12 @@ func (r *Replica) Start(ctx context.Context) error {
 // Server is the process that was last started, nil before the first start.
 func (r *Replica) Server() *APIServer { return r.server.Load() }
 
-// DialReplicas returns how clients connect to the preferred one of several replicas, or to another when that does not run.
-func DialReplicas(replicas []*Replica, preferred int) func(ctx context.Context, network, address string) (net.Conn, error) {
+// Dial is how rest.Config connects. The address that it is given is ignored.
+type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// DialReplicas returns how clients connect to the preferred one of several replicas, or to another when that does not
+// run.
+func DialReplicas(replicas []*Replica, preferred int) Dial {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		failures := []error{errors.New("no replica can be connected to")}
 		for i := range replicas {

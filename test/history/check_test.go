@@ -80,8 +80,10 @@ func (h *record) merge() (t truth, faults []error) {
 	t.changes = map[int64]event{}
 	note := func(e event) {
 		known, ok := t.changes[e.Revision]
-		if ok && (known.Key != e.Key || known.Value != e.Value || (known.Type == watch.Deleted) != (e.Type == watch.Deleted)) {
-			faults = append(faults, fmt.Errorf("revision %d is %s %s=%s, and %s %s=%s", e.Revision, known.Type, known.Key, known.Value, e.Type, e.Key, e.Value))
+		if ok && (known.Key != e.Key || known.Value != e.Value ||
+			(known.Type == watch.Deleted) != (e.Type == watch.Deleted)) {
+			faults = append(faults, fmt.Errorf("revision %d is %s %s=%s, and %s %s=%s", e.Revision, known.Type, known.Key,
+				known.Value, e.Type, e.Key, e.Value))
 		}
 		t.changes[e.Revision] = e
 	}
@@ -144,7 +146,8 @@ func (c *chain) check(t truth) (faults []error) {
 func (h *record) checkLists(t truth) (faults []error) {
 	for _, l := range h.lists {
 		if l.Revision < l.AtLeast {
-			faults = append(faults, fmt.Errorf("a list is of revision %d; a write at %d had been acknowledged before", l.Revision, l.AtLeast))
+			faults = append(faults, fmt.Errorf("a list is of revision %d; a write at %d had been acknowledged before",
+				l.Revision, l.AtLeast))
 		}
 	}
 	first, until := h.covered()
@@ -217,7 +220,8 @@ func (h *record) keep(faults []error) (string, error) {
 		var object *objectFault
 		if errors.As(fault, &object) {
 			_, info := porcupine.CheckOperationsVerbose(model.ToModel(), h.history(object.key), searchLimit)
-			failures = append(failures, porcupine.VisualizePath(model.ToModel(), info, filepath.Join(directory, object.key+".html")))
+			failures = append(failures, porcupine.VisualizePath(model.ToModel(), info,
+				filepath.Join(directory, object.key+".html")))
 		}
 	}
 	content, err := json.MarshalIndent(map[string]any{
@@ -231,16 +235,20 @@ func (h *record) keep(faults []error) (string, error) {
 func sound() *record {
 	h := newRecord(1)
 	write := func(k kind, key, from, to string, revision int64, at time.Duration) operation {
-		return operation{Input: input{Kind: k, Key: key, From: from, To: to}, Output: output{result: done, Revision: revision}, Call: at, Return: at + 1}
+		return operation{Input: input{Kind: k, Key: key, From: from, To: to},
+			Output: output{result: done, Revision: revision}, Call: at, Return: at + 1}
 	}
 	h.operations["a"] = []operation{write(create, "a", "", "1", 10, 1), write(update, "a", "1", "2", 11, 3)}
 	h.operations["b"] = []operation{write(create, "b", "", "3", 12, 5), write(remove, "b", "", "", 0, 7)}
-	events := []event{{watch.Added, "a", "1", 10}, {watch.Modified, "a", "2", 11}, {watch.Added, "b", "3", 12}, {watch.Deleted, "b", "3", 13}}
+	events := []event{{watch.Added, "a", "1", 10}, {watch.Modified, "a", "2", 11}, {watch.Added, "b", "3", 12},
+		{watch.Deleted, "b", "3", 13}}
 	h.chains = []*chain{
 		{Watcher: 0, From: 9, Values: map[string]string{}, Events: slices.Clone(events), Reached: 13},
-		{Watcher: 1, From: 10, Values: map[string]string{"a": "1"}, Reached: 14, Events: append(slices.Clone(events[1:]), event{Type: watch.Bookmark, Revision: 14})},
+		{Watcher: 1, From: 10, Values: map[string]string{"a": "1"}, Reached: 14,
+			Events: append(slices.Clone(events[1:]), event{Type: watch.Bookmark, Revision: 14})},
 	}
-	h.lists = []list{{AtLeast: 9, Revision: 9, Values: map[string]string{}}, {AtLeast: 11, Revision: 12, Values: map[string]string{"a": "2", "b": "3"}}}
+	h.lists = []list{{AtLeast: 9, Revision: 9, Values: map[string]string{}},
+		{AtLeast: 11, Revision: 12, Values: map[string]string{"a": "2", "b": "3"}}}
 	return h
 }
 
@@ -250,20 +258,33 @@ func TestCheck(t *testing.T) {
 		spoil func(h *record)
 		want  string // empty: no fault
 	}{
-		"no fault":                 {func(*record) {}, ""},
-		"an operation":             {func(h *record) { h.operations["a"][1].Input.From = "0" }, "a: its operations are not linearizable"},
-		"a missing event":          {func(h *record) { h.chains[0].Events = slices.Delete(h.chains[0].Events, 2, 3) }, "the change of b at 12 is missing"},
-		"missing at all watches":   {func(h *record) { h.chains = h.chains[:1]; h.chains[0].Events = slices.Delete(h.chains[0].Events, 1, 2) }, "the change of a at 11 is missing"},
-		"a repeated event":         {func(h *record) { h.chains[0].Events = append(h.chains[0].Events, h.chains[0].Events[3]) }, "is at revision 13 after 13"},
-		"an event out of order":    {func(h *record) { e := h.chains[0].Events; e[0], e[1] = e[1], e[0] }, "is at revision 10 after 11"},
-		"an event from before":     {func(h *record) { h.chains[1].From = 11 }, "is at revision 11 after 11"},
-		"a bookmark from before":   {func(h *record) { h.chains[1].Events[3].Revision = 12 }, "a bookmark at 12 after 13"},
-		"an event after bookmarks": {func(h *record) { e := h.chains[1].Events; e[2], e[3] = e[3], e[2] }, "is at revision 13 after 14"},
-		"a wrong type":             {func(h *record) { h.chains[0].Events[0].Type = watch.Modified }, "MODIFIED of a at 10"},
-		"another value":            {func(h *record) { h.chains[0].Events[1].Value = "7" }, "revision 11 is"},
-		"an old list":              {func(h *record) { h.lists[1].AtLeast = 13 }, "a write at 13 had been acknowledged before"},
-		"a list of another state":  {func(h *record) { h.lists[1].Values["a"] = "1" }, `the list at revision 12: a is "1", want "2"`},
-		"a list with too much":     {func(h *record) { h.lists[0].Values["a"] = "1" }, `the list at revision 9: a is "1", want nothing`},
+		"no fault": {func(*record) {}, ""},
+		"an operation": {func(h *record) { h.operations["a"][1].Input.From = "0" },
+			"a: its operations are not linearizable"},
+		"a missing event": {func(h *record) { h.chains[0].Events = slices.Delete(h.chains[0].Events, 2, 3) },
+			"the change of b at 12 is missing"},
+		"missing at all watches": {func(h *record) {
+			h.chains = h.chains[:1]
+			h.chains[0].Events = slices.Delete(h.chains[0].Events, 1, 2)
+		}, "the change of a at 11 is missing"},
+		"a repeated event": {func(h *record) {
+			h.chains[0].Events = append(h.chains[0].Events,
+				h.chains[0].Events[3])
+		}, "is at revision 13 after 13"},
+		"an event out of order": {func(h *record) { e := h.chains[0].Events; e[0], e[1] = e[1], e[0] },
+			"is at revision 10 after 11"},
+		"an event from before":   {func(h *record) { h.chains[1].From = 11 }, "is at revision 11 after 11"},
+		"a bookmark from before": {func(h *record) { h.chains[1].Events[3].Revision = 12 }, "a bookmark at 12 after 13"},
+		"an event after bookmarks": {func(h *record) { e := h.chains[1].Events; e[2], e[3] = e[3], e[2] },
+			"is at revision 13 after 14"},
+		"a wrong type":  {func(h *record) { h.chains[0].Events[0].Type = watch.Modified }, "MODIFIED of a at 10"},
+		"another value": {func(h *record) { h.chains[0].Events[1].Value = "7" }, "revision 11 is"},
+		"an old list": {func(h *record) { h.lists[1].AtLeast = 13 },
+			"a write at 13 had been acknowledged before"},
+		"a list of another state": {func(h *record) { h.lists[1].Values["a"] = "1" },
+			`the list at revision 12: a is "1", want "2"`},
+		"a list with too much": {func(h *record) { h.lists[0].Values["a"] = "1" },
+			`the list at revision 9: a is "1", want nothing`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := sound()

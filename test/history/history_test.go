@@ -1,6 +1,6 @@
-// Package history records what concurrent clients of three replicas with embedded etcd members see, while replicas are killed
-// and etcd is compacted, and checks that one order of writes explains all of it: each object by itself is linearizable,
-// watches miss, repeat and reorder nothing, and consistent lists show exactly one revision.
+// Package history records what concurrent clients of three replicas with embedded etcd members see, while replicas are
+// killed and etcd is compacted, and checks that one order of writes explains all of it: each object by itself is
+// linearizable, watches miss, repeat and reorder nothing, and consistent lists show exactly one revision.
 package history
 
 import (
@@ -127,7 +127,8 @@ func (h *record) mustHaveShown(t *testing.T, p plan) {
 		resumed += c.Resumed
 	}
 	if least := int(p.duration.Seconds()) * 5; known < least || len(h.lists) == 0 || resumed == 0 {
-		t.Errorf("only %d operations, %d lists and %d resumed watches: the run has shown nothing", known, len(h.lists), resumed)
+		t.Errorf("only %d operations, %d lists and %d resumed watches: the run has shown nothing", known, len(h.lists),
+			resumed)
 	}
 }
 
@@ -149,6 +150,7 @@ func (h *record) summary() string {
 	for _, c := range h.chains {
 		events, resumed = events+len(c.Events), resumed+c.Resumed
 	}
-	return fmt.Sprintf("%d objects, %d writes, %d reads, %d unknown outcomes, %d lists; %d watches resumed %d times, with %d events",
+	return fmt.Sprintf("%d objects, %d writes, %d reads, %d unknown outcomes, %d lists; "+
+		"%d watches resumed %d times, with %d events",
 		len(h.operations), writes, reads, unknowns, len(h.lists), len(h.chains), resumed, events)
 }

@@ -70,7 +70,8 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 	return r
 }
 
-// peerURLs returns addresses that no other process takes while a replica does not run: on loopback addresses of their own.
+// peerURLs returns addresses that no other process takes while a replica does not run: on loopback addresses of their
+// own.
 func peerURLs(t *testing.T, random *rand.Rand) []string {
 	t.Helper()
 	for range 100 {
@@ -115,8 +116,8 @@ func (r *replicas) end() {
 	}
 }
 
-// kill kills replicas and starts them again until ctx ends: mostly one, sometimes two, so that there is no quorum for a while.
-// Afterwards all run. It returns at once; the function returned waits, and returns how many were killed.
+// kill kills replicas and starts them again until ctx ends: mostly one, sometimes two, so that there is no quorum for a
+// while. Afterwards all run. It returns at once; the function returned waits, and returns how many were killed.
 func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
 	kills := 0
 	ended := make(chan struct{})
@@ -176,7 +177,8 @@ func (r *replicas) mustBeReady() {
 func (r *replicas) writeLast(t *testing.T) int64 {
 	t.Helper()
 	var written core.ConfigMap
-	err := r.clients[0].Post().Namespace(namespace).Resource("configmaps").Body(configMap("last", "last")).Do(t.Context()).Into(&written)
+	err := r.clients[0].Post().Namespace(namespace).Resource("configmaps").Body(configMap("last",
+		"last")).Do(t.Context()).Into(&written)
 	if err != nil {
 		t.Fatal(err)
 	}

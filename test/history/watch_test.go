@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// event is a change of one object as a watch told it.
+// event is a change of one object as a watch delivered it.
 type event struct {
 	Type     watch.EventType
 	Key      string
@@ -25,8 +25,8 @@ type event struct {
 	Revision int64
 }
 
-// chain is what one watcher saw without a gap: a state, and what happened after it, however often the watch was interrupted
-// and resumed.
+// chain is what one watcher saw without a gap: a state, and what happened after it, however often the watch was
+// interrupted and resumed.
 type chain struct {
 	Watcher  int
 	From     int64             // revision of the state
@@ -34,7 +34,7 @@ type chain struct {
 	Events   []event           // bookmarks among them
 	Reached  int64             // revision up to which it saw everything
 	Resumed  int
-	Expired  bool // the server had forgotten what it asked for next
+	Expired  bool // the server no longer had what came next
 	reported atomic.Int64
 }
 
@@ -140,7 +140,8 @@ func (w *watcher) begin(ctx context.Context) (*chain, bool) {
 		return c, w.beginWithWatch(ctx, c)
 	}
 	objects := &core.ConfigMapList{}
-	err := w.request().VersionedParams(&meta.ListOptions{LabelSelector: "history=true"}, scheme.ParameterCodec).Do(ctx).Into(objects)
+	err := w.request().VersionedParams(&meta.ListOptions{LabelSelector: "history=true"},
+		scheme.ParameterCodec).Do(ctx).Into(objects)
 	if err != nil {
 		return nil, false
 	}
@@ -156,7 +157,8 @@ func (w *watcher) beginWithWatch(ctx context.Context, c *chain) bool {
 	ctx, cancel := context.WithTimeout(ctx, w.longest)
 	defer cancel()
 	yes := true
-	stream, err := w.open(ctx, meta.ListOptions{SendInitialEvents: &yes, ResourceVersionMatch: meta.ResourceVersionMatchNotOlderThan})
+	stream, err := w.open(ctx,
+		meta.ListOptions{SendInitialEvents: &yes, ResourceVersionMatch: meta.ResourceVersionMatchNotOlderThan})
 	if err != nil {
 		return false
 	}
@@ -193,7 +195,8 @@ func (w *watcher) follow(ctx context.Context, c *chain) {
 			return
 		}
 		object := e.Object.(*core.ConfigMap)
-		c.Events = append(c.Events, event{Type: e.Type, Key: object.Name, Value: object.Data["value"], Revision: revisionOf(object)})
+		c.Events = append(c.Events, event{Type: e.Type, Key: object.Name, Value: object.Data["value"],
+			Revision: revisionOf(object)})
 		c.reach(revisionOf(object))
 	}
 }

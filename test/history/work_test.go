@@ -83,7 +83,8 @@ func (h *record) add(o operation) {
 	defer h.mu.Unlock()
 	if o.Output.result == unknown {
 		var i, generation int
-		if _, err := fmt.Sscanf(o.Input.Key, "object-%d-%d", &i, &generation); err == nil && h.slots[i].generation == generation {
+		if _, err := fmt.Sscanf(o.Input.Key, "object-%d-%d", &i, &generation); err == nil &&
+			h.slots[i].generation == generation {
 			h.slots[i].unknowns++
 		}
 		if o.Input.Kind == get {
@@ -202,7 +203,8 @@ func (c *client) write(ctx context.Context) {
 		c.do(ctx, input{Kind: update, Key: key, From: from, To: to}, c.request("PUT").Name(key).Body(object))
 	case choice < 7:
 		merge := fmt.Appendf(nil, `{"data":{"value":%q}}`, to)
-		c.do(ctx, input{Kind: patch, Key: key, To: to}, c.request("PATCH").Name(key).SetHeader("Content-Type", string(types.MergePatchType)).Body(merge))
+		c.do(ctx, input{Kind: patch, Key: key, To: to}, c.request("PATCH").Name(key).SetHeader("Content-Type",
+			string(types.MergePatchType)).Body(merge))
 	case choice < 8:
 		c.do(ctx, input{Kind: create, Key: key, To: to}, c.request("POST").Body(configMap(key, to)))
 	case choice < 9:

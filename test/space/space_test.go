@@ -73,7 +73,8 @@ func payload(size int) string {
 }
 
 func configMap(name string, size int) *core.ConfigMap {
-	return &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string]string{"payload": payload(size)}}
+	return &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: name},
+		Data: map[string]string{"payload": payload(size)}}
 }
 
 func (s *server) create(object *core.ConfigMap) error {
@@ -164,7 +165,8 @@ func (s *server) etcd(result any, arguments ...string) {
 // Before etcd refuses everything, the server refuses what grows the database, and stops to when there is room.
 func TestSoftQuota(t *testing.T) {
 	t.Parallel()
-	s := start(t, "--etcd-soft-quota-percent=60") // with the usual one, much of so small a quota is written before it is measured
+	s := start(t,
+		"--etcd-soft-quota-percent=60") // with the usual one, much of so small a quota is written before it is measured
 	configMaps := s.client.CoreV1().ConfigMaps(namespace)
 	guarded := configMap("guarded", 1)
 	guarded.Finalizers = []string{"example.com/guard"}
@@ -218,7 +220,8 @@ func TestNoSpace(t *testing.T) {
 	s := start(t, "--etcd-soft-quota-percent=100")
 	s.mustRefuse(s.fill(), "database space exceeded")
 	s.mustReport("[!]etcd-space warning: alarm NOSPACE", `apiserver_storage_no_space_alarm{storage_cluster_id="etcd-0"} 1`)
-	event := &core.Event{ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: "with-a-lease"}, InvolvedObject: core.ObjectReference{Namespace: namespace}}
+	event := &core.Event{ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: "with-a-lease"},
+		InvolvedObject: core.ObjectReference{Namespace: namespace}}
 	_, err := s.client.CoreV1().Events(namespace).Create(t.Context(), event, meta.CreateOptions{})
 	s.mustRefuse(err, "database space exceeded")
 	var alarms []struct{ Alarm string }
