@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,8 +106,8 @@ func (u *unenforced) changed(kind string, before, after *watchcache.Entry) {
 	u.objects.WithLabelValues(kind).Set(float64(u.counts[kind]))
 }
 
-// note says what is not enforced; empty: there is nothing.
-func (u *unenforced) note() string {
+// check fails while objects without effect are stored.
+func (u *unenforced) check(context.Context) error {
 	u.lock.Lock()
 	defer u.lock.Unlock()
 	var stored []string
@@ -116,7 +117,7 @@ func (u *unenforced) note() string {
 		}
 	}
 	if len(stored) == 0 {
-		return ""
+		return nil
 	}
-	return "stored and not enforced: " + strings.Join(stored, ", ")
+	return errors.New("stored and not enforced: " + strings.Join(stored, ", "))
 }

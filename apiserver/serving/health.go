@@ -33,8 +33,8 @@ type Check struct {
 	Run   func(context.Context) error
 	// StartUp checks do not fail /livez during the grace period after start.
 	StartUp bool
-	// Advisory checks are reported with their reason and fail no endpoint. Their errors hold nothing that only some may
-	// know.
+	// Advisory checks fail no endpoint and are reported, with their reason, only while they fail. Everyone may read the
+	// reason.
 	Advisory bool
 }
 
@@ -49,7 +49,6 @@ type Health struct {
 
 	mu       sync.RWMutex
 	checks   []registeredCheck
-	notes    []func() string
 	shutdown bool
 }
 
@@ -75,24 +74,6 @@ func (h *Health) Add(at Endpoint, check Check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checks = append(h.checks, registeredCheck{Check: check, at: at})
-}
-
-// Note adds what a verbose /readyz says besides its checks, without failing; nothing where note returns nothing.
-func (h *Health) Note(note func() string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.notes = append(h.notes, note)
-}
-
-// writeNotes writes what the notes say now.
-func (h *Health) writeNotes(report *strings.Builder) {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	for _, note := range h.notes {
-		if text := note(); text != "" {
-			fmt.Fprintf(report, "warn: %s\n", text)
-		}
-	}
 }
 
 // ShutDown makes /readyz fail from now on.
@@ -192,8 +173,10 @@ func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint strin
 			fmt.Fprintf(&report, "[+]%s excluded with %s: ok\n", check.Name, check.Group)
 		default:
 			err := h.run(r.Context(), endpoint, check)
-			if err != nil && check.Advisory {
-				fmt.Fprintf(&report, "[!]%s warning: %v\n", check.Name, err)
+			if check.Advisory {
+				if err != nil {
+					fmt.Fprintf(&report, "[!]%s warning: %v\n", check.Name, err)
+				}
 				continue
 			}
 			if err != nil {
@@ -207,9 +190,6 @@ func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint strin
 	}
 	if unknown := excluded.unknown(); unknown != "" {
 		fmt.Fprintf(&report, "warn: some health checks cannot be excluded: no matches for %s\n", unknown)
-	}
-	if endpoint == "readyz" {
-		h.writeNotes(&report)
 	}
 	if failed > 0 {
 		http.Error(w, report.String()+endpoint+" check failed", http.StatusInternalServerError)

@@ -59,7 +59,7 @@ func TestAdvisoryCheck(t *testing.T) {
 			Run: func(context.Context) error { return errors.New("the database is full") }})
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/readyz?verbose", nil))
-	const want = "[+]ping ok\n[+]shutdown ok\n[!]etcd-space warning: the database is full\nreadyz check passed\n"
+	const want = "[+]ping ok\n[!]etcd-space warning: the database is full\n[+]shutdown ok\nreadyz check passed\n"
 	if w.Code != http.StatusOK || w.Body.String() != want {
 		t.Errorf("got %d %q, want %q", w.Code, w.Body, want)
 	}

@@ -32,7 +32,7 @@ func TestUnenforcedAdmission(t *testing.T) {
 		conversion = `299 - "this server does not call conversion webhooks yet: ` +
 			`objects cannot be converted between versions"`
 		merge       = "application/merge-patch+json"
-		note        = "warn: stored and not enforced: 1 ValidatingAdmissionPolicyBinding, 1 ValidatingWebhookConfiguration\n"
+		note        = "[!]admission-enforcement warning: stored and not enforced: 1 ValidatingAdmissionPolicyBinding, 1 ValidatingWebhookConfiguration\n"
 		gauge       = `quorate_admission_unenforced_objects{kind="ValidatingWebhookConfiguration"} `
 		definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	)

@@ -206,7 +206,7 @@ func TestSoftQuota(t *testing.T) {
 	s.deleteAll()
 	s.eventually("creating after everything was deleted", func() error { return s.create(configMap("again", objectSize)) })
 	s.eventually("the warning", func() error {
-		if got := s.get("/readyz"); !strings.Contains(got, "[+]etcd-space ok") {
+		if got := s.get("/readyz"); strings.Contains(got, "etcd-space") {
 			return errors.New(got)
 		}
 		return nil
@@ -251,5 +251,8 @@ func TestNoSpace(t *testing.T) {
 	}
 	s.etcd(&alarms, "alarm", "disarm")
 	s.must(s.create(configMap("again", objectSize)))
-	s.mustReport("[+]etcd-space ok", `apiserver_storage_no_space_alarm{storage_cluster_id="etcd-0"} 0`)
+	s.mustReport("[+]etcd ok", `apiserver_storage_no_space_alarm{storage_cluster_id="etcd-0"} 0`)
+	if got := s.get("/readyz"); strings.Contains(got, "etcd-space") {
+		t.Errorf("/readyz still warns:\n%s", got)
+	}
 }
