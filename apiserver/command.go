@@ -34,13 +34,13 @@ func Run(ctx context.Context, args []string) error {
 		fmt.Println("Kubernetes", Version("").GitVersion)
 		return nil
 	}
-	if err := c.Validate(); err != nil {
+	if err := errors.Join(c.Validate(), c.CheckFiles()); err != nil {
 		return err
 	}
 	logger, level := newLogger(os.Stderr, c.Logging)
 	klog.SetLogger(logger)
-	if inert := c.Inert(); len(inert) > 0 {
-		logger.Info("flags without effect yet were set", "flags", inert)
+	if ignored := c.Unimplemented(); len(ignored) > 0 {
+		logger.Info("These flags are not implemented yet and have no effect", "flags", ignored)
 	}
 	if os.Getenv("GOGC") == "" {
 		// Most of what is alive are encodings that live long: half as much garbage again before a collection keeps

@@ -103,10 +103,13 @@ func TestDeprecatedKindsWarn(t *testing.T) {
 	}
 }
 
-func TestConfigureRefusesWrongGates(t *testing.T) {
-	for name, gates := range map[string]map[string]string{"value": {"AllAlpha": "perhaps"}, "name": {"NoSuchGate": "true"}} {
+func TestConfigureRefusesGates(t *testing.T) {
+	for name, gates := range map[string]map[string]string{
+		"a wrong value": {"AllAlpha": "perhaps"}, "a wrong name": {"NoSuchGate": "true"},
+		"a feature that is not implemented": {"ShardedListAndWatch": "true"}, "all alpha features": {"AllAlpha": "true"},
+	} {
 		if err := builtin.Configure(false, gates); err == nil {
-			t.Errorf("wrong %s: no error", name)
+			t.Errorf("%s: no error", name)
 		}
 	}
 }

@@ -6,7 +6,11 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/capabilities"
 
@@ -30,11 +34,44 @@ func Configure(allowPrivileged bool, gates map[string]string) error {
 		// This server is one component: kube:NAME is the same as NAME.
 		parsed[strings.TrimPrefix(name, "kube:")] = on
 	}
-	// A gate remembers what it refused and would refuse everything afterwards: a copy is asked first.
-	if err := utilfeature.DefaultMutableFeatureGate.DeepCopy().SetFromMap(parsed); err != nil {
+	if err := registerGates(utilfeature.DefaultMutableFeatureGate); err != nil {
+		return err
+	}
+	// A gate that has refused a value refuses every later one: try on a copy first.
+	trial := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	if err := trial.SetFromMap(parsed); err != nil {
+		return err
+	}
+	if err := refuseUnimplemented(trial); err != nil {
 		return err
 	}
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed)
+}
+
+// registerGates adds the gates that kube-apiserver takes from component libraries.
+func registerGates(gates featuregate.MutableVersionedFeatureGate) error {
+	return errors.Join(logsapi.AddFeatureGates(gates), metricsfeatures.AddFeatureGates(gates))
+}
+
+// unimplementedGates are off by default, and turning them on has no effect here yet.
+var unimplementedGates = []featuregate.Feature{
+	features.APIServingWithRoutine, features.AllowUnsafeMalformedObjectDeletion, features.CBORServingAndStorage,
+	features.CoordinatedLeaderElection, features.ManifestBasedAdmissionControlConfig, features.ShardedListAndWatch,
+	features.StorageVersionAPI, logsapi.LoggingAlphaOptions, metricsfeatures.NativeHistograms, "ClientsAllowCBOR", "ClientsPreferCBOR",
+}
+
+// refuseUnimplemented refuses gates that would be on without effect.
+func refuseUnimplemented(gates featuregate.FeatureGate) error {
+	var on []string
+	for _, gate := range unimplementedGates {
+		if gates.Enabled(gate) {
+			on = append(on, string(gate))
+		}
+	}
+	if len(on) == 0 {
+		return nil
+	}
+	return fmt.Errorf("--feature-gates: not implemented yet: %s; set them to false", strings.Join(on, ", "))
 }
 
 // Enable reads the value of --runtime-config.

@@ -23,8 +23,8 @@ type Config struct {
 	Controllers    Controllers
 	Logging        Logging
 
-	// inert holds the known flags that have no effect yet, by name.
-	inert map[string]*inertValue
+	// unimplemented holds the flags that have no effect yet, by name.
+	unimplemented map[string]*unimplementedValue
 }
 
 // Serving says where and how requests are accepted.
@@ -67,6 +67,7 @@ type Etcd struct {
 	ReadycheckTimeout  time.Duration // likewise
 	CountMetricPoll    time.Duration
 	DBMetricPoll       time.Duration
+	Backend            string // "etcd3", or empty, which means the same
 	StorageMediaType   string
 	EventTTL           time.Duration
 	WatchCache         bool

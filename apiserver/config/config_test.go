@@ -91,20 +91,58 @@ func TestUnknownFlagIsRefused(t *testing.T) {
 	}
 }
 
-func TestInert(t *testing.T) {
-	c := parse(t, "--audit-log-path=/x", "--enable-aggregator-routing", "--secure-port=1", "--enable-garbage-collector=true")
-	if got := c.Inert(); !slices.Equal(got, []string{"audit-log-path", "enable-aggregator-routing"}) {
+func TestUnimplementedFlags(t *testing.T) {
+	c := parse(t, "--etcd-servers=http://x:1", "--debug-socket-path=/x", "--enable-aggregator-routing", "--secure-port=1",
+		"--enable-garbage-collector=true", "--audit-log-format=json", "--authorization-config=", "--storage-backend=etcd3")
+	if got := c.Unimplemented(); !slices.Equal(got, []string{"debug-socket-path", "enable-aggregator-routing"}) {
 		t.Errorf("flags without effect: %v", got)
 	}
-	for _, arg := range []string{"--audit-log-maxage=soon", "--audit-log-batch-throttle-qps=many"} {
-		if err := Default().Flags().Parse([]string{arg}); err == nil {
-			t.Errorf("a flag without effect took a value of the wrong form, %s", arg)
-		}
+	if err := c.Validate(); err != nil {
+		t.Errorf("harmless flags: %v", err)
 	}
 	flags := Default().Flags()
-	for _, name := range pendingFlags {
+	for _, name := range boundUnimplementedFlags {
 		if flags.Lookup(name) == nil {
-			t.Errorf("%s is no flag", name)
+			t.Errorf("%s is not a flag", name)
+		}
+	}
+}
+
+// A flag that protects something must not be ignored, whatever else is set.
+func TestUnsafeFlagsAreRefused(t *testing.T) {
+	unsafe := 0
+	for _, flag := range unimplementedFlags {
+		if flag.risk == "" {
+			continue
+		}
+		unsafe++
+		value := map[string]string{
+			"bool": "true", "int": "3", "float32": "1.5", "duration": "7s", "mapStringString": "a=b",
+		}[flag.kind]
+		switch {
+		case flag.standard == "true":
+			value = "false"
+		case value == "":
+			value = "/x"
+		}
+		err := parse(t, "--etcd-servers=http://x:1", "--"+flag.name+"="+value).Validate()
+		if err == nil || !strings.Contains(err.Error(), "--"+flag.name+" is not implemented yet: "+flag.risk) {
+			t.Errorf("--%s=%s: %v", flag.name, value, err)
+		}
+	}
+	if unsafe < 50 {
+		t.Errorf("only %d flags are refused", unsafe)
+	}
+}
+
+func TestValuesOfUnimplementedFlags(t *testing.T) {
+	for _, arg := range []string{
+		"--audit-log-maxage=soon", "--audit-log-batch-throttle-qps=many", "--storage-initialization-timeout=-1s",
+		"--watch-cache-sizes=pods", "--watch-cache-sizes=pods#-1", "--show-hidden-metrics-for-version=1.36", "--vmodule=x",
+		"--log-json-info-buffer-size=1Ki", "--allow-metric-labels=x", "--kubelet-read-only-port=-1",
+	} {
+		if err := Default().Flags().Parse([]string{arg}); err == nil {
+			t.Errorf("%s is accepted", arg)
 		}
 	}
 }
@@ -147,6 +185,9 @@ func TestValidate(t *testing.T) {
 		want string
 	}{
 		"no storage":             {nil, "--etcd-servers must be specified"},
+		"a storage backend":      {[]string{"--etcd-servers=http://x:1", "--storage-backend=etcd2"}, "--storage-backend \"etcd2\" invalid"},
+		"a media type":           {[]string{"--etcd-servers=http://x:1", "--storage-media-type=text/plain"}, "--storage-media-type \"text/plain\" invalid"},
+		"a lease too short":      {[]string{"--etcd-servers=http://x:1", "--coordinated-leadership-lease-duration=1s"}, "must be greater than --coordinated-leadership-renew-deadline"},
 		"a port":                 {[]string{"--etcd-servers=http://x:1", "--secure-port=70000"}, "--secure-port 70000"},
 		"an address":             {[]string{"--etcd-servers=http://x:1", "--bind-address=host"}, `"host" is not an IP address`},
 		"an address published":   {[]string{"--etcd-servers=http://x:1", "--advertise-address=host"}, `--advertise-address "host" is not an IP address`},

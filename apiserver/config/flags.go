@@ -21,7 +21,7 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.admissionFlags(f)
 	c.apiFlags(f)
 	c.Compatibility.flags(f)
-	c.inertFlags(f)
+	c.unimplementedFlags(f)
 	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {
 		token.Annotations = map[string][]string{classified: {"true"}}
 	}
@@ -78,6 +78,7 @@ func (c *Config) etcdFlags(f *pflag.FlagSet) {
 	intFlag(f, &e.SoftQuotaPercent, "etcd-soft-quota-percent",
 		"Percentage of etcd's quota that may be in use before objects can no longer be created or grow; 100: until etcd "+
 			"refuses all writes. 0: 90 with an embedded member, 100 with an external etcd.")
+	stringFlag(f, &e.Backend, "storage-backend", "Kind of storage: etcd3.")
 	stringFlag(f, &e.StorageMediaType, "storage-media-type", "Media type of stored built-in objects.")
 	durationFlag(f, &e.EventTTL, "event-ttl", "How long events are kept.")
 	boolFlag(f, &e.WatchCache, "watch-cache", "Serve reads from the watch cache.")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -13,6 +14,9 @@ const (
 	mostTokenLife  = 1 << 32 * time.Second
 )
 
+// storageMediaTypes are the values that kube-apiserver accepts for --storage-media-type.
+var storageMediaTypes = []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml"}
+
 // Validate returns everything that is wrong with the configuration, in words for the person who wrote the flags.
 func (c *Config) Validate() error {
 	var errs []error
@@ -21,15 +25,39 @@ func (c *Config) Validate() error {
 	if len(c.Etcd.Servers) == 0 && c.Member.DataDirectory == "" {
 		refuse("--etcd-servers must be specified, or --etcd-data-dir to run an embedded member")
 	}
+	if c.Etcd.Backend != "" && c.Etcd.Backend != "etcd3" {
+		refuse("--storage-backend %q invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'", c.Etcd.Backend)
+	}
+	if c.Etcd.StorageMediaType != "" && !slices.Contains(storageMediaTypes, c.Etcd.StorageMediaType) {
+		refuse("--storage-media-type %q invalid, allowed values: %s", c.Etcd.StorageMediaType, strings.Join(storageMediaTypes, ", "))
+	}
 	if c.Limits.MaxRequestsInFlight < 0 || c.Limits.MaxMutatingRequestsInFlight < 0 {
 		refuse("--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
 	}
+	errs = append(errs, c.validateFairness()...)
 	errs = append(errs, c.Serving.validate()...)
 	errs = append(errs, c.validateAuthentication()...)
 	errs = append(errs, c.validateMember()...)
 	errs = append(errs, c.API.validateServices()...)
 	errs = append(errs, c.Compatibility.validate()...)
+	errs = append(errs, c.validateUnimplemented()...)
 	return errors.Join(errs...)
+}
+
+// validateFairness refuses to apply flow schemas that are not served.
+func (c *Config) validateFairness() []error {
+	if !c.Limits.PriorityAndFairness {
+		return nil
+	}
+	for _, api := range []string{"flowcontrol.apiserver.k8s.io/v1", "api/ga", "api/all"} { // in kube-apiserver's order
+		switch c.API.RuntimeConfig[api] {
+		case "true":
+			return nil
+		case "false":
+			return []error{fmt.Errorf("--runtime-config=%s=false conflicts with --enable-priority-and-fairness=true", api)}
+		}
+	}
+	return nil
 }
 
 func (c *Config) validateAuthentication() []error {

@@ -88,8 +88,8 @@ func (p *PKI) write(files map[string][]byte) error {
 
 func (p *PKI) file(name string) string { return filepath.Join(p.directory, name) }
 
-// flags are kube-apiserver's.
-func (p *PKI) flags() []string {
+// Flags are kube-apiserver's.
+func (p *PKI) Flags() []string {
 	return []string{
 		"--tls-cert-file=" + p.file("serving.crt"),
 		"--tls-private-key-file=" + p.file("serving.key"),

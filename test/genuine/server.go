@@ -111,7 +111,7 @@ func (o Options) flags(ports []int) []string {
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
 		"--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
 		"--allow-privileged=true",
-	}, o.PKI.flags()...)
+	}, o.PKI.Flags()...)
 	if !o.Accounts {
 		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
 	}

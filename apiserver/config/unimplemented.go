@@ -1,0 +1,311 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+)
+
+// unimplementedFlag is a flag of kube-apiserver that this server parses and does not act on.
+type unimplementedFlag struct {
+	name     string
+	kind     string // the type's name in pflag
+	standard string // kube-apiserver's default, as pflag prints it
+	// risk is what running without the flag would lead to: the server refuses to start when the flag is set. It is
+	// empty for harmless flags, which are named in one warning.
+	risk string
+	// check refuses the values that kube-apiserver refuses, beyond those of the wrong type. Nil if there are none, or
+	// if the flag is refused anyway.
+	check func(value string) error
+}
+
+// The risks of running without a flag that was set.
+const (
+	plaintext        = "the objects would be stored unencrypted"
+	wrongStore       = "the objects would be stored in the etcd of --etcd-servers"
+	unaudited        = "requests would not be audited"
+	wrongUsers       = "requests would be authenticated by other rules"
+	wrongPermissions = "requests would be authorized by other rules"
+	noProxy          = "connections would bypass the proxies"
+	otherCurves      = "TLS would accept other key exchanges"
+	otherSigner      = "service account tokens would not be signed by that endpoint"
+)
+
+var unimplementedFlags = []unimplementedFlag{
+	{"encryption-provider-config", "string", "", plaintext, nil},
+	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
+	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
+	{"audit-log-batch-buffer-size", "int", "10000", unaudited, nil},
+	{"audit-log-batch-max-size", "int", "1", unaudited, nil},
+	{"audit-log-batch-max-wait", "duration", "0s", unaudited, nil},
+	{"audit-log-batch-throttle-burst", "int", "0", unaudited, nil},
+	{"audit-log-batch-throttle-enable", "bool", "false", unaudited, nil},
+	{"audit-log-batch-throttle-qps", "float32", "0", unaudited, nil},
+	{"audit-log-compress", "bool", "false", unaudited, nil},
+	{"audit-log-format", "string", "json", unaudited, nil},
+	{"audit-log-maxage", "int", "366", unaudited, nil},
+	{"audit-log-maxbackup", "int", "100", unaudited, nil},
+	{"audit-log-maxsize", "int", "100", unaudited, nil},
+	{"audit-log-mode", "string", "blocking", unaudited, nil},
+	{"audit-log-path", "string", "", unaudited, nil},
+	{"audit-log-truncate-enabled", "bool", "false", unaudited, nil},
+	{"audit-log-truncate-max-batch-size", "int", "10485760", unaudited, nil},
+	{"audit-log-truncate-max-event-size", "int", "102400", unaudited, nil},
+	{"audit-log-version", "string", "audit.k8s.io/v1", unaudited, nil},
+	{"audit-policy-file", "string", "", unaudited, nil},
+	{"audit-webhook-batch-buffer-size", "int", "10000", unaudited, nil},
+	{"audit-webhook-batch-max-size", "int", "400", unaudited, nil},
+	{"audit-webhook-batch-max-wait", "duration", "30s", unaudited, nil},
+	{"audit-webhook-batch-throttle-burst", "int", "15", unaudited, nil},
+	{"audit-webhook-batch-throttle-enable", "bool", "true", unaudited, nil},
+	{"audit-webhook-batch-throttle-qps", "float32", "10", unaudited, nil},
+	{"audit-webhook-batch-initial-backoff", "duration", "10s", unaudited, nil},
+	{"audit-webhook-config-file", "string", "", unaudited, nil},
+	{"audit-webhook-initial-backoff", "duration", "10s", unaudited, nil},
+	{"audit-webhook-mode", "string", "batch", unaudited, nil},
+	{"audit-webhook-truncate-enabled", "bool", "false", unaudited, nil},
+	{"audit-webhook-truncate-max-batch-size", "int", "10485760", unaudited, nil},
+	{"audit-webhook-truncate-max-event-size", "int", "102400", unaudited, nil},
+	{"audit-webhook-version", "string", "audit.k8s.io/v1", unaudited, nil},
+	{"authentication-config", "string", "", wrongUsers, nil},
+	{"authentication-token-webhook-cache-ttl", "duration", "2m0s", wrongUsers, nil},
+	{"authentication-token-webhook-config-file", "string", "", wrongUsers, nil},
+	{"authentication-token-webhook-version", "string", "v1beta1", wrongUsers, nil},
+	{"oidc-ca-file", "string", "", wrongUsers, nil},
+	{"oidc-client-id", "string", "", wrongUsers, nil},
+	{"oidc-groups-claim", "string", "", wrongUsers, nil},
+	{"oidc-groups-prefix", "string", "", wrongUsers, nil},
+	{"oidc-issuer-url", "string", "", wrongUsers, nil},
+	{"oidc-required-claim", "mapStringString", "", wrongUsers, nil},
+	{"oidc-signing-algs", "stringSlice", "[RS256]", wrongUsers, nil},
+	{"oidc-username-claim", "string", "sub", wrongUsers, nil},
+	{"oidc-username-prefix", "string", "", wrongUsers, nil},
+	{"authorization-config", "string", "", wrongPermissions, nil},
+	{"authorization-policy-file", "string", "", wrongPermissions, nil},
+	{"authorization-webhook-cache-authorized-ttl", "duration", "5m0s", wrongPermissions, nil},
+	{"authorization-webhook-cache-unauthorized-ttl", "duration", "30s", wrongPermissions, nil},
+	{"authorization-webhook-config-file", "string", "", wrongPermissions, nil},
+	{"authorization-webhook-version", "string", "v1beta1", wrongPermissions, nil},
+	{"egress-selector-config-file", "string", "", noProxy, nil},
+	{"tls-curve-preferences", "stringSlice", "[]", otherCurves, nil},
+	{"service-account-signing-endpoint", "string", "", otherSigner, nil},
+
+	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
+	{"enable-garbage-collector", "bool", "true", "", nil},
+	{"lease-reuse-duration-seconds", "int", "60", "", nil},
+	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
+	{"default-watch-cache-size", "int", "100", "", nil},
+	{"kubelet-read-only-port", "uint", "10255", "", nil},
+	{"contention-profiling", "bool", "false", "", nil},
+	{"debug-socket-path", "string", "", "", nil},
+	{"allow-metric-labels", "stringToString", "[]", "", nil},
+	{"allow-metric-labels-manifest", "string", "", "", nil},
+	{"disabled-metrics", "stringSlice", "[]", "", nil},
+	{"show-hidden-metrics-for-version", "string", "", "", isPreviousMinor},
+	{"log-flush-frequency", "duration", "5s", "", nil},
+	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
+	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
+	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
+	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
+	{"vmodule", "string", "", "", isVModule},
+	{"tracing-config-file", "string", "", "", nil},
+	{"aggregator-reject-forwarding-redirect", "bool", "true", "", nil},
+	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
+	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
+	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
+	{"enable-logs-handler", "bool", "false", "", nil},
+	{"peer-advertise-ip", "string", "", "", nil},
+	{"peer-advertise-port", "string", "", "", nil},
+	{"peer-ca-file", "string", "", "", nil},
+}
+
+// boundUnimplementedFlags have a place in Config, because the operator renders them, and nothing acts on them yet.
+// They are harmless.
+var boundUnimplementedFlags = []string{
+	"enable-aggregator-routing", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type", "watch-cache",
+}
+
+// unimplementedValue checks and remembers the value of a flag that has no effect.
+type unimplementedValue struct {
+	unimplementedFlag
+	value string
+}
+
+func (v *unimplementedValue) String() string {
+	if v.value == "" {
+		return v.standard
+	}
+	return v.value
+}
+
+func (v *unimplementedValue) Type() string { return v.kind }
+
+func (v *unimplementedValue) Set(value string) error {
+	if err := parseAs(v.kind, value); err != nil {
+		return err
+	}
+	if v.check != nil && value != "" && value != v.standard {
+		if err := v.check(value); err != nil {
+			return err
+		}
+	}
+	v.value = value
+	return nil
+}
+
+// isSet reports whether the flag has another value than the default.
+func (v *unimplementedValue) isSet() bool { return v.String() != v.standard }
+
+// parseAs reports whether pflag would accept a value for a flag of a type.
+func parseAs(kind, value string) (err error) {
+	switch kind {
+	case "bool":
+		_, err = strconv.ParseBool(value)
+	case "int":
+		_, err = strconv.ParseInt(value, 0, 64)
+	case "uint":
+		_, err = strconv.ParseUint(value, 0, 64)
+	case "float32":
+		_, err = strconv.ParseFloat(value, 32)
+	case "duration":
+		_, err = time.ParseDuration(value)
+	case "stringToString":
+		scratch := pflag.NewFlagSet("", pflag.ContinueOnError)
+		scratch.StringToString("value", nil, "")
+		err = scratch.Set("value", value)
+	}
+	return err
+}
+
+func (c *Config) unimplementedFlags(f *pflag.FlagSet) {
+	if c.unimplemented == nil {
+		c.unimplemented = map[string]*unimplementedValue{}
+	}
+	for _, flag := range unimplementedFlags {
+		value := c.unimplemented[flag.name]
+		if value == nil {
+			value = &unimplementedValue{unimplementedFlag: flag}
+			c.unimplemented[flag.name] = value
+		}
+		usage := "Not implemented yet: without effect."
+		if flag.risk != "" {
+			usage = "Not implemented yet: the server does not start with it."
+		}
+		f.Var(value, flag.name, usage)
+		if flag.kind == "bool" {
+			f.Lookup(flag.name).NoOptDefVal = "true"
+		}
+	}
+}
+
+// Unimplemented returns the names of the flags that differ from their defaults and have no effect, sorted.
+func (c *Config) Unimplemented() []string {
+	var names []string
+	for name, value := range c.unimplemented {
+		if value.isSet() {
+			names = append(names, name)
+		}
+	}
+	for _, arg := range c.Args() {
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if slices.Contains(boundUnimplementedFlags, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// validateUnimplemented refuses the flags that the server must not ignore.
+func (c *Config) validateUnimplemented() []error {
+	var errs []error
+	for _, flag := range unimplementedFlags {
+		value := c.unimplemented[flag.name]
+		if value != nil && value.isSet() && flag.risk != "" {
+			errs = append(errs, fmt.Errorf("--%s is not implemented yet: %s; remove the flag to run without it", flag.name, flag.risk))
+		}
+	}
+	return append(errs, c.validateLeadership()...)
+}
+
+// validateLeadership checks the flags of coordinated leader election against each other.
+func (c *Config) validateLeadership() []error {
+	duration := func(name string) time.Duration {
+		value := c.unimplemented[name]
+		if value == nil {
+			return 0
+		}
+		parsed, _ := time.ParseDuration(value.String()) // Set has parsed it
+		return parsed
+	}
+	const lease, renew, retry = "coordinated-leadership-lease-duration", "coordinated-leadership-renew-deadline", "coordinated-leadership-retry-period"
+	if len(c.unimplemented) == 0 {
+		return nil
+	}
+	var errs []error
+	if duration(lease) <= duration(renew) {
+		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", lease, renew))
+	}
+	if duration(renew) <= duration(retry) {
+		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", renew, retry))
+	}
+	return errs
+}
+
+func notNegative(value string) error {
+	if strings.HasPrefix(value, "-") {
+		return errors.New("can not be negative value")
+	}
+	return nil
+}
+
+// isCacheSize accepts resource[.group]#size,...
+func isCacheSize(value string) error {
+	for part := range strings.SplitSeq(value, ",") {
+		_, size, found := strings.Cut(part, "#")
+		number, err := strconv.Atoi(size)
+		switch {
+		case !found:
+			return fmt.Errorf("invalid value of watch cache size: %s", part)
+		case err != nil:
+			return fmt.Errorf("invalid size of watch cache size: %s", part)
+		case number < 0:
+			return fmt.Errorf("watch cache size cannot be negative: %s", part)
+		}
+	}
+	return nil
+}
+
+// isPreviousMinor accepts the only version whose hidden metrics can be shown.
+func isPreviousMinor(value string) error {
+	if previous := compatibleVersion(); value != previous {
+		return fmt.Errorf("must be omitted or have the value %q: only the previous minor version is allowed", previous)
+	}
+	return nil
+}
+
+// isAlphaLogging refuses what kube-apiserver accepts only with a feature gate that cannot be turned on here.
+func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }
+
+func isVModule(value string) error {
+	return logsapi.VModuleConfigurationPflag(&logsapi.VModuleConfiguration{}).Set(value)
+}
+
+// CheckFiles refuses files that do not exist. It is apart from Validate, which also runs where the server does not.
+func (c *Config) CheckFiles() error {
+	value := c.unimplemented["tracing-config-file"]
+	if value == nil || value.value == "" {
+		return nil
+	}
+	if _, err := os.Stat(value.value); err != nil {
+		return fmt.Errorf("tracing-config-file %s does not exist", value.value)
+	}
+	return nil
+}
