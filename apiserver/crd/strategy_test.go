@@ -1,11 +1,13 @@
 package crd_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"quorate.dev/apiserver/resource"
@@ -217,6 +219,48 @@ func TestApplyMergesByKeyAndReportsConflicts(t *testing.T) {
 	if _, err := manager.Apply(second, apply("two", "wheel", "22"), "two", false); err == nil || !strings.Contains(err.Error(), `conflict with "one"`) {
 		t.Errorf("no conflict: %v", err)
 	}
+}
+
+// TestApplyOfNothing has the answers of kube-apiserver 1.36.3's version of structured-merge-diff: a field that is emptied by
+// the next configuration, which still names it, becomes null.
+func TestApplyOfNothing(t *testing.T) {
+	v := withSchema(t, `{"type":"object","nullable":true,"x-kubernetes-preserve-unknown-fields":true}`)
+	manager, err := v.Endpoints[""].FieldManager()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ first, second, want string }{
+		{`{"m":{"a":1}}`, `{"m":null}`, `{"m":null}`},
+		{`{"m":{"a":1}}`, `{"m":{}}`, `{"m":null}`},
+		{`{"m":{"a":1}}`, `null`, `null`},
+		{`{"m":{"a":1}}`, `{}`, `null`},
+		{`{"m":{"a":{"b":1}}}`, `{"m":{"a":null}}`, `{"m":{"a":null}}`},
+		{`{"m":{"a":{"b":1}}}`, `{"m":{"a":{}}}`, `{"m":{"a":null}}`},
+		{`{"l":[1]}`, `{"l":null}`, `{"l":null}`},
+		{`{"l":[1]}`, `{"l":[]}`, `{"l":[]}`},
+	} {
+		var live runtime.Object = emptyWidget()
+		for _, spec := range []string{test.first, test.second} {
+			configuration := emptyWidget()
+			var value any
+			if err := json.Unmarshal([]byte(spec), &value); err != nil {
+				t.Fatal(err)
+			}
+			configuration.Object["spec"] = value
+			if live, err = manager.Apply(live, configuration, "one", false); err != nil {
+				t.Fatalf("%s then %s: %v", test.first, test.second, err)
+			}
+		}
+		if got := specOf(t, live); got != test.want {
+			t.Errorf("%s then %s: got %s, want %s", test.first, test.second, got, test.want)
+		}
+	}
+}
+
+func emptyWidget() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"},
+	}}
 }
 
 func TestScaleIsManaged(t *testing.T) {

@@ -4,5 +4,5 @@
 // +groupName=quorate.dev
 package v1alpha1
 
-//go:generate go tool controller-gen object paths=. crd output:crd:dir=../../../config/crd
+//go:generate go tool -modfile=../../../tools/go.mod controller-gen object paths=. crd output:crd:dir=../../../config/crd
 //go:generate ../../../config/render.sh
