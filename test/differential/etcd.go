@@ -94,6 +94,12 @@ func (r *Recorder) granted(ctx context.Context, lease clientv3.LeaseID) int64 {
 	return r.leases[lease]
 }
 
+// Put stores a value under a key.
+func (r *Recorder) Put(ctx context.Context, key string, value []byte) error {
+	_, err := r.client.Put(ctx, key, string(value))
+	return err
+}
+
 // Now returns etcd's revision.
 func (r *Recorder) Now(ctx context.Context) (int64, error) {
 	response, err := r.client.Get(ctx, "/")

@@ -80,15 +80,27 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	switch c.Method {
 	case "EVENTS", "REST":
 		answer = r.events(c)
+	case "STORE":
+		answer, err = &Answer{}, r.store(ctx, c)
 	default:
-		if answer, err = r.until(ctx, c); err != nil {
-			return nil, err
-		}
+		answer, err = r.until(ctx, c)
+	}
+	if err != nil {
+		return nil, err
 	}
 	answer.At = time.Now()
 	r.refer(c, answer)
 	r.capture(c, answer)
 	return answer, nil
+}
+
+// store puts the case's body into etcd under a key, as a former release may have left it there.
+func (r *run) store(ctx context.Context, c *Case) error {
+	body, _, err := r.body(c)
+	if err != nil {
+		return err
+	}
+	return r.server.Etcd.Put(ctx, r.expand(c.Path), body)
 }
 
 // until sends a request, again and again where it waits for something.
@@ -197,14 +209,9 @@ func (r *run) client(c *Case) *http.Client {
 }
 
 func (r *run) request(ctx context.Context, c *Case) (*http.Request, error) {
-	body := []byte(r.expand(c.Body))
-	mediaType := "application/json"
-	if _, ok := c.directive("protobuf"); ok {
-		var err error
-		if body, err = protobufBody(body); err != nil {
-			return nil, err
-		}
-		mediaType = protobufType
+	body, mediaType, err := r.body(c)
+	if err != nil {
+		return nil, err
 	}
 	request, err := http.NewRequestWithContext(ctx, c.Method, r.server.Origin+r.expand(c.Path), bytes.NewReader(body))
 	if err != nil {
@@ -226,6 +233,16 @@ func (r *run) request(ctx context.Context, c *Case) (*http.Request, error) {
 		request.Header.Set(name, r.expand(value))
 	}
 	return request, nil
+}
+
+// body returns the body of a case and its media type.
+func (r *run) body(c *Case) ([]byte, string, error) {
+	body := []byte(r.expand(c.Body))
+	if _, ok := c.directive("protobuf"); !ok {
+		return body, "application/json", nil
+	}
+	body, err := protobufBody(body)
+	return body, protobufType, err
 }
 
 var variable = regexp.MustCompile(`\$\{[^}]*\}`)
