@@ -34,7 +34,7 @@ func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, 
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	t = t.named(accessor.GetName())
-	removeDuplicateOwners(ctx, object, fromClient)
+	removeDuplicateOwners(ctx, object, duplicateOwners)
 	if err := track(t, nil, object, options.Manager); err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (r *Registry) admitNew(ctx context.Context, t Target, object runtime.Object
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	rest.FillObjectMetaSystemFields(accessor)
-	removeDuplicateOwners(ctx, object, afterAdmission)
+	removeDuplicateOwners(ctx, object, duplicateOwnersAdmitted)
 	return attributes, nil
 }
 
@@ -226,6 +226,7 @@ func (r *Registry) isGoing(ctx context.Context, t Target) bool {
 
 // act does what a create-only endpoint means.
 func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, options WriteOptions) (*Result, error) {
+	removeDuplicateOwners(ctx, body, duplicateOwners)
 	if err := track(t, nil, body, options.Manager); err != nil {
 		return nil, err
 	}

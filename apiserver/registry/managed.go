@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/warning"
 )
 
@@ -62,22 +64,17 @@ func sameFields(a, b *metav1.FieldsV1) bool {
 	return a.Equal(*b)
 }
 
-// removal is where duplicate owner references are found.
-type removal string
-
+// Warnings of duplicate owner references, in kube-apiserver's words. Bodies of creates and updates are examined before
+// admission, too; patched objects only after it.
 const (
-	// fromClient is before managed fields and admission, in an object that the client sent whole.
-	fromClient removal = ""
-	// afterAdmission is where those of a patch are found, too.
-	afterAdmission removal = " after mutating admission happens"
+	duplicateOwners         = ".metadata.ownerReferences contains duplicate entries" + duplicateOwnersAdvice
+	duplicateOwnersAdmitted = ".metadata.ownerReferences contains duplicate entries after mutating admission happens" + duplicateOwnersAdvice
+	duplicateOwnersAdvice   = "; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; " +
+		"please fix your requests; duplicate UID(s) observed: %v"
 )
 
-const duplicateOwners = ".metadata.ownerReferences contains duplicate entries%s; " +
-	"API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; " +
-	"please fix your requests; duplicate UID(s) observed: %s"
-
-// removeDuplicateOwners drops repeated owner references and warns the client.
-func removeDuplicateOwners(ctx context.Context, object runtime.Object, found removal) {
+// removeDuplicateOwners drops repeated owner references and warns the client in the given words.
+func removeDuplicateOwners(ctx context.Context, object runtime.Object, warningFormat string) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return
@@ -87,24 +84,19 @@ func removeDuplicateOwners(ctx context.Context, object runtime.Object, found rem
 		return
 	}
 	kept := make([]metav1.OwnerReference, 0, len(owners))
+	seen := make(map[types.UID]bool, len(owners))
 	var duplicates []string
 	for _, owner := range owners {
-		if slices.ContainsFunc(kept, func(k metav1.OwnerReference) bool { return sameOwner(k, owner) }) {
+		if seen[owner.UID] && slices.ContainsFunc(kept, func(k metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(k, owner) }) {
 			duplicates = append(duplicates, string(owner.UID))
 			continue
 		}
+		seen[owner.UID] = true
 		kept = append(kept, owner)
 	}
 	if len(duplicates) == 0 {
 		return
 	}
 	accessor.SetOwnerReferences(kept)
-	warning.AddWarning(ctx, "", fmt.Sprintf(duplicateOwners, found, strings.Join(duplicates, ", ")))
+	warning.AddWarning(ctx, "", fmt.Sprintf(warningFormat, strings.Join(duplicates, ", ")))
 }
-
-func sameOwner(a, b metav1.OwnerReference) bool {
-	return a.UID == b.UID && a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Name == b.Name &&
-		isTrue(a.Controller) == isTrue(b.Controller) && isTrue(a.BlockOwnerDeletion) == isTrue(b.BlockOwnerDeletion)
-}
-
-func isTrue(b *bool) bool { return b != nil && *b }

@@ -153,7 +153,7 @@ func (r *Registry) updateFrom(ctx context.Context, t Target, current state, chan
 	if err := r.admission.Admit(ctx, r.attributes(ctx, t, admission.Update, object, old, options)); err != nil {
 		return updateResult{}, err
 	}
-	removeDuplicateOwners(ctx, object, afterAdmission)
+	removeDuplicateOwners(ctx, object, duplicateOwnersAdmitted)
 	return r.replace(ctx, t, current, old, object, options)
 }
 
@@ -402,7 +402,7 @@ type Replacement struct {
 // Apply implements Change.
 func (c Replacement) Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
 	object := c.Object.DeepCopyObject()
-	removeDuplicateOwners(ctx, object, fromClient)
+	removeDuplicateOwners(ctx, object, duplicateOwners)
 	return object, track(t, current, object, c.Manager)
 }
 
