@@ -3,7 +3,13 @@ package builtin_test
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/resource"
@@ -26,5 +32,28 @@ func TestEventsConvertToTheOtherGroupsHub(t *testing.T) {
 	}
 	if event := external.(*eventsv1.Event); event.Reason != "Why" || event.Note != "because" {
 		t.Errorf("the event came back as %+v", event)
+	}
+}
+
+// Events are stored in the version of either group, depending on the server that wrote them. Both groups show both.
+func TestEventsStoredInEitherGroupAreShownInBoth(t *testing.T) {
+	catalog := resource.NewCatalog(builtin.Definitions(builtin.Options{})...)
+	serializer := protobuf.NewSerializer(legacyscheme.Scheme, legacyscheme.Scheme)
+	for _, stored := range []runtime.Object{
+		&eventsv1.Event{TypeMeta: metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"}, Reason: "Why", Note: "because"},
+		&corev1.Event{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}, Reason: "Why", Message: "because"},
+	} {
+		data := must[[]byte](t)(runtime.Encode(serializer, stored))
+		for _, group := range []string{"", "events.k8s.io"} {
+			match, _ := catalog.Lookup(group, "v1", "events")
+			hub := must[runtime.Object](t)(match.Version.Model.Load(data)).(*core.Event)
+			if hub.Message != "because" {
+				t.Errorf("%T loaded for %q: %+v", stored, group, hub)
+			}
+			external := must[runtime.Object](t)(match.Version.Model.LoadExternal(data))
+			if got := external.GetObjectKind().GroupVersionKind(); got != match.Version.Kind {
+				t.Errorf("%T is shown for %q as %v", stored, group, got)
+			}
+		}
 	}
 }

@@ -77,7 +77,7 @@ func (m *SchemeModel) Load(stored []byte) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.convertor.ConvertToVersion(external, m.hub.GroupVersion())
+	return m.Internal(external)
 }
 
 // LoadExternal implements resource.Model.
@@ -89,7 +89,7 @@ func (m *SchemeModel) LoadExternal(stored []byte) (runtime.Object, error) {
 	if external.GetObjectKind().GroupVersionKind() == m.served {
 		return external, nil
 	}
-	hub, err := m.convertor.ConvertToVersion(external, m.hub.GroupVersion())
+	hub, err := m.Internal(external)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,8 @@ func (m *SchemeModel) External(hub runtime.Object) (runtime.Object, error) {
 	return m.convertor.ConvertToVersion(hub, m.served.GroupVersion())
 }
 
-// Internal implements resource.Model. The hub may be in another group: events of events.k8s.io are the core group's.
+// Internal implements resource.Model. The hub may be in another group than the object: events are stored and served in
+// two, and have the core group's internal version.
 func (m *SchemeModel) Internal(external runtime.Object) (runtime.Object, error) {
 	hub := m.New()
 	if err := m.convertor.Convert(external, hub, nil); err != nil {
