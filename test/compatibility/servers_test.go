@@ -52,6 +52,11 @@ func startServers(t *testing.T, arguments ...string) *servers {
 
 // startServersWith gives each server arguments of its own.
 func startServersWith(t *testing.T, ofKubernetes, ofQuorate []string) *servers {
+	return startServersOn(t, func(*clientv3.Client) {}, ofKubernetes, ofQuorate)
+}
+
+// startServersOn runs both on an etcd that is filled first.
+func startServersOn(t *testing.T, fill func(*clientv3.Client), ofKubernetes, ofQuorate []string) *servers {
 	ctx, directory := t.Context(), t.TempDir()
 	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -62,6 +67,12 @@ func startServersWith(t *testing.T, ofKubernetes, ofQuorate []string) *servers {
 		t.Fatal(err)
 	}
 	etcd.StopAfter(t)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	fill(client)
 	options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: ofKubernetes}
 	kubernetes, err := genuine.StartKubernetes(ctx, options)
 	if err != nil {
@@ -74,11 +85,6 @@ func startServersWith(t *testing.T, ofKubernetes, ofQuorate []string) *servers {
 		t.Fatal(err)
 	}
 	quorate.StopAfter(t)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
 	return &servers{
 		kubernetes: newServer(t, "kube-apiserver", kubernetes.Admin), quorate: newServer(t, "quorate", quorate.Admin), etcd: client, process: quorate,
 	}

@@ -64,9 +64,14 @@ func runAll(ctx context.Context, tasks []task) error {
 	return group.Wait()
 }
 
-// ClusterPolicy makes the system's ClusterRoles and their bindings.
+// ClusterPolicy makes the system's ClusterRoles and their bindings. What a former release's policy was changed to is
+// carried over first.
 func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
-	return runAll(own.Context(ctx), []task{b.clusterRoles, b.clusterRoleBindings})
+	ctx = own.Context(ctx)
+	if err := runAll(ctx, []task{b.primeClusterRoles, b.primeClusterRoleBindings}); err != nil {
+		return err
+	}
+	return runAll(ctx, []task{b.clusterRoles, b.clusterRoleBindings})
 }
 
 // NamespacedPolicy makes the Roles and their bindings in the system's namespaces, which must be there.

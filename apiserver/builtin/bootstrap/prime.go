@@ -1,0 +1,105 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+// primeClusterRoles keeps what was added to a role that has since become an aggregated one: it copies the role to the one
+// that is aggregated into it, if that does not exist yet. It mirrors upstream's primeAggregatedClusterRoles, which leaves
+// the other roles out, in random order, once it comes to one that is aggregated already.
+func (b *Bootstrap) primeClusterRoles(ctx context.Context) error {
+	resource := rbacResource("clusterroles")
+	present, err := b.latest(ctx, resource)
+	if err != nil {
+		return err
+	}
+	aggregated := bootstrappolicy.ClusterRolesToAggregate()
+	for _, name := range slices.Sorted(maps.Keys(aggregated)) {
+		target := aggregated[name]
+		if present[target] != nil || present[name] == nil {
+			continue
+		}
+		external, err := toExternal(present[name])
+		if err != nil {
+			return err
+		}
+		role := external.(*rbacv1.ClusterRole)
+		if role.AggregationRule != nil {
+			continue
+		}
+		rest.WipeObjectMetaSystemFields(role)
+		role.Name, role.ResourceVersion = target, ""
+		if err := b.prime(ctx, resource, name, role); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// primeClusterRoleBindings makes bindings that were split off another one with the subjects, labels and annotations of
+// that one, if it exists: subjects that were removed from it do not come back. It mirrors upstream's
+// primeSplitClusterRoleBindings.
+func (b *Bootstrap) primeClusterRoleBindings(ctx context.Context) error {
+	resource := rbacResource("clusterrolebindings")
+	present, err := b.latest(ctx, resource)
+	if err != nil {
+		return err
+	}
+	split := bootstrappolicy.ClusterRoleBindingsToSplit()
+	for _, name := range slices.Sorted(maps.Keys(split)) {
+		template := split[name]
+		if present[template.Name] != nil || present[name] == nil {
+			continue
+		}
+		external, err := toExternal(present[name])
+		if err != nil {
+			return err
+		}
+		source, binding := external.(*rbacv1.ClusterRoleBinding), template.DeepCopy()
+		binding.Subjects, binding.Labels, binding.Annotations = source.Subjects, source.Labels, source.Annotations
+		if err := b.prime(ctx, resource, name, binding); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prime creates an object that was made of another one, unless another replica has created it.
+func (b *Bootstrap) prime(ctx context.Context, resource schema.GroupResource, source string, external runtime.Object) error {
+	if _, err := b.create(ctx, resource, external); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("copy %s %s: %w", resource, source, err)
+	}
+	return nil
+}
+
+// latest returns the objects of a resource of the cluster by name, as storage has them: none if --runtime-config switched the
+// resource off.
+func (b *Bootstrap) latest(ctx context.Context, resource schema.GroupResource) (map[string]runtime.Object, error) {
+	objects, err := b.objects.Latest(ctx, resource, "")
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", resource, err)
+	}
+	byName := make(map[string]runtime.Object, len(objects))
+	for _, object := range objects {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return nil, err
+		}
+		byName[accessor.GetName()] = object
+	}
+	return byName, nil
+}
