@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	netutils "k8s.io/utils/net"
 )
 
 const (
@@ -29,11 +30,11 @@ func (a *API) ServiceRanges() ([]netip.Prefix, error) {
 	}
 	var ranges []netip.Prefix
 	for i, part := range parts {
-		prefix, err := netip.ParsePrefix(part)
-		if err != nil {
+		prefix, ok := parseRange(part)
+		if !ok {
 			return nil, fmt.Errorf("service-cluster-ip-range[%d] is not a valid cidr", i)
 		}
-		ranges = append(ranges, prefix.Masked())
+		ranges = append(ranges, prefix)
 	}
 	first := ranges[0].Addr()
 	if first.BitLen()-ranges[0].Bits() < 3 {
@@ -43,6 +44,17 @@ func (a *API) ServiceRanges() ([]netip.Prefix, error) {
 		return nil, errors.New("--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family")
 	}
 	return ranges, nil
+}
+
+// parseRange reads a range as kube-apiserver does, which has always allowed leading zeros in IPv4 addresses.
+func parseRange(text string) (netip.Prefix, bool) {
+	_, network, err := netutils.ParseCIDRSloppy(text)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	address, ok := netip.AddrFromSlice(network.IP)
+	bits, _ := network.Mask.Size()
+	return netip.PrefixFrom(address, bits), ok
 }
 
 // NodePorts is the range of node ports.
