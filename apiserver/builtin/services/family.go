@@ -178,10 +178,10 @@ func isSingle(service *api.Service) bool {
 
 func policyPath() *field.Path { return field.NewPath("spec", "ipFamilyPolicy") }
 
-// familyOf returns the family of an address as a client writes it.
+// familyOf returns the family of an address as a client may write it, leading zeros included.
 func familyOf(text string) api.IPFamily {
-	address, err := netip.ParseAddr(text)
-	if err != nil {
+	address, ok := parseAddress(text)
+	if !ok {
 		return "unknown"
 	}
 	return familyOfAddress(address)
