@@ -271,23 +271,35 @@ func newHolder(address netip.Addr, namespace, name string) *networking.IPAddress
 	}
 }
 
-// release removes the IPAddress of a Service's address, unless it is known to be somebody else's.
+// release removes the IPAddress that holds an address for a Service. One that holds it for another Service stays, also if it
+// takes the other's place meanwhile.
 func release(ctx context.Context, objects resource.Objects, service *api.Service, text string) error {
 	address, ok := parseAddress(text)
 	if !ok {
 		return fmt.Errorf("release address %q: it cannot be read", text)
 	}
-	if object, err := objects.GetCached(ctx, addresses, "", address.String()); err == nil {
-		parent := object.(*networking.IPAddress).Spec.ParentRef
-		if parent == nil || parent.Namespace != service.Namespace || parent.Name != service.Name {
+	for {
+		object, err := objects.Get(ctx, addresses, "", address.String())
+		if err == nil {
+			holder := object.(*networking.IPAddress)
+			parent := holder.Spec.ParentRef
+			if parent == nil || parent.Namespace != service.Namespace || parent.Name != service.Name {
+				return nil
+			}
+			err = removeHolder(ctx, objects, holder)
+		}
+		switch {
+		case err == nil, apierrors.IsNotFound(err):
 			return nil
+		case !apierrors.IsConflict(err) || ctx.Err() != nil:
+			return fmt.Errorf("release address %s: %w", address, err)
 		}
 	}
-	err := objects.Delete(ctx, addresses, "", address.String(), &metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("release address %s: %w", address, err)
-	}
-	return nil
+}
+
+// removeHolder deletes an IPAddress. The error is a conflict if another one has taken its place.
+func removeHolder(ctx context.Context, objects resource.Objects, holder *networking.IPAddress) error {
+	return objects.Delete(ctx, addresses, "", holder.Name, &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(holder.UID))})
 }
 
 func invalidAddresses(service *api.Service, detail string) error {

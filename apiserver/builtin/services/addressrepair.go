@@ -252,7 +252,7 @@ func addressFlaw(service *owner, address netip.Addr, inRange bool, holder holder
 		if other == nil {
 			return heldWrongly
 		}
-		if slices.Contains(other.addresses, address.String()) {
+		if slices.ContainsFunc(other.addresses, func(text string) bool { return sameAddress(text, address.String()) }) {
 			return heldTwice
 		}
 	}
@@ -265,12 +265,12 @@ func addressFlaw(service *owner, address netip.Addr, inRange bool, holder holder
 func (r *AddressRepair) lookAtAddress(ctx context.Context, service *owner, text string) error {
 	address, ok := parseAddress(text)
 	if !ok {
-		return r.mend(ctx, service, address, unreadable)
+		return r.mend(ctx, service, address, holderNote{}, unreadable)
 	}
 	holder, other := r.known(address.String())
 	what := addressFlaw(service, address, r.ranges.contain(address), holder, other)
 	if what == none || what == outOfRange {
-		return r.mend(ctx, service, address, what)
+		return r.mend(ctx, service, address, holder, what)
 	}
 	// Services and holders are learned of one by one: what looks inconsistent may only be news that are on their way.
 	service, err := r.storedOwner(ctx, service.object.Namespace, service.object.Name)
@@ -280,7 +280,7 @@ func (r *AddressRepair) lookAtAddress(ctx context.Context, service *owner, text 
 	if holder, other, err = r.stored(ctx, address.String()); err != nil {
 		return err
 	}
-	return r.mend(ctx, service, address, addressFlaw(service, address, r.ranges.contain(address), holder, other))
+	return r.mend(ctx, service, address, holder, addressFlaw(service, address, r.ranges.contain(address), holder, other))
 }
 
 // known returns what is known of an address's holder, and the Service that it is held for.
@@ -326,8 +326,8 @@ func (r *AddressRepair) storedOwner(ctx context.Context, namespace, name string)
 	return ownerOf(object.(*api.Service)), nil
 }
 
-// mend tells of a flaw and repairs what can be repaired.
-func (r *AddressRepair) mend(ctx context.Context, service *owner, address netip.Addr, what flaw) error {
+// mend tells of a flaw and repairs what can be repaired. holder is what holds the address, if there is one.
+func (r *AddressRepair) mend(ctx context.Context, service *owner, address netip.Addr, holder holderNote, what flaw) error {
 	warn := func(reason, action, format string, arguments ...any) {
 		r.events.Warn(ctx, service.object, addressController, reason, action, fmt.Sprintf(format, arguments...))
 	}
@@ -345,9 +345,9 @@ func (r *AddressRepair) mend(ctx context.Context, service *owner, address netip.
 		return r.create(ctx, service, address)
 	case heldWrongly:
 		warn("ClusterIPNotAllocated", "ClusterIPAllocation", "the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, address, namespace, name)
-		return r.recreate(ctx, service, address)
+		return r.recreate(ctx, service, address, holder)
 	case wrongLabels:
-		return r.recreate(ctx, service, address)
+		return r.recreate(ctx, service, address, holder)
 	}
 	return nil
 }
@@ -360,15 +360,16 @@ func (r *AddressRepair) create(ctx context.Context, service *owner, address neti
 	return err
 }
 
-func (r *AddressRepair) recreate(ctx context.Context, service *owner, address netip.Addr) error {
-	if err := r.remove(ctx, address.String()); err != nil {
+func (r *AddressRepair) recreate(ctx context.Context, service *owner, address netip.Addr, holder holderNote) error {
+	if err := r.remove(ctx, holder); err != nil {
 		return err
 	}
 	return r.create(ctx, service, address)
 }
 
-func (r *AddressRepair) remove(ctx context.Context, name string) error {
-	err := r.objects.Delete(ctx, addresses, "", name, &metav1.DeleteOptions{})
+// remove deletes an IPAddress. If another one has taken its place, the error makes the caller look again.
+func (r *AddressRepair) remove(ctx context.Context, holder holderNote) error {
+	err := removeHolder(ctx, r.objects, holder.object)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -432,5 +433,5 @@ func (r *AddressRepair) lookAtHolder(ctx context.Context, t task) error {
 		return nil
 	}
 	r.events.Warn(ctx, holder.object, addressController, decided.reason, "IPAddressAllocation", decided.note)
-	return r.remove(ctx, t.key)
+	return r.remove(ctx, holder)
 }
