@@ -83,11 +83,7 @@ func (e *encoder) kept(item, stored []byte, revision int64) []byte {
 
 // encode makes the item of stored bytes.
 func (e *encoder) encode(stored []byte, revision int64) ([]byte, error) {
-	load := e.call.target.Version.Model.LoadExternal
-	if e.call.output.as == metadataOnly && e.call.target.Version.HubMetadata {
-		load = e.call.target.Version.Model.Load
-	}
-	external, err := load(stored)
+	external, err := e.load(stored)
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +95,18 @@ func (e *encoder) encode(stored []byte, revision int64) ([]byte, error) {
 		accessor.SetResourceVersion(strconv.FormatInt(revision, 10))
 	}
 	return e.external(external)
+}
+
+// load decodes what is to be shown of an object.
+func (e *encoder) load(stored []byte) (runtime.Object, error) {
+	target := &e.call.target
+	switch {
+	case e.call.output.as == metadataOnly && target.Version.HubMetadata:
+		return target.Version.Model.Load(stored)
+	case e.call.output.as == metadataOnly, e.call.output.undecorated:
+		return target.Version.Model.LoadExternal(stored)
+	}
+	return target.LoadExternal(target.Version, stored)
 }
 
 // external makes the item of an object of the served version.

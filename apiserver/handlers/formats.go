@@ -12,9 +12,10 @@ import (
 // and by the frame around it. They belong to the version, so that there are as many as there are versions.
 type formats [codec.YAML + 1][shapes][frames]watchcache.Format
 
-// What is shown of an object: all, or its metadata in one of two versions.
+// What is shown of an object: all, all of it as it is stored, or its metadata in one of two versions.
 const (
 	shapeWhole = iota
+	shapeUndecorated
 	shapeMetadata
 	shapeMetadataBeta
 	shapes
@@ -46,6 +47,8 @@ func (f *formats) of(media codec.Media, o output) *[frames]watchcache.Format {
 		shape = shapeMetadata
 	case o.as == metadataOnly:
 		shape = shapeMetadataBeta
+	case o.undecorated:
+		shape = shapeUndecorated
 	}
 	return &f[media][shape]
 }

@@ -101,6 +101,7 @@ func (c *call) serve(ctx context.Context) (err error) {
 	if c.output, err = negotiate(c.r, c.target); err != nil {
 		return err
 	}
+	c.output.undecorated = c.target.Endpoint.Undecorated
 	switch c.record.Info.Verb {
 	case "get":
 		return c.get(ctx)

@@ -31,6 +31,8 @@ type output struct {
 	list   bool                // of PartialObjectMetadata: the list was asked for
 	group  schema.GroupVersion // of Table and PartialObjectMetadata: meta.k8s.io/v1 or v1beta1
 	pretty bool
+	// undecorated is set where objects are shown as they are stored, without Definition.Decorate.
+	undecorated bool
 }
 
 // rewritten reports whether a body in JSON is laid out anew before it is sent.

@@ -160,6 +160,7 @@ func (c *call) answer(code int, result *registry.Result) error {
 		}
 		return c.sendView(code, hub)
 	}
+	c.output.undecorated = c.output.undecorated || result.Undecorated
 	e := c.encoder()
 	item, err := e.encode(result.Stored, result.Revision)
 	if err != nil {

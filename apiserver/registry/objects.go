@@ -59,7 +59,7 @@ func (r *Registry) Get(ctx context.Context, name schema.GroupResource, namespace
 	if !current.found {
 		return nil, apierrors.NewNotFound(name, object)
 	}
-	return load(t, current)
+	return shown(t, current, false)
 }
 
 // GetCached implements resource.Objects.
@@ -75,14 +75,23 @@ func (r *Registry) GetCached(ctx context.Context, name schema.GroupResource, nam
 	return r.Hub(t, entry)
 }
 
-// Hub decodes an entry. The object belongs to the caller.
+// Hub decodes an entry as it is shown. The object belongs to the caller.
 func (r *Registry) Hub(t Target, entry *watchcache.Entry) (runtime.Object, error) {
-	return load(t, state{data: entry.Stored(), revision: entry.Revision()})
+	return shown(t, state{data: entry.Stored(), revision: entry.Revision()}, false)
 }
 
-// Stored decodes what a write has left in storage. The object belongs to the caller.
+// shown decodes a state as clients, and the server's own parts, are shown it.
+func shown(t Target, current state, undecorated bool) (runtime.Object, error) {
+	hub, err := load(t, current)
+	if err == nil && t.Decorate != nil && !undecorated && !t.Endpoint.Undecorated {
+		t.Decorate(hub)
+	}
+	return hub, err
+}
+
+// Stored decodes what a write has left in storage, as it is shown. The object belongs to the caller.
 func (r *Registry) Stored(t Target, result *Result) (runtime.Object, error) {
-	return load(t, state{data: result.Stored, revision: result.Revision})
+	return shown(t, state{data: result.Stored, revision: result.Revision}, result.Undecorated)
 }
 
 // Offer hands the encoding that was made for the answer to a write to the cache, for others who ask for it. What is not

@@ -154,6 +154,8 @@ type Result struct {
 	Rehearsed bool
 	// Deleted is set when the object is gone from storage; false: it waits for finalizers or its grace period.
 	Deleted bool
+	// Undecorated is set where the client is shown the object as it is stored: a deletion that waits for others.
+	Undecorated bool
 	// Blank is set where the client is shown an object with nothing in it instead of what was deleted.
 	Blank bool
 }

@@ -280,7 +280,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 		return result, err
 	}
 	if goneForGood(object, old) && !unfinished(t, object) {
-		return r.finishDeletion(ctx, t, current, object, options)
+		return r.finishDeletion(ctx, t, current, attributes)
 	}
 	data, err := encodeReplacement(t, current, old, object)
 	if err != nil {
@@ -373,23 +373,28 @@ func unfinished(t Target, object runtime.Object) bool {
 	return ok && terminator.Terminate(object.DeepCopyObject(), &metav1.DeleteOptions{})
 }
 
-func (r *Registry) finishDeletion(ctx context.Context, t Target, current state, object runtime.Object, options WriteOptions) (updateResult, error) {
-	last, err := encode(t, object)
+// finishDeletion removes an object whose update took away the last thing that its deletion was waiting for. What was
+// reserved for the updated object is given back, and what the stored one held is released.
+func (r *Registry) finishDeletion(ctx context.Context, t Target, current state, update *admission.Attributes) (updateResult, error) {
+	last, err := encode(t, update.Object)
 	if err != nil {
 		return updateResult{}, apierrors.NewInternalError(err)
 	}
 	// The client is shown its update, at the revision that it replaced.
-	result := updateResult{Result: Result{Object: object, Stored: last, Revision: current.revision, Deleted: true, Rehearsed: options.DryRun}}
-	if options.DryRun {
+	result := updateResult{Result: Result{
+		Object: update.Object, Stored: last, Revision: current.revision, Deleted: true, Rehearsed: update.DryRun, Undecorated: true,
+	}}
+	if update.DryRun {
 		return result, nil
 	}
-	switch _, err := r.store.Delete(ctx, t.path(), current.revision); {
-	case isGone(err): // somebody else was faster to take away the last finalizer, which is as well
-		return result, nil
-	case err != nil:
+	_, err = r.store.Delete(ctx, t.path(), current.revision)
+	if err != nil && !isGone(err) {
 		return result, err
 	}
-	r.admission.Finish(ctx, r.attributes(ctx, t, admission.Delete, nil, object, options))
+	r.admission.Undo(ctx, update)
+	if err == nil { // else another writer was faster, and releases
+		r.admission.Finish(ctx, r.attributes(ctx, t, admission.Delete, nil, update.Old, WriteOptions{Internal: update.Internal}))
+	}
 	return result, nil
 }
 

@@ -51,6 +51,9 @@ type Definition struct {
 	Versions []*Version
 	// Fields returns the selectable fields of a hub object. metadata.name and metadata.namespace are included.
 	Fields func(hub runtime.Object) (fields.Set, error)
+	// Decorate completes a hub object that a former release stored, in place, before it is shown. It changes no metadata.
+	// Updates start from the object as it is stored. nil: nothing is to be completed.
+	Decorate func(hub runtime.Object)
 	// TimeToLive returns how long an object lives after its last write; nil: for ever.
 	TimeToLive func(hub runtime.Object) time.Duration
 	// Revision distinguishes two definitions of the same name over time: the UID and generation of a custom
@@ -64,6 +67,19 @@ type Definition struct {
 	// Terminating is set while the condition of that name is true of a custom resource's definition: creates are refused
 	// and discovery lists only the verbs that read and delete. Updates go on, so that finalizers can be removed.
 	Terminating bool
+}
+
+// LoadExternal decodes stored bytes into a served version, as clients are shown the object.
+func (d *Definition) LoadExternal(v *Version, stored []byte) (runtime.Object, error) {
+	if d.Decorate == nil {
+		return v.Model.LoadExternal(stored)
+	}
+	hub, err := v.Model.Load(stored)
+	if err != nil {
+		return nil, err
+	}
+	d.Decorate(hub)
+	return v.Model.External(hub)
 }
 
 // GroupResource names the resource.
@@ -125,6 +141,8 @@ type Endpoint struct {
 
 	// NoTable is set where the endpoint is not shown as a table.
 	NoTable bool
+	// Undecorated is set where objects are shown as they are stored, without Definition.Decorate.
+	Undecorated bool
 
 	// FieldManager tracks managed fields for this endpoint, built on first use; nil for actions that show nobody the
 	// object that they were given.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
+	api "k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	_ "k8s.io/kubernetes/pkg/apis/policy/install"
 	"k8s.io/kubernetes/pkg/registry/core/configmap"
@@ -32,6 +33,7 @@ import (
 	"quorate.dev/apiserver/builtin/definition"
 	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/scale"
+	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -128,7 +130,7 @@ func kindsWithStatus(options Options) []definition.Kind {
 		},
 		{
 			Name: "PersistentVolumeClaim", ReturnsDeleted: true, ShortNames: []string{"pvc"}, Strategy: persistentvolumeclaim.Strategy,
-			Status: persistentvolumeclaim.StatusStrategy, Attributes: persistentvolumeclaim.GetAttrs,
+			Status: persistentvolumeclaim.StatusStrategy, Attributes: persistentvolumeclaim.GetAttrs, Decorate: decorateClaim,
 		},
 		{
 			Name: "ReplicationController", ShortNames: []string{"rc"}, Categories: []string{"all"}, Path: "controllers",
@@ -143,7 +145,7 @@ func kindsWithStatus(options Options) []definition.Kind {
 		{
 			Name: "Service", ReturnsDeleted: true, ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
 			Strategy: service.Strategy, Status: service.StatusStrategy, Attributes: service.GetAttrs,
-			Subresources: serviceConnections(options.Kubelets), OnRead: serviceView{options.ServiceFamily}.complete,
+			Subresources: serviceConnections(options.Kubelets), Decorate: services.Decorator(api.IPFamily(options.ServiceFamily)),
 		},
 	}
 }

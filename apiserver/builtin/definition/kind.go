@@ -51,8 +51,8 @@ type Kind struct {
 	HubMetadata bool
 	// PlainStatus is set for kinds whose status is not shown as a table.
 	PlainStatus bool
-	// OnRead, if set, completes an object in a served version before a client is shown it.
-	OnRead func(external runtime.Object)
+	// Decorate, if set, completes a hub object that a former release stored, before it is shown.
+	Decorate func(hub runtime.Object)
 	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
 	ReturnsDeleted bool
 }
@@ -145,6 +145,7 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	d.StorageVersion = cmp.Or(kind.Storage, schema.GroupVersion{Group: g.name, Version: versions[0]})
 	d.Fields = selectableFields(kind.Attributes, namespaced)
 	d.TimeToLive = kind.TimeToLive
+	d.Decorate = kind.Decorate
 	d.ReturnsDeleted = kind.ReturnsDeleted
 	if kind.Gate != "" && !utilfeature.DefaultFeatureGate.Enabled(kind.Gate) {
 		return d
@@ -240,6 +241,8 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 		status := Update("status", kind.Status)
 		status.Plain = kind.PlainStatus
 		v.Endpoints["status"] = g.endpoint(gvk, status)
+		// Upstream's status stores are copies from before the decorator is set.
+		v.Endpoints["status"].Undecorated = kind.Decorate != nil
 	}
 	for _, subresource := range kind.Subresources {
 		v.Endpoints[subresource.Name] = g.endpoint(gvk, subresource)
@@ -249,9 +252,6 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 
 func (g Group) model(gvk schema.GroupVersionKind, d *resource.Definition, kind Kind) resource.Model {
 	model := g.builder.model(gvk, d.StorageVersion)
-	if kind.OnRead != nil {
-		return completed{model, kind.OnRead}
-	}
 	if kind.EmbedsObjects {
 		return throughHub{model}
 	}

@@ -18,18 +18,3 @@ func (m throughHub) LoadExternal(stored []byte) (runtime.Object, error) {
 	}
 	return m.External(hub)
 }
-
-// completed is a model whose objects are completed before a client is shown them.
-type completed struct {
-	resource.Model
-	complete func(external runtime.Object)
-}
-
-// LoadExternal implements resource.Model.
-func (m completed) LoadExternal(stored []byte) (runtime.Object, error) {
-	external, err := m.Model.LoadExternal(stored)
-	if err == nil {
-		m.complete(external)
-	}
-	return external, err
-}

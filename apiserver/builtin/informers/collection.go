@@ -164,7 +164,7 @@ func (c *collection) decode(entry *watchcache.Entry) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	object, err := o.Version.Model.LoadExternal(entry.Stored())
+	object, err := o.LoadExternal(o.Version, entry.Stored())
 	if err != nil {
 		return nil, err
 	}

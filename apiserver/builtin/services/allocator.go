@@ -78,13 +78,15 @@ func New(options Options) (*Allocator, error) {
 }
 
 // Allocate completes a Service before it is validated: the addresses and ports it needs beyond those of old, which
-// is nil for a new one. What it takes is given back by Undo if the Service is not stored after all.
+// is nil for a new one. An old Service that a former release stored is decorated first, in place: validation compares the
+// new one with it. What Allocate takes is given back by Undo if the Service is not stored after all.
 func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, object, old runtime.Object, dryRun bool) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
 		return nil
 	}
 	if previous != nil {
+		decorate(previous, a.families[0])
 		keepAllocated(service, previous)
 	}
 	alignAddresses(service, previous)
@@ -160,6 +162,7 @@ func (a *Allocator) Deleted(ctx context.Context, objects resource.Objects, objec
 	if service == nil {
 		return nil
 	}
+	decorate(service, a.families[0])
 	err := objects.Delete(own.Context(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil

@@ -165,11 +165,14 @@ func (a *Allocator) addFamilies(service *api.Service) {
 	if isSingle(service) || len(service.Spec.IPFamilies) != 1 || len(a.families) < 2 && !foreign {
 		return
 	}
-	other := api.IPv4Protocol
-	if service.Spec.IPFamilies[0] == api.IPv4Protocol {
-		other = api.IPv6Protocol
+	service.Spec.IPFamilies = append(service.Spec.IPFamilies, otherFamily(service.Spec.IPFamilies[0]))
+}
+
+func otherFamily(family api.IPFamily) api.IPFamily {
+	if family == api.IPv4Protocol {
+		return api.IPv6Protocol
 	}
-	service.Spec.IPFamilies = append(service.Spec.IPFamilies, other)
+	return api.IPv4Protocol
 }
 
 func isSingle(service *api.Service) bool {

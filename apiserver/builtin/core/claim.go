@@ -1,0 +1,14 @@
+package core
+
+import (
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubernetes/pkg/api/persistentvolumeclaim"
+	api "k8s.io/kubernetes/pkg/apis/core"
+)
+
+// decorateClaim fills in the one of dataSource and dataSourceRef that a claim was stored without.
+func decorateClaim(hub runtime.Object) {
+	if claim, ok := hub.(*api.PersistentVolumeClaim); ok {
+		persistentvolumeclaim.NormalizeDataSources(&claim.Spec)
+	}
+}

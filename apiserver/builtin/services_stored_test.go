@@ -1,0 +1,178 @@
+package builtin_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	"k8s.io/kubernetes/pkg/features"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"quorate.dev/apiserver/builtin/services"
+	"quorate.dev/apiserver/resource"
+)
+
+// storeOldService puts a Service into etcd as Kubernetes 1.19 stored it: it has an address, and none of the later fields.
+// holder is the name of the IPAddress.
+func storeOldService(t *testing.T, s *serviceReplica, name, address, holder string) {
+	t.Helper()
+	old := &v1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "old", CreationTimestamp: metav1.Now()},
+		Spec: v1.ServiceSpec{
+			ClusterIP: address, Type: v1.ServiceTypeClusterIP, SessionAffinity: v1.ServiceAffinityNone,
+			Ports: []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80}},
+		},
+	}
+	data := must[[]byte](t)(runtime.Encode(protobuf.NewSerializer(legacyscheme.Scheme, legacyscheme.Scheme), old))
+	if _, err := s.client.Put(t.Context(), "/registry/services/specs/default/"+name, string(data)); err != nil {
+		t.Fatal(err)
+	}
+	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", newHolder(holder, name), false))
+}
+
+// newHolder is the IPAddress that holds an address for a Service.
+func newHolder(address, name string) *networking.IPAddress {
+	return &networking.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: address, Labels: map[string]string{
+			"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4",
+		}},
+		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: name}},
+	}
+}
+
+func TestOldServiceIsCompletedWhenItIsUpdated(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	storeOldService(t, s, "old", "10.20.0.7", "10.20.0.7")
+	shown := must[runtime.Object](t)(s.Get(t.Context(), servicesResource, "default", "old")).(*core.Service)
+	updated := must[*core.Service](t)(s.updateService(t, "old", func(o *core.Service) { o.Labels = map[string]string{"updated": "yes"} }))
+	for what, service := range map[string]*core.Service{"shown": shown, "updated": updated} {
+		if !slices.Equal(service.Spec.ClusterIPs, []string{"10.20.0.7"}) || !slices.Equal(service.Spec.IPFamilies, []core.IPFamily{"IPv4"}) {
+			t.Errorf("%s: addresses %v of families %v", what, service.Spec.ClusterIPs, service.Spec.IPFamilies)
+		}
+	}
+}
+
+func TestOldServiceGivesItsAddressBack(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	storeOldService(t, s, "old", "10.20.0.7", "10.20.0.7")
+	if err := s.Delete(t.Context(), servicesResource, "default", "old", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if s.held(t, "10.20.0.7") {
+		t.Error("the address of a deleted Service is held")
+	}
+}
+
+// An update may both end a deletion and ask for something. What the stored Service had is given back, and what the update
+// got is, too.
+func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	for name, change := range map[string]func(*core.Service){
+		"node-port": func(o *core.Service) {
+			o.Spec.Type, o.Spec.ExternalTrafficPolicy = core.ServiceTypeNodePort, core.ServiceExternalTrafficPolicyCluster
+		},
+		"external": func(o *core.Service) {
+			o.Spec.Type, o.Spec.ExternalName, o.Spec.ClusterIP, o.Spec.ClusterIPs = core.ServiceTypeExternalName, "example.com", "", nil
+		},
+	} {
+		service := must[*core.Service](t)(s.createService(t, name, func(o *v1.Service) { o.Finalizers = []string{"example.com/wait"} }))
+		if err := s.Delete(t.Context(), servicesResource, "default", name, &metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		must[*core.Service](t)(s.updateService(t, name, func(o *core.Service) {
+			change(o)
+			o.Finalizers = nil
+		}))
+		if _, err := s.Get(t.Context(), servicesResource, "default", name); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if s.held(t, service.Spec.ClusterIP) {
+			t.Errorf("%s: the address of a deleted Service is held", name)
+		}
+	}
+	for _, name := range []string{"a", "b", "c", "d"} { // as many as there are ports
+		must[*core.Service](t)(s.createService(t, name, asNodePort))
+	}
+}
+
+func TestAddressesMayHaveLeadingZeros(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.StrictIPCIDRValidation, false)
+	s := newServiceServer(t, "10.20.0.0/24")
+	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.011" }))
+	if service.Spec.ClusterIP != "10.20.0.011" || !s.held(t, "10.20.0.11") {
+		t.Errorf("address %s, held: %v", service.Spec.ClusterIP, s.held(t, "10.20.0.11"))
+	}
+	if _, err := s.createService(t, "other", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.11" }); !apierrors.IsInvalid(err) {
+		t.Errorf("the address is given away in another spelling: %v", err)
+	}
+	if err := s.Delete(t.Context(), servicesResource, "default", "web", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if s.held(t, "10.20.0.11") {
+		t.Error("the address of a deleted Service is held")
+	}
+}
+
+func TestStoredAddressWithLeadingZerosStays(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	storeOldService(t, s, "old", "10.20.0.011", "10.20.0.11")
+	updated := must[*core.Service](t)(s.updateService(t, "old", func(o *core.Service) { o.Labels = map[string]string{"updated": "yes"} }))
+	if !slices.Equal(updated.Spec.ClusterIPs, []string{"10.20.0.011"}) || !slices.Equal(updated.Spec.IPFamilies, []core.IPFamily{"IPv4"}) {
+		t.Errorf("addresses %v of families %v", updated.Spec.ClusterIPs, updated.Spec.IPFamilies)
+	}
+}
+
+// exchanging replaces an IPAddress by that of another Service just before it is deleted.
+type exchanging struct {
+	resource.Objects
+	*testing.T
+	with *networking.IPAddress
+}
+
+func (e *exchanging) Delete(ctx context.Context, name schema.GroupResource, namespace, object string, options *metav1.DeleteOptions) error {
+	if with := e.with; with != nil && name == ipAddresses && object == with.Name {
+		e.with = nil
+		if err := e.Objects.Delete(ctx, name, namespace, object, &metav1.DeleteOptions{}); err != nil {
+			e.Error(err)
+		}
+		must[runtime.Object](e.T)(e.Objects.Create(ctx, name, namespace, with, false))
+	}
+	return e.Objects.Delete(ctx, name, namespace, object, options)
+}
+
+// An address may be given to another Service between the moment in which it is found to be a Service's own, or unused, and
+// its deletion.
+func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24")
+	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.7" }))
+	if err := s.allocator.Release(t.Context(), &exchanging{s, t, newHolder("10.20.0.7", "other")}, service, nil); err != nil {
+		t.Error(err)
+	}
+	if !s.held(t, "10.20.0.7") {
+		t.Error("the allocator has deleted the address of another Service")
+	}
+
+	leaked := newHolder("10.20.0.8", "nobody")
+	created := must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
+	later := testingclock.NewFakeClock(time.Now().Add(time.Hour))
+	repair := services.NewAddressRepair(&exchanging{s, t, newHolder("10.20.0.8", "web")}, s.ranges, s.events, later, logr.Discard(), s.metrics)
+	repair.SetHolder(leaked.Name, created)
+	_ = repair.Once(t.Context()) // an error makes it look again
+	if !s.held(t, "10.20.0.8") {
+		t.Error("the repair has deleted the address of another Service")
+	}
+}
