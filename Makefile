@@ -1,7 +1,7 @@
 # Every target runs with Go and git alone.
 export CGO_ENABLED = 0
 
-.PHONY: build test sandbox benchmark differential failover history restarts generate clean
+.PHONY: build test sandbox benchmark differential compatibility failover history restarts generate clean
 
 build: ## the binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -17,6 +17,9 @@ benchmark: ## beside kube-apiserver
 
 differential: ## the same requests to kube-apiserver, answers compared; prints the table of areas
 	DIFFERENTIAL_WHOLE=1 go test -count=1 -v -run TestDifferential ./test/differential
+
+compatibility: ## objects of four releases, read and written by kube-apiserver and by this server
+	COMPATIBILITY_WHOLE=1 go test -count=1 -v -run TestFormerReleases ./test/compatibility
 
 failover: ## replicas killed under 50,000 objects and 500 informers
 	QUORATE_FAILOVER=full go test -count=1 -v ./test/failover

@@ -80,16 +80,10 @@ func (m *SchemeModel) Load(stored []byte) (runtime.Object, error) {
 	return m.Internal(external)
 }
 
-// LoadExternal implements resource.Model.
+// LoadExternal implements resource.Model. An object that is stored in the served version is converted, too: conversion
+// brings fields into line that say the same, such as podIP and podIPs, of which a former release may have stored one.
 func (m *SchemeModel) LoadExternal(stored []byte) (runtime.Object, error) {
-	external, err := m.decodeStored(stored)
-	if err != nil {
-		return nil, err
-	}
-	if external.GetObjectKind().GroupVersionKind() == m.served {
-		return external, nil
-	}
-	hub, err := m.Internal(external)
+	hub, err := m.Load(stored)
 	if err != nil {
 		return nil, err
 	}

@@ -268,7 +268,7 @@ func encodeUnmanaged(t Target, object runtime.Object) ([]byte, error) {
 	return encode(t, object)
 }
 
-// encode makes the bytes to store. The revision is etcd's and not part of them.
+// encode makes the bytes to store. The revision is etcd's and not part of them; nor is the link, which has gone out of use.
 func encode(t Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
@@ -276,6 +276,7 @@ func encode(t Target, object runtime.Object) ([]byte, error) {
 	}
 	revision := accessor.GetResourceVersion()
 	accessor.SetResourceVersion("")
+	accessor.SetSelfLink("")
 	data, err := t.Version.Model.Store(object)
 	accessor.SetResourceVersion(revision)
 	return data, err

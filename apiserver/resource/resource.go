@@ -172,8 +172,7 @@ type Model interface {
 	NewExternal() runtime.Object
 	// Load decodes stored bytes into the hub form, defaults applied.
 	Load(stored []byte) (runtime.Object, error)
-	// LoadExternal decodes stored bytes straight into the served version, apiVersion and kind set, defaults
-	// applied. It is the read path: it avoids the hub where the stored version is the served one.
+	// LoadExternal decodes stored bytes into the served version, apiVersion and kind set, defaults applied.
 	LoadExternal(stored []byte) (runtime.Object, error)
 	// Store encodes a hub object as it is to be stored. That those in storage have no resourceVersion is up to the caller.
 	Store(hub runtime.Object) ([]byte, error)

@@ -61,24 +61,22 @@ func former(name string) metav1.ObjectMeta {
 	}
 }
 
-// TestUpgradedPolicy starts each server on the same former state, under a prefix of its own: what they make of it must be
-// the same.
-func TestUpgradedPolicy(t *testing.T) {
-	fill := func(client *clientv3.Client) {
-		serializer := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme)
-		for key, object := range formerPolicy() {
-			var data bytes.Buffer
-			if err := serializer.Encode(object, &data); err != nil {
-				t.Fatal(err)
-			}
-			for _, prefix := range []string{"/kubernetes/", "/quorate/"} {
-				if _, err := client.Put(t.Context(), prefix+key, data.String()); err != nil {
-					t.Fatal(err)
-				}
-			}
+// storePolicy puts the former policy into etcd.
+func storePolicy(t *testing.T, client *clientv3.Client, prefix string) {
+	serializer := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme)
+	for key, object := range formerPolicy() {
+		var data bytes.Buffer
+		if err := serializer.Encode(object, &data); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Put(t.Context(), prefix+"/"+key, data.String()); err != nil {
+			t.Fatal(err)
 		}
 	}
-	both := startServersOn(t, fill, []string{"--etcd-prefix=/kubernetes"}, []string{"--etcd-prefix=/quorate"})
+}
+
+// havePolicyUpgraded compares what the servers have made of the former policy.
+func (both *servers) havePolicyUpgraded(t *testing.T) {
 	for _, resource := range []string{"clusterroles", "clusterrolebindings", "roles", "rolebindings"} {
 		want, got := both.kubernetes.policy(t, resource), both.quorate.policy(t, resource)
 		if len(want) < 5 {

@@ -31,7 +31,7 @@ func UpstreamResources(ctx context.Context, namespace string) (map[schema.GroupV
 	if err != nil {
 		return nil, err
 	}
-	directory, err := workspace.module(ctx, "Dir", kubernetesModule)
+	directory, err := ModuleDirectory(ctx, kubernetesModule)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +48,15 @@ func UpstreamResources(ctx context.Context, namespace string) (map[schema.GroupV
 		return nil, err
 	}
 	return readTable(file, release, map[string]string{"namespace": namespace, "image": "busybox"})
+}
+
+// ModuleDirectory is where a module's files are.
+func ModuleDirectory(ctx context.Context, module string) (string, error) {
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	return workspace.module(ctx, "Dir", module)
 }
 
 // readTable collects the entries of the form gvr("group", "version", "resource"): {Stub: ..., ...}. Variables stand in

@@ -37,7 +37,7 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 			Subresources: []definition.Subresource{scale.Subresource(replicaset.Strategy)},
 		}),
 		group.Define(definition.Kind{
-			Name: "StatefulSet", ShortNames: []string{"sts"}, Categories: all, EmbedsObjects: true,
+			Name: "StatefulSet", ShortNames: []string{"sts"}, Categories: all,
 			Strategy: statefulset.Strategy, Status: statefulset.StatusStrategy,
 			Subresources: []definition.Subresource{scale.Subresource(statefulset.Strategy)},
 		}),

@@ -45,8 +45,6 @@ type Kind struct {
 	Storage      schema.GroupVersion     // optional: the kind's first version
 	Subresources []Subresource           // beside status
 	TimeToLive   func(hub runtime.Object) time.Duration
-	// EmbedsObjects is set for kinds with whole objects inside, such as claims: protobuf does not keep their kinds.
-	EmbedsObjects bool
 	// HubMetadata is set for kinds with versions whose objects have annotations that are no annotations in other versions.
 	HubMetadata bool
 	// PlainStatus is set for kinds whose status is not shown as a table.
@@ -228,7 +226,7 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 	v := &resource.Version{
 		Name:        name,
 		Kind:        gvk,
-		Model:       g.model(gvk, d, kind),
+		Model:       g.builder.model(gvk, d.StorageVersion),
 		Table:       g.table(d, kind),
 		FieldLabel:  g.builder.fieldLabel(gvk),
 		HubMetadata: kind.HubMetadata,
@@ -248,14 +246,6 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 		v.Endpoints[subresource.Name] = g.endpoint(gvk, subresource)
 	}
 	return v
-}
-
-func (g Group) model(gvk schema.GroupVersionKind, d *resource.Definition, kind Kind) resource.Model {
-	model := g.builder.model(gvk, d.StorageVersion)
-	if kind.EmbedsObjects {
-		return throughHub{model}
-	}
-	return model
 }
 
 func (g Group) main(gvk schema.GroupVersionKind, kind Kind) *resource.Endpoint {

@@ -1,0 +1,284 @@
+package compatibility
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/test/genuine"
+)
+
+// wholeVariable is the environment variable that asks for every resource and the samples of every release. Without it there
+// are the core group, apps and one resource of every other group, and the oldest release.
+const wholeVariable = "COMPATIBILITY_WHOLE"
+
+// releases have samples in the module k8s.io/api: objects with every field set, as protobuf.
+var releases = []string{"v1.33.0", "v1.34.0", "v1.35.0", "HEAD"}
+
+// prefixes are those of the two servers' keys, kube-apiserver's first.
+var prefixes = []string{"/kubernetes", "/quorate"}
+
+// sampleNamespace is where samples are; each is called "nameValue".
+const sampleNamespace = "namespaceValue"
+
+// TestFormerReleases starts each server on the same state that a former release left, under a prefix of its own.
+func TestFormerReleases(t *testing.T) {
+	fill := func(client *clientv3.Client) {
+		for _, prefix := range prefixes {
+			storeNamespaces(t, client, prefix)
+			storePolicy(t, client, prefix)
+		}
+	}
+	both := startServersOn(t, fill, append(everything, "--etcd-prefix="+prefixes[0]), append(everything, "--etcd-prefix="+prefixes[1]))
+	t.Run("policy", func(t *testing.T) { both.havePolicyUpgraded(t) })
+	t.Run("objects", func(t *testing.T) { both.useStoredObjects(t) })
+}
+
+// useStoredObjects puts objects of every resource into etcd as they may have been stored: upstream's stubs, without any
+// default, and its samples of former releases. Both servers are sent the same reads and writes of them: the answers, and
+// what is stored afterwards, must be the same.
+func (both *servers) useStoredObjects(t *testing.T) {
+	entries, err := genuine.UpstreamResources(t.Context(), namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds, tried := both.quorate.storedKinds(t), 0
+	names := slices.SortedFunc(maps.Keys(kinds), func(a, b schema.GroupVersionResource) int { return strings.Compare(a.String(), b.String()) })
+	names = slices.DeleteFunc(names, func(name schema.GroupVersionResource) bool { return slices.Contains(alive, name.Group) })
+	releases := releases
+	if os.Getenv(wholeVariable) == "" {
+		names, releases = oneOfEach(names), releases[:1]
+	}
+	for _, name := range names {
+		s := stored{both: both, resource: name, kind: kinds[name], collection: path.Dir(strings.TrimPrefix(entries[name].Path, "/registry/"))}
+		t.Run(name.Group+"/"+name.Version+"/"+name.Resource, func(t *testing.T) {
+			s.compare(t, "stub", s.stub(t, entries[name]))
+			for _, release := range releases {
+				if data, ok := s.sample(t, release); ok {
+					tried++
+					s.compare(t, release, data)
+				}
+			}
+		})
+	}
+	if tried < len(names)/2*len(releases) {
+		t.Errorf("only %d samples of %d resources were tried", tried, len(names))
+	}
+}
+
+// alive are groups whose objects change what is served, or are written to by controllers of the servers.
+var alive = []string{"apiextensions.k8s.io", "apiregistration.k8s.io", "flowcontrol.apiserver.k8s.io"}
+
+// oneOfEach keeps the core group, apps, and the first resource of every other group.
+func oneOfEach(names []schema.GroupVersionResource) []schema.GroupVersionResource {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(names, func(name schema.GroupVersionResource) bool {
+		again := seen[name.Group]
+		seen[name.Group] = true
+		return again && name.Group != "" && name.Group != "apps"
+	})
+}
+
+// storeNamespaces makes the namespaces that objects are in. One of them could not be created by its name.
+func storeNamespaces(t *testing.T, client *clientv3.Client, prefix string) {
+	for _, name := range []string{namespace, sampleNamespace} {
+		object := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"uid":%q},"status":{"phase":"Active"}}`, name, name)
+		if _, err := client.Put(t.Context(), prefix+"/namespaces/"+name, object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stored is a resource of which objects are put into etcd.
+type stored struct {
+	both       *servers
+	resource   schema.GroupVersionResource
+	kind       served
+	collection string // of keys
+}
+
+// stub is upstream's small object as JSON, with what a server would have chosen.
+func (s stored) stub(t *testing.T, entry genuine.UpstreamResource) []byte {
+	t.Helper()
+	var object object
+	if err := json.Unmarshal([]byte(entry.Stub), &object); err != nil {
+		t.Fatal(err)
+	}
+	object["apiVersion"], object["kind"] = s.resource.GroupVersion().String(), s.kind.Kind
+	metadata(object)["uid"], metadata(object)["creationTimestamp"] = "00000000-0000-0000-0000-000000000001", "2020-01-02T03:04:05Z"
+	if s.kind.Namespaced {
+		metadata(object)["namespace"] = namespace
+	}
+	if s.kind.Kind == "Service" {
+		object["spec"].(map[string]any)["allocateLoadBalancerNodePorts"] = false // any port, otherwise
+	}
+	data, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// sample reads upstream's object with every field of a release, if that release had the kind.
+func (s stored) sample(t *testing.T, release string) ([]byte, bool) {
+	t.Helper()
+	directory, err := genuine.ModuleDirectory(t.Context(), "k8s.io/api")
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := s.resource.Group
+	if group == "" {
+		group = "core"
+	}
+	data, err := os.ReadFile(filepath.Join(directory, "testdata", release, group+"."+s.resource.Version+"."+s.kind.Kind+".pb"))
+	return data, err == nil
+}
+
+// compare stores an object for both servers and compares what they make of it.
+func (s stored) compare(t *testing.T, what string, data []byte) {
+	t.Helper()
+	name, within := "nameValue", sampleNamespace
+	if data[0] == '{' {
+		var stub object
+		if err := json.Unmarshal(data, &stub); err != nil {
+			t.Fatal(err)
+		}
+		name, within = metadata(stub)["name"].(string), namespace
+	}
+	key, api := "/"+s.collection+"/"+name, "/apis/"+s.resource.GroupVersion().String()
+	if s.resource.Group == "" {
+		api = "/api/v1"
+	}
+	if s.kind.Namespaced {
+		key = "/" + path.Dir(s.collection) + "/" + within + "/" + name
+		api += "/namespaces/" + within
+	}
+	for _, prefix := range prefixes {
+		if _, err := s.both.etcd.Put(t.Context(), prefix+key, string(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.exchange(t, what, api+"/"+s.resource.Resource+"/"+name, key)
+	for _, prefix := range prefixes {
+		if _, err := s.both.etcd.Delete(t.Context(), prefix+key); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const (
+	mergePatch = "application/merge-patch+json"
+	label      = `{"metadata":{"labels":{"patched":"yes"}}}`
+)
+
+// exchange sends the same requests to both.
+func (s stored) exchange(t *testing.T, what, path, key string) {
+	t.Helper()
+	send := func(method, path, contentType string, bodies ...string) (answers [2][]byte) {
+		t.Helper()
+		return s.send(t, what, key, method, path, contentType, append(bodies, bodies...))
+	}
+	before := send(http.MethodGet, path, "")
+	send(http.MethodGet, path+"/status", "")
+	send(http.MethodPatch, path+"?dryRun=All", mergePatch, label)
+	send(http.MethodPut, path+"?dryRun=All", "application/json", string(before[0]), string(before[1]))
+	send(http.MethodPatch, path+"/status", mergePatch, label)
+	send(http.MethodPatch, path, mergePatch, label)
+	send(http.MethodPatch, path, "application/strategic-merge-patch+json", `{"metadata":{"labels":null}}`)
+	send(http.MethodDelete, path+"?dryRun=All", "")
+	send(http.MethodDelete, path+"?propagationPolicy=Background", "")
+	send(http.MethodPatch, path, mergePatch, `{"metadata":{"finalizers":null}}`)
+}
+
+// send compares the answers to a request, and what is stored afterwards. Each server has a body of its own.
+func (s stored) send(t *testing.T, what, key, method, path, contentType string, bodies []string) (answers [2][]byte) {
+	t.Helper()
+	what += ": " + method + " " + path
+	var shown, values [2]string
+	for i, server := range []*server{s.both.kubernetes, s.both.quorate} {
+		var body []byte
+		if len(bodies) > i {
+			body = []byte(bodies[i])
+		}
+		status, answer, err := server.call(t.Context(), method, path, contentType, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answers[i], err = json.MarshalIndent(answer, "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		shown[i] = show(t, status, answer)
+		response, err := s.both.etcd.Get(t.Context(), prefixes[i]+key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(response.Kvs) > 0 {
+			values[i] = string(withoutTimes(response.Kvs[0].Value, answer))
+		}
+	}
+	if shown[0] != shown[1] {
+		t.Errorf("%s, kube-apiserver (-) and quorate (+):\n%s", what, cmp.Diff(lines(shown[0]), lines(shown[1])))
+	}
+	if values[0] != values[1] {
+		t.Errorf("%s: stored by kube-apiserver, then by quorate:\n%q\n%q", what, values[0], values[1])
+	}
+	return answers
+}
+
+func lines(text string) []string { return strings.Split(text, "\n") }
+
+// chosen are fields whose values the servers choose. The servers' etcd is one, so that revisions differ. The link is never
+// stored, but is in samples: a dry run shows it.
+var chosen = regexp.MustCompile(`(?m)^ *"(resourceVersion|time|deletionTimestamp|selfLink)": "[^"]*",?\n`)
+
+// show is an answer as it is compared. Validation finds what is wrong with the values of a map in any order.
+func show(t *testing.T, status int, answer object) string {
+	t.Helper()
+	details, _ := answer["details"].(map[string]any)
+	if causes, ok := details["causes"].([]any); ok {
+		delete(answer, "message") // names the causes in their order
+		slices.SortFunc(causes, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	}
+	encoded, err := json.MarshalIndent(answer, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d\n%s", status, chosen.ReplaceAll(encoded, nil))
+}
+
+// withoutTimes replaces the times that a server has set by constants of the same length: those of the managed fields, and
+// that of the deletion.
+func withoutTimes(stored []byte, answer object) []byte {
+	m, _ := answer["metadata"].(map[string]any)
+	set := []any{m["deletionTimestamp"]}
+	managers, _ := m["managedFields"].([]any)
+	for _, manager := range managers {
+		set = append(set, manager.(map[string]any)["time"])
+	}
+	for _, moment := range set {
+		text, _ := moment.(string)
+		parsed, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			continue
+		}
+		stored = bytes.ReplaceAll(stored, []byte(text), bytes.Repeat([]byte("t"), len(text)))
+		seconds := binary.AppendUvarint(nil, uint64(parsed.Unix())) // of a protobuf Timestamp
+		stored = bytes.ReplaceAll(stored, seconds, bytes.Repeat([]byte("t"), len(seconds)))
+	}
+	return stored
+}
