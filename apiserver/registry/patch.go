@@ -179,11 +179,22 @@ func (p Patch) jsonOperations(before []byte) (after []byte, complaints []error, 
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
 			"The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(operations)))
 	}
-	after, err = operations.Apply(before)
-	if err != nil {
-		return nil, nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	after, err = applyOperations(operations, before)
+	return after, complaints, err
+}
+
+// applyOperations applies a JSON patch. The library dereferences what is missing in some operations, such as the value of a
+// test of the whole object: with kube-apiserver this is an internal error.
+func applyOperations(operations jsonpatch.Patch, before []byte) (after []byte, err error) {
+	defer func() {
+		if recover() != nil {
+			after, err = nil, apierrors.NewBadRequest("an operation of the JSON patch is incomplete")
+		}
+	}()
+	if after, err = operations.Apply(before); err != nil {
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 	}
-	return after, complaints, nil
+	return after, nil
 }
 
 // strategic applies a strategic merge patch, which the served version's Go type directs.
