@@ -293,3 +293,15 @@ func TestCustomResourceDefinitionStaysForItsInstances(t *testing.T) {
 		t.Errorf("deleted definition: %+v %+v", deleted.ObjectMeta, deleted.Status.Conditions)
 	}
 }
+
+func TestSystemPriorityClassesCannotBeDeleted(t *testing.T) {
+	s := newServer(t, builtin.Options{}, nil)
+	if err := ensure(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	classes := schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
+	if err := s.Delete(t.Context(), classes, "", "system-node-critical", &metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("got %v", err)
+	}
+	must[runtime.Object](t)(s.Get(t.Context(), classes, "", "system-node-critical"))
+}

@@ -22,6 +22,11 @@ import (
 // stays until others are done with it.
 func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteOptions, write WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
+	if guard, ok := t.Endpoint.Delete.(resource.DeletionGuard); ok && !write.Collection {
+		if err := guard.CheckDeletion(t.Name); err != nil {
+			return nil, err
+		}
+	}
 	current, err := r.stateFor(ctx, t, write.DryRun)
 	if err != nil {
 		return nil, status(err, t)

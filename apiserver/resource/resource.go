@@ -280,6 +280,13 @@ type DeletionWarner interface {
 	WarningsOnDelete(ctx context.Context, options *metav1.DeleteOptions) []string
 }
 
+// DeletionGuard is implemented by delete strategies of kinds some of whose objects cannot be deleted by their names. As
+// in kube-apiserver, deleting their collection is not refused.
+type DeletionGuard interface {
+	// CheckDeletion refuses to delete an object of that name with an API status error.
+	CheckDeletion(name string) error
+}
+
 // Terminator is implemented by delete strategies of objects that others finish off: a namespace, whose content
 // goes first.
 type Terminator interface {

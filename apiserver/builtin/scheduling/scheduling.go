@@ -2,7 +2,14 @@
 package scheduling
 
 import (
+	"errors"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/registry/rest"
+	api "k8s.io/kubernetes/pkg/apis/scheduling"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
+	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/registry/scheduling/podgroup"
 	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
@@ -20,6 +27,7 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 	return []*resource.Definition{
 		group.Define(definition.Kind{
 			Name: "PriorityClass", Versions: []string{"v1"}, ShortNames: []string{"pc"}, Strategy: priorityclass.Strategy,
+			Delete: classDeletion{priorityclass.Strategy},
 		}),
 		group.Define(definition.Kind{
 			Name: "PodGroup", Versions: workloads, Gate: features.GenericWorkload,
@@ -27,4 +35,15 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 		}),
 		group.Define(definition.Kind{Name: "Workload", Versions: workloads, Gate: features.GenericWorkload, Strategy: workload.Strategy}),
 	}
+}
+
+// classDeletion keeps the system's priority classes. It implements resource.DeletionGuard.
+type classDeletion struct{ rest.RESTDeleteStrategy }
+
+// CheckDeletion implements resource.DeletionGuard.
+func (classDeletion) CheckDeletion(name string) error {
+	if !slices.Contains(schedulingv1.SystemPriorityClassNames(), name) {
+		return nil
+	}
+	return apierrors.NewForbidden(api.Resource("priorityclasses"), name, errors.New("this is a system priority class and cannot be deleted"))
 }
