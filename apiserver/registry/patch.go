@@ -153,8 +153,8 @@ func (p Patch) patchJSON(before []byte) (after []byte, complaints []error, err e
 	return after, complaints, err
 }
 
-// operation is one step of a JSON patch, for strict decoding.
-type operation struct {
+// jsonPatchOp is one step of a JSON patch, for strict decoding. Errors name the type to clients.
+type jsonPatchOp struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	From  string `json:"from"`
@@ -163,8 +163,8 @@ type operation struct {
 
 func (p Patch) jsonOperations(before []byte) (after []byte, complaints []error, err error) {
 	if p.strictly() {
-		if complaints, err = kjson.UnmarshalStrict(p.Data, &[]operation{}); err != nil {
-			message := strings.ReplaceAll(err.Error(), fmt.Sprintf("%T", []operation{}), operationList)
+		if complaints, err = kjson.UnmarshalStrict(p.Data, &[]jsonPatchOp{}); err != nil {
+			message := strings.ReplaceAll(err.Error(), fmt.Sprintf("%T", []jsonPatchOp{}), operationList)
 			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + message)
 		}
 		for i, complaint := range complaints {
