@@ -1,7 +1,7 @@
 # Every target runs with Go and git alone.
 export CGO_ENABLED = 0
 
-.PHONY: build test sandbox benchmark differential compatibility failover history restarts generate clean
+.PHONY: build test sandbox benchmark differential compatibility failover history restarts fuzz generate clean
 
 build: ## the binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -29,6 +29,11 @@ history: ## what clients see while replicas are killed, checked for linearizabil
 
 restarts: ## of a single etcd member, with and without fsync
 	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd
+
+FUZZTIME ?= 2m
+
+fuzz: ## each fuzz target for FUZZTIME; what it finds is in testdata/fuzz of its package
+	.ci/fuzz $(FUZZTIME) guided
 
 generate: ## deep copies, CRDs, OpenAPI, merge schemas, manifests
 	go generate ./...
