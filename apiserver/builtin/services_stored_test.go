@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 	"k8s.io/kubernetes/pkg/features"
 	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/resource"
@@ -174,5 +175,42 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 	_ = repair.Once(t.Context()) // an error makes it look again
 	if !s.held(t, "10.20.0.8") {
 		t.Error("the repair has deleted the address of another Service")
+	}
+}
+
+// interrupted does something after the first read.
+type interrupted struct {
+	resource.Objects
+	then func()
+}
+
+func (o *interrupted) Get(ctx context.Context, name schema.GroupResource, namespace, object string) (runtime.Object, error) {
+	found, err := o.Objects.Get(ctx, name, namespace, object)
+	if then := o.then; then != nil {
+		o.then = nil
+		then()
+	}
+	return found, err
+}
+
+// A repair that learns of a Service's second address before it learns of its holder may be overtaken by a client that gives
+// the address back.
+func TestRepairDoesNotHoldWhatIsGivenBackMeanwhile(t *testing.T) {
+	s := newServiceServer(t, "10.20.0.0/24,fd00:20::/112")
+	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) {
+		o.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyRequireDualStack)
+	}))
+	objects := &interrupted{Objects: s, then: func() {
+		must[*core.Service](t)(s.updateService(t, "web", func(o *core.Service) { o.Spec.IPFamilyPolicy = ptr.To(core.IPFamilyPolicySingleStack) }))
+	}}
+	first := must[runtime.Object](t)(s.Get(t.Context(), ipAddresses, "", service.Spec.ClusterIPs[0]))
+	repair := services.NewAddressRepair(objects, s.ranges, s.events, testingclock.NewFakeClock(time.Now()), logr.Discard(), s.metrics)
+	repair.SetHolder(service.Spec.ClusterIPs[0], first)
+	repair.SetService("default/web", service)
+	if err := repair.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.held(t, service.Spec.ClusterIPs[1]) {
+		t.Error("an address that was given back is held")
 	}
 }

@@ -273,11 +273,14 @@ func (r *AddressRepair) lookAtAddress(ctx context.Context, service *owner, text 
 		return r.mend(ctx, service, address, holder, what)
 	}
 	// Services and holders are learned of one by one: what looks inconsistent may only be news that are on their way.
-	service, err := r.storedOwner(ctx, service.object.Namespace, service.object.Name)
-	if err != nil || service == nil || !slices.Contains(service.addresses, text) {
+	// The holder is read first. It is made before its Service is stored and goes afterwards: if there is none, and the
+	// Service still has the address, the address is not held.
+	holder, other, err := r.stored(ctx, address.String())
+	if err != nil {
 		return err
 	}
-	if holder, other, err = r.stored(ctx, address.String()); err != nil {
+	service, err = r.storedOwner(ctx, service.object.Namespace, service.object.Name)
+	if err != nil || service == nil || !slices.Contains(service.addresses, text) {
 		return err
 	}
 	return r.mend(ctx, service, address, holder, addressFlaw(service, address, r.ranges.contain(address), holder, other))
