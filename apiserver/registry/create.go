@@ -121,6 +121,9 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 	if err := unborn(object, options.DryRun); err != nil {
 		return nil, err
 	}
+	if !options.DryRun {
+		removeLink(object)
+	}
 	data, err := encode(t, object)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -268,7 +271,7 @@ func encodeUnmanaged(t Target, object runtime.Object) ([]byte, error) {
 	return encode(t, object)
 }
 
-// encode makes the bytes to store. The revision is etcd's and not part of them; nor is the link, which has gone out of use.
+// encode makes the bytes to store. The revision is etcd's and not part of them.
 func encode(t Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
@@ -276,10 +279,16 @@ func encode(t Target, object runtime.Object) ([]byte, error) {
 	}
 	revision := accessor.GetResourceVersion()
 	accessor.SetResourceVersion("")
-	accessor.SetSelfLink("")
 	data, err := t.Version.Model.Store(object)
 	accessor.SetResourceVersion(revision)
 	return data, err
+}
+
+// removeLink takes the link to itself out of an object, which is never stored. As with kube-apiserver, dry runs show it.
+func removeLink(object runtime.Object) {
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetSelfLink("")
+	}
 }
 
 func timeToLive(t Target, object runtime.Object) time.Duration {

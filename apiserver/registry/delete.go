@@ -188,6 +188,9 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*deleteResul
 // mark stores the object as one that is being deleted, unless it is already. As in kube-apiserver, one that would have
 // expired by itself waits for its finalizers from now on.
 func (d *deletion) mark(ctx context.Context, object runtime.Object) (*deleteResult, error) {
+	if !d.dryRun {
+		removeLink(object)
+	}
 	data, err := encode(d.target, object)
 	if err != nil {
 		return nil, err

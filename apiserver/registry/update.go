@@ -282,6 +282,9 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 	if goneForGood(object, old) && !unfinished(t, object) {
 		return r.finishDeletion(ctx, t, current, attributes)
 	}
+	if !options.DryRun {
+		removeLink(object)
+	}
 	data, err := encodeReplacement(t, current, old, object)
 	if err != nil {
 		return result, apierrors.NewInternalError(err)
