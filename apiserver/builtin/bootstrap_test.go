@@ -164,28 +164,31 @@ func TestBootstrapLabelsNamespaces(t *testing.T) {
 	}
 }
 
-// A former release had no system:aggregate-to-admin and no system:public-info-viewer. What administrators changed in the
-// objects that these come from is in them after an upgrade.
+// A former release had no system:aggregate-to-admin and no system:public-info-viewer. What administrators changed in
+// the objects that these come from is in them after an upgrade.
 func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	bindings := schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}
 	extra := rbac.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}
 	for _, name := range []string{"admin", "view", "system:aggregate-to-view"} {
-		former := &rbac.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"from": name}}, Rules: []rbac.PolicyRule{extra}}
+		former := &rbac.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbac.PolicyRule{extra}}
+		former.Annotations = map[string]string{"from": name}
 		must[runtime.Object](t)(s.Create(ctx, clusterRoles, "", former, false))
 	}
 	authenticated := rbac.Subject{Kind: "Group", APIGroup: rbac.GroupName, Name: "system:authenticated"}
-	must[runtime.Object](t)(s.Create(ctx, bindings, "", &rbac.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "system:discovery", Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}},
-		Subjects:   []rbac.Subject{authenticated},
-		RoleRef:    rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "system:discovery"},
-	}, false))
+	narrowed := &rbac.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "system:discovery"}, Subjects: []rbac.Subject{authenticated},
+		RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "system:discovery"},
+	}
+	narrowed.Annotations = map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}
+	must[runtime.Object](t)(s.Create(ctx, bindings, "", narrowed, false))
 	for range 2 { // another start changes nothing
 		if err := ensure(ctx, s); err != nil {
 			t.Fatal(err)
 		}
-		if got := role(t, s, "system:aggregate-to-admin"); len(got.Rules) < 2 || got.Rules[0].APIGroups[0] != "example.com" || got.Annotations["from"] != "admin" {
+		got := role(t, s, "system:aggregate-to-admin")
+		if len(got.Rules) < 2 || got.Rules[0].APIGroups[0] != "example.com" || got.Annotations["from"] != "admin" {
 			t.Errorf("system:aggregate-to-admin has annotations %v and rules %v", got.Annotations, got.Rules)
 		}
 		if got := role(t, s, "admin"); got.AggregationRule == nil {

@@ -39,9 +39,10 @@ func TestEventsConvertToTheOtherGroupsHub(t *testing.T) {
 func TestEventsStoredInEitherGroupAreShownInBoth(t *testing.T) {
 	catalog := resource.NewCatalog(builtin.Definitions(builtin.Options{})...)
 	serializer := protobuf.NewSerializer(legacyscheme.Scheme, legacyscheme.Scheme)
+	kind := func(version string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: version, Kind: "Event"} }
 	for _, stored := range []runtime.Object{
-		&eventsv1.Event{TypeMeta: metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"}, Reason: "Why", Note: "because"},
-		&corev1.Event{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}, Reason: "Why", Message: "because"},
+		&eventsv1.Event{TypeMeta: kind("events.k8s.io/v1"), Reason: "Why", Note: "because"},
+		&corev1.Event{TypeMeta: kind("v1"), Reason: "Why", Message: "because"},
 	} {
 		data := must[[]byte](t)(runtime.Encode(serializer, stored))
 		for _, group := range []string{"", "events.k8s.io"} {

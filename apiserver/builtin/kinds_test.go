@@ -300,8 +300,9 @@ func TestSystemPriorityClassesCannotBeDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	classes := schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
-	if err := s.Delete(t.Context(), classes, "", "system-node-critical", &metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+	const class = "system-node-critical"
+	if err := s.Delete(t.Context(), classes, "", class, &metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("got %v", err)
 	}
-	must[runtime.Object](t)(s.Get(t.Context(), classes, "", "system-node-critical"))
+	must[runtime.Object](t)(s.Get(t.Context(), classes, "", class))
 }

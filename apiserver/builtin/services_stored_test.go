@@ -26,8 +26,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// storeOldService puts a Service into etcd as Kubernetes 1.19 stored it: it has an address, and none of the later fields.
-// holder is the name of the IPAddress.
+// storeOldService puts a Service into etcd as Kubernetes 1.19 stored it: it has an address, and none of the later
+// fields. holder is the name of the IPAddress.
 func storeOldService(t *testing.T, s *serviceReplica, name, address, holder string) {
 	t.Helper()
 	old := &v1.Service{
@@ -51,7 +51,20 @@ func newHolder(address, name string) *networking.IPAddress {
 		ObjectMeta: metav1.ObjectMeta{Name: address, Labels: map[string]string{
 			"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4",
 		}},
-		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: name}},
+		Spec: networking.IPAddressSpec{
+			ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: name},
+		},
+	}
+}
+
+func label(o *core.Service) { o.Labels = map[string]string{"updated": "yes"} }
+
+// mustHave compares the addresses of a Service.
+func mustHave(t *testing.T, what string, service *core.Service, address string) {
+	t.Helper()
+	addresses, families := service.Spec.ClusterIPs, service.Spec.IPFamilies
+	if !slices.Equal(addresses, []string{address}) || !slices.Equal(families, []core.IPFamily{"IPv4"}) {
+		t.Errorf("%s: addresses %v of families %v, want %s", what, addresses, families, address)
 	}
 }
 
@@ -59,12 +72,8 @@ func TestOldServiceIsCompletedWhenItIsUpdated(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	storeOldService(t, s, "old", "10.20.0.7", "10.20.0.7")
 	shown := must[runtime.Object](t)(s.Get(t.Context(), servicesResource, "default", "old")).(*core.Service)
-	updated := must[*core.Service](t)(s.updateService(t, "old", func(o *core.Service) { o.Labels = map[string]string{"updated": "yes"} }))
-	for what, service := range map[string]*core.Service{"shown": shown, "updated": updated} {
-		if !slices.Equal(service.Spec.ClusterIPs, []string{"10.20.0.7"}) || !slices.Equal(service.Spec.IPFamilies, []core.IPFamily{"IPv4"}) {
-			t.Errorf("%s: addresses %v of families %v", what, service.Spec.ClusterIPs, service.Spec.IPFamilies)
-		}
-	}
+	mustHave(t, "shown", shown, "10.20.0.7")
+	mustHave(t, "updated", must[*core.Service](t)(s.updateService(t, "old", label)), "10.20.0.7")
 }
 
 func TestOldServiceGivesItsAddressBack(t *testing.T) {
@@ -78,8 +87,8 @@ func TestOldServiceGivesItsAddressBack(t *testing.T) {
 	}
 }
 
-// An update may both end a deletion and ask for something. What the stored Service had is given back, and what the update
-// got is, too.
+// An update may both end a deletion and ask for something. What the stored Service had is given back, and what the
+// update got is, too.
 func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	for name, change := range map[string]func(*core.Service){
@@ -87,10 +96,12 @@ func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
 			o.Spec.Type, o.Spec.ExternalTrafficPolicy = core.ServiceTypeNodePort, core.ServiceExternalTrafficPolicyCluster
 		},
 		"external": func(o *core.Service) {
-			o.Spec.Type, o.Spec.ExternalName, o.Spec.ClusterIP, o.Spec.ClusterIPs = core.ServiceTypeExternalName, "example.com", "", nil
+			o.Spec.Type, o.Spec.ExternalName = core.ServiceTypeExternalName, "example.com"
+			o.Spec.ClusterIP, o.Spec.ClusterIPs = "", nil
 		},
 	} {
-		service := must[*core.Service](t)(s.createService(t, name, func(o *v1.Service) { o.Finalizers = []string{"example.com/wait"} }))
+		waiting := func(o *v1.Service) { o.Finalizers = []string{"example.com/wait"} }
+		service := must[*core.Service](t)(s.createService(t, name, waiting))
 		if err := s.Delete(t.Context(), servicesResource, "default", name, &metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -113,11 +124,12 @@ func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
 func TestAddressesMayHaveLeadingZeros(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.StrictIPCIDRValidation, false)
 	s := newServiceServer(t, "10.20.0.0/24")
-	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.011" }))
+	at := func(address string) func(*v1.Service) { return func(o *v1.Service) { o.Spec.ClusterIP = address } }
+	service := must[*core.Service](t)(s.createService(t, "web", at("10.20.0.011")))
 	if service.Spec.ClusterIP != "10.20.0.011" || !s.held(t, "10.20.0.11") {
 		t.Errorf("address %s, held: %v", service.Spec.ClusterIP, s.held(t, "10.20.0.11"))
 	}
-	if _, err := s.createService(t, "other", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.11" }); !apierrors.IsInvalid(err) {
+	if _, err := s.createService(t, "other", at("10.20.0.11")); !apierrors.IsInvalid(err) {
 		t.Errorf("the address is given away in another spelling: %v", err)
 	}
 	if err := s.Delete(t.Context(), servicesResource, "default", "web", &metav1.DeleteOptions{}); err != nil {
@@ -131,10 +143,7 @@ func TestAddressesMayHaveLeadingZeros(t *testing.T) {
 func TestStoredAddressWithLeadingZerosStays(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	storeOldService(t, s, "old", "10.20.0.011", "10.20.0.11")
-	updated := must[*core.Service](t)(s.updateService(t, "old", func(o *core.Service) { o.Labels = map[string]string{"updated": "yes"} }))
-	if !slices.Equal(updated.Spec.ClusterIPs, []string{"10.20.0.011"}) || !slices.Equal(updated.Spec.IPFamilies, []core.IPFamily{"IPv4"}) {
-		t.Errorf("addresses %v of families %v", updated.Spec.ClusterIPs, updated.Spec.IPFamilies)
-	}
+	mustHave(t, "updated", must[*core.Service](t)(s.updateService(t, "old", label)), "10.20.0.011")
 }
 
 // exchanging replaces an IPAddress by that of another Service just before it is deleted.
@@ -144,7 +153,9 @@ type exchanging struct {
 	with *networking.IPAddress
 }
 
-func (e *exchanging) Delete(ctx context.Context, name schema.GroupResource, namespace, object string, options *metav1.DeleteOptions) error {
+func (e *exchanging) Delete(
+	ctx context.Context, name schema.GroupResource, namespace, object string, options *metav1.DeleteOptions,
+) error {
 	if with := e.with; with != nil && name == ipAddresses && object == with.Name {
 		e.with = nil
 		if err := e.Objects.Delete(ctx, name, namespace, object, &metav1.DeleteOptions{}); err != nil {
@@ -155,12 +166,13 @@ func (e *exchanging) Delete(ctx context.Context, name schema.GroupResource, name
 	return e.Objects.Delete(ctx, name, namespace, object, options)
 }
 
-// An address may be given to another Service between the moment in which it is found to be a Service's own, or unused, and
-// its deletion.
+// An address may be given to another Service between the moment in which it is found to be a Service's own, or unused,
+// and its deletion.
 func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.7" }))
-	if err := s.allocator.Release(t.Context(), &exchanging{s, t, newHolder("10.20.0.7", "other")}, service, nil); err != nil {
+	objects := &exchanging{s, t, newHolder("10.20.0.7", "other")}
+	if err := s.allocator.Release(t.Context(), objects, service, nil); err != nil {
 		t.Error(err)
 	}
 	if !s.held(t, "10.20.0.7") {
@@ -170,7 +182,8 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 	leaked := newHolder("10.20.0.8", "nobody")
 	created := must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
 	later := testingclock.NewFakeClock(time.Now().Add(time.Hour))
-	repair := services.NewAddressRepair(&exchanging{s, t, newHolder("10.20.0.8", "web")}, s.ranges, s.events, later, logr.Discard(), s.metrics)
+	objects = &exchanging{s, t, newHolder("10.20.0.8", "web")}
+	repair := services.NewAddressRepair(objects, s.ranges, s.events, later, logr.Discard(), s.metrics)
 	repair.SetHolder(leaked.Name, created)
 	_ = repair.Once(t.Context()) // an error makes it look again
 	if !s.held(t, "10.20.0.8") {
@@ -184,7 +197,9 @@ type interrupted struct {
 	then func()
 }
 
-func (o *interrupted) Get(ctx context.Context, name schema.GroupResource, namespace, object string) (runtime.Object, error) {
+func (o *interrupted) Get(
+	ctx context.Context, name schema.GroupResource, namespace, object string,
+) (runtime.Object, error) {
 	found, err := o.Objects.Get(ctx, name, namespace, object)
 	if then := o.then; then != nil {
 		o.then = nil
@@ -193,18 +208,18 @@ func (o *interrupted) Get(ctx context.Context, name schema.GroupResource, namesp
 	return found, err
 }
 
-// A repair that learns of a Service's second address before it learns of its holder may be overtaken by a client that gives
-// the address back.
+// A repair that learns of a Service's second address before it learns of its holder may be overtaken by a client that
+// gives the address back.
 func TestRepairDoesNotHoldWhatIsGivenBackMeanwhile(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24,fd00:20::/112")
 	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) {
 		o.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyRequireDualStack)
 	}))
-	objects := &interrupted{Objects: s, then: func() {
-		must[*core.Service](t)(s.updateService(t, "web", func(o *core.Service) { o.Spec.IPFamilyPolicy = ptr.To(core.IPFamilyPolicySingleStack) }))
-	}}
+	reduce := func(o *core.Service) { o.Spec.IPFamilyPolicy = ptr.To(core.IPFamilyPolicySingleStack) }
+	objects := &interrupted{Objects: s, then: func() { must[*core.Service](t)(s.updateService(t, "web", reduce)) }}
 	first := must[runtime.Object](t)(s.Get(t.Context(), ipAddresses, "", service.Spec.ClusterIPs[0]))
-	repair := services.NewAddressRepair(objects, s.ranges, s.events, testingclock.NewFakeClock(time.Now()), logr.Discard(), s.metrics)
+	now := testingclock.NewFakeClock(time.Now())
+	repair := services.NewAddressRepair(objects, s.ranges, s.events, now, logr.Discard(), s.metrics)
 	repair.SetHolder(service.Spec.ClusterIPs[0], first)
 	repair.SetService("default/web", service)
 	if err := repair.Once(t.Context()); err != nil {

@@ -221,8 +221,8 @@ func TestApplyMergesByKeyAndReportsConflicts(t *testing.T) {
 	}
 }
 
-// TestApplyOfNothing has the answers of kube-apiserver 1.36.3's version of structured-merge-diff: a field that is emptied by
-// the next configuration, which still names it, becomes null.
+// TestApplyOfNothing has the answers of kube-apiserver 1.36.3's version of structured-merge-diff: a field that is
+// emptied by the next configuration, which still names it, becomes null.
 func TestApplyOfNothing(t *testing.T) {
 	v := withSchema(t, `{"type":"object","nullable":true,"x-kubernetes-preserve-unknown-fields":true}`)
 	manager, err := v.Endpoints[""].FieldManager()

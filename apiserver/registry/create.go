@@ -284,7 +284,7 @@ func encode(t Target, object runtime.Object) ([]byte, error) {
 	return data, err
 }
 
-// removeLink takes the link to itself out of an object, which is never stored. As with kube-apiserver, dry runs show it.
+// removeLink takes the link to itself out of an object: it is never stored. As with kube-apiserver, dry runs show it.
 func removeLink(object runtime.Object) {
 	if accessor, err := meta.Accessor(object); err == nil {
 		accessor.SetSelfLink("")

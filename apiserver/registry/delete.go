@@ -195,7 +195,9 @@ func (d *deletion) mark(ctx context.Context, object runtime.Object) (*deleteResu
 	if err != nil {
 		return nil, err
 	}
-	result := &deleteResult{Result: Result{Object: object, Stored: data, Revision: d.current.revision, Rehearsed: d.dryRun, Undecorated: true}}
+	result := &deleteResult{Result: Result{
+		Object: object, Stored: data, Revision: d.current.revision, Rehearsed: d.dryRun, Undecorated: true,
+	}}
 	if d.dryRun || bytes.Equal(data, d.current.data) {
 		return result, nil
 	}

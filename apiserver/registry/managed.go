@@ -67,10 +67,12 @@ func sameFields(a, b *metav1.FieldsV1) bool {
 // Warnings of duplicate owner references, in kube-apiserver's words. Bodies of creates and updates are examined before
 // admission, too; patched objects only after it.
 const (
-	duplicateOwners         = ".metadata.ownerReferences contains duplicate entries" + duplicateOwnersAdvice
-	duplicateOwnersAdmitted = ".metadata.ownerReferences contains duplicate entries after mutating admission happens" + duplicateOwnersAdvice
-	duplicateOwnersAdvice   = "; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; " +
-		"please fix your requests; duplicate UID(s) observed: %v"
+	duplicateOwners         = duplicateEntries + duplicateOwnersAdvice
+	duplicateOwnersAdmitted = duplicateEntries + " after mutating admission happens" + duplicateOwnersAdvice
+
+	duplicateEntries      = ".metadata.ownerReferences contains duplicate entries"
+	duplicateOwnersAdvice = "; API server dedups owner references in 1.20+, and may reject such requests as early as " +
+		"1.24; please fix your requests; duplicate UID(s) observed: %v"
 )
 
 // removeDuplicateOwners drops repeated owner references and warns the client in the given words.
@@ -87,7 +89,8 @@ func removeDuplicateOwners(ctx context.Context, object runtime.Object, warningFo
 	seen := make(map[types.UID]bool, len(owners))
 	var duplicates []string
 	for _, owner := range owners {
-		if seen[owner.UID] && slices.ContainsFunc(kept, func(k metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(k, owner) }) {
+		same := func(k metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(k, owner) }
+		if seen[owner.UID] && slices.ContainsFunc(kept, same) {
 			duplicates = append(duplicates, string(owner.UID))
 			continue
 		}

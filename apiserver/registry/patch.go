@@ -183,16 +183,22 @@ func (p Patch) jsonOperations(before []byte) (after []byte, complaints []error, 
 	return after, complaints, err
 }
 
-// applyOperations applies a JSON patch. The library dereferences what is missing in some operations, such as the value of a
-// test of the whole object: with kube-apiserver this is an internal error.
+func unprocessable(err error) error {
+	return apierrors.NewGenericServerResponse(
+		http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+}
+
+// applyOperations applies a JSON patch. The library dereferences what is missing in some operations, such as the value
+// of a test of the whole object: with kube-apiserver this is an internal error.
 func applyOperations(operations jsonpatch.Patch, before []byte) (after []byte, err error) {
 	defer func() {
 		if recover() != nil {
 			after, err = nil, apierrors.NewBadRequest("an operation of the JSON patch is incomplete")
 		}
 	}()
-	if after, err = operations.Apply(before); err != nil {
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	after, err = operations.Apply(before)
+	if err != nil {
+		return nil, unprocessable(err)
 	}
 	return after, nil
 }
@@ -264,7 +270,7 @@ func strategicError(err error) error {
 		mergepatch.ErrBadPatchFormatForSetElementOrderList, mergepatch.ErrUnsupportedStrategicMergePatchFormat:
 		return apierrors.NewBadRequest(err.Error())
 	case mergepatch.ErrNoListOfLists, mergepatch.ErrPatchContentNotMatchRetainKeys:
-		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+		return unprocessable(err)
 	}
 	return err
 }

@@ -378,14 +378,17 @@ func unfinished(t Target, object runtime.Object) bool {
 
 // finishDeletion removes an object whose update took away the last thing that its deletion was waiting for. What was
 // reserved for the updated object is given back, and what the stored one held is released.
-func (r *Registry) finishDeletion(ctx context.Context, t Target, current state, update *admission.Attributes) (updateResult, error) {
+func (r *Registry) finishDeletion(
+	ctx context.Context, t Target, current state, update *admission.Attributes,
+) (updateResult, error) {
 	last, err := encode(t, update.Object)
 	if err != nil {
 		return updateResult{}, apierrors.NewInternalError(err)
 	}
 	// The client is shown its update, at the revision that it replaced.
 	result := updateResult{Result: Result{
-		Object: update.Object, Stored: last, Revision: current.revision, Deleted: true, Rehearsed: update.DryRun, Undecorated: true,
+		Object: update.Object, Stored: last, Revision: current.revision,
+		Deleted: true, Rehearsed: update.DryRun, Undecorated: true,
 	}}
 	if update.DryRun {
 		return result, nil
@@ -396,7 +399,8 @@ func (r *Registry) finishDeletion(ctx context.Context, t Target, current state, 
 	}
 	r.admission.Undo(ctx, update)
 	if err == nil { // else another writer was faster, and releases
-		r.admission.Finish(ctx, r.attributes(ctx, t, admission.Delete, nil, update.Old, WriteOptions{Internal: update.Internal}))
+		options := WriteOptions{Internal: update.Internal}
+		r.admission.Finish(ctx, r.attributes(ctx, t, admission.Delete, nil, update.Old, options))
 	}
 	return result, nil
 }

@@ -2,6 +2,7 @@ package architecture
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -16,11 +17,12 @@ const dependencies = "../../docs/dependencies.md"
 // and validated, and how documents are built. Their versions must be kube-apiserver's, without exception.
 var visible = []string{
 	"github.com/evanphx/json-patch", "github.com/fxamacker/cbor/v2", "github.com/go-openapi/jsonpointer",
-	"github.com/go-openapi/jsonreference", "github.com/go-openapi/swag", "github.com/gogo/protobuf", "github.com/google/cel-go",
-	"github.com/google/gnostic-models", "github.com/json-iterator/go", "github.com/munnerz/goautoneg", "github.com/prometheus/client_golang",
-	"github.com/prometheus/common", "go.yaml.in/yaml/v2", "go.yaml.in/yaml/v3", "google.golang.org/protobuf",
-	"gopkg.in/evanphx/json-patch.v4", "gopkg.in/go-jose/go-jose.v2", "gopkg.in/inf.v0", "k8s.io/kube-openapi", "k8s.io/utils",
-	"sigs.k8s.io/json", "sigs.k8s.io/structured-merge-diff/v6", "sigs.k8s.io/yaml",
+	"github.com/go-openapi/jsonreference", "github.com/go-openapi/swag", "github.com/gogo/protobuf",
+	"github.com/google/cel-go", "github.com/google/gnostic-models", "github.com/json-iterator/go",
+	"github.com/munnerz/goautoneg", "github.com/prometheus/client_golang", "github.com/prometheus/common",
+	"go.yaml.in/yaml/v2", "go.yaml.in/yaml/v3", "google.golang.org/protobuf", "gopkg.in/evanphx/json-patch.v4",
+	"gopkg.in/go-jose/go-jose.v2", "gopkg.in/inf.v0", "k8s.io/kube-openapi", "k8s.io/utils", "sigs.k8s.io/json",
+	"sigs.k8s.io/structured-merge-diff/v6", "sigs.k8s.io/yaml",
 }
 
 // manifest is what the go command says of a go.mod file.
@@ -61,8 +63,8 @@ func readManifest(t *testing.T, file string) (m manifest) {
 // difference is a library at two versions.
 type difference struct{ upstream, ours string }
 
-// differences returns the libraries in both manifests at different versions. Upstream's own modules, which have no version in
-// its manifest, are expected at the version that their release is published as.
+// differences returns the libraries in both manifests at different versions. Upstream's own modules, which have no
+// version in its manifest, are expected at the version that their release is published as.
 func differences(upstream, ours map[string]string) map[string]difference {
 	staging := "v0." + strings.TrimPrefix(ours["k8s.io/kubernetes"], "v1.")
 	different := map[string]difference{}
@@ -105,12 +107,14 @@ func TestDependenciesAreThoseOfKubeAPIServer(t *testing.T) {
 	}
 	for path, versions := range different {
 		if !listed[path] {
-			t.Errorf("%s is at %s, in kube-apiserver at %s: %s does not list it", path, versions.ours, versions.upstream, dependencies)
+			t.Errorf("%s does not list %s, which is at %s, in kube-apiserver at %s",
+				dependencies, path, versions.ours, versions.upstream)
 		}
 	}
 	for _, path := range visible {
 		if versions, ok := different[path]; ok {
-			t.Errorf("%s is at %s, in kube-apiserver at %s: clients can see the difference", path, versions.ours, versions.upstream)
+			t.Errorf("%s is at %s, in kube-apiserver at %s: clients can see the difference",
+				path, versions.ours, versions.upstream)
 		}
 	}
 	if len(ours.Replace) > 0 || len(ours.Exclude) > 0 {
@@ -119,12 +123,15 @@ func TestDependenciesAreThoseOfKubeAPIServer(t *testing.T) {
 }
 
 func TestDifferences(t *testing.T) {
-	upstream := map[string]string{"a": "v1.0.0", "b": "v1.0.0", "k8s.io/api": "v0.0.0", "k8s.io/apiserver": "v0.0.0", "only/upstream": "v1.0.0"}
-	ours := map[string]string{
-		"a": "v1.0.1", "b": "v1.0.0", "k8s.io/api": "v0.36.3", "k8s.io/apiserver": "v0.36.2", "k8s.io/kubernetes": "v1.36.3", "only/ours": "v1.0.0",
+	upstream := map[string]string{
+		"a": "v1.0.0", "b": "v1.0.0", "k8s.io/api": "v0.0.0", "k8s.io/apiserver": "v0.0.0", "only/upstream": "v1.0.0",
 	}
-	got := differences(upstream, ours)
-	if len(got) != 2 || got["a"] != (difference{"v1.0.0", "v1.0.1"}) || got["k8s.io/apiserver"] != (difference{"v0.36.3", "v0.36.2"}) {
-		t.Errorf("got %v", got)
+	ours := map[string]string{
+		"a": "v1.0.1", "b": "v1.0.0", "k8s.io/api": "v0.36.3", "k8s.io/apiserver": "v0.36.2",
+		"k8s.io/kubernetes": "v1.36.3", "only/ours": "v1.0.0",
+	}
+	want := map[string]difference{"a": {"v1.0.0", "v1.0.1"}, "k8s.io/apiserver": {"v0.36.3", "v0.36.2"}}
+	if got := differences(upstream, ours); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

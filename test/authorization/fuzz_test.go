@@ -17,8 +17,8 @@ import (
 	"quorate.dev/apiserver/authorization/rbac"
 )
 
-// FuzzDecisionsLikeUpstream: whatever objects come and go, and whoever asks for whatever, this server's index and upstream's
-// authorizer decide the same, and know of the same rules.
+// FuzzDecisionsLikeUpstream changes random objects and makes random requests: this server's index and upstream's
+// authorizer decide the same, and list the same rules.
 func FuzzDecisionsLikeUpstream(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(randomBytes(seed, 400), "")
@@ -66,7 +66,7 @@ var (
 	roleKinds  = []string{"ClusterRole", "Role", "ClusterRole", "Role", "ClusterRole", "Rule"}
 )
 
-// world is the same policy in both authorizers, changed and asked as a program of bytes says.
+// world is the same policy in both authorizers. A program of bytes drives changes and requests.
 type world struct {
 	program   []byte
 	words     []string
@@ -193,7 +193,7 @@ func (w *world) setBinding() {
 	case binding.Namespace == "" && remove:
 		w.policy.SetClusterRoleBinding(binding.Name, nil)
 	case binding.Namespace == "":
-		w.policy.SetClusterRoleBinding(binding.Name, &rbacv1.ClusterRoleBinding{ObjectMeta: binding.ObjectMeta, RoleRef: binding.RoleRef, Subjects: binding.Subjects})
+		w.policy.SetClusterRoleBinding(binding.Name, ofCluster(binding))
 	case remove:
 		w.policy.SetRoleBinding(key, nil)
 	default:
@@ -202,15 +202,17 @@ func (w *world) setBinding() {
 	w.listBindings()
 }
 
+func ofCluster(binding rbacv1.RoleBinding) *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{ObjectMeta: binding.ObjectMeta, RoleRef: binding.RoleRef, Subjects: binding.Subjects}
+}
+
 // listBindings gives upstream's authorizer the bindings, by name: so this server takes them, too.
 func (w *world) listBindings() {
 	w.objects.clusterRoleBindings, w.objects.roleBindings = nil, map[string][]*rbacv1.RoleBinding{}
 	for _, key := range slices.Sorted(maps.Keys(w.bindings)) {
 		binding := w.bindings[key]
 		if binding.Namespace == "" {
-			w.objects.clusterRoleBindings = append(w.objects.clusterRoleBindings, &rbacv1.ClusterRoleBinding{
-				ObjectMeta: binding.ObjectMeta, RoleRef: binding.RoleRef, Subjects: binding.Subjects,
-			})
+			w.objects.clusterRoleBindings = append(w.objects.clusterRoleBindings, ofCluster(binding))
 			continue
 		}
 		w.objects.roleBindings[binding.Namespace] = append(w.objects.roleBindings[binding.Namespace], &binding)
@@ -233,7 +235,8 @@ func (w *world) ask(t *testing.T, theirs *upstream.RBACAuthorizer) {
 	got, reason, err := w.policy.Authorize(t.Context(), request)
 	w.decisions[want]++
 	if got != want || fmt.Sprint(err) != fmt.Sprint(wantErr) {
-		t.Fatalf("%+v of %+v: got %v %q %v, want %v %q %v", request, request.User, got, reason, err, want, wantReason, wantErr)
+		t.Fatalf("%+v of %+v: got %v %q %v, want %v %q %v",
+			request, request.User, got, reason, err, want, wantReason, wantErr)
 	}
 	if want != authorizer.DecisionAllow && reason != wantReason {
 		t.Fatalf("%+v of %+v: reason %q, want %q", request, request.User, reason, wantReason)

@@ -16,12 +16,13 @@ import (
 // formerPolicy is what a cluster of a former release, and its administrators, may have made of the RBAC policy, by key.
 func formerPolicy() map[string]runtime.Object {
 	rule := func(resource string) []rbacv1.PolicyRule {
-		return []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{resource}}}
+		return []rbacv1.PolicyRule{{
+			Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{resource},
+		}}
 	}
-	role := func(name string, rules []rbacv1.PolicyRule, change func(*rbacv1.ClusterRole)) *rbacv1.ClusterRole {
+	role := func(name string, rules []rbacv1.PolicyRule) *rbacv1.ClusterRole {
 		role := &rbacv1.ClusterRole{ObjectMeta: former(name), Rules: rules}
 		role.TypeMeta = metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}
-		change(role)
 		return role
 	}
 	binding := func(name, of string, subjects ...rbacv1.Subject) *rbacv1.ClusterRoleBinding {
@@ -32,22 +33,21 @@ func formerPolicy() map[string]runtime.Object {
 		binding.TypeMeta = metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"}
 		return binding
 	}
-	user := rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "somebody"}
+	user := rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "alice"}
 	authenticated := rbacv1.Subject{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "system:authenticated"}
 	narrowed := binding("system:discovery", "system:discovery", user, authenticated)
 	narrowed.Annotations[rbacv1.AutoUpdateAnnotationKey] = "false"
+	admin := role("admin", rule("admins"))
+	admin.Labels, admin.Finalizers = map[string]string{"kept": "yes"}, []string{"example.com/kept"}
+	admin.ManagedFields = []metav1.ManagedFieldsEntry{{
+		Manager: "alice", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "rbac.authorization.k8s.io/v1",
+		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:rules":{}}`)},
+	}}
 	return map[string]runtime.Object{
 		// Roles that were not aggregated yet: one as an administrator changed it, one whose successor is there already.
-		"clusterroles/admin": role("admin", rule("admins"), func(role *rbacv1.ClusterRole) {
-			role.Labels = map[string]string{"kept": "yes"}
-			role.Finalizers = []string{"example.com/kept"}
-			role.ManagedFields = []metav1.ManagedFieldsEntry{{
-				Manager: "somebody", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "rbac.authorization.k8s.io/v1",
-				FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:rules":{}}`)},
-			}}
-		}),
-		"clusterroles/view":                     role("view", rule("viewers"), func(*rbacv1.ClusterRole) {}),
-		"clusterroles/system:aggregate-to-view": role("system:aggregate-to-view", rule("aggregated"), func(*rbacv1.ClusterRole) {}),
+		"clusterroles/admin":                    admin,
+		"clusterroles/view":                     role("view", rule("viewers")),
+		"clusterroles/system:aggregate-to-view": role("system:aggregate-to-view", rule("aggregated")),
 		// A binding that was split since, and another one that is of another role.
 		"clusterrolebindings/system:discovery":  narrowed,
 		"clusterrolebindings/system:basic-user": binding("system:basic-user", "view", user),

@@ -29,9 +29,9 @@
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
 // Three requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
-// the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into etcd.
-// A line that begins with "===" is a heading. What is waited for in vain, or cannot be captured, is an error, even if both
-// servers agree in it.
+// the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
+// etcd. A line that begins with "===" is a heading. What is waited for in vain, or cannot be captured, is an error,
+// even if both servers agree in it.
 //
 // Beyond the answers, everything that a script left in etcd is compared, write by write: see etcd.go. The regular part
 // is one script that is written out for every resource of discovery: see generate.go.

@@ -1,10 +1,10 @@
 package patch
 
 import (
+	"encoding/json"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,46 +14,40 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// newCustom is a custom resource with lists that are merged in different ways.
+// customDefinition has lists that are merged in different ways.
+const customDefinition = `{"metadata":{"name":"widgets.example.com","uid":"1","generation":1},
+	"spec":{"group":"example.com","scope":"Namespaced",
+		"names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
+		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{
+			"spec":{"type":"object","properties":{
+				"size":{"type":"integer","default":3},
+				"free":{"type":"object","nullable":true,"x-kubernetes-preserve-unknown-fields":true},
+				"set":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}},
+				"keyed":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["name"],
+					"items":{"type":"object","required":["name"],"properties":{
+						"name":{"type":"string"},"value":{"type":"string"}}}}}}}}}}]}}`
+
+// currentCustom is the object that is patched.
+const currentCustom = `{"apiVersion":"example.com/v1","kind":"Widget",
+	"metadata":{"name":"a","namespace":"default","uid":"1"},"spec":{"size":3,"free":{"a":"b"},"set":["x","y"],"keyed":[{"name":"a","value":"1"},{"name":"b"}]}}`
+
+// newCustom returns the target of a custom resource.
 func newCustom(t testing.TB) registry.Target {
 	t.Helper()
 	builder, err := crd.NewBuilder()
 	if err != nil {
 		t.Fatal(err)
 	}
-	preserve, mapType, setType := true, "map", "set"
-	properties := map[string]apiextensionsv1.JSONSchemaProps{
-		"size": {Type: "integer", Default: &apiextensionsv1.JSON{Raw: []byte("3")}},
-		"free": {Type: "object", XPreserveUnknownFields: &preserve, Nullable: true},
-		"keyed": {Type: "array", XListType: &mapType, XListMapKeys: []string{"name"}, Items: &apiextensionsv1.JSONSchemaPropsOrArray{
-			Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Required: []string{"name"}, Properties: map[string]apiextensionsv1.JSONSchemaProps{
-				"name": {Type: "string"}, "value": {Type: "string"},
-			}},
-		}},
-		"set": {Type: "array", XListType: &setType, Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Type: "string"}}},
-	}
-	definition := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.com", UID: "1", Generation: 1},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Type: "object", Properties: properties}},
-				}},
-			}},
-		},
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	if err := json.Unmarshal([]byte(customDefinition), definition); err != nil {
+		t.Fatal(err)
 	}
 	definition.Status = crd.Conditions(definition, crd.Claim(), true)
 	made, err := builder.Definition(definition)
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := made.Version("v1")
-	return registry.Target{
-		Match: resource.Match{Definition: made, Version: version}, Endpoint: version.Endpoints[""], Namespace: namespace, Name: name,
-	}
+	return targetOf(resource.Match{Definition: made, Version: made.Version("v1")})
 }
 
 // FuzzCustomPatch: a patch of a custom resource is refused in the words of an API, or makes what can be stored.
@@ -65,15 +59,13 @@ func FuzzCustomPatch(f *testing.F) {
 		}
 	}
 	f.Add(uint8(1), uint8(1), []byte(`{"spec":{"keyed":[{"name":"a","value":1}],"free":{"x":[1,1.5,null]}}}`))
-	f.Add(uint8(2), uint8(1), []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"set":["x"],"keyed":[{"name":"a"}],"free":null}}`))
+	f.Add(uint8(2), uint8(1), []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},
+		"spec":{"set":["x"],"keyed":[{"name":"a"}],"free":null}}`))
 	target := newCustom(f)
-	current := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": name, "namespace": namespace, "uid": "1"},
-		"spec": map[string]any{
-			"size": int64(3), "free": map[string]any{"a": "b"}, "set": []any{"x", "y"},
-			"keyed": []any{map[string]any{"name": "a", "value": "1"}, map[string]any{"name": "b"}},
-		},
-	}}
+	current := &unstructured.Unstructured{}
+	if err := current.UnmarshalJSON([]byte(currentCustom)); err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, how, validation uint8, data []byte) {
 		patch := registry.Patch{
 			Type: types[int(how)%len(types)], Data: data, Manager: manager, Force: validation&0x40 != 0,

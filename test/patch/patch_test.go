@@ -39,21 +39,24 @@ const (
 )
 
 // patchTypes are the four kinds of patches.
-var patchTypes = []types.PatchType{types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType}
+var patchTypes = []types.PatchType{
+	types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType,
+}
 
 // subjects are objects to be patched, with lists that are merged in different ways.
-var subjects = []struct {
-	resource schema.GroupVersionResource
-	json     string
-}{
-	{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, `{"metadata":{"labels":{"a":"b"},"finalizers":["example.com/f"]},"data":{"k":"v"}}`},
-	{schema.GroupVersionResource{Version: "v1", Resource: "services"}, `{"spec":{"selector":{"a":"b"},"clusterIP":"10.0.0.1","ports":[
-		{"name":"a","port":80,"protocol":"TCP","targetPort":80},{"name":"b","port":53,"protocol":"UDP","targetPort":"dns"}]}}`},
-	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, `{"spec":{"replicas":2,"selector":{"matchLabels":{"a":"b"}},
-		"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"}],
-		"ports":[{"containerPort":80}],"volumeMounts":[{"name":"v","mountPath":"/v"}]}],"volumes":[{"name":"v","emptyDir":{}}],
-		"tolerations":[{"key":"a","operator":"Exists"}]}}},"status":{"replicas":1,"conditions":[{"type":"Available","status":"True"}]}}`},
-	{schema.GroupVersionResource{Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"}, `{"metadata":{"annotations":{"a":"b"}},
+var subjects = []struct{ group, version, resource, json string }{
+	{"", "v1", "configmaps", `{
+		"metadata":{"labels":{"a":"b"},"finalizers":["example.com/f"]},"data":{"k":"v"}}`},
+	{"", "v1", "services", `{"spec":{"selector":{"a":"b"},"clusterIP":"10.0.0.1","ports":[
+		{"name":"a","port":80,"protocol":"TCP","targetPort":80},
+		{"name":"b","port":53,"protocol":"UDP","targetPort":"dns"}]}}`},
+	{"apps", "v1", "deployments", `{"spec":{"replicas":2,"selector":{"matchLabels":{"a":"b"}},
+		"template":{"metadata":{"labels":{"a":"b"}},"spec":{
+			"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"}],
+				"ports":[{"containerPort":80}],"volumeMounts":[{"name":"v","mountPath":"/v"}]}],
+			"volumes":[{"name":"v","emptyDir":{}}],"tolerations":[{"key":"a","operator":"Exists"}]}}},
+		"status":{"replicas":1,"conditions":[{"type":"Available","status":"True"}]}}`},
+	{"autoscaling", "v1", "horizontalpodautoscalers", `{"metadata":{"annotations":{"a":"b"}},
 		"spec":{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d"}}}`},
 }
 
@@ -69,16 +72,20 @@ func newKinds(t testing.TB) []*kind {
 	catalog := resource.NewCatalog(builtin.Definitions(builtin.Options{})...)
 	var kinds []*kind
 	for _, subject := range subjects {
-		match, ok := catalog.Lookup(subject.resource.Group, subject.resource.Version, subject.resource.Resource)
+		match, ok := catalog.Lookup(subject.group, subject.version, subject.resource)
 		if !ok {
-			t.Fatalf("%v is not served", subject.resource)
+			t.Fatalf("%s is not served", subject.resource)
 		}
-		k := &kind{target: registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: namespace, Name: name}}
+		k := &kind{target: targetOf(match)}
 		k.current = k.object(t, subject.json)
 		k.scope = k.upstream(t)
 		kinds = append(kinds, k)
 	}
 	return kinds
+}
+
+func targetOf(match resource.Match) registry.Target {
+	return registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: namespace, Name: name}
 }
 
 // object is the current one, as it was applied by another manager.
@@ -99,8 +106,8 @@ func (k *kind) object(t testing.TB, text string) runtime.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	patch := registry.Patch{Type: types.ApplyYAMLPatchType, Data: configuration, Manager: "one", Validation: resource.Strict}
-	object, err := patch.Apply(t.Context(), k.target, nil)
+	applied := registry.Patch{Type: types.ApplyYAMLPatchType, Data: configuration, Manager: "one"}
+	object, err := applied.Apply(t.Context(), k.target, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,9 +216,10 @@ func (p patch) theirs(ctx context.Context) (a answer, err error) {
 		query.Set("force", "true")
 	}
 	ctx = warning.WithWarningRecorder(audit.WithAuditContext(ctx), warnings)
+	gvr := p.kind.scope.Resource
 	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{
 		IsResourceRequest: true, Verb: "patch", Namespace: namespace, Name: name,
-		APIGroup: p.kind.scope.Resource.Group, APIVersion: p.kind.scope.Resource.Version, Resource: p.kind.scope.Resource.Resource,
+		APIGroup: gvr.Group, APIVersion: gvr.Version, Resource: gvr.Resource,
 	})
 	sent, err := http.NewRequestWithContext(ctx, http.MethodPatch, "/?"+query.Encode(), bytes.NewReader(p.data))
 	if err != nil {
@@ -261,7 +269,8 @@ func (p *patcher) Get(context.Context, string, *metav1.GetOptions) (runtime.Obje
 
 // Update implements rest.Updater.
 func (p *patcher) Update(
-	ctx context.Context, _ string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc, _ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions,
+	ctx context.Context, _ string, info rest.UpdatedObjectInfo,
+	_ rest.ValidateObjectFunc, _ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
 	existing := p.New()
 	if !p.missing {
@@ -323,26 +332,60 @@ func numbered(kinds []*kind, which, how, validation uint8, data []byte) patch {
 // examples are patches of each kind, some of them wrong.
 var examples = map[types.PatchType][]string{
 	types.JSONPatchType: {
-		`[{"op":"add","path":"/metadata/labels","value":{"x":"y"}}]`, `[{"op":"remove","path":"/spec"}]`, `[{"op":"test","path":"/kind","value":"x"}]`,
-		`[{"op":"replace","path":"/spec/replicas","value":3},{"op":"copy","from":"/spec/replicas","path":"/spec/minReadySeconds"}]`,
-		`[{"op":"move","from":"/data/k","path":"/data/l"}]`, `[{"op":"add","path":"/spec/ports/-","value":{"port":1}}]`, `{"op":"add"}`, `[]`, `[null]`,
-		`[{"op":"test","path":""}]`, `[{"op":{}}]`, `[{"op":"add","path":"/spec/ports/-1","value":1}]`, `[{"op":"add","path":"","value":null}]`, `[{"op":"x","path":"/","extra":1}]`,
+		`[{"op":"add","path":"/metadata/labels","value":{"x":"y"}}]`,
+		`[{"op":"remove","path":"/spec"}]`,
+		`[{"op":"test","path":"/kind","value":"x"}]`,
+		`[{"op":"replace","path":"/spec/replicas","value":3},
+			{"op":"copy","from":"/spec/replicas","path":"/spec/minReadySeconds"}]`,
+		`[{"op":"move","from":"/data/k","path":"/data/l"}]`,
+		`[{"op":"add","path":"/spec/ports/-","value":{"port":1}}]`,
+		`{"op":"add"}`,
+		`[]`,
+		`[null]`,
+		`[{"op":"test","path":""}]`,
+		`[{"op":{}}]`,
+		`[{"op":"add","path":"/spec/ports/-1","value":1}]`,
+		`[{"op":"add","path":"","value":null}]`,
+		`[{"op":"x","path":"/","extra":1}]`,
 	},
 	types.MergePatchType: {
-		`{"metadata":{"labels":{"x":"y"}}}`, `{"spec":null}`, `{"spec":{"ports":[{"port":1}]}}`, `{"metadata":{"name":"b"}}`, `null`, `[]`, `1`, ``,
-		`{"data":{"k":1}}`, `{"spec":{"replicas":"many"}}`, `{"spec":{"unknown":1},"spec":{"unknown":2}}`, `{"metadata":{"namespace":"other"}}`,
+		`{"metadata":{"labels":{"x":"y"}}}`,
+		`{"spec":null}`,
+		`{"spec":{"ports":[{"port":1}]}}`,
+		`{"metadata":{"name":"b"}}`,
+		`null`,
+		`[]`,
+		`1`,
+		``,
+		`{"data":{"k":1}}`,
+		`{"spec":{"replicas":"many"}}`,
+		`{"spec":{"unknown":1},"spec":{"unknown":2}}`,
+		`{"metadata":{"namespace":"other"}}`,
 	},
 	types.StrategicMergePatchType: {
-		`{"metadata":{"finalizers":["example.com/g"]}}`, `{"spec":{"ports":[{"port":80,"name":"x"}]}}`, `{"spec":{"ports":[{"$patch":"replace"}]}}`,
+		`{"metadata":{"finalizers":["example.com/g"]}}`,
+		`{"spec":{"ports":[{"port":80,"name":"x"}]}}`,
+		`{"spec":{"ports":[{"$patch":"replace"}]}}`,
 		`{"spec":{"template":{"spec":{"containers":[{"name":"c","env":[{"name":"A","$patch":"delete"}]}]}}}}`,
 		`{"spec":{"template":{"spec":{"$setElementOrder/containers":[{"name":"c"}],"containers":[{"name":"d"}]}}}}`,
-		`{"spec":{"strategy":{"$retainKeys":["type"],"type":"Recreate"}}}`, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/f"]}}`,
-		`{"spec":{"template":{"spec":{"volumes":[{"name":"v","$retainKeys":["name","hostPath"],"hostPath":{"path":"/"}}]}}}}`, `{"$patch":"delete"}`, `[]`, `null`,
+		`{"spec":{"strategy":{"$retainKeys":["type"],"type":"Recreate"}}}`,
+		`{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/f"]}}`,
+		`{"spec":{"template":{"spec":{"volumes":[{"name":"v","$retainKeys":["name","hostPath"],"hostPath":{"path":"/"}}]}}}}`,
+		`{"$patch":"delete"}`,
+		`[]`,
+		`null`,
 	},
 	types.ApplyYAMLPatchType: {
-		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: w}\n", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: 3}\n",
-		`{"apiVersion":"v1","kind":"Service","metadata":{"name":"a"},"spec":{"ports":[{"port":80,"protocol":"TCP","name":"z"}]}}`, "a: [", "null", "- a", "",
-		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, managedFields: [{}]}\n", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: null\ndata: {}\n",
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: w}\n",
+		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: 3}\n",
+		`{"apiVersion":"v1","kind":"Service","metadata":{"name":"a"},
+			"spec":{"ports":[{"port":80,"protocol":"TCP","name":"z"}]}}`,
+		"a: [",
+		"null",
+		"- a",
+		"",
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, managedFields: [{}]}\n",
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: null\ndata: {}\n",
 	},
 }
 

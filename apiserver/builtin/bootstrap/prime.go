@@ -15,9 +15,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// primeClusterRoles keeps what was added to a role that has since become an aggregated one: it copies the role to the one
-// that is aggregated into it, if that does not exist yet. It mirrors upstream's primeAggregatedClusterRoles, which leaves
-// the other roles out, in random order, once it comes to one that is aggregated already.
+// primeClusterRoles keeps what was added to a role that has since become an aggregated one: it copies the role to the
+// one that is aggregated into it, if that does not exist yet. It mirrors upstream's primeAggregatedClusterRoles, which
+// leaves the other roles out, in random order, once it comes to one that is aggregated already.
 func (b *Bootstrap) primeClusterRoles(ctx context.Context) error {
 	resource := rbacResource("clusterroles")
 	present, err := b.latest(ctx, resource)
@@ -76,15 +76,15 @@ func (b *Bootstrap) primeClusterRoleBindings(ctx context.Context) error {
 }
 
 // prime creates an object that was made of another one, unless another replica has created it.
-func (b *Bootstrap) prime(ctx context.Context, resource schema.GroupResource, source string, external runtime.Object) error {
-	if _, err := b.create(ctx, resource, external); err != nil && !apierrors.IsAlreadyExists(err) {
+func (b *Bootstrap) prime(ctx context.Context, resource schema.GroupResource, source string, o runtime.Object) error {
+	if _, err := b.create(ctx, resource, o); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("copy %s %s: %w", resource, source, err)
 	}
 	return nil
 }
 
-// latest returns the objects of a resource of the cluster by name, as storage has them: none if --runtime-config switched the
-// resource off.
+// latest returns the objects of a resource of the cluster by name, as storage has them: none if --runtime-config
+// switched the resource off.
 func (b *Bootstrap) latest(ctx context.Context, resource schema.GroupResource) (map[string]runtime.Object, error) {
 	objects, err := b.objects.Latest(ctx, resource, "")
 	if apierrors.IsNotFound(err) {

@@ -145,7 +145,8 @@ func kindsWithStatus(options Options) []definition.Kind {
 		{
 			Name: "Service", ReturnsDeleted: true, ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
 			Strategy: service.Strategy, Status: service.StatusStrategy, Attributes: service.GetAttrs,
-			Subresources: serviceConnections(options.Kubelets), Decorate: services.Decorator(api.IPFamily(options.ServiceFamily)),
+			Subresources: serviceConnections(options.Kubelets),
+			Decorate:     services.Decorator(api.IPFamily(options.ServiceFamily)),
 		},
 	}
 }

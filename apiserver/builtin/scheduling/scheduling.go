@@ -37,6 +37,8 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 	}
 }
 
+var errSystemClass = errors.New("this is a system priority class and cannot be deleted")
+
 // classDeletion keeps the system's priority classes. It implements resource.DeletionGuard.
 type classDeletion struct{ rest.RESTDeleteStrategy }
 
@@ -45,5 +47,5 @@ func (classDeletion) CheckDeletion(name string) error {
 	if !slices.Contains(schedulingv1.SystemPriorityClassNames(), name) {
 		return nil
 	}
-	return apierrors.NewForbidden(api.Resource("priorityclasses"), name, errors.New("this is a system priority class and cannot be deleted"))
+	return apierrors.NewForbidden(api.Resource("priorityclasses"), name, errSystemClass)
 }

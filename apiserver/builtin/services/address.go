@@ -271,8 +271,8 @@ func newHolder(address netip.Addr, namespace, name string) *networking.IPAddress
 	}
 }
 
-// release removes the IPAddress that holds an address for a Service. One that holds it for another Service stays, also if it
-// takes the other's place meanwhile.
+// release removes the IPAddress that holds an address for a Service. One that holds it for another Service stays, also
+// if it takes the other's place meanwhile.
 func release(ctx context.Context, objects resource.Objects, service *api.Service, text string) error {
 	address, ok := parseAddress(text)
 	if !ok {
@@ -299,7 +299,8 @@ func release(ctx context.Context, objects resource.Objects, service *api.Service
 
 // removeHolder deletes an IPAddress. The error is a conflict if another one has taken its place.
 func removeHolder(ctx context.Context, objects resource.Objects, holder *networking.IPAddress) error {
-	return objects.Delete(ctx, addresses, "", holder.Name, &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(holder.UID))})
+	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(holder.UID))}
+	return objects.Delete(ctx, addresses, "", holder.Name, options)
 }
 
 func invalidAddresses(service *api.Service, detail string) error {

@@ -330,7 +330,9 @@ func (r *AddressRepair) storedOwner(ctx context.Context, namespace, name string)
 }
 
 // mend tells of a flaw and repairs what can be repaired. holder is what holds the address, if there is one.
-func (r *AddressRepair) mend(ctx context.Context, service *owner, address netip.Addr, holder holderNote, what flaw) error {
+func (r *AddressRepair) mend(
+	ctx context.Context, service *owner, address netip.Addr, holder holderNote, what flaw,
+) error {
 	warn := func(reason, action, format string, arguments ...any) {
 		r.events.Warn(ctx, service.object, addressController, reason, action, fmt.Sprintf(format, arguments...))
 	}

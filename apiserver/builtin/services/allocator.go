@@ -1,7 +1,8 @@
 // Package services gives Services what they hold exclusively: cluster addresses and node ports.
 //
 // An address is held by an IPAddress object of its name, as kube-apiserver does it: creating one is atomic for all
-// replicas. Node ports in use are bits of one value in etcd, kube-apiserver's too, that is replaced by compare-and-swap.
+// replicas. Node ports in use are bits of one value in etcd, kube-apiserver's too, that is replaced by
+// compare-and-swap.
 package services
 
 import (
@@ -77,8 +78,8 @@ func New(options Options) (*Allocator, error) {
 	return a, nil
 }
 
-// Allocate completes a Service before it is validated: the addresses and ports it needs beyond those of old, which
-// is nil for a new one. An old Service that a former release stored is decorated first, in place: validation compares the
+// Allocate completes a Service before it is validated: the addresses and ports it needs beyond those of old, which is
+// nil for a new one. An old Service that a former release stored is decorated first, in place: validation compares the
 // new one with it. What Allocate takes is given back by Undo if the Service is not stored after all.
 func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, object, old runtime.Object, dryRun bool) error {
 	service, previous := asService(object), asService(old)

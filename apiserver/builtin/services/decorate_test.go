@@ -15,10 +15,14 @@ func TestServicesFromBeforeAreShownComplete(t *testing.T) {
 		families []api.IPFamily
 		policy   api.IPFamilyPolicy
 	}{
-		"address":                   {api.ServiceSpec{ClusterIP: "10.0.0.1"}, []api.IPFamily{"IPv4"}, "SingleStack"},
-		"headless":                  {api.ServiceSpec{ClusterIP: "None", Selector: selector}, []api.IPFamily{"IPv6"}, "SingleStack"},
+		"address": {api.ServiceSpec{ClusterIP: "10.0.0.1"}, []api.IPFamily{"IPv4"}, "SingleStack"},
+		"headless": {
+			api.ServiceSpec{ClusterIP: "None", Selector: selector}, []api.IPFamily{"IPv6"}, "SingleStack",
+		},
 		"headless without selector": {api.ServiceSpec{ClusterIP: "None"}, []api.IPFamily{"IPv6", "IPv4"}, "RequireDualStack"},
-		"external name":             {api.ServiceSpec{Type: api.ServiceTypeExternalName, InternalTrafficPolicy: ptr.To(api.ServiceInternalTrafficPolicyCluster)}, nil, ""},
+		"external name": {api.ServiceSpec{
+			Type: api.ServiceTypeExternalName, InternalTrafficPolicy: ptr.To(api.ServiceInternalTrafficPolicyCluster),
+		}, nil, ""},
 	} {
 		service := &api.Service{Spec: c.stored}
 		Decorator(api.IPv6Protocol)(service)
