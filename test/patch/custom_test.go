@@ -29,7 +29,8 @@ const customDefinition = `{"metadata":{"name":"widgets.example.com","uid":"1","g
 
 // currentCustom is the object that is patched.
 const currentCustom = `{"apiVersion":"example.com/v1","kind":"Widget",
-	"metadata":{"name":"a","namespace":"default","uid":"1"},"spec":{"size":3,"free":{"a":"b"},"set":["x","y"],"keyed":[{"name":"a","value":"1"},{"name":"b"}]}}`
+	"metadata":{"name":"a","namespace":"default","uid":"1"},
+	"spec":{"size":3,"free":{"a":"b"},"set":["x","y"],"keyed":[{"name":"a","value":"1"},{"name":"b"}]}}`
 
 // newCustom returns the target of a custom resource.
 func newCustom(t testing.TB) registry.Target {
