@@ -53,9 +53,9 @@ func (r *Recorder) Rest(ctx context.Context) (map[string]string, error) {
 // identity is that of a running server.
 var identity = regexp.MustCompile(`\bapiserver-[a-z0-9]{26}\b`)
 
-// spurious is the reason of events by which the repair of addresses comments on requests that are being refused, if it
-// looks in that moment.
-var spurious = regexp.MustCompile("IPAddressWrongReference")
+// spurious are reasons of events by which the repair of addresses comments on requests that are being refused, or on
+// addresses whose holders kube-apiserver learns of later than of their Services, if it looks in that moment.
+var spurious = regexp.MustCompile("IPAddressWrongReference|ClusterIPNotAllocated")
 
 // leftover is what is left of keys that are one.
 type leftover struct {
