@@ -61,14 +61,16 @@ func (t *tally) summarize(used time.Duration) Measurement {
 	}
 }
 
-// repeat sends the work's requests, each index once, from as many goroutines as the work allows at a time.
+// repeat sends the work's requests, each index once, from as many goroutines as the work allows at a time, and not faster
+// than the work says.
 func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tally, error) {
 	var (
 		next    atomic.Int64
 		group   sync.WaitGroup
 		tallies = make([]tally, w.parallel)
 		errs    = make([]error, w.parallel)
-		end     = time.Now().Add(least)
+		begin   = time.Now()
+		end     = begin.Add(least)
 	)
 	for worker := range w.parallel {
 		group.Go(func() {
@@ -76,6 +78,9 @@ func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tal
 				i := int(next.Add(1) - 1)
 				if finished(w.count, i, time.Now().After(end)) {
 					return
+				}
+				if w.rate > 0 {
+					time.Sleep(time.Until(begin.Add(time.Duration(i) * time.Second / time.Duration(w.rate))))
 				}
 				errs[worker] = tallies[worker].add(ctx, s.client, w.request(i))
 			}

@@ -52,10 +52,16 @@ func (r Report) workCells(w work) []string {
 	if w.target > 0 {
 		cells[4] = part(w.target)
 	}
+	if w.latency > 0 {
+		cells[4] += ", ≤ " + short(w.latency)
+	}
 	if peerDid && oursDid && peer.CPU > 0 && ours.CPU > 0 {
 		fraction := float64(ours.CPU) / float64(peer.CPU)
 		cells[3] = part(fraction)
 		cells[5] = verdict(w.target, fraction)
+		if w.latency > 0 && ours.P50 > w.latency {
+			cells[5] = missed
+		}
 	}
 	return append(cells, latencies(peer), latencies(ours))
 }
@@ -83,6 +89,8 @@ func cell(known bool, text string) string {
 	return text
 }
 
+const missed = "**no**"
+
 func verdict(limit, value float64) string {
 	switch {
 	case limit == 0:
@@ -90,7 +98,7 @@ func verdict(limit, value float64) string {
 	case value <= limit:
 		return "yes"
 	default:
-		return "**no**"
+		return missed
 	}
 }
 

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,7 +18,7 @@ import (
 
 // measureWatch does the same updates without watchers and with them. What they cost more with them, divided by
 // events times watchers, is the price of one event to one watcher. It may come out negative: then it is too small to be
-// told from the noise of the two.
+// told from the noise of the two. Latencies are from sending an update until a watcher has read its event.
 func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error) {
 	alone, err := s.timed(func() error {
 		_, err := s.repeat(ctx, w, 0)
@@ -29,17 +32,37 @@ func (s *subject) measureWatch(ctx context.Context, w work) (Measurement, error)
 		return Measurement{}, err
 	}
 	profile := s.startProfile(ctx, profileOfWork, w.name)
+	again, sent := w.repeated()
 	watched, err := s.timed(func() error {
 		reading := watchers.start(w.count)
-		again := w
-		again.request = from(w.count, w.request)
 		_, err := s.repeat(ctx, again, 0)
 		return errors.Join(err, reading())
 	})
+	if err := errors.Join(err, profile()); err != nil {
+		return Measurement{}, err
+	}
 	deliveries := w.count * w.watchers
+	latencies := watchers.latencies(sent)
 	return Measurement{
 		Requests: deliveries, Bytes: watchers.size() / int64(deliveries), CPU: (watched - alone) / time.Duration(deliveries),
-	}, errors.Join(err, profile())
+		P50: quantile(latencies, 0.50), P99: quantile(latencies, 0.99),
+	}, nil
+}
+
+// repeated is the same work with the next indexes, and when each of its updates was sent, by revision: to be read when
+// the work is done.
+func (w work) repeated() (work, map[int]time.Time) {
+	var mu sync.Mutex
+	sent := make(map[int]time.Time, w.count)
+	next := from(w.count, w.request)
+	w.request = func(i int) request {
+		r := next(i)
+		mu.Lock()
+		defer mu.Unlock()
+		sent[revisionOf(r.body)] = time.Now()
+		return r
+	}
+	return w, sent
 }
 
 // timed returns the CPU time that the server used meanwhile.
@@ -60,6 +83,13 @@ type watcher struct {
 	client *client
 	body   io.ReadCloser
 	size   int64
+	seen   []event
+}
+
+// event is when a watcher had read the event of an update.
+type event struct {
+	revision int
+	at       time.Time
 }
 
 type watchers []*watcher
@@ -107,20 +137,41 @@ func (all watchers) start(events int) (wait func() error) {
 	}
 }
 
-// read counts events by their line ends.
+// read reads as many events, which end with lines.
 func (w *watcher) read(events int) error {
 	defer w.client.close()
 	defer w.body.Close()
-	buffer := make([]byte, 64<<10)
-	for seen := 0; seen < events; {
-		n, err := w.body.Read(buffer)
-		w.size += int64(n)
-		seen += bytes.Count(buffer[:n], []byte("\n"))
-		if err != nil && seen < events {
-			return fmt.Errorf("watch ended after %d of %d events: %w", seen, events, err)
+	lines := bufio.NewReaderSize(w.body, 64<<10)
+	w.seen = make([]event, 0, events)
+	for len(w.seen) < events {
+		line, err := lines.ReadSlice('\n')
+		if err != nil {
+			return fmt.Errorf("watch ended after %d of %d events: %w", len(w.seen), events, err)
 		}
+		w.size += int64(len(line))
+		w.seen = append(w.seen, event{revisionOf(line), time.Now()})
 	}
 	return nil
+}
+
+// revisionOf finds which state of a configmap an update or event is about.
+func revisionOf(encoded []byte) int {
+	_, after, _ := bytes.Cut(encoded, []byte(`"revision":"`))
+	digits, _, _ := bytes.Cut(after, []byte(`"`))
+	revision, _ := strconv.Atoi(string(digits))
+	return revision
+}
+
+// latencies are how long each event took to each watcher, sorted.
+func (all watchers) latencies(sent map[int]time.Time) []time.Duration {
+	var latencies []time.Duration
+	for _, w := range all {
+		for _, e := range w.seen {
+			latencies = append(latencies, e.at.Sub(sent[e.revision]))
+		}
+	}
+	slices.Sort(latencies)
+	return latencies
 }
 
 func (all watchers) size() (total int64) {

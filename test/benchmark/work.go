@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 )
 
 const (
@@ -36,9 +37,11 @@ type request struct {
 type work struct {
 	name     string
 	target   float64             // largest fraction of the peer's CPU; 0: none
+	latency  time.Duration       // largest median of ours; 0: none
 	parallel int                 // requests at a time
 	watchers int                 // that see the effect of each request; what is measured is then the cost of one event to one of them
 	count    int                 // number of requests; 0: as many as fit into the measuring time
+	rate     int                 // requests per second at most; 0: as many as there can be
 	share    int                 // watchers to a connection, as those of one process have; 0: each has its own
 	request  func(i int) request // pure; i counts from 0
 }
@@ -70,16 +73,31 @@ func writes() []work {
 	}
 }
 
+// watches deliver events of updates at growing rates: to watchers that have a connection each, as kubelets, and to
+// watchers that share one, as the controllers of one process.
 func watches() []work {
-	return []work{
-		{name: "watch event to one of 50 watchers on one connection", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50, share: 50,
-			request: from(0, updateConfigMap)},
-		{name: "watch event to one of 50 watchers on 50 connections", target: 1.0 / 3, parallel: 1, count: 1500, watchers: 50,
-			request: from(objects, updateConfigMap)},
-		{name: "watch event, 50 connections, 16 updates at a time", parallel: 16, count: 1500, watchers: 50, request: from(2*objects, updateConfigMap)},
-		{name: "watch event to one of 1,000 watchers on 20 connections", parallel: 1, count: 100, watchers: 1000, share: 50,
-			request: from(3*objects, updateConfigMap)},
+	const watchers = 50
+	all := []work{
+		{name: "10 updates per second", rate: 10, count: 60},
+		{name: "100 updates per second", rate: 100, count: 300},
+		{name: "500 updates per second", rate: 500, count: 1500},
+		{name: "16 updates at a time", parallel: 16, count: 3000},
 	}
+	all = append(all, all...)
+	for i := range all {
+		w := &all[i]
+		w.watchers, w.target, w.request = watchers, 1.0/4, from(2*i*objects, updateConfigMap)
+		if i < len(all)/2 {
+			w.name = "watch event to one of 50 connections, " + w.name
+		} else {
+			w.share, w.name = watchers, "watch event to one of 50 watches on one connection, "+w.name
+		}
+		if w.rate > 0 {
+			w.latency, w.parallel = 2*time.Millisecond, 4
+		}
+	}
+	return append(all, work{name: "watch event to one of 1,000 watches on 20 connections", parallel: 1, count: 100, watchers: 1000, share: 50,
+		request: from(2*len(all)*objects, updateConfigMap)})
 }
 
 // from skips indexes that were used already: an update that changes nothing is no event.
