@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,13 +11,8 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-const (
-	// freshWait is how long a reader waits for a revision that has not been reached.
-	freshWait = 3 * time.Second
-	// maxRetained is how many snapshots are retained per cache, and for how long at most.
-	maxRetained  = 16
-	retainedTime = 5 * time.Minute
-)
+// freshWait is how long a reader waits for a revision that has not been reached.
+const freshWait = 3 * time.Second
 
 // state of a cache. While it is not ready, events are buffered until the collection has been read.
 type state int
@@ -51,6 +45,7 @@ type Cache struct {
 	incoming []storage.Event      // of the batch being applied; the feed's own
 
 	extending chan struct{} // a lock that can be waited for with a context
+	deriving  chan struct{} // the same, of Exact
 
 	mu       sync.RWMutex // everything below, and the contents of tree
 	state    state
@@ -69,12 +64,6 @@ type Cache struct {
 	forgotten int64 // the store does not have the events after this revision any more
 }
 
-// retained is a snapshot kept for readers who will come back to its revision.
-type retained struct {
-	snapshot *Snapshot
-	expires  time.Time
-}
-
 func newCache(caches *Caches, path string, extract Extract) *Cache {
 	return &Cache{
 		caches: caches, path: path, prefix: path + "/", extract: extract,
@@ -85,6 +74,7 @@ func newCache(caches *Caches, path string, extract Extract) *Cache {
 		offers:   offers{},
 
 		extending: make(chan struct{}, 1),
+		deriving:  make(chan struct{}, 1),
 	}
 }
 
@@ -181,43 +171,6 @@ func (c *Cache) awaitReady(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// Retain keeps a snapshot for At, for some minutes and as long as not too many others are retained later.
-func (c *Cache) Retain(snapshot *Snapshot) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.caches.clock.Now()
-	c.expire(now)
-	for _, r := range c.retained {
-		if r.snapshot.revision == snapshot.revision {
-			return
-		}
-	}
-	if len(c.retained) >= maxRetained {
-		c.retained = slices.Delete(c.retained, 0, 1)
-	}
-	c.retained = append(c.retained, retained{snapshot: snapshot, expires: now.Add(retainedTime)})
-}
-
-// At returns the state at exactly a revision if it is the present one or has been retained.
-func (c *Cache) At(revision int64) (*Snapshot, bool) {
-	if s := c.now(); s != nil && s.changed <= revision && revision <= s.revision {
-		return &Snapshot{tree: s.tree, changed: s.changed, revision: revision}, true
-	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, r := range c.retained {
-		if s := r.snapshot; s.changed <= revision && revision <= s.revision {
-			return &Snapshot{tree: s.tree, changed: s.changed, revision: revision}, true
-		}
-	}
-	return nil, false
-}
-
-// expire drops retained snapshots whose time is over. The caller holds the lock.
-func (c *Cache) expire(now time.Time) {
-	c.retained = slices.DeleteFunc(c.retained, func(r retained) bool { return now.After(r.expires) })
 }
 
 func (c *Cache) sweep(now time.Time) {

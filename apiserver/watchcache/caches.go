@@ -65,7 +65,9 @@ type Caches struct {
 	encoded  budget
 	ring     int64 // bytes per ring
 	progress progress
-	loads    chan struct{} // a semaphore
+	// compacted is the revision before which the store has forgotten all states; 0: not known to have forgotten any.
+	compacted atomic.Int64
+	loads     chan struct{} // a semaphore
 
 	live     chan struct{} // closed when the feed has a position: what happens after it will arrive
 	liveOnce sync.Once
@@ -143,6 +145,16 @@ func (c *Caches) Drop(path string) {
 
 // Revision is how far all caches are up to date.
 func (c *Caches) Revision() int64 { return c.progress.seen.Load() }
+
+// Compacted says that the store has been compacted to a revision: states before it are not given out any more, so that
+// clients find the same whichever server they ask.
+func (c *Caches) Compacted(revision int64) {
+	for known := c.compacted.Load(); revision > known; known = c.compacted.Load() {
+		if c.compacted.CompareAndSwap(known, revision) {
+			return
+		}
+	}
+}
 
 // ResourceOf names the resource that a path belongs to: what its cache was made for, else the first part of the path.
 func (c *Caches) ResourceOf(path string) schema.GroupResource {

@@ -83,6 +83,7 @@ func (c *Caches) jump(to int64) {
 	if back {
 		c.log.Error(fmt.Errorf("revision %d after %d", to, seen), "The store went back in time; all watches start anew")
 		c.progress.reset(to)
+		c.compacted.Store(0)
 	}
 	c.progress.advance(to)
 	for _, cache := range fetch { // not before the progress is right: readers take it for that of what is fetched

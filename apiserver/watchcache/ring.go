@@ -79,6 +79,7 @@ type ring struct {
 	records    []*record // a power of two long; the event with sequence number n is at n modulo its length
 	first, end uint64
 	bytes      int64
+	dropped    int64 // bytes of all events that have been popped
 	floor      int64 // all events after this revision are held
 }
 
@@ -122,6 +123,7 @@ func (r *ring) pop() *record {
 	r.records[r.first&uint64(len(r.records)-1)] = nil
 	r.first++
 	r.bytes -= oldest.size()
+	r.dropped += oldest.size()
 	r.floor = max(r.floor, oldest.entry.revision)
 	return oldest
 }

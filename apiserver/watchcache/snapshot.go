@@ -24,8 +24,16 @@ func newTree() *tree { return btree.NewG(treeDegree, less) }
 // Snapshot is the state of one collection at one revision. It is immutable; reading it takes no lock.
 type Snapshot struct {
 	tree     *tree
-	changed  int64 // revision of the last change contained
+	changed  int64 // the state is the same from this revision on, up to revision
 	revision int64
+}
+
+// isAt reports whether the state is that of a revision.
+func (s *Snapshot) isAt(revision int64) bool { return s.changed <= revision && revision <= s.revision }
+
+// at is the same state as that of another revision that it isAt.
+func (s *Snapshot) at(revision int64) *Snapshot {
+	return &Snapshot{tree: s.tree, changed: s.changed, revision: revision}
 }
 
 // Revision is that of the state.
