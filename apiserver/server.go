@@ -276,6 +276,10 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 		s.backend.pollSpace(ctx, s.store, s.config.SpacePollInterval(), s.clock)
 		return nil
 	})
+	work.Go(func() error {
+		s.store.FollowCompaction(ctx, s.clock, s.logger.WithName("compaction"), s.caches.Compacted)
+		return nil
+	})
 	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
@@ -203,4 +205,29 @@ func testExpiryIsOneBatch(t *testing.T, client *clientv3.Client) {
 	if err != nil || len(batch.Events) != 20 || batch.Events[0].Revision != batch.Events[19].Revision {
 		t.Errorf("all deletions of one revision must come together: %+v, %v", batch, err)
 	}
+}
+
+func TestFollowCompaction(t *testing.T) { eachClient(t, testFollowCompaction) }
+
+func testFollowCompaction(t *testing.T, client *clientv3.Client) {
+	s := storage.New(client, "/registry")
+	must := must[*clientv3.PutResponse](t)
+	must(client.Put(t.Context(), "compact_rev_key", "12"))
+	ctx, cancel := context.WithCancel(t.Context())
+	compacted, ended := make(chan int64, 10), make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.FollowCompaction(ctx, clock.RealClock{}, logr.Discard(), func(revision int64) { compacted <- revision })
+	}()
+	if got := <-compacted; got != 12 {
+		t.Errorf("at first: %d", got)
+	}
+	for _, value := range []string{"0", "no number", "34"} {
+		must(client.Put(t.Context(), "compact_rev_key", value))
+	}
+	if got := <-compacted; got != 34 {
+		t.Errorf("then: %d", got)
+	}
+	cancel()
+	<-ended
 }
