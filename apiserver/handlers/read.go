@@ -79,6 +79,7 @@ func (c *call) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer page.Close()
 	return c.sendPage(page)
 }
 

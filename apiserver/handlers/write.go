@@ -241,6 +241,7 @@ func (c *call) removeCollection(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer page.Close()
 	// Too late to refuse the request, but there is nothing to show the answer as.
 	if err := c.checkList(true); err != nil {
 		return err

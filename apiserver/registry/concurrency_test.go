@@ -95,6 +95,7 @@ type world struct {
 	registry  *registry.Registry
 	target    registry.Target
 	store     *storage.Store
+	caches    *watchcache.Caches
 	publisher *resource.Publisher
 	stop      func() // ends the watch that keeps the caches up to date
 }
@@ -115,7 +116,7 @@ func openWorld(t *testing.T, client *clientv3.Client, definition *resource.Defin
 	})
 	match, _ := publisher.Current().Find(configMapResource)
 	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}
-	return &world{registry: r, target: target, store: store, publisher: publisher, stop: stop}
+	return &world{registry: r, target: target, store: store, caches: caches, publisher: publisher, stop: stop}
 }
 
 // TestConcurrentWriters lets many writers count in one object and many watchers look on: no increment may be lost,

@@ -11,8 +11,8 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// RemoveCollection deletes every selected object and returns them as they were. It is not atomic: after an error
-// some objects are gone.
+// RemoveCollection deletes every selected object and returns them as they were, in a list that the caller must close. It
+// is not atomic: after an error some objects are gone.
 func (r *Registry) RemoveCollection(ctx context.Context, t Target, list ListOptions, options *metav1.DeleteOptions, write WriteOptions, workers int) (*List, error) {
 	page, err := r.ReadList(ctx, t, list)
 	if err != nil {
@@ -36,7 +36,11 @@ func (r *Registry) RemoveCollection(ctx context.Context, t Target, list ListOpti
 	}
 	hand(ctx, work, page.Entries)
 	group.Wait()
-	return page, errors.Join(failures...)
+	if err := errors.Join(failures...); err != nil {
+		page.Close()
+		return nil, err
+	}
+	return page, nil
 }
 
 // hand gives entries to the workers until all are given or ctx ends.

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -73,13 +71,23 @@ type List struct {
 	Continue string
 	// Remaining is how many objects follow; nil: not known.
 	Remaining *int64
+
+	release func() // nil: the entries are the cache's
+}
+
+// Close gives back what reading the list from storage held. The entries must not be used afterwards.
+func (l *List) Close() {
+	if l.release != nil {
+		l.release()
+		l.release = nil
+	}
 }
 
 const (
 	expiredContinue = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list."
 )
 
-// ReadList returns the selected objects of the target's collection.
+// ReadList returns the selected objects of the target's collection. The caller must close the list.
 func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) (*List, error) {
 	if t.Endpoint.Compute != nil {
 		return r.listComputed(ctx, t, options.Selection)
@@ -112,7 +120,7 @@ func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) 
 	}
 	snapshot, err := r.snapshot(ctx, t, options.ResourceVersion)
 	if errors.Is(err, watchcache.ErrTooNew) {
-		return r.listStored(ctx, t, options, from)
+		return r.listPresent(ctx, t, options, from)
 	}
 	if err != nil {
 		return nil, err
@@ -120,7 +128,7 @@ func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) 
 	if options.ResourceVersion == "0" {
 		options.Limit = 0 // as kube-apiserver does when any state will do
 	}
-	return r.listSnapshot(t, options, snapshot, from)
+	return r.listSnapshot(ctx, t, options, snapshot, from)
 }
 
 // exactRevision returns the one revision that the options ask for, or 0.
@@ -136,8 +144,11 @@ func exactRevision(options ListOptions) (int64, error) {
 	return revision, nil
 }
 
+// scanInterval is how many objects are looked at between two looks at the context.
+const scanInterval = 16
+
 // listSnapshot collects a page from a state of the cache.
-func (r *Registry) listSnapshot(t Target, options ListOptions, snapshot *watchcache.Snapshot, from string) (*List, error) {
+func (r *Registry) listSnapshot(ctx context.Context, t Target, options ListOptions, snapshot *watchcache.Snapshot, from string) (*List, error) {
 	collection := t.collection()
 	page := &List{Revision: snapshot.Revision()}
 	if options.everything() && options.Limit == 0 {
@@ -145,7 +156,11 @@ func (r *Registry) listSnapshot(t Target, options ListOptions, snapshot *watchca
 	}
 	var more bool
 	var failure error
+	visited := 0
 	visit := func(e *watchcache.Entry) bool {
+		if visited++; visited%scanInterval == 0 && ctx.Err() != nil {
+			return false
+		}
 		if options.Limit > 0 && int64(len(page.Entries)) == options.Limit {
 			more = true // whether the rest is selected is for the next page to find out
 			return false
@@ -160,6 +175,9 @@ func (r *Registry) listSnapshot(t Target, options ListOptions, snapshot *watchca
 		snapshot.Ascend(collection, from, visit)
 	} else if e, found := snapshot.Get(path); found && path >= from {
 		visit(e)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, status(err, t)
 	}
 	if failure != nil {
 		return nil, apierrors.NewInternalError(failure)
@@ -185,87 +203,6 @@ func countAfter(snapshot *watchcache.Snapshot, collection, last string) (count i
 		return true
 	})
 	return count
-}
-
-// listAt collects a page from the state at exactly one revision: from the cache if it still has it, else from
-// storage.
-func (r *Registry) listAt(ctx context.Context, t Target, options ListOptions, from string, revision int64) (*List, error) {
-	cache := r.cache(t.Match)
-	if snapshot, ok := cache.At(revision); ok {
-		return r.listSnapshot(t, options, snapshot, from)
-	}
-	page := &List{Revision: revision}
-	for {
-		stored, err := r.store.List(ctx, t.collection(), storage.ListOptions{Revision: revision, From: from, Limit: pageSize(options, len(page.Entries))})
-		if err != nil {
-			return nil, r.listError(ctx, t, options, from, revision, err)
-		}
-		for _, value := range stored.Values {
-			from = value.Path + firstKeyAfter
-			entry := cache.Detached(value)
-			selected, err := options.matches(entry)
-			if err != nil {
-				return nil, apierrors.NewInternalError(err)
-			}
-			if selected {
-				page.Entries = append(page.Entries, entry)
-			}
-			if options.Limit > 0 && int64(len(page.Entries)) == options.Limit {
-				return finishPage(t, options, page, stored, value.Path)
-			}
-		}
-		if !stored.More {
-			return page, nil
-		}
-	}
-}
-
-// listStored collects a page from storage, for clients that need the present state while the cache lags behind.
-func (r *Registry) listStored(ctx context.Context, t Target, options ListOptions, from string) (*List, error) {
-	revision, err := r.caches.Current(ctx)
-	if err != nil {
-		return nil, status(err, t)
-	}
-	return r.listAt(ctx, t, options, from, revision)
-}
-
-// pageSize is how many objects to fetch from storage at once, having some: all that is wanted, and no more, when nothing is
-// filtered out.
-func pageSize(options ListOptions, having int) int64 {
-	const largest = 10_000
-	if options.Limit > 0 && options.everything() {
-		return min(options.Limit-int64(having), largest)
-	}
-	return largest
-}
-
-// finishPage adds the continue token to a page that is full after the object at last.
-func finishPage(t Target, options ListOptions, page *List, stored storage.Page, last string) (*List, error) {
-	if !stored.More && strings.HasSuffix(stored.Values[len(stored.Values)-1].Path, last) {
-		return page, nil
-	}
-	if options.everything() {
-		remaining := stored.Remaining
-		page.Remaining = &remaining
-	}
-	var err error
-	page.Continue, err = encodeContinue(last+firstKeyAfter, t.collection(), page.Revision)
-	return page, err
-}
-
-// listError explains why a revision cannot be listed. A client in the middle of a paged list is offered to go on
-// with the present state.
-func (r *Registry) listError(ctx context.Context, t Target, options ListOptions, from string, revision int64, err error) error {
-	switch {
-	case errors.Is(err, storage.ErrFuture):
-		current, _ := r.caches.Current(ctx)
-		return tooLarge(revision, current)
-	case errors.Is(err, storage.ErrCompacted) && options.Continue != "":
-		expired := apierrors.NewResourceExpired(expiredContinue)
-		expired.ErrStatus.ListMeta.Continue, _ = encodeContinue(from, t.collection(), latestRevision)
-		return expired
-	}
-	return status(err, t)
 }
 
 // Meta is the list's metadata for the client.

@@ -121,6 +121,7 @@ func (r *Registry) listed(ctx context.Context, name schema.GroupResource, namesp
 	if err != nil {
 		return nil, err
 	}
+	defer page.Close()
 	objects := make([]runtime.Object, len(page.Entries))
 	for i, entry := range page.Entries {
 		if objects[i], err = r.Hub(t, entry); err != nil {

@@ -30,6 +30,7 @@ type Registry struct {
 	authorizer authorizer.Authorizer
 	clock      clock.Clock
 	logger     logr.Logger
+	stored     *byteLimit // of lists that are read from storage
 }
 
 // Options are what a Registry works with.
@@ -54,6 +55,7 @@ func New(options Options) *Registry {
 		quota:     options.Quota,
 		clock:     options.Clock,
 		logger:    options.Logger,
+		stored:    newStoredLimit(),
 	}
 }
 

@@ -104,7 +104,12 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 	w.Initial = []*watchcache.Entry{}
 	collection := w.target.collection()
 	var failure error
+	visited := 0
 	snapshot.Ascend(collection, collection, func(e *watchcache.Entry) bool {
+		if visited++; visited%scanInterval == 0 && ctx.Err() != nil {
+			failure = ctx.Err()
+			return false
+		}
 		selected, err := w.selected(e)
 		if selected {
 			w.Initial = append(w.Initial, e)
@@ -118,10 +123,11 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 // readInitialStored reads the initial state from storage: etcd is too old to say whether the cache is current. What
 // happens after that state is delivered when the cache receives it. kube-apiserver refuses such a watch.
 func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
-	stored, err := r.listStored(ctx, w.target, ListOptions{Selection: w.selection}, w.target.collection())
+	stored, err := r.listPresent(ctx, w.target, ListOptions{Selection: w.selection}, w.target.collection())
 	if err != nil {
 		return err
 	}
+	defer stored.Close()
 	w.Start, w.Initial = stored.Revision, []*watchcache.Entry{}
 	for _, entry := range stored.Entries {
 		if w.target.Name == "" || entry.Name() == w.target.Name {

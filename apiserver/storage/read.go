@@ -64,3 +64,18 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	}
 	return page, nil
 }
+
+// Count returns how many values there are whose paths begin with prefix, which ends in a slash, and are not before from,
+// as of a revision.
+func (s *Store) Count(ctx context.Context, prefix, from string, revision int64) (int64, error) {
+	first := s.Key(prefix)
+	end := clientv3.GetPrefixRangeEnd(first)
+	began := s.metrics.begin()
+	response, err := s.client.Get(ctx, max(first, s.Key(from)),
+		clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithCountOnly())
+	s.metrics.end("list", prefix, began, err)
+	if err != nil {
+		return 0, fmt.Errorf("counting %s: %w", prefix, classify(err))
+	}
+	return response.Count, nil
+}

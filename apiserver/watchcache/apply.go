@@ -37,6 +37,7 @@ func (c *Cache) applyEvent(event storage.Event, now int64) {
 func (c *Cache) put(entry *Entry, now int64) {
 	entry.holders++
 	replaced, existed := c.tree.ReplaceOrInsert(item{path: entry.path, entry: entry})
+	c.stored += int64(len(entry.stored))
 	c.attachOffer(entry)
 	if !existed {
 		c.record(&record{kind: Added, entry: entry, received: now})
@@ -57,6 +58,7 @@ func (c *Cache) remove(path string, revision, now int64) {
 
 // let gives up the tree's hold of an entry.
 func (c *Cache) let(entry *Entry) {
+	c.stored -= int64(len(entry.stored))
 	c.labels.release(entry.labels)
 	c.release(&entry.encodings)
 }
@@ -90,6 +92,7 @@ func (c *Cache) trim(now int64) {
 func (c *Cache) publish() {
 	c.current.Store(&view{tree: c.tree.Clone(), changed: c.changed})
 	c.stats.objects.Store(int64(c.tree.Len()))
+	c.stats.stored.Store(c.stored)
 	c.stats.capacity.Store(int64(len(c.ring.records)))
 }
 

@@ -53,6 +53,7 @@ type Cache struct {
 	settled  chan struct{} // closed when ready or dropped; another one after an invalidation
 	buffered []storage.Event
 	tree     *tree
+	stored   int64 // bytes of all objects in tree
 	changed  int64
 	ring     ring
 	watchers watchers
@@ -152,6 +153,11 @@ func (c *Cache) now() *Snapshot {
 
 // Loaded reports whether the collection has been read, so that Snapshot answers at once.
 func (c *Cache) Loaded() bool { return c.current.Load() != nil }
+
+// MeanSize is how many stored bytes an object has on average.
+func (c *Cache) MeanSize() int64 {
+	return c.stats.stored.Load() / max(c.stats.objects.Load(), 1)
+}
 
 func (c *Cache) awaitReady(ctx context.Context) error {
 	c.start.Do(c.load)

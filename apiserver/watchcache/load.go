@@ -126,6 +126,7 @@ func (c *Cache) fill(entries []*Entry) {
 	c.tree = newTree()
 	for _, entry := range entries {
 		entry.holders++
+		c.stored += int64(len(entry.stored))
 		c.tree.ReplaceOrInsert(item{path: entry.path, entry: entry})
 	}
 }

@@ -11,6 +11,7 @@ import (
 // stats counts what happens in one cache.
 type stats struct {
 	objects         atomic.Int64
+	stored          atomic.Int64 // bytes of the objects
 	capacity        atomic.Int64
 	received        atomic.Int64
 	dispatched      atomic.Int64
