@@ -25,7 +25,7 @@ func Whole(item []byte) Encoding { return Encoding{message: item} }
 // AsStored is the encoding of stored bytes at a revision, or of their metadata only; ok tells whether they have the form
 // that makes it possible. Whether it is what Item makes of the object the caller has to see: see IsItem.
 func AsStored(stored []byte, revision int64, metadataOnly bool) (encoding Encoding, ok bool) {
-	if !bytes.HasPrefix(stored, protobufMagic) {
+	if !IsProtobuf(stored) {
 		return Encoding{}, false
 	}
 	message, err := messageField(stored[len(protobufMagic):], unknownRaw)

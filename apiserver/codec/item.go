@@ -257,7 +257,7 @@ func copyMetadata(object metav1.Object) metav1.ObjectMeta {
 
 // Indent lays JSON out for people.
 func Indent(body []byte) ([]byte, error) {
-	var b bytes.Buffer
-	err := json.Indent(&b, body, "", "  ")
+	b := bytes.NewBuffer(make([]byte, 0, len(body)+len(body)/4)) // few bodies grow by more
+	err := json.Indent(b, body, "", "  ")
 	return b.Bytes(), err
 }

@@ -21,12 +21,15 @@ const (
 	mapKey, mapValue = 1, 2
 )
 
+// IsProtobuf reports whether an object is stored as protobuf; others are JSON.
+func IsProtobuf(stored []byte) bool { return bytes.HasPrefix(stored, protobufMagic) }
+
 var errMalformed = errors.New("malformed protobuf")
 
 // Labels reads an object's labels out of its stored bytes without decoding the rest. It returns nil where there
 // are none.
 func Labels(stored []byte) (map[string]string, error) {
-	if !bytes.HasPrefix(stored, protobufMagic) {
+	if !IsProtobuf(stored) {
 		return jsonLabels(stored)
 	}
 	raw, err := messageField(stored[len(protobufMagic):], unknownRaw)

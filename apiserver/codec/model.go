@@ -3,7 +3,6 @@
 package codec
 
 import (
-	"bytes"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -93,7 +92,7 @@ func (m *SchemeModel) LoadExternal(stored []byte) (runtime.Object, error) {
 // decodeStored returns the object in the version it was stored in, with defaults and its kind set.
 func (m *SchemeModel) decodeStored(stored []byte) (runtime.Object, error) {
 	decoder := m.json
-	if bytes.HasPrefix(stored, protobufMagic) {
+	if IsProtobuf(stored) {
 		decoder = m.protobuf
 	}
 	external, kind, err := decoder.Decode(stored, nil, nil)

@@ -130,10 +130,17 @@ func (e *encoder) body(item []byte) []byte {
 	return append(codec.AppendObject(body, e.head, item), '\n')
 }
 
+// encodeInterval is how many objects are encoded between two looks at the context.
+const encodeInterval = 16
+
 // items returns the encodings of a page.
 func (e *encoder) items(entries []*watchcache.Entry) ([]codec.Encoding, error) {
 	items := make([]codec.Encoding, len(entries))
+	ctx := e.call.r.Context()
 	for i, entry := range entries {
+		if i%encodeInterval == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		var err error
 		if items[i], err = e.encoding(entry); err != nil {
 			return nil, err

@@ -36,11 +36,16 @@ type Options struct {
 type Handlers struct {
 	Options
 	deleteOptionsGuard *codec.Guard
+	encoded            *request.ByteLimit // of what responses hold of their own
 }
 
 // New returns handlers.
 func New(options Options) *Handlers {
-	return &Handlers{Options: options, deleteOptionsGuard: codec.NewGuard(internalscheme.Scheme)}
+	return &Handlers{
+		Options:            options,
+		deleteOptionsGuard: codec.NewGuard(internalscheme.Scheme),
+		encoded:            request.NewByteLimit(encodedAtOnce),
+	}
 }
 
 // maxWriteDuration bounds a write whatever the client asked for.
@@ -54,6 +59,7 @@ type call struct {
 	record *request.Record
 	target registry.Target
 	output output
+	room   *request.Held // nil: none was taken
 }
 
 // Serve answers a request for a resource that routing has found.
@@ -91,6 +97,7 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		request.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(complaints, ";"))))
 		return
 	}
+	defer c.leaveRoom(0)
 	if err := c.serve(r.Context()); err != nil {
 		request.WriteError(w, r, err)
 	}

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -89,9 +90,23 @@ func (c *call) sendPage(page *registry.List) error {
 		return c.sendTable(page.Entries, listMeta)
 	}
 	e := c.encoder()
+	if err := c.takeRoom(e.room(page.Entries)); err != nil {
+		return err
+	}
 	body, err := e.list(page.Entries, listMeta)
 	if err != nil {
-		return apierrors.NewInternalError(err)
+		return encodingError(err)
+	}
+	if c.room != nil {
+		c.leaveRoom(e.room(page.Entries)) // what is shared now is the cache's, however long the client takes to read it
 	}
 	return c.sendList(body)
+}
+
+// encodingError is the answer to a request of which an object cannot be encoded, or that has ended meanwhile.
+func encodingError(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
 }

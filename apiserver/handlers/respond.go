@@ -27,10 +27,16 @@ var (
 
 // send writes a complete body.
 func (c *call) send(code int, body []byte) error {
+	if c.output.rewritten() {
+		if err := c.takeRoom(int64(len(body)) * c.output.layoutFactor()); err != nil {
+			return err
+		}
+	}
 	body, err := c.present(body)
 	if err != nil {
 		return err
 	}
+	c.leaveRoom(int64(len(body)))
 	header := c.w.Header()
 	header["Content-Type"] = []string{c.output.contentType(false)}
 	if request.Compresses(c.r, len(body)) {
@@ -76,8 +82,8 @@ func (c *call) compressor(code int) *gzip.Writer {
 // sendList writes a list from shared pieces, without ever having it in one piece.
 func (c *call) sendList(body *codec.ListBody) error {
 	if c.output.rewritten() {
-		var whole bytes.Buffer
-		writeChunks(&whole, body)
+		whole := bytes.NewBuffer(make([]byte, 0, body.Size()))
+		writeChunks(whole, body)
 		return c.send(http.StatusOK, whole.Bytes())
 	}
 	c.w.Header()["Content-Type"] = []string{c.output.contentType(false)}

@@ -70,12 +70,22 @@ func (c *call) table(out *pieces, entries []*watchcache.Entry, options *metav1.T
 		return c.tableOfNone(options, listMeta)
 	}
 	metadata := c.metadataEncoder()
+	if err := c.takeRoom(c.tableRoom(&metadata, entries, options.IncludeObject)); err != nil {
+		return nil, err
+	}
 	// Whether all can be decoded is found out before the first row is sent.
 	if _, err := metadata.items(entries); err != nil {
 		return nil, err
 	}
+	if c.room != nil {
+		c.leaveRoom(c.tableRoom(&metadata, entries, options.IncludeObject))
+	}
+	ctx := c.r.Context()
 	var body []byte
 	for i, entry := range entries {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		hub, err := c.Registry.Hub(c.target, entry)
 		if err != nil {
 			return nil, err
@@ -94,6 +104,21 @@ func (c *call) table(out *pieces, entries []*watchcache.Entry, options *metav1.T
 		}
 	}
 	return append(body, "]}"...), nil
+}
+
+// tableRoom is about how many bytes a table holds of its own. It is in memory as a whole only if it is laid out anew.
+func (c *call) tableRoom(metadata *encoder, entries []*watchcache.Entry, include metav1.IncludeObjectPolicy) int64 {
+	const cells = 512
+	rows := cells * int64(len(entries))
+	shown := metadata
+	if include == metav1.IncludeObject {
+		whole := c.encoder()
+		shown = &whole
+	}
+	for _, entry := range entries {
+		rows += shown.estimate(entry)
+	}
+	return metadata.room(entries) + rows*c.output.layoutFactor()
 }
 
 // tableOfNone is a table without rows.

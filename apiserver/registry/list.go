@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -72,14 +73,13 @@ type List struct {
 	// Remaining is how many objects follow; nil: not known.
 	Remaining *int64
 
-	release func() // nil: the entries are the cache's
+	held *request.Held // nil: the entries are the cache's
 }
 
-// Close gives back what reading the list from storage held. The entries must not be used afterwards.
+// Close gives back the room that a list from storage takes. Its entries must not be used afterwards.
 func (l *List) Close() {
-	if l.release != nil {
-		l.release()
-		l.release = nil
+	if l.held != nil {
+		l.held.Release()
 	}
 }
 

@@ -69,7 +69,7 @@ func (r *Registry) listStored(ctx context.Context, t Target, options ListOptions
 	}
 	count, err := r.store.Count(ctx, t.collection(), from, revision)
 	if err == nil {
-		page.release, err = r.stored.Acquire(ctx, pageBytes+size*options.most(count))
+		page.held, err = r.stored.Acquire(ctx, pageBytes+size*options.most(count))
 	}
 	if err == nil {
 		err = r.fillStored(ctx, t, options, page, from, size)

@@ -18,15 +18,32 @@ func NewByteLimit(bound int64) *ByteLimit {
 }
 
 // Acquire waits until so many bytes more may be held, or fails with the error of ctx. More than the bound count as the
-// bound: such a request is served when no other holds anything. The caller must call release once, and must not acquire
-// more of the same limit before: two such callers could wait for each other.
-func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (release func(), err error) {
+// bound: such a request is served when no other holds anything. A caller that holds some must not acquire more: two such
+// callers could wait for each other.
+func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	bytes = min(bytes, l.bound)
 	if bytes <= 0 {
-		return func() {}, nil
+		return &Held{limit: l}, nil
 	}
 	if err := l.free.Acquire(ctx, bytes); err != nil {
 		return nil, err
 	}
-	return func() { l.free.Release(bytes) }, nil
+	return &Held{limit: l, bytes: bytes}, nil
 }
+
+// Held is what one request holds of a limit. It is used by one goroutine.
+type Held struct {
+	limit *ByteLimit
+	bytes int64
+}
+
+// Shrink gives back what is held above so many bytes.
+func (h *Held) Shrink(to int64) {
+	if to < h.bytes {
+		h.limit.free.Release(h.bytes - to)
+		h.bytes = to
+	}
+}
+
+// Release gives back all that is held. Doing so again has no effect.
+func (h *Held) Release() { h.Shrink(0) }

@@ -17,12 +17,12 @@ func TestByteLimit(t *testing.T) {
 	var group sync.WaitGroup
 	for size := range int64(3 * bound) {
 		group.Go(func() {
-			release, err := limit.Acquire(t.Context(), size)
+			mine, err := limit.Acquire(t.Context(), size)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			defer release()
+			defer mine.Release()
 			mu.Lock()
 			held += min(size, bound)
 			most = max(most, held)
@@ -48,13 +48,13 @@ func TestByteLimitIsFair(t *testing.T) {
 		}
 		order := make(chan string, 2)
 		acquire := func(name string, size int64) {
-			release, err := limit.Acquire(t.Context(), size)
+			held, err := limit.Acquire(t.Context(), size)
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			order <- name
-			release()
+			held.Release()
 		}
 		go acquire("larger than the bound", 1000)
 		synctest.Wait()
@@ -63,7 +63,13 @@ func TestByteLimitIsFair(t *testing.T) {
 		if len(order) > 0 {
 			t.Errorf("%s has overtaken", <-order)
 		}
-		first()
+		first.Shrink(10)
+		synctest.Wait()
+		if len(order) > 0 {
+			t.Errorf("%s was served beside another", <-order)
+		}
+		first.Release()
+		first.Release() // has no effect
 		if got := <-order; got != "larger than the bound" {
 			t.Errorf("first was %s", got)
 		}
@@ -75,7 +81,7 @@ func TestByteLimitIsFair(t *testing.T) {
 func TestByteLimitEndsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := NewByteLimit(100)
-		release, err := limit.Acquire(t.Context(), 1)
+		held, err := limit.Acquire(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,10 +96,11 @@ func TestByteLimitEndsWithItsCaller(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
-		release()
-		if release, err = limit.Acquire(t.Context(), 100); err != nil {
+		held.Release()
+		if held, err = limit.Acquire(t.Context(), 100); err != nil {
 			t.Fatal(err)
 		}
-		release()
+		held.Shrink(200) // has no effect
+		held.Release()
 	})
 }

@@ -93,3 +93,6 @@ func (e *Entry) Fields() (fields.Set, error) {
 func (e *Entry) Encoded(format *Format, encode func() ([]byte, error)) ([]byte, error) {
 	return e.encodings.get(e.cache.budget(), format, encode)
 }
+
+// Keeps reports whether the cache has the object in a format now, so that Encoded makes nothing.
+func (e *Entry) Keeps(format *Format) bool { return e.encodings.find(format) != nil }

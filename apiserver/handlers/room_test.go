@@ -1,0 +1,153 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/storage"
+)
+
+// roomy are handlers of config maps that are much larger, together, than the room that each response has for itself.
+type roomy struct {
+	*Handlers
+	target registry.Target
+}
+
+func newRoomy(t *testing.T) roomy {
+	t.Helper()
+	store := storage.New(etcdtest.Client(t), "/registry")
+	r, target := configMaps(t, store)
+	stored, err := target.Version.Model.Store(&corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", littleRoom)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		if _, err := store.Create(t.Context(), fmt.Sprint("configmaps/a/", i), stored, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return roomy{New(Options{Registry: r}), target}
+}
+
+// list answers a request for all of them.
+func (h roomy) list(ctx context.Context, t *testing.T, o output) (int, error) {
+	t.Helper()
+	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	c := &call{Handlers: h.Handlers, w: answer, r: r, record: request.Begin(r, time.Now(), testr.New(t)), target: h.target, output: o}
+	defer c.leaveRoom(0)
+	err = c.sendPage(page)
+	return answer.Body.Len(), err
+}
+
+// impatient is a context that ends when it is waited for.
+type impatient struct {
+	context.Context
+	end func()
+}
+
+func (i impatient) Done() <-chan struct{} {
+	i.end()
+	return i.Context.Done()
+}
+
+// TestEncodingEndsWithItsContext makes no encodings once nobody waits for the response.
+func TestEncodingEndsWithItsContext(t *testing.T) {
+	h := newRoomy(t)
+	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, o := range map[string]output{"whole": {}, "metadata": {as: metadataOnly, group: metav1.SchemeGroupVersion}} {
+		c := &call{Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx), target: h.target, output: o}
+		e := c.encoder()
+		if _, err := e.items(page.Entries); !errors.Is(err, context.Canceled) || page.Entries[0].Keeps(&e.formats[frameNone]) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRoom has responses that are in memory as a whole wait for each other, and none for those that are made of what the
+// cache keeps.
+func TestRoom(t *testing.T) {
+	h := newRoomy(t)
+	all, err := h.encoded.Acquire(t.Context(), encodedAtOnce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]output{"not kept yet": {}, "pretty": {pretty: true}, "YAML": {media: codec.YAML}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := h.list(impatient{ctx, cancel}, t, o); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, without room: %v", name, err)
+		}
+	}
+	all.Release()
+	if _, err := h.list(t.Context(), t, output{}); err != nil {
+		t.Fatal(err)
+	}
+	if all, err = h.encoded.Acquire(t.Context(), encodedAtOnce); err != nil {
+		t.Fatal(err)
+	}
+	if size, err := h.list(t.Context(), t, output{}); err != nil || size < 4*littleRoom {
+		t.Errorf("kept, without room: %d bytes, %v", size, err)
+	}
+	all.Release()
+	for _, o := range []output{{pretty: true}, {media: codec.YAML}} {
+		if size, err := h.list(t.Context(), t, o); err != nil || size < 4*littleRoom {
+			t.Errorf("with room: %d bytes, %v", size, err)
+		}
+	}
+	if all, err = h.encoded.Acquire(t.Context(), encodedAtOnce); err != nil {
+		t.Fatal(err) // something kept its room
+	}
+	all.Release()
+}
+
+// TestRoomIsEstimated compares the estimates that room is taken by with what responses are.
+func TestRoomIsEstimated(t *testing.T) {
+	h := newRoomy(t)
+	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(o output) int64 {
+		c := &call{Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil), target: h.target, output: o}
+		e := c.encoder()
+		return e.room(page.Entries)
+	}
+	const stored = 4 * littleRoom
+	if json := of(output{}); json < stored || json > 3*stored {
+		t.Errorf("JSON: %d bytes for %d", json, stored)
+	}
+	if pretty, json := of(output{pretty: true}), of(output{}); pretty != json*(1+prettyFactor) {
+		t.Errorf("pretty: %d bytes, JSON %d", pretty, json)
+	}
+	if metadata := of(output{as: metadataOnly, group: metav1.SchemeGroupVersion}); metadata > 4*metadataSize {
+		t.Errorf("metadata: %d bytes", metadata)
+	}
+	if _, err := h.list(t.Context(), t, output{}); err != nil {
+		t.Fatal(err)
+	}
+	if json := of(output{}); json != 0 {
+		t.Errorf("what is kept takes %d bytes", json)
+	}
+}
