@@ -50,6 +50,9 @@ func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, 
 		return nil, selection, err
 	}
 	if options.LabelSelector != nil && !options.LabelSelector.Empty() {
+		if err := checkLabelSelector(options.LabelSelector); err != nil {
+			return nil, selection, err
+		}
 		selection.Label = options.LabelSelector
 	}
 	var err error
@@ -61,6 +64,9 @@ func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, 
 func (c *call) fieldSelector(selector fields.Selector) (fields.Selector, error) {
 	name := c.record.Info.Name
 	if selector != nil && !selector.Empty() {
+		if err := checkFieldSelector(selector); err != nil {
+			return nil, err
+		}
 		translated, err := selector.Transform(c.target.Version.FieldLabel)
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())

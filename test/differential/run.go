@@ -275,11 +275,26 @@ func filling(name string) (string, bool) {
 		return "[" + strings.Repeat(operation+",", max(count-1, 0)) + operation + "]", true
 	case "keys":
 		return manyKeys(count), true
+	case "requirements":
+		return manyTerms(count, "!x%d"), true
+	case "values":
+		return manyTerms(count, "x%d"), true
+	case "names":
+		return manyTerms(count, "metadata.name!=x%d"), true
 	case "bytes":
 		raw, err := hex.DecodeString(argument)
 		return string(raw), err == nil
 	}
 	return "", false
+}
+
+// manyTerms are the terms of a selector.
+func manyTerms(count int, term string) string {
+	terms := make([]string, count)
+	for i := range terms {
+		terms[i] = fmt.Sprintf(term, i)
+	}
+	return strings.Join(terms, ",")
 }
 
 // manyKeys is an object of long keys, which weigh as much again in managed fields.

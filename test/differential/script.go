@@ -11,8 +11,8 @@
 //	body
 //
 // ${ns} is a namespace of the script's own; ${fill:N} is N times the letter x, ${nested:N} a list N lists deep,
-// ${operations:N} a JSON patch of N operations, ${bytes:HEX} raw bytes; other variables are captured from earlier
-// answers. The directives:
+// ${operations:N} a JSON patch of N operations, ${requirements:N}, ${values:N} and ${names:N} that many terms of selectors,
+// ${bytes:HEX} raw bytes; other variables are captured from earlier answers. The directives:
 //
 //	@capture NAME PATH   keeps a field of the answer, as in metadata.uid or items.0.metadata.name
 //	@user TOKEN          sends a bearer token instead of the administrator's certificate; "none" sends nothing
