@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
@@ -59,10 +58,8 @@ func (c *call) acceptable() error {
 	if err := request.Produce(c.r, append([]string{"text/plain"}, produced(false)...)...); err != nil {
 		return err
 	}
-	for _, clause := range goautoneg.ParseAccept(header) {
-		if o, ok := choose(clause, c.target, false); ok && o.as != table {
-			return nil
-		}
+	if _, ok := negotiation.NegotiateMediaTypeOptions(header, serializers, restrictions{}); ok {
+		return nil
 	}
 	return negotiation.NewNotAcceptableError(offered(c.target))
 }

@@ -2,10 +2,11 @@ package handlers
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 
-	"github.com/munnerz/goautoneg"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
@@ -47,30 +48,91 @@ func (o output) contentType(stream bool) string {
 	return kind
 }
 
-// negotiate picks the first of the client's choices that the target can be served as.
+// negotiate picks the first of the client's choices that the target can be served as, the way kube-apiserver does.
 func negotiate(r *http.Request, t registry.Target) (output, error) {
 	header := r.Header.Get("Accept")
-	pretty := wantsPretty(r)
 	if header == "" || header == "application/json" || header == "*/*" {
-		return output{pretty: pretty}, nil
+		return output{pretty: wantsPretty(r)}, nil
 	}
-	watching := isWatch(r)
-	for _, clause := range goautoneg.ParseAccept(header) {
-		if o, ok := choose(clause, t, watching); ok {
-			o.pretty = pretty && o.media == codec.JSON
-			return o, nil
+	chosen, ok := negotiation.NegotiateMediaTypeOptions(header, serializers, restrictions{custom: t.Source == resource.Custom, tables: !t.Endpoint.NoTable})
+	if !ok {
+		return output{}, negotiation.NewNotAcceptableError(mediaTypes)
+	}
+	o := output{media: mediaOf(chosen.Accepted.MediaTypeSubType)}
+	o.pretty = o.media == codec.JSON && (chosen.Pretty || wantsPretty(r))
+	if chosen.Convert != nil {
+		o.group, o.as = chosen.Convert.GroupVersion(), metadataOnly
+		o.list = chosen.Convert.Kind == "PartialObjectMetadataList"
+		if chosen.Convert.Kind == "Table" {
+			o.as = table
 		}
 	}
-	return output{}, negotiation.NewNotAcceptableError(offeredTo(t, watching))
+	return o, nil
 }
+
+// streamable is the error of an output that there are no streams of.
+func (o output) streamable() error {
+	if o.media == codec.YAML {
+		return negotiation.NewNotAcceptableError([]string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"})
+	}
+	return nil
+}
+
+// What is written, in kube-apiserver's order.
+var (
+	mediaTypes  = []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
+	serializers = []runtime.SerializerInfo{
+		{MediaType: mediaTypes[0], MediaTypeType: "application", MediaTypeSubType: "json", StreamSerializer: &runtime.StreamSerializerInfo{}},
+		{MediaType: mediaTypes[1], MediaTypeType: "application", MediaTypeSubType: "yaml"},
+		{MediaType: mediaTypes[2], MediaTypeType: "application", MediaTypeSubType: "vnd.kubernetes.protobuf", StreamSerializer: &runtime.StreamSerializerInfo{}},
+	}
+)
+
+func mediaOf(subType string) codec.Media {
+	switch subType {
+	case "yaml":
+		return codec.YAML
+	case "vnd.kubernetes.protobuf":
+		return codec.Protobuf
+	}
+	return codec.JSON
+}
+
+// restrictions says what a target can be served as: kube-apiserver's RequestScope.
+type restrictions struct {
+	custom bool
+	tables bool // its objects can be rows
+}
+
+// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions. Custom resources have no protobuf, their metadata
+// has; tables are text.
+func (r restrictions) AllowsMediaTypeTransform(_, subType string, kind *schema.GroupVersionKind) bool {
+	text := mediaOf(subType) != codec.Protobuf
+	switch {
+	case kind == nil:
+		return text || !r.custom
+	case !isMeta(kind.GroupVersion()):
+		return false
+	case kind.Kind == "Table":
+		return text && r.tables
+	}
+	return kind.Kind == "PartialObjectMetadata" || kind.Kind == "PartialObjectMetadataList"
+}
+
+// AllowsServerVersion implements negotiation.EndpointRestrictions.
+func (restrictions) AllowsServerVersion(version string) bool {
+	return version == metav1.SchemeGroupVersion.Version
+}
+
+// AllowsStreamSchema implements negotiation.EndpointRestrictions.
+func (restrictions) AllowsStreamSchema(schema string) bool { return schema == "watch" }
 
 // produced are the media types of a route of objects.
 func produced(collection bool) []string {
-	types := []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
-	if collection {
-		types = append(types, "application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
+	if !collection {
+		return mediaTypes
 	}
-	return types
+	return append(mediaTypes[:3:3], "application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
 }
 
 // unsupported is the answer to a body of a type that a route does not consume.
@@ -86,88 +148,12 @@ func isCollection(r *http.Request) bool {
 	return record != nil && (record.Info.Verb == "list" || record.Info.Verb == "watch")
 }
 
-// offeredTo lists the media types an error names.
-func offeredTo(t registry.Target, watching bool) []string {
-	switch {
-	case t.Source == resource.Custom:
-		return []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
-	case watching:
-		return []string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"}
-	}
-	return offered(t)
-}
-
 // offered lists the media types of bodies.
 func offered(t registry.Target) []string {
 	if t.Source == resource.Custom {
-		return []string{"application/json", "application/yaml"}
+		return mediaTypes[:2:2]
 	}
-	return []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
-}
-
-// choose tries to satisfy one clause of an Accept header.
-func choose(clause goautoneg.Accept, t registry.Target, watching bool) (output, bool) {
-	o, ok := output{}, true
-	if o.as, o.group, ok = transformation(clause.Params); !ok {
-		return o, false
-	}
-	if o.as == table && t.Endpoint.NoTable {
-		return o, false
-	}
-	o.list = clause.Params["as"] == "PartialObjectMetadataList"
-	if o.media, ok = media(clause); !ok {
-		return o, false
-	}
-	if stream := clause.Params["stream"]; stream != "" && stream != "watch" {
-		return o, false
-	}
-	switch o.media {
-	case codec.Protobuf:
-		if o.as == table || (o.as == whole && t.Source == resource.Custom) {
-			return o, wildcardFallback(clause, &o)
-		}
-	case codec.YAML:
-		return o, !watching
-	}
-	return o, true
-}
-
-// wildcardFallback lets a wildcard fall back to JSON.
-func wildcardFallback(clause goautoneg.Accept, o *output) bool {
-	o.media = codec.JSON
-	return clause.SubType == "*"
-}
-
-func media(clause goautoneg.Accept) (codec.Media, bool) {
-	switch {
-	case clause.Type == "*" && clause.SubType == "*":
-		return codec.JSON, true
-	case clause.Type != "application":
-		return 0, false
-	}
-	switch clause.SubType {
-	case "json", "*":
-		return codec.JSON, true
-	case "yaml":
-		return codec.YAML, true
-	case "vnd.kubernetes.protobuf":
-		return codec.Protobuf, true
-	}
-	return 0, false
-}
-
-// transformation reads the parameters that ask for something else than the object.
-func transformation(params map[string]string) (presentation, schema.GroupVersion, bool) {
-	group := schema.GroupVersion{Group: params["g"], Version: params["v"]}
-	switch params["as"] {
-	case "":
-		return whole, schema.GroupVersion{}, true
-	case "Table":
-		return table, group, isMeta(group)
-	case "PartialObjectMetadata", "PartialObjectMetadataList":
-		return metadataOnly, group, isMeta(group)
-	}
-	return whole, group, false
+	return mediaTypes
 }
 
 func isMeta(group schema.GroupVersion) bool {
@@ -176,9 +162,11 @@ func isMeta(group schema.GroupVersion) bool {
 
 // wantsPretty guesses, as kube-apiserver does, whether a person reads the response.
 func wantsPretty(r *http.Request) bool {
-	if strings.Contains(r.URL.RawQuery, "pretty=") {
-		pretty := r.URL.Query().Get("pretty")
-		return pretty == "1" || pretty == "true"
+	if strings.Contains(r.URL.RawQuery, "pretty") {
+		if wanted := r.URL.Query().Get("pretty"); wanted != "" {
+			pretty, _ := strconv.ParseBool(wanted)
+			return pretty
+		}
 	}
 	agent := r.UserAgent()
 	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")

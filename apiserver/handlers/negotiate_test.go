@@ -37,7 +37,13 @@ func TestNegotiate(t *testing.T) {
 		{accept: "application/json;as=Table;v=v1;g=meta.k8s.io", want: output{as: table, group: v1}},
 		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io,application/json", want: output{}},
 		{accept: "application/json;as=Table;v=v2;g=meta.k8s.io", code: http.StatusNotAcceptable},
-		{accept: "application/json;g=any;v=thing", want: output{}},
+		{accept: "application/json;g=meta.k8s.io;v=v1", code: http.StatusNotAcceptable},
+		{accept: "application/json;v=v1,application/yaml", want: output{media: codec.YAML}},
+		{accept: "application/json;pretty=1", want: output{pretty: true}},
+		{accept: "application/json;sv=v1", want: output{}},
+		{accept: "application/json;sv=v2", code: http.StatusNotAcceptable},
+		{accept: "application/yaml;stream=watch", code: http.StatusNotAcceptable},
+		{accept: protobuf + ";as=Table;v=v1;g=meta.k8s.io", code: http.StatusNotAcceptable},
 		{accept: "application/*", source: resource.Custom, want: output{}},
 		{accept: "text/plain", code: http.StatusNotAcceptable},
 	} {
@@ -83,6 +89,7 @@ func TestWantsPretty(t *testing.T) {
 	}{
 		{"", "kubectl/1", false}, {"", "curl/8", true}, {"", "Wget/1", true}, {"", "Mozilla/5.0 x", true},
 		{"pretty=true", "kubectl/1", true}, {"pretty=1", "", true}, {"pretty=false", "curl/8", false}, {"x=pretty", "", false},
+		{"pretty=T", "", true}, {"pretty", "curl/8", true}, {"pretty=", "curl/8", true}, {"pretty=maybe", "curl/8", false},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/?"+c.query, nil)
 		r.Header.Set("User-Agent", c.agent)

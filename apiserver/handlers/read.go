@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
@@ -16,7 +17,7 @@ import (
 
 // get answers with one object, as the client's resourceVersion allows.
 func (c *call) get(ctx context.Context) error {
-	if err := c.checkList(false); err != nil {
+	if err := c.checkExport(); err != nil {
 		return err
 	}
 	options := &metav1.GetOptions{}
@@ -25,6 +26,9 @@ func (c *call) get(ctx context.Context) error {
 	}
 	entry, err := c.Registry.Read(ctx, c.target, options.ResourceVersion)
 	if err != nil {
+		return err
+	}
+	if err := c.checkList(false); err != nil {
 		return err
 	}
 	if c.target.Endpoint.View != nil || c.output.as == table {
@@ -38,10 +42,29 @@ func (c *call) get(ctx context.Context) error {
 	return c.send(http.StatusOK, e.body(item))
 }
 
+// checkExport refuses what kube-apiserver did once.
+func (c *call) checkExport() error {
+	wanted := c.record.Query()["export"]
+	if len(wanted) == 0 {
+		return nil
+	}
+	var export bool
+	if err := runtime.Convert_Slice_string_To_bool(&wanted, &export, nil); err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("the export parameter cannot be parsed: %v", err))
+	}
+	if export {
+		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
+	}
+	return nil
+}
+
 // checkList refuses a client that wants the metadata of a list and asks for an object, or the other way round.
 func (c *call) checkList(list bool) error {
 	if c.output.as != metadataOnly || c.output.list == list {
 		return nil
+	}
+	if !list && c.untyped() {
+		return errors.New("content is not a list")
 	}
 	err := request.Generic(http.StatusNotAcceptable)
 	err.ErrStatus.Details = nil
@@ -63,9 +86,6 @@ func (c *call) getDecoded(entry *watchcache.Entry) error {
 
 // list answers with the selected objects.
 func (c *call) list(ctx context.Context) error {
-	if err := c.checkList(true); err != nil {
-		return err
-	}
 	options, selection, err := c.listOptions()
 	if err != nil {
 		return err
@@ -81,6 +101,9 @@ func (c *call) list(ctx context.Context) error {
 		return err
 	}
 	defer page.Close()
+	if err := c.checkList(true); err != nil {
+		return err
+	}
 	return c.sendPage(page)
 }
 
@@ -105,7 +128,7 @@ func (c *call) sendPage(page *registry.List) error {
 
 // encodingError is the answer to a request of which an object cannot be encoded, or that has ended meanwhile.
 func encodingError(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, errNoList) {
 		return err
 	}
 	return apierrors.NewInternalError(err)

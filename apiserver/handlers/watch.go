@@ -48,21 +48,35 @@ func (c *call) watch(ctx context.Context) error {
 		ResourceVersion: options.ResourceVersion,
 		InitialEvents:   initial || unasked,
 	})
-	if apierrors.IsResourceExpired(err) || apierrors.IsTimeout(err) {
-		return c.failAtOnce(err)
-	}
-	if err != nil {
+	lost := apierrors.IsResourceExpired(err) || apierrors.IsTimeout(err)
+	if err != nil && !lost {
 		return err
 	}
-	defer changes.Close()
-	s := &stream{call: c, encoder: c.encoder(), changes: changes, seen: changes.Start, bookmarks: options.AllowWatchBookmarks}
-	if c.output.as == table {
-		if s.columns, err = c.tableOptions(); err != nil {
-			return err
-		}
+	if err == nil {
+		defer changes.Close()
 	}
+	columns, negotiated := c.streamOptions()
+	if negotiated != nil {
+		return negotiated
+	}
+	if lost {
+		return c.failAtOnce(err)
+	}
+	s := &stream{call: c, encoder: c.encoder(), changes: changes, seen: changes.Start, bookmarks: options.AllowWatchBookmarks, columns: columns}
 	s.open(ctx, func(ctx context.Context) { s.run(ctx, initial && options.AllowWatchBookmarks) })
 	return nil
+}
+
+// streamOptions are those of table rows, nil where there are none. It fails if there is no stream of what was accepted.
+func (c *call) streamOptions() (*metav1.TableOptions, error) {
+	if c.output.as != table {
+		return nil, c.output.streamable()
+	}
+	options, err := c.tableOptions()
+	if err != nil {
+		return nil, err
+	}
+	return options, c.output.streamable()
 }
 
 // watchDuration is what the client asks for, or a random time between the least and twice that, so that clients that
@@ -195,7 +209,7 @@ func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 	for i := range events {
 		frame, err := s.eventFrame(&events[i])
 		if err != nil {
-			s.fail(apierrors.NewInternalError(err))
+			s.fail(encodingError(err))
 			return false
 		}
 		if len(together)+len(frame) > cap(together) {
@@ -235,7 +249,7 @@ func (s *stream) sendInitial(markEnd bool) bool {
 	for _, entry := range s.changes.Initial {
 		frame, err := s.entryFrame(watch.Added, entry)
 		if err != nil {
-			s.fail(apierrors.NewInternalError(err))
+			s.fail(encodingError(err))
 			return false
 		}
 		if !s.send(frame) {
@@ -282,6 +296,9 @@ func (s *stream) shown(event *registry.WatchEvent) *watchcache.Entry {
 }
 
 func (s *stream) entryFrame(kind watch.EventType, entry *watchcache.Entry) ([]byte, error) {
+	if s.output.list {
+		return nil, errNoList
+	}
 	if s.columns != nil {
 		return s.tableFrame(kind, entry)
 	}
@@ -314,7 +331,7 @@ func (s *stream) rowFrame(kind watch.EventType, hub runtime.Object) ([]byte, err
 func (s *stream) sendBookmark(annotations map[string]string) bool {
 	frame, err := s.bookmarkFrame(annotations)
 	if err != nil {
-		s.fail(apierrors.NewInternalError(err))
+		s.fail(encodingError(err))
 		return false
 	}
 	if !s.send(frame) {
@@ -325,6 +342,9 @@ func (s *stream) sendBookmark(annotations map[string]string) bool {
 }
 
 func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {
+	if s.output.list {
+		return nil, errNoList
+	}
 	if s.columns != nil {
 		return s.tableBookmark(annotations)
 	}
@@ -365,10 +385,13 @@ func (s *stream) emptyObject(annotations map[string]string) (runtime.Object, err
 	return hub, nil
 }
 
+// errNoList ends a watch of lists of metadata at its first event, which is none.
+var errNoList = errors.New("an event is no list")
+
 // fail ends the stream with an ERROR event; without one when the resource's definition has changed and the client
-// is to come back.
+// is to come back, and where kube-apiserver has none.
 func (s *stream) fail(err error) {
-	if errors.Is(err, watchcache.ErrDropped) {
+	if errors.Is(err, watchcache.ErrDropped) || errors.Is(err, errNoList) {
 		return
 	}
 	status := request.StatusOf(err)
