@@ -25,9 +25,6 @@ import (
 // bookmarkInterval is how often a client that wants bookmarks gets one when nothing else happens.
 const bookmarkInterval = time.Minute
 
-// gatherTime is how long events may wait for each other when they come one after the other.
-const gatherTime = 15 * time.Millisecond
-
 // bookmarkLead is how long before its end a watch sends a last bookmark.
 const bookmarkLead = 2 * time.Second
 
@@ -190,14 +187,13 @@ func (s *stream) until(ctx context.Context, moment time.Time) bool {
 			return false
 		case waiting.Err() != nil: // what was taken in the last moment has been sent: it does not come again
 			return ctx.Err() == nil
-		case len(events) > 0:
-			s.rest(waiting)
 		}
 	}
 }
 
 // sendEvents sends what happened up to a revision, in as few writes as it takes: each write is a turn of the
-// connection's goroutine and a system call.
+// connection's goroutine and a system call. No event waits for others: those that come while the connection is busy with
+// earlier ones gather by themselves, and are sent together when it is their turn.
 func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 	s.seen = max(s.seen, revision)
 	if len(events) == 0 {
@@ -231,17 +227,6 @@ func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 	}
 	s.flush()
 	return true
-}
-
-// rest lets events gather for a moment after some were sent. The first after a quiet time goes out at once; in a
-// steady stream several share a write.
-func (s *stream) rest(ctx context.Context) {
-	timer := s.Clock.NewTimer(gatherTime)
-	defer timer.Stop()
-	select {
-	case <-timer.C():
-	case <-ctx.Done():
-	}
 }
 
 // sendInitial sends the state the watch starts from, and a bookmark that ends it.

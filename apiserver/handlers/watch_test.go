@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/testr"
 	corev1 "k8s.io/api/core/v1"
@@ -16,11 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
@@ -71,6 +74,50 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 			t.Fatalf("event %d: %s of revision %d after %d, %v", i, event.Type, next, revision, err)
 		}
 		revision = next
+	}
+}
+
+// TestWatchEventsDoNotWait delivers events one after the other although no time passes.
+func TestWatchEventsDoNotWait(t *testing.T) {
+	store := storage.New(etcdtest.Client(t), "/registry")
+	r, target := configMaps(t, store)
+	stored, err := target.Version.Model.Store(&corev1.ConfigMap{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := New(Options{Registry: r, Clock: clocktesting.NewFakeClock(time.Now()), MinWatchTimeout: time.Hour})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		record := request.Begin(r, time.Now(), testr.New(t))
+		c := &call{Handlers: h, w: w, r: r.WithContext(record), record: record, target: target}
+		if err := c.watch(record); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	watching, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := server.Client().Do(watching)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	events := json.NewDecoder(response.Body)
+	for i := range 10 {
+		revision, err := store.Create(t.Context(), fmt.Sprint("configmaps/a/", i), stored, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var event struct{ Object metav1.PartialObjectMetadata }
+		if err := events.Decode(&event); err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+		if got := event.Object.ResourceVersion; got != strconv.FormatInt(revision, 10) {
+			t.Errorf("event %d is of revision %s, want %d", i, got, revision)
+		}
 	}
 }
 
