@@ -37,6 +37,7 @@ type Handlers struct {
 	Options
 	deleteOptionsGuard *codec.Guard
 	encoded            *request.ByteLimit // of what responses hold of their own
+	writeTimeout       time.Duration      // of watches
 }
 
 // New returns handlers.
@@ -45,6 +46,7 @@ func New(options Options) *Handlers {
 		Options:            options,
 		deleteOptionsGuard: codec.NewGuard(internalscheme.Scheme),
 		encoded:            request.NewByteLimit(encodedAtOnce),
+		writeTimeout:       writeTimeout,
 	}
 }
 

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/net/websocket"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
@@ -30,6 +31,9 @@ const lengthPrefix = 4
 
 // sendMessage sends a frame as one message: text or binary.
 func (s *stream) sendMessage(frame []byte) bool {
+	if err := s.socket.SetWriteDeadline(time.Now().Add(s.writeTimeout)); err != nil {
+		return false
+	}
 	if s.encoder.media == codec.Protobuf {
 		return websocket.Message.Send(s.socket, frame[lengthPrefix:]) == nil
 	}

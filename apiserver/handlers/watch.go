@@ -102,16 +102,20 @@ type stream struct {
 	bookmarks bool
 	columns   *metav1.TableOptions // of a watch of table rows
 	socket    *websocket.Conn      // nil: frames are the response's body
+	guard     *writeGuard          // of the response's body
 }
 
 // open calls run with the stream in the form the client wants: the response's body, or messages of a WebSocket.
 func (s *stream) open(ctx context.Context, run func(context.Context)) {
-	if !wsstream.IsWebSocketRequest(s.r) {
-		s.begin()
-		run(ctx)
+	if wsstream.IsWebSocketRequest(s.r) {
+		s.overSocket(ctx, run)
 		return
 	}
-	s.overSocket(ctx, run)
+	s.guard = newWriteGuard(s.w, s.writeTimeout)
+	defer s.guard.stop()
+	defer context.AfterFunc(ctx, func() { s.guard.shorten(min(lastWriteTimeout, s.writeTimeout)) })()
+	s.begin()
+	run(ctx)
 }
 
 // begin sends the header, so that the client knows that its watch is established.
@@ -126,10 +130,15 @@ func (s *stream) begin() {
 	s.flush()
 }
 
+// flush sends what has been written.
 func (s *stream) flush() {
-	if flusher, ok := s.w.(http.Flusher); ok && s.socket == nil {
-		flusher.Flush()
+	flusher, ok := s.w.(http.Flusher)
+	if !ok || s.socket != nil {
+		return
 	}
+	s.guard.begin()
+	defer s.guard.end()
+	flusher.Flush()
 }
 
 // run streams until ctx ends or something fails.
@@ -257,7 +266,20 @@ func (s *stream) send(frame []byte) bool {
 	if s.socket != nil {
 		return s.sendMessage(frame)
 	}
-	_, err := s.w.Write(frame)
+	for len(frame) > 0 {
+		piece := frame[:min(len(frame), writePiece)]
+		if !s.write(piece) {
+			return false
+		}
+		frame = frame[len(piece):]
+	}
+	return true
+}
+
+func (s *stream) write(piece []byte) bool {
+	s.guard.begin()
+	defer s.guard.end()
+	_, err := s.w.Write(piece)
 	return err == nil
 }
 

@@ -55,7 +55,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 
 	answer := httptest.NewRecorder()
 	c := &call{Handlers: New(Options{Registry: r, Clock: clock.RealClock{}}), w: answer, r: httptest.NewRequest(http.MethodGet, "/", nil), target: target}
-	s := &stream{call: c, encoder: c.encoder(), changes: changes, seen: changes.Start, bookmarks: true}
+	s := &stream{call: c, encoder: c.encoder(), changes: changes, seen: changes.Start, bookmarks: true, guard: newWriteGuard(answer, writeTimeout)}
 	if !s.catchUp(t.Context()) {
 		t.Fatal("the stream is over")
 	}

@@ -23,6 +23,7 @@ func (c *connections) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	setUserTimeout(conn)
 	accepted := &connection{Conn: conn, all: c}
 	c.mu.Lock()
 	defer c.mu.Unlock()
