@@ -93,6 +93,7 @@ func TestDifferential(t *testing.T) {
 			}
 		}
 	}
+	compacted := compact(t, pair)
 	alone(first)
 	t.Run("scripts", func(t *testing.T) {
 		for i, script := range scripts {
@@ -108,6 +109,7 @@ func TestDifferential(t *testing.T) {
 		}
 	})
 	alone(last)
+	t.Run("compacted", func(t *testing.T) { compareCompacted(t, compacted) })
 	t.Log("\n" + report(scripts, results))
 	if slices.ContainsFunc(results, func(r result) bool { return r.cases == 0 }) {
 		return // some were asked for by name

@@ -1,0 +1,141 @@
+package differential
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// compaction is a list on one server of which the revision has been compacted.
+type compaction struct {
+	server              *Server
+	path                string
+	token               string // of its second page
+	revision, compacted string
+}
+
+// compact begins a paged list, changes what it lists, and compacts both servers' etcds as their compactors do. It must
+// run before all scripts, which rely on what is compacted.
+func compact(t *testing.T, pair *Pair) []*compaction {
+	t.Helper()
+	script, err := ParseScript("compaction", `
+--- a
+POST /api/v1/namespaces/${ns}/configmaps
+
+{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}
+
+--- b
+POST /api/v1/namespaces/${ns}/configmaps
+
+{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b"}}
+
+--- page
+GET /api/v1/namespaces/${ns}/configmaps?limit=1
+
+--- c
+POST /api/v1/namespaces/${ns}/configmaps
+
+{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*compaction
+	for _, server := range []*Server{pair.Genuine, pair.Ours} {
+		answers, err := Run(t.Context(), server, script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var page, last metav1.PartialObjectMetadataList
+		for i, into := range []*metav1.PartialObjectMetadataList{&page, &last} {
+			if err := json.Unmarshal(answers[2+i].Body, into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := &compaction{server, "/api/v1/namespaces/" + script.namespace() + "/configmaps", page.Continue, page.ResourceVersion, last.ResourceVersion}
+		if err := c.compact(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// compact does a round of compaction.
+func (c *compaction) compact(ctx context.Context) error {
+	revision, err := strconv.ParseInt(c.compacted, 10, 64)
+	if err != nil {
+		return err
+	}
+	if _, err := c.server.Etcd.client.Put(ctx, "compact_rev_key", c.compacted); err != nil {
+		return err
+	}
+	_, err = c.server.Etcd.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
+	return err
+}
+
+// compareCompacted compares what is left of the lists. kube-apiserver looks for compactions every 15 s.
+func compareCompacted(t *testing.T, all []*compaction) {
+	var seen [2][]string
+	for i, c := range all {
+		expired := func(ctx context.Context) (bool, error) {
+			answer, err := c.get(ctx, "?limit=1&continue="+c.token)
+			return err == nil && answer.Code == http.StatusGone, err
+		}
+		if err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, expired); err != nil {
+			t.Fatalf("%s goes on with the list: %v", c.server.Name, err)
+		}
+		token := ""
+		for _, query := range []string{"?limit=1&continue=" + c.token, "?limit=1&continue=", "?resourceVersion=" + c.revision + "&resourceVersionMatch=Exact",
+			"?limit=1&resourceVersion=" + c.revision, "?resourceVersion=" + c.compacted + "&resourceVersionMatch=Exact",
+			"?resourceVersion=" + c.revision + "&resourceVersionMatch=NotOlderThan"} {
+			if query == "?limit=1&continue=" {
+				query += token
+			}
+			answer, err := c.get(t.Context(), query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.Code != 0 {
+				token = answer.Continue
+			}
+			seen[i] = append(seen[i], answer.String())
+		}
+	}
+	if difference := cmp.Diff(seen[0], seen[1]); difference != "" {
+		t.Errorf("(- genuine, + ours)\n%s", difference)
+	}
+}
+
+// compactedAnswer is a Status or a list.
+type compactedAnswer struct {
+	metav1.Status
+	Items []metav1.PartialObjectMetadata
+}
+
+func (a *compactedAnswer) String() string {
+	text := fmt.Sprintf("%d %s %q, continue: %v, remaining: %v;", a.Code, a.Reason, a.Message, a.Continue != "", a.RemainingItemCount != nil)
+	for _, item := range a.Items {
+		text += " " + item.Name
+	}
+	return text
+}
+
+func (c *compaction) get(ctx context.Context, query string) (*compactedAnswer, error) {
+	r := &run{server: c.server}
+	answer, err := r.exchange(ctx, &Case{Method: http.MethodGet, Path: c.path + query})
+	if err != nil {
+		return nil, err
+	}
+	decoded := &compactedAnswer{}
+	return decoded, json.Unmarshal(answer.Body, decoded)
+}
