@@ -76,7 +76,7 @@ func composeSecurity(c *config.Config, objects resource.Objects, factory informe
 	s.reload = append(s.reload, reloaded{s.changed})
 	var nodes authorization.Mode
 	if slices.Contains(c.Authorization.Modes, "Node") {
-		s.nodes = nodeauthorizer.New(factory)
+		s.nodes = nodeauthorizer.New(factory, registerer)
 		nodes = s.nodes
 	}
 	s.authorizer, err = authorization.New(c.Authorization.Modes, s.policy, nodes)

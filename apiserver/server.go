@@ -192,7 +192,7 @@ func (s *Server) composeCustom() (*crd.Controller, error) {
 // composeHandler puts the way of a request together: filters, router, handlers.
 func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, error) {
 	resources := handlers.New(handlers.Options{
-		Registry: s.registry, Clock: s.clock, MinWatchTimeout: s.config.Serving.MinRequestTimeout,
+		Registry: s.registry, Clock: s.clock, Metrics: handlers.NewMetrics(s.metrics), MinWatchTimeout: s.config.Serving.MinRequestTimeout,
 		DeleteWorkers: s.config.Limits.DeleteCollectionWorkers,
 	})
 	routes, err := s.routes(publisher, resources)

@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Registry *registry.Registry
 	Clock    clock.Clock
+	Metrics  *Metrics // nil: nothing is measured
 	// MinWatchTimeout is the least length of a watch that asks for none; it lasts up to twice as long.
 	MinWatchTimeout time.Duration
 	// DeleteWorkers delete the objects of one collection at the same time.

@@ -60,7 +60,11 @@ func (c *call) watch(ctx context.Context) error {
 		return c.failAtOnce(err)
 	}
 	s := &stream{call: c, encoder: c.encoder(), changes: changes, seen: changes.Start, bookmarks: options.AllowWatchBookmarks, columns: columns}
-	s.open(ctx, func(ctx context.Context) { s.run(ctx, initial && options.AllowWatchBookmarks) })
+	s.open(ctx, func(ctx context.Context) {
+		if s.sendInitial(initial && options.AllowWatchBookmarks, selection) {
+			s.run(ctx)
+		}
+	})
 	return nil
 }
 
@@ -142,10 +146,7 @@ func (s *stream) flush() {
 }
 
 // run streams until ctx ends or something fails.
-func (s *stream) run(ctx context.Context, markEnd bool) {
-	if !s.sendInitial(markEnd) {
-		return
-	}
+func (s *stream) run(ctx context.Context) {
 	deadline, _ := ctx.Deadline()
 	for {
 		next := s.Clock.Now().Add(bookmarkInterval)
@@ -239,7 +240,7 @@ func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 }
 
 // sendInitial sends the state the watch starts from, and a bookmark that ends it.
-func (s *stream) sendInitial(markEnd bool) bool {
+func (s *stream) sendInitial(markEnd bool, selection registry.Selection) bool {
 	for _, entry := range s.changes.Initial {
 		frame, err := s.entryFrame(watch.Added, entry)
 		if err != nil {
@@ -251,7 +252,11 @@ func (s *stream) sendInitial(markEnd bool) bool {
 		}
 	}
 	if markEnd {
-		return s.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		marked := s.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		if marked {
+			s.watchListed(selection)
+		}
+		return marked
 	}
 	if len(s.changes.Initial) > 0 {
 		s.flush()

@@ -2,6 +2,7 @@
 package metrics
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -26,6 +27,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
@@ -88,7 +90,6 @@ var exceptions = map[string]string{
 	"apiserver_flowcontrol_":                       "no priority and fairness",
 	"apiserver_validating_admission_policy_":       "measured with the policies of admission",
 	"apiserver_validation_declarative_validation_": "upstream's validation counts mismatches between two implementations, ours is one of them",
-	"apiserver_watch_list_duration_seconds":        "beta",
 }
 
 func TestStableMetrics(t *testing.T) {
@@ -146,6 +147,7 @@ func TestStableMetrics(t *testing.T) {
 	}
 	useCertificates(t, server.Admin)
 	useSecurePods(t, server.Admin)
+	awaitGraph(t, server.Admin)
 	forget(t, server.Admin)
 }
 
@@ -251,6 +253,23 @@ func counted(family *dto.MetricFamily, labels string) (sum float64) {
 	return sum
 }
 
+// awaitGraph binds a pod to a node, and waits until the Node authorizer has measured how long it took to note that.
+func awaitGraph(t *testing.T, config *rest.Config) {
+	t.Helper()
+	do(t, config, http.MethodPost, "/api/v1/namespaces/default/pods",
+		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"bound"},"spec":{"nodeName":"n","containers":[{"name":"c","image":"i"}]}}`)
+	const name = "node_authorizer_graph_actions_duration_seconds"
+	noted := func(context.Context) (bool, error) {
+		family := scrape(t, config)[name]
+		return family != nil && slices.ContainsFunc(family.Metric, func(m *dto.Metric) bool {
+			return m.Label[0].GetValue() == "AddPod" && m.Histogram.GetSampleCount() > 0 && len(m.Histogram.Bucket) > 10
+		}), nil
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 20*time.Second, true, noted); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+}
+
 // forget resets the metrics: what was measured is gone, and what comes is measured again.
 func forget(t *testing.T, config *rest.Config) {
 	t.Helper()
@@ -337,7 +356,7 @@ func use(t *testing.T, config *rest.Config) {
 	} {
 		get(t, config, path)
 	}
-	get(t, config, "/api/v1/namespaces?watch=1&timeoutSeconds=1")
+	get(t, config, "/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 	do(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`)
 }
 

@@ -3,6 +3,7 @@
 package nodeauthorizer
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -29,7 +30,8 @@ type Authorizer struct {
 
 // New returns an authorizer that knows what it knows from the informers, once they are started. The graph keeps names
 // only, no objects.
-func New(factory informers.SharedInformerFactory) *Authorizer {
+func New(factory informers.SharedInformerFactory, registerer prometheus.Registerer) *Authorizer {
+	registerer.MustRegister(newGraphMetrics())
 	a := &Authorizer{}
 	recording := recorder{factory, a}
 	all := metav1.NamespaceAll
