@@ -37,6 +37,7 @@ type serviceNetwork struct {
 	cidr       *services.DefaultCIDR
 	addresses  *services.AddressRepair
 	ports      *services.PortRepair
+	events     *services.Events // of the repairs
 	kubernetes *kubernetesservice.Controller
 	primary    netip.Prefix // the range of which the kubernetes Service has the first address
 
@@ -80,12 +81,12 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	if err != nil {
 		return nil, err
 	}
-	events := &services.Events{Objects: s.registry, Clock: s.clock, Logger: logger, Instance: host}
+	n.events = &services.Events{Objects: s.registry, Clock: s.clock, Logger: logger, Instance: host}
 	all := func(ctx context.Context) ([]runtime.Object, error) {
 		return s.registry.Latest(ctx, schema.GroupResource{Resource: "services"}, "")
 	}
-	n.ports = services.NewPortRepair(n.allocator, all, events, logger, s.metrics)
-	n.addresses = services.NewAddressRepair(s.registry, n.ranges, events, s.clock, logger, s.metrics)
+	n.ports = services.NewPortRepair(n.allocator, all, n.events, logger, s.metrics)
+	n.addresses = services.NewAddressRepair(s.registry, n.ranges, n.events, s.clock, logger, s.metrics)
 	n.kubernetes, err = s.composeKubernetesService(ranges[0])
 	return n, err
 }
@@ -131,6 +132,10 @@ func (n *serviceNetwork) run(ctx context.Context) error {
 	work.Go(func() error { return n.cidr.Run(ctx, func() { close(n.server.hooks.serviceCIDR.done) }) })
 	work.Go(func() error { return n.keepAddresses(ctx) })
 	work.Go(func() error { return n.keepPorts(ctx) })
+	work.Go(func() error {
+		n.events.Run(ctx)
+		return nil
+	})
 	work.Go(func() error { return n.begin(ctx) })
 	return work.Wait()
 }
