@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -110,6 +111,15 @@ func compareCompacted(t *testing.T, all []*compaction) {
 			}
 			seen[i] = append(seen[i], answer.String())
 		}
+		watched, err := c.exchange(t.Context(), "?watch=1&timeoutSeconds=1&resourceVersion="+c.revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var event metav1.WatchEvent
+		if err := json.Unmarshal(watched.Body, &event); err != nil {
+			t.Fatal(err)
+		}
+		seen[i] = append(seen[i], fmt.Sprintf("%d %s, of c: %v", watched.Code, event.Type, bytes.Contains(event.Object.Raw, []byte(`"name":"c"`))))
 	}
 	if difference := cmp.Diff(seen[0], seen[1]); difference != "" {
 		t.Errorf("(- genuine, + ours)\n%s", difference)
@@ -131,11 +141,15 @@ func (a *compactedAnswer) String() string {
 }
 
 func (c *compaction) get(ctx context.Context, query string) (*compactedAnswer, error) {
-	r := &run{server: c.server}
-	answer, err := r.exchange(ctx, &Case{Method: http.MethodGet, Path: c.path + query})
+	answer, err := c.exchange(ctx, query)
 	if err != nil {
 		return nil, err
 	}
 	decoded := &compactedAnswer{}
 	return decoded, json.Unmarshal(answer.Body, decoded)
+}
+
+func (c *compaction) exchange(ctx context.Context, query string) (*Answer, error) {
+	r := &run{server: c.server}
+	return r.exchange(ctx, &Case{Method: http.MethodGet, Path: c.path + query})
 }
