@@ -1,0 +1,117 @@
+package handlers
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	upstream "k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/registry/rest"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/resource"
+)
+
+// FuzzAccept negotiates beside kube-apiserver's request scope, for built-in kinds and for custom resources.
+func FuzzAccept(f *testing.F) {
+	for _, header := range []string{
+		"", "*/*", "application/*;q=0.5,text/html", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io", "application/yaml;stream=watch",
+		"application/json;g=meta.k8s.io", "application/json;sv=v1;pretty=1;unknown", "application/json;as=", "a/b;;=,",
+	} {
+		f.Add(header, false)
+		f.Add(header, true)
+	}
+	formats := clientscheme.Codecs.SupportedMediaTypes()
+	f.Fuzz(func(t *testing.T, header string, custom bool) {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header["Accept"] = []string{header}
+		scope := &upstream.RequestScope{
+			Serializer: clientscheme.Codecs, MetaGroupVersion: metav1.SchemeGroupVersion,
+			TableConvertor: rest.NewDefaultTableConvertor(schema.GroupResource{Resource: "pods"}),
+		}
+		definition := &resource.Definition{}
+		if custom {
+			definition.Source, scope.StandardSerializers = resource.Custom, formats[:2]
+		}
+		target := registry.Target{Match: resource.Match{Definition: definition}, Endpoint: &resource.Endpoint{}}
+		got, err := negotiate(r, target)
+		want, info, refused := negotiation.NegotiateOutputMediaType(r, scope.Serializer, scope)
+		if (err == nil) != (refused == nil) || (err != nil && err.Error() != refused.Error()) {
+			t.Fatalf("refused: %v, by upstream: %v", err, refused)
+		}
+		if err != nil {
+			return
+		}
+		var kind schema.GroupVersionKind
+		if want.Convert != nil {
+			kind = *want.Convert
+		}
+		if mediaTypes[formatIndex(info)] != got.contentType(false) || kind.GroupVersion() != got.group ||
+			(kind.Kind == "Table") != (got.as == table) || (kind.Kind == "PartialObjectMetadataList") != got.list {
+			t.Errorf("got %+v, upstream %s as %v", got, info.MediaType, kind)
+		}
+	})
+}
+
+func formatIndex(info runtime.SerializerInfo) int {
+	for i, media := range mediaTypes {
+		if media == info.MediaType {
+			return i
+		}
+	}
+	return -1
+}
+
+// FuzzListOptions reads a query beside upstream's codec. What is let through is not larger than it may be.
+func FuzzListOptions(f *testing.F) {
+	for _, query := range []string{
+		"", "labelSelector=a%3Db,c+in+(d,e)&limit=5", "fieldSelector=metadata.name%3Da,metadata.name!%3Db", "labelSelector=!", "limit=x",
+		"watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "fieldSelector=a%3Db%5C", "labelSelector=,,&fieldSelector=,",
+		"continue=a&resourceVersion=5", "timeoutSeconds=-1",
+	} {
+		f.Add(query)
+	}
+	same := func(name, value string) (string, string, error) { return name, value, nil }
+	target := registry.Target{Match: resource.Match{Version: &resource.Version{FieldLabel: same}}}
+	f.Fuzz(func(t *testing.T, query string) {
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			t.Skip()
+		}
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.URL.RawQuery = query
+		c := &call{r: r, record: request.Begin(r, time.Now(), logr.Discard()), target: target}
+		options, selection, err := c.listOptions()
+		var want internalversion.ListOptions
+		if refused := internalscheme.ParameterCodec.DecodeParameters(values, metav1.SchemeGroupVersion, &want); refused != nil {
+			if err == nil {
+				t.Fatalf("upstream refuses it: %v", refused)
+			}
+			return
+		}
+		if err != nil {
+			return // validated, too
+		}
+		if (selection.Label == nil) != (want.LabelSelector == nil || want.LabelSelector.Empty()) || options.Limit != want.Limit {
+			t.Errorf("got %+v, upstream %+v", options, want)
+		}
+		if selection.Label != nil && selection.Label.String() != want.LabelSelector.String() {
+			t.Errorf("selector %s, upstream's %s", selection.Label, want.LabelSelector)
+		}
+		if selection.Label != nil && checkLabelSelector(selection.Label) != nil || selection.Field != nil && checkFieldSelector(selection.Field) != nil {
+			t.Errorf("a selector that is too large is let through: %.100s", query)
+		}
+	})
+}
