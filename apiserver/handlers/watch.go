@@ -416,9 +416,3 @@ func (s *stream) fail(err error) {
 	s.send(codec.WatchFrame(s.encoder.media, string(watch.Error), kind, head, item))
 	s.flush()
 }
-
-// isWatch reports whether a request asks for a stream.
-func isWatch(r *http.Request) bool {
-	record := request.From(r.Context())
-	return record != nil && record.Info.Verb == "watch"
-}
