@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"quorate.dev/apiserver/storage"
@@ -207,4 +208,54 @@ func TestExactStopsWithItsCaller(t *testing.T) {
 	if _, err := w.store.List(t.Context(), "pods/", storage.ListOptions{Revision: past}); err != nil {
 		t.Errorf("the store itself: %v", err)
 	}
+}
+
+// TestExactStatesWhileThereAreWrites compares past states with the store's, while it goes on.
+func TestExactStatesWhileThereAreWrites(t *testing.T) {
+	const readers, reads, objects = 4, 25, 30
+	w := newWorld(t, Options{})
+	pods := w.cache("pods")
+	first := w.latest(pods).Revision()
+	var latest atomic.Int64
+	latest.Store(first)
+	ctx, stop := context.WithCancel(t.Context())
+	var writing, reading sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			put, err := w.client.Put(ctx, fmt.Sprint("/registry/pods/a/", i%objects), fmt.Sprint("x;", i))
+			if err == nil {
+				latest.Store(put.Header.Revision)
+			}
+			if i%7 == 0 {
+				_, _ = w.client.Delete(ctx, fmt.Sprint("/registry/pods/a/", (i/2)%objects))
+			}
+		}
+	})
+	for range readers {
+		reading.Go(func() {
+			for range reads {
+				revision := first + rand.Int64N(latest.Load()-first+1)
+				snapshot, err := pods.Exact(t.Context(), revision)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				page, err := w.store.List(t.Context(), "pods/", storage.ListOptions{Revision: revision})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				stored := map[string]string{}
+				for _, value := range page.Values {
+					stored[value.Path] = string(value.Data)
+				}
+				if got, want := contents(snapshot, "pods/"), written(stored); got != want {
+					t.Errorf("revision %d: got %s, stored %s", revision, got, want)
+				}
+			}
+		})
+	}
+	reading.Wait()
+	stop()
+	writing.Wait()
 }
