@@ -6,8 +6,11 @@ import (
 )
 
 const (
-	// minEvents is how many events are kept however old they are.
-	minEvents = 64
+	// minEvents is how many events are kept however old they are, as kube-apiserver keeps them: also when the store has
+	// been compacted, watches may begin there.
+	minEvents = 100
+	// minCapacity is the least length of a ring that is not empty, a power of two.
+	minCapacity = 128
 	// maxEvents is how many are kept at most, however young.
 	maxEvents = 100_000
 	// freshness is how long events are kept if there is room: a client that reconnects within it misses nothing.
@@ -88,7 +91,7 @@ func (r *ring) at(sequence uint64) *record { return r.records[sequence&uint64(le
 // push adds an event and returns its sequence number. Trim makes room before.
 func (r *ring) push(added *record) uint64 {
 	if int(r.end-r.first) == len(r.records) {
-		r.resize(max(minEvents, 2*len(r.records)))
+		r.resize(max(minCapacity, 2*len(r.records)))
 	}
 	sequence := r.end
 	r.records[sequence&uint64(len(r.records)-1)] = added
@@ -100,7 +103,7 @@ func (r *ring) push(added *record) uint64 {
 // unshift adds an event before all others.
 func (r *ring) unshift(added *record) {
 	if int(r.end-r.first) == len(r.records) {
-		r.resize(max(minEvents, 2*len(r.records)))
+		r.resize(max(minCapacity, 2*len(r.records)))
 	}
 	r.first--
 	r.records[r.first&uint64(len(r.records)-1)] = added
@@ -114,7 +117,7 @@ func (r *ring) outdated(now int64) bool {
 		return false
 	}
 	old := now-r.at(r.first).received > int64(freshness)
-	return held >= maxEvents || r.bytes > r.maxBytes || (old && held >= minEvents)
+	return held >= maxEvents || r.bytes > r.maxBytes || (old && held > minEvents)
 }
 
 // pop drops the oldest event and returns it.
@@ -130,7 +133,7 @@ func (r *ring) pop() *record {
 
 // shrink gives memory back after a burst.
 func (r *ring) shrink() {
-	if held := int(r.end - r.first); len(r.records) > minEvents && held < len(r.records)/4 {
+	if held := int(r.end - r.first); len(r.records) > minCapacity && held < len(r.records)/4 {
 		r.resize(len(r.records) / 2)
 	}
 }

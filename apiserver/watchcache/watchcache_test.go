@@ -194,16 +194,20 @@ func TestRingKeepsWhatIsFresh(t *testing.T) {
 	if got := r.at(r.after(500)).entry.revision; got != 501 {
 		t.Errorf("the first event after 500 is %d", got)
 	}
-	for i := range int64(70) {
+	for i := range int64(120) {
 		push(1001+i, 200*second)
 	}
-	if held := r.end - r.first; held != 70 || r.floor != 1000 {
+	if held := r.end - r.first; held != 120 || r.floor != 1000 {
 		t.Errorf("%d events are held, those after %d", held, r.floor)
+	}
+	push(1121, 300*second) // all but the last are old, but so few
+	if held := r.end - r.first; held != minEvents {
+		t.Errorf("%d old events are held", held)
 	}
 	for range 10 {
 		r.shrink()
 	}
-	if len(r.records) > 256 || r.at(r.first).entry.revision != 1001 {
+	if len(r.records) > 256 || r.at(r.first).entry.revision != 1022 {
 		t.Errorf("%d places", len(r.records))
 	}
 }

@@ -25,7 +25,7 @@ type compaction struct {
 }
 
 // compact begins a paged list, changes what it lists, and compacts both servers' etcds as their compactors do. It must
-// run before all scripts, which rely on what is compacted.
+// run after all scripts, which rely on what is compacted.
 func compact(t *testing.T, pair *Pair) []*compaction {
 	t.Helper()
 	script, err := ParseScript("compaction", `
@@ -84,7 +84,7 @@ func (c *compaction) compact(ctx context.Context) error {
 	return err
 }
 
-// compareCompacted compares what is left of the lists. kube-apiserver looks for compactions every 15 s.
+// compareCompacted compares what is left of the lists.
 func compareCompacted(t *testing.T, all []*compaction) {
 	var seen [2][]string
 	for i, c := range all {
