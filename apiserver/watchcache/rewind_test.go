@@ -138,3 +138,18 @@ func TestStoreGoesBackUnseen(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestStoreGoesBackInTime(t *testing.T) {
+	w := newStoppedWorld(t, Options{})
+	w.create("pods/a/1", "x;")
+	stop := w.follow(0)
+	pods := w.cache("pods")
+	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
+	position := stop() + 1000 // as if the store had been there
+	w.caches.progress.advance(position)
+	w.follow(position)
+	w.expectExpired(watcher)
+	if got := w.latest(pods); got.Revision() >= position || contents(got, "pods/") != "pods/a/1@x;" {
+		t.Errorf("revision %d, contents %s", got.Revision(), contents(got, "pods/"))
+	}
+}
