@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"quorate.dev/apiserver/admission"
-	"quorate.dev/apiserver/admission/mutating"
+	"quorate.dev/apiserver/admission/native"
+	"quorate.dev/apiserver/admission/plugins"
 	"quorate.dev/apiserver/builtin/certificates"
-	"quorate.dev/apiserver/builtin/plugins"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/discovery"
 )
@@ -37,22 +37,22 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		case plugin.Upstream != nil:
 			chain.Plugins = append(chain.Plugins, admission.Upstream(plugin.Name, plugin.Upstream))
 		case plugin.Name == plugins.NamespaceLifecycle:
-			lifecycle := &mutating.NamespaceLifecycle{
+			lifecycle := &native.NamespaceLifecycle{
 				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry, Clock: s.clock,
 			}
 			chain.Plugins = append(chain.Plugins, lifecycle.Plugin())
 		}
 	}
 	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
-		rights := mutating.Rights{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
+		rights := native.Rights{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
 		chain.Plugins = append(chain.Plugins, rights.Plugin())
 	}
 	chain.Plugins = append(chain.Plugins, s.unenforced.plugin())
 	chain.Reservers = []admission.Reserver{
-		mutating.ServiceAddresses{
+		native.ServiceAddresses{
 			Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
 		},
-		mutating.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
+		native.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"quorate.dev/apiserver/builtin/autoregister"
+	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/serving"
 )

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
-	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/serving"
 	"quorate.dev/apiserver/watchcache"
 )

@@ -1,6 +1,6 @@
 package apiserver
 
-import "quorate.dev/apiserver/builtin/kubelet"
+import "quorate.dev/apiserver/kubelet"
 
 // composeKubelets makes what connects clients with pods and nodes.
 func (s *Server) composeKubelets() (*kubelet.Kubelets, error) {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	builtininformers "quorate.dev/apiserver/builtin/informers"
+	builtininformers "quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
 )

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/informers"
 
-	builtininformers "quorate.dev/apiserver/builtin/informers"
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
+	builtininformers "quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/utils/clock"
 
-	"quorate.dev/apiserver/builtin/tokens"
+	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
@@ -30,7 +30,7 @@ func TestIssuerThatOpenIDDoesNotAllowIsTold(t *testing.T) {
 		c := config.Default()
 		c.Serving.AdvertiseAddress = "192.0.2.1"
 		c.Authentication.ServiceAccountIssuers, c.Authentication.ServiceAccountSigningKey = []string{issuer}, key
-		issuing, err := tokens.New(c.Authentication, clock.RealClock{})
+		issuing, err := serviceaccount.New(c.Authentication, clock.RealClock{})
 		if err != nil {
 			t.Fatal(err)
 		}

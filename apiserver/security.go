@@ -12,12 +12,12 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/authentication"
+	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/authorization"
+	"quorate.dev/apiserver/authorization/node"
 	"quorate.dev/apiserver/authorization/rbac"
-	"quorate.dev/apiserver/builtin/bootstrap"
-	"quorate.dev/apiserver/builtin/nodeauthorizer"
-	"quorate.dev/apiserver/builtin/tokens"
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
 )
@@ -31,12 +31,12 @@ type security struct {
 	authorizer    *authorization.Authorizer
 	policy        *rbac.Policy
 	frontProxy    *authentication.FrontProxy
-	tokens        *tokens.Tokens // of service accounts
+	tokens        *serviceaccount.Tokens // of service accounts
 	reload        []serving.Reloadable
 	clients       *authentication.Authority   // of client certificates; nil: none
 	authorities   []*authentication.Authority // of client certificates, then of front proxies
 	changed       bootstrap.Signal            // that something was reloaded
-	nodes         *nodeauthorizer.Authorizer  // nil: mode Node is off
+	nodes         *node.Authorizer            // nil: mode Node is off
 }
 
 // reloaded comes last among what is reloaded, and tells others.
@@ -76,7 +76,7 @@ func composeSecurity(c *config.Config, objects resource.Objects, factory informe
 	s.reload = append(s.reload, reloaded{s.changed})
 	var nodes authorization.Mode
 	if slices.Contains(c.Authorization.Modes, "Node") {
-		s.nodes = nodeauthorizer.New(factory, registerer)
+		s.nodes = node.New(factory, registerer)
 		nodes = s.nodes
 	}
 	s.authorizer, err = authorization.New(c.Authorization.Modes, s.policy, nodes)
@@ -139,7 +139,7 @@ func (s *security) composeTokens(a config.Authentication, objects resource.Objec
 		all = append(all, authenticator.WrapAudienceAgnosticToken(a.Audiences(), file))
 	}
 	var err error
-	if s.tokens, err = tokens.New(a, clock); err != nil {
+	if s.tokens, err = serviceaccount.New(a, clock); err != nil {
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
 	}
 	serviceAccounts, err := s.tokens.Authenticators(objects)
@@ -149,7 +149,7 @@ func (s *security) composeTokens(a config.Authentication, objects resource.Objec
 	all = append(all, serviceAccounts...)
 	if a.BootstrapTokens {
 		secrets := factory.Core().V1().Secrets().Lister().Secrets(metav1.NamespaceSystem)
-		all = append(all, authenticator.WrapAudienceAgnosticToken(a.Audiences(), tokens.Bootstrap(secrets)))
+		all = append(all, authenticator.WrapAudienceAgnosticToken(a.Audiences(), serviceaccount.Bootstrap(secrets)))
 	}
 	return all, nil
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
-	"quorate.dev/apiserver/builtin/kubernetesservice"
-	"quorate.dev/apiserver/builtin/services"
+	"quorate.dev/apiserver/controllers/kubernetesservice"
+	"quorate.dev/apiserver/serviceip"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -32,12 +32,12 @@ const (
 // serviceNetwork gives Services their addresses and ports, keeps those right, and keeps the kubernetes Service.
 type serviceNetwork struct {
 	server     *Server
-	ranges     *services.Ranges
-	allocator  *services.Allocator
-	cidr       *services.DefaultCIDR
-	addresses  *services.AddressRepair
-	ports      *services.PortRepair
-	events     *services.Events // of the repairs
+	ranges     *serviceip.Ranges
+	allocator  *serviceip.Allocator
+	cidr       *serviceip.DefaultCIDR
+	addresses  *serviceip.AddressRepair
+	ports      *serviceip.PortRepair
+	events     *serviceip.Events // of the repairs
 	kubernetes *kubernetesservice.Controller
 	primary    netip.Prefix // the range of which the kubernetes Service has the first address
 
@@ -71,22 +71,22 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	}
 	logger := s.logger.WithName("services")
 	n := &serviceNetwork{
-		server: s, primary: ranges[0], ranges: services.NewRanges(), synced: make(chan struct{}, serviceFeeds), left: make(chan struct{}),
-		cidr: &services.DefaultCIDR{CIDRs: cidrs, Objects: s.registry, Clock: s.clock, Logger: logger},
+		server: s, primary: ranges[0], ranges: serviceip.NewRanges(), synced: make(chan struct{}, serviceFeeds), left: make(chan struct{}),
+		cidr: &serviceip.DefaultCIDR{CIDRs: cidrs, Objects: s.registry, Clock: s.clock, Logger: logger},
 	}
 	n.repairs.Store(serviceRepairs)
-	n.allocator, err = services.New(services.Options{
+	n.allocator, err = serviceip.New(serviceip.Options{
 		CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.store, Clock: s.clock, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
-	n.events = &services.Events{Objects: s.registry, Clock: s.clock, Logger: logger, Instance: host}
+	n.events = &serviceip.Events{Objects: s.registry, Clock: s.clock, Logger: logger, Instance: host}
 	all := func(ctx context.Context) ([]runtime.Object, error) {
 		return s.registry.Latest(ctx, schema.GroupResource{Resource: "services"}, "")
 	}
-	n.ports = services.NewPortRepair(n.allocator, all, n.events, logger, s.metrics)
-	n.addresses = services.NewAddressRepair(s.registry, n.ranges, n.events, s.clock, logger, s.metrics)
+	n.ports = serviceip.NewPortRepair(n.allocator, all, n.events, logger, s.metrics)
+	n.addresses = serviceip.NewAddressRepair(s.registry, n.ranges, n.events, s.clock, logger, s.metrics)
 	n.kubernetes, err = s.composeKubernetesService(ranges[0])
 	return n, err
 }

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"quorate.dev/operator/api/v1alpha1"
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // environment is this project's API server, in envtest, with the resource's definition, our operator and a node.
@@ -39,7 +39,7 @@ type environment struct {
 // start installs a file of manifests, and runs the operator with further arguments.
 func start(t *testing.T, manifests, namespace string, args ...string) *environment {
 	t.Helper()
-	binary, err := genuine.Quorate(t.Context())
+	binary, err := upstream.Quorate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

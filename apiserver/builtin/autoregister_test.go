@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/autoregister"
+	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/etcd/etcdtest"
 )
 

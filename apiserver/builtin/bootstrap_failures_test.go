@@ -13,7 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/storage"
 )
 

@@ -29,7 +29,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/controllers/bootstrap"
 )
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/etcd/etcdtest"
 )
 

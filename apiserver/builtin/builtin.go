@@ -22,27 +22,18 @@ import (
 	"quorate.dev/apiserver/builtin/apps"
 	"quorate.dev/apiserver/builtin/authentication"
 	"quorate.dev/apiserver/builtin/authorization"
-	"quorate.dev/apiserver/builtin/autoscaling"
 	"quorate.dev/apiserver/builtin/batch"
 	"quorate.dev/apiserver/builtin/certificates"
-	"quorate.dev/apiserver/builtin/coordination"
 	"quorate.dev/apiserver/builtin/core"
 	"quorate.dev/apiserver/builtin/definition"
 	"quorate.dev/apiserver/builtin/discovery"
 	"quorate.dev/apiserver/builtin/dynamicresource"
 	"quorate.dev/apiserver/builtin/enablement"
-	"quorate.dev/apiserver/builtin/events"
-	"quorate.dev/apiserver/builtin/flowcontrol"
-	"quorate.dev/apiserver/builtin/internalapiserver"
-	"quorate.dev/apiserver/builtin/kubelet"
-	"quorate.dev/apiserver/builtin/networking"
-	"quorate.dev/apiserver/builtin/node"
-	"quorate.dev/apiserver/builtin/policy"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/builtin/scheduling"
 	builtinschema "quorate.dev/apiserver/builtin/schema"
 	"quorate.dev/apiserver/builtin/storage"
-	"quorate.dev/apiserver/builtin/storagemigration"
+	"quorate.dev/apiserver/kubelet"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -97,16 +88,16 @@ func Definitions(options Options) []*resource.Definition {
 		}),
 		apiregistration.Definitions(options.Schema, options.APIs.Serves),
 		apps.Definitions(builder),
-		events.Definitions(builder, options.EventTTL),
+		eventsGroup(builder, options.EventTTL),
 		authentication.Definitions(builder, authentication.Options{
 			Tokens: options.Tokens, Audiences: options.Audiences, Clock: options.Clock,
 		}),
 		authorization.Definitions(builder, options.Authorizer, options.Rules),
-		autoscaling.Definitions(builder),
+		autoscalingGroup(builder),
 		batch.Definitions(builder),
 		certificates.Definitions(builder, options.Authorizer, options.Clock),
-		networking.Definitions(builder),
-		policy.Definitions(builder),
+		networkingGroup(builder),
+		policyGroup(builder),
 		rbac.Definitions(builder),
 		storage.Definitions(builder),
 		admissionregistration.Definitions(builder, admissionregistration.Options{
@@ -114,13 +105,13 @@ func Definitions(options Options) []*resource.Definition {
 		}),
 		apiextensions.Definitions(options.Schema, options.Clock, options.APIs.Serves),
 		scheduling.Definitions(builder),
-		coordination.Definitions(builder),
-		node.Definitions(builder),
+		coordinationGroup(builder),
+		nodeGroup(builder),
 		discovery.Definitions(builder),
 		dynamicresource.Definitions(builder, options.Objects, options.Authorizer),
-		flowcontrol.Definitions(builder),
-		internalapiserver.Definitions(builder),
-		storagemigration.Definitions(builder),
+		flowControlGroup(builder),
+		apiServerInternalGroup(builder),
+		storageMigrationGroup(builder),
 	} {
 		all = append(all, group...)
 	}

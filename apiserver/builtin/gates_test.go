@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/utils/clock"
 
-	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/controllers/bootstrap"
 )
 
 // TestGatesAreAsked: what a feature gate switches is there with it and not without.

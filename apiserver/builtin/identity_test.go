@@ -15,7 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"quorate.dev/apiserver/builtin/bootstrap"
+	"quorate.dev/apiserver/controllers/bootstrap"
 )
 
 // overtaken is a server on which somebody else always makes a lease just before.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"quorate.dev/apiserver/builtin/kubernetesservice"
+	"quorate.dev/apiserver/controllers/kubernetesservice"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
 )

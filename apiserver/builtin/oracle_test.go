@@ -22,9 +22,9 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/kubelet"
+	"quorate.dev/apiserver/kubelet"
 	"quorate.dev/apiserver/resource"
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // moduleDirectory returns where a module's source is.
@@ -152,7 +152,7 @@ type place struct{ path, version string }
 func goldenPlaces(t *testing.T) map[schema.GroupVersionResource]place {
 	t.Helper()
 	const namespace = "namespace"
-	upstream, err := genuine.UpstreamResources(t.Context(), namespace)
+	upstream, err := upstream.UpstreamResources(t.Context(), namespace)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/serviceip"
 )
 
 // TestSeriesOfServiceEvents warns of the same again and again: there is one Event, which counts.
@@ -23,7 +23,7 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 	server := newServerOn(t, etcdtest.Client(t), builtin.Options{}, &admission.Chain{})
 	time0 := time.Now()
 	clock := clocktesting.NewFakeClock(time0)
-	events := &services.Events{Objects: server, Clock: clock, Logger: logr.Discard(), Instance: "test"}
+	events := &serviceip.Events{Objects: server, Clock: clock, Logger: logr.Discard(), Instance: "test"}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); events.Run(ctx) }()

@@ -18,8 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/serviceip"
 )
 
 func asNodePort(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }
@@ -183,7 +183,7 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 		return s.Latest(ctx, servicesResource, "")
 	}
 	measured := &serviceReplica{metrics: prometheus.NewRegistry()}
-	repair := services.NewPortRepair(s.allocator, disturbed, s.events, logr.Discard(), measured.metrics)
+	repair := serviceip.NewPortRepair(s.allocator, disturbed, s.events, logr.Discard(), measured.metrics)
 	once := func() {
 		t.Helper()
 		if err := repair.Once(t.Context()); err != nil {
@@ -244,9 +244,9 @@ func TestWarningThatCannotBeRecordedIsToldAgain(t *testing.T) {
 }
 
 // runAddressRepair follows Services and their holders until the test ends.
-func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.FakeClock) *services.AddressRepair {
+func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.FakeClock) *serviceip.AddressRepair {
 	t.Helper()
-	repair := services.NewAddressRepair(r.server, r.ranges, r.events, clock, logr.Discard(), r.metrics)
+	repair := serviceip.NewAddressRepair(r.server, r.ranges, r.events, clock, logr.Discard(), r.metrics)
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	synced := make(chan struct{}, 2)

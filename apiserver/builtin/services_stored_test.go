@@ -22,8 +22,8 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serviceip"
 )
 
 // storeOldService puts a Service into etcd as Kubernetes 1.19 stored it: it has an address, and none of the later
@@ -183,7 +183,7 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 	created := must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
 	later := testingclock.NewFakeClock(time.Now().Add(time.Hour))
 	objects = &exchanging{s, t, newHolder("10.20.0.8", "web")}
-	repair := services.NewAddressRepair(objects, s.ranges, s.events, later, logr.Discard(), s.metrics)
+	repair := serviceip.NewAddressRepair(objects, s.ranges, s.events, later, logr.Discard(), s.metrics)
 	repair.SetHolder(leaked.Name, created)
 	_ = repair.Once(t.Context()) // an error makes it look again
 	if !s.held(t, "10.20.0.8") {
@@ -219,7 +219,7 @@ func TestRepairDoesNotHoldWhatIsGivenBackMeanwhile(t *testing.T) {
 	objects := &interrupted{Objects: s, then: func() { must[*core.Service](t)(s.updateService(t, "web", reduce)) }}
 	first := must[runtime.Object](t)(s.Get(t.Context(), ipAddresses, "", service.Spec.ClusterIPs[0]))
 	now := testingclock.NewFakeClock(time.Now())
-	repair := services.NewAddressRepair(objects, s.ranges, s.events, now, logr.Discard(), s.metrics)
+	repair := serviceip.NewAddressRepair(objects, s.ranges, s.events, now, logr.Discard(), s.metrics)
 	repair.SetHolder(service.Spec.ClusterIPs[0], first)
 	repair.SetService("default/web", service)
 	if err := repair.Once(t.Context()); err != nil {

@@ -26,11 +26,11 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
-	"quorate.dev/apiserver/admission/mutating"
+	"quorate.dev/apiserver/admission/native"
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/services"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serviceip"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -43,10 +43,10 @@ var (
 // serviceReplica is a server that gives Services addresses and ports.
 type serviceReplica struct {
 	*server
-	allocator *services.Allocator
-	ranges    *services.Ranges
-	repair    *services.PortRepair
-	events    *services.Events
+	allocator *serviceip.Allocator
+	ranges    *serviceip.Ranges
+	repair    *serviceip.PortRepair
+	events    *serviceip.Events
 	metrics   *prometheus.Registry
 }
 
@@ -71,19 +71,19 @@ func newServiceServer(t *testing.T, addresses string) *serviceReplica {
 // newServiceReplica is one that shares an etcd with others.
 func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports string) *serviceReplica {
 	t.Helper()
-	r := &serviceReplica{ranges: services.NewRanges(), metrics: prometheus.NewRegistry()}
+	r := &serviceReplica{ranges: serviceip.NewRanges(), metrics: prometheus.NewRegistry()}
 	cidrs := strings.Split(addresses, ",")
 	r.ranges.Set("kubernetes", &networking.ServiceCIDR{Spec: networking.ServiceCIDRSpec{CIDRs: cidrs}})
-	r.allocator = must[*services.Allocator](t)(services.New(services.Options{
+	r.allocator = must[*serviceip.Allocator](t)(serviceip.New(serviceip.Options{
 		CIDRs: cidrs, Ranges: r.ranges, Ports: *utilnet.ParsePortRangeOrDie(ports), Store: storage.New(client, "/registry"),
 		Clock: clock.RealClock{}, Logger: logr.Discard(), Registerer: r.metrics,
 	}))
-	station := &mutating.ServiceAddresses{Allocator: r.allocator, Logger: logr.Discard()}
+	station := &native.ServiceAddresses{Allocator: r.allocator, Logger: logr.Discard()}
 	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Reservers: []admission.Reserver{station}})
 	station.Objects = r.server
-	r.events = &services.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
+	r.events = &serviceip.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
 	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource, "") }
-	r.repair = services.NewPortRepair(r.allocator, all, r.events, logr.Discard(), r.metrics)
+	r.repair = serviceip.NewPortRepair(r.allocator, all, r.events, logr.Discard(), r.metrics)
 	if err := r.repair.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}

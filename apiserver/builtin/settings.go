@@ -16,7 +16,6 @@ import (
 
 	"quorate.dev/apiserver/builtin/apiextensions"
 	"quorate.dev/apiserver/builtin/apiregistration"
-	"quorate.dev/apiserver/builtin/autoregister"
 	"quorate.dev/apiserver/builtin/enablement"
 )
 
@@ -80,7 +79,7 @@ func Enable(config map[string]string) (enablement.APIs, error) {
 		return enablement.APIs{}, nil
 	}
 	apis, err := enablement.Parse(config, legacyscheme.Scheme, apiextensions.NewScheme(), apiregistration.NewScheme())
-	if err == nil && !apis.Serves(autoregister.Resource.WithVersion("v1")) {
+	if err == nil && !apis.Serves(apiregistration.APIServices.WithVersion("v1")) {
 		err = errors.New("API group/version apiregistration.k8s.io/v1 must be enabled")
 	}
 	return apis, err

@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/core"
-	"k8s.io/kubernetes/pkg/serviceaccount"
+	upstream "k8s.io/kubernetes/pkg/serviceaccount"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/tokens"
 	"quorate.dev/apiserver/config"
 )
 
@@ -50,7 +50,7 @@ func newKey(t *testing.T) (file string, key *ecdsa.PrivateKey) {
 // tokenServer is a server that issues tokens, with the service account "default" in "default".
 type tokenServer struct {
 	*server
-	tokens  *tokens.Tokens
+	tokens  *serviceaccount.Tokens
 	key     *ecdsa.PrivateKey
 	account *core.ServiceAccount
 }
@@ -58,7 +58,7 @@ type tokenServer struct {
 func newTokenServer(t *testing.T) *tokenServer {
 	t.Helper()
 	file, key := newKey(t)
-	issuing := must[*tokens.Tokens](t)(tokens.New(config.Authentication{
+	issuing := must[*serviceaccount.Tokens](t)(serviceaccount.New(config.Authentication{
 		ServiceAccountIssuers: []string{issuer, "https://old.example.com"}, ServiceAccountSigningKey: file,
 		ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
 	}, clock.RealClock{}))
@@ -121,7 +121,7 @@ func TestTokenBoundToPod(t *testing.T) {
 	s := newTokenServer(t)
 	created := must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod("web"), false)).(*core.Pod)
 	answer := s.issue(t, authentication.TokenRequestSpec{
-		ExpirationSeconds: serviceaccount.WarnOnlyBoundTokenExpirationSeconds,
+		ExpirationSeconds: upstream.WarnOnlyBoundTokenExpirationSeconds,
 		BoundObjectRef:    &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: created.UID},
 	})
 	response := s.who(t, answer.Status.Token)
@@ -145,8 +145,8 @@ func TestTokenBoundToPod(t *testing.T) {
 
 func TestLegacyTokenIsThatOfItsSecret(t *testing.T) {
 	s := newTokenServer(t)
-	generator := must[serviceaccount.TokenGenerator](t)(serviceaccount.JWTTokenGenerator(serviceaccount.LegacyIssuer, s.key))
-	public, private := serviceaccount.LegacyClaims(
+	generator := must[upstream.TokenGenerator](t)(upstream.JWTTokenGenerator(upstream.LegacyIssuer, s.key))
+	public, private := upstream.LegacyClaims(
 		v1.ServiceAccount{ObjectMeta: s.account.ObjectMeta}, v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "token"}})
 	token := must[string](t)(generator.GenerateToken(context.Background(), public, private))
 	if s.who(t, token) != nil {
@@ -160,14 +160,14 @@ func TestLegacyTokenIsThatOfItsSecret(t *testing.T) {
 		t.Error("the token is not accepted")
 	}
 	secret := must[runtime.Object](t)(s.Get(t.Context(), secrets, "default", "token")).(*core.Secret)
-	if secret.Labels[serviceaccount.LastUsedLabelKey] == "" {
+	if secret.Labels[upstream.LastUsedLabelKey] == "" {
 		t.Error("the Secret does not tell when its token was used")
 	}
 }
 
 func TestTokenMetadata(t *testing.T) {
 	s := newTokenServer(t)
-	metadata := must[tokens.Metadata](t)(s.tokens.Metadata("10.0.0.1:6443"))
+	metadata := must[serviceaccount.Metadata](t)(s.tokens.Metadata("10.0.0.1:6443"))
 	var configuration struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
@@ -184,11 +184,11 @@ func TestTokenMetadata(t *testing.T) {
 }
 
 func TestWithoutKeysNoTokensAreIssued(t *testing.T) {
-	none := must[*tokens.Tokens](t)(tokens.New(config.Authentication{}, clock.RealClock{}))
+	none := must[*serviceaccount.Tokens](t)(serviceaccount.New(config.Authentication{}, clock.RealClock{}))
 	if none.Request() != nil {
 		t.Error("tokens are issued without a key")
 	}
-	if _, err := tokens.New(config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}}, clock.RealClock{}); err == nil {
+	if _, err := serviceaccount.New(config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}}, clock.RealClock{}); err == nil {
 		t.Error("a missing key file is no error")
 	}
 }

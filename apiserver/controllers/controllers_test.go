@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/apiserver/controllers"
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // flaky fails the requests for discovery as long as it is told to.
@@ -41,11 +41,11 @@ func TestReplicaThatCannotLeadGivesBackTheLease(t *testing.T) {
 		t.Skip("runs the server")
 	}
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(directory)
+	pki, err := upstream.NewPKI(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := genuine.StartQuorate(t.Context(), genuine.Options{PKI: pki, Directory: directory})
+	server, err := upstream.StartQuorate(t.Context(), upstream.Options{PKI: pki, Directory: directory})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,8 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/discovery"
+	"quorate.dev/apiserver/kubelet"
 	"quorate.dev/apiserver/resource"
 )
 

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // The binary itself says what is linked into it.
 func TestEveryLinkedModuleHasItsLicence(t *testing.T) {
-	binary, err := genuine.Quorate(t.Context())
+	binary, err := upstream.Quorate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

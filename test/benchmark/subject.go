@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // The names of the subjects.
@@ -24,23 +24,23 @@ type subject struct {
 	admin     *rest.Config
 	client    *client
 	pids      []int
-	processes []*genuine.Process // in the order of stopping
-	profiles  string             // directory in which profiles are saved; empty: none are taken
+	processes []*upstream.Process // in the order of stopping
+	profiles  string              // directory in which profiles are saved; empty: none are taken
 }
 
 // startPeer starts kube-apiserver and an etcd of its own.
 func startPeer(ctx context.Context, directory string, flags []string) (*subject, error) {
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		return nil, err
 	}
-	etcd, err := genuine.StartEtcd(ctx, directory)
+	etcd, err := upstream.StartEtcd(ctx, directory)
 	if err != nil {
 		return nil, err
 	}
 	etcdReady := time.Since(etcd.Started)
-	options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: flags}
-	server, err := genuine.StartKubernetes(ctx, options)
+	options := upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: flags}
+	server, err := upstream.StartKubernetes(ctx, options)
 	if err != nil {
 		return nil, errors.Join(err, etcd.Stop())
 	}
@@ -49,11 +49,11 @@ func startPeer(ctx context.Context, directory string, flags []string) (*subject,
 
 // startOurs starts one process with an embedded member.
 func startOurs(ctx context.Context, directory string, flags []string) (*subject, error) {
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		return nil, err
 	}
-	server, err := genuine.StartQuorate(ctx, genuine.Options{Directory: directory, PKI: pki, Arguments: flags})
+	server, err := upstream.StartQuorate(ctx, upstream.Options{Directory: directory, PKI: pki, Arguments: flags})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func startOurs(ctx context.Context, directory string, flags []string) (*subject,
 }
 
 // newSubject is given the time from exec to the first successful /readyz, of etcd and kube-apiserver one after the other.
-func newSubject(name string, server *genuine.APIServer, ready time.Duration, processes ...*genuine.Process) (*subject, error) {
+func newSubject(name string, server *upstream.APIServer, ready time.Duration, processes ...*upstream.Process) (*subject, error) {
 	client, err := newClient(server.Admin)
 	results := &Results{Ready: ready, Work: map[string]Measurement{}}
 	s := &subject{name: name, results: results, admin: server.Admin, client: client, processes: processes}

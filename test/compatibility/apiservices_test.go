@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 const (
@@ -21,17 +21,17 @@ const (
 
 // Whichever server starts second finds the APIServices as it wants them: it adds, changes and removes none.
 func TestAPIServicesAreAlike(t *testing.T) {
-	starts := map[string]func(context.Context, genuine.Options) (*genuine.APIServer, error){
-		"kube-apiserver": genuine.StartKubernetes, "quorate": genuine.StartQuorate,
+	starts := map[string]func(context.Context, upstream.Options) (*upstream.APIServer, error){
+		"kube-apiserver": upstream.StartKubernetes, "quorate": upstream.StartQuorate,
 	}
 	for _, order := range [][]string{{"kube-apiserver", "quorate"}, {"quorate", "kube-apiserver"}} {
 		t.Run(order[0]+" first", func(t *testing.T) {
 			directory := t.TempDir()
-			pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+			pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			etcd, err := genuine.StartEtcd(t.Context(), directory)
+			etcd, err := upstream.StartEtcd(t.Context(), directory)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,7 +43,7 @@ func TestAPIServicesAreAlike(t *testing.T) {
 			t.Cleanup(func() { client.Close() })
 			// after returns what is stored when a server has done something that comes after all that it does at its start.
 			after := func(name string, something func(*server)) map[string]int64 {
-				options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: []string{"--runtime-config=api/all=true"}}
+				options := upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: []string{"--runtime-config=api/all=true"}}
 				process, err := starts[name](t.Context(), options)
 				if err != nil {
 					t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // values are flags with values that one server or both might refuse.
@@ -36,15 +36,15 @@ func TestValuesOfFlags(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs kube-apiserver")
 	}
-	kubernetes, err := genuine.Binary(t.Context(), "kube-apiserver")
+	kubernetes, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)
 	}
-	quorate, err := genuine.Quorate(t.Context())
+	quorate, err := upstream.Quorate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pki, err := genuine.NewPKI(filepath.Join(t.TempDir(), "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestGatesAreKnown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs kube-apiserver")
 	}
-	binary, err := genuine.Binary(t.Context(), "kube-apiserver")
+	binary, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,11 +100,11 @@ func TestGatesAreKnown(t *testing.T) {
 		t.Fatalf("only %d gates are listed", len(gates))
 	}
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := genuine.StartQuorate(t.Context(), genuine.Options{
+	server, err := upstream.StartQuorate(t.Context(), upstream.Options{
 		Directory: directory, PKI: pki, Arguments: []string{"--feature-gates=" + strings.Join(gates, ",")},
 	})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // TestQuotaUnderConcurrency lets many clients create at once what a quota has room for a part of: as many as there is
@@ -25,11 +25,11 @@ func TestQuotaUnderConcurrency(t *testing.T) {
 	}
 	const clients, each, room = 12, 8, 20
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := genuine.StartQuorate(t.Context(), genuine.Options{Directory: directory, PKI: pki})
+	server, err := upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki})
 	if err != nil {
 		t.Fatal(err)
 	}

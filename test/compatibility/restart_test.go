@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // definitionsAtRestart is how many definitions a restarted server has to read.
@@ -26,18 +26,18 @@ const definitionsAtRestart = 400
 // and a garbage collector for a deletion.
 func TestRestartWithDefinitions(t *testing.T) {
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := genuine.StartEtcd(t.Context(), directory)
+	etcd, err := upstream.StartEtcd(t.Context(), directory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	etcd.StopAfter(t)
 	storeDefinitions(t, etcd.Endpoint)
 	suspend(t, etcd)
-	process, err := genuine.StartQuorate(t.Context(), genuine.Options{
+	process, err := upstream.StartQuorate(t.Context(), upstream.Options{
 		Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Answers: "/livez/ping",
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func storeDefinitions(t *testing.T, endpoint string) {
 }
 
 // suspend makes etcd answer nothing until it is resumed.
-func suspend(t *testing.T, etcd *genuine.EtcdServer) {
+func suspend(t *testing.T, etcd *upstream.EtcdServer) {
 	t.Helper()
 	if err := syscall.Kill(etcd.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func suspend(t *testing.T, etcd *genuine.EtcdServer) {
 	t.Cleanup(func() { _ = syscall.Kill(etcd.PID, syscall.SIGCONT) })
 }
 
-func resume(t *testing.T, etcd *genuine.EtcdServer) {
+func resume(t *testing.T, etcd *upstream.EtcdServer) {
 	t.Helper()
 	if err := syscall.Kill(etcd.PID, syscall.SIGCONT); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 const (
@@ -42,7 +42,7 @@ type servers struct {
 	kubernetes, quorate *server
 	etcd                *clientv3.Client
 	// process is that of quorate.
-	process *genuine.APIServer
+	process *upstream.APIServer
 }
 
 // startServers runs both with further arguments.
@@ -58,11 +58,11 @@ func startServersWith(t *testing.T, ofKubernetes, ofQuorate []string) *servers {
 // startServersOn runs both on an etcd that is filled first.
 func startServersOn(t *testing.T, fill func(*clientv3.Client), ofKubernetes, ofQuorate []string) *servers {
 	ctx, directory := t.Context(), t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := genuine.StartEtcd(ctx, directory)
+	etcd, err := upstream.StartEtcd(ctx, directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,14 +73,14 @@ func startServersOn(t *testing.T, fill func(*clientv3.Client), ofKubernetes, ofQ
 	}
 	t.Cleanup(func() { client.Close() })
 	fill(client)
-	options := genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: ofKubernetes}
-	kubernetes, err := genuine.StartKubernetes(ctx, options)
+	options := upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: ofKubernetes}
+	kubernetes, err := upstream.StartKubernetes(ctx, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kubernetes.StopAfter(t)
 	options.Arguments = ofQuorate
-	quorate, err := genuine.StartQuorate(ctx, options)
+	quorate, err := upstream.StartQuorate(ctx, options)
 	if err != nil {
 		t.Fatal(err)
 	}

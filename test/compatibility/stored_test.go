@@ -19,7 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // wholeVariable is the environment variable that asks for every resource and the samples of every release. Without it
@@ -56,7 +56,7 @@ func TestFormerReleases(t *testing.T) {
 // default, and its samples of former releases. Both servers are sent the same reads and writes of them: the answers,
 // and what is stored afterwards, must be the same.
 func (both *servers) useStoredObjects(t *testing.T) {
-	entries, err := genuine.UpstreamResources(t.Context(), namespace)
+	entries, err := upstream.UpstreamResources(t.Context(), namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ type stored struct {
 }
 
 // stub is upstream's small object as JSON, with what a server would have chosen.
-func (s stored) stub(t *testing.T, entry genuine.UpstreamResource) []byte {
+func (s stored) stub(t *testing.T, entry upstream.UpstreamResource) []byte {
 	t.Helper()
 	var object object
 	if err := json.Unmarshal([]byte(entry.Stub), &object); err != nil {
@@ -152,7 +152,7 @@ func (s stored) stub(t *testing.T, entry genuine.UpstreamResource) []byte {
 // sample reads upstream's object with every field of a release, if that release had the kind.
 func (s stored) sample(t *testing.T, release string) ([]byte, bool) {
 	t.Helper()
-	directory, err := genuine.ModuleDirectory(t.Context(), "k8s.io/api")
+	directory, err := upstream.ModuleDirectory(t.Context(), "k8s.io/api")
 	if err != nil {
 		t.Fatal(err)
 	}

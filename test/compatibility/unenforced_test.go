@@ -9,18 +9,18 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // TestUnenforcedAdmission: what kube-apiserver would call or evaluate, and this server does not, is said to clients, in
 // the metrics and in /readyz?verbose.
 func TestUnenforcedAdmission(t *testing.T) {
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	process, err := genuine.StartQuorate(t.Context(), genuine.Options{Directory: directory, PKI: pki})
+	process, err := upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,23 +11,23 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // TestListWithSomethingUnreadable has an object that cannot be decoded behind more than is sent at a time: the answer is
 // an error, not a part of the list.
 func TestListWithSomethingUnreadable(t *testing.T) {
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := genuine.StartEtcd(t.Context(), directory)
+	etcd, err := upstream.StartEtcd(t.Context(), directory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	etcd.StopAfter(t)
-	process, err := genuine.StartQuorate(t.Context(), genuine.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint})
+	process, err := upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint})
 	if err != nil {
 		t.Fatal(err)
 	}

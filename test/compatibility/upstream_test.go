@@ -13,7 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // everything makes both servers serve all there is. Admission that adds to objects, or that asks for an account that
@@ -29,7 +29,7 @@ var everything = []string{
 func TestEveryResourceIsStoredAlike(t *testing.T) {
 	both := startServers(t, everything...)
 	both.kubernetes.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
-	entries, err := genuine.UpstreamResources(t.Context(), namespace)
+	entries, err := upstream.UpstreamResources(t.Context(), namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func (s *server) decode(t *testing.T, path string, into any) {
 // allocated are what servers choose for a service, fixed so that both choose the same.
 var allocated = map[string]any{"clusterIP": "10.0.0.77", "allocateLoadBalancerNodePorts": false}
 
-func (both *servers) storeEntry(t *testing.T, name schema.GroupVersionResource, kind served, e genuine.UpstreamResource) {
+func (both *servers) storeEntry(t *testing.T, name schema.GroupVersionResource, kind served, e upstream.UpstreamResource) {
 	t.Helper()
 	var body object
 	if err := json.Unmarshal([]byte(e.Stub), &body); err != nil {

@@ -16,18 +16,18 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // TestWatchOfASteadyStream goes on, watch after watch, from what the last one has told, bookmarks included, while
 // objects are created without a pause: none of them may be passed over.
 func TestWatchOfASteadyStream(t *testing.T) {
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := genuine.StartQuorate(t.Context(), genuine.Options{Directory: directory, PKI: pki})
+	server, err := upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // TestMain lets all steps go on at once, however few processors there are: they wait, they do not compute.
@@ -31,24 +31,24 @@ func TestMain(m *testing.M) {
 // cluster is an API server with the controllers, the scheduler and a few nodes.
 type cluster struct {
 	config  *rest.Config
-	pki     *genuine.PKI
+	pki     *upstream.PKI
 	typed   kubernetes.Interface
 	dynamic dynamic.Interface
 	mapper  meta.RESTMapper
 }
 
-var servers = map[string]func(t *testing.T, options genuine.Options) (*genuine.APIServer, error){
-	"quorate": func(t *testing.T, options genuine.Options) (*genuine.APIServer, error) {
-		return genuine.StartQuorate(t.Context(), options)
+var servers = map[string]func(t *testing.T, options upstream.Options) (*upstream.APIServer, error){
+	"quorate": func(t *testing.T, options upstream.Options) (*upstream.APIServer, error) {
+		return upstream.StartQuorate(t.Context(), options)
 	},
-	"kube-apiserver": func(t *testing.T, options genuine.Options) (*genuine.APIServer, error) {
-		etcd, err := genuine.StartEtcd(t.Context(), options.Directory)
+	"kube-apiserver": func(t *testing.T, options upstream.Options) (*upstream.APIServer, error) {
+		etcd, err := upstream.StartEtcd(t.Context(), options.Directory)
 		if err != nil {
 			return nil, err
 		}
 		etcd.StopAfter(t)
 		options.Etcd = etcd.Endpoint
-		return genuine.StartKubernetes(t.Context(), options)
+		return upstream.StartKubernetes(t.Context(), options)
 	},
 }
 
@@ -101,7 +101,7 @@ var steps = map[string]func(*scene){
 }
 
 // startCluster starts everything and stops it, the clients first, when the test ends.
-func startCluster(t *testing.T, directory string, startServer func(*testing.T, genuine.Options) (*genuine.APIServer, error)) *cluster {
+func startCluster(t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error)) *cluster {
 	c := start(t, directory, startServer, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")
 	c.startControllers(t, directory)
 	for _, name := range []string{"node-a", "node-b"} {
@@ -111,12 +111,12 @@ func startCluster(t *testing.T, directory string, startServer func(*testing.T, g
 }
 
 // start starts a server alone.
-func start(t *testing.T, directory string, startServer func(*testing.T, genuine.Options) (*genuine.APIServer, error), arguments ...string) *cluster {
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+func start(t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error), arguments ...string) *cluster {
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := startServer(t, genuine.Options{Directory: directory, PKI: pki, Accounts: true, Arguments: arguments})
+	server, err := startServer(t, upstream.Options{Directory: directory, PKI: pki, Accounts: true, Arguments: arguments})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestControllersInTheServer(t *testing.T) {
 }
 
 func (c *cluster) startControllers(t *testing.T, directory string) {
-	client := genuine.Client{Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{"--kube-api-qps=500", "--kube-api-burst=500"}}
+	client := upstream.Client{Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{"--kube-api-qps=500", "--kube-api-burst=500"}}
 	scheduler, err := client.StartScheduler(t.Context())
 	if err != nil {
 		t.Fatal(err)

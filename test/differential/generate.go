@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // Resource is what discovery says of a resource, and an object of it.
@@ -26,7 +26,7 @@ type Resource struct {
 
 // Resources asks a server what it serves.
 func Resources(ctx context.Context, server *Server) ([]Resource, error) {
-	upstream, err := genuine.UpstreamResources(ctx, "${ns}")
+	upstream, err := upstream.UpstreamResources(ctx, "${ns}")
 	if err != nil {
 		return nil, err
 	}

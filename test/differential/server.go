@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // tokens are the users that scripts speak as, besides the administrator: token, name, UID, groups.
@@ -73,30 +73,30 @@ func StartPair(ctx context.Context, directory string, further ...string) (_ *Pai
 	if err := os.WriteFile(users, []byte(tokens), 0o600); err != nil {
 		return nil, err
 	}
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		return nil, err
 	}
 	// Of a range of this size the first 256 addresses are given to nobody who does not ask for them: scripts do.
-	options := genuine.Options{PKI: pki, Accounts: true, Arguments: append([]string{
+	options := upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
 		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
 	}, further...)}
-	if pair.Genuine, err = pair.start(ctx, filepath.Join(directory, "genuine"), options, genuine.StartKubernetes); err != nil {
+	if pair.Genuine, err = pair.start(ctx, filepath.Join(directory, "genuine"), options, upstream.StartKubernetes); err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
 	}
-	pair.Ours, err = pair.start(ctx, filepath.Join(directory, "ours"), options, genuine.StartQuorate)
+	pair.Ours, err = pair.start(ctx, filepath.Join(directory, "ours"), options, upstream.StartQuorate)
 	return pair, err
 }
 
 // start runs an etcd, its recorder and one of the servers.
 func (p *Pair) start(
-	ctx context.Context, directory string, options genuine.Options, start func(context.Context, genuine.Options) (*genuine.APIServer, error),
+	ctx context.Context, directory string, options upstream.Options, start func(context.Context, upstream.Options) (*upstream.APIServer, error),
 ) (*Server, error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return nil, err
 	}
-	etcd, err := genuine.StartEtcd(ctx, directory)
+	etcd, err := upstream.StartEtcd(ctx, directory)
 	if err != nil {
 		return nil, err
 	}

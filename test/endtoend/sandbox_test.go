@@ -22,7 +22,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // patience bounds how long a state is waited for; it is no measure of speed.
@@ -43,8 +43,8 @@ type sandbox struct {
 func startSandbox(t *testing.T) *sandbox {
 	t.Helper()
 	ctx := t.Context()
-	binary := must(genuine.Quorate(ctx))(t)
-	s := &sandbox{t: t, directory: filepath.Join(t.TempDir(), "quorate"), kubectl: must(genuine.Binary(ctx, "kubectl"))(t)}
+	binary := must(upstream.Quorate(ctx))(t)
+	s := &sandbox{t: t, directory: filepath.Join(t.TempDir(), "quorate"), kubectl: must(upstream.Binary(ctx, "kubectl"))(t)}
 	command := exec.Command(binary, "sandbox", "--json", "--dir", s.directory)
 	command.Stderr = os.Stderr
 	output := must(command.StdoutPipe())(t)

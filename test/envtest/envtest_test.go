@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 const (
@@ -143,7 +143,7 @@ func (s *suite) awaitText(greeting *Greeting, want string) {
 }
 
 func TestEnvironment(t *testing.T) {
-	quorate := binary(t, genuine.Quorate)
+	quorate := binary(t, upstream.Quorate)
 	s := newSuite(t, quorate)
 	t.Run("reconciler", func(t *testing.T) { life(&suite{t, s.Client, s.reconciler}) })
 	t.Run("schema", func(t *testing.T) { validation(&suite{t, s.Client, s.reconciler}) })
@@ -215,9 +215,9 @@ func validation(s *suite) {
 // compareStart tells how long an environment takes to be there, beside the one of kube-apiserver and etcd. A busy machine
 // makes either the slower one, so that it tells no more than that.
 func compareStart(t *testing.T, quorate string) {
-	kubernetes := binary(t, func(ctx context.Context) (string, error) { return genuine.Binary(ctx, "kube-apiserver") })
+	kubernetes := binary(t, func(ctx context.Context) (string, error) { return upstream.Binary(ctx, "kube-apiserver") })
 	_, ours := start(t, link(t, quorate, quorate))
-	_, theirs := start(t, link(t, kubernetes, binary(t, genuine.Etcd)))
+	_, theirs := start(t, link(t, kubernetes, binary(t, upstream.Etcd)))
 	t.Logf("an environment with a definition is there after %s, with kube-apiserver and etcd after %s",
 		ours.Round(10*time.Millisecond), theirs.Round(10*time.Millisecond))
 }

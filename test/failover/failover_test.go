@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // size of the load. The full one is for `make failover`, with QUORATE_FAILOVER=full.
@@ -32,14 +32,14 @@ func chosen() size {
 }
 
 func TestTwoReplicas(t *testing.T) {
-	failOver(t, genuine.StartQuorate, genuine.StartQuorate)
+	failOver(t, upstream.StartQuorate, upstream.StartQuorate)
 }
 
 func TestBesideKubernetes(t *testing.T) {
-	failOver(t, genuine.StartQuorate, genuine.StartKubernetes)
+	failOver(t, upstream.StartQuorate, upstream.StartKubernetes)
 }
 
-func failOver(t *testing.T, launches ...genuine.Launch) {
+func failOver(t *testing.T, launches ...upstream.Launch) {
 	size := chosen()
 	begin := time.Now()
 	lap := func(what string) {

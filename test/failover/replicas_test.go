@@ -12,14 +12,14 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // replicas share one etcd.
 type replicas struct {
 	*testing.T
-	pki  *genuine.PKI
-	all  []*genuine.Replica
+	pki  *upstream.PKI
+	all  []*upstream.Replica
 	etcd *clientv3.Client
 	// answers are those to all writes.
 	answers *answers
@@ -27,14 +27,14 @@ type replicas struct {
 	lists atomic.Int64
 }
 
-func startReplicas(t *testing.T, launches ...genuine.Launch) *replicas {
+func startReplicas(t *testing.T, launches ...upstream.Launch) *replicas {
 	t.Helper()
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := genuine.StartEtcd(t.Context(), directory)
+	etcd, err := upstream.StartEtcd(t.Context(), directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func startReplicas(t *testing.T, launches ...genuine.Launch) *replicas {
 	}
 	t.Cleanup(func() { r.etcd.Close() })
 	for i, launch := range launches {
-		one := &genuine.Replica{Launch: launch, Options: genuine.Options{
+		one := &upstream.Replica{Launch: launch, Options: upstream.Options{
 			Directory: filepath.Join(directory, string(rune('a'+i))), PKI: pki, Etcd: etcd.Endpoint,
 			Arguments: []string{"--max-requests-inflight=4000", "--max-mutating-requests-inflight=2000"},
 		}}
@@ -63,7 +63,7 @@ func startReplicas(t *testing.T, launches ...genuine.Launch) *replicas {
 	return r
 }
 
-func (r *replicas) start(one *genuine.Replica) {
+func (r *replicas) start(one *upstream.Replica) {
 	r.Helper()
 	if err := one.Start(r.Context()); err != nil {
 		r.Fatal(err)
@@ -75,7 +75,7 @@ func (r *replicas) config(preferred int) *rest.Config {
 	config := r.pki.Admin(1) // what is dialled is decided below
 	config.QPS = -1
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+",application/json"
-	config.Dial = genuine.DialReplicas(r.all, preferred)
+	config.Dial = upstream.DialReplicas(r.all, preferred)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, &r.lists} })
 	return config
 }

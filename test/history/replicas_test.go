@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 const (
@@ -29,14 +29,14 @@ const (
 // replicas are three API servers, each with a voting member of one etcd.
 type replicas struct {
 	*testing.T
-	all     []*genuine.Replica
+	all     []*upstream.Replica
 	clients []rest.Interface // one for each preferred replica
 }
 
 func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 	t.Helper()
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 		cluster = append(cluster, fmt.Sprintf("member-%d=%s", i, url))
 	}
 	for i, url := range peers {
-		r.all = append(r.all, &genuine.Replica{Launch: genuine.StartQuorate, Options: genuine.Options{
+		r.all = append(r.all, &upstream.Replica{Launch: upstream.StartQuorate, Options: upstream.Options{
 			Directory: filepath.Join(directory, fmt.Sprint(i)), PKI: pki, Arguments: []string{
 				fmt.Sprintf("--etcd-name=member-%d", i), "--etcd-listen-peer-urls=" + url, "--etcd-allow-insecure-transport",
 				"--etcd-initial-cluster=" + strings.Join(cluster, ","), fmt.Sprintf("--etcd-unsafe-no-fsync=%v", !p.fsync),
@@ -60,7 +60,7 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 	r.start(t.Context(), r.all...)
 	for i := range r.all {
 		config := pki.Admin(1) // what is dialled is decided below
-		config.QPS, config.Dial = -1, genuine.DialReplicas(r.all, i)
+		config.QPS, config.Dial = -1, upstream.DialReplicas(r.all, i)
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +95,7 @@ func peerURLs(t *testing.T, random *rand.Rand) []string {
 }
 
 // start starts replicas at the same time: they may need each other for a quorum.
-func (r *replicas) start(ctx context.Context, some ...*genuine.Replica) {
+func (r *replicas) start(ctx context.Context, some ...*upstream.Replica) {
 	starting, ctx := errgroup.WithContext(ctx)
 	for _, replica := range some {
 		starting.Go(func() error { return replica.Start(ctx) })
@@ -129,7 +129,7 @@ func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
 				return
 			}
 			victims := random.Perm(count)[:1+random.IntN(5)/4]
-			var killed []*genuine.Replica
+			var killed []*upstream.Replica
 			for _, i := range victims {
 				r.all[i].Server().Kill()
 				killed = append(killed, r.all[i])

@@ -31,7 +31,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 // promise is one entry of upstream's list.
@@ -97,11 +97,11 @@ func TestStableMetrics(t *testing.T) {
 		t.Skip("runs the server")
 	}
 	directory := t.TempDir()
-	pki, err := genuine.NewPKI(filepath.Join(directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := genuine.StartQuorate(t.Context(), genuine.Options{PKI: pki, Directory: directory})
+	server, err := upstream.StartQuorate(t.Context(), upstream.Options{PKI: pki, Directory: directory})
 	if err != nil {
 		t.Fatal(err)
 	}

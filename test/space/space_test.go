@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
-	"quorate.dev/test/genuine"
+	"quorate.dev/test/upstream"
 )
 
 const (
@@ -37,7 +37,7 @@ const (
 // server is a server with a small quota.
 type server struct {
 	*testing.T
-	*genuine.APIServer
+	*upstream.APIServer
 	directory string
 	client    kubernetes.Interface
 	created   int // objects by fill
@@ -47,11 +47,11 @@ type server struct {
 func start(t *testing.T, arguments ...string) *server {
 	t.Helper()
 	s := &server{T: t, directory: t.TempDir()}
-	pki, err := genuine.NewPKI(filepath.Join(s.directory, "pki"))
+	pki, err := upstream.NewPKI(filepath.Join(s.directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.APIServer, err = genuine.StartQuorate(t.Context(), genuine.Options{
+	s.APIServer, err = upstream.StartQuorate(t.Context(), upstream.Options{
 		Directory: s.directory, PKI: pki, Arguments: append([]string{
 			fmt.Sprintf("--etcd-quota-backend-bytes=%d", quota), "--etcd-unsafe-no-fsync", "--etcd-compaction-interval=1s",
 		}, arguments...),
@@ -152,7 +152,7 @@ func (s *server) mustReport(readyz string, metrics ...string) {
 // etcd runs `quorate etcd` beside the server.
 func (s *server) etcd(result any, arguments ...string) {
 	s.Helper()
-	binary, err := genuine.Quorate(s.Context())
+	binary, err := upstream.Quorate(s.Context())
 	s.must(err)
 	arguments = append([]string{"etcd", "-o", "json", "--data-dir", filepath.Join(s.directory, "member")}, arguments...)
 	output, err := exec.CommandContext(s.Context(), binary, arguments...).CombinedOutput()

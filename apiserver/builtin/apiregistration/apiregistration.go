@@ -14,6 +14,9 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
+// APIServices is the resource of the group. The server's own groups are published in it.
+var APIServices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
+
 // NewScheme returns a scheme with the types of the group.
 func NewScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
@@ -26,7 +29,7 @@ func NewScheme() *runtime.Scheme {
 func Definitions(loader *builtinschema.Loader, serves func(schema.GroupVersionResource) bool) []*resource.Definition {
 	scheme := NewScheme()
 	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme), serves).StoredAsJSON()
-	return []*resource.Definition{builder.Group("apiregistration.k8s.io", "v1").Define(definition.Kind{
+	return []*resource.Definition{builder.Group(APIServices.Group, "v1").Define(definition.Kind{
 		Name: "APIService", Categories: []string{"api-extensions"},
 		Strategy: apiservice.NewStrategy(scheme),
 		Status:   apiservice.NewStatusStrategy(scheme), PlainStatus: true,

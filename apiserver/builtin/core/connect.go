@@ -4,7 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/builtin/definition"
-	"quorate.dev/apiserver/builtin/kubelet"
+	"quorate.dev/apiserver/kubelet"
 )
 
 // optionsKind names the kind of the options of a connection.

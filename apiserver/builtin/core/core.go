@@ -31,10 +31,10 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin/definition"
-	"quorate.dev/apiserver/builtin/kubelet"
 	"quorate.dev/apiserver/builtin/scale"
-	"quorate.dev/apiserver/builtin/services"
+	"quorate.dev/apiserver/kubelet"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serviceip"
 )
 
 // Options are what the kinds of the core group depend on.
@@ -146,7 +146,7 @@ func kindsWithStatus(options Options) []definition.Kind {
 			Name: "Service", ReturnsDeleted: true, ShortNames: []string{"svc"}, Categories: []string{"all"}, Path: "services/specs",
 			Strategy: service.Strategy, Status: service.StatusStrategy, Attributes: service.GetAttrs,
 			Subresources: serviceConnections(options.Kubelets),
-			Decorate:     services.Decorator(api.IPFamily(options.ServiceFamily)),
+			Decorate:     serviceip.Decorator(api.IPFamily(options.ServiceFamily)),
 		},
 	}
 }

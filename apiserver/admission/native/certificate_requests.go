@@ -1,0 +1,29 @@
+package native
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/builtin/certificates"
+)
+
+// CertificateRequests counts certificates as they are issued. It reserves nothing.
+type CertificateRequests struct {
+	Metrics *certificates.Metrics
+}
+
+// Reserve implements admission.Reserver.
+func (CertificateRequests) Reserve(context.Context, *admission.Attributes) error { return nil }
+
+// Undo implements admission.Reserver.
+func (CertificateRequests) Undo(context.Context, *admission.Attributes) {}
+
+// Finish implements admission.Reserver.
+func (c CertificateRequests) Finish(_ context.Context, a *admission.Attributes) {
+	requests := schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
+	if a.Operation == admission.Update && a.Subresource == "status" && a.Definition.GroupResource() == requests {
+		c.Metrics.StatusUpdated(a.Old, a.Object)
+	}
+}

@@ -1,0 +1,62 @@
+package native
+
+import (
+	"context"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serviceip"
+)
+
+// ServiceAddresses gives Services their cluster addresses and node ports, and takes them back.
+type ServiceAddresses struct {
+	Allocator *serviceip.Allocator
+	Objects   resource.Objects
+	Logger    logr.Logger
+}
+
+// concerns reports whether a write is one of a Service as a whole. A deletion is, also when a change of the status
+// has taken away the last finalizer.
+func (ServiceAddresses) concerns(a *admission.Attributes) bool {
+	service := a.Definition.GroupResource() == schema.GroupResource{Resource: "services"}
+	return service && (a.Subresource == "" || a.Operation == admission.Delete)
+}
+
+// Reserve implements admission.Reserver.
+func (s ServiceAddresses) Reserve(ctx context.Context, a *admission.Attributes) error {
+	if a.Operation == admission.Delete || !s.concerns(a) {
+		return nil
+	}
+	return s.Allocator.Allocate(ctx, s.Objects, a.Object, a.Old, a.DryRun)
+}
+
+// Undo implements admission.Reserver.
+func (s ServiceAddresses) Undo(ctx context.Context, a *admission.Attributes) {
+	if a.Operation == admission.Delete || a.DryRun || !s.concerns(a) {
+		return
+	}
+	s.report(s.Allocator.Undo(context.WithoutCancel(ctx), s.Objects, a.Object, a.Old), a)
+}
+
+// Finish implements admission.Reserver.
+func (s ServiceAddresses) Finish(ctx context.Context, a *admission.Attributes) {
+	if !s.concerns(a) {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	switch a.Operation {
+	case admission.Update:
+		s.report(s.Allocator.Release(ctx, s.Objects, a.Old, a.Object), a)
+	case admission.Delete:
+		s.report(s.Allocator.Deleted(ctx, s.Objects, a.Old), a)
+	}
+}
+
+func (s ServiceAddresses) report(err error, a *admission.Attributes) {
+	if err != nil {
+		s.Logger.Error(err, "what a Service held could not be given back", "namespace", a.Namespace, "name", a.Name)
+	}
+}

@@ -1,0 +1,118 @@
+package serviceaccount
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientv1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"quorate.dev/apiserver/resource"
+)
+
+var (
+	serviceAccounts = schema.GroupResource{Resource: "serviceaccounts"}
+	pods            = schema.GroupResource{Resource: "pods"}
+	secrets         = schema.GroupResource{Resource: "secrets"}
+	nodes           = schema.GroupResource{Resource: "nodes"}
+)
+
+// getter finds what tokens are bound to. Objects come from the cache; one that is missing there may be new and is
+// looked for in storage. Only what upstream's validators look at is filled in.
+type getter struct{ objects resource.Objects }
+
+func (g getter) get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error) {
+	object, err := g.objects.GetCached(ctx, resource, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return g.objects.Get(ctx, resource, namespace, name)
+	}
+	return object, err
+}
+
+// GetServiceAccount implements serviceaccount.ServiceAccountTokenGetter.
+func (g getter) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
+	object, err := g.get(ctx, serviceAccounts, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	account := object.(*core.ServiceAccount)
+	found := &v1.ServiceAccount{ObjectMeta: account.ObjectMeta}
+	for _, reference := range account.Secrets {
+		found.Secrets = append(found.Secrets, v1.ObjectReference{Name: reference.Name})
+	}
+	return found, nil
+}
+
+// GetPod implements serviceaccount.ServiceAccountTokenGetter.
+func (g getter) GetPod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	object, err := g.get(ctx, pods, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.Pod{ObjectMeta: object.(*core.Pod).ObjectMeta}, nil
+}
+
+// GetSecret implements serviceaccount.ServiceAccountTokenGetter.
+func (g getter) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	object, err := g.get(ctx, secrets, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	secret := object.(*core.Secret)
+	return &v1.Secret{ObjectMeta: secret.ObjectMeta, Data: secret.Data}, nil
+}
+
+// GetNode implements serviceaccount.ServiceAccountTokenGetter.
+func (g getter) GetNode(ctx context.Context, name string) (*v1.Node, error) {
+	object, err := g.get(ctx, nodes, "", name)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.Node{ObjectMeta: object.(*core.Node).ObjectMeta}, nil
+}
+
+// Secrets implements the one method of a client that upstream's validator of legacy tokens uses.
+func (g getter) Secrets(namespace string) clientv1.SecretInterface {
+	return labeler{objects: g.objects, namespace: namespace}
+}
+
+// labeler notes in a Secret when its token was last used.
+type labeler struct {
+	clientv1.SecretInterface
+	objects   resource.Objects
+	namespace string
+}
+
+// Patch sets the labels that a merge patch sets.
+func (l labeler) Patch(ctx context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*v1.Secret, error) {
+	var patch metav1.PartialObjectMetadata
+	if err := json.Unmarshal(data, &patch); err != nil {
+		return nil, err
+	}
+	updated, err := l.objects.Update(ctx, secrets, "", l.namespace, name, func(current runtime.Object) error {
+		return label(current.(*core.Secret), patch.ObjectMeta)
+	}, false)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.Secret{ObjectMeta: updated.(*core.Secret).ObjectMeta}, nil
+}
+
+func label(secret *core.Secret, patch metav1.ObjectMeta) error {
+	if patch.UID != "" && patch.UID != secret.UID {
+		return apierrors.NewConflict(secrets, secret.Name, errors.New("the Secret is another one than that of the token"))
+	}
+	if secret.Labels == nil {
+		secret.Labels = map[string]string{}
+	}
+	maps.Copy(secret.Labels, patch.Labels)
+	return nil
+}

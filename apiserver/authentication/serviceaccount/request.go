@@ -1,0 +1,189 @@
+package serviceaccount
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/apis/authentication"
+	"k8s.io/kubernetes/pkg/apis/authentication/validation"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"quorate.dev/apiserver/resource"
+)
+
+var requestKind = schema.GroupKind{Group: authentication.GroupName, Kind: "TokenRequest"}
+
+// Request answers serviceaccounts/token. It is nil when no token can be issued.
+func (t *Tokens) Request() resource.Action {
+	if t.generator == nil {
+		return nil
+	}
+	return t.issue
+}
+
+func (t *Tokens) issue(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+	request, ok := call.Body.(*authentication.TokenRequest)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", call.Body))
+	}
+	if err := checkPlace(request, call); err != nil {
+		return nil, err
+	}
+	object, err := objects.Get(ctx, serviceAccounts, call.Namespace, call.Name)
+	if err != nil {
+		return nil, err
+	}
+	account := object.(*core.ServiceAccount)
+	now := t.clock.Now()
+	if err := t.complete(ctx, request, account, now); err != nil {
+		return nil, err
+	}
+	bound, err := bind(ctx, objects, account, request.Spec.BoundObjectRef)
+	if err != nil {
+		return nil, err
+	}
+	return t.answer(ctx, request, account, bound, now)
+}
+
+// checkPlace refuses a body that is about another service account than the path.
+func checkPlace(request *authentication.TokenRequest, call resource.Call) error {
+	metadata := field.NewPath("metadata")
+	var errs field.ErrorList
+	switch {
+	case request.Name != "" && request.Name != call.Name:
+		errs = append(errs, field.Invalid(metadata.Child("name"), request.Name, "must match the service account name if specified"))
+	case request.Namespace != "" && request.Namespace != call.Namespace:
+		errs = append(errs, field.Invalid(metadata.Child("namespace"), request.Namespace, "must match the service account namespace if specified"))
+	default:
+		return nil
+	}
+	return apierrors.NewInvalid(requestKind, call.Name, errs)
+}
+
+// complete fills in what the client left out, and checks the result.
+func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
+	if request.UID != "" && request.UID != account.UID {
+		return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,
+			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", request.UID, account.UID))
+	}
+	if len(request.Spec.Audiences) == 0 {
+		request.Spec.Audiences = t.config.Audiences()
+	}
+	request.Name, request.Namespace, request.UID = account.Name, account.Namespace, account.UID
+	request.CreationTimestamp = metav1.NewTime(now)
+	request.Status = authentication.TokenRequestStatus{}
+	if errs := validation.ValidateTokenRequest(request); len(errs) > 0 {
+		return apierrors.NewInvalid(requestKind, "", errs)
+	}
+	longest := int64(t.config.ServiceAccountMaxLifetime / time.Second)
+	if longest > 0 && request.Spec.ExpirationSeconds > longest {
+		warning.AddWarning(ctx, "", fmt.Sprintf("requested expiration of %d seconds shortened to %d seconds", request.Spec.ExpirationSeconds, longest))
+		request.Spec.ExpirationSeconds = longest
+	}
+	return nil
+}
+
+// binding is what a token ends with: at most one of pod and secret; a node alone or as the pod's.
+type binding struct {
+	pod    *core.Pod
+	secret *core.Secret
+	node   *core.Node
+}
+
+// bind finds the object that a token shall be bound to.
+func bind(ctx context.Context, objects resource.Objects, account *core.ServiceAccount, reference *authentication.BoundObjectReference) (binding, error) {
+	if reference == nil {
+		return binding{}, nil
+	}
+	kind := schema.FromAPIVersionAndKind(reference.APIVersion, reference.Kind)
+	var bound binding
+	var uid types.UID
+	var err error
+	switch kind.GroupKind() {
+	case schema.GroupKind{Kind: "Pod"}:
+		bound, uid, err = bindPod(ctx, objects, account, reference.Name)
+	case schema.GroupKind{Kind: "Node"}:
+		if bound.node, err = get[*core.Node](ctx, objects, nodes, "", reference.Name); err == nil {
+			uid = bound.node.UID
+		}
+	case schema.GroupKind{Kind: "Secret"}:
+		if bound.secret, err = get[*core.Secret](ctx, objects, secrets, account.Namespace, reference.Name); err == nil {
+			uid = bound.secret.UID
+		}
+	default:
+		err = apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", kind))
+	}
+	if err == nil && reference.UID != "" && reference.UID != uid {
+		err = apierrors.NewConflict(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, reference.Name,
+			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", reference.UID))
+	}
+	return bound, err
+}
+
+// bindPod finds a pod of the service account, and its node, which the token names too.
+func bindPod(ctx context.Context, objects resource.Objects, account *core.ServiceAccount, name string) (binding, types.UID, error) {
+	pod, err := get[*core.Pod](ctx, objects, pods, account.Namespace, name)
+	if err != nil {
+		return binding{}, "", err
+	}
+	if pod.Spec.ServiceAccountName != account.Name {
+		return binding{}, "", apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", account.Name))
+	}
+	bound := binding{pod: pod}
+	if pod.Spec.NodeName == "" {
+		return bound, pod.UID, nil
+	}
+	bound.node, err = get[*core.Node](ctx, objects, nodes, "", pod.Spec.NodeName)
+	if apierrors.IsNotFound(err) {
+		bound.node, err = &core.Node{ObjectMeta: metav1.ObjectMeta{Name: pod.Spec.NodeName}}, nil
+	}
+	return bound, pod.UID, err
+}
+
+func get[T runtime.Object](ctx context.Context, objects resource.Objects, resource schema.GroupResource, namespace, name string) (T, error) {
+	object, err := objects.Get(ctx, resource, namespace, name)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return object.(T), nil
+}
+
+// answer signs the token. A pod's token of the lifetime that kubelets ask for lives a year when the configuration
+// extends it, so that programs that do not reload their token are found by warnings instead of by failures.
+func (t *Tokens) answer(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, bound binding, now time.Time) (runtime.Object, error) {
+	lifetime, warnAfter := request.Spec.ExpirationSeconds, int64(0)
+	if t.config.ServiceAccountExtendExpiry && bound.pod != nil && lifetime == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && t.isForUs(request.Spec.Audiences) {
+		lifetime, warnAfter = serviceaccount.ExpirationExtensionSeconds, lifetime
+	}
+	public, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, lifetime, warnAfter, request.Spec.Audiences)
+	if err != nil {
+		return nil, err
+	}
+	token, err := t.generator.GenerateToken(ctx, public, private)
+	if err != nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
+	}
+	answer := request.DeepCopy()
+	answer.Status = authentication.TokenRequestStatus{
+		Token:               token,
+		ExpirationTimestamp: metav1.NewTime(now.Add(time.Duration(request.Spec.ExpirationSeconds) * time.Second)),
+	}
+	return answer, nil
+}
+
+// isForUs tells whether all of a token's audiences are this server's.
+func (t *Tokens) isForUs(audiences []string) bool {
+	ours := t.config.Audiences()
+	return !slices.ContainsFunc(audiences, func(audience string) bool { return !slices.Contains(ours, audience) })
+}

@@ -1,0 +1,117 @@
+// Package serviceaccount issues service-account tokens, tells whose they are, and publishes the keys that verify them.
+package serviceaccount
+
+import (
+	"crypto"
+	"errors"
+	"fmt"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/resource"
+)
+
+// Tokens is one server's way with service-account tokens.
+type Tokens struct {
+	config config.Authentication
+	clock  clock.PassiveClock
+	// keys verify; nil: no token is accepted.
+	keys serviceaccount.PublicKeysGetter
+	// generator signs; nil: no token is issued.
+	generator serviceaccount.TokenGenerator
+}
+
+// New reads the keys that the configuration names.
+func New(config config.Authentication, clock clock.PassiveClock) (*Tokens, error) {
+	t := &Tokens{config: config, clock: clock}
+	var verifying []any
+	for _, file := range config.ServiceAccountKeyFiles {
+		keys, err := keyutil.PublicKeysFromFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read a service-account key: %w", err)
+		}
+		verifying = append(verifying, keys...)
+	}
+	if file := config.ServiceAccountSigningKey; file != "" {
+		public, err := t.sign(file)
+		if err != nil {
+			return nil, err
+		}
+		if len(verifying) == 0 {
+			verifying = append(verifying, public)
+		}
+	}
+	if len(verifying) == 0 {
+		return t, nil
+	}
+	var err error
+	t.keys, err = serviceaccount.StaticPublicKeysGetter(verifying)
+	return t, err
+}
+
+// sign makes tokens be signed with the key in the file, and returns its public half.
+func (t *Tokens) sign(file string) (crypto.PublicKey, error) {
+	if len(t.config.ServiceAccountIssuers) == 0 {
+		return nil, errors.New("a service-account signing key is of no use without an issuer")
+	}
+	key, err := keyutil.PrivateKeyFromFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the service-account signing key: %w", err)
+	}
+	t.generator, err = serviceaccount.JWTTokenGenerator(t.config.ServiceAccountIssuers[0], key)
+	if err != nil {
+		return nil, fmt.Errorf("use the service-account signing key: %w", err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("the service-account signing key is a %T, which cannot sign", key)
+	}
+	return signer.Public(), nil
+}
+
+// Authenticators returns who tells whose a token is: the legacy ones kept in Secrets, then those this or another
+// issuer of the configuration has signed. What tokens are bound to is looked up in objects.
+func (t *Tokens) Authenticators(objects resource.Objects) ([]authenticator.Token, error) {
+	if t.keys == nil {
+		return nil, nil
+	}
+	getter := getter{objects}
+	legacy, err := serviceaccount.NewLegacyValidator(t.config.ServiceAccountLookup, getter, getter)
+	if err != nil {
+		return nil, err
+	}
+	all := []authenticator.Token{
+		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, t.keys, t.config.Audiences(), legacy),
+	}
+	if len(t.config.ServiceAccountIssuers) > 0 {
+		bound := serviceaccount.NewValidator(getter)
+		all = append(all, serviceaccount.JWTTokenAuthenticator(t.config.ServiceAccountIssuers, t.keys, t.config.Audiences(), bound))
+	}
+	return all, nil
+}
+
+// Metadata is what verifiers elsewhere need.
+type Metadata struct {
+	Configuration []byte // of /.well-known/openid-configuration, JSON
+	Keys          []byte // of /openid/v1/jwks, a JSON web key set
+}
+
+// Metadata returns the documents of the first issuer. The address, host and port, is where the keys are served
+// from unless the configuration says otherwise. It fails for issuers that OpenID does not allow: then nothing is
+// to be published.
+func (t *Tokens) Metadata(address string) (Metadata, error) {
+	if t.keys == nil || len(t.config.ServiceAccountIssuers) == 0 {
+		return Metadata{}, errors.New("no service-account issuer or key is configured")
+	}
+	provider, err := serviceaccount.NewOpenIDMetadataProvider(t.config.ServiceAccountIssuers[0], t.config.ServiceAccountJWKSURI, address, t.keys)
+	if err != nil {
+		return Metadata{}, err
+	}
+	configuration, _ := provider.GetConfigJSON()
+	keys, _ := provider.GetKeysetJSON()
+	return Metadata{Configuration: configuration, Keys: keys}, nil
+}

@@ -1,0 +1,87 @@
+// Package node is the authorization mode Node: what a kubelet may do follows from what runs on its node.
+// Upstream's graph of who refers to whom is kept in step by informers.
+package node
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/certificates"
+	certificatesv1beta1 "k8s.io/client-go/informers/certificates/v1beta1"
+	"k8s.io/client-go/informers/core"
+	"k8s.io/client-go/informers/internalinterfaces"
+	resources "k8s.io/client-go/informers/resource"
+	resourcesv1 "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/informers/storage"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+// Authorizer decides what nodes may do. It implements authorizer.Authorizer and authorizer.RuleResolver.
+type Authorizer struct {
+	*node.NodeAuthorizer
+	handlers []cache.ResourceEventHandlerRegistration
+}
+
+// New returns an authorizer that knows what it knows from the informers, once they are started. The graph keeps names
+// only, no objects.
+func New(factory informers.SharedInformerFactory, registerer prometheus.Registerer) *Authorizer {
+	registerer.MustRegister(newGraphMetrics())
+	a := &Authorizer{}
+	recording := recorder{factory, a}
+	all := metav1.NamespaceAll
+	var slices resourcesv1.ResourceSliceInformer
+	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
+		slices = resources.New(recording, all, nil).V1().ResourceSlices()
+	}
+	var requests certificatesv1beta1.PodCertificateRequestInformer
+	if utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
+		requests = certificates.New(recording, all, nil).V1beta1().PodCertificateRequests()
+	}
+	objects := core.New(recording, all, nil).V1()
+	graph := node.NewGraph()
+	node.AddGraphEventHandlers(graph, objects.Nodes(), objects.Pods(), objects.PersistentVolumes(),
+		storage.New(recording, all, nil).V1().VolumeAttachments(), slices, requests)
+	a.NodeAuthorizer = node.NewAuthorizer(graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())
+	return a
+}
+
+// Synced reports whether everything that was there at the start is in the graph.
+func (a *Authorizer) Synced() bool {
+	for _, handler := range a.handlers {
+		if !handler.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+// recorder is a factory that remembers the handlers added to its informers, which upstream keeps for itself.
+type recorder struct {
+	internalinterfaces.SharedInformerFactory
+	authorizer *Authorizer
+}
+
+// InformerFor implements internalinterfaces.SharedInformerFactory.
+func (r recorder) InformerFor(object runtime.Object, make internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	return recorded{r.SharedInformerFactory.InformerFor(object, make), r.authorizer}
+}
+
+type recorded struct {
+	cache.SharedIndexInformer
+	authorizer *Authorizer
+}
+
+// AddEventHandler implements cache.SharedInformer.
+func (r recorded) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	registration, err := r.SharedIndexInformer.AddEventHandler(handler)
+	if err == nil {
+		r.authorizer.handlers = append(r.authorizer.handlers, registration)
+	}
+	return registration, err
+}

@@ -1,0 +1,160 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/auth/rbac/reconciliation"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"quorate.dev/apiserver/system"
+)
+
+// client reads and writes one RBAC object for upstream's reconciliation, whose interface has no context. The
+// first read is answered with what was listed; later ones, after a write failed, with what is stored.
+type client struct {
+	ctx       context.Context
+	bootstrap *Bootstrap
+	resource  schema.GroupResource
+	known     runtime.Object // hub form; nil: not in the list
+	asked     bool
+}
+
+func (c *client) get(namespace, name string) (runtime.Object, error) {
+	if !c.asked {
+		c.asked = true
+		if c.known == nil {
+			return nil, apierrors.NewNotFound(c.resource, name)
+		}
+		return toExternal(c.known)
+	}
+	hub, err := c.bootstrap.objects.Get(c.ctx, c.resource, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	return toExternal(hub)
+}
+
+func (c *client) create(external runtime.Object) (runtime.Object, error) {
+	hub, err := c.bootstrap.create(c.ctx, c.resource, external)
+	if err != nil {
+		return nil, err
+	}
+	return toExternal(hub)
+}
+
+// update replaces the object if it still is what was read.
+func (c *client) update(external runtime.Object) (runtime.Object, error) {
+	wanted, err := system.ToHub(external)
+	if err != nil {
+		return nil, err
+	}
+	accessor, err := meta.Accessor(wanted)
+	if err != nil {
+		return nil, err
+	}
+	updated, err := c.bootstrap.objects.Update(about(c.ctx, c.resource), c.resource, "", accessor.GetNamespace(), accessor.GetName(), func(current runtime.Object) error {
+		return c.replace(current, wanted, accessor.GetResourceVersion())
+	}, false)
+	if err != nil {
+		return nil, err
+	}
+	c.bootstrap.logger.Info("added what was missing", "resource", c.resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
+	return toExternal(updated)
+}
+
+func (c *client) replace(current, wanted runtime.Object, revision string) error {
+	accessor, err := meta.Accessor(current)
+	if err != nil {
+		return err
+	}
+	if accessor.GetResourceVersion() != revision {
+		return apierrors.NewConflict(c.resource, accessor.GetName(), errors.New("changed since it was read"))
+	}
+	return overwrite(current, wanted)
+}
+
+// overwrite makes an object equal to another of the same kind.
+func overwrite(current, wanted runtime.Object) error {
+	into, from := reflect.ValueOf(current), reflect.ValueOf(wanted.DeepCopyObject())
+	if into.Type() != from.Type() {
+		return fmt.Errorf("a %T cannot become a %T", current, wanted)
+	}
+	into.Elem().Set(from.Elem())
+	return nil
+}
+
+// toExternal returns the v1 form of an RBAC object in hub form, which stays as it is.
+func toExternal(hub runtime.Object) (runtime.Object, error) {
+	return legacyscheme.Scheme.ConvertToVersion(hub, rbacv1.SchemeGroupVersion)
+}
+
+// roleClient is the client of a role.
+type roleClient struct{ *client }
+
+func (c roleClient) Get(namespace, name string) (reconciliation.RuleOwner, error) {
+	return owner(c.get(namespace, name))
+}
+
+func (c roleClient) Create(role reconciliation.RuleOwner) (reconciliation.RuleOwner, error) {
+	return owner(c.create(role.GetObject()))
+}
+
+func (c roleClient) Update(role reconciliation.RuleOwner) (reconciliation.RuleOwner, error) {
+	return owner(c.update(role.GetObject()))
+}
+
+func owner(object runtime.Object, err error) (reconciliation.RuleOwner, error) {
+	if err != nil {
+		return nil, err
+	}
+	switch role := object.(type) {
+	case *rbacv1.ClusterRole:
+		return reconciliation.ClusterRoleRuleOwner{ClusterRole: role}, nil
+	case *rbacv1.Role:
+		return reconciliation.RoleRuleOwner{Role: role}, nil
+	}
+	return nil, fmt.Errorf("a %T is no role", object)
+}
+
+// bindingClient is the client of a binding.
+type bindingClient struct{ *client }
+
+func (c bindingClient) Get(namespace, name string) (reconciliation.RoleBinding, error) {
+	return binding(c.get(namespace, name))
+}
+
+func (c bindingClient) Create(wanted reconciliation.RoleBinding) (reconciliation.RoleBinding, error) {
+	return binding(c.create(wanted.GetObject()))
+}
+
+func (c bindingClient) Update(wanted reconciliation.RoleBinding) (reconciliation.RoleBinding, error) {
+	return binding(c.update(wanted.GetObject()))
+}
+
+// Delete is called before a binding is made again whose role changed: that cannot be updated.
+func (c bindingClient) Delete(namespace, name string, uid types.UID) error {
+	return c.bootstrap.objects.Delete(c.ctx, c.resource, namespace, name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+}
+
+func binding(object runtime.Object, err error) (reconciliation.RoleBinding, error) {
+	if err != nil {
+		return nil, err
+	}
+	switch binding := object.(type) {
+	case *rbacv1.ClusterRoleBinding:
+		return reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: binding}, nil
+	case *rbacv1.RoleBinding:
+		return reconciliation.RoleBindingAdapter{RoleBinding: binding}, nil
+	}
+	return nil, fmt.Errorf("a %T is no binding", object)
+}

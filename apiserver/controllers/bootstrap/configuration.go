@@ -1,0 +1,130 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
+
+	"quorate.dev/apiserver/system"
+)
+
+// configuration is what upstream's ensurer, which decides what to write, works on.
+type configuration interface {
+	comparable
+	metav1.Object
+	runtime.Object
+}
+
+// configurations are the objects of one kind as upstream's ensurer reads and writes them. They are listed once, for a
+// first look; an object that is not in the list is looked up again.
+type configurations[T configuration] struct {
+	ctx       context.Context // of List and Get, whose interface has none
+	bootstrap *Bootstrap
+	resource  schema.GroupResource
+	known     map[string]T // by name
+}
+
+// read lists what is there.
+func (c *configurations[T]) read() error {
+	present, err := c.bootstrap.list(c.ctx, c.resource)
+	if err != nil {
+		return err
+	}
+	c.known = make(map[string]T, len(present))
+	for _, hub := range present {
+		object, err := configurationOf[T](hub)
+		if err != nil {
+			return err
+		}
+		c.known[object.GetName()] = object
+	}
+	return nil
+}
+
+// tasks bring every object in order, and remove those that are wanted no more.
+func (c configurations[T]) tasks(mandatory, suggested []T, operations ensurer.ObjectOps[T]) []task {
+	var tasks []task
+	ensure := func(wanted []T, strategy ensurer.EnsureStrategy[T]) {
+		for _, object := range wanted {
+			tasks = append(tasks, func(ctx context.Context) error {
+				return ensurer.EnsureConfiguration(ctx, operations, object, strategy)
+			})
+		}
+	}
+	ensure(mandatory, ensurer.NewMandatoryEnsureStrategy[T]())
+	ensure(suggested, ensurer.NewSuggestedEnsureStrategy[T]())
+	return append(tasks, func(ctx context.Context) error {
+		return ensurer.RemoveUnwantedObjects(ctx, operations, slices.Concat(mandatory, suggested))
+	})
+}
+
+// List returns what read has found, whatever the selector, which is always everything.
+func (c configurations[T]) List(labels.Selector) ([]T, error) {
+	return slices.Collect(maps.Values(c.known)), nil
+}
+
+// Get returns the object as read has found it, or as it was made since.
+func (c configurations[T]) Get(name string) (T, error) {
+	if object, ok := c.known[name]; ok {
+		return object, nil
+	}
+	hub, err := c.bootstrap.objects.Get(c.ctx, c.resource, "", name)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return configurationOf[T](hub)
+}
+
+// Create creates an object.
+func (c configurations[T]) Create(ctx context.Context, object T, _ metav1.CreateOptions) (T, error) {
+	created, err := c.bootstrap.create(ctx, c.resource, object)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return configurationOf[T](created)
+}
+
+// Update replaces an object if it still is what was read.
+func (c configurations[T]) Update(ctx context.Context, object T, _ metav1.UpdateOptions) (T, error) {
+	var none T
+	wanted, err := system.ToHub(object)
+	if err != nil {
+		return none, err
+	}
+	updated, err := c.bootstrap.objects.Update(ctx, c.resource, "", "", object.GetName(), func(current runtime.Object) error {
+		if current.(metav1.Object).GetResourceVersion() != object.GetResourceVersion() {
+			return apierrors.NewConflict(c.resource, object.GetName(), errors.New("changed since it was read"))
+		}
+		return overwrite(current, wanted)
+	}, false)
+	if err != nil {
+		return none, err
+	}
+	return configurationOf[T](updated)
+}
+
+// Delete deletes an object.
+func (c configurations[T]) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
+	return c.bootstrap.objects.Delete(ctx, c.resource, "", name, &options)
+}
+
+// configurationOf returns the v1 form of a hub object.
+func configurationOf[T configuration](hub runtime.Object) (object T, err error) {
+	external, err := legacyscheme.Scheme.ConvertToVersion(hub, flowcontrolv1.SchemeGroupVersion)
+	if err != nil {
+		return object, err
+	}
+	return external.(T), nil
+}

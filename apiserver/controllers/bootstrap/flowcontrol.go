@@ -1,0 +1,156 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	applyv1 "k8s.io/client-go/applyconfigurations/flowcontrol/v1"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/flowcontrol/install"
+	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
+
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/system"
+)
+
+// The managers that kube-apiserver records for what it writes.
+const (
+	flowControlProducer = "api-priority-and-fairness-config-producer-v1"
+	flowControlConsumer = "api-priority-and-fairness-config-consumer-v1"
+)
+
+const flowControlEvery = time.Minute
+
+// The resources of the configuration of priority and fairness.
+var (
+	FlowSchemas    = schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: "flowschemas"}
+	PriorityLevels = schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: "prioritylevelconfigurations"}
+)
+
+// FlowControl makes the mandatory and the suggested configuration of priority and fairness be as it should, and takes
+// away what was suggested earlier.
+func (b *Bootstrap) FlowControl(ctx context.Context) error {
+	ctx = resource.WithManager(system.Context(ctx), flowControlProducer)
+	levels := configurations[*flowcontrolv1.PriorityLevelConfiguration]{ctx: ctx, bootstrap: b, resource: PriorityLevels}
+	schemas := configurations[*flowcontrolv1.FlowSchema]{ctx: ctx, bootstrap: b, resource: FlowSchemas}
+	err := levels.read()
+	if apierrors.IsNotFound(err) {
+		return nil // --runtime-config switched it off
+	}
+	if err != nil {
+		return err
+	}
+	if err := schemas.read(); err != nil {
+		return err
+	}
+	levelTasks := levels.tasks(defaults.MandatoryPriorityLevelConfigurations, defaults.SuggestedPriorityLevelConfigurations,
+		ensurer.NewObjectOps(levels, levels, (*flowcontrolv1.PriorityLevelConfiguration).DeepCopy, withLevelSpec, sameLevelSpec))
+	schemaTasks := schemas.tasks(defaults.MandatoryFlowSchemas, defaults.SuggestedFlowSchemas,
+		ensurer.NewObjectOps(schemas, schemas, (*flowcontrolv1.FlowSchema).DeepCopy, withSchemaSpec, sameSchemaSpec))
+	return runAll(ctx, append(levelTasks, schemaTasks...))
+}
+
+// FlowControlLoop does FlowControl from time to time.
+func (b *Bootstrap) FlowControlLoop() Loop {
+	return Loop{Name: "flow control configuration", Pass: b.FlowControl, Every: flowControlEvery}
+}
+
+func withLevelSpec(into, from *flowcontrolv1.PriorityLevelConfiguration) *flowcontrolv1.PriorityLevelConfiguration {
+	into = into.DeepCopy()
+	from.Spec.DeepCopyInto(&into.Spec)
+	return into
+}
+
+// sameLevelSpec lets people change what the exempt level may lend.
+func sameLevelSpec(wanted, actual *flowcontrolv1.PriorityLevelConfiguration) bool {
+	wanted = wanted.DeepCopy()
+	legacyscheme.Scheme.Default(wanted)
+	if wanted.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt {
+		if actual.Spec.Exempt == nil {
+			return false
+		}
+		wanted.Spec.Exempt.NominalConcurrencyShares = actual.Spec.Exempt.NominalConcurrencyShares
+		wanted.Spec.Exempt.LendablePercent = actual.Spec.Exempt.LendablePercent
+	}
+	return equality.Semantic.DeepEqual(wanted.Spec, actual.Spec)
+}
+
+func withSchemaSpec(into, from *flowcontrolv1.FlowSchema) *flowcontrolv1.FlowSchema {
+	into = into.DeepCopy()
+	from.Spec.DeepCopyInto(&into.Spec)
+	return into
+}
+
+func sameSchemaSpec(wanted, actual *flowcontrolv1.FlowSchema) bool {
+	wanted = wanted.DeepCopy()
+	legacyscheme.Scheme.Default(wanted)
+	return equality.Semantic.DeepEqual(wanted.Spec, actual.Spec)
+}
+
+// FlowSchemaStatusLoop tells in the status of flow schemas whether their priority level exists, whenever changed says
+// that one of either has changed.
+func (b *Bootstrap) FlowSchemaStatusLoop(changed Signal) Loop {
+	return Loop{Name: "status of flow schemas", Pass: b.flowSchemaStatus, Every: flowControlEvery, Changed: changed}
+}
+
+func (b *Bootstrap) flowSchemaStatus(ctx context.Context) error {
+	ctx = resource.WithManager(ctx, flowControlConsumer)
+	levels, err := b.list(ctx, PriorityLevels)
+	if err != nil {
+		return err
+	}
+	schemas := configurations[*flowcontrolv1.FlowSchema]{ctx: ctx, bootstrap: b, resource: FlowSchemas}
+	if err := schemas.read(); err != nil {
+		return err
+	}
+	var writes []task
+	for _, s := range schemas.known {
+		level := s.Spec.PriorityLevelConfiguration.Name
+		_, found := levels[key("", level)]
+		if condition := dangling(level, found); !hasCondition(s, condition) {
+			condition.LastTransitionTime = metav1.NewTime(b.clock.Now())
+			writes = append(writes, func(ctx context.Context) error { return b.setCondition(ctx, s.Name, condition) })
+		}
+	}
+	return runAll(ctx, writes)
+}
+
+// dangling is the condition that a flow schema should have.
+func dangling(level string, found bool) flowcontrolv1.FlowSchemaCondition {
+	condition := flowcontrolv1.FlowSchemaCondition{
+		Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse, Reason: "Found",
+		Message: fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists", level),
+	}
+	if !found {
+		condition.Status, condition.Reason = flowcontrolv1.ConditionTrue, "NotFound"
+		condition.Message = fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q but there is no such object", level)
+	}
+	return condition
+}
+
+func hasCondition(s *flowcontrolv1.FlowSchema, wanted flowcontrolv1.FlowSchemaCondition) bool {
+	for _, c := range s.Status.Conditions {
+		if c.Type == wanted.Type {
+			return c.Status == wanted.Status && c.Reason == wanted.Reason && c.Message == wanted.Message
+		}
+	}
+	return false
+}
+
+func (b *Bootstrap) setCondition(ctx context.Context, name string, c flowcontrolv1.FlowSchemaCondition) error {
+	condition := applyv1.FlowSchemaCondition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).
+		WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime)
+	_, err := b.objects.Apply(ctx, FlowSchemas, "status", "", name,
+		applyv1.FlowSchema(name).WithStatus(applyv1.FlowSchemaStatus().WithConditions(condition)))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,163 @@
+package bootstrap
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/apis/coordination"
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/system"
+)
+
+const (
+	identityDuration = time.Hour // that a lease is good for after its renewal
+	identityRenewal  = 10 * time.Second
+	identityCleanup  = time.Hour       // between looks for leases that others left behind
+	identityFarewell = 2 * time.Second // to give back the lease
+
+	identityLabel  = "apiserver.kubernetes.io/identity"
+	component      = "kube-apiserver"
+	peerAnnotation = "kubernetes.io/peer-advertise-address"
+)
+
+var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// Identity is the Lease in kube-system by which a replica tells that it lives. Its name is that of the host, hashed as
+// kube-apiserver does it, so that a replica that comes back takes its own lease over, whichever server it is.
+type Identity struct {
+	bootstrap *Bootstrap
+	name      string
+	holder    string
+	hostname  string
+	address   string // where other replicas reach this one
+}
+
+// Identity returns the identity of this replica, not yet announced.
+func (b *Bootstrap) Identity(hostname, address string) *Identity {
+	name := identityOf(hostname)
+	return &Identity{bootstrap: b, name: name, holder: name + "_" + uuid.NewString(), hostname: hostname, address: address}
+}
+
+// identityOf names the lease of a host.
+func identityOf(hostname string) string {
+	var text []byte
+	for _, part := range []string{hostname, component} {
+		text = append(binary.BigEndian.AppendUint16(text, uint16(len(part))), part...)
+	}
+	hash := sha256.Sum256(text)
+	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
+}
+
+// Run replaces the lease that an earlier process has left, renews its own until ctx ends, and gives it back.
+func (i *Identity) Run(ctx context.Context) error {
+	if err := i.delete(ctx); err != nil && ctx.Err() == nil {
+		i.bootstrap.logger.Error(err, "The lease of an earlier process stays until it is renewed", "lease", i.name)
+	}
+	loop := Loop{Name: i.name, Pass: i.renew, Every: identityRenewal}
+	loop.Run(ctx, i.bootstrap.clock, i.bootstrap.logger)
+	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), identityFarewell)
+	defer cancel()
+	if err := i.delete(farewell); err != nil {
+		i.bootstrap.logger.Error(err, "The lease stays until others remove it", "lease", i.name)
+	}
+	return nil
+}
+
+func (i *Identity) delete(ctx context.Context) error {
+	err := i.bootstrap.objects.Delete(system.Context(ctx), leases, metav1.NamespaceSystem, i.name, &metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// renew asserts the lease, or makes it. Replicas on one host share it: where another is making it at the same moment,
+// what that one made is asserted.
+func (i *Identity) renew(ctx context.Context) error {
+	err := i.update(ctx)
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err = i.create(ctx); !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return i.update(ctx)
+}
+
+func (i *Identity) update(ctx context.Context) error {
+	_, err := i.bootstrap.objects.Update(ctx, leases, "", metav1.NamespaceSystem, i.name, i.assert, false)
+	return err
+}
+
+func (i *Identity) create(ctx context.Context) error {
+	lease := &coordination.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: i.name},
+		Spec:       coordination.LeaseSpec{HolderIdentity: &i.holder},
+	}
+	if err := i.assert(lease); err != nil {
+		return err
+	}
+	_, err := i.bootstrap.objects.Create(ctx, leases, metav1.NamespaceSystem, lease, false)
+	return err
+}
+
+// assert writes into a lease what this replica says. Who holds it stays, for replicas on one host share the lease.
+func (i *Identity) assert(object runtime.Object) error {
+	lease := object.(*coordination.Lease)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, identityLabel, component)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, corev1.LabelHostname, i.hostname)
+	if utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, peerAnnotation, i.address)
+	}
+	lease.Spec.LeaseDurationSeconds = ptr.To(int32(identityDuration / time.Second))
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: i.bootstrap.clock.Now()}
+	return nil
+}
+
+// IdentityCleanupLoop removes the leases of replicas that are gone.
+func (b *Bootstrap) IdentityCleanupLoop() Loop {
+	return Loop{Name: "expired identities", Pass: b.removeExpired, Every: identityCleanup}
+}
+
+func (b *Bootstrap) removeExpired(ctx context.Context) error {
+	all, err := b.objects.List(ctx, leases, metav1.NamespaceSystem)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, object := range all {
+		lease := object.(*coordination.Lease)
+		if lease.Labels[identityLabel] != component || !expired(lease, b.clock) {
+			continue
+		}
+		// Only the lease that was looked at, not one that was renewed meanwhile.
+		seen := metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}
+		err := b.objects.Delete(ctx, leases, metav1.NamespaceSystem, lease.Name, &metav1.DeleteOptions{Preconditions: &seen})
+		if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// expired leases have not been renewed, or lack what would tell.
+func expired(lease *coordination.Lease, clock clock.PassiveClock) bool {
+	renewed, seconds := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
+	return renewed == nil || seconds == nil || renewed.Add(time.Duration(*seconds)*time.Second).Before(clock.Now())
+}

@@ -1,0 +1,58 @@
+package serviceip
+
+import (
+	"cmp"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/utils/ptr"
+)
+
+// Decorator returns the function that shows a Service of a former release as clients expect it: with the fields that
+// its release did not have, and without one that it should not have. primary is the cluster's default family; empty:
+// IPv4. It mirrors upstream's defaultOnRead.
+func Decorator(primary api.IPFamily) func(hub runtime.Object) {
+	primary = cmp.Or(primary, api.IPv4Protocol)
+	return func(hub runtime.Object) {
+		if service := asService(hub); service != nil {
+			decorate(service, primary)
+		}
+	}
+}
+
+func decorate(service *api.Service, primary api.IPFamily) {
+	spec := &service.Spec
+	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	}
+	if spec.Type == api.ServiceTypeExternalName {
+		spec.InternalTrafficPolicy = nil
+		return
+	}
+	if len(spec.IPFamilies) == 0 {
+		decorateFamilies(spec, primary)
+	}
+}
+
+func decorateFamilies(spec *api.ServiceSpec, primary api.IPFamily) {
+	switch {
+	case spec.ClusterIP == api.ClusterIPNone && len(spec.Selector) == 0:
+		spec.IPFamilies = []api.IPFamily{primary, otherFamily(primary)}
+	case spec.ClusterIP == api.ClusterIPNone:
+		spec.IPFamilies = []api.IPFamily{primary}
+	default:
+		for _, address := range spec.ClusterIPs {
+			family := api.IPv4Protocol
+			if familyOf(address) == api.IPv6Protocol {
+				family = api.IPv6Protocol
+			}
+			spec.IPFamilies = append(spec.IPFamilies, family)
+		}
+	}
+	switch len(spec.IPFamilies) {
+	case 1:
+		spec.IPFamilyPolicy = ptr.To(api.IPFamilyPolicySingleStack)
+	case 2:
+		spec.IPFamilyPolicy = ptr.To(api.IPFamilyPolicyRequireDualStack)
+	}
+}

@@ -1,0 +1,181 @@
+package serviceip
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/system"
+)
+
+const (
+	// defaultCIDR is the name of the ServiceCIDR with the ranges of the flag.
+	defaultCIDR = "kubernetes"
+	// cidrController is how the server calls itself in that object.
+	cidrController = "kubernetes-service-cidr-controller"
+	cidrInterval   = 10 * time.Second
+)
+
+var cidrs = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
+
+// DefaultCIDR makes the ServiceCIDR with the ranges of the flag. It becomes one of two families when the flag names a
+// second one; every other difference between flag and object is only told.
+type DefaultCIDR struct {
+	CIDRs   []string
+	Objects resource.Applier
+	Clock   clock.WithTicker
+	Logger  logr.Logger
+
+	told map[string]bool
+}
+
+// Run keeps the object until ctx ends. synced is called when it is there for the first time.
+func (d *DefaultCIDR) Run(ctx context.Context, synced func()) error {
+	for {
+		wait := cidrInterval
+		if err := d.Once(ctx); err != nil {
+			d.Logger.Error(err, "The default ServiceCIDR could not be kept")
+			if synced != nil {
+				wait = 100 * time.Millisecond // nobody has addresses before it is there
+			}
+		} else if synced != nil {
+			synced()
+			synced = nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.Clock.After(wait):
+		}
+	}
+}
+
+// Once makes the object, or what it lacks.
+func (d *DefaultCIDR) Once(ctx context.Context) error {
+	ctx = system.Context(ctx)
+	object, err := d.Objects.GetCached(ctx, cidrs, "", defaultCIDR)
+	if apierrors.IsNotFound(err) {
+		return d.create(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	cidr := object.(*networking.ServiceCIDR)
+	if len(d.CIDRs) == 2 && slices.Equal(cidr.Spec.CIDRs, d.CIDRs[:1]) {
+		return d.addFamily(ctx, cidr)
+	}
+	return d.report(ctx, cidr)
+}
+
+func (d *DefaultCIDR) create(ctx context.Context) error {
+	hub, err := system.ToHub(&networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: defaultCIDR}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: d.CIDRs},
+	})
+	if err != nil {
+		return err
+	}
+	created, err := d.Objects.Create(ctx, cidrs, "", hub, false)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create the default ServiceCIDR: %w", err)
+	}
+	return d.report(ctx, created.(*networking.ServiceCIDR))
+}
+
+// addFamily makes the object one of two families.
+func (d *DefaultCIDR) addFamily(ctx context.Context, cidr *networking.ServiceCIDR) error {
+	_, err := d.Objects.Update(ctx, cidrs, "", "", defaultCIDR, func(object runtime.Object) error {
+		object.(*networking.ServiceCIDR).Spec.CIDRs = slices.Clone(d.CIDRs)
+		return nil
+	}, false)
+	if err != nil {
+		d.tell(ctx, cidr, "KubernetesDefaultServiceCIDRError", fmt.Sprintf(
+			"The default ServiceCIDR can not be upgraded from %s to dual stack %v : %v", d.CIDRs[0], d.CIDRs, err))
+	}
+	return nil
+}
+
+// report says in the object's status that it is ready, where nobody has said otherwise, and tells where it is not as
+// the flag has it.
+func (d *DefaultCIDR) report(ctx context.Context, cidr *networking.ServiceCIDR) error {
+	if cidr.DeletionTimestamp != nil {
+		return nil // its end is the controller manager's
+	}
+	if !slices.Equal(cidr.Spec.CIDRs, d.CIDRs) {
+		d.tell(ctx, cidr, "KubernetesDefaultServiceCIDRInconsistent", fmt.Sprintf(
+			"The default ServiceCIDR %v does not match the controller flag configurations %s", cidr.Spec.CIDRs, d.CIDRs))
+		return nil
+	}
+	ready := meta.FindStatusCondition(cidr.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
+	switch {
+	case ready == nil || ready.Status == metav1.ConditionUnknown:
+		if err := d.sayReady(ctx); err != nil {
+			d.tell(ctx, cidr, "KubernetesDefaultServiceCIDRError", "The default ServiceCIDR Status can not be set to Ready=True")
+			d.Logger.Error(err, "The default ServiceCIDR could not be marked ready")
+		}
+	case ready.Status == metav1.ConditionFalse:
+		d.tell(ctx, cidr, ready.Reason, "Configuration matches, but "+ready.Message)
+	}
+	return nil
+}
+
+func (d *DefaultCIDR) sayReady(ctx context.Context) error {
+	_, err := d.Objects.Apply(resource.WithManager(ctx, cidrController), cidrs, "status", "", defaultCIDR, map[string]any{
+		"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": map[string]any{"name": defaultCIDR},
+		"status": map[string]any{"conditions": []any{map[string]any{
+			"type": networkingv1.ServiceCIDRConditionReady, "status": metav1.ConditionTrue,
+			"message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": d.Clock.Now().UTC().Format(time.RFC3339),
+		}}},
+	})
+	return err
+}
+
+// tell records a warning about the object as an Event and in the log, each kind until it is recorded.
+func (d *DefaultCIDR) tell(ctx context.Context, cidr *networking.ServiceCIDR, reason, message string) {
+	if d.told[reason] {
+		return
+	}
+	d.Logger.Info(message, "reason", reason)
+	if err := d.record(ctx, cidr, reason, message); err != nil {
+		d.Logger.Error(err, "A warning could not be recorded as an Event", "reason", reason)
+		return
+	}
+	if d.told == nil {
+		d.told = map[string]bool{}
+	}
+	d.told[reason] = true
+}
+
+func (d *DefaultCIDR) record(ctx context.Context, cidr *networking.ServiceCIDR, reason, message string) error {
+	regarding, err := referenceTo(cidr)
+	if err != nil {
+		return err
+	}
+	now := metav1.NewTime(d.Clock.Now())
+	event, err := system.ToHub(&corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", cidr.Name, now.UnixNano()), Namespace: metav1.NamespaceDefault},
+		InvolvedObject: *regarding, Reason: reason, Message: message, Type: corev1.EventTypeWarning,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: cidrController}, ReportingController: cidrController,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = d.Objects.Create(ctx, schema.GroupResource{Resource: "events"}, metav1.NamespaceDefault, event, false)
+	return err
+}

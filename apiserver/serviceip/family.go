@@ -1,0 +1,199 @@
+package serviceip
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/utils/ptr"
+)
+
+// alignAddresses makes clusterIPs follow clusterIP where an old client knows only the latter.
+func alignAddresses(service, previous *api.Service) {
+	spec := &service.Spec
+	if previous == nil {
+		if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
+			spec.ClusterIPs = []string{spec.ClusterIP}
+		}
+		return
+	}
+	before := &previous.Spec
+	if spec.ClusterIP == before.ClusterIP {
+		if len(spec.ClusterIPs) == 0 {
+			spec.ClusterIPs = before.ClusterIPs
+		}
+		return
+	}
+	if !slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
+		return
+	}
+	spec.ClusterIPs = nil
+	if spec.ClusterIP != "" || before.ClusterIP == "" {
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	}
+}
+
+// completeFamilies decides the IP families of a Service and their policy.
+func (a *Allocator) completeFamilies(service, previous *api.Service) error {
+	if service.Spec.Type == api.ServiceTypeExternalName || keepsPreferred(service, previous) {
+		return nil
+	}
+	completePolicy(service, previous)
+	if errs := validation.ValidateServiceClusterIPsRelatedFields(service, previous); len(errs) > 0 {
+		return apierrors.NewInvalid(api.Kind("Service"), service.Name, errs)
+	}
+	errs := reduceFamilies(service, previous)
+	errs = append(errs, checkSingle(service)...)
+	errs = append(errs, a.inferFamilies(service)...)
+	if len(errs) == 0 && (!isHeadless(service) || len(service.Spec.Selector) > 0) {
+		errs = a.checkConfigured(service)
+	}
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(api.Kind("Service"), service.Name, errs)
+	}
+	a.addFamilies(service)
+	return nil
+}
+
+// keepsPreferred tells whether a Service that prefers two families stays as it is: it is not upgraded or
+// downgraded because the cluster has changed.
+func keepsPreferred(service, previous *api.Service) bool {
+	return previous != nil && previous.Spec.Type == service.Spec.Type &&
+		ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyPreferDualStack &&
+		ptr.Deref(previous.Spec.IPFamilyPolicy, api.IPFamilyPolicyPreferDualStack) == api.IPFamilyPolicyPreferDualStack &&
+		slices.Equal(service.Spec.ClusterIPs, previous.Spec.ClusterIPs) &&
+		slices.Equal(service.Spec.IPFamilies, previous.Spec.IPFamilies)
+}
+
+func completePolicy(service, previous *api.Service) {
+	if service.Spec.IPFamilyPolicy != nil {
+		return
+	}
+	switch {
+	case previous != nil && previous.Spec.IPFamilyPolicy != nil:
+		service.Spec.IPFamilyPolicy = previous.Spec.IPFamilyPolicy
+	case service.Spec.ClusterIP == api.ClusterIPNone && len(service.Spec.Selector) == 0:
+		service.Spec.IPFamilyPolicy = ptr.To(api.IPFamilyPolicyRequireDualStack)
+	default:
+		service.Spec.IPFamilyPolicy = ptr.To(api.IPFamilyPolicySingleStack)
+	}
+}
+
+// reduceFamilies drops the second address and family of a Service that becomes one of a single family, and
+// refuses to drop them otherwise.
+func reduceFamilies(service, previous *api.Service) field.ErrorList {
+	if previous == nil {
+		return nil
+	}
+	spec, before := &service.Spec, &previous.Spec
+	if isSingle(service) {
+		if len(spec.ClusterIPs) > 1 && slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
+			spec.ClusterIPs = spec.ClusterIPs[:1]
+		}
+		if len(spec.IPFamilies) > 1 && slices.Equal(spec.IPFamilies, before.IPFamilies) {
+			spec.IPFamilies = spec.IPFamilies[:1]
+		}
+		return nil
+	}
+	var errs field.ErrorList
+	if n := len(spec.ClusterIPs); n > 0 && n < len(before.ClusterIPs) {
+		errs = append(errs, field.Invalid(policyPath(), spec.IPFamilyPolicy, "must be 'SingleStack' to release the secondary cluster IP"))
+	}
+	if n := len(spec.IPFamilies); n > 0 && n < len(before.IPFamilies) {
+		errs = append(errs, field.Invalid(policyPath(), spec.IPFamilyPolicy, "must be 'SingleStack' to release the secondary IP family"))
+	}
+	return errs
+}
+
+func checkSingle(service *api.Service) field.ErrorList {
+	var errs field.ErrorList
+	const detail = "must be 'RequireDualStack' or 'PreferDualStack' when multiple %s are specified"
+	if isSingle(service) && len(service.Spec.ClusterIPs) == 2 {
+		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, fmt.Sprintf(detail, "cluster IPs")))
+	}
+	if isSingle(service) && len(service.Spec.IPFamilies) == 2 {
+		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, fmt.Sprintf(detail, "IP families")))
+	}
+	return errs
+}
+
+// inferFamilies adds the families of the addresses that a client names.
+func (a *Allocator) inferFamilies(service *api.Service) field.ErrorList {
+	var errs field.ErrorList
+	for i, address := range service.Spec.ClusterIPs {
+		if address == api.ClusterIPNone {
+			break
+		}
+		if i < len(service.Spec.IPFamilies) {
+			continue
+		}
+		family := familyOf(address)
+		if !slices.Contains(a.families, family) {
+			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), service.Spec.ClusterIPs,
+				fmt.Sprintf("%s is not configured on this cluster", family)))
+			continue
+		}
+		service.Spec.IPFamilies = append(service.Spec.IPFamilies, family)
+	}
+	return errs
+}
+
+func (a *Allocator) checkConfigured(service *api.Service) field.ErrorList {
+	var errs field.ErrorList
+	if ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyRequireDualStack && len(a.families) < 2 {
+		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, "this cluster is not configured for dual-stack services"))
+	}
+	for i, family := range service.Spec.IPFamilies {
+		if !slices.Contains(a.families, family) {
+			errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilies").Index(i), family, "not configured on this cluster"))
+		}
+	}
+	return errs
+}
+
+// addFamilies adds the cluster's first family, and for Services of two families the other one. A headless Service
+// without selector has its addresses from elsewhere and may be of a family that the cluster has not.
+func (a *Allocator) addFamilies(service *api.Service) {
+	if len(service.Spec.IPFamilies) == 0 {
+		service.Spec.IPFamilies = []api.IPFamily{a.families[0]}
+	}
+	foreign := isHeadless(service) && len(service.Spec.Selector) == 0
+	if isSingle(service) || len(service.Spec.IPFamilies) != 1 || len(a.families) < 2 && !foreign {
+		return
+	}
+	service.Spec.IPFamilies = append(service.Spec.IPFamilies, otherFamily(service.Spec.IPFamilies[0]))
+}
+
+func otherFamily(family api.IPFamily) api.IPFamily {
+	if family == api.IPv4Protocol {
+		return api.IPv6Protocol
+	}
+	return api.IPv4Protocol
+}
+
+func isSingle(service *api.Service) bool {
+	return ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicySingleStack
+}
+
+func policyPath() *field.Path { return field.NewPath("spec", "ipFamilyPolicy") }
+
+// familyOf returns the family of an address as a client may write it, leading zeros included.
+func familyOf(text string) api.IPFamily {
+	address, ok := parseAddress(text)
+	if !ok {
+		return "unknown"
+	}
+	return familyOfAddress(address)
+}
+
+// familyOfAddress returns the family of a valid address.
+func familyOfAddress(address netip.Addr) api.IPFamily {
+	if address.Is4() {
+		return api.IPv4Protocol
+	}
+	return api.IPv6Protocol
+}

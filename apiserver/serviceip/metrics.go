@@ -1,0 +1,136 @@
+package serviceip
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
+)
+
+// allocations counts what is given to Services, under kube-apiserver's names.
+type allocations struct {
+	addresses, addressErrors *prometheus.CounterVec // by range and whether one was asked for
+	addressSeconds           *prometheus.HistogramVec
+	ports, portErrors        *prometheus.CounterVec // by whether one was asked for
+}
+
+const (
+	static  = "static"  // the client asked for it
+	dynamic = "dynamic" // any will do
+)
+
+func newAllocations(registerer prometheus.Registerer) *allocations {
+	factory := promauto.With(registerer)
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	return &allocations{
+		addresses: counter("kube_apiserver_clusterip_allocator_allocation_total",
+			"Number of Cluster IPs allocations", "cidr", "scope"),
+		addressErrors: counter("kube_apiserver_clusterip_allocator_allocation_errors_total",
+			"Number of errors trying to allocate Cluster IPs", "cidr", "scope"),
+		addressSeconds: factory.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
+			Help: "Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: prometheus.DefBuckets,
+		}, []string{"cidr"}),
+		ports: counter("kube_apiserver_nodeport_allocator_allocation_total",
+			"Number of NodePort allocations", "scope"),
+		portErrors: counter("kube_apiserver_nodeport_allocator_allocation_errors_total",
+			"Number of errors trying to allocate NodePort", "scope"),
+	}
+}
+
+func (a *allocations) address(prefix netip.Prefix, scope string, took time.Duration, err error) {
+	if err != nil {
+		a.addressErrors.WithLabelValues(prefix.String(), scope).Inc()
+		return
+	}
+	a.addresses.WithLabelValues(prefix.String(), scope).Inc()
+	a.addressSeconds.WithLabelValues(prefix.String()).Observe(took.Seconds())
+}
+
+var (
+	allocatedAddresses = prometheus.NewDesc("kube_apiserver_clusterip_allocator_allocated_ips",
+		"Gauge measuring the number of allocated IPs for Services", []string{"cidr"}, nil)
+	availableAddresses = prometheus.NewDesc("kube_apiserver_clusterip_allocator_available_ips",
+		"Gauge measuring the number of available IPs for Services", []string{"cidr"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (r *AddressRepair) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- allocatedAddresses
+	descriptions <- availableAddresses
+}
+
+// Collect implements prometheus.Collector: how many addresses of each range are held and free now, whoever took them.
+func (r *AddressRepair) Collect(values chan<- prometheus.Metric) {
+	held := r.held()
+	for _, family := range []api.IPFamily{api.IPv4Protocol, api.IPv6Protocol} {
+		for _, o := range r.ranges.of(family) {
+			allocated := 0
+			for _, address := range held {
+				if o.prefix.Contains(address) {
+					allocated++
+				}
+			}
+			available, cidr := float64(o.size)-float64(allocated), o.prefix.String()
+			values <- prometheus.MustNewConstMetric(allocatedAddresses, prometheus.GaugeValue, float64(allocated), cidr)
+			values <- prometheus.MustNewConstMetric(availableAddresses, prometheus.GaugeValue, available, cidr)
+		}
+	}
+}
+
+// held are the addresses that the allocator's IPAddresses hold.
+func (r *AddressRepair) held() []netip.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []netip.Addr
+	for name, holder := range r.holders {
+		if address, err := netip.ParseAddr(name); err == nil && holder.labeled {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
+func (a *allocations) port(scope string, err error) {
+	if err != nil {
+		a.portErrors.WithLabelValues(scope).Inc()
+		return
+	}
+	a.ports.WithLabelValues(scope).Inc()
+}
+
+// countedPorts counts what is allocated.
+type countedPorts struct {
+	*portallocator.PortAllocator
+	metrics *allocations
+}
+
+func newCountedPorts(ports *portallocator.PortAllocator, metrics *allocations, registerer prometheus.Registerer) countedPorts {
+	factory := promauto.With(registerer)
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kube_apiserver_nodeport_allocator_allocated_ports", Help: "Gauge measuring the number of allocated NodePorts for Services",
+	}, func() float64 { return float64(ports.Used()) })
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kube_apiserver_nodeport_allocator_available_ports", Help: "Gauge measuring the number of available NodePorts for Services",
+	}, func() float64 { return float64(ports.Free()) })
+	return countedPorts{ports, metrics}
+}
+
+// Allocate implements portallocator.Interface.
+func (p countedPorts) Allocate(port int) error {
+	err := p.PortAllocator.Allocate(port)
+	p.metrics.port(static, err)
+	return err
+}
+
+// AllocateNext implements portallocator.Interface.
+func (p countedPorts) AllocateNext() (int, error) {
+	port, err := p.PortAllocator.AllocateNext()
+	p.metrics.port(dynamic, err)
+	return port, err
+}

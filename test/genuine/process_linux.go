@@ -1,7 +1,0 @@
-package genuine
-
-import "syscall"
-
-func endWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-}

@@ -1,0 +1,222 @@
+// Package upstream gives tests the real things to compare with and to run: Kubernetes' own binaries and etcd, built
+// from the module graph of this project, our own binary, and all of them as running processes with their
+// certificates.
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Prebuilt names the environment variable that may hold a directory of ready binaries. A binary found there is taken
+// as it is; one that is missing there is built.
+const Prebuilt = "QUORATE_GENUINE_DIR"
+
+// kubernetesModule is what everything of Kubernetes' own is built from.
+const kubernetesModule = "k8s.io/kubernetes"
+
+// Binary returns the path of k8s.io/kubernetes/cmd/NAME, built at most once per module graph and toolchain.
+func Binary(ctx context.Context, name string) (string, error) {
+	if path, ok := prebuilt(name); ok {
+		return path, nil
+	}
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	version, err := workspace.module(ctx, "Version", kubernetesModule)
+	if err != nil {
+		return "", err
+	}
+	return workspace.buildOnce(ctx, name, kubernetesModule+"/cmd/"+name, versionFlags(version))
+}
+
+// Etcd returns the path of etcd.
+func Etcd(ctx context.Context) (string, error) {
+	if path, ok := prebuilt("etcd"); ok {
+		return path, nil
+	}
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	return workspace.buildOnce(ctx, "etcd", "quorate.dev/test/upstream/etcd", "-s -w")
+}
+
+// ours is the path of our own binary once this process has built it.
+var ours struct {
+	sync.Mutex
+	path string
+}
+
+// Quorate returns the path of our own binary, built from the sources as they are when it is first asked for.
+func Quorate(ctx context.Context) (string, error) {
+	if path, ok := prebuilt("quorate"); ok {
+		return path, nil
+	}
+	ours.Lock()
+	defer ours.Unlock()
+	if ours.path != "" {
+		return ours.path, nil
+	}
+	path, err := buildQuorate(ctx)
+	ours.path = path
+	return path, err
+}
+
+func buildQuorate(ctx context.Context) (string, error) {
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	target := filepath.Join(workspace.cache, "quorate-"+digest([]byte(workspace.root)))
+	unlock, err := lock(target + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := workspace.build(ctx, target, "quorate.dev", "-s -w"); err != nil {
+		return "", err
+	}
+	return target, lookAtSources(workspace.root)
+}
+
+// lookAtSources makes `go test` run a test again when the program's sources have changed: it takes a result from its
+// cache while the files are the same that the test itself, not the compiler it started, has looked at.
+func lookAtSources(root string) error {
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == ".git" || path == filepath.Join(root, "test")):
+			return filepath.SkipDir
+		case entry.IsDir() || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		_, err = os.Stat(path)
+		return err
+	})
+}
+
+func prebuilt(name string) (string, bool) {
+	directory := os.Getenv(Prebuilt)
+	if directory == "" {
+		return "", false
+	}
+	path := filepath.Join(directory, name)
+	_, err := os.Stat(path)
+	return path, err == nil
+}
+
+// workspace is where this module lies and where its binaries are kept.
+type workspace struct {
+	root  string
+	cache string
+}
+
+// inspect asks the go command, so that it holds in every package's directory.
+func inspect(ctx context.Context) (*workspace, error) {
+	output, err := run(ctx, "", "go", "env", "-json", "GOMOD", "GOVERSION", "CGO_ENABLED", "GOOS", "GOARCH")
+	if err != nil {
+		return nil, err
+	}
+	var environment map[string]string
+	if err := json.Unmarshal(output, &environment); err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	root := filepath.Dir(environment["GOMOD"])
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		return nil, fmt.Errorf("not inside the module: %w", err)
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	key := digest(sums, []byte(environment["GOVERSION"]), []byte(environment["CGO_ENABLED"]),
+		[]byte(environment["GOOS"]), []byte(environment["GOARCH"]))
+	cache := filepath.Join(user, "quorate", key)
+	return &workspace{root: root, cache: cache}, os.MkdirAll(cache, 0o755)
+}
+
+// digest is short but long enough to tell a user's checkouts and toolchains apart.
+func digest(parts ...[]byte) string {
+	sum := sha256.Sum256(bytes.Join(parts, []byte{0}))
+	return hex.EncodeToString(sum[:8])
+}
+
+// module returns a field of what the go command knows of a module.
+func (w *workspace) module(ctx context.Context, field, module string) (string, error) {
+	output, err := run(ctx, w.root, "go", "list", "-m", "-f", "{{."+field+"}}", module)
+	return strings.TrimSpace(string(output)), err
+}
+
+// versionFlags are the linker flags of a Kubernetes release: without them a binary calls itself v0.0.0-master.
+func versionFlags(version string) string {
+	const variable = " -X k8s.io/component-base/version."
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	flags := "-s -w" + variable + "gitVersion=" + version + variable + "gitTreeState=clean"
+	if len(parts) == 3 {
+		flags += variable + "gitMajor=" + parts[0] + variable + "gitMinor=" + parts[1]
+	}
+	return flags
+}
+
+// buildOnce trusts a binary that is there: its directory is named after everything it was made from.
+func (w *workspace) buildOnce(ctx context.Context, name, source, linkerFlags string) (string, error) {
+	target := filepath.Join(w.cache, name)
+	unlock, err := lock(target + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(target); err == nil {
+		return target, nil
+	}
+	partial := target + ".partial"
+	if err := w.build(ctx, partial, source, linkerFlags); err != nil {
+		return "", err
+	}
+	return target, os.Rename(partial, target)
+}
+
+func (w *workspace) build(ctx context.Context, target, source, linkerFlags string) error {
+	_, err := run(ctx, w.root, "go", "build", "-o", target, "-ldflags", linkerFlags, source)
+	return err
+}
+
+func run(ctx context.Context, directory, name string, arguments ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, name, arguments...)
+	command.Dir = directory
+	var problems bytes.Buffer
+	command.Stderr = &problems
+	output, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(arguments, " "), err, problems.Bytes())
+	}
+	return output, nil
+}
+
+// lock waits until no other process holds the file. The lock ends with the process at the latest.
+func lock(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { file.Close() }, nil
+}

@@ -1,0 +1,76 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Client is one of Kubernetes' own components that live from an API server.
+type Client struct {
+	Directory string // of its kubeconfig and log
+	PKI       *PKI
+	Server    *rest.Config // of the API server; the component has a certificate of its own
+	Arguments []string     // further flags
+}
+
+// StartControllerManager runs kube-controller-manager and returns when it is healthy.
+func (c Client) StartControllerManager(ctx context.Context) (*Process, error) {
+	return c.start(ctx, "kube-controller-manager",
+		"--use-service-account-credentials=true", "--root-ca-file="+c.PKI.file("serving-ca.crt"),
+		"--service-account-private-key-file="+c.PKI.file("accounts.key"),
+		"--cluster-signing-cert-file="+c.PKI.file("client-ca.crt"), "--cluster-signing-key-file="+c.PKI.file("client-ca.key"),
+	)
+}
+
+// StartScheduler runs kube-scheduler and returns when it is healthy.
+func (c Client) StartScheduler(ctx context.Context) (*Process, error) {
+	return c.start(ctx, "kube-scheduler")
+}
+
+func (c Client) start(ctx context.Context, name string, flags ...string) (*Process, error) {
+	binary, err := Binary(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := c.kubeconfig(name)
+	if err != nil {
+		return nil, err
+	}
+	flags = append(flags, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
+		"--bind-address=127.0.0.1", "--cert-dir="+filepath.Join(c.Directory, name))
+	// Its serving certificate is its own affair: nothing but health is asked there.
+	health := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	return retry(func(ports []int) (*Process, error) {
+		process, err := start(name, binary, c.Directory, append(append(flags, fmt.Sprintf("--secure-port=%d", ports[0])), c.Arguments...))
+		if err != nil {
+			return nil, err
+		}
+		return process, process.await(ctx, health, fmt.Sprintf("https://127.0.0.1:%d/healthz", ports[0]))
+	})
+}
+
+// kubeconfig writes the file by which the component reaches its API server as the user named after it.
+func (c Client) kubeconfig(name string) (string, error) {
+	if err := os.MkdirAll(c.Directory, 0o755); err != nil {
+		return "", err
+	}
+	config, err := c.PKI.As(c.Server, "system:"+name)
+	if err != nil {
+		return "", err
+	}
+	file := clientcmdapi.NewConfig()
+	file.Clusters["server"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+	file.Contexts["context"] = &clientcmdapi.Context{Cluster: "server", AuthInfo: name}
+	file.CurrentContext = "context"
+	path := filepath.Join(c.Directory, name+".kubeconfig")
+	return path, clientcmd.WriteToFile(*file, path)
+}

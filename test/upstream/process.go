@@ -1,0 +1,139 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	stopTimeout = 30 * time.Second
+	tailLines   = 60
+)
+
+// errPortTaken says that somebody took a port between its choice and its use.
+var errPortTaken = errors.New("port was taken")
+
+// Process is a running program that logs to a file.
+type Process struct {
+	Name    string
+	PID     int
+	Log     string // file
+	Started time.Time
+
+	command *exec.Cmd
+	ended   chan struct{}
+	err     error // valid once ended is closed
+}
+
+// start runs a binary; it ends with the calling process at the latest. The log is appended to directory/NAME.log.
+func start(name, binary, directory string, arguments []string) (*Process, error) {
+	log := filepath.Join(directory, name+".log")
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	command := exec.Command(binary, arguments...)
+	command.Dir = directory
+	command.Stdout, command.Stderr = file, file
+	command.SysProcAttr = endWithParent()
+	p := &Process{Name: name, Log: log, Started: time.Now(), command: command, ended: make(chan struct{})}
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	p.PID = command.Process.Pid
+	go p.wait()
+	return p, nil
+}
+
+func (p *Process) wait() {
+	p.err = p.command.Wait()
+	close(p.ended)
+}
+
+// Ended is closed when the process is gone.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Stop asks the process to end and waits for it. An exit code other than 0 and the need to kill are errors.
+func (p *Process) Stop() error {
+	_ = p.command.Process.Signal(syscall.SIGTERM) // an ended process is fine
+	select {
+	case <-p.ended:
+	case <-time.After(stopTimeout):
+		p.Kill()
+		return fmt.Errorf("%s did not end within %v", p.Name, stopTimeout)
+	}
+	if p.err != nil && !endedBy(p.err, syscall.SIGTERM) {
+		return fmt.Errorf("%s: %w", p.Name, p.err)
+	}
+	return nil
+}
+
+// Kill ends the process without giving it a chance.
+func (p *Process) Kill() {
+	_ = p.command.Process.Kill()
+	<-p.ended
+}
+
+// endedBy reports death by a signal; etcd ends itself by the very signal that it handled.
+func endedBy(err error, signal syscall.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == signal
+}
+
+// Tail returns the end of the log.
+func (p *Process) Tail() string {
+	content, err := os.ReadFile(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-tailLines):], []byte("\n")))
+}
+
+// StopAfter stops the process at the end of the test, and prints the end of its log when the test failed.
+func (p *Process) StopAfter(t testing.TB) {
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", p.Name, p.Tail())
+		}
+	})
+}
+
+// failure explains why a process ended before it was ready.
+func (p *Process) failure() error {
+	tail := p.Tail()
+	if bytes.Contains([]byte(tail), []byte("address already in use")) {
+		return fmt.Errorf("%s: %w", p.Name, errPortTaken)
+	}
+	return fmt.Errorf("%s ended before it was ready: %v\n%s", p.Name, p.err, tail)
+}
+
+// freePorts asks the kernel for ports of 127.0.0.1 that nobody uses now.
+func freePorts(count int) ([]int, error) {
+	var ports []int
+	for range count {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer listener.Close() // all are held until the last is known, so that they differ
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}

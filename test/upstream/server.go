@@ -1,0 +1,193 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+const (
+	attempts     = 5                     // with other ports each
+	pollInterval = 10 * time.Millisecond // of readiness
+	readyTimeout = time.Minute
+)
+
+// EtcdServer is a running etcd of one member.
+type EtcdServer struct {
+	*Process
+	Endpoint string // URL, without TLS
+}
+
+// StartEtcd runs etcd with its data in directory/etcd and returns when it is healthy.
+func StartEtcd(ctx context.Context, directory string) (*EtcdServer, error) {
+	binary, err := Etcd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return retry(func(ports []int) (*EtcdServer, error) {
+		client, peer := localURL(ports[0]), localURL(ports[1])
+		process, err := start("etcd", binary, directory, []string{
+			"--data-dir=" + filepath.Join(directory, "etcd"), "--log-level=warn",
+			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &EtcdServer{process, client}, process.await(ctx, http.DefaultClient, client+"/health")
+	})
+}
+
+// APIServer is a running API server, kube-apiserver or ours.
+type APIServer struct {
+	*Process
+	Admin *rest.Config
+	Ready time.Time // when /readyz, or what Options.Answers names, first answered 200
+}
+
+// Options of an API server.
+type Options struct {
+	Directory string   // of the log, and of the data of an embedded member
+	PKI       *PKI     // may be shared by servers
+	Etcd      string   // URL of an external etcd; empty: ours runs its embedded member, kube-apiserver cannot
+	Arguments []string // further flags, which override the standard ones
+	// Answers is the path that has to answer 200 before the server is taken for started; empty: /readyz.
+	Answers string
+	// Accounts says that something makes the default service accounts, so that the plugin that asks for them can be on.
+	Accounts bool
+}
+
+// StartKubernetes runs kube-apiserver and returns when it is ready.
+func StartKubernetes(ctx context.Context, options Options) (*APIServer, error) {
+	binary, err := Binary(ctx, "kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	return options.start(ctx, "kube-apiserver", binary)
+}
+
+// StartQuorate runs our API server and returns when it is ready.
+func StartQuorate(ctx context.Context, options Options) (*APIServer, error) {
+	binary, err := Quorate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return options.start(ctx, "quorate", binary, "apiserver")
+}
+
+func (o Options) start(ctx context.Context, name, binary string, command ...string) (*APIServer, error) {
+	if err := os.MkdirAll(o.Directory, 0o755); err != nil {
+		return nil, err
+	}
+	return retry(func(ports []int) (*APIServer, error) {
+		server := &APIServer{Admin: o.PKI.Admin(ports[0])}
+		client, err := rest.HTTPClientFor(server.Admin)
+		if err != nil {
+			return nil, err
+		}
+		server.Process, err = start(name, binary, o.Directory, append(command, o.flags(ports)...))
+		if err != nil {
+			return nil, err
+		}
+		err = server.await(ctx, client, server.Admin.Host+cmp.Or(o.Answers, "/readyz"))
+		server.Ready = time.Now()
+		return server, err
+	})
+}
+
+// flags are those that both servers understand, and the member's when there is no external etcd.
+func (o Options) flags(ports []int) []string {
+	flags := append([]string{
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+		"--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
+		"--allow-privileged=true",
+	}, o.PKI.Flags()...)
+	if !o.Accounts {
+		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
+	}
+	if o.Etcd != "" {
+		flags = append(flags, "--etcd-servers="+o.Etcd)
+	} else {
+		flags = append(flags, "--etcd-data-dir="+filepath.Join(o.Directory, "member"))
+	}
+	return override(flags, o.Arguments)
+}
+
+// override leaves out the flags that the further ones name again: lists would be joined otherwise.
+func override(flags, further []string) []string {
+	named := map[string]bool{}
+	for _, flag := range further {
+		name, _, _ := strings.Cut(flag, "=")
+		named[name] = true
+	}
+	kept := slices.DeleteFunc(flags, func(flag string) bool {
+		name, _, _ := strings.Cut(flag, "=")
+		return named[name]
+	})
+	return append(kept, further...)
+}
+
+// retry starts something with other ports for as long as they are taken.
+func retry[T any](start func(ports []int) (T, error)) (T, error) {
+	for attempt := 1; ; attempt++ {
+		var none T
+		ports, err := freePorts(2)
+		if err != nil {
+			return none, err
+		}
+		started, err := start(ports)
+		if err == nil {
+			return started, nil
+		}
+		if !errors.Is(err, errPortTaken) || attempt == attempts {
+			return none, err
+		}
+	}
+}
+
+func localURL(port int) string { return fmt.Sprintf("http://127.0.0.1:%d", port) }
+
+// await returns when the URL answers 200. A process that does not get there is killed.
+func (p *Process) await(ctx context.Context, client *http.Client, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		if answers(ctx, client, url) {
+			return nil
+		}
+		select {
+		case <-p.ended:
+			return p.failure()
+		case <-ctx.Done():
+			p.Kill()
+			return fmt.Errorf("%s is not ready: %w\n%s", p.Name, ctx.Err(), p.Tail())
+		case <-ticker.C:
+		}
+	}
+}
+
+func answers(ctx context.Context, client *http.Client, url string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	return err == nil && response.StatusCode == http.StatusOK
+}

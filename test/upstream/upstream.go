@@ -1,0 +1,164 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+// storageTable is the source of upstream's test of storage in the module k8s.io/kubernetes. It is read, not imported:
+// that would link kube-apiserver.
+const storageTable = "test/integration/etcd/data.go"
+
+// UpstreamResource is what upstream's test of storage has about a resource in one of its versions.
+type UpstreamResource struct {
+	Stub   string                  // a small valid object, as JSON without apiVersion and kind
+	Path   string                  // where it is stored
+	Stored schema.GroupVersionKind // as what; empty: as what it is
+}
+
+// UpstreamResources reads upstream's table, which has every resource that there is in this release. Objects with a
+// namespace lie in the given one.
+func UpstreamResources(ctx context.Context, namespace string) (map[schema.GroupVersionResource]UpstreamResource, error) {
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	directory, err := ModuleDirectory(ctx, kubernetesModule)
+	if err != nil {
+		return nil, err
+	}
+	number, err := workspace.module(ctx, "Version", kubernetesModule)
+	if err != nil {
+		return nil, err
+	}
+	release, err := version.ParseSemantic(number)
+	if err != nil {
+		return nil, err
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(directory, storageTable), nil, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	return readTable(file, release, map[string]string{"namespace": namespace, "image": "busybox"})
+}
+
+// ModuleDirectory is where a module's files are.
+func ModuleDirectory(ctx context.Context, module string) (string, error) {
+	workspace, err := inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	return workspace.module(ctx, "Dir", module)
+}
+
+// readTable collects the entries of the form gvr("group", "version", "resource"): {Stub: ..., ...}. Variables stand in
+// their texts.
+func readTable(file *ast.File, release *version.Version, variables map[string]string) (map[schema.GroupVersionResource]UpstreamResource, error) {
+	resources := map[schema.GroupVersionResource]UpstreamResource{}
+	var failure error
+	ast.Inspect(file, func(node ast.Node) bool {
+		pair, _ := node.(*ast.KeyValueExpr)
+		if pair == nil || failure != nil {
+			return failure == nil
+		}
+		fields, isLiteral := pair.Value.(*ast.CompositeLit)
+		if !isLiteral || !calls(pair.Key, "gvr") {
+			return true
+		}
+		e := &entry{variables: variables}
+		name := e.names(pair.Key)
+		e.read(fields)
+		if failure = e.failure; failure == nil && !e.isGone(release) {
+			resources[schema.GroupVersionResource{Group: name[0], Version: name[1], Resource: name[2]}] = e.UpstreamResource
+		}
+		return false
+	})
+	return resources, failure
+}
+
+// entry of the table.
+type entry struct {
+	UpstreamResource
+	removed   string // the release from which on it is not served, if any
+	variables map[string]string
+	failure   error // the first
+}
+
+func (e *entry) read(fields *ast.CompositeLit) {
+	for _, element := range fields.Elts {
+		field, isField := element.(*ast.KeyValueExpr)
+		if !isField {
+			e.fail(element)
+			continue
+		}
+		switch fmt.Sprint(field.Key) { // the name itself
+		case "Stub":
+			e.Stub = e.text(field.Value)
+		case "ExpectedEtcdPath":
+			e.Path = e.text(field.Value)
+		case "ExpectedGVK":
+			kind := e.names(field.Value)
+			e.Stored = schema.GroupVersionKind{Group: kind[0], Version: kind[1], Kind: kind[2]}
+		case "RemovedVersion":
+			e.removed = e.text(field.Value)
+		}
+	}
+}
+
+func (e *entry) isGone(release *version.Version) bool {
+	return e.removed != "" && release.AtLeast(version.MustParseGeneric(e.removed))
+}
+
+func calls(expression ast.Expr, function string) bool {
+	call, isCall := expression.(*ast.CallExpr)
+	if !isCall {
+		return false
+	}
+	name, isName := call.Fun.(*ast.Ident)
+	return isName && name.Name == function
+}
+
+// names are the three arguments of gvr and gvkP.
+func (e *entry) names(expression ast.Expr) (names [3]string) {
+	call, isCall := expression.(*ast.CallExpr)
+	if !isCall || len(call.Args) != len(names) {
+		e.fail(expression)
+		return names
+	}
+	for i, argument := range call.Args {
+		names[i] = e.text(argument)
+	}
+	return names
+}
+
+// text evaluates what the table's texts are made of: literals, variables and "+".
+func (e *entry) text(expression ast.Expr) string {
+	switch x := expression.(type) {
+	case *ast.BasicLit:
+		if value, err := strconv.Unquote(x.Value); err == nil {
+			return value
+		}
+	case *ast.BinaryExpr:
+		return e.text(x.X) + e.text(x.Y)
+	case *ast.Ident:
+		if value, ok := e.variables[x.Name]; ok {
+			return value
+		}
+	}
+	e.fail(expression)
+	return ""
+}
+
+func (e *entry) fail(expression ast.Expr) {
+	if e.failure == nil {
+		e.failure = fmt.Errorf("%s: offset %d: not understood: %T", storageTable, expression.Pos(), expression)
+	}
+}
