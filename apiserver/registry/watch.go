@@ -62,7 +62,7 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 	}
 	watcher, err := r.cache(t.Match).Watch(w.Start, scope(t, options.Selection))
 	if err != nil {
-		return nil, watchError(err, t)
+		return nil, watchError(err, t, w.Start, r.cache(t.Match).Oldest())
 	}
 	w.watcher = watcher
 	return w, nil
@@ -76,7 +76,7 @@ func (r *Registry) startOf(ctx context.Context, t Target, resourceVersion string
 	}
 	revision, err := parseRevision(resourceVersion)
 	if err == nil && revision > 0 && revision < t.Since {
-		return 0, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, t.Since))
+		return 0, tooOld(revision, t.Since)
 	}
 	if err != nil || revision > 0 {
 		return revision, err
@@ -178,7 +178,7 @@ func (w *Watch) Poll(ctx context.Context) ([]WatchEvent, int64, error) {
 func (w *Watch) Next(ctx context.Context) ([]WatchEvent, int64, error) {
 	changes, revision, err := w.watcher.Next(ctx)
 	if err != nil {
-		return nil, 0, watchError(err, w.target)
+		return nil, 0, watchError(err, w.target, w.watcher.Revision(), w.watcher.Oldest())
 	}
 	var events []WatchEvent
 	for i := range changes {
@@ -217,12 +217,18 @@ func (w *Watch) sight(change *watchcache.Event) (watch.EventType, bool, error) {
 	return "", false, nil
 }
 
-// watchError says why a watch cannot begin or go on.
-func watchError(err error, t Target) error {
-	if errors.Is(err, watchcache.ErrExpired) {
-		return apierrors.NewResourceExpired(expiredWatch)
+// watchError explains why a watch cannot start or continue after a revision, where events after the oldest are held.
+// kube-apiserver does not cache resources with a TTL, so their error text is etcd3's.
+func watchError(err error, t Target, after, oldest int64) error {
+	switch {
+	case !errors.Is(err, watchcache.ErrExpired):
+		return status(err, t)
+	case t.TimeToLive != nil:
+		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
 	}
-	return status(err, t)
+	return tooOld(after, oldest)
 }
 
-const expiredWatch = "The resourceVersion for the provided watch is too old."
+func tooOld(revision, oldest int64) error {
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, oldest))
+}

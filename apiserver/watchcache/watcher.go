@@ -178,6 +178,16 @@ func (w *Watcher) RequestProgress() {
 // Revision is that up to which the watcher has seen everything.
 func (w *Watcher) Revision() int64 { return w.seen.Load() }
 
+// Oldest returns the revision after which the cache holds all events.
+func (w *Watcher) Oldest() int64 { return w.cache.Oldest() }
+
+// Oldest returns the revision after which the cache holds all events.
+func (c *Cache) Oldest() int64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.ring.floor
+}
+
 // Close gives up the watcher's place.
 func (w *Watcher) Close() {
 	w.cache.mu.Lock()

@@ -36,6 +36,11 @@ func (a *Answer) inVain(format string, arguments ...any) {
 	a.Vain = append(a.Vain, fmt.Sprintf(format, arguments...))
 }
 
+// contains reports whether the body or a warning contains a text.
+func (a *Answer) contains(text string) bool {
+	return bytes.Contains(a.Body, []byte(text)) || strings.Contains(strings.Join(a.Header["Warning"], "\n"), text)
+}
+
 // run is a script in progress on one server.
 type run struct {
 	server    *Server
@@ -110,7 +115,7 @@ func (r *run) until(ctx context.Context, c *Case) (*Answer, error) {
 	deadline := time.Now().Add(untilTimeout)
 	for {
 		answer, err := r.exchange(ctx, c)
-		if err != nil || !waits || bytes.Contains(answer.Body, []byte(wanted)) {
+		if err != nil || !waits || answer.contains(wanted) {
 			return answer, err
 		}
 		if time.Now().After(deadline) {

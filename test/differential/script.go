@@ -18,7 +18,7 @@
 //	@user TOKEN          sends a bearer token instead of the administrator's certificate; "none" sends nothing
 //	@protobuf            sends the body, written as JSON or YAML, as protobuf
 //	@open NAME           keeps the answer open as a stream; the case compares only status and headers
-//	@until TEXT          repeats the request until the answer contains TEXT
+//	@until TEXT          repeats the request until the body or a warning contains TEXT
 //	@sort                compares the items of a list in the order of their names
 //	@revision NAME       compares the revisions of lists, tables and bookmarks with the captured one; followed by "or
 //	                     newer", takes what is newer for equal. Otherwise these revisions are not compared
