@@ -44,7 +44,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		}
 	}
 	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
-		rights := native.Rights{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
+		rights := native.EscalationCheck{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
 		chain.Plugins = append(chain.Plugins, rights.Plugin())
 	}
 	chain.Plugins = append(chain.Plugins, s.unenforced.plugin())

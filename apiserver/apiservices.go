@@ -40,7 +40,7 @@ func (s *Server) followDefinitions(ctx context.Context, name schema.GroupResourc
 
 // definitionsKnown returns a channel that is closed once all definitions that existed at the start are in the catalog,
 // or at once where --runtime-config switched them off.
-func (s *Server) definitionsKnown() moment {
+func (s *Server) definitionsKnown() closedCheck {
 	if _, served := s.catalogs.publisher.Current().Find(crd.Resource); served {
 		return s.custom.Synced()
 	}
@@ -64,8 +64,8 @@ func (s *Server) addAPIServiceChecks() {
 	add := func(name string, run func(context.Context) error) {
 		s.health.Add(serving.AllEndpoints, serving.Check{Name: name, Run: run, StartUp: true})
 	}
-	add("poststarthook/start-kube-aggregator-informers", moment(s.apiServices.Known()).check)
-	add("poststarthook/apiservice-status-local-available-controller", moment(s.apiServices.Began()).check)
-	add("poststarthook/kube-apiserver-autoregistration", moment(s.apiServices.Began()).check)
+	add("poststarthook/start-kube-aggregator-informers", closedCheck(s.apiServices.Known()).check)
+	add("poststarthook/apiservice-status-local-available-controller", closedCheck(s.apiServices.Began()).check)
+	add("poststarthook/kube-apiserver-autoregistration", closedCheck(s.apiServices.Began()).check)
 	add("autoregister-completion", s.apiServices.Completed)
 }

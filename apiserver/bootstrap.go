@@ -57,7 +57,7 @@ func (h *hooks) addTo(health *serving.Health) {
 	}
 	all = append(all, h.legacyTokens, h.serviceRepair, h.policy, h.priorityClasses, h.flowControl, h.kubernetesService, h.serviceCIDR)
 	for _, hook := range all {
-		health.Add(serving.AllEndpoints, serving.Check{Name: hook.name, Run: moment(hook.done).check, StartUp: true})
+		health.Add(serving.AllEndpoints, serving.Check{Name: hook.name, Run: closedCheck(hook.done).check, StartUp: true})
 	}
 }
 

@@ -14,7 +14,7 @@ type catalogs struct {
 	mu        sync.Mutex
 	builtin   []*resource.Definition
 	custom    []*resource.Definition
-	publisher *resource.Publisher
+	publisher *resource.CatalogHolder
 	registry  *registry.Registry
 }
 

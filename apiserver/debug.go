@@ -16,18 +16,18 @@ func (s *Server) debugRoutes(r *router.Router, listed index) {
 	if profiling {
 		exported = metrics.Resettable(s.metrics, exported)
 	}
-	r.Document("/metrics", exported)
-	r.Document("/metrics/slis", s.health.Indicators(s.started, profiling))
-	r.Document("/statusz", serving.Statusz(Version(s.config.API.Version), s.started, s.clock, listed.paths))
-	r.Document("/flagz", serving.Flagz(s.flags()))
+	r.Handle("/metrics", exported)
+	r.Handle("/metrics/slis", s.health.Indicators(s.started, profiling))
+	r.Handle("/statusz", serving.Statusz(Version(s.config.API.Version), s.started, s.clock, listed.paths))
+	r.Handle("/flagz", serving.Flagz(s.flags()))
 	if !profiling {
 		return
 	}
-	r.Document("/debug/pprof", serving.Profiling())
-	r.Below("/debug/pprof/", serving.Profiling())
-	r.Document("/debug/flags", serving.DebugFlags())
-	r.Below("/debug/flags/", serving.DebugFlags())
-	r.Document("/debug/flags/v", serving.VerbosityFlag(s.verbosity))
+	r.Handle("/debug/pprof", serving.Profiling())
+	r.HandlePrefix("/debug/pprof/", serving.Profiling())
+	r.Handle("/debug/flags", serving.DebugFlags())
+	r.HandlePrefix("/debug/flags/", serving.DebugFlags())
+	r.Handle("/debug/flags/v", serving.VerbosityFlag(s.verbosity))
 }
 
 // flags are those in force, by name: what was found out instead of told is among them.

@@ -30,7 +30,7 @@ func (s *Server) local(userAgent string) *rest.Config {
 }
 
 // composeInformers prepares the client and the informers that upstream's parts of this server work with.
-func (s *Server) composeInformers(publisher *resource.Publisher) (kubernetes.Interface, informers.SharedInformerFactory, error) {
+func (s *Server) composeInformers(publisher *resource.CatalogHolder) (kubernetes.Interface, informers.SharedInformerFactory, error) {
 	client, err := kubernetes.NewForConfig(s.local("kube-apiserver/" + Version(s.config.API.Version).GitVersion))
 	if err != nil {
 		return nil, nil, fmt.Errorf("prepare the local client: %w", err)
@@ -38,6 +38,6 @@ func (s *Server) composeInformers(publisher *resource.Publisher) (kubernetes.Int
 	return client, builtininformers.New(s.informerOptions(client, publisher)), nil
 }
 
-func (s *Server) informerOptions(client kubernetes.Interface, publisher *resource.Publisher) builtininformers.Options {
+func (s *Server) informerOptions(client kubernetes.Interface, publisher *resource.CatalogHolder) builtininformers.Options {
 	return builtininformers.Options{Client: client, Source: s.registry, Catalog: publisher, Logger: s.logger.WithName("informers")}
 }

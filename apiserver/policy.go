@@ -53,13 +53,13 @@ func feedPolicy(ctx context.Context, objects follower, catalog *resource.Catalog
 }
 
 // external hands objects on in the served version. What cannot be converted is treated as gone, which grants nothing.
-func external(model resource.Model, handle func(key string, object runtime.Object)) func(string, runtime.Object) {
-	return func(key string, hub runtime.Object) {
-		if hub == nil {
+func external(model resource.Codec, handle func(key string, object runtime.Object)) func(string, runtime.Object) {
+	return func(key string, internal runtime.Object) {
+		if internal == nil {
 			handle(key, nil)
 			return
 		}
-		object, err := model.External(hub)
+		object, err := model.External(internal)
 		if err != nil {
 			object = nil
 		}

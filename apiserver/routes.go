@@ -26,7 +26,7 @@ import (
 )
 
 // routes is everything that is answered, by path.
-func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handlers) (*router.Router, error) {
+func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
 	documents, err := discovery.New(publisher, s.discoveryAddresses())
 	if err != nil {
 		return nil, err
@@ -42,19 +42,19 @@ func (s *Server) routes(publisher *resource.Publisher, resources *handlers.Handl
 	r := router.New(router.Options{
 		Catalog: publisher, Resources: resources, Discovery: documents, Complete: s.complete.reached,
 	})
-	r.Document("/version", version)
-	r.Document("/version/", version)
+	r.Handle("/version", version)
+	r.Handle("/version/", version)
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
-		r.Document(path, s.health)
-		r.Below(path+"/", s.health)
+		r.Handle(path, s.health)
+		r.HandlePrefix(path+"/", s.health)
 	}
-	r.Document("/openapi/v2", schemas)
-	r.Document("/openapi/v3", schemas)
-	r.Below("/openapi/v3/", schemas)
+	r.Handle("/openapi/v2", schemas)
+	r.Handle("/openapi/v3", schemas)
+	r.HandlePrefix("/openapi/v3/", schemas)
 	s.publishKeys(r)
 	listed := index{router: r, catalog: publisher, health: s.health}
 	s.debugRoutes(r, listed)
-	r.Document("/", listed)
+	r.Handle("/", listed)
 	return r, nil
 }
 
@@ -65,8 +65,8 @@ func (s *Server) publishKeys(r *router.Router) {
 	const message = "What verifies service-account tokens is not published"
 	switch {
 	case err == nil:
-		r.Document("/.well-known/openid-configuration", document{"application/json", published.Configuration})
-		r.Document("/openid/v1/jwks", document{"application/jwk-set+json", published.Keys})
+		r.Handle("/.well-known/openid-configuration", document{"application/json", published.Configuration})
+		r.Handle("/openid/v1/jwks", document{"application/jwk-set+json", published.Keys})
 	case len(s.config.Authentication.ServiceAccountIssuers) > 0:
 		s.logger.Error(err, message)
 	default:
@@ -89,7 +89,7 @@ func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 // index lists what can be asked for.
 type index struct {
 	router  *router.Router
-	catalog *resource.Publisher
+	catalog *resource.CatalogHolder
 	health  *serving.Health
 }
 

@@ -58,7 +58,7 @@ type Server struct {
 	custom   *crd.Controller
 	// complete is closed when all resources that existed at the start are in the catalog. Until then, unknown groups and
 	// paths are answered with 503. APIServices of other servers belong to it as soon as they are served.
-	complete   moment
+	complete   closedCheck
 	unenforced *unenforced
 	// apiServices keeps the APIService objects of what is served here.
 	apiServices *autoregister.Controller
@@ -72,7 +72,7 @@ type Server struct {
 	// stopped is closed when no more requests are served.
 	stopped chan struct{}
 	// policyRead is reached when all roles and bindings that were there at the start are in force.
-	policyRead milestone
+	policyRead pendingCheck
 	// bootstrapped is closed when the objects every cluster has are there.
 	bootstrapped chan struct{}
 	hooks        *hooks
@@ -102,7 +102,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 
 // compose puts together what lies between storage and the network, from the bottom up.
 func (s *Server) compose() (err error) {
-	publisher := &resource.Publisher{}
+	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog())
 	chain := &admission.Chain{}
 	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
@@ -166,7 +166,7 @@ func (s *Server) configureBuiltin() (err error) {
 }
 
 // definitions are the built-in kinds.
-func (s *Server) definitions(publisher *resource.Publisher, kubelets *kubelet.Kubelets) []*resource.Definition {
+func (s *Server) definitions(publisher *resource.CatalogHolder, kubelets *kubelet.Kubelets) []*resource.Definition {
 	options := builtin.Options{
 		APIs: s.apis, Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
 		Audiences: s.config.Authentication.Audiences(), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
@@ -190,7 +190,7 @@ func (s *Server) composeCustom() (*crd.Controller, error) {
 }
 
 // composeHandler puts the way of a request together: filters, router, handlers.
-func (s *Server) composeHandler(publisher *resource.Publisher) (http.Handler, error) {
+func (s *Server) composeHandler(publisher *resource.CatalogHolder) (http.Handler, error) {
 	resources := handlers.New(handlers.Options{
 		Registry: s.registry, Clock: s.clock, Metrics: handlers.NewMetrics(s.metrics), MinWatchTimeout: s.config.Serving.MinRequestTimeout,
 		DeleteWorkers: s.config.Limits.DeleteCollectionWorkers,

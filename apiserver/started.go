@@ -9,13 +9,13 @@ import (
 )
 
 // milestone is something start-up waits for, perhaps several times over.
-type milestone struct{ missing atomic.Int32 }
+type pendingCheck struct{ missing atomic.Int32 }
 
 // Done counts one of the things awaited.
-func (m *milestone) Done() { m.missing.Add(-1) }
+func (m *pendingCheck) Done() { m.missing.Add(-1) }
 
 // check fails until everything awaited is done.
-func (m *milestone) check(context.Context) error {
+func (m *pendingCheck) check(context.Context) error {
 	if m.missing.Load() > 0 {
 		return errors.New("not finished")
 	}
@@ -26,10 +26,10 @@ func (m *milestone) check(context.Context) error {
 const rbacResources = 4
 
 // moment is reached when its channel is closed.
-type moment <-chan struct{}
+type closedCheck <-chan struct{}
 
 // check fails until the moment is reached.
-func (m moment) check(context.Context) error {
+func (m closedCheck) check(context.Context) error {
 	if m.reached() {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (m moment) check(context.Context) error {
 }
 
 // reached reports whether the channel is closed.
-func (m moment) reached() bool {
+func (m closedCheck) reached() bool {
 	select {
 	case <-m:
 		return true
@@ -54,7 +54,7 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.checkSynced})
-	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: moment(s.custom.Synced()).check})
+	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: closedCheck(s.custom.Synced()).check})
 	s.health.Add(serving.Readyz, serving.Check{Name: "admission-enforcement", Run: s.unenforced.check, Advisory: true})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-space", Run: s.checkSpace, Advisory: true})
 	s.hooks.addTo(s.health)

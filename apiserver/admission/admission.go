@@ -35,8 +35,8 @@ type Attributes struct {
 	Namespace string
 	// Name is empty as long as the server has not generated it, and for each object of a collection that is deleted.
 	Name    string
-	Object  runtime.Object // hub form; a Mutator may change it
-	Old     runtime.Object // hub form; nobody may change it
+	Object  runtime.Object // internal version; a Mutator may change it
+	Old     runtime.Object // internal version; nobody may change it
 	Options runtime.Object // of the operation, as clients send them; nil where there are none
 	DryRun  bool
 	User    user.Info
@@ -79,9 +79,9 @@ type Reserver interface {
 	// Reserve changes attributes.Object, which has its name by now, or refuses the write. In a dry run nothing is held.
 	Reserve(ctx context.Context, attributes *Attributes) error
 	// Undo gives back what was reserved for a write that failed later.
-	Undo(ctx context.Context, attributes *Attributes)
+	Rollback(ctx context.Context, attributes *Attributes)
 	// Finish is told of writes that were stored, to release what the former object held.
-	Finish(ctx context.Context, attributes *Attributes)
+	Commit(ctx context.Context, attributes *Attributes)
 }
 
 // Chain is the admission of one server: the mutators of all plugins in order, then the reservers, then the validators
@@ -150,19 +150,19 @@ func (c *Chain) Reserve(ctx context.Context, attributes *Attributes) error {
 }
 
 // Undo undoes the effects of Reserve after the write has failed.
-func (c *Chain) Undo(ctx context.Context, attributes *Attributes) {
+func (c *Chain) Rollback(ctx context.Context, attributes *Attributes) {
 	undo(ctx, c.Reservers, attributes)
 }
 
 // Finish tells the reservers that the write is stored.
-func (c *Chain) Finish(ctx context.Context, attributes *Attributes) {
+func (c *Chain) Commit(ctx context.Context, attributes *Attributes) {
 	for _, reserver := range c.Reservers {
-		reserver.Finish(ctx, attributes)
+		reserver.Commit(ctx, attributes)
 	}
 }
 
 func undo(ctx context.Context, reservers []Reserver, attributes *Attributes) {
 	for _, reserver := range slices.Backward(reservers) {
-		reserver.Undo(ctx, attributes)
+		reserver.Rollback(ctx, attributes)
 	}
 }

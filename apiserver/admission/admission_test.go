@@ -22,8 +22,8 @@ func (s station) note(what string) error {
 func (s station) Admit(context.Context, *Attributes) error    { return s.note("admit") }
 func (s station) Validate(context.Context, *Attributes) error { return s.note("validate") }
 func (s station) Reserve(context.Context, *Attributes) error  { return s.note("reserve") }
-func (s station) Undo(context.Context, *Attributes)           { _ = s.note("undo") }
-func (s station) Finish(context.Context, *Attributes)         { _ = s.note("finish") }
+func (s station) Rollback(context.Context, *Attributes)       { _ = s.note("undo") }
+func (s station) Commit(context.Context, *Attributes)         { _ = s.note("finish") }
 
 func plugin(s station, operations ...Operation) Plugin {
 	return Plugin{Name: s.name, Operations: operations, Mutator: s, Validator: s}
@@ -77,8 +77,8 @@ func TestPluginsAreAskedAboutWhatConcernsThem(t *testing.T) {
 func TestFinish(t *testing.T) {
 	var log []string
 	chain := Chain{Reservers: []Reserver{station{"a", &log, nil}, station{"b", &log, nil}}}
-	chain.Finish(t.Context(), &Attributes{})
-	chain.Undo(t.Context(), &Attributes{})
+	chain.Commit(t.Context(), &Attributes{})
+	chain.Rollback(t.Context(), &Attributes{})
 	if want := []string{"a finish", "b finish", "b undo", "a undo"}; !slices.Equal(log, want) {
 		t.Errorf("got %q, want %q", log, want)
 	}

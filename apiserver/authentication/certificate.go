@@ -39,7 +39,7 @@ func (a *Authenticator) clientCertificate(r *http.Request, c *connection) (*auth
 }
 
 // verify checks a certificate, followed by its intermediates, against a bundle of authorities.
-func verify(against *bundle, chain []*x509.Certificate, now time.Time) *verdict {
+func verify(against *bundle, chain []*x509.Certificate, now time.Time) *decision {
 	options := x509.VerifyOptions{
 		Roots: against.pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
@@ -52,9 +52,9 @@ func verify(against *bundle, chain []*x509.Certificate, now time.Time) *verdict 
 	verified, err := chain[0].Verify(options)
 	if err != nil {
 		err = fmt.Errorf("verifying certificate %s failed: %w", describe(chain[0]), err)
-		return &verdict{bundle: against, until: now.Add(refusalLife), err: err}
+		return &decision{bundle: against, until: now.Add(refusalLife), err: err}
 	}
-	return &verdict{bundle: against, until: latestExpiry(verified)}
+	return &decision{bundle: against, until: latestExpiry(verified)}
 }
 
 // latestExpiry returns until when at least one of the chains is valid.

@@ -12,13 +12,13 @@ import (
 // connection is what was found out about the other end of one connection.
 type connection struct {
 	local  *authenticator.Response // set for calls within the process, which have no other end
-	client atomic.Pointer[verdict]
-	proxy  atomic.Pointer[verdict]
+	client atomic.Pointer[decision]
+	proxy  atomic.Pointer[decision]
 }
 
 // verdict is the outcome of verifying a connection's certificate. Without err and response it is valid but names nobody: a front
 // proxy's, or one without a common name.
-type verdict struct {
+type decision struct {
 	bundle   *bundle // against which it was verified
 	until    time.Time
 	response *authenticator.Response
@@ -26,7 +26,7 @@ type verdict struct {
 }
 
 // holds tells whether the verdict would be the same today.
-func (v *verdict) holds(current *bundle, now time.Time) bool {
+func (v *decision) holds(current *bundle, now time.Time) bool {
 	return v != nil && v.bundle == current && now.Before(v.until)
 }
 

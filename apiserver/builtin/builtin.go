@@ -44,7 +44,7 @@ type Options struct {
 	// Objects is the registry. It may have an empty catalog while definitions are being made.
 	Objects resource.Objects
 	// Catalog tells which kinds are served; nil: none, which admission policies with parameters notice.
-	Catalog *resource.Publisher
+	Catalog *resource.CatalogHolder
 	// Clock; nil: the real one.
 	Clock clock.PassiveClock
 
@@ -119,7 +119,7 @@ func Definitions(options Options) []*resource.Definition {
 }
 
 // resourceOf returns a function that finds the resource of a kind in the catalog in force.
-func resourceOf(catalog *resource.Publisher) func(schema.GroupVersionKind) (schema.GroupVersionResource, error) {
+func resourceOf(catalog *resource.CatalogHolder) func(schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 	return func(kind schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 		if catalog != nil {
 			for _, d := range catalog.Current().Definitions() {

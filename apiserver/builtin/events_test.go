@@ -15,18 +15,18 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Events of events.k8s.io have the core group's hub, which a strategic merge patch has to find its way to.
-func TestEventsConvertToTheOtherGroupsHub(t *testing.T) {
+// Events of events.k8s.io have the core group's internal version, which a strategic merge patch has to find its way to.
+func TestEventsConvertToTheOtherGroupsInternalVersion(t *testing.T) {
 	catalog := resource.NewCatalog(builtin.Definitions(builtin.Options{})...)
 	match, ok := catalog.Lookup("events.k8s.io", "v1", "events")
 	if !ok {
 		t.Fatal("events.k8s.io/v1 events are not served")
 	}
-	hub, err := match.Version.Model.Internal(&eventsv1.Event{Reason: "Why", Note: "because"})
+	internal, err := match.Version.Model.Internal(&eventsv1.Event{Reason: "Why", Note: "because"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	external, err := match.Version.Model.External(hub)
+	external, err := match.Version.Model.External(internal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,9 +47,9 @@ func TestEventsStoredInEitherGroupAreShownInBoth(t *testing.T) {
 		data := must[[]byte](t)(runtime.Encode(serializer, stored))
 		for _, group := range []string{"", "events.k8s.io"} {
 			match, _ := catalog.Lookup(group, "v1", "events")
-			hub := must[runtime.Object](t)(match.Version.Model.Load(data)).(*core.Event)
-			if hub.Message != "because" {
-				t.Errorf("%T loaded for %q: %+v", stored, group, hub)
+			internal := must[runtime.Object](t)(match.Version.Model.Load(data)).(*core.Event)
+			if internal.Message != "because" {
+				t.Errorf("%T loaded for %q: %+v", stored, group, internal)
 			}
 			external := must[runtime.Object](t)(match.Version.Model.LoadExternal(data))
 			if got := external.GetObjectKind().GroupVersionKind(); got != match.Version.Kind {

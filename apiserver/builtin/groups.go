@@ -41,7 +41,7 @@ func autoscalingGroup(builder *definition.Builder) []*resource.Definition {
 	return []*resource.Definition{
 		group.Define(definition.Kind{
 			Name: "HorizontalPodAutoscaler", ShortNames: []string{"hpa"}, Categories: []string{"all"},
-			Strategy: horizontalpodautoscaler.Strategy, Status: horizontalpodautoscaler.StatusStrategy, HubMetadata: true,
+			Strategy: horizontalpodautoscaler.Strategy, Status: horizontalpodautoscaler.StatusStrategy, InternalMetadata: true,
 		}),
 	}
 }

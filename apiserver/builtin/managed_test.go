@@ -28,16 +28,16 @@ import (
 func TestAppliersShareADeployment(t *testing.T) {
 	match, _ := resource.NewCatalog(definitions()...).Lookup("apps", "v1", "deployments")
 	manager := must[*managedfields.FieldManager](t)(match.Version.Endpoints[""].FieldManager())
-	hub := match.Version.Model.NewExternal() // as an apply that creates begins
+	internal := match.Version.Model.NewExternal() // as an apply that creates begins
 	apply := func(name, container, image string) error {
 		patch := &unstructured.Unstructured{}
 		if err := json.Unmarshal([]byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"template":{"spec":{"containers":[{"name":"`+
 			container+`","image":"`+image+`"}]}}}}`), patch); err != nil {
 			t.Fatal(err)
 		}
-		applied, err := manager.Apply(hub, patch, name, false)
+		applied, err := manager.Apply(internal, patch, name, false)
 		if err == nil {
-			hub = applied
+			internal = applied
 		}
 		return err
 	}
@@ -54,11 +54,11 @@ func TestAppliersShareADeployment(t *testing.T) {
 			t.Errorf("%+v: %v", step, err)
 		}
 	}
-	external := must[runtime.Object](t)(match.Version.Model.External(hub)).(*appsv1.Deployment)
+	external := must[runtime.Object](t)(match.Version.Model.External(internal)).(*appsv1.Deployment)
 	if got := external.Spec.Template.Spec.Containers; len(got) != 2 || got[0].Image != "a:2" {
 		t.Errorf("containers %v", got)
 	}
-	if accessor := must[metav1.Object](t)(meta.Accessor(hub)); len(accessor.GetManagedFields()) != 2 {
+	if accessor := must[metav1.Object](t)(meta.Accessor(internal)); len(accessor.GetManagedFields()) != 2 {
 		t.Errorf("managed fields %v", accessor.GetManagedFields())
 	}
 }

@@ -53,11 +53,11 @@ func FuzzProtobufBodies(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		hub, _, _, err := kind.model.Decode(body, runtime.ContentTypeProtobuf, resource.Strict)
+		internal, _, _, err := kind.model.Decode(body, runtime.ContentTypeProtobuf, resource.Strict)
 		if err != nil {
 			return
 		}
-		external, err := kind.model.External(hub)
+		external, err := kind.model.External(internal)
 		if err != nil {
 			return
 		}

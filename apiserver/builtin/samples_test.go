@@ -23,14 +23,14 @@ import (
 // sampled is a kind whose samples are tried.
 type sampled struct {
 	kind   schema.GroupVersionKind
-	model  resource.Model
+	model  resource.Codec
 	stored bool
 }
 
 // sampleKinds are all kinds of bodies that can be served, by the name of their samples.
 func sampleKinds(t testing.TB) map[string]sampled {
 	kinds := map[string]sampled{}
-	add := func(kind schema.GroupVersionKind, model resource.Model, stored bool) {
+	add := func(kind schema.GroupVersionKind, model resource.Codec, stored bool) {
 		group := kind.Group
 		if group == "" {
 			group = "core"
@@ -108,15 +108,15 @@ func checkSample(t *testing.T, kind sampled, file, format string) {
 			t.Fatal("not completed by upstream either")
 		}
 	}
-	hub, _, strict, err := kind.model.Decode(sent, formats[format].mediaType, validation)
+	internal, _, strict, err := kind.model.Decode(sent, formats[format].mediaType, validation)
 	if err != nil || len(strict) > 0 {
 		t.Fatalf("%v %v", err, strict)
 	}
-	expect(t, "answered", format, want, must[runtime.Object](t)(kind.model.External(hub)))
+	expect(t, "answered", format, want, must[runtime.Object](t)(kind.model.External(internal)))
 	if !kind.stored {
 		return
 	}
-	stored := must[[]byte](t)(kind.model.Store(hub))
+	stored := must[[]byte](t)(kind.model.Store(internal))
 	expect(t, "read", format, want, must[runtime.Object](t)(kind.model.LoadExternal(stored)))
 	expect(t, "loaded", format, want, must[runtime.Object](t)(kind.model.External(must[runtime.Object](t)(kind.model.Load(stored)))))
 }
@@ -158,11 +158,11 @@ func compact(raw []byte) []byte {
 }
 
 // decode reads a body that must be without fault.
-func decode(t *testing.T, model resource.Model, body []byte, mediaType string) runtime.Object {
+func decode(t *testing.T, model resource.Codec, body []byte, mediaType string) runtime.Object {
 	t.Helper()
-	hub, _, strict, err := model.Decode(body, mediaType, resource.Strict)
+	internal, _, strict, err := model.Decode(body, mediaType, resource.Strict)
 	if err != nil || len(strict) > 0 {
 		t.Fatalf("%s: %v %v", mediaType, err, strict)
 	}
-	return hub
+	return internal
 }

@@ -33,7 +33,7 @@ import (
 type server struct {
 	*registry.Registry
 	client  *clientv3.Client
-	catalog *resource.Publisher
+	catalog *resource.CatalogHolder
 	freeze  func() // ends the watch of etcd: the caches stay as they are
 }
 
@@ -55,7 +55,7 @@ func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 	if chain == nil {
 		chain = &admission.Chain{}
 	}
-	s := &server{client: client, catalog: &resource.Publisher{}, freeze: freeze}
+	s := &server{client: client, catalog: &resource.CatalogHolder{}, freeze: freeze}
 	s.catalog.Publish(resource.NewCatalog())
 	s.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: s.catalog, Admission: chain,

@@ -212,7 +212,7 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 			t.Errorf("%v of kind %s are counted, of attempts that came to nothing", got, kind)
 		}
 	}
-	if err := s.allocator.Undo(t.Context(), s, coming, nil); err != nil {
+	if err := s.allocator.Rollback(t.Context(), s, coming, nil); err != nil {
 		t.Fatal(err)
 	}
 	once()

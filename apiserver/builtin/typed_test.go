@@ -32,8 +32,8 @@ func TestGoTypesFitTheirSchema(t *testing.T) {
 		}
 		tried++
 		t.Run(name, func(t *testing.T) {
-			hub := decode(t, kinds[name].model, compact(sample), runtime.ContentTypeJSON)
-			object := must[runtime.Object](t)(kinds[name].model.External(hub))
+			internal := decode(t, kinds[name].model, compact(sample), runtime.ContentTypeJSON)
+			object := must[runtime.Object](t)(kinds[name].model.External(internal))
 			validated := must[*typed.TypedValue](t)(converter.ObjectToTyped(object))
 			trusted := must[*typed.TypedValue](t)(converter.ObjectToTyped(object, typed.AllowDuplicates))
 			wanted, got := fieldsOf(t, validated), fieldsOf(t, trusted)

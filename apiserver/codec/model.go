@@ -20,7 +20,7 @@ type SchemeModel struct {
 	convertor  runtime.ObjectConvertor
 	codecs     serializer.CodecFactory
 	served     schema.GroupVersionKind
-	hub        schema.GroupVersionKind
+	internal   schema.GroupVersionKind
 	storage    schema.GroupVersion
 	storedJSON bool
 	json       runtime.Serializer
@@ -29,19 +29,19 @@ type SchemeModel struct {
 }
 
 var (
-	_ resource.Model       = &SchemeModel{}
+	_ resource.Codec       = &SchemeModel{}
 	_ resource.BodyChecker = &SchemeModel{}
 )
 
-// NewSchemeModel returns the model of a kind served as served, worked on in version hub and stored in version
+// NewSchemeModel returns the model of a kind served as served, worked on in version internal version and stored in version
 // storage, as protobuf.
-func NewSchemeModel(scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind, storage, hub schema.GroupVersion) *SchemeModel {
+func NewSchemeModel(scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind, storage, internal schema.GroupVersion) *SchemeModel {
 	return &SchemeModel{
 		scheme:    scheme,
 		convertor: runtime.UnsafeObjectConvertor(scheme),
 		codecs:    codecs,
 		served:    served,
-		hub:       hub.WithKind(served.Kind),
+		internal:  internal.WithKind(served.Kind),
 		storage:   storage,
 		json:      json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
 		protobuf:  protobuf.NewSerializer(scheme, scheme),
@@ -56,7 +56,7 @@ func (m *SchemeModel) StoredAsJSON() *SchemeModel {
 }
 
 // New implements resource.Model.
-func (m *SchemeModel) New() runtime.Object { return m.mustNew(m.hub) }
+func (m *SchemeModel) New() runtime.Object { return m.mustNew(m.internal) }
 
 // NewExternal implements resource.Model.
 func (m *SchemeModel) NewExternal() runtime.Object { return m.mustNew(m.served) }
@@ -82,11 +82,11 @@ func (m *SchemeModel) Load(stored []byte) (runtime.Object, error) {
 // LoadExternal implements resource.Model. An object that is stored in the served version is converted, too: conversion
 // brings fields into line that say the same, such as podIP and podIPs, of which a former release may have stored one.
 func (m *SchemeModel) LoadExternal(stored []byte) (runtime.Object, error) {
-	hub, err := m.Load(stored)
+	internal, err := m.Load(stored)
 	if err != nil {
 		return nil, err
 	}
-	return m.External(hub)
+	return m.External(internal)
 }
 
 // decodeStored returns the object in the version it was stored in, with defaults and its kind set.
@@ -105,8 +105,8 @@ func (m *SchemeModel) decodeStored(stored []byte) (runtime.Object, error) {
 }
 
 // Store implements resource.Model.
-func (m *SchemeModel) Store(hub runtime.Object) ([]byte, error) {
-	external, err := m.convertor.ConvertToVersion(hub, m.storage)
+func (m *SchemeModel) Store(internal runtime.Object) ([]byte, error) {
+	external, err := m.convertor.ConvertToVersion(internal, m.storage)
 	if err != nil {
 		return nil, err
 	}
@@ -118,19 +118,19 @@ func (m *SchemeModel) Store(hub runtime.Object) ([]byte, error) {
 }
 
 // External implements resource.Model.
-func (m *SchemeModel) External(hub runtime.Object) (runtime.Object, error) {
-	return m.convertor.ConvertToVersion(hub, m.served.GroupVersion())
+func (m *SchemeModel) External(internal runtime.Object) (runtime.Object, error) {
+	return m.convertor.ConvertToVersion(internal, m.served.GroupVersion())
 }
 
-// Internal implements resource.Model. The hub may be in another group than the object: events are stored and served in
+// Internal implements resource.Model. The internal version may be in another group than the object: events are stored and served in
 // two, and have the core group's internal version.
 func (m *SchemeModel) Internal(external runtime.Object) (runtime.Object, error) {
-	hub := m.New()
-	if err := m.convertor.Convert(external, hub, nil); err != nil {
+	internal := m.New()
+	if err := m.convertor.Convert(external, internal, nil); err != nil {
 		return nil, err
 	}
-	hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
-	return hub, nil
+	internal.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return internal, nil
 }
 
 // Default implements resource.Model.
@@ -163,20 +163,20 @@ func (m *SchemeModel) Decode(body []byte, mediaType string, validation resource.
 	if err != nil {
 		return nil, *kind, nil, err
 	}
-	hub, err := m.toHub(external)
-	return hub, *kind, strict, err
+	internal, err := m.toInternal(external)
+	return internal, *kind, strict, err
 }
 
 // toHub fills defaults and converts, refusing an object of another kind.
-func (m *SchemeModel) toHub(external runtime.Object) (runtime.Object, error) {
+func (m *SchemeModel) toInternal(external runtime.Object) (runtime.Object, error) {
 	m.scheme.Default(external)
 	return m.Internal(external)
 }
 
 // DecodePatched implements resource.Model.
 func (m *SchemeModel) DecodePatched(patched []byte, validation resource.FieldValidation) (runtime.Object, []error, error) {
-	hub, _, strict, err := m.Decode(patched, runtime.ContentTypeJSON, validation)
-	return hub, strict, err
+	internal, _, strict, err := m.Decode(patched, runtime.ContentTypeJSON, validation)
+	return internal, strict, err
 }
 
 // splitStrict separates complaints about unknown and duplicate fields, which leave a complete object behind,

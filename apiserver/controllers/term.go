@@ -71,7 +71,7 @@ func lead(ctx context.Context, options Options) error {
 }
 
 // term is what the controllers share while this replica is the one elected.
-type term struct {
+type leaderTerm struct {
 	client   *kubernetes.Clientset
 	metadata metadata.Interface
 	typed    informers.SharedInformerFactory        // built-in kinds
@@ -79,7 +79,7 @@ type term struct {
 	started  chan struct{}
 }
 
-func newTerm(options Options) (*term, error) {
+func newTerm(options Options) (*leaderTerm, error) {
 	client, err := kubernetes.NewForConfig(options.Client)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func newTerm(options Options) (*term, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &term{
+	return &leaderTerm{
 		client:   client,
 		metadata: partial,
 		typed:    options.Informers(),
@@ -98,18 +98,18 @@ func newTerm(options Options) (*term, error) {
 }
 
 // everything makes informers of any resource.
-func (t *term) everything() informerfactory.InformerFactory {
+func (t *leaderTerm) everything() informerfactory.InformerFactory {
 	return informerfactory.NewInformerFactory(t.typed, t.partial)
 }
 
-func (t *term) startNamespace(ctx context.Context) error {
+func (t *leaderTerm) startNamespace(ctx context.Context) error {
 	c := namespace.NewNamespaceController(ctx, t.client, t.metadata, t.client.Discovery().ServerPreferredNamespacedResources,
 		t.typed.Core().V1().Namespaces(), finalizeResync, corev1.FinalizerKubernetes)
 	go c.Run(ctx, namespaceWorkers)
 	return nil
 }
 
-func (t *term) startCollector(ctx context.Context) error {
+func (t *leaderTerm) startCollector(ctx context.Context) error {
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(t.client.Discovery()))
 	collector, err := garbagecollector.NewGarbageCollector(ctx, t.client, t.metadata, mapper,
 		garbagecollector.DefaultIgnoredResources(), t.everything(), t.started)
@@ -121,7 +121,7 @@ func (t *term) startCollector(ctx context.Context) error {
 	return nil
 }
 
-func (t *term) startServiceAccount(ctx context.Context) error {
+func (t *leaderTerm) startServiceAccount(ctx context.Context) error {
 	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), t.typed.Core().V1().ServiceAccounts(), t.typed.Core().V1().Namespaces(),
 		t.client, serviceaccount.DefaultServiceAccountsControllerOptions())
 	if err != nil {
@@ -131,7 +131,7 @@ func (t *term) startServiceAccount(ctx context.Context) error {
 	return nil
 }
 
-func (t *term) startQuota(ctx context.Context) error {
+func (t *leaderTerm) startQuota(ctx context.Context) error {
 	usage, err := quotainstall.NewQuotaConfigurationForControllers(generic.ListerFuncForResourceFunc(t.typed.ForResource), t.typed)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (t *term) startQuota(ctx context.Context) error {
 	return nil
 }
 
-func (t *term) startAggregation(ctx context.Context) error {
+func (t *leaderTerm) startAggregation(ctx context.Context) error {
 	c := clusterroleaggregation.NewClusterRoleAggregation(t.typed.Rbac().V1().ClusterRoles(), t.client.RbacV1())
 	go c.Run(ctx, aggregationWorkers)
 	return nil

@@ -307,7 +307,7 @@ func allNames(n apiextensionsv1.CustomResourceDefinitionNames) []string {
 	return slices.Concat([]string{n.Plural, n.Singular, n.Kind, n.ListKind}, n.ShortNames, []string{""}, n.Categories)
 }
 
-// external converts the hub form of a CustomResourceDefinition. The result shares memory with it.
+// external converts the internal version of a CustomResourceDefinition. The result shares memory with it.
 func external(object runtime.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
 	internal, ok := object.(*apiextensions.CustomResourceDefinition)
 	if !ok {

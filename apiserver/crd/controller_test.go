@@ -35,7 +35,7 @@ import (
 type server struct {
 	*registry.Registry
 	controller *crd.Controller
-	publisher  *resource.Publisher
+	publisher  *resource.CatalogHolder
 }
 
 func startServer(t *testing.T) *server {
@@ -43,7 +43,7 @@ func startServer(t *testing.T) *server {
 	logger := testr.New(t)
 	store := storage.New(etcdtest.Client(t), "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logger})
-	s := &server{publisher: &resource.Publisher{}}
+	s := &server{publisher: &resource.CatalogHolder{}}
 	builtIn := builtinapiextensions.Definitions(builtinschema.NewLoader(), clock.RealClock{}, enablement.APIs{}.Serves)
 	s.publisher.Publish(resource.NewCatalog(builtIn...))
 	s.Registry = registry.New(registry.Options{

@@ -31,7 +31,7 @@ var (
 
 // Builder makes the definitions of custom resources.
 type Builder struct {
-	scale resource.Model
+	scale resource.Codec
 }
 
 // NewBuilder returns a builder. All its definitions share the model of Scale bodies.
@@ -122,7 +122,7 @@ func statusEndpoint(v *version) *resource.Endpoint {
 	}
 }
 
-func scaleEndpoint(v *version, body resource.Model) *resource.Endpoint {
+func scaleEndpoint(v *version, body resource.Codec) *resource.Endpoint {
 	return &resource.Endpoint{
 		Subresource: "scale", Kind: ScaleKind, Verbs: subresourceVerbs,
 		Update:       &strategy{version: v},

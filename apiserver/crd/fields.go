@@ -32,10 +32,10 @@ func newSelectable(crd *apiextensionsv1.CustomResourceDefinition) *selectable {
 	return s
 }
 
-func (s *selectable) fields(hub runtime.Object) (fields.Set, error) {
-	object, ok := hub.(*unstructured.Unstructured)
+func (s *selectable) fields(internal runtime.Object) (fields.Set, error) {
+	object, ok := internal.(*unstructured.Unstructured)
 	if !ok {
-		return nil, fmt.Errorf("%T is not a custom resource", hub)
+		return nil, fmt.Errorf("%T is not a custom resource", internal)
 	}
 	set := fields.Set{"metadata.name": object.GetName()}
 	if s.namespaced {

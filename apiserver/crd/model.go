@@ -13,12 +13,12 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// model is the resource.Model of one served version. Its hub form is an unstructured object of that version.
+// model is the resource.Model of one served version. Its internal version is an unstructured object of that version.
 type model struct {
 	version *version
 }
 
-var _ resource.Model = (*model)(nil)
+var _ resource.Codec = (*model)(nil)
 
 func (m *model) New() runtime.Object {
 	object := &unstructured.Unstructured{}
@@ -54,10 +54,10 @@ func (m *model) Load(stored []byte) (runtime.Object, error) {
 func (m *model) LoadExternal(stored []byte) (runtime.Object, error) { return m.Load(stored) }
 
 // Store encodes in the storage version, without the resource version, which the store assigns.
-func (m *model) Store(hub runtime.Object) ([]byte, error) {
-	object, ok := hub.(*unstructured.Unstructured)
+func (m *model) Store(internal runtime.Object) ([]byte, error) {
+	object, ok := internal.(*unstructured.Unstructured)
 	if !ok {
-		return nil, fmt.Errorf("cannot store %T as a custom resource", hub)
+		return nil, fmt.Errorf("cannot store %T as a custom resource", internal)
 	}
 	target := schema.GroupVersion{Group: m.version.of.group, Version: m.version.of.storage}
 	if object.GroupVersionKind().GroupVersion() == target {
@@ -73,7 +73,7 @@ func (m *model) Store(hub runtime.Object) ([]byte, error) {
 	return runtime.Encode(unstructured.UnstructuredJSONScheme, converted)
 }
 
-func (m *model) External(hub runtime.Object) (runtime.Object, error) { return m.same(hub) }
+func (m *model) External(internal runtime.Object) (runtime.Object, error) { return m.same(internal) }
 
 func (m *model) Internal(external runtime.Object) (runtime.Object, error) { return m.same(external) }
 

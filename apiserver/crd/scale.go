@@ -124,7 +124,7 @@ func (s *scaleView) Validate(view runtime.Object) error {
 }
 
 // newScaleBody returns the model of bodies of scale subresources: plain autoscaling/v1 in all its forms.
-func newScaleBody() (resource.Model, error) {
+func newScaleBody() (resource.Codec, error) {
 	scheme := runtime.NewScheme()
 	if err := autoscalingv1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register autoscaling/v1: %w", err)

@@ -42,7 +42,7 @@ func (a Addresses) inService(r *http.Request) bool {
 
 // Handler serves discovery for the catalog in force.
 type Handler struct {
-	catalogs  *resource.Publisher
+	catalogs  *resource.CatalogHolder
 	addresses Addresses
 	codecs    serializer.CodecFactory
 
@@ -51,7 +51,7 @@ type Handler struct {
 }
 
 // New returns a handler.
-func New(catalogs *resource.Publisher, addresses Addresses) (*Handler, error) {
+func New(catalogs *resource.CatalogHolder, addresses Addresses) (*Handler, error) {
 	scheme := runtime.NewScheme()
 	if err := discoveryv2.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register aggregated discovery: %w", err)

@@ -33,9 +33,9 @@ import (
 
 const aggregated = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-func handler(t *testing.T, definitions ...*resource.Definition) (*discovery.Handler, *resource.Publisher) {
+func handler(t *testing.T, definitions ...*resource.Definition) (*discovery.Handler, *resource.CatalogHolder) {
 	t.Helper()
-	publisher := &resource.Publisher{}
+	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
 	h, err := discovery.New(publisher, discovery.Addresses{
 		Default: "10.0.0.1:6443", Service: "10.9.0.1:443", ServiceRange: netip.MustParsePrefix("10.9.0.0/16"),

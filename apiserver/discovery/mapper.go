@@ -14,14 +14,14 @@ import (
 // Mapper finds resources by kind, and the other way round, as a client with this server's discovery would, in the
 // catalog in force.
 type Mapper struct {
-	catalogs *resource.Publisher
+	catalogs *resource.CatalogHolder
 	current  atomic.Pointer[mapping]
 }
 
 var _ meta.RESTMapper = &Mapper{}
 
 // NewMapper returns a mapper.
-func NewMapper(catalogs *resource.Publisher) *Mapper { return &Mapper{catalogs: catalogs} }
+func NewMapper(catalogs *resource.CatalogHolder) *Mapper { return &Mapper{catalogs: catalogs} }
 
 // mapping is that of one catalog.
 type mapping struct {

@@ -20,7 +20,7 @@ func TestMapperFollowsTheCatalog(t *testing.T) {
 			Name: widget.Version, Kind: widget, Endpoints: map[string]*resource.Endpoint{"": {Kind: widget, Verbs: []string{"get"}}},
 		}},
 	}
-	publisher := &resource.Publisher{}
+	publisher := &resource.CatalogHolder{}
 	builtIn := builtin.Definitions(builtin.Options{})
 	publisher.Publish(resource.NewCatalog(builtIn...))
 	mapper := discovery.NewMapper(publisher)

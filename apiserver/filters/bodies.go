@@ -53,7 +53,7 @@ const awaitedBody = 256 << 10
 // right to write holds none. Errors in a body are for the handler to answer, in its order: it may find others first.
 type bodies struct {
 	next    http.Handler
-	catalog *resource.Publisher
+	catalog *resource.CatalogHolder
 	metrics *Metrics
 	limits  BodyLimits
 

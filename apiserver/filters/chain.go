@@ -23,7 +23,7 @@ type Options struct {
 	Clock   clock.PassiveClock
 	Logger  logr.Logger
 	Metrics *Metrics
-	Catalog *resource.Publisher
+	Catalog *resource.CatalogHolder
 	Drain   *request.Drain
 
 	Authenticator authenticator.Request

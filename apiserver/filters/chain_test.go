@@ -81,7 +81,7 @@ func start(t testing.TB, http1 bool, change func(*Options), handler http.Handler
 }
 
 func (f *fixture) options(change func(*Options)) Options {
-	catalog := &resource.Publisher{}
+	catalog := &resource.CatalogHolder{}
 	catalog.Publish(resource.NewCatalog(&resource.Definition{
 		Plural: "pods", Namespaced: true,
 		Versions: []*resource.Version{{Name: "v1", Endpoints: map[string]*resource.Endpoint{"": {}, "log": {}}}},

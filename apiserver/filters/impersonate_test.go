@@ -105,7 +105,7 @@ func newImpersonationPair(a authorizer.Authorizer, constrained bool) *impersonat
 	}
 	p.ours = newImpersonate(next, Options{
 		Authorizer: a, ConstrainedImpersonation: constrained, Clock: clock.RealClock{},
-		Metrics: NewMetrics(prometheus.NewRegistry(), &resource.Publisher{}),
+		Metrics: NewMetrics(prometheus.NewRegistry(), &resource.CatalogHolder{}),
 	})
 	return p
 }

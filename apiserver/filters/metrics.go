@@ -54,7 +54,7 @@ type Metrics struct {
 	authenticationOutcomes outcomes
 	authorizationOutcomes  outcomes
 
-	catalog *resource.Publisher // only what it serves is a label
+	catalog *resource.CatalogHolder // only what it serves is a label
 
 	mu    sync.Mutex
 	known atomic.Pointer[map[seriesKey]*series] // replaced, never changed
@@ -62,7 +62,7 @@ type Metrics struct {
 
 // NewMetrics declares the metrics. It may be called once per registerer. The names in requests become labels only where
 // catalog serves them.
-func NewMetrics(registerer prometheus.Registerer, catalog *resource.Publisher) *Metrics {
+func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolder) *Metrics {
 	f := promauto.With(registerer)
 	m := &Metrics{
 		catalog: catalog,

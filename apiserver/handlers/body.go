@@ -32,7 +32,7 @@ func contentType(r *http.Request, accepted []string) (string, error) {
 }
 
 // model is the model of the endpoint's bodies.
-func (c *call) model() resource.Model {
+func (c *call) model() resource.Codec {
 	if c.target.Endpoint.Body != nil {
 		return c.target.Endpoint.Body
 	}

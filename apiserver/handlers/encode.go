@@ -101,7 +101,7 @@ func (e *encoder) encode(stored []byte, revision int64) ([]byte, error) {
 func (e *encoder) load(stored []byte) (runtime.Object, error) {
 	target := &e.call.target
 	switch {
-	case e.call.output.as == metadataOnly && target.Version.HubMetadata:
+	case e.call.output.as == metadataOnly && target.Version.InternalMetadata:
 		return target.Version.Model.Load(stored)
 	case e.call.output.as == metadataOnly, e.call.output.undecorated:
 		return target.Version.Model.LoadExternal(stored)

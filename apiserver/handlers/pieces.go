@@ -11,7 +11,7 @@ import (
 // pieces is a response that is made a piece at a time and never held as a whole. Its beginning is kept until there are
 // more bytes than are sent uncompressed to everybody: until then a failure is still answered with a Status, and until then
 // it is not known whether to compress.
-type pieces struct {
+type chunkedResponse struct {
 	call       *call
 	code       int
 	to         io.Writer // nil until the beginning is sent
@@ -20,7 +20,7 @@ type pieces struct {
 
 // full reports whether what has been made since the last write is to be written now. What is laid out anew for people
 // has to be there as a whole.
-func (p *pieces) full(body []byte) bool {
+func (p *chunkedResponse) full(body []byte) bool {
 	if p.to != nil {
 		return len(body) >= chunkSize
 	}
@@ -28,7 +28,7 @@ func (p *pieces) full(body []byte) bool {
 }
 
 // write sends a piece. A client that is gone ends the request.
-func (p *pieces) write(body []byte) {
+func (p *chunkedResponse) write(body []byte) {
 	if p.to == nil {
 		p.begin(len(body))
 	}
@@ -38,7 +38,7 @@ func (p *pieces) write(body []byte) {
 }
 
 // begin sends the head of a response that has at least size bytes.
-func (p *pieces) begin(size int) {
+func (p *chunkedResponse) begin(size int) {
 	p.to = p.call.w
 	p.call.w.Header()["Content-Type"] = []string{p.call.output.contentType(false)}
 	if request.Compresses(p.call.r, size) {
@@ -50,7 +50,7 @@ func (p *pieces) begin(size int) {
 }
 
 // end sends the last piece, or all if nothing was sent yet.
-func (p *pieces) end(body []byte) error {
+func (p *chunkedResponse) end(body []byte) error {
 	if p.to == nil {
 		return p.call.send(p.code, body)
 	}
@@ -59,7 +59,7 @@ func (p *pieces) end(body []byte) error {
 }
 
 // close gives back what the response was made with.
-func (p *pieces) close() {
+func (p *chunkedResponse) close() {
 	if p.compressor != nil {
 		_ = p.compressor.Close()
 		compressors.Put(p.compressor)
@@ -68,7 +68,7 @@ func (p *pieces) close() {
 
 // failed is the error to answer with. A response that has begun cannot be taken back: it is cut off, so that the client
 // does not take it for all.
-func (p *pieces) failed(err error) error {
+func (p *chunkedResponse) failed(err error) error {
 	if p.to != nil {
 		panic(http.ErrAbortHandler)
 	}

@@ -77,11 +77,11 @@ func (c *call) checkList(list bool) error {
 
 // getDecoded answers with what has to be made from the object itself: a view, or a table row.
 func (c *call) getDecoded(entry *watchcache.Entry) error {
-	hub, err := c.Registry.Hub(c.target, entry)
+	internal, err := c.Registry.Decode(c.target, entry)
 	if err != nil {
 		return err
 	}
-	return c.sendView(http.StatusOK, hub)
+	return c.sendView(http.StatusOK, internal)
 }
 
 // list answers with the selected objects.

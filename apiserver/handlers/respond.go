@@ -128,25 +128,25 @@ func (c *call) sendStatus(code int, status *metav1.Status) error {
 }
 
 // sendView answers with a stored object, through the endpoint's view if it has one.
-func (c *call) sendView(code int, hub runtime.Object) error {
+func (c *call) sendView(code int, internal runtime.Object) error {
 	if view := c.target.Endpoint.View; view != nil {
 		var err error
-		if hub, err = view.Get(hub); err != nil {
+		if internal, err = view.Get(internal); err != nil {
 			return err
 		}
 	}
-	return c.sendObject(code, hub)
+	return c.sendObject(code, internal)
 }
 
-// sendObject answers with a hub object of the endpoint's kind.
-func (c *call) sendObject(code int, hub runtime.Object) error {
-	if status, ok := hub.(*metav1.Status); ok {
+// sendObject answers with a internal version object of the endpoint's kind.
+func (c *call) sendObject(code int, internal runtime.Object) error {
+	if status, ok := internal.(*metav1.Status); ok {
 		return c.sendStatus(code, status)
 	}
 	if c.output.as == table {
-		return c.sendRow(code, hub)
+		return c.sendRow(code, internal)
 	}
-	external, err := c.model().External(hub)
+	external, err := c.model().External(internal)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (c *call) sendTable(entries []*watchcache.Entry, listMeta metav1.ListMeta) 
 	if err != nil {
 		return err
 	}
-	out := &pieces{call: c, code: http.StatusOK}
+	out := &chunkedResponse{call: c, code: http.StatusOK}
 	defer out.close()
 	body, err := c.table(out, entries, options, listMeta)
 	if err != nil {
@@ -49,13 +49,13 @@ func (c *call) sendTable(entries []*watchcache.Entry, listMeta metav1.ListMeta) 
 	return out.end(append(body, '\n'))
 }
 
-// sendRow answers with a hub object as a table of one row.
-func (c *call) sendRow(code int, hub runtime.Object) error {
+// sendRow answers with a internal version object as a table of one row.
+func (c *call) sendRow(code int, internal runtime.Object) error {
 	options, err := c.tableOptions()
 	if err != nil {
 		return err
 	}
-	body, err := c.tableOfOne(hub, options)
+	body, err := c.tableOfOne(internal, options)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (c *call) sendRow(code int, hub runtime.Object) error {
 // table renders objects as the JSON of a table with the version's columns, and returns the end of it, which is still to
 // be sent. Only one object of a long list is in memory at a time. The pieces are put together by hand: a marshaller
 // would copy and check every row's object once more.
-func (c *call) table(out *pieces, entries []*watchcache.Entry, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
+func (c *call) table(out *chunkedResponse, entries []*watchcache.Entry, options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
 	if len(entries) == 0 {
 		return c.tableOfNone(options, listMeta)
 	}
@@ -86,16 +86,16 @@ func (c *call) table(out *pieces, entries []*watchcache.Entry, options *metav1.T
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		hub, err := c.Registry.Hub(c.target, entry)
+		internal, err := c.Registry.Decode(c.target, entry)
 		if err != nil {
 			return nil, err
 		}
 		if i > 0 {
 			body = append(body, ',')
-		} else if body, err = c.tableHead(hub, options, listMeta); err != nil {
+		} else if body, err = c.tableHead(internal, options, listMeta); err != nil {
 			return nil, err
 		}
-		if body, err = c.appendRows(body, &metadata, entry, hub, options); err != nil {
+		if body, err = c.appendRows(body, &metadata, entry, internal, options); err != nil {
 			return nil, err
 		}
 		if out.full(body) {
@@ -130,13 +130,13 @@ func (c *call) tableOfNone(options *metav1.TableOptions, listMeta metav1.ListMet
 	return append(body, "]}"...), err
 }
 
-// tableOfOne is a table of one hub object.
-func (c *call) tableOfOne(hub runtime.Object, options *metav1.TableOptions) ([]byte, error) {
-	body, err := c.tableHead(hub, options, metav1.ListMeta{})
+// tableOfOne is a table of one internal version object.
+func (c *call) tableOfOne(internal runtime.Object, options *metav1.TableOptions) ([]byte, error) {
+	body, err := c.tableHead(internal, options, metav1.ListMeta{})
 	if err != nil {
 		return nil, err
 	}
-	if body, err = c.appendRows(body, nil, nil, hub, options); err != nil {
+	if body, err = c.appendRows(body, nil, nil, internal, options); err != nil {
 		return nil, err
 	}
 	return append(body, "]}"...), nil
@@ -168,10 +168,10 @@ func (c *call) tableHead(first runtime.Object, options *metav1.TableOptions, lis
 	return append(append(body, columns...), `,"rows":[`...), nil
 }
 
-// appendRows appends the rows that stand for a hub object: one, with all printers there are. entry is nil for what has
+// appendRows appends the rows that stand for a internal version object: one, with all printers there are. entry is nil for what has
 // none.
-func (c *call) appendRows(body []byte, metadata *encoder, entry *watchcache.Entry, hub runtime.Object, options *metav1.TableOptions) ([]byte, error) {
-	shown, err := c.target.Version.Table.ConvertToTable(c.r.Context(), hub, options)
+func (c *call) appendRows(body []byte, metadata *encoder, entry *watchcache.Entry, internal runtime.Object, options *metav1.TableOptions) ([]byte, error) {
+	shown, err := c.target.Version.Table.ConvertToTable(c.r.Context(), internal, options)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func (c *call) appendRows(body []byte, metadata *encoder, entry *watchcache.Entr
 		if body, err = appendCells(body, &shown.Rows[i]); err != nil {
 			return nil, err
 		}
-		if body, err = c.appendRowObject(body, metadata, entry, hub, options.IncludeObject); err != nil {
+		if body, err = c.appendRowObject(body, metadata, entry, internal, options.IncludeObject); err != nil {
 			return nil, err
 		}
 	}
@@ -207,7 +207,7 @@ func appendCells(body []byte, cells *metav1.TableRow) ([]byte, error) {
 }
 
 // appendRowObject appends what a row shows beside its cells, and ends the row.
-func (c *call) appendRowObject(body []byte, metadata *encoder, entry *watchcache.Entry, hub runtime.Object, include metav1.IncludeObjectPolicy) ([]byte, error) {
+func (c *call) appendRowObject(body []byte, metadata *encoder, entry *watchcache.Entry, internal runtime.Object, include metav1.IncludeObjectPolicy) ([]byte, error) {
 	body = append(body, `,"object":`...)
 	if entry != nil && (include == "" || include == metav1.IncludeMetadata) {
 		item, err := metadata.item(entry)
@@ -216,7 +216,7 @@ func (c *call) appendRowObject(body []byte, metadata *encoder, entry *watchcache
 		}
 		return append(codec.AppendObject(body, metadata.head, item), '}'), nil
 	}
-	object, err := c.rowObject(hub, include)
+	object, err := c.rowObject(internal, include)
 	if err != nil {
 		return nil, err
 	}
@@ -224,18 +224,18 @@ func (c *call) appendRowObject(body []byte, metadata *encoder, entry *watchcache
 }
 
 // rowObject is what a row shows of its object besides the cells.
-func (c *call) rowObject(hub runtime.Object, include metav1.IncludeObjectPolicy) ([]byte, error) {
+func (c *call) rowObject(internal runtime.Object, include metav1.IncludeObjectPolicy) ([]byte, error) {
 	switch include {
 	case metav1.IncludeNone:
 		return []byte("null"), nil
 	case metav1.IncludeObject:
-		external, err := c.target.Version.Model.External(hub)
+		external, err := c.target.Version.Model.External(internal)
 		if err != nil {
 			return nil, err
 		}
 		return json.Marshal(external)
 	}
-	accessor, err := meta.Accessor(hub)
+	accessor, err := meta.Accessor(internal)
 	if err != nil {
 		return nil, err
 	}

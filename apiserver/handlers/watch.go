@@ -291,16 +291,16 @@ func (s *stream) write(piece []byte) bool {
 // eventFrame returns the frame of an event, which all watchers that see it the same way share.
 func (s *stream) eventFrame(event *registry.WatchEvent) ([]byte, error) {
 	if s.columns != nil {
-		return s.tableFrame(event.Type, s.shown(event))
+		return s.tableFrame(event.Type, s.visibleState(event))
 	}
 	return event.Encoded(&s.encoder.formats[frameOf(event.Type)], func() ([]byte, error) {
-		return s.entryFrame(event.Type, s.shown(event))
+		return s.entryFrame(event.Type, s.visibleState(event))
 	})
 }
 
 // shown is the state of the object that the client gets to see: the last one that it was allowed to see, at the
 // revision of the event, when the object goes out of sight.
-func (s *stream) shown(event *registry.WatchEvent) *watchcache.Entry {
+func (s *stream) visibleState(event *registry.WatchEvent) *watchcache.Entry {
 	if event.Type == watch.Deleted && event.Event.Type != watchcache.Deleted {
 		return event.Hidden()
 	}
@@ -323,15 +323,15 @@ func (s *stream) entryFrame(kind watch.EventType, entry *watchcache.Entry) ([]by
 
 // tableFrame renders one row. The first frame of a stream names the columns.
 func (s *stream) tableFrame(kind watch.EventType, entry *watchcache.Entry) ([]byte, error) {
-	hub, err := s.Registry.Hub(s.target, entry)
+	internal, err := s.Registry.Decode(s.target, entry)
 	if err != nil {
 		return nil, err
 	}
-	return s.rowFrame(kind, hub)
+	return s.rowFrame(kind, internal)
 }
 
-func (s *stream) rowFrame(kind watch.EventType, hub runtime.Object) ([]byte, error) {
-	item, err := s.tableOfOne(hub, s.columns)
+func (s *stream) rowFrame(kind watch.EventType, internal runtime.Object) ([]byte, error) {
+	item, err := s.tableOfOne(internal, s.columns)
 	if err != nil {
 		return nil, err
 	}
@@ -360,13 +360,13 @@ func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {
 	if s.columns != nil {
 		return s.tableBookmark(annotations)
 	}
-	hub, err := s.emptyObject(annotations)
+	internal, err := s.emptyObject(annotations)
 	if err != nil {
 		return nil, err
 	}
-	external := hub
+	external := internal
 	if s.output.as == whole {
-		if external, err = s.target.Version.Model.External(hub); err != nil {
+		if external, err = s.target.Version.Model.External(internal); err != nil {
 			return nil, err
 		}
 	}
@@ -378,23 +378,23 @@ func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {
 }
 
 func (s *stream) tableBookmark(annotations map[string]string) ([]byte, error) {
-	hub, err := s.emptyObject(annotations)
+	internal, err := s.emptyObject(annotations)
 	if err != nil {
 		return nil, err
 	}
-	return s.rowFrame(watch.Bookmark, hub)
+	return s.rowFrame(watch.Bookmark, internal)
 }
 
-// emptyObject is what a bookmark shows, in the hub form.
+// emptyObject is what a bookmark shows, in the internal version.
 func (s *stream) emptyObject(annotations map[string]string) (runtime.Object, error) {
-	hub := s.target.Version.Model.New()
-	accessor, err := meta.Accessor(hub)
+	internal := s.target.Version.Model.New()
+	accessor, err := meta.Accessor(internal)
 	if err != nil {
 		return nil, err
 	}
 	accessor.SetResourceVersion(strconv.FormatInt(s.seen, 10))
 	accessor.SetAnnotations(annotations)
-	return hub, nil
+	return internal, nil
 }
 
 // errNoList ends a watch of lists of metadata at its first event, which is none.

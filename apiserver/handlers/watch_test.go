@@ -136,7 +136,7 @@ func configMaps(t *testing.T, store *storage.Store) (*registry.Registry, registr
 		Model: codec.NewSchemeModel(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion()),
 	}
 	definition := &resource.Definition{Plural: "configmaps", Namespaced: true, StoragePath: "configmaps", Versions: []*resource.Version{version}}
-	publisher := &resource.Publisher{}
+	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definition))
 	r := registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),

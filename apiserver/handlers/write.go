@@ -154,11 +154,11 @@ func (c *call) answer(code int, result *registry.Result) error {
 		return c.sendObject(code, result.Object)
 	}
 	if c.target.Endpoint.View != nil || c.output.as == table {
-		hub, err := c.Registry.Stored(c.target, result)
+		internal, err := c.Registry.Stored(c.target, result)
 		if err != nil {
 			return err
 		}
-		return c.sendView(code, hub)
+		return c.sendView(code, internal)
 	}
 	c.output.undecorated = c.output.undecorated || result.Undecorated
 	e := c.encoder()

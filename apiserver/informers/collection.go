@@ -30,7 +30,7 @@ type Source interface {
 type collection struct {
 	resource schema.GroupVersionResource
 	source   Source
-	catalog  *resource.Publisher
+	catalog  *resource.CatalogHolder
 	logger   logr.Logger
 	opened   atomic.Pointer[open]
 	memo     memo

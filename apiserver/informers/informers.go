@@ -35,7 +35,7 @@ type Options struct {
 	Client kubernetes.Interface
 	Source Source
 	// Catalog has the definitions by the time the factory is started.
-	Catalog *resource.Publisher
+	Catalog *resource.CatalogHolder
 	Logger  logr.Logger
 }
 

@@ -40,7 +40,7 @@ var secrets = schema.GroupResource{Resource: "secrets"}
 type world struct {
 	*registry.Registry
 	etcd      *clientv3.Client
-	publisher *resource.Publisher
+	publisher *resource.CatalogHolder
 	decoded   atomic.Int64  // objects
 	unfollow  chan struct{} // gets one whenever somebody follows no longer
 }
@@ -53,13 +53,13 @@ func (w *world) FollowEntries(ctx context.Context, name schema.GroupResource, ha
 
 // counting counts what is decoded.
 type counting struct {
-	resource.Model
+	resource.Codec
 	decoded *atomic.Int64
 }
 
 func (c counting) LoadExternal(stored []byte) (runtime.Object, error) {
 	c.decoded.Add(1)
-	return c.Model.LoadExternal(stored)
+	return c.Codec.LoadExternal(stored)
 }
 
 // publish has the built-in kinds served.
@@ -89,7 +89,7 @@ func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) 
 	t.Cleanup(stop)
 	store := storage.New(client, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t)})
-	w := &world{etcd: client, publisher: &resource.Publisher{}, unfollow: make(chan struct{}, 100)}
+	w := &world{etcd: client, publisher: &resource.CatalogHolder{}, unfollow: make(chan struct{}, 100)}
 	w.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: w.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
 	})

@@ -90,12 +90,12 @@ func (k *Kubelets) node(ctx context.Context, name string, _ metav1.GetOptions) (
 	if err != nil {
 		return nil, err
 	}
-	hub, ok := found.(*api.Node)
+	internal, ok := found.(*api.Node)
 	if !ok {
 		return nil, fmt.Errorf("unexpected type %T", found)
 	}
 	node := &corev1.Node{}
-	if err := corev1conversion.Convert_core_Node_To_v1_Node(hub, node, nil); err != nil {
+	if err := corev1conversion.Convert_core_Node_To_v1_Node(internal, node, nil); err != nil {
 		return nil, fmt.Errorf("failed to convert to v1.Node: %w", err)
 	}
 	return node, nil

@@ -24,7 +24,7 @@ import (
 
 // Handler serves /openapi/v2, /openapi/v3 and what is below it.
 type Handler struct {
-	catalogs *resource.Publisher
+	catalogs *resource.CatalogHolder
 	clock    clock.PassiveClock
 	logger   logr.Logger
 	archive  *archive
@@ -33,7 +33,7 @@ type Handler struct {
 }
 
 // New returns a handler of the documents of the catalog in force.
-func New(catalogs *resource.Publisher, clock clock.PassiveClock, logger logr.Logger) (*Handler, error) {
+func New(catalogs *resource.CatalogHolder, clock clock.PassiveClock, logger logr.Logger) (*Handler, error) {
 	archive, err := openArchive(builtIn)
 	if err != nil {
 		return nil, err

@@ -73,7 +73,7 @@ func deployments() *resource.Definition {
 
 func handler(t *testing.T, definitions ...*resource.Definition) http.Handler {
 	t.Helper()
-	publisher := &resource.Publisher{}
+	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
 	clock := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	h, err := openapi.New(publisher, clock, testr.New(t))

@@ -60,8 +60,8 @@ func configMaps() *resource.Definition {
 	return &resource.Definition{
 		Plural: "configmaps", Singular: "configmap", Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
 		StoragePath: "configmaps", StorageVersion: kind.GroupVersion(),
-		Fields: func(hub runtime.Object) (fields.Set, error) {
-			return fields.Set{"metadata.name": hub.(*corev1.ConfigMap).Name}, nil
+		Fields: func(internal runtime.Object) (fields.Set, error) {
+			return fields.Set{"metadata.name": internal.(*corev1.ConfigMap).Name}, nil
 		},
 		Versions: []*resource.Version{{Name: "v1", Kind: kind, Model: model, Endpoints: map[string]*resource.Endpoint{
 			"": {Kind: kind, Create: strategy, Update: strategy, Delete: strategy},
@@ -96,7 +96,7 @@ type world struct {
 	target    registry.Target
 	store     *storage.Store
 	caches    *watchcache.Caches
-	publisher *resource.Publisher
+	publisher *resource.CatalogHolder
 	stop      func() // ends the watch that keeps the caches up to date
 }
 
@@ -109,7 +109,7 @@ func openWorld(t *testing.T, client *clientv3.Client, definition *resource.Defin
 	running.Go(func() { _ = caches.Run(ctx) })
 	stop := func() { cancel(); running.Wait() }
 	t.Cleanup(stop)
-	publisher := &resource.Publisher{}
+	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definition))
 	r := registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),

@@ -106,7 +106,7 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 	}
 	defer func() {
 		if err != nil {
-			r.admission.Undo(ctx, attributes)
+			r.admission.Rollback(ctx, attributes)
 		}
 	}()
 	if err := rest.BeforeCreate(t.Version.Endpoints[""].Create, ctx, object); err != nil {
@@ -118,7 +118,7 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 	if err := r.admission.Validate(ctx, attributes); err != nil {
 		return nil, err
 	}
-	if err := unborn(object, options.DryRun); err != nil {
+	if err := checkNewResourceVersion(object, options.DryRun); err != nil {
 		return nil, err
 	}
 	if !options.DryRun {
@@ -129,7 +129,7 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 		return nil, apierrors.NewInternalError(err)
 	}
 	revision, err := r.storeNew(ctx, t, data, timeToLive(t, object), options)
-	if doesWithoutManaged(err, options) {
+	if retryWithoutManagedFields(err, options) {
 		if data, err = encodeUnmanaged(t, object); err == nil {
 			revision, err = r.storeNew(ctx, t, data, timeToLive(t, object), options)
 		}
@@ -163,7 +163,7 @@ func nameChosen(t Target, object runtime.Object) (Target, error) {
 }
 
 // unborn refuses to create an object that claims to be stored already. A rehearsal does not look that closely.
-func unborn(object runtime.Object, dryRun bool) error {
+func checkNewResourceVersion(object runtime.Object, dryRun bool) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil || dryRun {
 		return err
@@ -256,7 +256,7 @@ func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, optio
 }
 
 // doesWithoutManaged tells whether an object that storage refused is tried again without its managed fields.
-func doesWithoutManaged(err error, options WriteOptions) bool {
+func retryWithoutManagedFields(err error, options WriteOptions) bool {
 	return errors.Is(err, storage.ErrTooLarge) && !options.applied
 }
 

@@ -223,7 +223,7 @@ func (d *deletion) remove(ctx context.Context, object runtime.Object) (*deleteRe
 	}
 	result.Revision, result.written = revision, true
 	setRevision(object, revision)
-	d.registry.admission.Finish(ctx, d.attributes)
+	d.registry.admission.Commit(ctx, d.attributes)
 	return result, nil
 }
 

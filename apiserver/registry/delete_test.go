@@ -78,7 +78,7 @@ func TestGoneForGood(t *testing.T) {
 		"without grace period": {metav1.ObjectMeta{DeletionTimestamp: &now}, metav1.ObjectMeta{DeletionTimestamp: &now}, true},
 	} {
 		after, before := metav1.PartialObjectMetadata{ObjectMeta: c.after}, metav1.PartialObjectMetadata{ObjectMeta: c.before}
-		if got := goneForGood(&after, &before); got != c.want {
+		if got := deletionComplete(&after, &before); got != c.want {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}

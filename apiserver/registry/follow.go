@@ -16,16 +16,16 @@ import (
 )
 
 // Follow calls handle with every object of a resource, present and future, one call at a time, until ctx ends. The
-// object is nil when it was deleted. synced is called once, after all that were there at the start. Objects are hub
+// object is nil when it was deleted. synced is called once, after all that were there at the start. Objects are internal version
 // objects and belong to the handler.
 func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
 	t, err := r.target(name, "", "", "")
 	if err != nil {
 		return err
 	}
-	var batch map[*watchcache.Entry]hub
+	var batch map[*watchcache.Entry]internal
 	return r.follow(ctx, t, &follower{
-		prepare: func(entries []*watchcache.Entry) { batch = r.hubs(t, entries) },
+		prepare: func(entries []*watchcache.Entry) { batch = r.internals(t, entries) },
 		handle: func(before, after *watchcache.Entry) {
 			if after == nil {
 				handle(t.key(before), nil)
@@ -33,7 +33,7 @@ func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle
 			}
 			decoded, ok := batch[after]
 			if !ok {
-				decoded.object, decoded.err = r.Hub(t, after)
+				decoded.object, decoded.err = r.Decode(t, after)
 			}
 			if decoded.err != nil {
 				r.logger.Error(decoded.err, "an object cannot be decoded and is passed over", "key", after.Path())
@@ -45,27 +45,27 @@ func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle
 	})
 }
 
-// hub is what came of decoding an entry.
-type hub struct {
+// internal version is what came of decoding an entry.
+type internal struct {
 	object runtime.Object
 	err    error
 }
 
-// hubs decodes entries on all processors: a restarted server serves custom resources only once it has read all their
+// internal versions decodes entries on all processors: a restarted server serves custom resources only once it has read all their
 // definitions.
-func (r *Registry) hubs(t Target, entries []*watchcache.Entry) map[*watchcache.Entry]hub {
-	decoded := make([]hub, len(entries))
+func (r *Registry) internals(t Target, entries []*watchcache.Entry) map[*watchcache.Entry]internal {
+	decoded := make([]internal, len(entries))
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(goruntime.GOMAXPROCS(0), len(entries)) {
 		workers.Go(func() {
 			for i := next.Add(1) - 1; int(i) < len(entries); i = next.Add(1) - 1 {
-				decoded[i].object, decoded[i].err = r.Hub(t, entries[i])
+				decoded[i].object, decoded[i].err = r.Decode(t, entries[i])
 			}
 		})
 	}
 	workers.Wait()
-	byEntry := make(map[*watchcache.Entry]hub, len(entries))
+	byEntry := make(map[*watchcache.Entry]internal, len(entries))
 	for i, entry := range entries {
 		byEntry[entry] = decoded[i]
 	}

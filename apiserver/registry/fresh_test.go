@@ -110,8 +110,8 @@ func TestWatchWithoutInitialEvents(t *testing.T) {
 func custom(field string) *resource.Definition {
 	d := configMaps()
 	d.Source, d.Revision = resource.Custom, field
-	d.Fields = func(hub runtime.Object) (fields.Set, error) {
-		return fields.Set{field: hub.(*corev1.ConfigMap).Data["n"]}, nil
+	d.Fields = func(internal runtime.Object) (fields.Set, error) {
+		return fields.Set{field: internal.(*corev1.ConfigMap).Data["n"]}, nil
 	}
 	return d
 }

@@ -72,21 +72,21 @@ func (r *Registry) GetCached(ctx context.Context, name schema.GroupResource, nam
 	if err != nil {
 		return nil, err
 	}
-	return r.Hub(t, entry)
+	return r.Decode(t, entry)
 }
 
-// Hub decodes an entry as it is shown. The object belongs to the caller.
-func (r *Registry) Hub(t Target, entry *watchcache.Entry) (runtime.Object, error) {
+// Internal decodes an entry as it is shown. The object belongs to the caller.
+func (r *Registry) Decode(t Target, entry *watchcache.Entry) (runtime.Object, error) {
 	return shown(t, state{data: entry.Stored(), revision: entry.Revision()}, false)
 }
 
 // shown decodes a state as clients, and the server's own parts, are shown it.
 func shown(t Target, current state, undecorated bool) (runtime.Object, error) {
-	hub, err := load(t, current)
+	internal, err := load(t, current)
 	if err == nil && t.Decorate != nil && !undecorated && !t.Endpoint.Undecorated {
-		t.Decorate(hub)
+		t.Decorate(internal)
 	}
-	return hub, err
+	return internal, err
 }
 
 // Stored decodes what a write has left in storage, as it is shown. The object belongs to the caller.
@@ -124,7 +124,7 @@ func (r *Registry) listed(ctx context.Context, name schema.GroupResource, namesp
 	defer page.Close()
 	objects := make([]runtime.Object, len(page.Entries))
 	for i, entry := range page.Entries {
-		if objects[i], err = r.Hub(t, entry); err != nil {
+		if objects[i], err = r.Decode(t, entry); err != nil {
 			return nil, err
 		}
 	}

@@ -75,7 +75,7 @@ func (p Patch) Apply(ctx context.Context, t Target, current runtime.Object) (run
 }
 
 // check bounds what a patch may hold, as bodies are bounded.
-func (p Patch) check(model resource.Model) error {
+func (p Patch) check(model resource.Codec) error {
 	checker, ok := model.(resource.BodyChecker)
 	if !ok {
 		return nil

@@ -24,7 +24,7 @@ import (
 type Registry struct {
 	store      *storage.Store
 	caches     *watchcache.Caches
-	catalog    *resource.Publisher
+	catalog    *resource.CatalogHolder
 	admission  *admission.Chain
 	quota      *storage.SoftQuota
 	authorizer authorizer.Authorizer
@@ -37,7 +37,7 @@ type Registry struct {
 type Options struct {
 	Store     *storage.Store
 	Caches    *watchcache.Caches
-	Catalog   *resource.Publisher
+	Catalog   *resource.CatalogHolder
 	Admission *admission.Chain
 	Quota     *storage.SoftQuota // nil: none
 	Clock     clock.Clock
@@ -128,11 +128,11 @@ func extract(m resource.Match) watchcache.Extract {
 }
 
 func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
-	hub, err := m.Version.Model.Load(stored)
+	internal, err := m.Version.Model.Load(stored)
 	if err != nil {
 		return nil, err
 	}
-	return m.Fields(hub)
+	return m.Fields(internal)
 }
 
 // Cache returns the cache of a resource, for those of the server's own parts that read it as it is.
@@ -144,7 +144,7 @@ func (r *Registry) Release(d *resource.Definition) { r.caches.Drop(d.StoragePath
 
 // Result is the outcome of a write.
 type Result struct {
-	// Object is the hub object that was written, or what an action answered. The caller owns it.
+	// Object is the internal version object that was written, or what an action answered. The caller owns it.
 	Object runtime.Object
 	// Stored is what storage holds now, or held last; nil where an action answered. It is what the client is
 	// shown, so that it sees the same as whoever reads the object afterwards.

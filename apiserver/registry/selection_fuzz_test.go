@@ -40,7 +40,10 @@ func FuzzSelection(f *testing.F) {
 	}
 	definition := &resource.Definition{
 		Namespaced: true, StoragePath: "configmaps", Versions: []*resource.Version{{Kind: kind, Model: model}},
-		Fields: func(hub runtime.Object) (fields.Set, error) { _, set, err := attributes(hub); return set, err },
+		Fields: func(internal runtime.Object) (fields.Set, error) {
+			_, set, err := attributes(internal)
+			return set, err
+		},
 	}
 	match := resource.Match{Definition: definition, Version: definition.Versions[0]}
 	cache := watchcache.New(nil, watchcache.Options{}).For("configmaps", func() (watchcache.Extract, bool) { return extract(match), true })

@@ -184,7 +184,7 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 	if err != nil {
 		return updateResult{}, err
 	}
-	if err := claimsNothing(t, object); err != nil {
+	if err := checkCreateByUpdate(t, object); err != nil {
 		return updateResult{}, err
 	}
 	if !options.DryRun {
@@ -203,7 +203,7 @@ func (r *Registry) createByUpdate(ctx context.Context, t Target, change Change, 
 
 // claimsNothing refuses to create an object with what only those have that are stored. A revision is passed over, if it
 // is one.
-func claimsNothing(t Target, object runtime.Object) error {
+func checkCreateByUpdate(t Target, object runtime.Object) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil // admission says so
@@ -270,7 +270,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 	}
 	defer func() {
 		if err != nil {
-			r.admission.Undo(ctx, attributes)
+			r.admission.Rollback(ctx, attributes)
 		}
 	}()
 	if err := rest.BeforeUpdate(updateStrategy(t), ctx, object, old); err != nil {
@@ -279,7 +279,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 	if err := r.validateReplacement(ctx, t, attributes, options); err != nil {
 		return result, err
 	}
-	if goneForGood(object, old) && !unfinished(t, object) {
+	if deletionComplete(object, old) && !hasPendingFinalizers(t, object) {
 		return r.finishDeletion(ctx, t, current, attributes)
 	}
 	if !options.DryRun {
@@ -302,7 +302,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 		return result, err
 	}
 	result.Revision, err = r.store.Update(ctx, t.path(), current.revision, data, timeToLive(t, object))
-	if doesWithoutManaged(err, options) {
+	if retryWithoutManagedFields(err, options) {
 		if result.Stored, err = encodeUnmanaged(t, object); err == nil {
 			result.Revision, err = r.store.Update(ctx, t.path(), current.revision, result.Stored, timeToLive(t, object))
 		}
@@ -311,7 +311,7 @@ func (r *Registry) replace(ctx context.Context, t Target, current state, old, ob
 		return result, err
 	}
 	setRevision(object, result.Revision)
-	r.admission.Finish(ctx, attributes)
+	r.admission.Commit(ctx, attributes)
 	return result, nil
 }
 
@@ -357,7 +357,7 @@ func encodeReplacement(t Target, current state, old, object runtime.Object) ([]b
 }
 
 // goneForGood reports whether an update took away the last thing a deletion was waiting for.
-func goneForGood(object, old runtime.Object) bool {
+func deletionComplete(object, old runtime.Object) bool {
 	after, err := meta.Accessor(object)
 	if err != nil {
 		return false
@@ -371,7 +371,7 @@ func goneForGood(object, old runtime.Object) bool {
 }
 
 // unfinished reports whether an object that is being deleted stays for the sake of its own list of finalizers.
-func unfinished(t Target, object runtime.Object) bool {
+func hasPendingFinalizers(t Target, object runtime.Object) bool {
 	terminator, ok := t.main().Delete.(resource.Terminator)
 	return ok && terminator.Terminate(object.DeepCopyObject(), &metav1.DeleteOptions{})
 }
@@ -397,10 +397,10 @@ func (r *Registry) finishDeletion(
 	if err != nil && !isGone(err) {
 		return result, err
 	}
-	r.admission.Undo(ctx, update)
+	r.admission.Rollback(ctx, update)
 	if err == nil { // else another writer was faster, and releases
 		options := WriteOptions{Internal: update.Internal}
-		r.admission.Finish(ctx, r.attributes(ctx, t, admission.Delete, nil, update.Old, options))
+		r.admission.Commit(ctx, r.attributes(ctx, t, admission.Delete, nil, update.Old, options))
 	}
 	return result, nil
 }
@@ -463,7 +463,7 @@ func (r *Registry) storageConflict(t Target, why string, dryRun bool) error {
 }
 
 // bodyModel is the model of the endpoint's request and response bodies.
-func bodyModel(t Target) resource.Model {
+func bodyModel(t Target) resource.Codec {
 	if t.Endpoint.Body != nil {
 		return t.Endpoint.Body
 	}

@@ -182,7 +182,7 @@ func (w *Watch) Next(ctx context.Context) ([]WatchEvent, int64, error) {
 	}
 	var events []WatchEvent
 	for i := range changes {
-		kind, ok, err := w.sight(&changes[i])
+		kind, ok, err := w.classify(&changes[i])
 		if err != nil {
 			return nil, 0, apierrors.NewInternalError(err)
 		}
@@ -194,7 +194,7 @@ func (w *Watch) Next(ctx context.Context) ([]WatchEvent, int64, error) {
 }
 
 // sight tells how a change looks through the client's selectors.
-func (w *Watch) sight(change *watchcache.Event) (watch.EventType, bool, error) {
+func (w *Watch) classify(change *watchcache.Event) (watch.EventType, bool, error) {
 	if change.Type == watchcache.Deleted {
 		was, err := w.selected(change.Previous)
 		return watch.Deleted, was, err

@@ -110,12 +110,12 @@ func (c *Catalog) GroupVersions() []GroupVersion {
 }
 
 // Publisher holds the catalog in force. Readers load it once per request.
-type Publisher struct {
+type CatalogHolder struct {
 	current atomic.Pointer[Catalog]
 }
 
 // Publish puts a catalog in force.
-func (p *Publisher) Publish(c *Catalog) { p.current.Store(c) }
+func (p *CatalogHolder) Publish(c *Catalog) { p.current.Store(c) }
 
 // Current returns the catalog in force; never nil after the first Publish.
-func (p *Publisher) Current() *Catalog { return p.current.Load() }
+func (p *CatalogHolder) Current() *Catalog { return p.current.Load() }

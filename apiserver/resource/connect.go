@@ -17,7 +17,7 @@ type Connect struct {
 	// Reads is set where the answer is a stream read from elsewhere, in the place of an object: a log. Admission is
 	// asked about all others.
 	Reads bool
-	// Options reads the hub form of the endpoint's options from a query.
+	// Options reads the internal version of the endpoint's options from a query.
 	Options func(query url.Values) (runtime.Object, error)
 	// Handler finds who answers a request with these options. Call.Body holds them. Errors are API status errors.
 	Handler func(ctx context.Context, objects Objects, call Call) (http.Handler, error)

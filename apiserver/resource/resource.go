@@ -49,13 +49,13 @@ type Definition struct {
 	StorageVersion schema.GroupVersion
 	// Versions are the served versions, preferred first.
 	Versions []*Version
-	// Fields returns the selectable fields of a hub object. metadata.name and metadata.namespace are included.
-	Fields func(hub runtime.Object) (fields.Set, error)
-	// Decorate completes a hub object that a former release stored, in place, before it is shown. It changes no metadata.
+	// Fields returns the selectable fields of a internal version object. metadata.name and metadata.namespace are included.
+	Fields func(internal runtime.Object) (fields.Set, error)
+	// Decorate completes a internal version object that a former release stored, in place, before it is shown. It changes no metadata.
 	// Updates start from the object as it is stored. nil: nothing is to be completed.
-	Decorate func(hub runtime.Object)
+	Decorate func(internal runtime.Object)
 	// TimeToLive returns how long an object lives after its last write; nil: for ever.
-	TimeToLive func(hub runtime.Object) time.Duration
+	TimeToLive func(internal runtime.Object) time.Duration
 	// Revision distinguishes two definitions of the same name over time: the UID and generation of a custom
 	// resource's definition. Empty for built-in kinds.
 	Revision string
@@ -74,12 +74,12 @@ func (d *Definition) LoadExternal(v *Version, stored []byte) (runtime.Object, er
 	if d.Decorate == nil {
 		return v.Model.LoadExternal(stored)
 	}
-	hub, err := v.Model.Load(stored)
+	internal, err := v.Model.Load(stored)
 	if err != nil {
 		return nil, err
 	}
-	d.Decorate(hub)
-	return v.Model.External(hub)
+	d.Decorate(internal)
+	return v.Model.External(internal)
 }
 
 // GroupResource names the resource.
@@ -102,18 +102,18 @@ type Version struct {
 	Name string // "v1"
 	// Kind is what objects of this version call themselves.
 	Kind schema.GroupVersionKind
-	// Model turns objects between stored bytes, the hub form and this version.
-	Model Model
-	// Table renders hub objects as table rows.
+	// Model turns objects between stored bytes, the internal version and this version.
+	Model Codec
+	// Table renders internal version objects as table rows.
 	Table rest.TableConvertor
 	// FieldLabel turns a field selector's label and value as spelled in this version into those of Fields; it
 	// refuses labels that cannot be selected by.
 	FieldLabel func(label, value string) (string, string, error)
 	// Deprecation is the warning sent with every response of this version; empty: none.
 	Deprecation string
-	// HubMetadata is set where objects of this version have annotations that are no annotations in the hub form:
-	// metadata alone is shown as the hub has it.
-	HubMetadata bool
+	// InternalMetadata is set where objects of this version have annotations that are no annotations in the internal version:
+	// metadata alone is shown as the internal version has it.
+	InternalMetadata bool
 	// Plain is set where rows have no columns of the kind's own. An empty table has no list of rows then.
 	Plain bool
 	// RemovedIn is the release that will not serve this deprecated version any more, "1.40"; empty: not known.
@@ -159,33 +159,33 @@ type Endpoint struct {
 	// Accepts are versions of Kind that bodies may be in, beside Kind's own.
 	Accepts []schema.GroupVersion
 	// Body is the model of bodies and responses where Kind is not the version's own (View and Action); else nil.
-	Body Model
+	Body Codec
 }
 
-// Model turns objects of one resource between the forms in which they exist, for one served version. The hub
+// Model turns objects of one resource between the forms in which they exist, for one served version. The internal version
 // form is what strategies work on: the internal type of a built-in kind, the served version of a custom one.
 // Methods never change their arguments and never keep them.
-type Model interface {
-	// New returns an empty hub object.
+type Codec interface {
+	// New returns an empty internal version object.
 	New() runtime.Object
 	// NewExternal returns an empty object of the served version.
 	NewExternal() runtime.Object
-	// Load decodes stored bytes into the hub form, defaults applied.
+	// Load decodes stored bytes into the internal version, defaults applied.
 	Load(stored []byte) (runtime.Object, error)
 	// LoadExternal decodes stored bytes into the served version, apiVersion and kind set, defaults applied.
 	LoadExternal(stored []byte) (runtime.Object, error)
-	// Store encodes a hub object as it is to be stored. That those in storage have no resourceVersion is up to the caller.
-	Store(hub runtime.Object) ([]byte, error)
-	// External converts a hub object into the served version, apiVersion and kind set.
-	External(hub runtime.Object) (runtime.Object, error)
-	// Internal converts an object of the served version into the hub form, without defaulting.
+	// Store encodes a internal version object as it is to be stored. That those in storage have no resourceVersion is up to the caller.
+	Store(internal runtime.Object) ([]byte, error)
+	// External converts a internal version object into the served version, apiVersion and kind set.
+	External(internal runtime.Object) (runtime.Object, error)
+	// Internal converts an object of the served version into the internal version, without defaulting.
 	Internal(external runtime.Object) (runtime.Object, error)
 	// Decode reads a request body of the given media type (application/json, application/yaml or
-	// application/vnd.kubernetes.protobuf) into the hub form, defaults applied, and tells the kind it declared.
+	// application/vnd.kubernetes.protobuf) into the internal version, defaults applied, and tells the kind it declared.
 	// In Strict and Warn mode unknown and duplicate fields come back as strict, the object being complete.
-	Decode(body []byte, mediaType string, validation FieldValidation) (hub runtime.Object, kind schema.GroupVersionKind, strict []error, err error)
+	Decode(body []byte, mediaType string, validation FieldValidation) (internal runtime.Object, kind schema.GroupVersionKind, strict []error, err error)
 	// DecodePatched reads the JSON of a patched object like Decode, for the served version.
-	DecodePatched(json []byte, validation FieldValidation) (hub runtime.Object, strict []error, err error)
+	DecodePatched(json []byte, validation FieldValidation) (internal runtime.Object, strict []error, err error)
 	// Scheme pieces for patching: Default fills defaults of an external object in place.
 	Default(external runtime.Object)
 }
@@ -208,7 +208,7 @@ const (
 
 // View shows an object as another kind.
 type View interface {
-	// Get makes the view of a hub object, in the hub form of the view's kind.
+	// Get makes the view of a internal version object, in the internal version of the view's kind.
 	Get(parent runtime.Object) (runtime.Object, error)
 	// Set writes the view into parent, which is the caller's own copy.
 	Set(parent, view runtime.Object) error
@@ -233,11 +233,11 @@ type Call struct {
 	DryRun     bool
 }
 
-// Action does what creating an object of a create-only endpoint means. It returns the response in the hub form
+// Action does what creating an object of a create-only endpoint means. It returns the response in the internal version
 // of the endpoint's kind, or a *metav1.Status.
 type Action func(ctx context.Context, objects Objects, call Call) (runtime.Object, error)
 
-// Objects is the registry as actions, admission and controllers of the server itself see it: hub objects by
+// Objects is the registry as actions, admission and controllers of the server itself see it: internal version objects by
 // group and resource. Errors are API status errors.
 type Objects interface {
 	// Get returns an object at least as new as the moment of the call. The caller must not change it.
@@ -290,7 +290,7 @@ type DeletionGuard interface {
 // Terminator is implemented by delete strategies of objects that others finish off: a namespace, whose content
 // goes first.
 type Terminator interface {
-	// Terminate marks a hub object as terminating, if it is not yet, and reports whether it must stay until its
+	// Terminate marks a internal version object as terminating, if it is not yet, and reports whether it must stay until its
 	// own list of finalizers, beside that in its metadata, is empty.
 	Terminate(object runtime.Object, options *metav1.DeleteOptions) (pending bool)
 }

@@ -20,7 +20,7 @@ type ResourceHandler interface {
 
 // Options are what a Router works with.
 type Options struct {
-	Catalog   *resource.Publisher
+	Catalog   *resource.CatalogHolder
 	Resources ResourceHandler
 	// Discovery answers the paths of groups and versions.
 	Discovery http.Handler
@@ -47,10 +47,10 @@ func New(options Options) *Router {
 }
 
 // Document answers exactly one path. It must not be called once requests are served.
-func (r *Router) Document(path string, handler http.Handler) { r.documents[path] = handler }
+func (r *Router) Handle(path string, handler http.Handler) { r.documents[path] = handler }
 
 // Below answers every path that begins with path, which ends in a slash. Later ones are asked first.
-func (r *Router) Below(path string, handler http.Handler) {
+func (r *Router) HandlePrefix(path string, handler http.Handler) {
 	r.prefixes = append([]prefix{{path, handler}}, r.prefixes...)
 }
 

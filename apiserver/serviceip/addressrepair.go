@@ -78,7 +78,7 @@ func NewAddressRepair(objects resource.Objects, ranges *Ranges, events *Events, 
 	return r
 }
 
-// SetService notes a Service, in hub form; nil: that it is gone.
+// SetService notes a Service, in internal version; nil: that it is gone.
 func (r *AddressRepair) SetService(key string, object runtime.Object) {
 	service := asService(object)
 	r.mu.Lock()
@@ -113,7 +113,7 @@ func ownerOf(service *api.Service) *owner {
 	return &owner{object: note, addresses: addressesOf(service)}
 }
 
-// SetHolder notes an IPAddress, in hub form; nil: that it is gone.
+// SetHolder notes an IPAddress, in internal version; nil: that it is gone.
 func (r *AddressRepair) SetHolder(name string, object runtime.Object) {
 	r.mu.Lock()
 	owner := r.holders[name].owner()
@@ -204,7 +204,7 @@ func (r *AddressRepair) resync(ctx context.Context, interval time.Duration) {
 }
 
 func (r *AddressRepair) look(ctx context.Context, t task) error {
-	ctx = system.Context(ctx)
+	ctx = system.WithServerUser(ctx)
 	if t.address {
 		return r.lookAtHolder(ctx, t)
 	}
@@ -223,10 +223,10 @@ func (r *AddressRepair) look(ctx context.Context, t task) error {
 }
 
 // flaw is what is wrong with an address of a Service, or with the IPAddress that holds it.
-type flaw int
+type issue int
 
 const (
-	none flaw = iota
+	none issue = iota
 	unreadable
 	outOfRange
 	notHeld
@@ -237,7 +237,7 @@ const (
 
 // addressFlaw judges an address of a Service. holder is what holds it, if there is one, and other the Service that
 // it is held for, if that is there.
-func addressFlaw(service *owner, address netip.Addr, inRange bool, holder holderNote, other *owner) flaw {
+func addressFlaw(service *owner, address netip.Addr, inRange bool, holder holderNote, other *owner) issue {
 	switch {
 	case !inRange:
 		return outOfRange
@@ -331,7 +331,7 @@ func (r *AddressRepair) storedOwner(ctx context.Context, namespace, name string)
 
 // mend tells of a flaw and repairs what can be repaired. holder is what holds the address, if there is one.
 func (r *AddressRepair) mend(
-	ctx context.Context, service *owner, address netip.Addr, holder holderNote, what flaw,
+	ctx context.Context, service *owner, address netip.Addr, holder holderNote, what issue,
 ) error {
 	warn := func(reason, action, format string, arguments ...any) {
 		r.events.Warn(ctx, service.object, addressController, reason, action, fmt.Sprintf(format, arguments...))
@@ -382,34 +382,34 @@ func (r *AddressRepair) remove(ctx context.Context, holder holderNote) error {
 }
 
 // verdict is what is to be done about an IPAddress.
-type verdict struct {
+type decision struct {
 	reason, note string        // to remove it; empty: it may stay
 	again        time.Duration // when to look again; 0: when something happens
 }
 
 // judge decides about an IPAddress of the allocator's that nothing may need. service is the one that it is held for,
 // if that is there.
-func judge(holder holderNote, service *owner, now time.Time) verdict {
+func judge(holder holderNote, service *owner, now time.Time) decision {
 	parent := holder.object.Spec.ParentRef
 	if parent == nil || parent.Group != "" || parent.Resource != "services" {
-		return verdict{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
+		return decision{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
 			"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", holder.object.Name, parent)}
 	}
 	age := now.Sub(holder.object.CreationTimestamp.Time)
 	switch {
 	case service == nil && age <= creationGrace:
-		return verdict{again: creationGrace - age + time.Second}
+		return decision{again: creationGrace - age + time.Second}
 	case service == nil:
-		return verdict{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
+		return decision{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
 			"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", holder.object.Name, parent.Namespace, parent.Name)}
 	case slices.ContainsFunc(service.addresses, func(text string) bool { return sameAddress(text, holder.object.Name) }):
-		return verdict{}
+		return decision{}
 	case service.object.Spec.Type == api.ServiceTypeExternalName && age < creationGrace:
-		return verdict{again: creationGrace - age}
+		return decision{again: creationGrace - age}
 	case !holder.object.CreationTimestamp.Before(&service.object.CreationTimestamp) && age < undoGrace:
-		return verdict{again: undoGrace}
+		return decision{again: undoGrace}
 	}
-	return verdict{reason: "IPAddressWrongReference", note: fmt.Sprintf(
+	return decision{reason: "IPAddressWrongReference", note: fmt.Sprintf(
 		"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", holder.object.Name, service.object.Namespace, service.object.Name)}
 }
 

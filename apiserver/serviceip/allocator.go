@@ -94,7 +94,7 @@ func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, obje
 	if err := a.completeFamilies(service, previous); err != nil {
 		return err
 	}
-	ctx = system.Context(ctx)
+	ctx = system.WithServerUser(ctx)
 	taken, err := a.takeAddresses(ctx, objects, service, previous, dryRun)
 	if err == nil {
 		err = a.takePorts(service, previous, dryRun)
@@ -122,7 +122,7 @@ func (a *Allocator) report(service *api.Service, errs []error) {
 }
 
 // Undo gives back what Allocate has taken for a Service that was not stored after all.
-func (a *Allocator) Undo(ctx context.Context, objects resource.Objects, object, old runtime.Object) error {
+func (a *Allocator) Rollback(ctx context.Context, objects resource.Objects, object, old runtime.Object) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
 		return nil
@@ -133,7 +133,7 @@ func (a *Allocator) Undo(ctx context.Context, objects resource.Objects, object, 
 	}
 	if from, ok := needsAddresses(service, previous); ok {
 		for _, address := range service.Spec.ClusterIPs[min(from, len(service.Spec.ClusterIPs)):] {
-			errs = append(errs, release(system.Context(ctx), objects, service, address))
+			errs = append(errs, release(system.WithServerUser(ctx), objects, service, address))
 		}
 	}
 	return errors.Join(errs...)
@@ -145,7 +145,7 @@ func (a *Allocator) Release(ctx context.Context, objects resource.Objects, objec
 	if service == nil {
 		return nil
 	}
-	ctx = system.Context(ctx)
+	ctx = system.WithServerUser(ctx)
 	kept := addressesOf(asService(keep))
 	errs := []error{a.releasePorts(service, asService(keep))}
 	for _, address := range addressesOf(service) {
@@ -164,7 +164,7 @@ func (a *Allocator) Deleted(ctx context.Context, objects resource.Objects, objec
 		return nil
 	}
 	decorate(service, a.families[0])
-	err := objects.Delete(system.Context(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
+	err := objects.Delete(system.WithServerUser(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

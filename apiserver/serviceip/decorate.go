@@ -11,10 +11,10 @@ import (
 // Decorator returns the function that shows a Service of a former release as clients expect it: with the fields that
 // its release did not have, and without one that it should not have. primary is the cluster's default family; empty:
 // IPv4. It mirrors upstream's defaultOnRead.
-func Decorator(primary api.IPFamily) func(hub runtime.Object) {
+func Decorator(primary api.IPFamily) func(internal runtime.Object) {
 	primary = cmp.Or(primary, api.IPv4Protocol)
-	return func(hub runtime.Object) {
-		if service := asService(hub); service != nil {
+	return func(internal runtime.Object) {
+		if service := asService(internal); service != nil {
 			decorate(service, primary)
 		}
 	}

@@ -65,7 +65,7 @@ func (d *DefaultCIDR) Run(ctx context.Context, synced func()) error {
 
 // Once makes the object, or what it lacks.
 func (d *DefaultCIDR) Once(ctx context.Context) error {
-	ctx = system.Context(ctx)
+	ctx = system.WithServerUser(ctx)
 	object, err := d.Objects.GetCached(ctx, cidrs, "", defaultCIDR)
 	if apierrors.IsNotFound(err) {
 		return d.create(ctx)
@@ -81,13 +81,13 @@ func (d *DefaultCIDR) Once(ctx context.Context) error {
 }
 
 func (d *DefaultCIDR) create(ctx context.Context) error {
-	hub, err := system.ToHub(&networkingv1.ServiceCIDR{
+	internal, err := system.ToInternal(&networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: defaultCIDR}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: d.CIDRs},
 	})
 	if err != nil {
 		return err
 	}
-	created, err := d.Objects.Create(ctx, cidrs, "", hub, false)
+	created, err := d.Objects.Create(ctx, cidrs, "", internal, false)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -167,7 +167,7 @@ func (d *DefaultCIDR) record(ctx context.Context, cidr *networking.ServiceCIDR, 
 		return err
 	}
 	now := metav1.NewTime(d.Clock.Now())
-	event, err := system.ToHub(&corev1.Event{
+	event, err := system.ToInternal(&corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", cidr.Name, now.UnixNano()), Namespace: metav1.NamespaceDefault},
 		InvolvedObject: *regarding, Reason: reason, Message: message, Type: corev1.EventTypeWarning,
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,

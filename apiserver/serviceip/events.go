@@ -53,7 +53,7 @@ type seriesKey struct {
 	controller, reason, action string
 }
 
-// Warn tells of a warning about an object, in hub form. One that cannot be recorded is told again when it is given again.
+// Warn tells of a warning about an object, in internal version. One that cannot be recorded is told again when it is given again.
 func (e *Events) Warn(ctx context.Context, object runtime.Object, controller, reason, action, note string) {
 	regarding, err := referenceTo(object)
 	if err != nil {
@@ -112,11 +112,11 @@ func (e *Events) event(key seriesKey, regarding *corev1.ObjectReference, note st
 }
 
 func (e *Events) create(ctx context.Context, event *eventsv1.Event) error {
-	hub, err := system.ToHub(event)
+	internal, err := system.ToInternal(event)
 	if err != nil {
 		return err
 	}
-	_, err = e.Objects.Create(system.Context(ctx), eventsResource, event.Namespace, hub, false)
+	_, err = e.Objects.Create(system.WithServerUser(ctx), eventsResource, event.Namespace, internal, false)
 	return err
 }
 
@@ -126,7 +126,7 @@ func (e *Events) write(ctx context.Context, event *eventsv1.Event) error {
 		object.(*core.Event).Series = &core.EventSeries{Count: event.Series.Count, LastObservedTime: event.Series.LastObservedTime}
 		return nil
 	}
-	_, err := e.Objects.Update(system.Context(ctx), eventsResource, "", event.Namespace, event.Name, count, false)
+	_, err := e.Objects.Update(system.WithServerUser(ctx), eventsResource, "", event.Namespace, event.Name, count, false)
 	if apierrors.IsNotFound(err) {
 		return e.create(ctx, event)
 	}
@@ -191,13 +191,13 @@ func (e *Events) refresh(ctx context.Context) {
 	}
 }
 
-// referenceTo names an object in hub form as clients know it.
-func referenceTo(hub runtime.Object) (*corev1.ObjectReference, error) {
-	kinds, _, err := legacyscheme.Scheme.ObjectKinds(hub)
+// referenceTo names an object in internal version as clients know it.
+func referenceTo(internal runtime.Object) (*corev1.ObjectReference, error) {
+	kinds, _, err := legacyscheme.Scheme.ObjectKinds(internal)
 	if err != nil {
 		return nil, err
 	}
-	external, err := legacyscheme.Scheme.ConvertToVersion(hub, schema.GroupVersion{Group: kinds[0].Group, Version: "v1"})
+	external, err := legacyscheme.Scheme.ConvertToVersion(internal, schema.GroupVersion{Group: kinds[0].Group, Version: "v1"})
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ type offer struct {
 // NewRanges returns none.
 func NewRanges() *Ranges { return &Ranges{byName: map[string][]offer{}} }
 
-// Set notes a ServiceCIDR, in hub form; nil: that it is gone.
+// Set notes a ServiceCIDR, in internal version; nil: that it is gone.
 func (r *Ranges) Set(name string, object runtime.Object) {
 	var offers []offer
 	if cidr, ok := object.(*networking.ServiceCIDR); ok {

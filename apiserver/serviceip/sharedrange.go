@@ -36,10 +36,10 @@ var (
 	rangeModel = newRangeModel()
 )
 
-func newRangeModel() resource.Model {
-	hub := schema.GroupVersion{Version: runtime.APIVersionInternal}
+func newRangeModel() resource.Codec {
+	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
 	kind := corev1.SchemeGroupVersion.WithKind("RangeAllocation")
-	return codec.NewSchemeModel(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, hub)
+	return codec.NewSchemeModel(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)
 }
 
 // change is something to be done to a range: take a certain item, take any, or give one back.

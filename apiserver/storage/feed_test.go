@@ -19,9 +19,9 @@ import (
 func TestFeedBesideOthers(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		open func(*storage.Store, context.Context, int64) (*storage.Feed, error)
+		open func(*storage.Store, context.Context, int64) (*storage.WatchStream, error)
 	}{
-		{"history", func(s *storage.Store, ctx context.Context, after int64) (*storage.Feed, error) {
+		{"history", func(s *storage.Store, ctx context.Context, after int64) (*storage.WatchStream, error) {
 			return s.History(ctx, "pods/", after)
 		}},
 		{"everything", (*storage.Store).Watch},
@@ -32,12 +32,12 @@ func TestFeedBesideOthers(t *testing.T) {
 			client.Watcher = clientv3.NewWatchFromWatchClient(late, client)
 			s := storage.New(client, "/registry")
 			start := must[int64](t)(s.Revision(ctx))
-			first := must[*storage.Feed](t)(s.Watch(ctx, start))
+			first := must[*storage.WatchStream](t)(s.Watch(ctx, start))
 			created := must[int64](t)(s.Create(ctx, "pods/a", []byte("one"), 0))
 			next(t, first, 1)
 			late.await(t, first)
 
-			second := must[*storage.Feed](t)(test.open(s, ctx, start))
+			second := must[*storage.WatchStream](t)(test.open(s, ctx, start))
 			batch, err := second.Next(ctx)
 			if err != nil || len(batch.Events) != 1 || batch.Revision != created {
 				t.Errorf("the first news are %+v, %v; want the event of revision %d", batch, err, created)
@@ -53,7 +53,7 @@ type lateProgress struct {
 }
 
 // await returns when an answer to a feed's request waits. There is none while etcd has not synchronized the watch.
-func (l *lateProgress) await(t *testing.T, feed *storage.Feed) {
+func (l *lateProgress) await(t *testing.T, feed *storage.WatchStream) {
 	t.Helper()
 	for {
 		if err := feed.RequestProgress(); err != nil {
@@ -107,7 +107,7 @@ func testFeedsLeaveNothing(t *testing.T, client *clientv3.Client) {
 	start := must[int64](t)(s.Revision(ctx))
 	must[int64](t)(s.Create(ctx, "pods/a", []byte("one"), 0))
 	open := func() {
-		feed := must[*storage.Feed](t)(s.History(ctx, "pods/", start))
+		feed := must[*storage.WatchStream](t)(s.History(ctx, "pods/", start))
 		next(t, feed, 1)
 		feed.Close()
 		if err := feed.RequestProgress(); err == nil {

@@ -38,7 +38,7 @@ func (s *Store) askRevision(ctx context.Context) (int64, error) {
 }
 
 // question is asked once for everybody who joined it before it was sent.
-type question struct {
+type revisionRead struct {
 	answered chan struct{}
 	revision int64
 	err      error
@@ -46,20 +46,20 @@ type question struct {
 
 // questions keeps one question on its way and collects, meanwhile, the callers of the next: an answer is
 // only good for callers who came before the question was sent.
-type questions struct {
+type revisionReads struct {
 	ask func(context.Context) (int64, error)
 
 	mu    sync.Mutex
-	next  *question
+	next  *revisionRead
 	going bool
 }
 
 // join returns a question that has not been sent yet.
-func (q *questions) join() *question {
+func (q *revisionReads) join() *revisionRead {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.next == nil {
-		q.next = &question{answered: make(chan struct{})}
+		q.next = &revisionRead{answered: make(chan struct{})}
 	}
 	joined := q.next
 	if !q.going {
@@ -70,7 +70,7 @@ func (q *questions) join() *question {
 }
 
 // run sends questions until nobody waits.
-func (q *questions) run() {
+func (q *revisionReads) run() {
 	for current := q.take(); current != nil; current = q.take() {
 		ctx, cancel := context.WithTimeout(context.Background(), questionTimeout)
 		current.revision, current.err = q.ask(ctx)
@@ -80,7 +80,7 @@ func (q *questions) run() {
 }
 
 // take returns the question to send now; callers from here on join another.
-func (q *questions) take() *question {
+func (q *revisionReads) take() *revisionRead {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	current := q.next

@@ -30,7 +30,7 @@ type Store struct {
 	client    *clientv3.Client
 	prefix    string // ends in a slash
 	leases    *leases
-	questions questions
+	questions revisionReads
 	metrics   *Metrics // nil: nothing is measured
 
 	progressSupported atomic.Bool

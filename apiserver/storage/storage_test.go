@@ -110,7 +110,7 @@ func testListPages(t *testing.T, client *clientv3.Client) {
 }
 
 // next collects events until there are as many as wanted.
-func next(t *testing.T, feed *storage.Feed, want int) []storage.Event {
+func next(t *testing.T, feed *storage.WatchStream, want int) []storage.Event {
 	t.Helper()
 	var events []storage.Event
 	for len(events) < want {
@@ -132,7 +132,7 @@ func testFeed(t *testing.T, client *clientv3.Client) {
 	created := must[int64](t)(s.Create(ctx, "pods/a", []byte("one"), 0))
 	updated := must[int64](t)(s.Update(ctx, "pods/a", created, nil, 0))
 	deleted := must[int64](t)(s.Delete(ctx, "pods/a", updated))
-	feed := must[*storage.Feed](t)(s.Watch(ctx, start))
+	feed := must[*storage.WatchStream](t)(s.Watch(ctx, start))
 	events := next(t, feed, 3)
 	if e := events[0]; e.Path != "pods/a" || string(e.Data) != "one" || e.Revision != created || e.Created != created {
 		t.Errorf("creation: %+v", e)
@@ -143,7 +143,7 @@ func testFeed(t *testing.T, client *clientv3.Client) {
 	if e := events[2]; e.Data != nil || e.Revision != deleted {
 		t.Errorf("deletion: %+v", e)
 	}
-	history := must[*storage.Feed](t)(s.History(ctx, "pods/", start))
+	history := must[*storage.WatchStream](t)(s.History(ctx, "pods/", start))
 	if e := next(t, history, 3)[1]; string(e.Previous) != "one" || e.Replaced != created {
 		t.Errorf("history: %+v", e)
 	}
@@ -175,11 +175,11 @@ func testFeedEnds(t *testing.T, client *clientv3.Client) {
 	if err := s.Compact(ctx, second); err != nil {
 		t.Fatal(err)
 	}
-	feed := must[*storage.Feed](t)(s.Watch(ctx, first-1))
+	feed := must[*storage.WatchStream](t)(s.Watch(ctx, first-1))
 	if _, err := feed.Next(ctx); !errors.Is(err, storage.ErrCompacted) {
 		t.Errorf("watching what is compacted: %v", err)
 	}
-	feed = must[*storage.Feed](t)(s.Watch(ctx, second))
+	feed = must[*storage.WatchStream](t)(s.Watch(ctx, second))
 	feed.Close()
 	if _, err := feed.Next(ctx); !errors.Is(err, storage.ErrUnavailable) {
 		t.Errorf("after Close: %v", err)
@@ -199,7 +199,7 @@ func testExpiryIsOneBatch(t *testing.T, client *clientv3.Client) {
 	if len(leases) != 1 {
 		t.Fatalf("20 objects have %d leases", len(leases))
 	}
-	feed := must[*storage.Feed](t)(s.Watch(ctx, last))
+	feed := must[*storage.WatchStream](t)(s.Watch(ctx, last))
 	must[*clientv3.LeaseRevokeResponse](t)(client.Revoke(ctx, leases[0].ID))
 	batch, err := feed.Next(ctx)
 	if err != nil || len(batch.Events) != 20 || batch.Events[0].Revision != batch.Events[19].Revision {

@@ -31,7 +31,7 @@ type Batch struct {
 // answer arrives. etcd, however, may announce a watch before it sends an answer that it gave earlier: the new watch
 // would take for its own progress what others had seen, and pass over what it has not been sent yet. Alone on its
 // stream, a watch hears of no progress but its own; nor do others wait for theirs while it catches up.
-type Feed struct {
+type WatchStream struct {
 	store    *Store
 	ctx      context.Context // carries what identifies the stream, for progress requests
 	cancel   context.CancelFunc
@@ -43,22 +43,22 @@ type Feed struct {
 }
 
 // Watch follows everything below the store's prefix after a revision. The feed ends with ctx or Close.
-func (s *Store) Watch(ctx context.Context, after int64) (*Feed, error) {
+func (s *Store) Watch(ctx context.Context, after int64) (*WatchStream, error) {
 	return s.feed(ctx, "", after), nil
 }
 
 // History follows one collection after a revision, with what each change replaced.
-func (s *Store) History(ctx context.Context, prefix string, after int64) (*Feed, error) {
+func (s *Store) History(ctx context.Context, prefix string, after int64) (*WatchStream, error) {
 	return s.feed(ctx, prefix, after, clientv3.WithPrevKV()), nil
 }
 
 // streamKey is the name of the metadata that makes the client give each feed a stream of its own.
 const streamKey = "quorate-feed"
 
-func (s *Store) feed(ctx context.Context, prefix string, after int64, options ...clientv3.OpOption) *Feed {
+func (s *Store) feed(ctx context.Context, prefix string, after int64, options ...clientv3.OpOption) *WatchStream {
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), streamKey, rand.Text())
 	ctx, cancel := context.WithCancel(ctx)
-	f := &Feed{store: s, ctx: ctx, cancel: cancel, received: make(chan struct{}, 1)}
+	f := &WatchStream{store: s, ctx: ctx, cancel: cancel, received: make(chan struct{}, 1)}
 	options = append(options, clientv3.WithPrefix(), clientv3.WithRev(after+1),
 		clientv3.WithFragment(), clientv3.WithProgressNotify())
 	go f.receive(s.client.Watch(ctx, s.Key(prefix), options...))
@@ -66,11 +66,11 @@ func (s *Store) feed(ctx context.Context, prefix string, after int64, options ..
 }
 
 // Close ends the feed and gives back what it holds.
-func (f *Feed) Close() { f.cancel() }
+func (f *WatchStream) Close() { f.cancel() }
 
 // Next waits for news and returns all that has been received. Its errors end the feed: ErrCompacted if events
 // have been lost for ever, ErrUnavailable if a new feed after the last revision may go on.
-func (f *Feed) Next(ctx context.Context) (Batch, error) {
+func (f *WatchStream) Next(ctx context.Context) (Batch, error) {
 	for {
 		if batch, err, ok := f.take(); ok {
 			return batch, err
@@ -85,7 +85,7 @@ func (f *Feed) Next(ctx context.Context) (Batch, error) {
 
 // RequestProgress asks etcd to tell how far the feed has come. The answer is a batch, perhaps without events;
 // there is none while the feed lags behind.
-func (f *Feed) RequestProgress() error {
+func (f *WatchStream) RequestProgress() error {
 	if f.ctx.Err() != nil { // the client would open a stream for the request, and never close it
 		return fmt.Errorf("requesting progress: %w: the feed has ended", ErrUnavailable)
 	}
@@ -95,7 +95,7 @@ func (f *Feed) RequestProgress() error {
 	return nil
 }
 
-func (f *Feed) take() (Batch, error, bool) {
+func (f *WatchStream) take() (Batch, error, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pending.Revision > 0 {
@@ -107,7 +107,7 @@ func (f *Feed) take() (Batch, error, bool) {
 }
 
 // receive collects what etcd sends, so that Next finds all of it at once.
-func (f *Feed) receive(responses clientv3.WatchChan) {
+func (f *WatchStream) receive(responses clientv3.WatchChan) {
 	defer f.cancel()
 	for response := range responses {
 		if err := response.Err(); err != nil {
@@ -119,7 +119,7 @@ func (f *Feed) receive(responses clientv3.WatchChan) {
 	f.fail(fmt.Errorf("watching: %w: the stream has ended", ErrUnavailable))
 }
 
-func (f *Feed) add(response clientv3.WatchResponse) {
+func (f *WatchStream) add(response clientv3.WatchResponse) {
 	f.mu.Lock()
 	for _, event := range response.Events {
 		f.pending.Events = append(f.pending.Events, f.event(event))
@@ -133,7 +133,7 @@ func (f *Feed) add(response clientv3.WatchResponse) {
 	f.notify()
 }
 
-func (f *Feed) event(e *clientv3.Event) Event {
+func (f *WatchStream) event(e *clientv3.Event) Event {
 	event := Event{Path: string(e.Kv.Key[len(f.store.prefix):]), Revision: e.Kv.ModRevision}
 	if e.Type == clientv3.EventTypePut {
 		event.Data, event.Created = e.Kv.Value, e.Kv.CreateRevision
@@ -147,14 +147,14 @@ func (f *Feed) event(e *clientv3.Event) Event {
 	return event
 }
 
-func (f *Feed) fail(err error) {
+func (f *WatchStream) fail(err error) {
 	f.mu.Lock()
 	f.err = err
 	f.mu.Unlock()
 	f.notify()
 }
 
-func (f *Feed) notify() {
+func (f *WatchStream) notify() {
 	select {
 	case f.received <- struct{}{}:
 	default:

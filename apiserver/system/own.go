@@ -12,18 +12,18 @@ import (
 )
 
 // Context is that of what the server itself does, whoever's request it is for.
-func Context(ctx context.Context) context.Context {
+func WithServerUser(ctx context.Context) context.Context {
 	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
-// ToHub returns the hub form of an object in a served version, defaults applied. The argument stays as it is.
-func ToHub(external runtime.Object) (runtime.Object, error) {
+// ToInternal returns the internal version of an object in a served version, defaults applied. The argument stays as it is.
+func ToInternal(external runtime.Object) (runtime.Object, error) {
 	external = external.DeepCopyObject()
 	legacyscheme.Scheme.Default(external)
 	kinds, _, err := legacyscheme.Scheme.ObjectKinds(external)
 	if err != nil {
 		return nil, err
 	}
-	hub := schema.GroupVersion{Group: kinds[0].Group, Version: runtime.APIVersionInternal}
-	return legacyscheme.Scheme.ConvertToVersion(external, hub)
+	internal := schema.GroupVersion{Group: kinds[0].Group, Version: runtime.APIVersionInternal}
+	return legacyscheme.Scheme.ConvertToVersion(external, internal)
 }

@@ -44,7 +44,7 @@ func (c *Cache) put(entry *Entry, now int64) {
 		return
 	}
 	c.record(&record{kind: Modified, entry: entry, previous: replaced.entry, received: now})
-	c.let(replaced.entry)
+	c.releaseEntry(replaced.entry)
 }
 
 func (c *Cache) remove(path string, revision, now int64) {
@@ -53,11 +53,11 @@ func (c *Cache) remove(path string, revision, now int64) {
 		return
 	}
 	c.record(&record{kind: Deleted, entry: removed.entry.deleted(revision), previous: removed.entry, received: now})
-	c.let(removed.entry)
+	c.releaseEntry(removed.entry)
 }
 
 // let gives up the tree's hold of an entry.
-func (c *Cache) let(entry *Entry) {
+func (c *Cache) releaseEntry(entry *Entry) {
 	c.stored -= int64(len(entry.stored))
 	c.labels.release(entry.labels)
 	c.release(&entry.encodings)

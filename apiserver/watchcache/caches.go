@@ -76,7 +76,7 @@ type Caches struct {
 
 	mu     sync.Mutex // serializes changes of byPath
 	byPath atomic.Pointer[map[string]*Cache]
-	feed   atomic.Pointer[storage.Feed]
+	feed   atomic.Pointer[storage.WatchStream]
 }
 
 // New returns caches without contents. Run brings them to life.

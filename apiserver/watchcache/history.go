@@ -107,14 +107,14 @@ func (c *Cache) prepend(events []storage.Event, after int64) {
 	for _, event := range events {
 		r := &record{kind: Modified, received: now, previous: known[event.Path]}
 		if r.previous == nil && event.Replaced > 0 {
-			r.previous = c.past(event.Path, event.Previous, event.Replaced)
+			r.previous = c.historicalEntry(event.Path, event.Previous, event.Replaced)
 		}
 		switch {
 		case event.Data == nil:
 			r.kind, r.entry = Deleted, r.previous.deleted(event.Revision)
 			delete(known, event.Path)
 		default:
-			r.entry = c.past(event.Path, event.Data, event.Revision)
+			r.entry = c.historicalEntry(event.Path, event.Data, event.Revision)
 			known[event.Path] = r.entry
 		}
 		if event.Replaced == 0 {
@@ -131,7 +131,7 @@ func (c *Cache) prepend(events []storage.Event, after int64) {
 }
 
 // past returns the entry of an earlier revision, or the present one if it is that. It does not share its labels.
-func (c *Cache) past(path string, data []byte, revision int64) *Entry {
+func (c *Cache) historicalEntry(path string, data []byte, revision int64) *Entry {
 	if present, ok := c.tree.Get(item{path: path}); ok && present.entry.revision == revision {
 		return present.entry
 	}

@@ -196,7 +196,7 @@ func (c *Cache) forget() {
 		c.release(&oldest.encodings)
 	}
 	if c.tree != nil {
-		c.tree.Ascend(func(i item) bool { c.let(i.entry); return true })
+		c.tree.Ascend(func(i item) bool { c.releaseEntry(i.entry); return true })
 	}
 	c.tree, c.retained, c.changed, c.read, c.ring.floor, c.forgotten = nil, nil, 0, 0, 0, 0
 	clear(c.offers)

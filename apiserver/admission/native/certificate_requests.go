@@ -18,10 +18,10 @@ type CertificateRequests struct {
 func (CertificateRequests) Reserve(context.Context, *admission.Attributes) error { return nil }
 
 // Undo implements admission.Reserver.
-func (CertificateRequests) Undo(context.Context, *admission.Attributes) {}
+func (CertificateRequests) Rollback(context.Context, *admission.Attributes) {}
 
 // Finish implements admission.Reserver.
-func (c CertificateRequests) Finish(_ context.Context, a *admission.Attributes) {
+func (c CertificateRequests) Commit(_ context.Context, a *admission.Attributes) {
 	requests := schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
 	if a.Operation == admission.Update && a.Subresource == "status" && a.Definition.GroupResource() == requests {
 		c.Metrics.StatusUpdated(a.Old, a.Object)

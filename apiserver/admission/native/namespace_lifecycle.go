@@ -31,14 +31,14 @@ type NamespaceLifecycle struct {
 	Objects    resource.Objects
 	Clock      clock.PassiveClock
 
-	mu      sync.Mutex
-	deleted map[string]time.Time // names of namespaces that were deleted through this server, until when to distrust the cache
+	mu         sync.Mutex
+	staleUntil map[string]time.Time // names of namespaces that were deleted through this server, until when to distrust the cache
 }
 
-var immortal = map[string]bool{metav1.NamespaceDefault: true, metav1.NamespaceSystem: true, metav1.NamespacePublic: true}
+var protected = map[string]bool{metav1.NamespaceDefault: true, metav1.NamespaceSystem: true, metav1.NamespacePublic: true}
 
 // distrust is how long the cache is not believed that a deleted namespace is active.
-const distrust = 30 * time.Second
+const staleTime = 30 * time.Second
 
 // Plugin is the place in the order of admission.
 func (l *NamespaceLifecycle) Plugin() admission.Plugin {
@@ -54,10 +54,10 @@ func (l *NamespaceLifecycle) Plugin() admission.Plugin {
 func (l *NamespaceLifecycle) Admit(ctx context.Context, a *admission.Attributes) error {
 	isNamespace := a.Kind.Group == "" && a.Kind.Kind == "Namespace"
 	switch {
-	case a.Operation == admission.Delete && isNamespace && immortal[a.Name]:
+	case a.Operation == admission.Delete && isNamespace && protected[a.Name]:
 		return apierrors.NewForbidden(a.Definition.GroupResource(), a.Name, fmt.Errorf("this namespace may not be deleted"))
 	case a.Operation == admission.Delete && isNamespace:
-		l.distrust(a.Name)
+		l.markStale(a.Name)
 		return nil
 	case isNamespace, a.Namespace == "", a.Operation == admission.Delete, isAccessReview(a.Definition):
 		return nil
@@ -86,7 +86,7 @@ func (l *NamespaceLifecycle) admit(ctx context.Context, a *admission.Attributes)
 // active reports whether a namespace is there to stay. One that does not exist is an error.
 func (l *NamespaceLifecycle) active(ctx context.Context, name string) (bool, error) {
 	namespace, err := l.Namespaces.Get(name)
-	if err == nil && (namespace.Status.Phase == corev1.NamespaceTerminating || !l.distrusted(name)) {
+	if err == nil && (namespace.Status.Phase == corev1.NamespaceTerminating || !l.isStale(name)) {
 		return namespace.Status.Phase != corev1.NamespaceTerminating, nil
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -104,25 +104,25 @@ func (l *NamespaceLifecycle) active(ctx context.Context, name string) (bool, err
 	return accessor.GetDeletionTimestamp() == nil, nil
 }
 
-func (l *NamespaceLifecycle) distrust(name string) {
+func (l *NamespaceLifecycle) markStale(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.Clock.Now()
-	for known, until := range l.deleted {
+	for known, until := range l.staleUntil {
 		if now.After(until) {
-			delete(l.deleted, known)
+			delete(l.staleUntil, known)
 		}
 	}
-	if l.deleted == nil {
-		l.deleted = map[string]time.Time{}
+	if l.staleUntil == nil {
+		l.staleUntil = map[string]time.Time{}
 	}
-	l.deleted[name] = now.Add(distrust)
+	l.staleUntil[name] = now.Add(staleTime)
 }
 
-func (l *NamespaceLifecycle) distrusted(name string) bool {
+func (l *NamespaceLifecycle) isStale(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	until, ok := l.deleted[name]
+	until, ok := l.staleUntil[name]
 	return ok && l.Clock.Now().Before(until)
 }
 

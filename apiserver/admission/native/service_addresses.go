@@ -34,15 +34,15 @@ func (s ServiceAddresses) Reserve(ctx context.Context, a *admission.Attributes) 
 }
 
 // Undo implements admission.Reserver.
-func (s ServiceAddresses) Undo(ctx context.Context, a *admission.Attributes) {
+func (s ServiceAddresses) Rollback(ctx context.Context, a *admission.Attributes) {
 	if a.Operation == admission.Delete || a.DryRun || !s.concerns(a) {
 		return
 	}
-	s.report(s.Allocator.Undo(context.WithoutCancel(ctx), s.Objects, a.Object, a.Old), a)
+	s.report(s.Allocator.Rollback(context.WithoutCancel(ctx), s.Objects, a.Object, a.Old), a)
 }
 
 // Finish implements admission.Reserver.
-func (s ServiceAddresses) Finish(ctx context.Context, a *admission.Attributes) {
+func (s ServiceAddresses) Commit(ctx context.Context, a *admission.Attributes) {
 	if !s.concerns(a) {
 		return
 	}

@@ -24,7 +24,7 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 		}),
 		group.Define(definition.Kind{
 			Name: "DaemonSet", ShortNames: []string{"ds"}, Categories: all,
-			Strategy: daemonset.Strategy, Status: daemonset.StatusStrategy, HubMetadata: true,
+			Strategy: daemonset.Strategy, Status: daemonset.StatusStrategy, InternalMetadata: true,
 		}),
 		group.Define(definition.Kind{
 			Name: "Deployment", ShortNames: []string{"deploy"}, Categories: all,

@@ -7,8 +7,8 @@ import (
 )
 
 // decorateClaim fills in the one of dataSource and dataSourceRef that a claim was stored without.
-func decorateClaim(hub runtime.Object) {
-	if claim, ok := hub.(*api.PersistentVolumeClaim); ok {
+func decorateClaim(internal runtime.Object) {
+	if claim, ok := internal.(*api.PersistentVolumeClaim); ok {
 		persistentvolumeclaim.NormalizeDataSources(&claim.Spec)
 	}
 }

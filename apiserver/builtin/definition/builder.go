@@ -67,21 +67,21 @@ func (b *Builder) Group(name string, versions ...string) Group {
 }
 
 // Model returns the model of a kind that is stored in the version it is served in.
-func (b *Builder) Model(kind schema.GroupVersionKind) resource.Model {
+func (b *Builder) Model(kind schema.GroupVersionKind) resource.Codec {
 	return b.model(kind, kind.GroupVersion())
 }
 
-func (b *Builder) model(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Model {
-	// The hub is that of the storage group: events of both groups are one Go type there.
-	hub := schema.GroupVersion{Group: storage.Group, Version: runtime.APIVersionInternal}
-	model := codec.NewSchemeModel(b.scheme, b.codecs, kind, storage, hub)
+func (b *Builder) model(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Codec {
+	// The internal version is that of the storage group: events of both groups are one Go type there.
+	internal := schema.GroupVersion{Group: storage.Group, Version: runtime.APIVersionInternal}
+	model := codec.NewSchemeModel(b.scheme, b.codecs, kind, storage, internal)
 	if b.json {
 		model.StoredAsJSON()
 	}
 	return model
 }
 
-func hubOf(kind schema.GroupVersionKind) schema.GroupVersion {
+func internalOf(kind schema.GroupVersionKind) schema.GroupVersion {
 	return schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
 }
 
@@ -111,11 +111,11 @@ func (b *Builder) fieldManager(kind schema.GroupVersionKind, subresource string,
 			return nil, err
 		}
 		return managedfields.NewDefaultFieldManager(converter, runtime.UnsafeObjectConvertor(b.scheme),
-			b.scheme, b.scheme, kind, hubOf(kind), subresource, resetFields(strategy))
+			b.scheme, b.scheme, kind, internalOf(kind), subresource, resetFields(strategy))
 	})
 }
 
-// Attributes returns the labels and selectable fields of a hub object, as upstream's GetAttrs functions do.
+// Attributes returns the labels and selectable fields of a internal version object, as upstream's GetAttrs functions do.
 type Attributes func(runtime.Object) (labels.Set, fields.Set, error)
 
 // selectableFields drops the labels, which are read from stored bytes; without attributes only the name and
@@ -124,15 +124,15 @@ func selectableFields(attributes Attributes, namespaced bool) func(runtime.Objec
 	if attributes == nil {
 		attributes = metadataAttributes(namespaced)
 	}
-	return func(hub runtime.Object) (fields.Set, error) {
-		_, set, err := attributes(hub)
+	return func(internal runtime.Object) (fields.Set, error) {
+		_, set, err := attributes(internal)
 		return set, err
 	}
 }
 
 func metadataAttributes(namespaced bool) Attributes {
-	return func(hub runtime.Object) (labels.Set, fields.Set, error) {
-		accessor, err := meta.Accessor(hub)
+	return func(internal runtime.Object) (labels.Set, fields.Set, error) {
+		accessor, err := meta.Accessor(internal)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -44,13 +44,13 @@ type Kind struct {
 	Path         string                  // optional: Plural
 	Storage      schema.GroupVersion     // optional: the kind's first version
 	Subresources []Subresource           // beside status
-	TimeToLive   func(hub runtime.Object) time.Duration
-	// HubMetadata is set for kinds with versions whose objects have annotations that are no annotations in other versions.
-	HubMetadata bool
+	TimeToLive   func(internal runtime.Object) time.Duration
+	// InternalMetadata is set for kinds with versions whose objects have annotations that are no annotations in other versions.
+	InternalMetadata bool
 	// PlainStatus is set for kinds whose status is not shown as a table.
 	PlainStatus bool
-	// Decorate, if set, completes a hub object that a former release stored, before it is shown.
-	Decorate func(hub runtime.Object)
+	// Decorate, if set, completes a internal version object that a former release stored, before it is shown.
+	Decorate func(internal runtime.Object)
 	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
 	ReturnsDeleted bool
 }
@@ -224,16 +224,16 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 	gvk := schema.GroupVersionKind{Group: g.name, Version: name, Kind: kind.Name}
 	warning, removedIn := g.builder.deprecated(gvk)
 	v := &resource.Version{
-		Name:        name,
-		Kind:        gvk,
-		Model:       g.builder.model(gvk, d.StorageVersion),
-		Table:       g.table(d, kind),
-		FieldLabel:  g.builder.fieldLabel(gvk),
-		HubMetadata: kind.HubMetadata,
-		Plain:       kind.Plain,
-		Deprecation: warning,
-		RemovedIn:   removedIn,
-		Endpoints:   map[string]*resource.Endpoint{"": g.main(gvk, kind)},
+		Name:             name,
+		Kind:             gvk,
+		Model:            g.builder.model(gvk, d.StorageVersion),
+		Table:            g.table(d, kind),
+		FieldLabel:       g.builder.fieldLabel(gvk),
+		InternalMetadata: kind.InternalMetadata,
+		Plain:            kind.Plain,
+		Deprecation:      warning,
+		RemovedIn:        removedIn,
+		Endpoints:        map[string]*resource.Endpoint{"": g.main(gvk, kind)},
 	}
 	if kind.Status != nil {
 		status := Update("status", kind.Status)

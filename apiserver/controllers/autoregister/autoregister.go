@@ -141,7 +141,7 @@ func (c *Controller) SetDefinition(name string, object runtime.Object) {
 // DefinitionsKnown says that all CustomResourceDefinitions that existed at the start have been set.
 func (c *Controller) DefinitionsKnown() { closeOnce(c.defined) }
 
-// servedBy are the versions that a CustomResourceDefinition in hub form serves.
+// servedBy are the versions that a CustomResourceDefinition in internal version serves.
 func servedBy(object runtime.Object) []schema.GroupVersion {
 	definition, ok := object.(*apiextensions.CustomResourceDefinition)
 	if !ok {
@@ -160,7 +160,7 @@ func servedBy(object runtime.Object) []schema.GroupVersion {
 func (c *Controller) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	defer workers.Wait()
-	ctx, cancel := context.WithCancel(system.Context(ctx))
+	ctx, cancel := context.WithCancel(system.WithServerUser(ctx))
 	defer cancel()
 	workers.Go(func() { c.work(ctx) })
 	workers.Go(func() {

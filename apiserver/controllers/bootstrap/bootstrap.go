@@ -67,7 +67,7 @@ func runAll(ctx context.Context, tasks []task) error {
 // ClusterPolicy makes the system's ClusterRoles and their bindings. What a former release's policy was changed to is
 // carried over first.
 func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
-	ctx = system.Context(ctx)
+	ctx = system.WithServerUser(ctx)
 	if err := runAll(ctx, []task{b.primeClusterRoles, b.primeClusterRoleBindings}); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
 
 // NamespacedPolicy makes the Roles and their bindings in the system's namespaces, which must be there.
 func (b *Bootstrap) NamespacedPolicy(ctx context.Context) error {
-	return runAll(system.Context(ctx), []task{b.roles, b.roleBindings})
+	return runAll(system.WithServerUser(ctx), []task{b.roles, b.roleBindings})
 }
 
 // Namespaces makes the system's namespaces.
@@ -85,7 +85,7 @@ func (b *Bootstrap) Namespaces(ctx context.Context) error {
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		wanted = append(wanted, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	return b.createMissing(system.Context(ctx), namespaces, wanted)
+	return b.createMissing(system.WithServerUser(ctx), namespaces, wanted)
 }
 
 // NamespacesLoop makes the system's namespaces again when they were deleted.
@@ -99,7 +99,7 @@ func (b *Bootstrap) PriorityClasses(ctx context.Context) error {
 	for _, class := range schedulingv1.SystemPriorityClasses() {
 		wanted = append(wanted, class)
 	}
-	return b.createMissing(system.Context(ctx), priorityClasses, wanted)
+	return b.createMissing(system.WithServerUser(ctx), priorityClasses, wanted)
 }
 
 // createMissing creates those of the wanted objects, all of the cluster, that are not there.
@@ -133,11 +133,11 @@ func (b *Bootstrap) create(ctx context.Context, resource schema.GroupResource, e
 	if err != nil {
 		return nil, err
 	}
-	hub, err := system.ToHub(external)
+	internal, err := system.ToInternal(external)
 	if err != nil {
 		return nil, err
 	}
-	created, err := b.objects.Create(about(ctx, resource), resource, accessor.GetNamespace(), hub, false)
+	created, err := b.objects.Create(about(ctx, resource), resource, accessor.GetNamespace(), internal, false)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ type client struct {
 	ctx       context.Context
 	bootstrap *Bootstrap
 	resource  schema.GroupResource
-	known     runtime.Object // hub form; nil: not in the list
+	known     runtime.Object // internal version; nil: not in the list
 	asked     bool
 }
 
@@ -37,24 +37,24 @@ func (c *client) get(namespace, name string) (runtime.Object, error) {
 		}
 		return toExternal(c.known)
 	}
-	hub, err := c.bootstrap.objects.Get(c.ctx, c.resource, namespace, name)
+	internal, err := c.bootstrap.objects.Get(c.ctx, c.resource, namespace, name)
 	if err != nil {
 		return nil, err
 	}
-	return toExternal(hub)
+	return toExternal(internal)
 }
 
 func (c *client) create(external runtime.Object) (runtime.Object, error) {
-	hub, err := c.bootstrap.create(c.ctx, c.resource, external)
+	internal, err := c.bootstrap.create(c.ctx, c.resource, external)
 	if err != nil {
 		return nil, err
 	}
-	return toExternal(hub)
+	return toExternal(internal)
 }
 
 // update replaces the object if it still is what was read.
 func (c *client) update(external runtime.Object) (runtime.Object, error) {
-	wanted, err := system.ToHub(external)
+	wanted, err := system.ToInternal(external)
 	if err != nil {
 		return nil, err
 	}
@@ -93,9 +93,9 @@ func overwrite(current, wanted runtime.Object) error {
 	return nil
 }
 
-// toExternal returns the v1 form of an RBAC object in hub form, which stays as it is.
-func toExternal(hub runtime.Object) (runtime.Object, error) {
-	return legacyscheme.Scheme.ConvertToVersion(hub, rbacv1.SchemeGroupVersion)
+// toExternal returns the v1 form of an RBAC object in internal version, which stays as it is.
+func toExternal(internal runtime.Object) (runtime.Object, error) {
+	return legacyscheme.Scheme.ConvertToVersion(internal, rbacv1.SchemeGroupVersion)
 }
 
 // roleClient is the client of a role.

@@ -41,8 +41,8 @@ func (c *configurations[T]) read() error {
 		return err
 	}
 	c.known = make(map[string]T, len(present))
-	for _, hub := range present {
-		object, err := configurationOf[T](hub)
+	for _, internal := range present {
+		object, err := configurationOf[T](internal)
 		if err != nil {
 			return err
 		}
@@ -78,12 +78,12 @@ func (c configurations[T]) Get(name string) (T, error) {
 	if object, ok := c.known[name]; ok {
 		return object, nil
 	}
-	hub, err := c.bootstrap.objects.Get(c.ctx, c.resource, "", name)
+	internal, err := c.bootstrap.objects.Get(c.ctx, c.resource, "", name)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return configurationOf[T](hub)
+	return configurationOf[T](internal)
 }
 
 // Create creates an object.
@@ -99,7 +99,7 @@ func (c configurations[T]) Create(ctx context.Context, object T, _ metav1.Create
 // Update replaces an object if it still is what was read.
 func (c configurations[T]) Update(ctx context.Context, object T, _ metav1.UpdateOptions) (T, error) {
 	var none T
-	wanted, err := system.ToHub(object)
+	wanted, err := system.ToInternal(object)
 	if err != nil {
 		return none, err
 	}
@@ -120,9 +120,9 @@ func (c configurations[T]) Delete(ctx context.Context, name string, options meta
 	return c.bootstrap.objects.Delete(ctx, c.resource, "", name, &options)
 }
 
-// configurationOf returns the v1 form of a hub object.
-func configurationOf[T configuration](hub runtime.Object) (object T, err error) {
-	external, err := legacyscheme.Scheme.ConvertToVersion(hub, flowcontrolv1.SchemeGroupVersion)
+// configurationOf returns the v1 form of a internal version object.
+func configurationOf[T configuration](internal runtime.Object) (object T, err error) {
+	external, err := legacyscheme.Scheme.ConvertToVersion(internal, flowcontrolv1.SchemeGroupVersion)
 	if err != nil {
 		return object, err
 	}

@@ -37,7 +37,7 @@ var (
 // FlowControl makes the mandatory and the suggested configuration of priority and fairness be as it should, and takes
 // away what was suggested earlier.
 func (b *Bootstrap) FlowControl(ctx context.Context) error {
-	ctx = resource.WithManager(system.Context(ctx), flowControlProducer)
+	ctx = resource.WithManager(system.WithServerUser(ctx), flowControlProducer)
 	levels := configurations[*flowcontrolv1.PriorityLevelConfiguration]{ctx: ctx, bootstrap: b, resource: PriorityLevels}
 	schemas := configurations[*flowcontrolv1.FlowSchema]{ctx: ctx, bootstrap: b, resource: FlowSchemas}
 	err := levels.read()

@@ -80,7 +80,7 @@ func (i *Identity) Run(ctx context.Context) error {
 }
 
 func (i *Identity) delete(ctx context.Context) error {
-	err := i.bootstrap.objects.Delete(system.Context(ctx), leases, metav1.NamespaceSystem, i.name, &metav1.DeleteOptions{})
+	err := i.bootstrap.objects.Delete(system.WithServerUser(ctx), leases, metav1.NamespaceSystem, i.name, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -43,7 +43,7 @@ type Loop struct {
 func (l Loop) Run(ctx context.Context, clock clock.Clock, logger logr.Logger) {
 	for retry := retryAfter; ; {
 		pause := wait.Jitter(l.Every, jitter)
-		if err := l.Pass(system.Context(ctx)); err != nil {
+		if err := l.Pass(system.WithServerUser(ctx)); err != nil {
 			if ctx.Err() != nil {
 				return
 			}

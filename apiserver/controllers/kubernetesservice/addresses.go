@@ -30,15 +30,15 @@ var errNoLeases = errors.New("no API server IP addresses were listed in storage,
 // Leases are Addresses that are alive as long as their replicas renew an entry in etcd.
 type Leases struct {
 	store *storage.Store
-	model resource.Model
+	model resource.Codec
 }
 
 // NewLeases returns the leases in a store. The store should have no other writes of entries that expire: etcd's
 // leases are reused for those of one time to live.
 func NewLeases(store *storage.Store) *Leases {
 	kind := corev1.SchemeGroupVersion.WithKind("Endpoints")
-	hub := schema.GroupVersion{Version: runtime.APIVersionInternal}
-	return &Leases{store: store, model: codec.NewSchemeModel(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, hub)}
+	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
+	return &Leases{store: store, model: codec.NewSchemeModel(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)}
 }
 
 // Renew implements Addresses.

@@ -59,19 +59,19 @@ func (c *Controller) reconcileOnce(ctx context.Context, leaving bool) error {
 
 // current returns the endpoints, nil where there are none.
 func (c *Controller) current(ctx context.Context) (*corev1.Endpoints, error) {
-	hub, err := c.Objects.Get(ctx, endpoints, metav1.NamespaceDefault, name)
+	internal, err := c.Objects.Get(ctx, endpoints, metav1.NamespaceDefault, name)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return fromHub(hub)
+	return fromInternal(internal)
 }
 
-func fromHub(hub runtime.Object) (*corev1.Endpoints, error) {
+func fromInternal(internal runtime.Object) (*corev1.Endpoints, error) {
 	external := &corev1.Endpoints{}
-	return external, legacyscheme.Scheme.Convert(hub, external, nil)
+	return external, legacyscheme.Scheme.Convert(internal, external, nil)
 }
 
 func addressesOf(e *corev1.Endpoints) []string {
@@ -159,11 +159,11 @@ func sliceOf(e *corev1.Endpoints) *discoveryv1.EndpointSlice {
 
 // ensureSlice stores an EndpointSlice. One of another family is made anew, since that cannot be changed.
 func (c *Controller) ensureSlice(ctx context.Context, wanted *discoveryv1.EndpointSlice) error {
-	hub, err := system.ToHub(wanted)
+	internal, err := system.ToInternal(wanted)
 	if err != nil {
 		return err
 	}
-	next := hub.(*discovery.EndpointSlice)
+	next := internal.(*discovery.EndpointSlice)
 	object, err := c.Objects.Get(ctx, endpointSlices, metav1.NamespaceDefault, name)
 	if apierrors.IsNotFound(err) {
 		return c.createSlice(ctx, next)

@@ -81,7 +81,7 @@ func New(options Options) *Controller { return &Controller{Options: options} }
 // Begin takes this replica's address away if it is there: a process before this one did not end in order. When it was
 // the only one it stays in the endpoints, for want of a better one.
 func (c *Controller) Begin(ctx context.Context) error {
-	ctx = system.Context(ctx)
+	ctx = system.WithServerUser(ctx)
 	if c.Addresses == nil {
 		return nil
 	}
@@ -110,7 +110,7 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 	for {
 		wait := Interval
-		err := c.once(system.Context(ctx))
+		err := c.once(system.WithServerUser(ctx))
 		c.tell(ctx, err)
 		if err != nil && !c.forItself() {
 			wait = retryInterval
@@ -159,7 +159,7 @@ func (c *Controller) End(ctx context.Context) {
 	if c.Addresses == nil {
 		return
 	}
-	ctx = system.Context(ctx)
+	ctx = system.WithServerUser(ctx)
 	_, err := c.Addresses.Remove(ctx, c.PublicIP)
 	if err == nil {
 		err = c.reconcile(ctx, true)
@@ -215,10 +215,10 @@ func (c *Controller) ensureService(ctx context.Context) error {
 
 // create stores an object of the Service's namespace, given in a served version.
 func (c *Controller) create(ctx context.Context, resource schema.GroupResource, external runtime.Object) error {
-	hub, err := system.ToHub(external)
+	internal, err := system.ToInternal(external)
 	if err != nil {
 		return err
 	}
-	_, err = c.Objects.Create(ctx, resource, metav1.NamespaceDefault, hub, false)
+	_, err = c.Objects.Create(ctx, resource, metav1.NamespaceDefault, internal, false)
 	return err
 }
