@@ -46,7 +46,7 @@ func feedPolicy(ctx context.Context, objects follower, catalog *resource.Catalog
 		if !ok {
 			continue
 		}
-		handle := external(match.Version.Model, handle)
+		handle := external(match.Version.Codec, handle)
 		feeds = append(feeds, func() error { return objects.Follow(ctx, name, handle, synced) })
 	}
 	return feeds

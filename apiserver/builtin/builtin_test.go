@@ -36,7 +36,7 @@ func TestEveryKindHasRows(t *testing.T) {
 			continue
 		}
 		for _, v := range d.Versions {
-			table, err := v.Table.ConvertToTable(t.Context(), v.Model.New(), nil)
+			table, err := v.Table.ConvertToTable(t.Context(), v.Codec.New(), nil)
 			if err != nil {
 				t.Errorf("%s %s: %v", d.Plural, v.Name, err)
 				continue
@@ -82,7 +82,7 @@ func TestFieldSelectors(t *testing.T) {
 			t.Errorf("%s in %s: %q, %v; want %q", test.label, test.plural, field, err, test.field)
 			continue
 		}
-		set, err := match.Fields(match.Version.Model.New())
+		set, err := match.Fields(match.Version.Codec.New())
 		if err != nil {
 			t.Fatal(err)
 		}

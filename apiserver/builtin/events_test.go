@@ -22,11 +22,11 @@ func TestEventsConvertToTheOtherGroupsInternalVersion(t *testing.T) {
 	if !ok {
 		t.Fatal("events.k8s.io/v1 events are not served")
 	}
-	internal, err := match.Version.Model.Internal(&eventsv1.Event{Reason: "Why", Note: "because"})
+	internal, err := match.Version.Codec.Internal(&eventsv1.Event{Reason: "Why", Note: "because"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	external, err := match.Version.Model.External(internal)
+	external, err := match.Version.Codec.External(internal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +47,11 @@ func TestEventsStoredInEitherGroupAreShownInBoth(t *testing.T) {
 		data := must[[]byte](t)(runtime.Encode(serializer, stored))
 		for _, group := range []string{"", "events.k8s.io"} {
 			match, _ := catalog.Lookup(group, "v1", "events")
-			internal := must[runtime.Object](t)(match.Version.Model.Load(data)).(*core.Event)
+			internal := must[runtime.Object](t)(match.Version.Codec.Load(data)).(*core.Event)
 			if internal.Message != "because" {
 				t.Errorf("%T loaded for %q: %+v", stored, group, internal)
 			}
-			external := must[runtime.Object](t)(match.Version.Model.LoadExternal(data))
+			external := must[runtime.Object](t)(match.Version.Codec.LoadExternal(data))
 			if got := external.GetObjectKind().GroupVersionKind(); got != match.Version.Kind {
 				t.Errorf("%T is shown for %q as %v", stored, group, got)
 			}

@@ -278,7 +278,7 @@ func TestCustomResourceDefinitionStaysForItsInstances(t *testing.T) {
 	ctx := t.Context()
 	name := "widgets.example.com"
 	match, _ := s.catalog.Current().Find(definitionsResource)
-	definition := decode(t, match.Version.Model, []byte(widgets), runtime.ContentTypeJSON)
+	definition := decode(t, match.Version.Codec, []byte(widgets), runtime.ContentTypeJSON)
 	must[runtime.Object](t)(s.Create(ctx, definitionsResource, "", definition, false))
 	stored := must[*clientv3.GetResponse](t)(s.client.Get(ctx, "/registry/apiextensions.k8s.io/customresourcedefinitions/"+name))
 	if len(stored.Kvs) != 1 || !bytes.HasPrefix(stored.Kvs[0].Value, []byte(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1"`)) {

@@ -28,7 +28,7 @@ import (
 func TestAppliersShareADeployment(t *testing.T) {
 	match, _ := resource.NewCatalog(definitions()...).Lookup("apps", "v1", "deployments")
 	manager := must[*managedfields.FieldManager](t)(match.Version.Endpoints[""].FieldManager())
-	internal := match.Version.Model.NewExternal() // as an apply that creates begins
+	internal := match.Version.Codec.NewExternal() // as an apply that creates begins
 	apply := func(name, container, image string) error {
 		patch := &unstructured.Unstructured{}
 		if err := json.Unmarshal([]byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"template":{"spec":{"containers":[{"name":"`+
@@ -54,7 +54,7 @@ func TestAppliersShareADeployment(t *testing.T) {
 			t.Errorf("%+v: %v", step, err)
 		}
 	}
-	external := must[runtime.Object](t)(match.Version.Model.External(internal)).(*appsv1.Deployment)
+	external := must[runtime.Object](t)(match.Version.Codec.External(internal)).(*appsv1.Deployment)
 	if got := external.Spec.Template.Spec.Containers; len(got) != 2 || got[0].Image != "a:2" {
 		t.Errorf("containers %v", got)
 	}
@@ -66,8 +66,8 @@ func TestAppliersShareADeployment(t *testing.T) {
 // TestStatusIsNotOwnedThroughTheMainEndpoint checks that the fields a strategy resets are not tracked.
 func TestStatusIsNotOwnedThroughTheMainEndpoint(t *testing.T) {
 	match, _ := resource.NewCatalog(definitions()...).Lookup("apps", "v1", "deployments")
-	live := match.Version.Model.New()
-	changed := decode(t, match.Version.Model, []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"paused":true},"status":{"replicas":3}}`), runtime.ContentTypeJSON)
+	live := match.Version.Codec.New()
+	changed := decode(t, match.Version.Codec, []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"paused":true},"status":{"replicas":3}}`), runtime.ContentTypeJSON)
 	for subresource, owned := range map[string]string{"": "f:spec", "status": "f:status"} {
 		manager := must[*managedfields.FieldManager](t)(match.Version.Endpoints[subresource].FieldManager())
 		updated := must[runtime.Object](t)(manager.Update(live, changed.DeepCopyObject(), "alice"))

@@ -113,7 +113,7 @@ func TestEmbeddedJSONThatIsNone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sent := decode(t, match.Version.Model, body, runtime.ContentTypeProtobuf)
+		sent := decode(t, match.Version.Codec, body, runtime.ContentTypeProtobuf)
 		_, err = s.call(t.Context(), name, "", "default", "", sent)
 		if !apierrors.IsBadRequest(err) {
 			t.Errorf("%.10s: %v", data, err)
@@ -129,7 +129,7 @@ func TestDeepPatches(t *testing.T) {
 	deep := `{"spec":` + strings.Repeat(`{"not":`, 2000) + `{}` + strings.Repeat(`}`, 2000) + `}`
 	for _, kind := range []types.PatchType{types.ApplyYAMLPatchType, types.StrategicMergePatchType, types.MergePatchType} {
 		patch := registry.Patch{Type: kind, Data: []byte(deep), Manager: "m"}
-		_, err := patch.Apply(t.Context(), target, match.Version.Model.New())
+		_, err := patch.Apply(t.Context(), target, match.Version.Codec.New())
 		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "nested more than") {
 			t.Errorf("%s: %v", kind, err)
 		}

@@ -40,7 +40,7 @@ func sampleKinds(t testing.TB) map[string]sampled {
 	}
 	for _, d := range everything(t) {
 		for _, v := range d.Versions {
-			add(v.Kind, v.Model, d.StoragePath != "")
+			add(v.Kind, v.Codec, d.StoragePath != "")
 			for _, e := range v.Endpoints {
 				if e.Body != nil && e.Kind != v.Kind {
 					add(e.Kind, e.Body, false)

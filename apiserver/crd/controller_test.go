@@ -208,7 +208,7 @@ func TestConversionWebhooks(t *testing.T) {
 		if !ok {
 			t.Fatal("not served any more")
 		}
-		_, err := match.Version.Model.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"}}`))
+		_, err := match.Version.Codec.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"}}`))
 		return err != nil
 	})
 	if _, err := s.Get(t.Context(), widgets, "default", "first"); err != nil {

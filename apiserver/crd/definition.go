@@ -89,7 +89,7 @@ func (b *Builder) version(
 	version := &resource.Version{
 		Name:       v.Name,
 		Kind:       served.kind,
-		Model:      &model{served},
+		Codec:      &customCodec{served},
 		Table:      newTable(v.AdditionalPrinterColumns),
 		FieldLabel: fieldLabel(custom.namespaced, v.SelectableFields),
 		Endpoints:  map[string]*resource.Endpoint{"": mainEndpoint(served)},

@@ -56,7 +56,7 @@ func ModelName(kind schema.GroupVersionKind) string {
 // Schema returns the published schema of a served custom resource: the author's, completed by what every
 // object has. It is made anew for each call.
 func Schema(served *resource.Version, dialect Dialect) (*spec.Schema, error) {
-	m, ok := served.Model.(*model)
+	m, ok := served.Codec.(*customCodec)
 	if !ok {
 		return nil, fmt.Errorf("%s is not a custom resource", served.Kind)
 	}
@@ -66,7 +66,7 @@ func Schema(served *resource.Version, dialect Dialect) (*spec.Schema, error) {
 // SelectableFields returns the paths of the fields, besides the metadata, that a served custom resource can be
 // selected by.
 func SelectableFields(served *resource.Version) []string {
-	m, ok := served.Model.(*model)
+	m, ok := served.Codec.(*customCodec)
 	if !ok {
 		return nil
 	}

@@ -130,5 +130,5 @@ func newScaleBody() (resource.Codec, error) {
 		return nil, fmt.Errorf("register autoscaling/v1: %w", err)
 	}
 	version := autoscalingv1.SchemeGroupVersion
-	return codec.NewSchemeModel(scheme, serializer.NewCodecFactory(scheme), ScaleKind, version, version), nil
+	return codec.NewScheme(scheme, serializer.NewCodecFactory(scheme), ScaleKind, version, version), nil
 }

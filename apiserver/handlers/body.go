@@ -32,16 +32,16 @@ func contentType(r *http.Request, accepted []string) (string, error) {
 }
 
 // model is the model of the endpoint's bodies.
-func (c *call) model() resource.Codec {
+func (c *call) codec() resource.Codec {
 	if c.target.Endpoint.Body != nil {
 		return c.target.Endpoint.Body
 	}
-	return c.target.Version.Model
+	return c.target.Version.Codec
 }
 
 // decodeBody decodes the object of a create or update request.
 func (c *call) decodeBody(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, error) {
-	object, kind, strict, err := c.model().Decode(body, mediaType, validation)
+	object, kind, strict, err := c.codec().Decode(body, mediaType, validation)
 	if err != nil {
 		return nil, c.decodeError(err, kind, body)
 	}

@@ -43,7 +43,7 @@ func (c *call) encoder() encoder {
 
 // untyped reports whether objects encode with their own apiVersion and kind in them.
 func (c *call) untyped() bool {
-	_, untyped := c.target.Version.Model.NewExternal().(runtime.Unstructured)
+	_, untyped := c.target.Version.Codec.NewExternal().(runtime.Unstructured)
 	return untyped
 }
 
@@ -102,9 +102,9 @@ func (e *encoder) load(stored []byte) (runtime.Object, error) {
 	target := &e.call.target
 	switch {
 	case e.call.output.as == metadataOnly && target.Version.InternalMetadata:
-		return target.Version.Model.Load(stored)
+		return target.Version.Codec.Load(stored)
 	case e.call.output.as == metadataOnly, e.call.output.undecorated:
-		return target.Version.Model.LoadExternal(stored)
+		return target.Version.Codec.LoadExternal(stored)
 	}
 	return target.LoadExternal(target.Version, stored)
 }

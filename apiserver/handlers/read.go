@@ -68,9 +68,9 @@ func (c *call) checkList(list bool) error {
 	}
 	err := request.Generic(http.StatusNotAcceptable)
 	err.ErrStatus.Details = nil
-	err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", c.model().New())
+	err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", c.codec().New())
 	if list {
-		err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%TList)", c.model().New())
+		err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%TList)", c.codec().New())
 	}
 	return err
 }

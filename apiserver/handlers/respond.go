@@ -146,7 +146,7 @@ func (c *call) sendObject(code int, internal runtime.Object) error {
 	if c.output.as == table {
 		return c.sendRow(code, internal)
 	}
-	external, err := c.model().External(internal)
+	external, err := c.codec().External(internal)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func newRoomy(t *testing.T) roomy {
 	t.Helper()
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
-	stored, err := target.Version.Model.Store(&corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", littleRoom)}})
+	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", littleRoom)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func (c *call) tableRoom(metadata *encoder, entries []*watchcache.Entry, include
 
 // tableOfNone is a table without rows.
 func (c *call) tableOfNone(options *metav1.TableOptions, listMeta metav1.ListMeta) ([]byte, error) {
-	body, err := c.tableHead(c.target.Version.Model.New(), options, listMeta)
+	body, err := c.tableHead(c.target.Version.Codec.New(), options, listMeta)
 	if c.target.Version.Plain {
 		return append(bytes.TrimSuffix(body, []byte("[")), "null}"...), err
 	}
@@ -229,7 +229,7 @@ func (c *call) rowObject(internal runtime.Object, include metav1.IncludeObjectPo
 	case metav1.IncludeNone:
 		return []byte("null"), nil
 	case metav1.IncludeObject:
-		external, err := c.target.Version.Model.External(internal)
+		external, err := c.target.Version.Codec.External(internal)
 		if err != nil {
 			return nil, err
 		}

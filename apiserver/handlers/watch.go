@@ -366,7 +366,7 @@ func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {
 	}
 	external := internal
 	if s.output.as == whole {
-		if external, err = s.target.Version.Model.External(internal); err != nil {
+		if external, err = s.target.Version.Codec.External(internal); err != nil {
 			return nil, err
 		}
 	}
@@ -387,7 +387,7 @@ func (s *stream) tableBookmark(annotations map[string]string) ([]byte, error) {
 
 // emptyObject is what a bookmark shows, in the internal version.
 func (s *stream) emptyObject(annotations map[string]string) (runtime.Object, error) {
-	internal := s.target.Version.Model.New()
+	internal := s.target.Version.Codec.New()
 	accessor, err := meta.Accessor(internal)
 	if err != nil {
 		return nil, err

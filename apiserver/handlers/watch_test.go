@@ -40,7 +40,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer changes.Close()
-	stored, err := target.Version.Model.Store(&corev1.ConfigMap{})
+	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 func TestWatchEventsDoNotWait(t *testing.T) {
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
-	stored, err := target.Version.Model.Store(&corev1.ConfigMap{})
+	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func configMaps(t *testing.T, store *storage.Store) (*registry.Registry, registr
 	endpoint := &resource.Endpoint{Kind: kind}
 	version := &resource.Version{
 		Name: "v1", Kind: kind, Endpoints: map[string]*resource.Endpoint{"": endpoint},
-		Model: codec.NewSchemeModel(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion()),
+		Codec: codec.NewScheme(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion()),
 	}
 	definition := &resource.Definition{Plural: "configmaps", Namespaced: true, StoragePath: "configmaps", Versions: []*resource.Version{version}}
 	publisher := &resource.CatalogHolder{}

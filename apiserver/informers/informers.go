@@ -60,7 +60,7 @@ func All(options Options) informers.SharedInformerFactory {
 				continue
 			}
 			informer := newInformer(schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Plural}, options)
-			factory.InformerFor(v.Model.NewExternal(), func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return informer })
+			factory.InformerFor(v.Codec.NewExternal(), func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return informer })
 		}
 	}
 	return factory

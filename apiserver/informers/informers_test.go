@@ -67,7 +67,7 @@ func (w *world) publish() {
 	definitions := builtin.Definitions(builtin.Options{Objects: w, Catalog: w.publisher, Clock: clock.RealClock{}})
 	for _, definition := range definitions {
 		for _, version := range definition.Versions {
-			version.Model = counting{version.Model, &w.decoded}
+			version.Codec = counting{version.Codec, &w.decoded}
 		}
 	}
 	w.publisher.Publish(resource.NewCatalog(definitions...))

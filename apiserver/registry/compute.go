@@ -23,7 +23,7 @@ func (r *Registry) computed(ctx context.Context, t Target) ([]*watchcache.Entry,
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
-		encoded, err := t.Version.Model.Store(object)
+		encoded, err := t.Version.Codec.Store(object)
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}

@@ -56,14 +56,14 @@ func (plain) ValidateUpdate(context.Context, runtime.Object, runtime.Object) fie
 func configMaps() *resource.Definition {
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	strategy := plain{clientscheme.Scheme, names.SimpleNameGenerator}
-	model := codec.NewSchemeModel(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion())
+	scheme := codec.NewScheme(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion())
 	return &resource.Definition{
 		Plural: "configmaps", Singular: "configmap", Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
 		StoragePath: "configmaps", StorageVersion: kind.GroupVersion(),
 		Fields: func(internal runtime.Object) (fields.Set, error) {
 			return fields.Set{"metadata.name": internal.(*corev1.ConfigMap).Name}, nil
 		},
-		Versions: []*resource.Version{{Name: "v1", Kind: kind, Model: model, Endpoints: map[string]*resource.Endpoint{
+		Versions: []*resource.Version{{Name: "v1", Kind: kind, Codec: scheme, Endpoints: map[string]*resource.Endpoint{
 			"": {Kind: kind, Create: strategy, Update: strategy, Delete: strategy},
 		}}},
 	}

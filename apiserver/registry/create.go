@@ -146,7 +146,7 @@ func (r *Registry) insert(ctx context.Context, t Target, attributes *admission.A
 
 // rehearsed is the result of a creation that did not happen: the object as it is, with a revision if the client sent one.
 func rehearsed(t Target, object runtime.Object) (*Result, error) {
-	data, err := t.Version.Model.Store(object)
+	data, err := t.Version.Codec.Store(object)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -279,7 +279,7 @@ func encode(t Target, object runtime.Object) ([]byte, error) {
 	}
 	revision := accessor.GetResourceVersion()
 	accessor.SetResourceVersion("")
-	data, err := t.Version.Model.Store(object)
+	data, err := t.Version.Codec.Store(object)
 	accessor.SetResourceVersion(revision)
 	return data, err
 }

@@ -230,8 +230,8 @@ func (d *deletion) remove(ctx context.Context, object runtime.Object) (*deleteRe
 // blank is what kube-apiserver answers to the rehearsal of a deletion that takes away the last finalizer: an object of the
 // kind with nothing in it.
 func (d *deletion) blank() (*deleteResult, error) {
-	object := d.target.Version.Model.New()
-	data, err := d.target.Version.Model.Store(object)
+	object := d.target.Version.Codec.New()
+	data, err := d.target.Version.Codec.Store(object)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}

@@ -26,7 +26,7 @@ func track(t Target, current, object runtime.Object, manager string) error {
 		return apierrors.NewInternalError(fmt.Errorf("prepare the field manager: %w", err))
 	}
 	if current == nil {
-		current = bodyModel(t).NewExternal()
+		current = bodyCodec(t).NewExternal()
 	}
 	return recoverable(func() { fields.UpdateNoErrors(current, object, manager) })
 }

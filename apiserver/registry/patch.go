@@ -57,7 +57,7 @@ func (p Patch) Apply(ctx context.Context, t Target, current runtime.Object) (run
 	if current == nil && !p.CreatesMissing() {
 		return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
 	}
-	if err := p.check(bodyModel(t)); err != nil {
+	if err := p.check(bodyCodec(t)); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
 	}
 	object, err := p.patched(ctx, t, current)
@@ -75,8 +75,8 @@ func (p Patch) Apply(ctx context.Context, t Target, current runtime.Object) (run
 }
 
 // check bounds what a patch may hold, as bodies are bounded.
-func (p Patch) check(model resource.Codec) error {
-	checker, ok := model.(resource.BodyChecker)
+func (p Patch) check(codec resource.Codec) error {
+	checker, ok := codec.(resource.BodyChecker)
 	if !ok {
 		return nil
 	}
@@ -106,8 +106,8 @@ func (p Patch) strictly() bool { return p.Validation != resource.Ignore }
 
 // jsonPatch applies a JSON patch or merge patch to the served version's JSON.
 func (p Patch) jsonPatch(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
-	model := bodyModel(t)
-	external, err := model.External(current)
+	codec := bodyCodec(t)
+	external, err := codec.External(current)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (p Patch) jsonPatch(ctx context.Context, t Target, current runtime.Object) 
 	if err != nil {
 		return nil, err
 	}
-	object, strict, err := model.DecodePatched(after, p.Validation)
+	object, strict, err := codec.DecodePatched(after, p.Validation)
 	if err != nil {
 		return nil, invalidPatch(after, err)
 	}
@@ -205,8 +205,8 @@ func applyOperations(operations jsonpatch.Patch, before []byte) (after []byte, e
 
 // strategic applies a strategic merge patch, which the served version's Go type directs.
 func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
-	model := bodyModel(t)
-	external, err := model.External(current)
+	codec := bodyCodec(t)
+	external, err := codec.External(current)
 	if err != nil {
 		return nil, err
 	}
@@ -224,16 +224,16 @@ func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) 
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	after, err := strategicpatch.StrategicMergeMapPatch(before, patch, model.NewExternal())
+	after, err := strategicpatch.StrategicMergeMapPatch(before, patch, codec.NewExternal())
 	if err != nil {
 		return nil, strategicError(err)
 	}
-	updated := model.NewExternal()
+	updated := codec.NewExternal()
 	if err := p.fromMap(ctx, patch, after, updated, complaints); err != nil {
 		return nil, err
 	}
-	model.Default(updated)
-	object, err := model.Internal(updated)
+	codec.Default(updated)
+	object, err := codec.Internal(updated)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +286,7 @@ func (p Patch) apply(ctx context.Context, t Target, current runtime.Object) (run
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
 	}
 	if current == nil {
-		current = bodyModel(t).NewExternal()
+		current = bodyCodec(t).NewExternal()
 	}
 	object, err := fields.Apply(current, configuration, p.Manager, p.Force)
 	if err != nil {

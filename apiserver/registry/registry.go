@@ -128,7 +128,7 @@ func extract(m resource.Match) watchcache.Extract {
 }
 
 func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
-	internal, err := m.Version.Model.Load(stored)
+	internal, err := m.Version.Codec.Load(stored)
 	if err != nil {
 		return nil, err
 	}

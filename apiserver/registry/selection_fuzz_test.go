@@ -33,13 +33,13 @@ func FuzzSelection(f *testing.F) {
 		f.Add(seed.label, seed.field, seed.set, seed.name, seed.namespace)
 	}
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
-	model := codec.NewSchemeModel(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion())
+	scheme := codec.NewScheme(clientscheme.Scheme, clientscheme.Codecs, kind, kind.GroupVersion(), kind.GroupVersion())
 	attributes := func(object runtime.Object) (labels.Set, fields.Set, error) {
 		o := object.(*corev1.ConfigMap)
 		return o.Labels, fields.Set{"metadata.name": o.Name, "metadata.namespace": o.Namespace}, nil
 	}
 	definition := &resource.Definition{
-		Namespaced: true, StoragePath: "configmaps", Versions: []*resource.Version{{Kind: kind, Model: model}},
+		Namespaced: true, StoragePath: "configmaps", Versions: []*resource.Version{{Kind: kind, Codec: scheme}},
 		Fields: func(internal runtime.Object) (fields.Set, error) {
 			_, set, err := attributes(internal)
 			return set, err
@@ -57,11 +57,11 @@ func FuzzSelection(f *testing.F) {
 			t.Skip()
 		}
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: parseSet(set)}}
-		stored, err := model.Store(object)
+		stored, err := scheme.Store(object)
 		if err != nil {
 			t.Skip()
 		}
-		read, err := model.Load(stored) // bytes that are no UTF-8 do not come back
+		read, err := scheme.Load(stored) // bytes that are no UTF-8 do not come back
 		if err != nil {
 			t.Skip()
 		}

@@ -158,7 +158,7 @@ func (r *Registry) updateFrom(ctx context.Context, t Target, current state, chan
 }
 
 func load(t Target, current state) (runtime.Object, error) {
-	old, err := t.Version.Model.Load(current.data)
+	old, err := t.Version.Codec.Load(current.data)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -462,10 +462,10 @@ func (r *Registry) storageConflict(t Target, why string, dryRun bool) error {
 		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %s", key, why))
 }
 
-// bodyModel is the model of the endpoint's request and response bodies.
-func bodyModel(t Target) resource.Codec {
+// bodyCodec is the codec of the endpoint's request and response bodies.
+func bodyCodec(t Target) resource.Codec {
 	if t.Endpoint.Body != nil {
 		return t.Endpoint.Body
 	}
-	return t.Version.Model
+	return t.Version.Codec
 }

@@ -72,14 +72,14 @@ type Definition struct {
 // LoadExternal decodes stored bytes into a served version, as clients are shown the object.
 func (d *Definition) LoadExternal(v *Version, stored []byte) (runtime.Object, error) {
 	if d.Decorate == nil {
-		return v.Model.LoadExternal(stored)
+		return v.Codec.LoadExternal(stored)
 	}
-	internal, err := v.Model.Load(stored)
+	internal, err := v.Codec.Load(stored)
 	if err != nil {
 		return nil, err
 	}
 	d.Decorate(internal)
-	return v.Model.External(internal)
+	return v.Codec.External(internal)
 }
 
 // GroupResource names the resource.
@@ -102,8 +102,8 @@ type Version struct {
 	Name string // "v1"
 	// Kind is what objects of this version call themselves.
 	Kind schema.GroupVersionKind
-	// Model turns objects between stored bytes, the internal version and this version.
-	Model Codec
+	// Codec turns objects between stored bytes, the internal version and this version.
+	Codec Codec
 	// Table renders internal version objects as table rows.
 	Table rest.TableConvertor
 	// FieldLabel turns a field selector's label and value as spelled in this version into those of Fields; it
@@ -162,7 +162,7 @@ type Endpoint struct {
 	Body Codec
 }
 
-// Model turns objects of one resource between the forms in which they exist, for one served version. The internal version
+// Codec turns objects of one resource between the forms in which they exist, for one served version. The internal version
 // form is what strategies work on: the internal type of a built-in kind, the served version of a custom one.
 // Methods never change their arguments and never keep them.
 type Codec interface {

@@ -39,7 +39,7 @@ var (
 func newRangeModel() resource.Codec {
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
 	kind := corev1.SchemeGroupVersion.WithKind("RangeAllocation")
-	return codec.NewSchemeModel(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)
+	return codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)
 }
 
 // change is something to be done to a range: take a certain item, take any, or give one back.

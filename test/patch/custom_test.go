@@ -79,11 +79,11 @@ func FuzzCustomPatch(f *testing.F) {
 			}
 			return
 		}
-		stored, err := target.Version.Model.Store(object)
+		stored, err := target.Version.Codec.Store(object)
 		if err != nil {
 			t.Fatalf("cannot be stored: %v", err)
 		}
-		if _, err := target.Version.Model.Load(stored); err != nil {
+		if _, err := target.Version.Codec.Load(stored); err != nil {
 			t.Errorf("cannot be loaded: %v: %s", err, stored)
 		}
 	})

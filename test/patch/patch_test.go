@@ -192,7 +192,7 @@ func (p patch) ours(ctx context.Context) (answer, error) {
 	if err != nil {
 		return answer{Status: ownrequest.StatusOf(err), Warnings: warnings.warnings}, nil
 	}
-	external, err := p.kind.target.Version.Model.External(object)
+	external, err := p.kind.target.Version.Codec.External(object)
 	if err != nil {
 		return answer{}, err
 	}
@@ -259,7 +259,7 @@ type patcher struct{ patch }
 
 var _ rest.Patcher = &patcher{}
 
-func (p *patcher) New() runtime.Object { return p.kind.target.Version.Model.New() }
+func (p *patcher) New() runtime.Object { return p.kind.target.Version.Codec.New() }
 
 func (p *patcher) Destroy() {}
 

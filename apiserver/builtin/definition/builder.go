@@ -66,19 +66,19 @@ func (b *Builder) Group(name string, versions ...string) Group {
 	return Group{builder: b, name: name, versions: versions}
 }
 
-// Model returns the model of a kind that is stored in the version it is served in.
-func (b *Builder) Model(kind schema.GroupVersionKind) resource.Codec {
-	return b.model(kind, kind.GroupVersion())
+// Codec returns the codec of a kind that is stored in the version it is served in.
+func (b *Builder) Codec(kind schema.GroupVersionKind) resource.Codec {
+	return b.codec(kind, kind.GroupVersion())
 }
 
-func (b *Builder) model(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Codec {
+func (b *Builder) codec(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Codec {
 	// The internal version is that of the storage group: events of both groups are one Go type there.
 	internal := schema.GroupVersion{Group: storage.Group, Version: runtime.APIVersionInternal}
-	model := codec.NewSchemeModel(b.scheme, b.codecs, kind, storage, internal)
+	scheme := codec.NewScheme(b.scheme, b.codecs, kind, storage, internal)
 	if b.json {
-		model.StoredAsJSON()
+		scheme.StoredAsJSON()
 	}
-	return model
+	return scheme
 }
 
 func internalOf(kind schema.GroupVersionKind) schema.GroupVersion {

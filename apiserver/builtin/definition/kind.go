@@ -165,10 +165,10 @@ func (g Group) DefineAction(name string, namespaced bool, action resource.Action
 			continue
 		}
 		kind := schema.GroupVersionKind{Group: g.name, Version: version, Kind: name}
-		model := g.builder.Model(kind)
+		model := g.builder.Codec(kind)
 		warning, removedIn := g.builder.deprecated(kind)
 		d.Versions = append(d.Versions, &resource.Version{
-			Name: version, Kind: kind, Model: model, FieldLabel: g.builder.fieldLabel(kind),
+			Name: version, Kind: kind, Codec: model, FieldLabel: g.builder.fieldLabel(kind),
 			Table:       rest.NewDefaultTableConvertor(d.GroupResource()),
 			Deprecation: warning, RemovedIn: removedIn,
 			Endpoints: map[string]*resource.Endpoint{
@@ -195,7 +195,7 @@ func (g Group) DefineComputed(name, plural string, shortNames []string, compute 
 		kind := schema.GroupVersionKind{Group: g.name, Version: version, Kind: name}
 		warning, removedIn := g.builder.deprecated(kind)
 		d.Versions = append(d.Versions, &resource.Version{
-			Name: version, Kind: kind, Model: g.builder.Model(kind), FieldLabel: g.builder.fieldLabel(kind),
+			Name: version, Kind: kind, Codec: g.builder.Codec(kind), FieldLabel: g.builder.fieldLabel(kind),
 			Table:       lazyTable(g.builder.printer),
 			Deprecation: warning, RemovedIn: removedIn,
 			Endpoints: map[string]*resource.Endpoint{"": {Kind: kind, Verbs: []string{"get", "list"}, Compute: compute}},
@@ -226,7 +226,7 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 	v := &resource.Version{
 		Name:             name,
 		Kind:             gvk,
-		Model:            g.builder.model(gvk, d.StorageVersion),
+		Codec:            g.builder.codec(gvk, d.StorageVersion),
 		Table:            g.table(d, kind),
 		FieldLabel:       g.builder.fieldLabel(gvk),
 		InternalMetadata: kind.InternalMetadata,
@@ -280,7 +280,7 @@ func (g Group) endpoint(parent schema.GroupVersionKind, subresource Subresource)
 		NoTable:     subresource.Plain,
 	}
 	if e.Kind != parent && e.Connect == nil {
-		e.Body = g.builder.Model(e.Kind)
+		e.Body = g.builder.Codec(e.Kind)
 	}
 	if (e.Action == nil && e.Connect == nil) || subresource.Tracked {
 		e.FieldManager = g.builder.fieldManager(e.Kind, e.Subresource, e.Update)

@@ -38,7 +38,7 @@ type Leases struct {
 func NewLeases(store *storage.Store) *Leases {
 	kind := corev1.SchemeGroupVersion.WithKind("Endpoints")
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
-	return &Leases{store: store, model: codec.NewSchemeModel(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)}
+	return &Leases{store: store, model: codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)}
 }
 
 // Renew implements Addresses.

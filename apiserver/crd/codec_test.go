@@ -74,7 +74,7 @@ func TestDecode(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			v := withSchema(t, test.schema)
-			object, kind, strict, err := v.Model.Decode([]byte(head+test.spec+"}"), runtime.ContentTypeJSON, resource.Strict)
+			object, kind, strict, err := v.Codec.Decode([]byte(head+test.spec+"}"), runtime.ContentTypeJSON, resource.Strict)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,7 +91,7 @@ func TestDecode(t *testing.T) {
 			if difference := cmp.Diff(test.strict, messages); difference != "" {
 				t.Error(difference)
 			}
-			if _, _, strict, _ := v.Model.Decode([]byte(head+test.spec+"}"), runtime.ContentTypeJSON, resource.Ignore); len(strict) > 0 {
+			if _, _, strict, _ := v.Codec.Decode([]byte(head+test.spec+"}"), runtime.ContentTypeJSON, resource.Ignore); len(strict) > 0 {
 				t.Errorf("strict errors %v although ignored", strict)
 			}
 		})
@@ -105,14 +105,14 @@ func TestDecodeRefuses(t *testing.T) {
 		`{"apiVersion":"example.com/v1"}`: "Object 'Kind' is missing",
 		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"a":true}}}`: "cannot unmarshal bool",
 	} {
-		if _, _, _, err := v.Model.Decode([]byte(body), runtime.ContentTypeJSON, resource.Strict); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, _, err := v.Codec.Decode([]byte(body), runtime.ContentTypeJSON, resource.Strict); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
-	if _, _, _, err := v.Model.Decode(nil, runtime.ContentTypeProtobuf, resource.Strict); err == nil {
+	if _, _, _, err := v.Codec.Decode(nil, runtime.ContentTypeProtobuf, resource.Strict); err == nil {
 		t.Error("protobuf was decoded")
 	}
-	if object, _, _, err := v.Model.Decode([]byte("apiVersion: example.com/v1\nkind: Widget\n"), runtime.ContentTypeYAML, resource.Strict); err != nil || object == nil {
+	if object, _, _, err := v.Codec.Decode([]byte("apiVersion: example.com/v1\nkind: Widget\n"), runtime.ContentTypeYAML, resource.Strict); err != nil || object == nil {
 		t.Errorf("YAML: %v", err)
 	}
 }
@@ -123,11 +123,11 @@ func TestVersionsConvert(t *testing.T) {
 		t.Fatalf("versions %v", d.Versions)
 	}
 	beta := d.Version("v1beta1")
-	object, _, _, err := beta.Model.Decode([]byte(`{"apiVersion":"example.com/v1beta1","kind":"Widget","metadata":{"name":"a","resourceVersion":"7"},"spec":{"color":"red","extra":1}}`), runtime.ContentTypeJSON, resource.Strict)
+	object, _, _, err := beta.Codec.Decode([]byte(`{"apiVersion":"example.com/v1beta1","kind":"Widget","metadata":{"name":"a","resourceVersion":"7"},"spec":{"color":"red","extra":1}}`), runtime.ContentTypeJSON, resource.Strict)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, err := beta.Model.Store(object)
+	stored, err := beta.Codec.Store(object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestVersionsConvert(t *testing.T) {
 	if object.(*unstructured.Unstructured).GetResourceVersion() != "7" {
 		t.Error("storing changed the object")
 	}
-	loaded, err := beta.Model.LoadExternal(stored)
+	loaded, err := beta.Codec.LoadExternal(stored)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestVersionsConvert(t *testing.T) {
 
 func TestStoredObjectsStayReadable(t *testing.T) {
 	v := withSchema(t, `{"type":"object","properties":{"a":{"type":"string"}}}`)
-	object, err := v.Model.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
+	object, err := v.Codec.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestScaleTable(t *testing.T) {
 // loaded again unchanged.
 func FuzzDecode(f *testing.F) {
 	d := define(f, sample(f))
-	m := d.Version("v1").Model
+	m := d.Version("v1").Codec
 	for _, spec := range []string{`{}`, `{"color":null}`, `{"parts":[{"name":"a"},null]}`, `{"template":{"metadata":{"name":1}}}`, `[]`, `{"free":{"a":[1,1.5,"x",null]}}`} {
 		f.Add([]byte(head + spec + "}"))
 	}

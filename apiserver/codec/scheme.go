@@ -14,8 +14,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// SchemeModel is the resource.Model of a kind whose Go types are registered in a runtime.Scheme.
-type SchemeModel struct {
+// Scheme is the resource.Codec of a kind whose Go types are registered in a runtime.Scheme.
+type Scheme struct {
 	scheme     *runtime.Scheme
 	convertor  runtime.ObjectConvertor
 	codecs     serializer.CodecFactory
@@ -29,14 +29,14 @@ type SchemeModel struct {
 }
 
 var (
-	_ resource.Codec       = &SchemeModel{}
-	_ resource.BodyChecker = &SchemeModel{}
+	_ resource.Codec       = &Scheme{}
+	_ resource.BodyChecker = &Scheme{}
 )
 
-// NewSchemeModel returns the model of a kind served as served, worked on in version internal version and stored in version
+// NewScheme returns the model of a kind served as served, worked on in version internal version and stored in version
 // storage, as protobuf.
-func NewSchemeModel(scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind, storage, internal schema.GroupVersion) *SchemeModel {
-	return &SchemeModel{
+func NewScheme(scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind, storage, internal schema.GroupVersion) *Scheme {
+	return &Scheme{
 		scheme:    scheme,
 		convertor: runtime.UnsafeObjectConvertor(scheme),
 		codecs:    codecs,
@@ -50,19 +50,19 @@ func NewSchemeModel(scheme *runtime.Scheme, codecs serializer.CodecFactory, serv
 }
 
 // StoredAsJSON makes the model store JSON, as kinds do that have no protobuf form in etcd.
-func (m *SchemeModel) StoredAsJSON() *SchemeModel {
+func (m *Scheme) StoredAsJSON() *Scheme {
 	m.storedJSON = true
 	return m
 }
 
-// New implements resource.Model.
-func (m *SchemeModel) New() runtime.Object { return m.mustNew(m.internal) }
+// New implements resource.Codec.
+func (m *Scheme) New() runtime.Object { return m.mustNew(m.internal) }
 
-// NewExternal implements resource.Model.
-func (m *SchemeModel) NewExternal() runtime.Object { return m.mustNew(m.served) }
+// NewExternal implements resource.Codec.
+func (m *Scheme) NewExternal() runtime.Object { return m.mustNew(m.served) }
 
 // mustNew panics for a kind that is not registered: a mistake of the program, found by the first test.
-func (m *SchemeModel) mustNew(kind schema.GroupVersionKind) runtime.Object {
+func (m *Scheme) mustNew(kind schema.GroupVersionKind) runtime.Object {
 	object, err := m.scheme.New(kind)
 	if err != nil {
 		panic(err)
@@ -70,8 +70,8 @@ func (m *SchemeModel) mustNew(kind schema.GroupVersionKind) runtime.Object {
 	return object
 }
 
-// Load implements resource.Model.
-func (m *SchemeModel) Load(stored []byte) (runtime.Object, error) {
+// Load implements resource.Codec.
+func (m *Scheme) Load(stored []byte) (runtime.Object, error) {
 	external, err := m.decodeStored(stored)
 	if err != nil {
 		return nil, err
@@ -79,9 +79,9 @@ func (m *SchemeModel) Load(stored []byte) (runtime.Object, error) {
 	return m.Internal(external)
 }
 
-// LoadExternal implements resource.Model. An object that is stored in the served version is converted, too: conversion
+// LoadExternal implements resource.Codec. An object that is stored in the served version is converted, too: conversion
 // brings fields into line that say the same, such as podIP and podIPs, of which a former release may have stored one.
-func (m *SchemeModel) LoadExternal(stored []byte) (runtime.Object, error) {
+func (m *Scheme) LoadExternal(stored []byte) (runtime.Object, error) {
 	internal, err := m.Load(stored)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (m *SchemeModel) LoadExternal(stored []byte) (runtime.Object, error) {
 }
 
 // decodeStored returns the object in the version it was stored in, with defaults and its kind set.
-func (m *SchemeModel) decodeStored(stored []byte) (runtime.Object, error) {
+func (m *Scheme) decodeStored(stored []byte) (runtime.Object, error) {
 	decoder := m.json
 	if IsProtobuf(stored) {
 		decoder = m.protobuf
@@ -104,8 +104,8 @@ func (m *SchemeModel) decodeStored(stored []byte) (runtime.Object, error) {
 	return external, nil
 }
 
-// Store implements resource.Model.
-func (m *SchemeModel) Store(internal runtime.Object) ([]byte, error) {
+// Store implements resource.Codec.
+func (m *Scheme) Store(internal runtime.Object) ([]byte, error) {
 	external, err := m.convertor.ConvertToVersion(internal, m.storage)
 	if err != nil {
 		return nil, err
@@ -117,14 +117,14 @@ func (m *SchemeModel) Store(internal runtime.Object) ([]byte, error) {
 	return runtime.Encode(encoder, external)
 }
 
-// External implements resource.Model.
-func (m *SchemeModel) External(internal runtime.Object) (runtime.Object, error) {
+// External implements resource.Codec.
+func (m *Scheme) External(internal runtime.Object) (runtime.Object, error) {
 	return m.convertor.ConvertToVersion(internal, m.served.GroupVersion())
 }
 
-// Internal implements resource.Model. The internal version may be in another group than the object: events are stored and served in
+// Internal implements resource.Codec. The internal version may be in another group than the object: events are stored and served in
 // two, and have the core group's internal version.
-func (m *SchemeModel) Internal(external runtime.Object) (runtime.Object, error) {
+func (m *Scheme) Internal(external runtime.Object) (runtime.Object, error) {
 	internal := m.New()
 	if err := m.convertor.Convert(external, internal, nil); err != nil {
 		return nil, err
@@ -133,16 +133,16 @@ func (m *SchemeModel) Internal(external runtime.Object) (runtime.Object, error) 
 	return internal, nil
 }
 
-// Default implements resource.Model.
-func (m *SchemeModel) Default(external runtime.Object) { m.scheme.Default(external) }
+// Default implements resource.Codec.
+func (m *Scheme) Default(external runtime.Object) { m.scheme.Default(external) }
 
 // CheckBody implements resource.BodyChecker.
-func (m *SchemeModel) CheckBody(body []byte, mediaType string) error {
+func (m *Scheme) CheckBody(body []byte, mediaType string) error {
 	return m.guard.Check(body, mediaType, m.served)
 }
 
-// Decode implements resource.Model.
-func (m *SchemeModel) Decode(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, schema.GroupVersionKind, []error, error) {
+// Decode implements resource.Codec.
+func (m *Scheme) Decode(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, schema.GroupVersionKind, []error, error) {
 	info, ok := runtime.SerializerInfoForMediaType(m.codecs.SupportedMediaTypes(), mediaType)
 	if !ok {
 		return nil, schema.GroupVersionKind{}, nil, fmt.Errorf("media type %q has no decoder", mediaType)
@@ -168,13 +168,13 @@ func (m *SchemeModel) Decode(body []byte, mediaType string, validation resource.
 }
 
 // toHub fills defaults and converts, refusing an object of another kind.
-func (m *SchemeModel) toInternal(external runtime.Object) (runtime.Object, error) {
+func (m *Scheme) toInternal(external runtime.Object) (runtime.Object, error) {
 	m.scheme.Default(external)
 	return m.Internal(external)
 }
 
-// DecodePatched implements resource.Model.
-func (m *SchemeModel) DecodePatched(patched []byte, validation resource.FieldValidation) (runtime.Object, []error, error) {
+// DecodePatched implements resource.Codec.
+func (m *Scheme) DecodePatched(patched []byte, validation resource.FieldValidation) (runtime.Object, []error, error) {
 	internal, _, strict, err := m.Decode(patched, runtime.ContentTypeJSON, validation)
 	return internal, strict, err
 }

@@ -13,23 +13,23 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// model is the resource.Model of one served version. Its internal version is an unstructured object of that version.
-type model struct {
+// customCodec is the resource.Codec of one served version. Its internal version is an unstructured object of that version.
+type customCodec struct {
 	version *version
 }
 
-var _ resource.Codec = (*model)(nil)
+var _ resource.Codec = (*customCodec)(nil)
 
-func (m *model) New() runtime.Object {
+func (m *customCodec) New() runtime.Object {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(m.version.kind)
 	return object
 }
 
-func (m *model) NewExternal() runtime.Object { return m.New() }
+func (m *customCodec) NewExternal() runtime.Object { return m.New() }
 
 // Load decodes, coerces and defaults by the schema of the version the object was stored in, then converts.
-func (m *model) Load(stored []byte) (runtime.Object, error) {
+func (m *customCodec) Load(stored []byte) (runtime.Object, error) {
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON(stored); err != nil {
 		return nil, fmt.Errorf("decode stored custom resource: %w", err)
@@ -51,10 +51,10 @@ func (m *model) Load(stored []byte) (runtime.Object, error) {
 	return object, nil
 }
 
-func (m *model) LoadExternal(stored []byte) (runtime.Object, error) { return m.Load(stored) }
+func (m *customCodec) LoadExternal(stored []byte) (runtime.Object, error) { return m.Load(stored) }
 
 // Store encodes in the storage version, without the resource version, which the store assigns.
-func (m *model) Store(internal runtime.Object) ([]byte, error) {
+func (m *customCodec) Store(internal runtime.Object) ([]byte, error) {
 	object, ok := internal.(*unstructured.Unstructured)
 	if !ok {
 		return nil, fmt.Errorf("cannot store %T as a custom resource", internal)
@@ -73,12 +73,16 @@ func (m *model) Store(internal runtime.Object) ([]byte, error) {
 	return runtime.Encode(unstructured.UnstructuredJSONScheme, converted)
 }
 
-func (m *model) External(internal runtime.Object) (runtime.Object, error) { return m.same(internal) }
+func (m *customCodec) External(internal runtime.Object) (runtime.Object, error) {
+	return m.same(internal)
+}
 
-func (m *model) Internal(external runtime.Object) (runtime.Object, error) { return m.same(external) }
+func (m *customCodec) Internal(external runtime.Object) (runtime.Object, error) {
+	return m.same(external)
+}
 
 // same copies an object, which is in both forms at once.
-func (m *model) same(object runtime.Object) (runtime.Object, error) {
+func (m *customCodec) same(object runtime.Object) (runtime.Object, error) {
 	custom, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return nil, fmt.Errorf("%T is not a custom resource", object)
@@ -86,7 +90,7 @@ func (m *model) same(object runtime.Object) (runtime.Object, error) {
 	return custom.DeepCopy(), nil
 }
 
-func (m *model) Decode(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, schema.GroupVersionKind, []error, error) {
+func (m *customCodec) Decode(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, schema.GroupVersionKind, []error, error) {
 	options := json.SerializerOptions{Strict: validation != resource.Ignore}
 	switch mediaType {
 	case runtime.ContentTypeJSON:
@@ -121,12 +125,12 @@ func (m *model) Decode(body []byte, mediaType string, validation resource.FieldV
 	return object, declared, strict, nil
 }
 
-func (m *model) DecodePatched(patched []byte, validation resource.FieldValidation) (runtime.Object, []error, error) {
+func (m *customCodec) DecodePatched(patched []byte, validation resource.FieldValidation) (runtime.Object, []error, error) {
 	object, _, strict, err := m.Decode(patched, runtime.ContentTypeJSON, validation)
 	return object, strict, err
 }
 
-func (m *model) Default(external runtime.Object) { m.version.of.Default(external) }
+func (m *customCodec) Default(external runtime.Object) { m.version.of.Default(external) }
 
 // typer tells the kind an unstructured object declares.
 type typer struct{}
