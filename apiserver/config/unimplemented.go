@@ -156,6 +156,9 @@ func (v *unimplementedValue) Set(value string) error {
 			return err
 		}
 	}
+	if v.isSet() && (v.kind == "stringSlice" || v.kind == "mapStringString") {
+		return nil // occurrences add up: that the last one is empty does not make the flag unset
+	}
 	v.value = value
 	return nil
 }
