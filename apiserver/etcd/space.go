@@ -34,7 +34,7 @@ func (m *Member) Space() Space {
 	backend := m.server.Backend()
 	return Space{
 		Size: backend.Size(), InUse: backend.SizeInUse(), Quota: quotaOf(m.server.Cfg.QuotaBackendBytes),
-		NoSpace: m.raised(func(types.ID) bool { return true }),
+		NoSpace: len(m.alarms(func(types.ID) bool { return true })) > 0,
 	}
 }
 
@@ -46,17 +46,24 @@ func quotaOf(flag int64) int64 {
 	return max(flag, 0)
 }
 
-// raised reports whether a member that matches has raised the alarm NOSPACE.
-func (m *Member) raised(matches func(member types.ID) bool) bool {
+// alarms are the members that match and have raised the alarm NOSPACE.
+func (m *Member) alarms(matches func(member types.ID) bool) []types.ID {
+	var raised []types.ID
 	for _, alarm := range m.server.Alarms() {
-		if alarm.GetAlarm() == etcdserverpb.AlarmType_NOSPACE && matches(types.ID(alarm.GetMemberID())) {
-			return true
+		if id := types.ID(alarm.GetMemberID()); alarm.GetAlarm() == etcdserverpb.AlarmType_NOSPACE && matches(id) {
+			raised = append(raised, id)
 		}
 	}
-	return false
+	return raised
 }
 
-// watchSpace keeps the measurement right when space is short, and disarms this member's alarm NOSPACE once there is
+// disarms reports whether this member disarms the alarm of a member: its own, and those of members that are not in
+// the cluster any more. etcd keeps the latter when it removes a member, and when a snapshot is restored.
+func (m *Member) disarms(member types.ID) bool {
+	return member == m.server.MemberID() || m.server.Cluster().Member(member) == nil
+}
+
+// watchSpace keeps the measurement right when space is short, and disarms the alarm NOSPACE once this member has
 // room again, because the database was defragmented or the quota raised. etcd itself keeps the alarm, and with it the
 // cluster read-only, until an administrator disarms it. What compaction frees is measured with the commit after the
 // next only, which does not come by itself while all writes are refused.
@@ -65,15 +72,15 @@ func (m *Member) watchSpace(ctx context.Context) {
 	defer ticker.Stop()
 	raised := false
 	for {
-		before := raised
-		raised = m.raised(func(member types.ID) bool { return member == m.server.MemberID() })
+		before, alarms := raised, m.alarms(m.disarms)
+		raised = len(alarms) > 0
 		space := m.Space()
 		if space.NoSpace || space.Quota > 0 && space.InUse > space.Quota/2 {
 			m.server.Backend().ForceCommit()
 		}
 		switch {
 		case raised && space.Size < space.Quota-space.Quota/disarmReserve || raised && space.Quota == 0:
-			m.disarm(ctx)
+			m.disarm(ctx, alarms)
 		case raised && !before:
 			m.log.Error(nil, "The etcd database has reached its quota: only deletions succeed until there is room. "+
 				"Delete objects, then run 'quorate etcd defrag'; or raise --etcd-quota-backend-bytes",
@@ -87,15 +94,17 @@ func (m *Member) watchSpace(ctx context.Context) {
 	}
 }
 
-func (m *Member) disarm(ctx context.Context) {
+func (m *Member) disarm(ctx context.Context, members []types.ID) {
 	ctx, cancel := context.WithTimeout(ctx, m.server.Cfg.ReqTimeout())
 	defer cancel()
-	_, err := m.client.AlarmDisarm(ctx, &clientv3.AlarmMember{
-		MemberID: uint64(m.server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE,
-	})
-	if err != nil {
-		m.log.V(1).Info("Disarming the alarm NOSPACE failed; trying again", "reason", err.Error())
-		return
+	for _, member := range members {
+		_, err := m.client.AlarmDisarm(ctx, &clientv3.AlarmMember{
+			MemberID: uint64(member), Alarm: etcdserverpb.AlarmType_NOSPACE,
+		})
+		if err != nil {
+			m.log.V(1).Info("Disarming the alarm NOSPACE failed; trying again", "reason", err.Error())
+			return
+		}
 	}
 	m.log.Info("The etcd database has room again: disarmed the alarm NOSPACE")
 }
