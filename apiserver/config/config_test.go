@@ -108,6 +108,15 @@ func TestUnimplementedFlags(t *testing.T) {
 	}
 }
 
+// The default of a flag is harmless however it is spelled.
+func TestDefaultsOfUnsafeFlags(t *testing.T) {
+	c := parse(t, "--etcd-servers=http://x:1", "--audit-log-compress=False", "--audit-log-maxage=0x16e", "--oidc-signing-algs=RS256",
+		"--audit-webhook-batch-throttle-qps=10.0", "--authentication-token-webhook-cache-ttl=120s", "--etcd-servers-overrides=")
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A flag that protects something must not be ignored, whatever else is set.
 func TestUnsafeFlagsAreRefused(t *testing.T) {
 	unsafe := 0
