@@ -22,6 +22,8 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		NotReadyTolerationSeconds:    int64(c.NotReadyToleration / time.Second),
 		UnreachableTolerationSeconds: int64(c.UnreachableToleration / time.Second),
 		Client:                       s.client,
+		Dynamic:                      s.dynamic,
+		Services:                     s.resolver,
 		Informers:                    s.informers,
 		Authorizer:                   s.security.authorizer,
 		Mapper:                       discovery.NewMapper(s.catalogs.publisher),
@@ -35,7 +37,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 	for _, plugin := range made {
 		switch {
 		case plugin.Upstream != nil:
-			chain.Plugins = append(chain.Plugins, admission.Upstream(plugin.Name, plugin.Upstream))
+			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		case plugin.Name == plugins.NamespaceLifecycle:
 			lifecycle := &native.NamespaceLifecycle{
 				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry, Clock: s.clock,
@@ -47,7 +49,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		rights := native.EscalationCheck{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
 		chain.Plugins = append(chain.Plugins, rights.Plugin())
 	}
-	chain.Plugins = append(chain.Plugins, s.unenforced.plugin())
+	chain.Plugins = append(chain.Plugins, native.ConversionWarning{}.Plugin())
 	chain.Reservers = []admission.Reserver{
 		native.ServiceAddresses{
 			Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
@@ -55,4 +57,12 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		native.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
 	}
 	return nil
+}
+
+func (s *Server) upstreamPlugin(plugin plugins.Plugin) admission.Plugin {
+	made := admission.Upstream(plugin.Name, plugin.Upstream, s.catalogs.publisher)
+	if plugin.Rules != nil {
+		made = made.Selecting(plugin.Rules, s.catalogs.publisher)
+	}
+	return made
 }

@@ -5,12 +5,13 @@ import (
 	"net/http"
 
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/informers"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	builtininformers "quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serviceresolver"
 	"quorate.dev/apiserver/serving"
 )
 
@@ -29,13 +30,18 @@ func (s *Server) local(userAgent string) *rest.Config {
 	}
 }
 
-// composeInformers prepares the client and the informers that upstream's parts of this server work with.
-func (s *Server) composeInformers(publisher *resource.CatalogHolder) (kubernetes.Interface, informers.SharedInformerFactory, error) {
-	client, err := kubernetes.NewForConfig(s.local("kube-apiserver/" + Version(s.config.API.Version).GitVersion))
-	if err != nil {
-		return nil, nil, fmt.Errorf("prepare the local client: %w", err)
+// composeInformers prepares the clients and the informers that upstream's parts of this server work with.
+func (s *Server) composeInformers(publisher *resource.CatalogHolder) (err error) {
+	config := s.local("kube-apiserver/" + Version(s.config.API.Version).GitVersion)
+	if s.client, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("prepare the local client: %w", err)
 	}
-	return client, builtininformers.New(s.informerOptions(client, publisher)), nil
+	if s.dynamic, err = dynamic.NewForConfig(rest.CopyConfig(config)); err != nil {
+		return fmt.Errorf("prepare the local dynamic client: %w", err)
+	}
+	s.informers = builtininformers.New(s.informerOptions(s.client, publisher))
+	s.resolver, err = serviceresolver.New(s.informers, s.config.API.AggregatorRouting)
+	return err
 }
 
 func (s *Server) informerOptions(client kubernetes.Interface, publisher *resource.CatalogHolder) builtininformers.Options {

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
@@ -58,12 +60,13 @@ type Server struct {
 	custom   *crd.Controller
 	// complete is closed when all resources that existed at the start are in the catalog. Until then, unknown groups and
 	// paths are answered with 503. APIServices of other servers belong to it as soon as they are served.
-	complete   closedCheck
-	unenforced *unenforced
+	complete closedCheck
 	// apiServices keeps the APIService objects of what is served here.
 	apiServices *autoregister.Controller
 	// client and informers are what upstream's parts of this server see of it.
 	client    kubernetes.Interface
+	dynamic   dynamic.Interface
+	resolver  webhook.ServiceResolver
 	informers informers.SharedInformerFactory
 	drain     *request.Drain
 	health    *serving.Health
@@ -114,7 +117,7 @@ func (s *Server) compose() (err error) {
 		Store: s.store, Caches: s.caches, Catalog: publisher, Admission: chain, Quota: s.quota, Clock: s.clock,
 		Logger: s.logger.WithName("registry"),
 	})
-	if s.client, s.informers, err = s.composeInformers(publisher); err != nil {
+	if err = s.composeInformers(publisher); err != nil {
 		return err
 	}
 	if s.security, err = composeSecurity(s.config, s.registry, s.informers, s.clock, s.metrics); err != nil {
@@ -130,7 +133,6 @@ func (s *Server) compose() (err error) {
 	if s.services, err = s.composeServices(); err != nil {
 		return err
 	}
-	s.unenforced = newUnenforced(s.metrics, s.logger.WithName("admission"))
 	if err = s.composeAdmission(chain); err != nil {
 		return err
 	}
@@ -283,7 +285,6 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}
-	s.followUnenforced(ctx, work)
 	work.Go(func() error { return ended(ctx, s.runCustom(ctx)) })
 	work.Go(func() error { return ended(ctx, s.apiServices.Run(ctx)) })
 	work.Go(func() error { return ended(ctx, s.services.run(ctx)) })

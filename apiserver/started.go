@@ -55,7 +55,6 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.checkSynced})
 	s.health.Add(serving.Readyz, serving.Check{Name: "poststarthook/crd-informer-synced", Run: closedCheck(s.custom.Synced()).check})
-	s.health.Add(serving.Readyz, serving.Check{Name: "admission-enforcement", Run: s.unenforced.check, Advisory: true})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-space", Run: s.checkSpace, Advisory: true})
 	s.hooks.addTo(s.health)
 	s.addAPIServiceChecks()

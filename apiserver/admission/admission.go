@@ -66,12 +66,19 @@ type Plugin struct {
 	Operations []Operation
 	Mutator    Mutator   // nil if it changes nothing
 	Validator  Validator // nil if it has nothing to say of the final object
+	// Selector narrows the writes that the plugin is called for; nil: all.
+	Selector Selector
 	// Internal plugins are asked about what the server itself writes, too.
 	Internal bool
 }
 
 func (p *Plugin) concerns(a *Attributes) bool {
-	return (p.Internal || !a.Internal) && slices.Contains(p.Operations, a.Operation)
+	return (p.Internal || !a.Internal) && slices.Contains(p.Operations, a.Operation) && (p.Selector == nil || p.Selector.Selects(a))
+}
+
+// Selector reports which writes a plugin has to see.
+type Selector interface {
+	Selects(attributes *Attributes) bool
 }
 
 // Reserver holds something outside the object that a write needs, such as an address.
@@ -92,8 +99,21 @@ type Chain struct {
 	Metrics   *Metrics // nil: none
 }
 
-// Admit runs the mutators.
+// Admit runs the mutators, and all of them a second time if one of them asks for it after another has changed the object.
 func (c *Chain) Admit(ctx context.Context, attributes *Attributes) error {
+	managed := managedFieldsOf(attributes)
+	err := c.mutate(ctx, attributes)
+	if err == nil && attributes.reinvocation.ShouldReinvoke() {
+		attributes.reinvocation.SetIsReinvoke()
+		err = c.mutate(ctx, attributes)
+	}
+	if err == nil {
+		managed.restore(ctx)
+	}
+	return err
+}
+
+func (c *Chain) mutate(ctx context.Context, attributes *Attributes) error {
 	return c.run(ctx, attributes, stepAdmit, func(p *Plugin) (bool, error) {
 		if p.Mutator == nil {
 			return false, nil

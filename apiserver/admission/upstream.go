@@ -11,6 +11,8 @@ import (
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"quorate.dev/apiserver/resource"
 )
 
 var (
@@ -18,8 +20,35 @@ var (
 	_ admission.ReinvocationContext = &reinvocation{}
 )
 
-// Upstream makes a plugin of one of upstream's.
-func Upstream(name string, upstream admission.Interface) Plugin {
+// Rules say what the configurations of a plugin may select.
+type Rules interface {
+	// MaySelect reports whether a write of a resource or subresource may concern a configuration.
+	MaySelect(operation string, resource schema.GroupResource, subresource string) bool
+}
+
+// Selecting narrows a plugin to the writes that its rules may select, of a resource or of an equivalent one.
+func (p Plugin) Selecting(rules Rules, catalog *resource.CatalogHolder) Plugin {
+	p.Selector = selection{rules, catalog}
+	return p
+}
+
+type selection struct {
+	rules   Rules
+	catalog *resource.CatalogHolder
+}
+
+// Selects implements Selector.
+func (s selection) Selects(a *Attributes) bool {
+	for _, d := range s.catalog.Current().Equivalent(a.Definition) {
+		if s.rules.MaySelect(string(a.Operation), d.GroupResource(), a.Subresource) {
+			return true
+		}
+	}
+	return false
+}
+
+// Upstream makes a plugin of one of upstream's. The catalog says which resources are equivalent.
+func Upstream(name string, upstream admission.Interface, catalog *resource.CatalogHolder) Plugin {
 	plugin := Plugin{Name: name}
 	for _, operation := range []Operation{Create, Update, Delete, Connect} {
 		if upstream.Handles(admission.Operation(operation)) {
@@ -27,26 +56,30 @@ func Upstream(name string, upstream admission.Interface) Plugin {
 		}
 	}
 	if mutation, ok := upstream.(admission.MutationInterface); ok {
-		plugin.Mutator = mutator{mutation}
+		plugin.Mutator = mutator{mutation, catalog}
 	}
 	if validation, ok := upstream.(admission.ValidationInterface); ok {
-		plugin.Validator = validator{validation}
+		plugin.Validator = validator{validation, catalog}
 	}
 	return plugin
 }
 
-type mutator struct{ upstream admission.MutationInterface }
+type mutator struct {
+	upstream admission.MutationInterface
+	catalog  *resource.CatalogHolder
+}
 
 func (m mutator) Admit(ctx context.Context, a *Attributes) error {
-	return m.upstream.Admit(ctx, a, nil)
+	return m.upstream.Admit(ctx, a, interfaces{a.Definition.Scheme, m.catalog})
 }
 
 type validator struct {
 	upstream admission.ValidationInterface
+	catalog  *resource.CatalogHolder
 }
 
 func (v validator) Validate(ctx context.Context, a *Attributes) error {
-	return v.upstream.Validate(ctx, a, nil)
+	return v.upstream.Validate(ctx, a, interfaces{a.Definition.Scheme, v.catalog})
 }
 
 // GetName implements upstream's Attributes, as do the following.

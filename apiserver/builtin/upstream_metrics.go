@@ -13,7 +13,11 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
 		"apiextensions_apiserver_validation_ratcheting_",
+		"apiserver_admission_match_condition_",
+		"apiserver_admission_webhook_",
 		"apiserver_cel_",
+		"apiserver_mutating_admission_policy_",
+		"apiserver_validating_admission_policy_",
 		"apiserver_stream_",
 		"pod_security_",
 	))

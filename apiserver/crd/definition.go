@@ -64,6 +64,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		ShortNames:     names.ShortNames,
 		Categories:     names.Categories,
 		Namespaced:     custom.namespaced,
+		Scheme:         objectScheme{custom},
 		StoragePath:    crd.Spec.Group + "/" + names.Plural,
 		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
 		Fields:         newSelectable(crd).fields,

@@ -33,7 +33,7 @@ func (f *measure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status, size := answer.sent()
-	measured.observe(status, size, f.clock.Since(record.Received))
+	measured.observe(status, size, f.clock.Since(record.Received), record.ExternalLatency())
 }
 
 // seriesOf returns the series of a request, nil if what it is for is not served. The first request of a series for a

@@ -191,8 +191,8 @@ func (m *Metrics) addSeries(key seriesKey) *series {
 	return s
 }
 
-// observe records a finished request.
-func (s *series) observe(status int, size int64, took time.Duration) {
+// observe records a finished request, external being the part of its duration that others are responsible for.
+func (s *series) observe(status int, size int64, took, external time.Duration) {
 	if status == http.StatusOK {
 		s.ok.Inc()
 	} else {
@@ -201,7 +201,7 @@ func (s *series) observe(status int, size int64, took time.Duration) {
 	seconds := took.Seconds()
 	s.duration.Observe(seconds)
 	if s.sli != nil {
-		s.sli.Observe(seconds)
+		s.sli.Observe((took - external).Seconds())
 	}
 	if s.size != nil {
 		s.size.Observe(float64(size))

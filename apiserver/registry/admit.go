@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -26,7 +27,7 @@ func (r *Registry) attributes(ctx context.Context, t Target, operation admission
 		Name:        t.Name,
 		Object:      object,
 		Old:         old,
-		Options:     options.Options,
+		Options:     optionsOf(operation, options.Options),
 		DryRun:      options.DryRun,
 		User:        user,
 		Internal:    options.Internal,
@@ -46,4 +47,27 @@ func (r *Registry) admit(ctx context.Context, attributes *admission.Attributes) 
 		return err
 	}
 	return r.admission.Validate(ctx, attributes)
+}
+
+// optionsOf returns a client's options with the kind that webhooks are shown. An update that creates the object has the
+// options of a create.
+func optionsOf(operation admission.Operation, options runtime.Object) runtime.Object {
+	if update, ok := options.(*metav1.UpdateOptions); ok && operation == admission.Create {
+		options = &metav1.CreateOptions{
+			DryRun: update.DryRun, FieldManager: update.FieldManager, FieldValidation: update.FieldValidation,
+		}
+	}
+	name := ""
+	switch options.(type) {
+	case *metav1.CreateOptions:
+		name = "CreateOptions"
+	case *metav1.UpdateOptions:
+		name = "UpdateOptions"
+	case *metav1.DeleteOptions:
+		name = "DeleteOptions"
+	default:
+		return options
+	}
+	options.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind(name))
+	return options
 }

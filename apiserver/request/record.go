@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -39,6 +40,7 @@ type Record struct {
 	Warnings    Warnings
 	Logger      logr.Logger
 
+	latency      atomic.Pointer[upstream.LatencyTrackers]
 	url          *url.URL
 	body         body
 	query        url.Values
@@ -101,6 +103,8 @@ func (r *Record) Value(key any) any {
 		return r.Received
 	case loggerKey:
 		return r.Logger
+	case latencyKey:
+		return r.latencies()
 	}
 	return r.Context.Value(key)
 }
@@ -113,6 +117,7 @@ var (
 	namespaceKey = keyAskedBy(func(ctx context.Context) { upstream.NamespaceFrom(ctx) })
 	receivedKey  = keyAskedBy(func(ctx context.Context) { upstream.ReceivedTimestampFrom(ctx) })
 	loggerKey    = keyAskedBy(func(ctx context.Context) { logr.FromContextOrDiscard(ctx) })
+	latencyKey   = keyAskedBy(func(ctx context.Context) { upstream.LatencyTrackersFrom(ctx) })
 	warningKey   = keyAskedBy(func(ctx context.Context) { warning.AddWarning(ctx, "", "") })
 )
 

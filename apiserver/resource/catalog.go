@@ -17,6 +17,8 @@ type Catalog struct {
 	builtIn map[string]bool
 	// builtInVersions are the versions of those groups that have built-in kinds.
 	builtInVersions map[schema.GroupVersion]bool
+	// byPath are the definitions that share a collection in storage.
+	byPath map[string][]*Definition
 }
 
 // Match is a resource in one of its served versions.
@@ -29,9 +31,12 @@ type Match struct {
 func NewCatalog(definitions ...*Definition) *Catalog {
 	c := &Catalog{
 		definitions: definitions, byName: make(map[schema.GroupVersionResource]Match),
-		builtIn: map[string]bool{}, builtInVersions: map[schema.GroupVersion]bool{},
+		builtIn: map[string]bool{}, builtInVersions: map[schema.GroupVersion]bool{}, byPath: map[string][]*Definition{},
 	}
 	for _, d := range definitions {
+		if d.StoragePath != "" {
+			c.byPath[d.StoragePath] = append(c.byPath[d.StoragePath], d)
+		}
 		if d.Source == BuiltIn {
 			c.builtIn[d.Group] = true
 		}
@@ -65,6 +70,15 @@ func (c *Catalog) Find(resource schema.GroupResource) (Match, bool) {
 		}
 	}
 	return Match{}, false
+}
+
+// Equivalent returns the definitions that share d's objects, d among them: events are served in two groups. The caller
+// must not change the slice.
+func (c *Catalog) Equivalent(d *Definition) []*Definition {
+	if d.StoragePath == "" {
+		return []*Definition{d}
+	}
+	return c.byPath[d.StoragePath]
 }
 
 // Definitions returns all definitions in the order given to NewCatalog. The caller must not change the slice.

@@ -54,6 +54,9 @@ type Definition struct {
 	// Decorate completes a internal version object that a former release stored, in place, before it is shown. It changes no metadata.
 	// Updates start from the object as it is stored. nil: nothing is to be completed.
 	Decorate func(internal runtime.Object)
+	// Scheme creates, defaults and converts objects of this resource and its subresources, for admission plugins; nil: no
+	// plugin may convert them.
+	Scheme Scheme
 	// TimeToLive returns how long an object lives after its last write; nil: for ever.
 	TimeToLive func(internal runtime.Object) time.Duration
 	// Revision distinguishes two definitions of the same name over time: the UID and generation of a custom
@@ -188,6 +191,14 @@ type Codec interface {
 	DecodePatched(json []byte, validation FieldValidation) (internal runtime.Object, strict []error, err error)
 	// Scheme pieces for patching: Default fills defaults of an external object in place.
 	Default(external runtime.Object)
+}
+
+// Scheme is the part of a runtime.Scheme that admission plugins use.
+type Scheme interface {
+	runtime.ObjectCreater
+	runtime.ObjectTyper
+	runtime.ObjectDefaulter
+	runtime.ObjectConvertor
 }
 
 // BodyChecker is implemented by models that bound what a body may hold before it is decoded.

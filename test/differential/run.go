@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -54,6 +55,9 @@ func Run(ctx context.Context, server *Server, script *Script) ([]Answer, error) 
 	defer cancel()
 	r := &run{server: server, variables: map[string]string{"ns": script.namespace()}, streams: map[string]*stream{}}
 	defer r.closeStreams()
+	if server.Webhooks != nil {
+		maps.Copy(r.variables, server.Webhooks.variables())
+	}
 	for _, needed := range []Case{
 		{Path: "/api/v1/namespaces", Body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"${ns}"}}`},
 		{Path: "/api/v1/namespaces/${ns}/serviceaccounts", Body: `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`},
@@ -85,6 +89,8 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	switch c.Method {
 	case "EVENTS", "REST":
 		answer = r.events(c)
+	case "CALLS":
+		answer = &Answer{Events: r.server.Webhooks.take()}
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:

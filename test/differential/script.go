@@ -28,7 +28,7 @@
 //	@refused             the stream that events are taken from may have been refused, and has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
-// Three requests are the script's own: "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
+// Four requests are the script's own: "CALLS all" shows the calls of webhooks since the last time; "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
 // etcd. A line that begins with "===" is a heading. What is waited for in vain, or cannot be captured, is an error,
 // even if both servers agree in it.

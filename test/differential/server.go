@@ -34,6 +34,8 @@ type Server struct {
 	Began  time.Time
 
 	Etcd *Recorder
+	// Webhooks are those that scripts configure on this server; nil: none.
+	Webhooks *Webhooks
 
 	config *rest.Config // the administrator's
 	admin  *http.Client

@@ -8,20 +8,30 @@ import (
 	"strconv"
 
 	"github.com/spf13/pflag"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
+	webhookinitializer "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	"k8s.io/kubernetes/plugin/pkg/admission/admit"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
 	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
@@ -68,7 +78,11 @@ type Options struct {
 	NotReadyTolerationSeconds    int64
 	UnreachableTolerationSeconds int64
 
-	Client     kubernetes.Interface
+	Client kubernetes.Interface
+	// Dynamic reads parameters of policies that are custom resources.
+	Dynamic dynamic.Interface
+	// Services finds the addresses of webhooks that are Services.
+	Services   webhook.ServiceResolver
 	Informers  informers.SharedInformerFactory
 	Authorizer authorizer.Authorizer
 	Mapper     meta.RESTMapper
@@ -82,10 +96,12 @@ type Options struct {
 type Plugin struct {
 	Name     string
 	Upstream admission.Interface
+	// Rules say what the plugin's configurations may select; nil: the plugin has none.
+	Rules *RuleIndex
 }
 
 // notMade have a place in the order but are made elsewhere.
-var notMade = []string{NamespaceLifecycle, MutatingAdmissionPolicy, MutatingAdmissionWebhook, ValidatingAdmissionPolicy, ValidatingAdmissionWebhook}
+var notMade = []string{NamespaceLifecycle}
 
 // New makes the plugins that are on, in order.
 func New(options Options) ([]Plugin, error) {
@@ -121,6 +137,9 @@ func New(options Options) ([]Plugin, error) {
 				return nil, err
 			}
 		}
+		if plugin.Rules, err = rulesFor(name, options.Informers); err != nil {
+			return nil, err
+		}
 		made = append(made, plugin)
 	}
 	return made, nil
@@ -152,10 +171,42 @@ func initializersOf(options Options) (admission.PluginInitializers, error) {
 		return nil, fmt.Errorf("prepare the configuration of quota: %w", err)
 	}
 	return admission.PluginInitializers{
-		initializer.New(options.Client, nil, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
+		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
 			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
 		quota,
+		webhookinitializer.NewPluginInitializer(nil, options.Services),
+		excluded{},
 	}, nil
+}
+
+// excluded tells policies which resources they never see.
+type excluded struct{}
+
+// Initialize implements admission.PluginInitializer.
+func (excluded) Initialize(plugin admission.Interface) {
+	if wants, ok := plugin.(initializer.WantsExcludedAdmissionResources); ok {
+		wants.SetExcludedAdmissionResources(exclusion.Excluded())
+	}
+}
+
+// rulesFor follows the configurations of a plugin; nil if it has none.
+func rulesFor(plugin string, informers informers.SharedInformerFactory) (*RuleIndex, error) {
+	configurations := informers.Admissionregistration().V1()
+	var informer cache.SharedIndexInformer
+	var rulesOf func(any) []admissionregistrationv1.RuleWithOperations
+	switch plugin {
+	case MutatingAdmissionWebhook:
+		informer, rulesOf = configurations.MutatingWebhookConfigurations().Informer(), rulesOfMutatingWebhooks
+	case ValidatingAdmissionWebhook:
+		informer, rulesOf = configurations.ValidatingWebhookConfigurations().Informer(), rulesOfValidatingWebhooks
+	case MutatingAdmissionPolicy:
+		informer, rulesOf = configurations.MutatingAdmissionPolicies().Informer(), rulesOfMutatingPolicy
+	case ValidatingAdmissionPolicy:
+		informer, rulesOf = configurations.ValidatingAdmissionPolicies().Informer(), rulesOfValidatingPolicy
+	default:
+		return nil, nil
+	}
+	return newRuleIndex(informer, rulesOf)
 }
 
 // upstream are the factories of upstream's plugins, by name.
@@ -170,7 +221,8 @@ func upstream() *admission.Plugins {
 		podnodeselector.Register, podresize.Register, podsecurity.Register, podtolerationrestriction.Register,
 		podtopologylabels.Register, priority.Register, resize.Register, resourcequota.Register, runtimeclass.Register,
 		serviceaccount.Register, setdefault.Register, signing.Register, storageobjectinuseprotection.Register,
-		subjectrestriction.Register,
+		subjectrestriction.Register, mutatingwebhook.Register, validatingwebhook.Register, mutatingpolicy.Register,
+		validatingpolicy.Register,
 	} {
 		register(plugins)
 	}

@@ -212,6 +212,7 @@ func (g Group) names(kind, plural, singular string) *resource.Definition {
 	guess, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
 	return &resource.Definition{
 		Source:   resource.BuiltIn,
+		Scheme:   g.builder.scheme,
 		Group:    g.name,
 		Plural:   cmp.Or(plural, guess.Resource),
 		Singular: cmp.Or(singular, strings.ToLower(kind)),

@@ -1,0 +1,30 @@
+package request
+
+import (
+	"context"
+	"time"
+
+	upstream "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// latencies returns the trackers that upstream's callers of webhooks add to. Most requests need none.
+func (r *Record) latencies() *upstream.LatencyTrackers {
+	if trackers := r.latency.Load(); trackers != nil {
+		return trackers
+	}
+	trackers, _ := upstream.LatencyTrackersFrom(upstream.WithLatencyTrackers(context.Background()))
+	if r.latency.CompareAndSwap(nil, trackers) {
+		return trackers
+	}
+	return r.latency.Load()
+}
+
+// ExternalLatency is how long the request has waited for admission webhooks: those that mutate one after another, of those
+// that validate, which run at the same time, the slowest. The service level indicator does not count it.
+func (r *Record) ExternalLatency() time.Duration {
+	trackers := r.latency.Load()
+	if trackers == nil {
+		return 0
+	}
+	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency()
+}

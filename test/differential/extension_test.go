@@ -1,0 +1,34 @@
+package differential
+
+import "testing"
+
+// TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with.
+func TestExtension(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs kube-apiserver")
+	}
+	pair, err := StartPair(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pair.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, server := range []*Server{pair.Genuine, pair.Ours} {
+		server.Webhooks = StartWebhooks()
+		t.Cleanup(func() { _ = server.Webhooks.Stop() })
+	}
+	intended, err := loadIntended("testdata/intended.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts, err := LoadScripts("testdata/extension")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range scripts { // one after another: configurations are of the whole cluster
+		t.Run(script.Name, func(t *testing.T) { compare(t, pair, script, intended) })
+	}
+}
