@@ -1,6 +1,7 @@
 package plugins
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -21,17 +22,41 @@ type RuleIndex struct {
 
 	mu      sync.Mutex
 	rules   map[types.UID][]admissionregistrationv1.RuleWithOperations
-	targets atomic.Pointer[map[target]struct{}]
+	targets atomic.Pointer[targets]
 }
 
-// target is what a rule selects. Every member may be "*".
-type target struct{ operation, group, resource string }
+// targets are what rules select: operations by group and resource. "*" stands for all.
+type targets map[string]selectedTargets
+
+type selectedTargets map[target]operations
+
+// target is a resource and a subresource, either of which may be "*".
+type target struct{ resource, subresource string }
+
+// operations is a set of bits, one for each operation.
+type operations uint8
 
 const wildcard = "*"
 
+func operationsOf(name string) operations {
+	switch name {
+	case "CREATE":
+		return 1
+	case "UPDATE":
+		return 2
+	case "DELETE":
+		return 4
+	case "CONNECT":
+		return 8
+	case wildcard:
+		return 15
+	}
+	return 0
+}
+
 func newRuleIndex(informer cache.SharedIndexInformer, rulesOf func(any) []admissionregistrationv1.RuleWithOperations) (*RuleIndex, error) {
 	i := &RuleIndex{informer: informer, rulesOf: rulesOf, rules: map[types.UID][]admissionregistrationv1.RuleWithOperations{}}
-	i.targets.Store(&map[target]struct{}{})
+	i.targets.Store(&targets{})
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    i.set,
 		UpdateFunc: func(_, object any) { i.set(object) },
@@ -71,19 +96,29 @@ func (i *RuleIndex) remove(object any) {
 
 // rebuild replaces the targets. The caller holds the lock.
 func (i *RuleIndex) rebuild() {
-	targets := map[target]struct{}{}
+	all := targets{}
 	for _, rules := range i.rules {
 		for _, rule := range rules {
-			for _, operation := range rule.Operations {
-				for _, group := range rule.APIGroups {
-					for _, resource := range rule.Resources {
-						targets[target{string(operation), group, resource}] = struct{}{}
-					}
-				}
-			}
+			all.add(rule)
 		}
 	}
-	i.targets.Store(&targets)
+	i.targets.Store(&all)
+}
+
+func (t targets) add(rule admissionregistrationv1.RuleWithOperations) {
+	var selected operations
+	for _, operation := range rule.Operations {
+		selected |= operationsOf(string(operation))
+	}
+	for _, group := range rule.APIGroups {
+		if t[group] == nil {
+			t[group] = selectedTargets{}
+		}
+		for _, name := range rule.Resources {
+			resource, subresource, _ := strings.Cut(name, "/")
+			t[group][target{resource, subresource}] |= selected
+		}
+	}
 }
 
 // MaySelect implements admission.Selector. It is true as long as the configurations are not known.
@@ -91,29 +126,18 @@ func (i *RuleIndex) MaySelect(operation string, resource schema.GroupResource, s
 	if !i.synced() {
 		return true
 	}
-	targets := *i.targets.Load()
-	if len(targets) == 0 {
-		return false
-	}
-	for _, pattern := range patterns(resource.Resource, subresource) {
-		for _, t := range [...]target{
-			{operation, resource.Group, pattern}, {wildcard, resource.Group, pattern},
-			{operation, wildcard, pattern}, {wildcard, wildcard, pattern},
-		} {
-			if _, ok := targets[t]; ok {
-				return true
-			}
-		}
-	}
-	return false
+	all, wanted := *i.targets.Load(), operationsOf(operation)
+	return all[resource.Group].selects(wanted, resource.Resource, subresource) ||
+		all[wildcard].selects(wanted, resource.Resource, subresource)
 }
 
-// patterns are the spellings that select a resource or subresource in a rule.
-func patterns(plural, subresource string) [4]string {
-	if subresource == "" {
-		return [4]string{plural, plural + "/*", wildcard, "*/*"}
+// selects reports whether a rule selects one of the operations.
+func (t selectedTargets) selects(wanted operations, resource, subresource string) bool {
+	if len(t) == 0 {
+		return false
 	}
-	return [4]string{plural + "/" + subresource, plural + "/*", "*/" + subresource, "*/*"}
+	return (t[target{resource, subresource}]|t[target{resource, wildcard}]|
+		t[target{wildcard, subresource}]|t[target{wildcard, wildcard}])&wanted != 0
 }
 
 // everything is what a policy without rules selects.
