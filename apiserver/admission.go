@@ -38,7 +38,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 			chain.Plugins = append(chain.Plugins, admission.Upstream(plugin.Name, plugin.Upstream))
 		case plugin.Name == plugins.NamespaceLifecycle:
 			lifecycle := &native.NamespaceLifecycle{
-				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry, Clock: s.clock,
+				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry.Client(), Clock: s.clock,
 			}
 			chain.Plugins = append(chain.Plugins, lifecycle.Plugin())
 		}
@@ -50,7 +50,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 	chain.Plugins = append(chain.Plugins, s.unenforced.plugin())
 	chain.Reservers = []admission.Reserver{
 		native.ServiceAddresses{
-			Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
+			Allocator: s.services.allocator, Objects: s.registry.Client(), Logger: s.logger.WithName("services"),
 		},
 		native.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
 	}

@@ -20,16 +20,16 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 		}
 	}
 	return autoregister.New(autoregister.Options{
-		Objects: s.registry, BuiltIn: builtin, Clock: s.clock, Logger: s.logger.WithName("autoregister"),
+		Objects: s.registry.Client(), BuiltIn: builtin, Clock: s.clock, Logger: s.logger.WithName("autoregister"),
 		Follow: func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error {
-			return s.registry.Follow(ctx, autoregister.Resource, handle, synced)
+			return s.registry.Client().Follow(ctx, autoregister.Resource, handle, synced)
 		},
 	})
 }
 
 // followDefinitions has those who need to know of CustomResourceDefinitions share one reading of them.
 func (s *Server) followDefinitions(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
-	return s.registry.Follow(ctx, name, func(key string, object runtime.Object) {
+	return s.registry.Client().Follow(ctx, name, func(key string, object runtime.Object) {
 		s.apiServices.SetDefinition(key, object)
 		handle(key, object)
 	}, func() {

@@ -14,6 +14,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -66,7 +67,7 @@ func identifies() bool { return utilfeature.DefaultFeatureGate.Enabled(features.
 
 // bootstrap makes the objects every cluster has, as much as possible at once, and then keeps them in step.
 func (s *Server) bootstrap(ctx context.Context, work *errgroup.Group) error {
-	b := bootstrap.New(s.registry, s.clock, s.logger.WithName("bootstrap"))
+	b := bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("bootstrap"))
 	steps, making := errgroup.WithContext(ctx)
 	step := func(h hook, make ...func(context.Context) error) {
 		steps.Go(func() error {
@@ -127,14 +128,16 @@ func (s *Server) keepObjects(ctx context.Context, work *errgroup.Group, b *boots
 // followConfigMap signals when a ConfigMap of kube-system changes.
 func (s *Server) followConfigMap(ctx context.Context, work *errgroup.Group, name string, changed bootstrap.Signal) {
 	work.Go(func() error {
-		return ended(ctx, s.registry.FollowObject(ctx, bootstrap.ConfigMaps, metav1.NamespaceSystem, name, changed.Send))
+		return ended(ctx, s.registry.Client().FollowObject(ctx,
+			resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: name},
+			changed.Send))
 	})
 }
 
 // followKind signals when an object of a resource changes.
 func (s *Server) followKind(ctx context.Context, work *errgroup.Group, name schema.GroupResource, changed bootstrap.Signal) {
 	work.Go(func() error {
-		return ended(ctx, s.registry.FollowEntries(ctx, name, func(_, _ *watchcache.Entry) { changed.Send() }, nil))
+		return ended(ctx, s.registry.Client().FollowEntries(ctx, name, func(_, _ *watchcache.Entry) { changed.Send() }, nil))
 	})
 }
 
@@ -154,5 +157,5 @@ func (s *Server) announce(ctx context.Context) error {
 	}
 	address := net.JoinHostPort(s.advertised().String(), strconv.Itoa(s.config.Serving.Port))
 	close(s.hooks.identity.done)
-	return bootstrap.New(s.registry, s.clock, s.logger.WithName("identity")).Identity(hostname, address).Run(ctx)
+	return bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("identity")).Identity(hostname, address).Run(ctx)
 }

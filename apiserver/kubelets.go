@@ -5,7 +5,7 @@ import "quorate.dev/apiserver/kubelet"
 // composeKubelets makes what connects clients with pods and nodes.
 func (s *Server) composeKubelets() (*kubelet.Kubelets, error) {
 	c := s.config.API
-	return kubelet.New(s.registry, kubelet.Options{
+	return kubelet.New(s.registry.Client(), kubelet.Options{
 		AddressTypes: c.KubeletAddressTypes, Port: c.KubeletPort, BytesPerSecond: c.MaxConnectionBytes,
 		CertFile: c.KubeletClientCertFile, KeyFile: c.KubeletClientKeyFile, CAFile: c.KubeletCAFile,
 		Authorizer: s.security.authorizer, Registerer: s.metrics,

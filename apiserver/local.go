@@ -39,5 +39,5 @@ func (s *Server) composeInformers(publisher *resource.CatalogHolder) (kubernetes
 }
 
 func (s *Server) informerOptions(client kubernetes.Interface, publisher *resource.CatalogHolder) builtininformers.Options {
-	return builtininformers.Options{Client: client, Source: s.registry, Catalog: publisher, Logger: s.logger.WithName("informers")}
+	return builtininformers.Options{Client: client, Source: s.registry.Client(), Catalog: publisher, Logger: s.logger.WithName("informers")}
 }

@@ -17,7 +17,7 @@ type follower interface {
 	Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error
 }
 
-var _ follower = &registry.Registry{}
+var _ follower = &registry.Client{}
 
 // feedPolicy keeps the RBAC policy in step with the stored roles and bindings. synced is called once per resource.
 func feedPolicy(ctx context.Context, objects follower, catalog *resource.Catalog, policy *rbac.Policy, synced func()) []func() error {

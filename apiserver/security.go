@@ -52,7 +52,7 @@ func (r reloaded) Reload() error {
 }
 
 // composeSecurity reads the files that --client-ca-file and its like name.
-func composeSecurity(c *config.Config, objects resource.Objects, factory informers.SharedInformerFactory, clock clock.PassiveClock, registerer prometheus.Registerer) (*security, error) {
+func composeSecurity(c *config.Config, objects resource.Client, factory informers.SharedInformerFactory, clock clock.PassiveClock, registerer prometheus.Registerer) (*security, error) {
 	s := &security{policy: rbac.New(), changed: bootstrap.NewSignal()}
 	options := authentication.Options{
 		TokenLife: tokenLife, Audiences: c.Authentication.Audiences(), Clock: clock, Registerer: registerer,
@@ -127,7 +127,7 @@ func (s *security) composeFrontProxy(a config.Authentication) (*authentication.F
 	return s.frontProxy, nil
 }
 
-func (s *security) composeTokens(a config.Authentication, objects resource.Objects, factory informers.SharedInformerFactory, clock clock.PassiveClock) ([]authenticator.Token, error) {
+func (s *security) composeTokens(a config.Authentication, objects resource.Client, factory informers.SharedInformerFactory, clock clock.PassiveClock) ([]authenticator.Token, error) {
 	var all []authenticator.Token
 	if a.TokenFile != "" {
 		file, err := authentication.NewTokenFile(a.TokenFile)

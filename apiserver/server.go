@@ -117,7 +117,7 @@ func (s *Server) compose() (err error) {
 	if s.client, s.informers, err = s.composeInformers(publisher); err != nil {
 		return err
 	}
-	if s.security, err = composeSecurity(s.config, s.registry, s.informers, s.clock, s.metrics); err != nil {
+	if s.security, err = composeSecurity(s.config, s.registry.Client(), s.informers, s.clock, s.metrics); err != nil {
 		return err
 	}
 	s.registry.AuthorizeWith(s.security.authorizer)
@@ -168,7 +168,7 @@ func (s *Server) configureBuiltin() (err error) {
 // definitions are the built-in kinds.
 func (s *Server) definitions(publisher *resource.CatalogHolder, kubelets *kubelet.Kubelets) []*resource.Definition {
 	options := builtin.Options{
-		APIs: s.apis, Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
+		APIs: s.apis, Objects: s.registry.Client(), Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
 		Audiences: s.config.Authentication.Audiences(), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
 		ServiceAccountToken: s.security.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(), ServiceFamily: s.serviceFamily(),
 	}
@@ -184,7 +184,7 @@ const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
-		Objects: s.registry, Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
+		Objects: s.registry.Client(), Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
 		Settle: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
@@ -280,7 +280,7 @@ func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
 		s.store.FollowCompaction(ctx, s.clock, s.logger.WithName("compaction"), s.caches.Compacted)
 		return nil
 	})
-	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {
+	for _, feed := range feedPolicy(ctx, s.registry.Client(), s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {
 		work.Go(func() error { return ended(ctx, feed()) })
 	}
 	s.followUnenforced(ctx, work)

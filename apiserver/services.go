@@ -16,6 +16,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"quorate.dev/apiserver/controllers/kubernetesservice"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serviceip"
 	"quorate.dev/apiserver/storage"
 )
@@ -72,7 +73,7 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	logger := s.logger.WithName("services")
 	n := &serviceNetwork{
 		server: s, primary: ranges[0], ranges: serviceip.NewRanges(), synced: make(chan struct{}, serviceFeeds), left: make(chan struct{}),
-		cidr: &serviceip.DefaultCIDR{CIDRs: cidrs, Objects: s.registry, Clock: s.clock, Logger: logger},
+		cidr: &serviceip.DefaultCIDR{CIDRs: cidrs, Objects: s.registry.Client(), Clock: s.clock, Logger: logger},
 	}
 	n.repairs.Store(serviceRepairs)
 	n.allocator, err = serviceip.New(serviceip.Options{
@@ -81,12 +82,13 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.events = &serviceip.Events{Objects: s.registry, Clock: s.clock, Logger: logger, Instance: host}
+	n.events = &serviceip.Events{Objects: s.registry.Client(), Clock: s.clock, Logger: logger, Instance: host}
 	all := func(ctx context.Context) ([]runtime.Object, error) {
-		return s.registry.Latest(ctx, schema.GroupResource{Resource: "services"}, "")
+		return s.registry.Client().List(ctx,
+			resource.Key{GroupResource: schema.GroupResource{Resource: "services"}}, resource.ReadOptions{})
 	}
 	n.ports = serviceip.NewPortRepair(n.allocator, all, n.events, logger, s.metrics)
-	n.addresses = serviceip.NewAddressRepair(s.registry, n.ranges, n.events, s.clock, logger, s.metrics)
+	n.addresses = serviceip.NewAddressRepair(s.registry.Client(), n.ranges, n.events, s.clock, logger, s.metrics)
 	n.kubernetes, err = s.composeKubernetesService(ranges[0])
 	return n, err
 }
@@ -103,7 +105,7 @@ func (s *Server) serviceFamily() corev1.IPFamily {
 func (s *Server) composeKubernetesService(addresses netip.Prefix) (*kubernetesservice.Controller, error) {
 	public := s.advertised()
 	options := kubernetesservice.Options{
-		Objects: s.registry, ServiceIP: addresses.Addr().Next().String(), PublicIP: public.String(), PublicPort: s.config.Serving.Port,
+		Objects: s.registry.Client(), ServiceIP: addresses.Addr().Next().String(), PublicIP: public.String(), PublicPort: s.config.Serving.Port,
 		NodePort: s.config.API.KubernetesNodePort, Clock: s.clock, Logger: s.logger.WithName("kubernetes-service"),
 		Ready: func(ctx context.Context) bool { return s.health.Passes(ctx, "readyz") },
 	}
@@ -124,7 +126,9 @@ func (n *serviceNetwork) run(ctx context.Context) error {
 	work, ctx := errgroup.WithContext(ctx)
 	follow := func(group, resource string, set func(key string, object runtime.Object)) {
 		name := schema.GroupResource{Group: group, Resource: resource}
-		work.Go(func() error { return n.server.registry.Follow(ctx, name, set, func() { n.synced <- struct{}{} }) })
+		work.Go(func() error {
+			return n.server.registry.Client().Follow(ctx, name, set, func() { n.synced <- struct{}{} })
+		})
 	}
 	follow("networking.k8s.io", "servicecidrs", n.ranges.Set)
 	follow("networking.k8s.io", "ipaddresses", n.addresses.SetHolder)

@@ -85,7 +85,7 @@ func (s *Server) followUnenforced(ctx context.Context, work *errgroup.Group) {
 			continue
 		}
 		work.Go(func() error {
-			return ended(ctx, s.registry.FollowEntries(ctx, name, func(before, after *watchcache.Entry) {
+			return ended(ctx, s.registry.Client().FollowEntries(ctx, name, func(before, after *watchcache.Entry) {
 				s.unenforced.changed(match.Kind, before, after)
 			}, nil))
 		})

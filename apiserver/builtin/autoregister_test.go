@@ -18,6 +18,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/resource"
 )
 
 // registrar is a replica that keeps APIServices.
@@ -36,7 +37,7 @@ func newRegistrar(t *testing.T, client *clientv3.Client, definitions ...*apiexte
 		served = append(served, schema.GroupVersion{Group: gv.Group, Version: gv.Version})
 	}
 	r := &registrar{server: s, Controller: autoregister.New(autoregister.Options{
-		Objects: s.Registry, BuiltIn: served, Clock: clock.RealClock{}, Logger: logr.Discard(),
+		Objects: s.Client, BuiltIn: served, Clock: clock.RealClock{}, Logger: logr.Discard(),
 		Follow: func(ctx context.Context, handle func(string, runtime.Object), synced func()) error {
 			return s.Follow(ctx, autoregister.Resource, handle, synced)
 		},
@@ -66,7 +67,8 @@ func start(t *testing.T, replicas ...*registrar) {
 // service is an APIService, nil when there is none.
 func (r *registrar) service(t *testing.T, name string) *apiregistration.APIService {
 	t.Helper()
-	object, err := r.Get(t.Context(), autoregister.Resource, "", name)
+	object, err := r.Get(t.Context(),
+		resource.Key{GroupResource: autoregister.Resource, Name: name}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -75,10 +77,11 @@ func (r *registrar) service(t *testing.T, name string) *apiregistration.APIServi
 
 func (r *registrar) edit(t *testing.T, subresource, name string, change func(*apiregistration.APIService)) {
 	t.Helper()
-	must[runtime.Object](t)(r.Update(t.Context(), autoregister.Resource, subresource, "", name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: autoregister.Resource, Subresource: subresource, Name: name}
+	must[runtime.Object](t)(r.Update(t.Context(), key, func(object runtime.Object) error {
 		change(object.(*apiregistration.APIService))
 		return nil
-	}, false))
+	}, resource.WriteOptions{}))
 }
 
 // serving is a CustomResourceDefinition that serves versions of example.com.
@@ -143,7 +146,8 @@ func TestAPIServicesOfBuiltInGroups(t *testing.T) {
 	start(t, r)
 	const apps, batch = "v1.apps", "v1.batch"
 	r.edit(t, "", apps, func(s *apiregistration.APIService) { s.Spec.VersionPriority = 99 })
-	if err := r.Delete(t.Context(), autoregister.Resource, "", batch, &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: autoregister.Resource, Name: batch}
+	if err := r.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.edit(t, "status", "v1.policy", func(s *apiregistration.APIService) { s.Status.Conditions = nil })
@@ -183,7 +187,8 @@ func TestAPIServicesOfCustomResources(t *testing.T) {
 	r.edit(t, "", v1, func(s *apiregistration.APIService) { s.Spec.VersionPriority = 99 })
 	eventually(t, "an edit is undone", func() bool { return r.service(t, v1).Spec.VersionPriority == 100 })
 	uid := r.service(t, v1).UID
-	if err := r.Delete(t.Context(), autoregister.Resource, "", v1, &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: autoregister.Resource, Name: v1}
+	if err := r.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a deleted one is made again", func() bool { s := r.service(t, v1); return s != nil && s.UID != uid })

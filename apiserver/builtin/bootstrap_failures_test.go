@@ -9,11 +9,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -23,11 +23,13 @@ type unwell struct {
 	refusals atomic.Int32
 }
 
-func (u *unwell) Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
+func (u *unwell) Create(
+	ctx context.Context, key resource.Key, object runtime.Object, options resource.WriteOptions,
+) (runtime.Object, error) {
 	if u.refusals.Add(-1) >= 0 {
 		return nil, storage.ErrUnavailable
 	}
-	return u.server.Create(ctx, resource, namespace, object, dryRun)
+	return u.server.Create(ctx, key, object, options)
 }
 
 // insist makes the namespaces, however long it takes by the clock, and tells how long that was.
@@ -58,7 +60,8 @@ func TestBootstrapOutlastsAStorageThatIsUnwell(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
-		must[runtime.Object](t)(u.Get(t.Context(), namespaces, "", name))
+		must[runtime.Object](t)(u.Get(t.Context(),
+			resource.Key{GroupResource: namespaces, Name: name}, resource.ReadOptions{}))
 	}
 	u = &unwell{server: newServer(t, builtin.Options{}, nil)}
 	u.refusals.Store(1000)

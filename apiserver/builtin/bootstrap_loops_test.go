@@ -30,6 +30,7 @@ import (
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/resource"
 )
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -61,17 +62,18 @@ func TestIdentityIsRenewedAndGivenBack(t *testing.T) {
 	// The name that kube-apiserver gives to the lease of a host called "vm".
 	const name = "apiserver-wlv32tlttr4jl3gtroqexyxapa"
 	lease := func() *coordination.Lease {
-		object, err := s.Get(t.Context(), leases, metav1.NamespaceSystem, name)
+		key := resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: name}
+		object, err := s.Get(t.Context(), key, resource.ReadOptions{})
 		if err != nil {
 			return nil
 		}
 		return object.(*coordination.Lease)
 	}
 	// What an earlier process has left is replaced.
-	must[runtime.Object](t)(s.Create(t.Context(), leases, metav1.NamespaceSystem, &coordination.Lease{
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}, &coordination.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem},
 		Spec:       coordination.LeaseSpec{HolderIdentity: ptr.To("earlier"), LeaseDurationSeconds: ptr.To(int32(1)), RenewTime: &metav1.MicroTime{Time: fake.Now()}},
-	}, false))
+	}, resource.WriteOptions{}))
 	stop := background(t, func(ctx context.Context) { b.Identity("vm", "10.0.0.1:6443").Run(ctx) })
 	eventually(t, "a lease", func() bool { l := lease(); return l != nil && *l.Spec.HolderIdentity != "earlier" })
 	made := lease()
@@ -84,7 +86,9 @@ func TestIdentityIsRenewedAndGivenBack(t *testing.T) {
 	fake.Step(11 * time.Second)
 	eventually(t, "a renewal", func() bool { return lease().Spec.RenewTime.Time.Equal(fake.Now()) })
 	// Somebody else removes it: it comes back.
-	if err := s.Delete(t.Context(), leases, metav1.NamespaceSystem, name, &metav1.DeleteOptions{}); err != nil {
+	if err := s.Delete(t.Context(),
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: name},
+		&metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a timer", fake.HasWaiters)
@@ -101,10 +105,11 @@ func TestExpiredIdentitiesAreRemoved(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	fake := clocktesting.NewFakeClock(now)
 	make := func(name, identity string, renewed *metav1.MicroTime) {
-		must[runtime.Object](t)(s.Create(t.Context(), leases, metav1.NamespaceSystem, &coordination.Lease{
+		key := resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}
+		must[runtime.Object](t)(s.Create(t.Context(), key, &coordination.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem, Labels: map[string]string{"apiserver.kubernetes.io/identity": identity}},
 			Spec:       coordination.LeaseSpec{HolderIdentity: ptr.To("x"), LeaseDurationSeconds: ptr.To(int32(3600)), RenewTime: renewed},
-		}, false))
+		}, resource.WriteOptions{}))
 	}
 	make("alive", "kube-apiserver", &metav1.MicroTime{Time: now.Add(-59 * time.Minute)})
 	make("dead", "kube-apiserver", &metav1.MicroTime{Time: now.Add(-61 * time.Minute)})
@@ -115,12 +120,18 @@ func TestExpiredIdentitiesAreRemoved(t *testing.T) {
 		bootstrap.New(s, fake, logr.Discard()).IdentityCleanupLoop().Run(ctx, fake, logr.Discard())
 	})
 	eventually(t, "removal", func() bool {
-		_, dead := s.Get(t.Context(), leases, metav1.NamespaceSystem, "dead")
-		_, bare := s.Get(t.Context(), leases, metav1.NamespaceSystem, "bare")
+		_, dead := s.Get(t.Context(),
+			resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: "dead"},
+			resource.ReadOptions{})
+		_, bare := s.Get(t.Context(),
+			resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: "bare"},
+			resource.ReadOptions{})
 		return apierrors.IsNotFound(dead) && apierrors.IsNotFound(bare)
 	})
 	for _, name := range []string{"alive", "other"} {
-		must[runtime.Object](t)(s.Get(t.Context(), leases, metav1.NamespaceSystem, name))
+		must[runtime.Object](t)(s.Get(t.Context(),
+			resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: name},
+			resource.ReadOptions{}))
 	}
 }
 
@@ -139,19 +150,20 @@ func TestAuthenticationIsPublishedWithThatOfOthers(t *testing.T) {
 	first, second, proxy := newCertificate(t, "first", now.Add(time.Hour)), newCertificate(t, "second", now.Add(time.Hour)), newCertificate(t, "proxy", now.Add(time.Hour))
 	old := newCertificate(t, "old", now.Add(-time.Hour))
 	published := func() map[string]string {
-		object, err := s.Get(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.AuthenticationConfigMap)
+		key := resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap}
+		object, err := s.Get(t.Context(), key, resource.ReadOptions{})
 		if err != nil {
 			return nil
 		}
 		return object.(*core.ConfigMap).Data
 	}
-	must[runtime.Object](t)(s.Create(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, &core.ConfigMap{
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem}, &core.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap},
 		Data: map[string]string{
 			"client-ca-file": string(old) + string(first), "stray": "x", "requestheader-client-ca-file": string(proxy),
 			"requestheader-allowed-names": `["other"]`, "requestheader-group-headers": `["X-Remote-Group"]`,
 		},
-	}, false))
+	}, resource.WriteOptions{}))
 	var current atomic.Pointer[[]byte]
 	current.Store(&first)
 	changed := bootstrap.NewSignal()
@@ -165,7 +177,9 @@ func TestAuthenticationIsPublishedWithThatOfOthers(t *testing.T) {
 		b.AuthenticationLoop(own, changed).Run(ctx, clock.RealClock{}, logr.Discard())
 	})
 	background(t, func(ctx context.Context) {
-		_ = s.FollowObject(ctx, bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.AuthenticationConfigMap, changed.Send)
+		_ = s.FollowObject(ctx,
+			resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap},
+			changed.Send)
 	})
 	want := map[string]string{
 		"client-ca-file": string(first), "requestheader-client-ca-file": string(proxy), "requestheader-allowed-names": `["other","front-proxy-client"]`,
@@ -178,7 +192,9 @@ func TestAuthenticationIsPublishedWithThatOfOthers(t *testing.T) {
 	want["client-ca-file"] = string(bytes.Join([][]byte{first, second}, nil))
 	eventually(t, "the new authority beside the old one", func() bool { return equalMaps(published(), want) })
 	// Somebody deletes the ConfigMap: what is ours comes back.
-	if err := s.Delete(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.AuthenticationConfigMap, &metav1.DeleteOptions{}); err != nil {
+	if err := s.Delete(t.Context(),
+		resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap},
+		&metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	want["client-ca-file"], want["requestheader-allowed-names"] = string(second), `["front-proxy-client"]`
@@ -201,7 +217,8 @@ func TestLegacyTokensAreTrackedSince(t *testing.T) {
 	s := withSystem(t)
 	fake := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	since := func() string {
-		object, err := s.Get(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.LegacyTokensConfigMap)
+		key := resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.LegacyTokensConfigMap}
+		object, err := s.Get(t.Context(), key, resource.ReadOptions{})
 		if err != nil {
 			return ""
 		}
@@ -213,13 +230,15 @@ func TestLegacyTokensAreTrackedSince(t *testing.T) {
 	})
 	eventually(t, "the date", func() bool { return since() == "2026-01-02" })
 	s.settle(t, bootstrap.ConfigMaps, metav1.NamespaceSystem+"/"+bootstrap.LegacyTokensConfigMap)
-	must[runtime.Object](t)(s.Update(t.Context(), bootstrap.ConfigMaps, "", metav1.NamespaceSystem, bootstrap.LegacyTokensConfigMap, func(object runtime.Object) error {
+	must[runtime.Object](t)(s.Update(t.Context(), resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.LegacyTokensConfigMap}, func(object runtime.Object) error {
 		object.(*core.ConfigMap).Data["since"] = "no date"
 		return nil
-	}, false))
+	}, resource.WriteOptions{}))
 	eventually(t, "the date instead of nonsense", func() bool { changed.Send(); return since() == "2026-01-02" })
 	// It is not made again at once, which would be a fight with servers that do not track.
-	if err := s.Delete(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.LegacyTokensConfigMap, &metav1.DeleteOptions{}); err != nil {
+	if err := s.Delete(t.Context(),
+		resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.LegacyTokensConfigMap},
+		&metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a timer", fake.HasWaiters)
@@ -243,23 +262,24 @@ func TestFlowControlIsKept(t *testing.T) {
 	}
 	pass()
 	level := func(name string) *flowcontrol.PriorityLevelConfiguration {
-		return must[runtime.Object](t)(s.Get(t.Context(), bootstrap.PriorityLevels, "", name)).(*flowcontrol.PriorityLevelConfiguration)
+		key := resource.Key{GroupResource: bootstrap.PriorityLevels, Name: name}
+		return must[runtime.Object](t)(s.Get(t.Context(), key, resource.ReadOptions{})).(*flowcontrol.PriorityLevelConfiguration)
 	}
 	shares := func(name, automatic string, shares int32) {
-		must[runtime.Object](t)(s.Update(t.Context(), bootstrap.PriorityLevels, "", "", name, func(object runtime.Object) error {
+		must[runtime.Object](t)(s.Update(t.Context(), resource.Key{GroupResource: bootstrap.PriorityLevels, Name: name}, func(object runtime.Object) error {
 			level := object.(*flowcontrol.PriorityLevelConfiguration)
 			level.Annotations[flowcontrolv1.AutoUpdateAnnotationKey] = automatic
 			level.Spec.Limited.NominalConcurrencyShares = shares
 			return nil
-		}, false))
+		}, resource.WriteOptions{}))
 	}
 	shares("catch-all", "false", 5)      // mandatory: never taken over, and no other shares are valid
 	shares("workload-low", "true", 78)   // suggested and left to the server: put right
 	shares("global-default", "false", 5) // suggested and taken over: left alone
 	obsolete := level("workload-high")
-	must[runtime.Object](t)(s.Create(t.Context(), bootstrap.PriorityLevels, "", &flowcontrol.PriorityLevelConfiguration{
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: bootstrap.PriorityLevels}, &flowcontrol.PriorityLevelConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "obsolete", Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}}, Spec: obsolete.Spec,
-	}, false))
+	}, resource.WriteOptions{}))
 	s.settle(t, bootstrap.PriorityLevels, "catch-all", "workload-low", "global-default", "obsolete")
 	pass()
 	for name, want := range map[string]int32{"catch-all": 5, "workload-low": 100, "global-default": 5} {
@@ -270,7 +290,9 @@ func TestFlowControlIsKept(t *testing.T) {
 	if level("catch-all").Annotations[flowcontrolv1.AutoUpdateAnnotationKey] != "true" {
 		t.Error("a mandatory level is left to somebody else")
 	}
-	if _, err := s.Get(t.Context(), bootstrap.PriorityLevels, "", "obsolete"); !apierrors.IsNotFound(err) {
+	if _, err := s.Get(t.Context(),
+		resource.Key{GroupResource: bootstrap.PriorityLevels, Name: "obsolete"},
+		resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("what is suggested no more is still there: %v", err)
 	}
 	changed := bootstrap.NewSignal()
@@ -280,12 +302,16 @@ func TestFlowControlIsKept(t *testing.T) {
 	})
 	dangles := func(status flowcontrol.ConditionStatus) func() bool {
 		return func() bool {
-			conditions := must[runtime.Object](t)(s.Get(t.Context(), bootstrap.FlowSchemas, "", "service-accounts")).(*flowcontrol.FlowSchema).Status.Conditions
+			conditions := must[runtime.Object](t)(s.Get(t.Context(),
+				resource.Key{GroupResource: bootstrap.FlowSchemas, Name: "service-accounts"},
+				resource.ReadOptions{})).(*flowcontrol.FlowSchema).Status.Conditions
 			return len(conditions) == 1 && conditions[0].Type == flowcontrol.FlowSchemaConditionDangling && conditions[0].Status == status
 		}
 	}
 	eventually(t, "that the level is there", dangles(flowcontrol.ConditionFalse))
-	if err := s.Delete(t.Context(), bootstrap.PriorityLevels, "", "workload-low", &metav1.DeleteOptions{}); err != nil {
+	if err := s.Delete(t.Context(),
+		resource.Key{GroupResource: bootstrap.PriorityLevels, Name: "workload-low"},
+		&metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "that the level is missing", dangles(flowcontrol.ConditionTrue))

@@ -19,6 +19,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/resource"
 )
 
 var (
@@ -99,8 +100,11 @@ func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 			return nil
 		}
 	}
-	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-scheduler", strip(false), false))
-	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-dns", strip(true), false))
+	must[runtime.Object](t)(s.Update(ctx,
+		resource.Key{GroupResource: clusterRoles, Name: "system:kube-scheduler"},
+		strip(false), resource.WriteOptions{}))
+	must[runtime.Object](t)(s.Update(ctx,
+		resource.Key{GroupResource: clusterRoles, Name: "system:kube-dns"}, strip(true), resource.WriteOptions{}))
 	s.settle(t, clusterRoles, "system:kube-scheduler", "system:kube-dns")
 	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
@@ -123,19 +127,22 @@ func TestBootstrapRestoresBindings(t *testing.T) {
 	}
 	bindings := schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}
 	get := func(name string) *rbac.ClusterRoleBinding {
-		return must[runtime.Object](t)(s.Get(ctx, bindings, "", name)).(*rbac.ClusterRoleBinding)
+		return must[runtime.Object](t)(s.Get(ctx,
+			resource.Key{GroupResource: bindings, Name: name}, resource.ReadOptions{})).(*rbac.ClusterRoleBinding)
 	}
-	must[runtime.Object](t)(s.Update(ctx, bindings, "", "", "cluster-admin", func(object runtime.Object) error {
+	key := resource.Key{GroupResource: bindings, Name: "cluster-admin"}
+	must[runtime.Object](t)(s.Update(ctx, key, func(object runtime.Object) error {
 		object.(*rbac.ClusterRoleBinding).Subjects = nil
 		return nil
-	}, false))
+	}, resource.WriteOptions{}))
 	// Another role cannot be written into a binding: it has to be made again.
 	stray := get("system:kube-dns")
 	stray = &rbac.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: stray.Name}, Subjects: stray.Subjects, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "view"}}
-	if err := s.Delete(ctx, bindings, "", stray.Name, &metav1.DeleteOptions{}); err != nil {
+	if err := s.Delete(ctx,
+		resource.Key{GroupResource: bindings, Name: stray.Name}, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	must[runtime.Object](t)(s.Create(ctx, bindings, "", stray, false))
+	must[runtime.Object](t)(s.Create(ctx, resource.Key{GroupResource: bindings}, stray, resource.WriteOptions{}))
 	s.settle(t, bindings, "cluster-admin", stray.Name)
 	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
@@ -150,7 +157,8 @@ func TestBootstrapRestoresBindings(t *testing.T) {
 
 func role(t *testing.T, s *server, name string) *rbac.ClusterRole {
 	t.Helper()
-	return must[runtime.Object](t)(s.Get(t.Context(), clusterRoles, "", name)).(*rbac.ClusterRole)
+	return must[runtime.Object](t)(s.Get(t.Context(),
+		resource.Key{GroupResource: clusterRoles, Name: name}, resource.ReadOptions{})).(*rbac.ClusterRole)
 }
 
 func TestBootstrapLabelsNamespaces(t *testing.T) {
@@ -158,7 +166,8 @@ func TestBootstrapLabelsNamespaces(t *testing.T) {
 	if err := ensure(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	namespace := must[runtime.Object](t)(s.Get(t.Context(), namespaces, "", "kube-system")).(*core.Namespace)
+	namespace := must[runtime.Object](t)(s.Get(t.Context(),
+		resource.Key{GroupResource: namespaces, Name: "kube-system"}, resource.ReadOptions{})).(*core.Namespace)
 	if namespace.Labels["kubernetes.io/metadata.name"] != "kube-system" || namespace.Status.Phase != core.NamespaceActive {
 		t.Errorf("kube-system: labels %v, phase %s", namespace.Labels, namespace.Status.Phase)
 	}
@@ -174,7 +183,8 @@ func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
 	for _, name := range []string{"admin", "view", "system:aggregate-to-view"} {
 		former := &rbac.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbac.PolicyRule{extra}}
 		former.Annotations = map[string]string{"from": name}
-		must[runtime.Object](t)(s.Create(ctx, clusterRoles, "", former, false))
+		must[runtime.Object](t)(s.Create(ctx,
+			resource.Key{GroupResource: clusterRoles}, former, resource.WriteOptions{}))
 	}
 	authenticated := rbac.Subject{Kind: "Group", APIGroup: rbac.GroupName, Name: "system:authenticated"}
 	narrowed := &rbac.ClusterRoleBinding{
@@ -182,7 +192,7 @@ func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
 		RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "system:discovery"},
 	}
 	narrowed.Annotations = map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}
-	must[runtime.Object](t)(s.Create(ctx, bindings, "", narrowed, false))
+	must[runtime.Object](t)(s.Create(ctx, resource.Key{GroupResource: bindings}, narrowed, resource.WriteOptions{}))
 	for range 2 { // another start changes nothing
 		if err := ensure(ctx, s); err != nil {
 			t.Fatal(err)
@@ -200,7 +210,9 @@ func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
 		if got := role(t, s, "system:aggregate-to-edit"); got.Annotations["from"] != "" {
 			t.Errorf("system:aggregate-to-edit has annotations %v", got.Annotations)
 		}
-		split := must[runtime.Object](t)(s.Get(ctx, bindings, "", "system:public-info-viewer")).(*rbac.ClusterRoleBinding)
+		split := must[runtime.Object](t)(s.Get(ctx,
+			resource.Key{GroupResource: bindings, Name: "system:public-info-viewer"},
+			resource.ReadOptions{})).(*rbac.ClusterRoleBinding)
 		if !slices.Equal(split.Subjects, []rbac.Subject{authenticated}) || split.RoleRef.Name != "system:public-info-viewer" {
 			t.Errorf("system:public-info-viewer binds %v to %s", split.Subjects, split.RoleRef.Name)
 		}

@@ -42,7 +42,7 @@ type Options struct {
 	// Schema is needed by field managers; nil: one of their own.
 	Schema *builtinschema.Loader
 	// Objects is the registry. It may have an empty catalog while definitions are being made.
-	Objects resource.Objects
+	Objects resource.Client
 	// Catalog tells which kinds are served; nil: none, which admission policies with parameters notice.
 	Catalog *resource.CatalogHolder
 	// Clock; nil: the real one.

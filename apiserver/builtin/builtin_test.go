@@ -11,7 +11,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-func unusedAction(context.Context, resource.Objects, resource.Call) (runtime.Object, error) {
+func unusedAction(context.Context, resource.Client, resource.Call) (runtime.Object, error) {
 	return nil, errors.New("not called by these tests")
 }
 

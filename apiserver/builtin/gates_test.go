@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/resource"
 )
 
 // TestGatesAreAsked: what a feature gate switches is there with it and not without.
@@ -39,16 +40,19 @@ func TestGatesAreAsked(t *testing.T) {
 // bound is a pod that had a nomination and was bound with a label.
 func bound(t *testing.T, s *server) *core.Pod {
 	t.Helper()
-	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod("web"), false))
-	must[runtime.Object](t)(s.Update(t.Context(), pods, "status", "default", "web", func(o runtime.Object) error {
+	must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: pods, Namespace: "default"}, newPod("web"), resource.WriteOptions{}))
+	key := resource.Key{GroupResource: pods, Subresource: "status", Namespace: "default", Name: "web"}
+	must[runtime.Object](t)(s.Update(t.Context(), key, func(o runtime.Object) error {
 		o.(*core.Pod).Status.NominatedNodeName = "one"
 		return nil
-	}, false))
+	}, resource.WriteOptions{}))
 	must[runtime.Object](t)(s.call(t.Context(), pods, "binding", "default", "web", &core.Binding{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Labels: map[string]string{"example.com/by": "binding"}},
 		Target:     core.ObjectReference{Kind: "Node", Name: "one"},
 	}))
-	return must[runtime.Object](t)(s.Get(t.Context(), pods, "default", "web")).(*core.Pod)
+	return must[runtime.Object](t)(s.Get(t.Context(),
+		resource.Key{GroupResource: pods, Namespace: "default", Name: "web"}, resource.ReadOptions{})).(*core.Pod)
 }
 
 func labelOfBinding(t *testing.T, s *server) bool {
@@ -64,7 +68,9 @@ func peerAddress(t *testing.T, s *server) bool {
 	background(t, func(ctx context.Context) { _ = b.Identity("vm", "10.0.0.1:6443").Run(ctx) })
 	var lease *coordination.Lease
 	eventually(t, "a lease", func() bool {
-		object, err := s.Get(t.Context(), leases, metav1.NamespaceSystem, "apiserver-wlv32tlttr4jl3gtroqexyxapa")
+		object, err := s.Get(t.Context(),
+			resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: "apiserver-wlv32tlttr4jl3gtroqexyxapa"},
+			resource.ReadOptions{})
 		if err == nil {
 			lease = object.(*coordination.Lease)
 		}
@@ -79,6 +85,8 @@ func uidHeaders(t *testing.T, s *server) bool {
 	if err := loop.Pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	published := must[runtime.Object](t)(s.Get(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.AuthenticationConfigMap)).(*core.ConfigMap)
+	published := must[runtime.Object](t)(s.Get(t.Context(),
+		resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: bootstrap.AuthenticationConfigMap},
+		resource.ReadOptions{})).(*core.ConfigMap)
 	return published.Data["requestheader-uid-headers"] != ""
 }

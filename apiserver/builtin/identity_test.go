@@ -10,26 +10,28 @@ import (
 	"github.com/go-logr/logr/funcr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/apis/coordination"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/resource"
 )
 
 // overtaken is a server on which somebody else always makes a lease just before.
 type overtaken struct{ *server }
 
-func (o overtaken) Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
+func (o overtaken) Create(
+	ctx context.Context, key resource.Key, object runtime.Object, options resource.WriteOptions,
+) (runtime.Object, error) {
 	if lease, ok := object.(*coordination.Lease); ok {
 		other := lease.DeepCopy()
 		other.Spec.HolderIdentity, other.Spec.RenewTime = ptr.To("other"), nil
-		if _, err := o.server.Create(ctx, resource, namespace, other, dryRun); err != nil {
+		if _, err := o.server.Create(ctx, key, other, options); err != nil {
 			return nil, err
 		}
 	}
-	return o.server.Create(ctx, resource, namespace, object, dryRun)
+	return o.server.Create(ctx, key, object, options)
 }
 
 // TestIdentityIsSharedOnOneHost: replicas on one host have the same lease, and that is no error.
@@ -47,7 +49,9 @@ func TestIdentityIsSharedOnOneHost(t *testing.T) {
 		bootstrap.New(overtaken{s}, fake, logger).Identity("vm", "10.0.0.1:6443").Run(ctx)
 	})
 	eventually(t, "a renewal of the other's lease", func() bool {
-		object, err := s.Get(t.Context(), leases, metav1.NamespaceSystem, "apiserver-wlv32tlttr4jl3gtroqexyxapa")
+		object, err := s.Get(t.Context(),
+			resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: "apiserver-wlv32tlttr4jl3gtroqexyxapa"},
+			resource.ReadOptions{})
 		if err != nil {
 			return false
 		}

@@ -23,6 +23,7 @@ import (
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/resource"
 )
 
 var (
@@ -34,7 +35,8 @@ var (
 func TestBindingAssignsAPodOnce(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
-	created := must[runtime.Object](t)(s.Create(ctx, pods, "default", newPod("web"), false)).(*core.Pod)
+	created := must[runtime.Object](t)(s.Create(ctx,
+		resource.Key{GroupResource: pods, Namespace: "default"}, newPod("web"), resource.WriteOptions{})).(*core.Pod)
 	bind := func(node string, uid types.UID) error {
 		_, err := s.call(ctx, pods, "binding", "default", "web", &core.Binding{
 			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: uid, Annotations: map[string]string{"example.com/by": node}},
@@ -48,14 +50,15 @@ func TestBindingAssignsAPodOnce(t *testing.T) {
 	if err := bind("one", created.UID); err != nil {
 		t.Fatal(err)
 	}
-	pod := must[runtime.Object](t)(s.Get(ctx, pods, "default", "web")).(*core.Pod)
+	key := resource.Key{GroupResource: pods, Namespace: "default", Name: "web"}
+	pod := must[runtime.Object](t)(s.Get(ctx, key, resource.ReadOptions{})).(*core.Pod)
 	if pod.Spec.NodeName != "one" || pod.Annotations["example.com/by"] != "one" || len(pod.Status.Conditions) != 1 {
 		t.Errorf("bound pod: node %q, annotations %v, conditions %v", pod.Spec.NodeName, pod.Annotations, pod.Status.Conditions)
 	}
 	if err := bind("two", ""); !apierrors.IsConflict(err) {
 		t.Errorf("binding again: %v", err)
 	}
-	_, err := s.Update(ctx, pods, "", "default", "web", func(o runtime.Object) error { o.(*core.Pod).Spec.NodeName = "two"; return nil }, false)
+	_, err := s.Update(ctx, key, func(o runtime.Object) error { o.(*core.Pod).Spec.NodeName = "two"; return nil }, resource.WriteOptions{})
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("moving a pod by update: %v", err)
 	}
@@ -64,13 +67,15 @@ func TestBindingAssignsAPodOnce(t *testing.T) {
 // ready makes a pod one that a budget protects.
 func (s *server) ready(t *testing.T, name string) {
 	t.Helper()
-	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod(name), false))
-	must[runtime.Object](t)(s.Update(t.Context(), pods, "status", "default", name, func(o runtime.Object) error {
+	must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: pods, Namespace: "default"}, newPod(name), resource.WriteOptions{}))
+	key := resource.Key{GroupResource: pods, Subresource: "status", Namespace: "default", Name: name}
+	must[runtime.Object](t)(s.Update(t.Context(), key, func(o runtime.Object) error {
 		pod := o.(*core.Pod)
 		pod.Status.Phase = core.PodRunning
 		pod.Status.Conditions = []core.PodCondition{{Type: core.PodReady, Status: core.ConditionTrue}}
 		return nil
-	}, false))
+	}, resource.WriteOptions{}))
 }
 
 func (s *server) evict(t *testing.T, name string) error {
@@ -85,30 +90,35 @@ func (s *server) evict(t *testing.T, name string) error {
 func TestEvictionSpendsItsBudget(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
-	must[runtime.Object](t)(s.Create(ctx, budgets, "default", &policy.PodDisruptionBudget{
+	key := resource.Key{GroupResource: budgets, Namespace: "default"}
+	must[runtime.Object](t)(s.Create(ctx, key, &policy.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"},
 		Spec:       policy.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
-	}, false))
+	}, resource.WriteOptions{}))
 	s.ready(t, "one")
 	s.ready(t, "two")
 	if err := s.evict(t, "one"); !apierrors.IsTooManyRequests(err) {
 		t.Fatalf("a budget that nobody has counted: %v", err)
 	}
-	must[runtime.Object](t)(s.Update(ctx, budgets, "status", "default", "all", func(o runtime.Object) error {
+	must[runtime.Object](t)(s.Update(ctx, resource.Key{GroupResource: budgets, Subresource: "status", Namespace: "default", Name: "all"}, func(o runtime.Object) error {
 		budget := o.(*policy.PodDisruptionBudget)
 		budget.Status = policy.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
 		return nil
-	}, false))
+	}, resource.WriteOptions{}))
 	if err := s.evict(t, "one"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Get(ctx, pods, "default", "one"); !apierrors.IsNotFound(err) {
+	if _, err := s.Get(ctx,
+		resource.Key{GroupResource: pods, Namespace: "default", Name: "one"},
+		resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the evicted pod: %v", err)
 	}
 	if err := s.evict(t, "two"); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("the budget is spent: %v", err)
 	}
-	budget := must[runtime.Object](t)(s.Get(ctx, budgets, "default", "all")).(*policy.PodDisruptionBudget)
+	budget := must[runtime.Object](t)(s.Get(ctx,
+		resource.Key{GroupResource: budgets, Namespace: "default", Name: "all"},
+		resource.ReadOptions{})).(*policy.PodDisruptionBudget)
 	if _, noted := budget.Status.DisruptedPods["one"]; !noted || budget.Status.DisruptionsAllowed != 0 {
 		t.Errorf("budget: %+v", budget.Status)
 	}
@@ -118,28 +128,33 @@ func TestEvictionSpendsItsBudget(t *testing.T) {
 func TestEvictionMindsABudgetThatTheCacheHasNot(t *testing.T) {
 	client := etcdtest.Client(t)
 	behind, other := newServerOn(t, client, builtin.Options{}, nil), newServerOn(t, client, builtin.Options{}, nil)
-	for _, resource := range []schema.GroupResource{budgets, pods} {
-		must[[]runtime.Object](t)(behind.List(t.Context(), resource, "default"))
+	for _, gr := range []schema.GroupResource{budgets, pods} {
+		must[[]runtime.Object](t)(behind.List(t.Context(),
+			resource.Key{GroupResource: gr, Namespace: "default"}, resource.ReadOptions{Cached: true}))
 	}
 	behind.freeze()
 	other.ready(t, "one")
-	must[runtime.Object](t)(other.Create(t.Context(), budgets, "default", &policy.PodDisruptionBudget{
+	key := resource.Key{GroupResource: budgets, Namespace: "default"}
+	must[runtime.Object](t)(other.Create(t.Context(), key, &policy.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"},
 		Spec:       policy.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
-	}, false))
+	}, resource.WriteOptions{}))
 	if err := behind.evict(t, "one"); err == nil {
 		t.Error("a protected pod was evicted")
 	}
-	must[runtime.Object](t)(other.Get(t.Context(), pods, "default", "one"))
+	must[runtime.Object](t)(other.Get(t.Context(),
+		resource.Key{GroupResource: pods, Namespace: "default", Name: "one"}, resource.ReadOptions{}))
 }
 
 func TestEvictionOfPendingPodNeedsNoBudget(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
-	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod("pending"), false))
+	must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: pods, Namespace: "default"}, newPod("pending"), resource.WriteOptions{}))
 	if err := s.evict(t, "pending"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Get(t.Context(), pods, "default", "pending"); !apierrors.IsNotFound(err) {
+	key := resource.Key{GroupResource: pods, Namespace: "default", Name: "pending"}
+	if _, err := s.Get(t.Context(), key, resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the evicted pod: %v", err)
 	}
 }
@@ -149,15 +164,16 @@ func TestScaleIsAViewOfItsParent(t *testing.T) {
 	ctx := t.Context()
 	one := int32(1)
 	pod := newPod("web")
-	must[runtime.Object](t)(s.Create(ctx, controllers, "default", &core.ReplicationController{
+	key := resource.Key{GroupResource: controllers, Namespace: "default"}
+	must[runtime.Object](t)(s.Create(ctx, key, &core.ReplicationController{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"},
 		Spec: core.ReplicationControllerSpec{
 			Replicas: &one, Selector: pod.Labels,
 			Template: &core.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec},
 		},
-	}, false))
+	}, resource.WriteOptions{}))
 	scale := func(replicas int32) error {
-		_, err := s.Update(ctx, controllers, "scale", "default", "web", func(o runtime.Object) error {
+		_, err := s.Update(ctx, resource.Key{GroupResource: controllers, Subresource: "scale", Namespace: "default", Name: "web"}, func(o runtime.Object) error {
 			view, ok := o.(*autoscaling.Scale)
 			if !ok {
 				return fmt.Errorf("scale shows a %T", o)
@@ -167,13 +183,15 @@ func TestScaleIsAViewOfItsParent(t *testing.T) {
 			}
 			view.Spec.Replicas = replicas
 			return nil
-		}, false)
+		}, resource.WriteOptions{})
 		return err
 	}
 	if err := scale(3); err != nil {
 		t.Fatal(err)
 	}
-	if got := must[runtime.Object](t)(s.Get(ctx, controllers, "default", "web")).(*core.ReplicationController); *got.Spec.Replicas != 3 {
+	if got := must[runtime.Object](t)(s.Get(ctx,
+		resource.Key{GroupResource: controllers, Namespace: "default", Name: "web"},
+		resource.ReadOptions{})).(*core.ReplicationController); *got.Spec.Replicas != 3 {
 		t.Errorf("%d replicas", *got.Spec.Replicas)
 	}
 	if err := scale(-1); !apierrors.IsInvalid(err) {
@@ -184,19 +202,22 @@ func TestScaleIsAViewOfItsParent(t *testing.T) {
 func TestNamespaceStaysUntilItIsFinalized(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
-	must[runtime.Object](t)(s.Create(ctx, namespaces, "", &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, false))
-	if err := s.Delete(ctx, namespaces, "", "team", &metav1.DeleteOptions{}); err != nil {
+	must[runtime.Object](t)(s.Create(ctx,
+		resource.Key{GroupResource: namespaces},
+		&core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, resource.WriteOptions{}))
+	key := resource.Key{GroupResource: namespaces, Name: "team"}
+	if err := s.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	namespace := must[runtime.Object](t)(s.Get(ctx, namespaces, "", "team")).(*core.Namespace)
+	namespace := must[runtime.Object](t)(s.Get(ctx, key, resource.ReadOptions{})).(*core.Namespace)
 	if namespace.Status.Phase != core.NamespaceTerminating || namespace.DeletionTimestamp == nil || len(namespace.Spec.Finalizers) != 1 {
 		t.Fatalf("deleted namespace: %+v", namespace)
 	}
-	must[runtime.Object](t)(s.Update(ctx, namespaces, "finalize", "", "team", func(o runtime.Object) error {
+	must[runtime.Object](t)(s.Update(ctx, resource.Key{GroupResource: namespaces, Subresource: "finalize", Name: "team"}, func(o runtime.Object) error {
 		o.(*core.Namespace).Spec.Finalizers = nil
 		return nil
-	}, false))
-	if _, err := s.Get(ctx, namespaces, "", "team"); !apierrors.IsNotFound(err) {
+	}, resource.WriteOptions{}))
+	if _, err := s.Get(ctx, key, resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("finalized namespace: %v", err)
 	}
 }
@@ -204,16 +225,19 @@ func TestNamespaceStaysUntilItIsFinalized(t *testing.T) {
 func TestTerminatingNamespaceSurvivesStatusUpdates(t *testing.T) {
 	s := newServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
-	must[runtime.Object](t)(s.Create(ctx, namespaces, "", &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, false))
-	if err := s.Delete(ctx, namespaces, "", "team", &metav1.DeleteOptions{}); err != nil {
+	must[runtime.Object](t)(s.Create(ctx,
+		resource.Key{GroupResource: namespaces},
+		&core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, resource.WriteOptions{}))
+	key := resource.Key{GroupResource: namespaces, Name: "team"}
+	if err := s.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	must[runtime.Object](t)(s.Update(ctx, namespaces, "status", "", "team", func(o runtime.Object) error {
+	must[runtime.Object](t)(s.Update(ctx, resource.Key{GroupResource: namespaces, Subresource: "status", Name: "team"}, func(o runtime.Object) error {
 		namespace := o.(*core.Namespace)
 		namespace.Status.Conditions = append(namespace.Status.Conditions, core.NamespaceCondition{Type: "NamespaceContentRemaining", Status: core.ConditionTrue})
 		return nil
-	}, false))
-	if _, err := s.Get(ctx, namespaces, "", "team"); err != nil {
+	}, resource.WriteOptions{}))
+	if _, err := s.Get(ctx, key, resource.ReadOptions{}); err != nil {
 		t.Errorf("a namespace with content left: %v", err)
 	}
 }
@@ -279,15 +303,17 @@ func TestCustomResourceDefinitionStaysForItsInstances(t *testing.T) {
 	name := "widgets.example.com"
 	match, _ := s.catalog.Current().Find(definitionsResource)
 	definition := decode(t, match.Version.Codec, []byte(widgets), runtime.ContentTypeJSON)
-	must[runtime.Object](t)(s.Create(ctx, definitionsResource, "", definition, false))
+	must[runtime.Object](t)(s.Create(ctx,
+		resource.Key{GroupResource: definitionsResource}, definition, resource.WriteOptions{}))
 	stored := must[*clientv3.GetResponse](t)(s.client.Get(ctx, "/registry/apiextensions.k8s.io/customresourcedefinitions/"+name))
 	if len(stored.Kvs) != 1 || !bytes.HasPrefix(stored.Kvs[0].Value, []byte(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1"`)) {
 		t.Errorf("stored as %.120s", stored.Kvs)
 	}
-	if err := s.Delete(ctx, definitionsResource, "", name, &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: definitionsResource, Name: name}
+	if err := s.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	deleted := must[runtime.Object](t)(s.Get(ctx, definitionsResource, "", name)).(*apiextensions.CustomResourceDefinition)
+	deleted := must[runtime.Object](t)(s.Get(ctx, key, resource.ReadOptions{})).(*apiextensions.CustomResourceDefinition)
 	if deleted.DeletionTimestamp == nil || !apiextensions.CRDHasFinalizer(deleted, apiextensions.CustomResourceCleanupFinalizer) ||
 		!apiextensions.IsCRDConditionTrue(deleted, apiextensions.Terminating) {
 		t.Errorf("deleted definition: %+v %+v", deleted.ObjectMeta, deleted.Status.Conditions)
@@ -301,8 +327,9 @@ func TestSystemPriorityClassesCannotBeDeleted(t *testing.T) {
 	}
 	classes := schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 	const class = "system-node-critical"
-	if err := s.Delete(t.Context(), classes, "", class, &metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+	key := resource.Key{GroupResource: classes, Name: class}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("got %v", err)
 	}
-	must[runtime.Object](t)(s.Get(t.Context(), classes, "", class))
+	must[runtime.Object](t)(s.Get(t.Context(), key, resource.ReadOptions{}))
 }

@@ -17,6 +17,7 @@ import (
 
 	"quorate.dev/apiserver/controllers/kubernetesservice"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -62,7 +63,9 @@ func (m *member) start(t *testing.T) {
 // behind are the addresses of the kubernetes Service, if Endpoints and EndpointSlice agree.
 func (m *member) behind(t *testing.T) []string {
 	t.Helper()
-	object, err := m.Get(t.Context(), endpointsResource, "default", "kubernetes")
+	object, err := m.Get(t.Context(),
+		resource.Key{GroupResource: endpointsResource, Namespace: "default", Name: "kubernetes"},
+		resource.ReadOptions{})
 	if err != nil {
 		return nil
 	}
@@ -72,7 +75,8 @@ func (m *member) behind(t *testing.T) []string {
 			inEndpoints = append(inEndpoints, address.IP)
 		}
 	}
-	if object, err = m.Get(t.Context(), slicesResource, "default", "kubernetes"); err != nil {
+	key := resource.Key{GroupResource: slicesResource, Namespace: "default", Name: "kubernetes"}
+	if object, err = m.Get(t.Context(), key, resource.ReadOptions{}); err != nil {
 		return nil
 	}
 	for _, endpoint := range object.(*discovery.EndpointSlice).Endpoints {
@@ -96,7 +100,9 @@ func TestReplicasBehindTheKubernetesService(t *testing.T) {
 	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client, "192.0.2.2", newLeases(client))
 	first.start(t)
 	first.await(t, "the first replica is behind the Service", "192.0.2.1")
-	service := must[*core.Service](t)(asType[*core.Service](first.Get(t.Context(), servicesResource, "default", "kubernetes")))
+	service := must[*core.Service](t)(asType[*core.Service](first.Get(t.Context(),
+		resource.Key{GroupResource: servicesResource, Namespace: "default", Name: "kubernetes"},
+		resource.ReadOptions{})))
 	if service.Spec.ClusterIP != "10.20.0.1" || service.Spec.Ports[0].Port != 443 || service.Spec.Ports[0].TargetPort.IntValue() != 6443 {
 		t.Errorf("the Service is %+v", service.Spec)
 	}
@@ -169,7 +175,8 @@ func TestLoopbackAddressIsNoEndpoint(t *testing.T) {
 	if got := m.behind(t); len(got) > 0 {
 		t.Errorf("endpoints %v", got)
 	}
-	if _, err := m.Get(t.Context(), servicesResource, metav1.NamespaceDefault, "kubernetes"); err != nil {
+	key := resource.Key{GroupResource: servicesResource, Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+	if _, err := m.Get(t.Context(), key, resource.ReadOptions{}); err != nil {
 		t.Errorf("the Service: %v", err)
 	}
 }

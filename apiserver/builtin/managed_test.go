@@ -91,9 +91,9 @@ var configMapsResource = schema.GroupResource{Resource: "configmaps"}
 
 // applyKey applies one key of a config map, in the name of a manager of its own.
 func (s *server) applyKey(ctx context.Context, name, key string) error {
-	_, err := s.Apply(resource.WithManager(ctx, "manager-of-"+key), configMapsResource, "", "default", name, map[string]any{
+	_, err := s.Apply(resource.WithManager(ctx, "manager-of-"+key), resource.Key{GroupResource: configMapsResource, Namespace: "default", Name: name}, map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{key: "set"},
-	})
+	}, resource.WriteOptions{})
 	return err
 }
 
@@ -112,7 +112,9 @@ func TestConcurrentApplications(t *testing.T) {
 			})
 		}
 		group.Wait()
-		stored := must[runtime.Object](t)(s.Get(t.Context(), configMapsResource, "default", name)).(*core.ConfigMap)
+		stored := must[runtime.Object](t)(s.Get(t.Context(),
+			resource.Key{GroupResource: configMapsResource, Namespace: "default", Name: name},
+			resource.ReadOptions{})).(*core.ConfigMap)
 		if len(stored.Data) != managers || len(stored.ManagedFields) != managers {
 			t.Errorf("%d keys of %d managers", len(stored.Data), len(stored.ManagedFields))
 		}

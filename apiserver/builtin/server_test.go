@@ -31,10 +31,11 @@ import (
 
 // server is the registry of all built-in kinds on an etcd of its own.
 type server struct {
-	*registry.Registry
-	client  *clientv3.Client
-	catalog *resource.CatalogHolder
-	freeze  func() // ends the watch of etcd: the caches stay as they are
+	*registry.Client
+	Registry *registry.Registry
+	client   *clientv3.Client
+	catalog  *resource.CatalogHolder
+	freeze   func() // ends the watch of etcd: the caches stay as they are
 }
 
 func newServer(t testing.TB, options builtin.Options, chain *admission.Chain) *server {
@@ -61,8 +62,9 @@ func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 		Store: store, Caches: caches, Catalog: s.catalog, Admission: chain,
 		Clock: clock.RealClock{}, Logger: logr.Discard(),
 	})
-	s.AuthorizeWith(authorizerfactory.NewAlwaysAllowAuthorizer())
-	options.Objects, options.Catalog = s.Registry, s.catalog
+	s.Client = s.Registry.Client()
+	s.Registry.AuthorizeWith(authorizerfactory.NewAlwaysAllowAuthorizer())
+	options.Objects, options.Catalog = s.Client, s.catalog
 	if options.EventTTL == 0 {
 		options.EventTTL = time.Hour
 	}
@@ -74,7 +76,7 @@ func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 func (s *server) call(ctx context.Context, name schema.GroupResource, subresource, namespace, object string, body runtime.Object) (runtime.Object, error) {
 	match, _ := s.catalog.Current().Find(name)
 	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[subresource], Namespace: namespace, Name: object}
-	result, err := s.Insert(ctx, target, body, registry.WriteOptions{})
+	result, err := s.Registry.Create(ctx, target, body, registry.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -137,12 +139,13 @@ func eventually(t *testing.T, what string, holds func() bool) {
 }
 
 // settle waits until the cache has objects of the cluster as storage has them.
-func (s *server) settle(t *testing.T, resource schema.GroupResource, names ...string) {
+func (s *server) settle(t *testing.T, gr schema.GroupResource, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		stored := must[metav1.Object](t)(meta.Accessor(must[runtime.Object](t)(s.Get(t.Context(), resource, "", name))))
+		key := resource.Key{GroupResource: gr, Name: name}
+		stored := must[metav1.Object](t)(meta.Accessor(must[runtime.Object](t)(s.Get(t.Context(), key, resource.ReadOptions{}))))
 		eventually(t, name+" is in the cache", func() bool {
-			cached, err := s.GetCached(t.Context(), resource, "", name)
+			cached, err := s.Get(t.Context(), key, resource.ReadOptions{Cached: true})
 			return err == nil && cached.(metav1.Object).GetResourceVersion() == stored.GetResourceVersion()
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serviceip"
 )
 
@@ -77,7 +78,8 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 	warn(service, "again")
 	expect("a", 5, 2)
 	for _, object := range must[[]core.Event](t)(listedEvents(t, server)) {
-		if err := server.Delete(t.Context(), eventsResource, "default", object.Name, &metav1.DeleteOptions{}); err != nil {
+		key := resource.Key{GroupResource: eventsResource, Namespace: "default", Name: object.Name}
+		if err := server.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,7 +94,8 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 var eventsResource = schema.GroupResource{Resource: "events"}
 
 func listedEvents(t *testing.T, server *server) ([]core.Event, error) {
-	objects, err := server.Latest(t.Context(), eventsResource, "default")
+	objects, err := server.List(t.Context(),
+		resource.Key{GroupResource: eventsResource, Namespace: "default"}, resource.ReadOptions{})
 	events := make([]core.Event, len(objects))
 	for i, object := range objects {
 		events[i] = *object.(*core.Event)

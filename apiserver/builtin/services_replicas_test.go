@@ -19,6 +19,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serviceip"
 )
 
@@ -57,7 +58,8 @@ func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 	if _, err := replicas[0].createService(t, "late", asNodePort); !apierrors.IsInternalError(err) {
 		t.Errorf("nothing is left: %v", err)
 	}
-	if err := replicas[1].Delete(t.Context(), servicesResource, "default", "web-0", &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: servicesResource, Namespace: "default", Name: "web-0"}
+	if err := replicas[1].Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "what is given back on one replica is given by the other", func() bool {
@@ -77,14 +79,16 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 	}
 	other := newServiceReplica(t, client, "10.20.0.0/30", "30000-30003")
 	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/30", "30000-30003")
-	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs, "")) // from here on its cache follows them
+	must[[]runtime.Object](t)(s.List(t.Context(),
+		resource.Key{GroupResource: serviceCIDRs}, resource.ReadOptions{})) // from here on its cache follows them
 	wants := func(address string) func(*v1.Service) {
 		return func(o *v1.Service) { o.Spec.ClusterIP = address }
 	}
 
 	observed.hold()
 	more := &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.30.0.0/24"}}}
-	must[runtime.Object](t)(other.Create(t.Context(), serviceCIDRs, "", more, false))
+	must[runtime.Object](t)(other.Create(t.Context(),
+		resource.Key{GroupResource: serviceCIDRs}, more, resource.WriteOptions{}))
 	must[*core.Service](t)(s.createService(t, "named", wants("10.30.0.5")))
 	observed.hold()
 	if _, err := s.createService(t, "elsewhere", wants("10.40.0.5")); !apierrors.IsInvalid(err) {
@@ -92,7 +96,8 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 	}
 
 	observed.hold()
-	if err := other.Delete(t.Context(), serviceCIDRs, "", "more", &metav1.DeleteOptions{}); err != nil {
+	if err := other.Delete(t.Context(),
+		resource.Key{GroupResource: serviceCIDRs, Name: "more"}, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.createService(t, "late", wants("10.30.0.6")); !apierrors.IsInvalid(err) {
@@ -149,7 +154,8 @@ func TestPortRepair(t *testing.T) {
 	if _, err := repaired.createService(t, "thief", wants(port)); !apierrors.IsInvalid(err) {
 		t.Errorf("after the repair a port in use is given away: %v", err)
 	}
-	if events := must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"}, "")); len(events) != 1 {
+	key := resource.Key{GroupResource: schema.GroupResource{Resource: "events"}}
+	if events := must[[]runtime.Object](t)(s.List(t.Context(), key, resource.ReadOptions{})); len(events) != 1 {
 		t.Errorf("%d events, want one about the port", len(events))
 	}
 
@@ -180,7 +186,7 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 			must[*core.Service](t)(other.createService(t, fmt.Sprintf("web-%d", disturbances), asNodePort))
 			disturbances--
 		}
-		return s.Latest(ctx, servicesResource, "")
+		return s.List(ctx, resource.Key{GroupResource: servicesResource}, resource.ReadOptions{})
 	}
 	measured := &serviceReplica{metrics: prometheus.NewRegistry()}
 	repair := serviceip.NewPortRepair(s.allocator, disturbed, s.events, logr.Discard(), measured.metrics)
@@ -232,7 +238,8 @@ func TestWarningThatCannotBeRecordedIsToldAgain(t *testing.T) {
 	recorded := func(ctx context.Context) int {
 		t.Helper()
 		s.events.Warn(ctx, service, "controller", "Wrong", "Look", "Something is wrong")
-		return len(must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"}, "")))
+		return len(must[[]runtime.Object](t)(s.List(t.Context(),
+			resource.Key{GroupResource: schema.GroupResource{Resource: "events"}}, resource.ReadOptions{})))
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -274,7 +281,8 @@ func TestAddressRepair(t *testing.T) {
 		}
 	}
 
-	if err := s.Delete(t.Context(), ipAddresses, "", address, &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: ipAddresses, Name: address}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the address of a Service is held again", func() bool { return s.held(t, address) })
@@ -285,10 +293,12 @@ func TestAddressRepair(t *testing.T) {
 		}},
 		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: "nobody"}},
 	}
-	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
+	must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: ipAddresses}, leaked.DeepCopy(), resource.WriteOptions{}))
 	foreign := leaked.DeepCopy()
 	foreign.Name, foreign.Labels = "10.20.0.8", nil
-	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", foreign, false))
+	must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: ipAddresses}, foreign, resource.WriteOptions{}))
 	// The queue and the repair have a ticker each.
 	eventually(t, "the leak is watched", func() bool { return clock.Waiters() > 2 })
 	if !s.held(t, "10.20.0.9") {

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
@@ -42,7 +41,8 @@ func storeOldService(t *testing.T, s *serviceReplica, name, address, holder stri
 	if _, err := s.client.Put(t.Context(), "/registry/services/specs/default/"+name, string(data)); err != nil {
 		t.Fatal(err)
 	}
-	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", newHolder(holder, name), false))
+	must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: ipAddresses}, newHolder(holder, name), resource.WriteOptions{}))
 }
 
 // newHolder is the IPAddress that holds an address for a Service.
@@ -71,7 +71,9 @@ func mustHave(t *testing.T, what string, service *core.Service, address string) 
 func TestOldServiceIsCompletedWhenItIsUpdated(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	storeOldService(t, s, "old", "10.20.0.7", "10.20.0.7")
-	shown := must[runtime.Object](t)(s.Get(t.Context(), servicesResource, "default", "old")).(*core.Service)
+	shown := must[runtime.Object](t)(s.Get(t.Context(),
+		resource.Key{GroupResource: servicesResource, Namespace: "default", Name: "old"},
+		resource.ReadOptions{})).(*core.Service)
 	mustHave(t, "shown", shown, "10.20.0.7")
 	mustHave(t, "updated", must[*core.Service](t)(s.updateService(t, "old", label)), "10.20.0.7")
 }
@@ -79,7 +81,8 @@ func TestOldServiceIsCompletedWhenItIsUpdated(t *testing.T) {
 func TestOldServiceGivesItsAddressBack(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	storeOldService(t, s, "old", "10.20.0.7", "10.20.0.7")
-	if err := s.Delete(t.Context(), servicesResource, "default", "old", &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: servicesResource, Namespace: "default", Name: "old"}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if s.held(t, "10.20.0.7") {
@@ -102,14 +105,15 @@ func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
 	} {
 		waiting := func(o *v1.Service) { o.Finalizers = []string{"example.com/wait"} }
 		service := must[*core.Service](t)(s.createService(t, name, waiting))
-		if err := s.Delete(t.Context(), servicesResource, "default", name, &metav1.DeleteOptions{}); err != nil {
+		key := resource.Key{GroupResource: servicesResource, Namespace: "default", Name: name}
+		if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		must[*core.Service](t)(s.updateService(t, name, func(o *core.Service) {
 			change(o)
 			o.Finalizers = nil
 		}))
-		if _, err := s.Get(t.Context(), servicesResource, "default", name); !apierrors.IsNotFound(err) {
+		if _, err := s.Get(t.Context(), key, resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if s.held(t, service.Spec.ClusterIP) {
@@ -132,7 +136,8 @@ func TestAddressesMayHaveLeadingZeros(t *testing.T) {
 	if _, err := s.createService(t, "other", at("10.20.0.11")); !apierrors.IsInvalid(err) {
 		t.Errorf("the address is given away in another spelling: %v", err)
 	}
-	if err := s.Delete(t.Context(), servicesResource, "default", "web", &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: servicesResource, Namespace: "default", Name: "web"}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if s.held(t, "10.20.0.11") {
@@ -148,22 +153,20 @@ func TestStoredAddressWithLeadingZerosStays(t *testing.T) {
 
 // exchanging replaces an IPAddress by that of another Service just before it is deleted.
 type exchanging struct {
-	resource.Objects
+	resource.Client
 	*testing.T
 	with *networking.IPAddress
 }
 
-func (e *exchanging) Delete(
-	ctx context.Context, name schema.GroupResource, namespace, object string, options *metav1.DeleteOptions,
-) error {
-	if with := e.with; with != nil && name == ipAddresses && object == with.Name {
+func (e *exchanging) Delete(ctx context.Context, key resource.Key, options *metav1.DeleteOptions) error {
+	if with := e.with; with != nil && key.GroupResource == ipAddresses && key.Name == with.Name {
 		e.with = nil
-		if err := e.Objects.Delete(ctx, name, namespace, object, &metav1.DeleteOptions{}); err != nil {
+		if err := e.Client.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 			e.Error(err)
 		}
-		must[runtime.Object](e.T)(e.Objects.Create(ctx, name, namespace, with, false))
+		must[runtime.Object](e.T)(e.Client.Create(ctx, key, with, resource.WriteOptions{}))
 	}
-	return e.Objects.Delete(ctx, name, namespace, object, options)
+	return e.Client.Delete(ctx, key, options)
 }
 
 // An address may be given to another Service between the moment in which it is found to be a Service's own, or unused,
@@ -180,7 +183,8 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 	}
 
 	leaked := newHolder("10.20.0.8", "nobody")
-	created := must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
+	created := must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: ipAddresses}, leaked.DeepCopy(), resource.WriteOptions{}))
 	later := testingclock.NewFakeClock(time.Now().Add(time.Hour))
 	objects = &exchanging{s, t, newHolder("10.20.0.8", "web")}
 	repair := serviceip.NewAddressRepair(objects, s.ranges, s.events, later, logr.Discard(), s.metrics)
@@ -193,14 +197,14 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 
 // interrupted does something after the first read.
 type interrupted struct {
-	resource.Objects
+	resource.Client
 	then func()
 }
 
 func (o *interrupted) Get(
-	ctx context.Context, name schema.GroupResource, namespace, object string,
+	ctx context.Context, key resource.Key, options resource.ReadOptions,
 ) (runtime.Object, error) {
-	found, err := o.Objects.Get(ctx, name, namespace, object)
+	found, err := o.Client.Get(ctx, key, options)
 	if then := o.then; then != nil {
 		o.then = nil
 		then()
@@ -216,8 +220,9 @@ func TestRepairDoesNotHoldWhatIsGivenBackMeanwhile(t *testing.T) {
 		o.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyRequireDualStack)
 	}))
 	reduce := func(o *core.Service) { o.Spec.IPFamilyPolicy = ptr.To(core.IPFamilyPolicySingleStack) }
-	objects := &interrupted{Objects: s, then: func() { must[*core.Service](t)(s.updateService(t, "web", reduce)) }}
-	first := must[runtime.Object](t)(s.Get(t.Context(), ipAddresses, "", service.Spec.ClusterIPs[0]))
+	objects := &interrupted{Client: s, then: func() { must[*core.Service](t)(s.updateService(t, "web", reduce)) }}
+	first := must[runtime.Object](t)(s.Get(t.Context(),
+		resource.Key{GroupResource: ipAddresses, Name: service.Spec.ClusterIPs[0]}, resource.ReadOptions{}))
 	now := testingclock.NewFakeClock(time.Now())
 	repair := serviceip.NewAddressRepair(objects, s.ranges, s.events, now, logr.Discard(), s.metrics)
 	repair.SetHolder(service.Spec.ClusterIPs[0], first)

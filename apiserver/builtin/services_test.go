@@ -82,7 +82,9 @@ func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports s
 	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Reservers: []admission.Reserver{station}})
 	station.Objects = r.server
 	r.events = &serviceip.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
-	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource, "") }
+	all := func(ctx context.Context) ([]runtime.Object, error) {
+		return r.List(ctx, resource.Key{GroupResource: servicesResource}, resource.ReadOptions{})
+	}
 	r.repair = serviceip.NewPortRepair(r.allocator, all, r.events, logr.Discard(), r.metrics)
 	if err := r.repair.Once(t.Context()); err != nil {
 		t.Fatal(err)
@@ -109,7 +111,9 @@ func newService(t *testing.T, name string, change func(*v1.Service)) *core.Servi
 
 func (s *server) createService(t *testing.T, name string, change func(*v1.Service)) (*core.Service, error) {
 	t.Helper()
-	created, err := s.Create(t.Context(), servicesResource, "default", newService(t, name, change), false)
+	created, err := s.Create(t.Context(),
+		resource.Key{GroupResource: servicesResource, Namespace: "default"},
+		newService(t, name, change), resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -118,10 +122,11 @@ func (s *server) createService(t *testing.T, name string, change func(*v1.Servic
 
 func (s *server) updateService(t *testing.T, name string, change func(*core.Service)) (*core.Service, error) {
 	t.Helper()
-	updated, err := s.Update(t.Context(), servicesResource, "", "default", name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: servicesResource, Namespace: "default", Name: name}
+	updated, err := s.Update(t.Context(), key, func(object runtime.Object) error {
 		change(object.(*core.Service))
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +136,7 @@ func (s *server) updateService(t *testing.T, name string, change func(*core.Serv
 // held tells whether an address is taken.
 func (s *server) held(t *testing.T, address string) bool {
 	t.Helper()
-	_, err := s.Get(t.Context(), ipAddresses, "", address)
+	_, err := s.Get(t.Context(), resource.Key{GroupResource: ipAddresses, Name: address}, resource.ReadOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
@@ -159,7 +164,8 @@ func TestServiceHoldsItsAddressUntilItGoes(t *testing.T) {
 	if updated.Spec.ClusterIP != address {
 		t.Errorf("an update without address got %q", updated.Spec.ClusterIP)
 	}
-	if err := s.Delete(t.Context(), servicesResource, "default", "web", &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: servicesResource, Namespace: "default", Name: "web"}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if s.held(t, address) {
@@ -176,7 +182,9 @@ func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
 	if s.held(t, "10.20.0.77") {
 		t.Error("the address is held by nobody")
 	}
-	rehearsed := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", newService(t, "web", nil), true)).(*core.Service)
+	rehearsed := must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: servicesResource, Namespace: "default"},
+		newService(t, "web", nil), resource.WriteOptions{DryRun: true})).(*core.Service)
 	if rehearsed.Spec.ClusterIP != "10.20.0.0" || s.held(t, rehearsed.Spec.ClusterIP) {
 		t.Errorf("a dry run got %q and holds it: %v", rehearsed.Spec.ClusterIP, s.held(t, rehearsed.Spec.ClusterIP))
 	}
@@ -208,13 +216,15 @@ func TestRefusedServiceTakesNothingFromOthers(t *testing.T) {
 
 // leaving is a client that goes away as soon as something was made for it.
 type leaving struct {
-	resource.Objects
+	resource.Client
 	leave context.CancelFunc
 }
 
-func (l leaving) Create(ctx context.Context, name schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
+func (l leaving) Create(
+	ctx context.Context, key resource.Key, object runtime.Object, options resource.WriteOptions,
+) (runtime.Object, error) {
 	defer l.leave()
-	return l.Objects.Create(ctx, name, namespace, object, dryRun)
+	return l.Client.Create(ctx, key, object, options)
 }
 
 func TestServiceThatIsRefusedAfterItsClientLeftHoldsNothing(t *testing.T) {
@@ -335,7 +345,8 @@ func TestNodePorts(t *testing.T) {
 	if kept.Spec.Ports[0].NodePort != taken {
 		t.Errorf("an update without port got %d, had %d", kept.Spec.Ports[0].NodePort, taken)
 	}
-	if err := s.Delete(t.Context(), servicesResource, "default", "dns", &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: servicesResource, Namespace: "default", Name: "dns"}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	must[*core.Service](t)(s.createService(t, "heir", nodePort(v1.ServicePort{Port: 80, NodePort: taken})))

@@ -26,6 +26,7 @@ import (
 	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/resource"
 )
 
 const issuer = "https://kubernetes.default.svc"
@@ -63,8 +64,9 @@ func newTokenServer(t *testing.T) *tokenServer {
 		ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
 	}, clock.RealClock{}))
 	s := newServer(t, builtin.Options{ServiceAccountToken: issuing.Request()}, nil)
-	account := must[runtime.Object](t)(s.Create(t.Context(), serviceAccounts, "default",
-		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, false))
+	account := must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: serviceAccounts, Namespace: "default"},
+		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, resource.WriteOptions{}))
 	return &tokenServer{s, issuing, key, account.(*core.ServiceAccount)}
 }
 
@@ -111,7 +113,8 @@ func TestTokenIsAcceptedUntilItsAccountGoes(t *testing.T) {
 	if s.who(t, token[:len(token)-4]+"AAAA", issuer) != nil {
 		t.Error("a forged token is accepted")
 	}
-	if err := s.Delete(t.Context(), serviceAccounts, "default", "default", &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: serviceAccounts, Namespace: "default", Name: "default"}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the token of a deleted account is refused", func() bool { return s.who(t, token, issuer) == nil })
@@ -119,7 +122,8 @@ func TestTokenIsAcceptedUntilItsAccountGoes(t *testing.T) {
 
 func TestTokenBoundToPod(t *testing.T) {
 	s := newTokenServer(t)
-	created := must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod("web"), false)).(*core.Pod)
+	created := must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: pods, Namespace: "default"}, newPod("web"), resource.WriteOptions{})).(*core.Pod)
 	answer := s.issue(t, authentication.TokenRequestSpec{
 		ExpirationSeconds: upstream.WarnOnlyBoundTokenExpirationSeconds,
 		BoundObjectRef:    &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: created.UID},
@@ -137,7 +141,8 @@ func TestTokenBoundToPod(t *testing.T) {
 		t.Error("a token is bound to a pod with another UID")
 	}
 	now := int64(0)
-	if err := s.Delete(t.Context(), pods, "default", "web", &metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	key := resource.Key{GroupResource: pods, Namespace: "default", Name: "web"}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the token of a deleted pod is refused", func() bool { return s.who(t, answer.Status.Token) == nil })
@@ -152,14 +157,16 @@ func TestLegacyTokenIsThatOfItsSecret(t *testing.T) {
 	if s.who(t, token) != nil {
 		t.Error("a token without its Secret is accepted")
 	}
-	must[runtime.Object](t)(s.Create(t.Context(), secrets, "default", &core.Secret{
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: secrets, Namespace: "default"}, &core.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "token", Namespace: "default"}, Type: core.SecretTypeOpaque,
 		Data: map[string][]byte{"token": []byte(token)},
-	}, false))
+	}, resource.WriteOptions{}))
 	if s.who(t, token) == nil {
 		t.Error("the token is not accepted")
 	}
-	secret := must[runtime.Object](t)(s.Get(t.Context(), secrets, "default", "token")).(*core.Secret)
+	secret := must[runtime.Object](t)(s.Get(t.Context(),
+		resource.Key{GroupResource: secrets, Namespace: "default", Name: "token"},
+		resource.ReadOptions{})).(*core.Secret)
 	if secret.Labels[upstream.LastUsedLabelKey] == "" {
 		t.Error("the Secret does not tell when its token was used")
 	}

@@ -30,7 +30,7 @@ type Follow func(ctx context.Context, resource schema.GroupResource, handle func
 
 // ControllerOptions are what a Controller works with.
 type ControllerOptions struct {
-	Objects resource.Objects
+	Objects resource.Client
 	Follow  Follow
 	// Publish puts the definitions of all custom resources that are served in force.
 	Publish func(definitions []*resource.Definition)

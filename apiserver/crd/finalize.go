@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"quorate.dev/apiserver/resource"
 )
 
 // recheck is how often the custom resources of a definition being deleted are looked for again: some stay
@@ -24,7 +25,7 @@ type internalDefinition = apiextensions.CustomResourceDefinition
 // finalize deletes the custom resources of a definition that is being deleted, and removes the finalizer that holds
 // the definition once none is left. Before anything is deleted, the condition says so.
 func (c *Controller) finalize(ctx context.Context, name string) error {
-	held, err := c.Objects.Get(ctx, Resource, "", name)
+	held, err := c.Objects.Get(ctx, resource.Key{GroupResource: Resource, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
 	}
@@ -76,7 +77,8 @@ func removeFinalizer(definition *internalDefinition) {
 func (c *Controller) setTerminating(
 	ctx context.Context, of *internalDefinition, condition internalCondition, finalizer func(*internalDefinition),
 ) error {
-	_, err := c.Objects.Update(ctx, Resource, "status", "", of.Name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: Resource, Subresource: "status", Name: of.Name}
+	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		definition := object.(*internalDefinition)
 		if definition.UID != of.UID || !isHeld(definition) {
 			return errUnchanged
@@ -89,7 +91,7 @@ func (c *Controller) setTerminating(
 		}
 		apiextensions.SetCRDCondition(definition, condition)
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil && !errors.Is(err, errUnchanged) {
 		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", of.Name, err)
 	}
@@ -107,7 +109,7 @@ func (c *Controller) deleteInstances(ctx context.Context, definition *internalDe
 	}
 	instances := schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Status.AcceptedNames.Plural}
 	// A list out of a stale cache may lack instances, which would outlive their definition.
-	objects, err := c.Objects.Latest(ctx, instances, metav1.NamespaceAll)
+	objects, err := c.Objects.List(ctx, resource.Key{GroupResource: instances}, resource.ReadOptions{})
 	if err != nil {
 		err = fmt.Errorf("could not list instances: %w", err)
 		return deletionFailed(err), err
@@ -133,7 +135,9 @@ func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResour
 		if accessor.GetDeletionTimestamp() != nil {
 			continue
 		}
-		err = c.Objects.Delete(ctx, instances, accessor.GetNamespace(), accessor.GetName(), &metav1.DeleteOptions{})
+		err = c.Objects.Delete(ctx,
+			resource.Key{GroupResource: instances, Namespace: accessor.GetNamespace(), Name: accessor.GetName()},
+			&metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, err)
 		}

@@ -9,6 +9,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
+	"quorate.dev/apiserver/resource"
 )
 
 // errUnchanged ends an update that has nothing to write.
@@ -46,7 +47,8 @@ func (c *Controller) claimedByOthers(group, except string) Claimed {
 // updateStatus writes the status that decide finds right, if it is not there already.
 func (c *Controller) updateStatus(ctx context.Context, name string, decide func(*apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus) error {
 	unchanged := false
-	_, err := c.Objects.Update(ctx, Resource, "status", "", name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: Resource, Subresource: "status", Name: name}
+	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		crd, err := external(object)
 		if err != nil {
 			return err
@@ -58,7 +60,7 @@ func (c *Controller) updateStatus(ctx context.Context, name string, decide func(
 		internal := object.(*apiextensions.CustomResourceDefinition)
 		internal.Status = apiextensions.CustomResourceDefinitionStatus{}
 		return apiextensionsv1.Convert_v1_CustomResourceDefinitionStatus_To_apiextensions_CustomResourceDefinitionStatus(&status, &internal.Status, nil)
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil && !unchanged {
 		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", name, err)
 	}

@@ -77,7 +77,7 @@ func goldenDirectory(t *testing.T) string {
 	return filepath.Join(strings.TrimSpace(string(directory)), "api", "discovery")
 }
 
-func noAction(context.Context, resource.Objects, resource.Call) (runtime.Object, error) {
+func noAction(context.Context, resource.Client, resource.Call) (runtime.Object, error) {
 	return nil, nil
 }
 

@@ -24,7 +24,7 @@ func (c *call) get(ctx context.Context) error {
 	if err := decodeQuery(c.record.Query(), options); err != nil {
 		return err
 	}
-	entry, err := c.Registry.Read(ctx, c.target, options.ResourceVersion)
+	entry, err := c.Registry.Get(ctx, c.target, options.ResourceVersion)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (c *call) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	page, err := c.Registry.ReadList(ctx, c.target, registry.ListOptions{
+	page, err := c.Registry.List(ctx, c.target, registry.ListOptions{
 		Selection:       selection,
 		ResourceVersion: options.ResourceVersion,
 		Match:           options.ResourceVersionMatch,

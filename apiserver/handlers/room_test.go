@@ -46,7 +46,7 @@ func newRoomy(t *testing.T) roomy {
 // list answers a request for all of them.
 func (h roomy) list(ctx context.Context, t *testing.T, o output) (int, error) {
 	t.Helper()
-	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
+	page, err := h.Registry.List(t.Context(), h.target, registry.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func (i impatient) Done() <-chan struct{} {
 // TestEncodingEndsWithItsContext makes no encodings once nobody waits for the response.
 func TestEncodingEndsWithItsContext(t *testing.T) {
 	h := newRoomy(t)
-	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
+	page, err := h.Registry.List(t.Context(), h.target, registry.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestRoom(t *testing.T) {
 // TestRoomIsEstimated compares the estimates that room is taken by with what responses are.
 func TestRoomIsEstimated(t *testing.T) {
 	h := newRoomy(t)
-	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
+	page, err := h.Registry.List(t.Context(), h.target, registry.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if page, err := r.ReadList(t.Context(), target, registry.ListOptions{}); err != nil || len(page.Entries) != count {
+	if page, err := r.List(t.Context(), target, registry.ListOptions{}); err != nil || len(page.Entries) != count {
 		t.Fatal(page, err)
 	}
 

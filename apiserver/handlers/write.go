@@ -44,7 +44,7 @@ func (c *call) create(ctx context.Context) error {
 			return err
 		}
 	}
-	result, err := c.Registry.Insert(ctx, c.target, object, c.writeOptions(options.DryRun, options.FieldManager, options))
+	result, err := c.Registry.Create(ctx, c.target, object, c.writeOptions(options.DryRun, options.FieldManager, options))
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (c *call) update(ctx context.Context) error {
 		return err
 	}
 	write := c.writeOptions(options.DryRun, options.FieldManager, options)
-	result, err := c.Registry.Write(ctx, c.target, registry.Replacement{Object: object, Manager: write.Manager}, write)
+	result, err := c.Registry.Update(ctx, c.target, registry.Replacement{Object: object, Manager: write.Manager}, write)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (c *call) patch(ctx context.Context) error {
 	write := c.writeOptions(options.DryRun, options.FieldManager, &metav1.UpdateOptions{
 		DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation,
 	})
-	result, err := c.Registry.Write(ctx, c.target, registry.Patch{
+	result, err := c.Registry.Update(ctx, c.target, registry.Patch{
 		Type:       patchType,
 		Data:       body,
 		Manager:    write.Manager,
@@ -177,7 +177,7 @@ func (c *call) remove(ctx context.Context) error {
 		return err
 	}
 	c.warnOfDeletion(ctx, options)
-	result, err := c.Registry.Remove(ctx, c.target, options, registry.WriteOptions{DryRun: len(options.DryRun) > 0})
+	result, err := c.Registry.Delete(ctx, c.target, options, registry.WriteOptions{DryRun: len(options.DryRun) > 0})
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (c *call) removeCollection(ctx context.Context) error {
 		return err
 	}
 	c.warnOfDeletion(ctx, options)
-	page, err := c.Registry.RemoveCollection(ctx, c.target, registry.ListOptions{
+	page, err := c.Registry.DeleteCollection(ctx, c.target, registry.ListOptions{
 		Selection:       selection,
 		ResourceVersion: list.ResourceVersion,
 		Match:           list.ResourceVersionMatch,

@@ -38,7 +38,8 @@ var secrets = schema.GroupResource{Resource: "secrets"}
 
 // world is a registry of the built-in kinds on an etcd of its own.
 type world struct {
-	*registry.Registry
+	*registry.Client
+	Registry  *registry.Registry
 	etcd      *clientv3.Client
 	publisher *resource.CatalogHolder
 	decoded   atomic.Int64  // objects
@@ -48,7 +49,7 @@ type world struct {
 // FollowEntries implements informers.Source.
 func (w *world) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
 	defer func() { w.unfollow <- struct{}{} }()
-	return w.Registry.FollowEntries(ctx, name, handle, synced)
+	return w.Client.FollowEntries(ctx, name, handle, synced)
 }
 
 // counting counts what is decoded.
@@ -93,6 +94,7 @@ func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) 
 	w.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: w.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
 	})
+	w.Client = w.Registry.Client()
 	go func() { _ = caches.Run(ctx) }()
 	return w, informers.New(informers.Options{Source: w, Catalog: w.publisher, Logger: testr.New(t)})
 }
@@ -100,7 +102,8 @@ func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) 
 func create(t *testing.T, w *world, namespace, name string) {
 	t.Helper()
 	secret := &api.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"n": []byte("0")}}
-	if _, err := w.Create(t.Context(), secrets, namespace, secret, false); err != nil {
+	key := resource.Key{GroupResource: secrets, Namespace: namespace}
+	if _, err := w.Create(t.Context(), key, secret, resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -196,11 +199,14 @@ func TestHandlersGetEveryEventInOrder(t *testing.T) {
 	}
 	await(t, "late handler synced", second.HasSynced)
 	create(t, r, "a", "two")
-	_, err = r.Update(t.Context(), secrets, "", "a", "two", func(o runtime.Object) error { o.(*api.Secret).Data["n"] = []byte("1"); return nil }, false)
+	_, err = r.Update(t.Context(),
+		resource.Key{GroupResource: secrets, Namespace: "a", Name: "two"},
+		func(o runtime.Object) error { o.(*api.Secret).Data["n"] = []byte("1"); return nil }, resource.WriteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Delete(t.Context(), secrets, "a", "one", &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: secrets, Namespace: "a", Name: "one"}
+	if err := r.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, recorder := range []*recorder{&early, &late} {
@@ -247,7 +253,8 @@ func TestIndex(t *testing.T) {
 	if objects, err := informer.GetIndexer().ByIndex("first letter", "b"); err != nil || len(objects) != 1 {
 		t.Errorf("got %v, %v", objects, err)
 	}
-	if err := r.Delete(t.Context(), secrets, "zoo", "ape", &metav1.DeleteOptions{}); err != nil {
+	if err := r.Delete(t.Context(),
+		resource.Key{GroupResource: secrets, Namespace: "zoo", Name: "ape"}, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "one key", func() bool { return keys() == "zoo/ant" })
@@ -298,10 +305,11 @@ func TestEachStateIsDecodedOnce(t *testing.T) {
 		for _, handler := range handlers {
 			await(t, "an event", func() bool { return handler.has(want...) })
 		}
-		_, err := w.Update(t.Context(), secrets, "", "a", "one", func(o runtime.Object) error {
+		key := resource.Key{GroupResource: secrets, Namespace: "a", Name: "one"}
+		_, err := w.Update(t.Context(), key, func(o runtime.Object) error {
 			o.(*api.Secret).Data["n"] = []byte(strconv.Itoa(n + 1))
 			return nil
-		}, false)
+		}, resource.WriteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

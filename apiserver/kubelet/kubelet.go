@@ -49,7 +49,7 @@ type Options struct {
 
 // Kubelets hands requests on to nodes, pods and services.
 type Kubelets struct {
-	objects    resource.Objects
+	objects    resource.Client
 	authorizer authorizer.Authorizer
 	nodes      client.ConnectionInfoGetter
 	// pods is the transport to pods, services and other ports of nodes, whose names no certificate vouches for.
@@ -59,7 +59,7 @@ type Kubelets struct {
 }
 
 // New returns the adapter to the nodes among objects.
-func New(objects resource.Objects, options Options) (*Kubelets, error) {
+func New(objects resource.Client, options Options) (*Kubelets, error) {
 	config := client.KubeletClientConfig{
 		Port: options.Port, PreferredAddressTypes: options.AddressTypes,
 		TLSClientConfig: client.KubeletTLSConfig{CertFile: options.CertFile, KeyFile: options.KeyFile, CAFile: options.CAFile},
@@ -103,7 +103,7 @@ func (k *Kubelets) node(ctx context.Context, name string, _ metav1.GetOptions) (
 
 // collection is one resource in one namespace, as upstream's logic reads it.
 type collection struct {
-	objects   resource.Objects
+	objects   resource.Client
 	resource  schema.GroupResource
 	namespace string
 }
@@ -118,7 +118,8 @@ func (c collection) Get(ctx context.Context, name string, _ *metav1.GetOptions) 
 	if complaints := path.IsValidPathSegmentName(name); len(complaints) > 0 {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name, strings.Join(complaints, ";")))
 	}
-	found, err := c.objects.Get(ctx, c.resource, c.namespace, name)
+	found, err := c.objects.Get(ctx,
+		resource.Key{GroupResource: c.resource, Namespace: c.namespace, Name: name}, resource.ReadOptions{})
 	if record := request.From(ctx); record != nil && apierrors.IsNotFound(err) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: record.Info.APIGroup, Resource: record.Info.Resource}, name)
 	}

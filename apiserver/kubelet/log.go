@@ -29,7 +29,7 @@ func (k *Kubelets) PodLog() *resource.Connect {
 	}
 }
 
-func (k *Kubelets) log(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) log(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.PodLogOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)

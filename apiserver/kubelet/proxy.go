@@ -33,7 +33,7 @@ func (k *Kubelets) NodeProxy() *resource.Connect {
 	return &resource.Connect{Methods: proxied, Path: true, Options: optionsOf[api.NodeProxyOptions](), Handler: k.nodeProxy}
 }
 
-func (k *Kubelets) podProxy(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) podProxy(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.PodProxyOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
@@ -45,7 +45,7 @@ func (k *Kubelets) podProxy(ctx context.Context, _ resource.Objects, call resour
 	return k.below(location, options.Path, transport), nil
 }
 
-func (k *Kubelets) serviceProxy(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) serviceProxy(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.ServiceProxyOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
@@ -57,7 +57,7 @@ func (k *Kubelets) serviceProxy(ctx context.Context, _ resource.Objects, call re
 	return k.below(location, options.Path, k.pods), nil
 }
 
-func (k *Kubelets) nodeProxy(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) nodeProxy(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.NodeProxyOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)

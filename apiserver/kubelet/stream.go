@@ -41,7 +41,7 @@ func (k *Kubelets) PodPortForward() *resource.Connect {
 	return &resource.Connect{Methods: upgradeable, Options: optionsOf[api.PodPortForwardOptions](), Handler: k.forward}
 }
 
-func (k *Kubelets) exec(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) exec(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
 	if err := k.mayCreate(ctx); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (k *Kubelets) exec(ctx context.Context, _ resource.Objects, call resource.C
 	return k.command("exec", location, kubelet, streams), nil
 }
 
-func (k *Kubelets) attach(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) attach(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
 	if err := k.mayCreate(ctx); err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (k *Kubelets) attach(ctx context.Context, _ resource.Objects, call resource
 	return k.command("attach", location, kubelet, streams), nil
 }
 
-func (k *Kubelets) forward(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) forward(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
 	if err := k.mayCreate(ctx); err != nil {
 		return nil, err
 	}

@@ -150,7 +150,7 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 	writing.Wait()
 	watching.Wait()
-	object, err := r.Get(t.Context(), configMapResource, "a", "counter")
+	object, err := r.Client().Get(t.Context(), configMap("counter"), resource.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,12 +159,17 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 }
 
+// configMap is the key of a config map, or of all of them for "".
+func configMap(name string) resource.Key {
+	return resource.Key{GroupResource: configMapResource, Namespace: "a", Name: name}
+}
+
 // create stores the counter and returns its revision.
 func create(t *testing.T, r *registry.Registry) string {
 	t.Helper()
-	object, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{
+	object, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "counter", Namespace: "a"}, Data: map[string]string{"n": "0"},
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,19 +180,19 @@ func create(t *testing.T, r *registry.Registry) string {
 // trying again after a conflict, as clients do.
 func increment(ctx context.Context, r *registry.Registry, target registry.Target, byChange bool) error {
 	if byChange {
-		_, err := r.Update(ctx, configMapResource, "", "a", "counter", up, false)
+		_, err := r.Client().Update(ctx, configMap("counter"), up, resource.WriteOptions{})
 		return err
 	}
 	target.Name = "counter"
 	for {
-		current, err := r.GetCached(ctx, configMapResource, "a", "counter")
+		current, err := r.Client().Get(ctx, configMap("counter"), resource.ReadOptions{Cached: true})
 		if err != nil {
 			return err
 		}
 		if err := up(current); err != nil {
 			return err
 		}
-		_, err = r.Write(ctx, target, registry.Replacement{Object: current}, registry.WriteOptions{})
+		_, err = r.Update(ctx, target, registry.Replacement{Object: current}, registry.WriteOptions{})
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -229,14 +234,14 @@ func TestConcurrentCreation(t *testing.T) {
 	for round := range 5 {
 		name := fmt.Sprintf("x%d", round)
 		created := outcomes(clients, func() error {
-			_, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, false)
+			_, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, resource.WriteOptions{})
 			return err
 		})
 		if created.ok != 1 || created.refused(apierrors.IsAlreadyExists) != clients-1 {
 			t.Errorf("%d created: %v", created.ok, created.errs)
 		}
 		deleted := outcomes(clients, func() error {
-			return r.Delete(t.Context(), configMapResource, "a", name, &metav1.DeleteOptions{})
+			return r.Client().Delete(t.Context(), configMap(name), &metav1.DeleteOptions{})
 		})
 		if deleted.ok != 1 || deleted.refused(apierrors.IsNotFound) != clients-1 {
 			t.Errorf("%d deleted: %v", deleted.ok, deleted.errs)
@@ -280,7 +285,7 @@ func TestErrorsOfAChange(t *testing.T) {
 	r, _ := open(t)
 	create(t, r)
 	own := errors.New("not like this")
-	_, err := r.Update(t.Context(), configMapResource, "", "a", "counter", func(runtime.Object) error { return own }, false)
+	_, err := r.Client().Update(t.Context(), configMap("counter"), func(runtime.Object) error { return own }, resource.WriteOptions{})
 	if !errors.Is(err, own) {
 		t.Errorf("got %v", err)
 	}
@@ -292,7 +297,7 @@ func TestExpiredContinue(t *testing.T) {
 	r, target, store := openStore(t)
 	start := create(t, r)
 	for _, name := range []string{"x", "y"} {
-		if _, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, false); err != nil {
+		if _, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, resource.WriteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -304,12 +309,12 @@ func TestExpiredContinue(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1","rv":` + start + `,"start":"/counter\u0000"}`))
-	_, err = r.ReadList(t.Context(), target, registry.ListOptions{Limit: 1, Continue: token})
+	_, err = r.List(t.Context(), target, registry.ListOptions{Limit: 1, Continue: token})
 	var expired apierrors.APIStatus
 	if !apierrors.IsResourceExpired(err) || !errors.As(err, &expired) {
 		t.Fatalf("got %v", err)
 	}
-	page, err := r.ReadList(t.Context(), target, registry.ListOptions{Limit: 1, Continue: expired.Status().Continue})
+	page, err := r.List(t.Context(), target, registry.ListOptions{Limit: 1, Continue: expired.Status().Continue})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func (r *Registry) Connect(ctx context.Context, t Target, options runtime.Object
 			return nil, err
 		}
 	}
-	return connect.Handler(ctx, r, resource.Call{
+	return connect.Handler(ctx, r.Client(), resource.Call{
 		Definition: t.Definition, Version: t.Version, Namespace: t.Namespace, Name: t.Name, Body: options,
 	})
 }

@@ -23,8 +23,8 @@ const generateAttempts = 8
 // errTerminating is kube-apiserver's forbidCreateAdmission: it refuses creates before all other admission.
 var errTerminating = errors.New("create not allowed while custom resource definition is terminating")
 
-// Insert stores a new object, which it takes over. Where the endpoint is an action, the action is done instead.
-func (r *Registry) Insert(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
+// Create stores a new object, which it takes over. Where the endpoint is an action, the action is done instead.
+func (r *Registry) Create(ctx context.Context, t Target, object runtime.Object, options WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
 	if t.Endpoint.Action != nil {
 		return r.act(ctx, t, object, options)
@@ -240,7 +240,7 @@ func (r *Registry) act(ctx context.Context, t Target, body runtime.Object, optio
 	if options.DryRun {
 		create.DryRun = []string{metav1.DryRunAll}
 	}
-	answer, err := t.Endpoint.Action(ctx, r, resource.Call{
+	answer, err := t.Endpoint.Action(ctx, r.Client(), resource.Call{
 		Definition: t.Definition,
 		Version:    t.Version,
 		Namespace:  t.Namespace,

@@ -18,9 +18,9 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// Remove deletes the target's object, or begins to: an object with finalizers or a grace period is marked and
+// Delete deletes the target's object, or begins to: an object with finalizers or a grace period is marked and
 // stays until others are done with it.
-func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteOptions, write WriteOptions) (*Result, error) {
+func (r *Registry) Delete(ctx context.Context, t Target, options *metav1.DeleteOptions, write WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
 	if guard, ok := t.Endpoint.Delete.(resource.DeletionGuard); ok && !write.Collection {
 		if err := guard.CheckDeletion(t.Name); err != nil {

@@ -11,10 +11,10 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// RemoveCollection deletes every selected object and returns them as they were, in a list that the caller must close. It
+// DeleteCollection deletes every selected object and returns them as they were, in a list that the caller must close. It
 // is not atomic: after an error some objects are gone.
-func (r *Registry) RemoveCollection(ctx context.Context, t Target, list ListOptions, options *metav1.DeleteOptions, write WriteOptions, workers int) (*List, error) {
-	page, err := r.ReadList(ctx, t, list)
+func (r *Registry) DeleteCollection(ctx context.Context, t Target, list ListOptions, options *metav1.DeleteOptions, write WriteOptions, workers int) (*List, error) {
+	page, err := r.List(ctx, t, list)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func hand(ctx context.Context, work chan<- *watchcache.Entry, entries []*watchca
 func (r *Registry) deleteEntry(ctx context.Context, t Target, entry *watchcache.Entry, options *metav1.DeleteOptions, write WriteOptions) error {
 	one := t.named(entry.Name())
 	one.Namespace = entry.Namespace()
-	_, err := r.Remove(ctx, one, options, write)
+	_, err := r.Delete(ctx, one, options, write)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

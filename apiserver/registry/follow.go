@@ -12,20 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
 // Follow calls handle with every object of a resource, present and future, one call at a time, until ctx ends. The
 // object is nil when it was deleted. synced is called once, after all that were there at the start. Objects are internal version
 // objects and belong to the handler.
-func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
-	t, err := r.target(name, "", "", "")
+func (c *Client) Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
+	t, err := c.target(resource.Key{GroupResource: name})
 	if err != nil {
 		return err
 	}
 	var batch map[*watchcache.Entry]internal
-	return r.follow(ctx, t, &follower{
-		prepare: func(entries []*watchcache.Entry) { batch = r.internals(t, entries) },
+	return c.registry.follow(ctx, t, &follower{
+		prepare: func(entries []*watchcache.Entry) { batch = c.registry.internals(t, entries) },
 		handle: func(before, after *watchcache.Entry) {
 			if after == nil {
 				handle(t.key(before), nil)
@@ -33,10 +34,10 @@ func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle
 			}
 			decoded, ok := batch[after]
 			if !ok {
-				decoded.object, decoded.err = r.Decode(t, after)
+				decoded.object, decoded.err = c.registry.Decode(t, after)
 			}
 			if decoded.err != nil {
-				r.logger.Error(decoded.err, "an object cannot be decoded and is passed over", "key", after.Path())
+				c.registry.logger.Error(decoded.err, "an object cannot be decoded and is passed over", "key", after.Path())
 				return
 			}
 			handle(t.key(after), decoded.object)
@@ -74,21 +75,21 @@ func (r *Registry) internals(t Target, entries []*watchcache.Entry) map[*watchca
 
 // FollowEntries is Follow for those who decode for themselves, or not at all. before is what handle was told last of
 // the object, nil where that is nothing; after is nil when the object was deleted.
-func (r *Registry) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
-	t, err := r.target(name, "", "", "")
+func (c *Client) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
+	t, err := c.target(resource.Key{GroupResource: name})
 	if err != nil {
 		return err
 	}
-	return r.follow(ctx, t, &follower{handle: handle, synced: synced})
+	return c.registry.follow(ctx, t, &follower{handle: handle, synced: synced})
 }
 
 // FollowObject calls handle whenever one object may have changed, beginning now, until ctx ends.
-func (r *Registry) FollowObject(ctx context.Context, name schema.GroupResource, namespace, object string, handle func()) error {
-	t, err := r.target(name, "", namespace, object)
+func (c *Client) FollowObject(ctx context.Context, key resource.Key, handle func()) error {
+	t, err := c.target(key)
 	if err != nil {
 		return err
 	}
-	return r.follow(ctx, t, &follower{handle: func(_, _ *watchcache.Entry) { handle() }, synced: handle})
+	return c.registry.follow(ctx, t, &follower{handle: func(_, _ *watchcache.Entry) { handle() }, synced: handle})
 }
 
 func (r *Registry) follow(ctx context.Context, t Target, f *follower) error {

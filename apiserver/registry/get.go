@@ -12,9 +12,9 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Read returns an object's entry. resourceVersion is the client's: "" asks for the state at this moment or later,
+// Get returns an object's entry. resourceVersion is the client's: "" asks for the state at this moment or later,
 // "0" for whatever the cache has, anything else for at least that revision.
-func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
+func (r *Registry) Get(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
 	if t.Endpoint.Compute != nil {
 		entries, err := r.computed(ctx, t)
 		if err != nil {

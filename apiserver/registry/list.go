@@ -87,8 +87,8 @@ const (
 	expiredContinue = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list."
 )
 
-// ReadList returns the selected objects of the target's collection. The caller must close the list.
-func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) (*List, error) {
+// List returns the selected objects of the target's collection. The caller must close the list.
+func (r *Registry) List(ctx context.Context, t Target, options ListOptions) (*List, error) {
 	if t.Endpoint.Compute != nil {
 		return r.listComputed(ctx, t, options.Selection)
 	}

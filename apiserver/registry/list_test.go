@@ -25,7 +25,7 @@ func exactly(revision int64) registry.ListOptions {
 // list reads a list that must be there.
 func (w *world) list(t *testing.T, options registry.ListOptions) *registry.List {
 	t.Helper()
-	page, err := w.registry.ReadList(t.Context(), w.target, options)
+	page, err := w.registry.List(t.Context(), w.target, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestCompactedContinue(t *testing.T) {
 	}
 	w.caches.Compacted(last)
 	for name, options := range map[string]registry.ListOptions{"continued": again, "exact": exactly(first.Revision)} {
-		_, err := w.registry.ReadList(t.Context(), w.target, options)
+		_, err := w.registry.List(t.Context(), w.target, options)
 		var status apierrors.APIStatus
 		if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) {
 			t.Errorf("%s: got %v", name, err)
@@ -111,13 +111,13 @@ func TestScansEndWithTheirContext(t *testing.T) {
 	putMany(t, client, definition, 1, string(data)) // the state before is not in the cache
 	scans := map[string]func(context.Context, registry.Selection) error{
 		"list": func(ctx context.Context, s registry.Selection) error {
-			_, err := w.registry.ReadList(ctx, w.target, registry.ListOptions{Selection: s})
+			_, err := w.registry.List(ctx, w.target, registry.ListOptions{Selection: s})
 			return err
 		},
 		"list from storage": func(ctx context.Context, s registry.Selection) error {
 			options := exactly(past)
 			options.Selection = s
-			_, err := w.registry.ReadList(ctx, w.target, options)
+			_, err := w.registry.List(ctx, w.target, options)
 			return err
 		},
 		"watch": func(ctx context.Context, s registry.Selection) error {
@@ -155,7 +155,7 @@ func TestListsFromStorageWaitForEachOther(t *testing.T) {
 	first := w.list(t, exactly(past))
 	waiting, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := w.registry.ReadList(waiting, w.target, exactly(past)); !apierrors.IsTimeout(err) {
+	if _, err := w.registry.List(waiting, w.target, exactly(past)); !apierrors.IsTimeout(err) {
 		t.Errorf("beside another: %v", err)
 	}
 	w.list(t, registry.ListOptions{})

@@ -118,10 +118,10 @@ func TestDeletionThatSomebodyElseFinishes(t *testing.T) {
 	} {
 		create(t, r)
 		rival.actions = actions
-		if err := r.Delete(t.Context(), configMapResource, "a", "counter", metav1.NewDeleteOptions(0)); err != nil {
+		if err := r.Client().Delete(t.Context(), configMap("counter"), metav1.NewDeleteOptions(0)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := r.Get(t.Context(), configMapResource, "a", "counter"); !apierrors.IsNotFound(err) {
+		if _, err := r.Client().Get(t.Context(), configMap("counter"), resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: got %v afterwards", name, err)
 		}
 	}
@@ -132,7 +132,7 @@ func TestDeletionThatSomebodyElseDoes(t *testing.T) {
 	r, rival := againstRival(t, false)
 	create(t, r)
 	rival.actions = append(rival.actions, remove)
-	if err := r.Delete(t.Context(), configMapResource, "a", "counter", &metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+	if err := r.Client().Delete(t.Context(), configMap("counter"), &metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -141,17 +141,17 @@ func TestDeletionThatSomebodyElseDoes(t *testing.T) {
 func TestLastFinalizerThatSomebodyElseRemoves(t *testing.T) {
 	r, rival := againstRival(t, false)
 	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Namespace: "a", Finalizers: []string{"example.com/hold"}}}
-	if _, err := r.Create(t.Context(), configMapResource, "a", held, false); err != nil {
+	if _, err := r.Client().Create(t.Context(), configMap(""), held, resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Delete(t.Context(), configMapResource, "a", "held", &metav1.DeleteOptions{}); err != nil {
+	if err := r.Client().Delete(t.Context(), configMap("held"), &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	rival.actions = append(rival.actions, remove)
-	released, err := r.Update(t.Context(), configMapResource, "", "a", "held", func(object runtime.Object) error {
+	released, err := r.Client().Update(t.Context(), configMap("held"), func(object runtime.Object) error {
 		object.(*corev1.ConfigMap).Finalizers = nil
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil || len(released.(*corev1.ConfigMap).Finalizers) > 0 {
 		t.Errorf("got %v, %v", released, err)
 	}
@@ -174,7 +174,7 @@ func TestConcurrentUpdatesThatCreate(t *testing.T) {
 		created := make(chan bool, clients)
 		written := outcomes(clients, func() error {
 			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: target.Name, Namespace: "a"}}
-			result, err := r.Write(t.Context(), target, registry.Replacement{Object: object}, registry.WriteOptions{})
+			result, err := r.Update(t.Context(), target, registry.Replacement{Object: object}, registry.WriteOptions{})
 			if err == nil {
 				created <- result.Created
 			}
@@ -207,7 +207,7 @@ func TestRemainingOfALargePage(t *testing.T) {
 	revision := putMany(t, client, definition, stored, string(data))
 	putMany(t, client, definition, 1, string(data))
 	r, target, _ := openOn(t, client, definition)
-	page, err := r.ReadList(t.Context(), target, registry.ListOptions{
+	page, err := r.List(t.Context(), target, registry.ListOptions{
 		ResourceVersion: strconv.FormatInt(revision, 10), Match: metav1.ResourceVersionMatchExact, Limit: limit,
 	})
 	if err != nil {

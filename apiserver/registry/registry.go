@@ -135,9 +135,6 @@ func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
 	return m.Fields(internal)
 }
 
-// Cache returns the cache of a resource, for those of the server's own parts that read it as it is.
-func (r *Registry) Cache(m resource.Match) *watchcache.Cache { return r.cache(m) }
-
 // Release drops what is cached for a resource that is no longer served as it was. The catalog in force must tell already
 // how it is served now.
 func (r *Registry) Release(d *resource.Definition) { r.caches.Drop(d.StoragePath) }

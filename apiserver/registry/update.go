@@ -41,13 +41,16 @@ type state struct {
 	fresh bool
 }
 
-// Write stores what change makes of the target's object. It tries the cached state first and goes to storage when
+// Patch applies a patch to the target's object.
+func (r *Registry) Patch(ctx context.Context, t Target, patch Patch, options WriteOptions) (*Result, error) {
+	options.applied = patch.Type == types.ApplyYAMLPatchType
+	return r.Update(ctx, t, patch, options)
+}
+
+// Update stores what change makes of the target's object. It tries the cached state first and goes to storage when
 // that turns out to be old, so that the common case reads nothing.
-func (r *Registry) Write(ctx context.Context, t Target, change Change, options WriteOptions) (*Result, error) {
+func (r *Registry) Update(ctx context.Context, t Target, change Change, options WriteOptions) (*Result, error) {
 	ctx = t.context(ctx)
-	if patch, ok := change.(Patch); ok {
-		options.applied = patch.Type == types.ApplyYAMLPatchType
-	}
 	current, err := r.stateFor(ctx, t, options.DryRun)
 	if err != nil {
 		return nil, status(err, t)

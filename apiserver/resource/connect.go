@@ -20,5 +20,5 @@ type Connect struct {
 	// Options reads the internal version of the endpoint's options from a query.
 	Options func(query url.Values) (runtime.Object, error)
 	// Handler finds who answers a request with these options. Call.Body holds them. Errors are API status errors.
-	Handler func(ctx context.Context, objects Objects, call Call) (http.Handler, error)
+	Handler func(ctx context.Context, objects Client, call Call) (http.Handler, error)
 }

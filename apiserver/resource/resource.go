@@ -8,7 +8,6 @@ package resource
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -235,45 +234,7 @@ type Call struct {
 
 // Action does what creating an object of a create-only endpoint means. It returns the response in the internal version
 // of the endpoint's kind, or a *metav1.Status.
-type Action func(ctx context.Context, objects Objects, call Call) (runtime.Object, error)
-
-// Objects is the registry as actions, admission and controllers of the server itself see it: internal version objects by
-// group and resource. Errors are API status errors.
-type Objects interface {
-	// Get returns an object at least as new as the moment of the call. The caller must not change it.
-	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
-	// GetCached returns an object as the cache has it now, which may be a little old. The caller must not change it.
-	GetCached(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
-	// List returns all objects in a namespace ("" for all), as the cache has them. The caller must not change them.
-	List(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error)
-	// Latest is List at least as new as the moment of the call.
-	Latest(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error)
-	// Create stores a new object through the resource's create strategy.
-	Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error)
-	// Update applies change to a copy of the current object and stores it through the update strategy of the
-	// subresource, again and again until no other write came between. An error of change is returned as it is.
-	Update(ctx context.Context, resource schema.GroupResource, subresource, namespace, name string, change func(runtime.Object) error, dryRun bool) (runtime.Object, error)
-	// Delete deletes an object as a client would.
-	Delete(ctx context.Context, resource schema.GroupResource, namespace, name string, options *metav1.DeleteOptions) error
-}
-
-// Applier is Objects that can also apply a configuration: the fields in it become the manager's, whoever had them.
-type Applier interface {
-	Objects
-	// Apply applies an apply configuration, which becomes JSON, to an object or a subresource of it.
-	Apply(ctx context.Context, resource schema.GroupResource, subresource, namespace, name string, configuration any) (runtime.Object, error)
-}
-
-// PreconditionError is what a change that is given to Objects.Update returns for an object that is not the one it is
-// meant for.
-type PreconditionError struct {
-	What           string // "UID"
-	Wanted, Actual string
-}
-
-func (e *PreconditionError) Error() string {
-	return fmt.Sprintf("Precondition failed: %s in precondition: %s, %s in object meta: %s", e.What, e.Wanted, e.What, e.Actual)
-}
+type Action func(ctx context.Context, objects Client, call Call) (runtime.Object, error)
 
 // DeletionWarner is implemented by delete strategies that warn clients of what their options mean.
 type DeletionWarner interface {

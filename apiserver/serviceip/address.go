@@ -102,7 +102,7 @@ func needsAddresses(service, previous *api.Service) (from int, ok bool) {
 }
 
 // takeAddresses gives a Service the addresses that it lacks and returns those taken, also with an error.
-func (a *Allocator) takeAddresses(ctx context.Context, objects resource.Objects, service, previous *api.Service, dryRun bool) ([]string, error) {
+func (a *Allocator) takeAddresses(ctx context.Context, objects resource.Client, service, previous *api.Service, dryRun bool) ([]string, error) {
 	from, ok := needsAddresses(service, previous)
 	if !ok {
 		return nil, nil
@@ -128,7 +128,7 @@ func (a *Allocator) takeAddresses(ctx context.Context, objects resource.Objects,
 }
 
 // takeAddress takes the address that is wanted, or any.
-func (a *Allocator) takeAddress(ctx context.Context, objects resource.Objects, service *api.Service, family api.IPFamily, wanted string, dryRun bool) (string, error) {
+func (a *Allocator) takeAddress(ctx context.Context, objects resource.Client, service *api.Service, family api.IPFamily, wanted string, dryRun bool) (string, error) {
 	if wanted == "" {
 		var address netip.Addr
 		err := a.within(ctx, objects, func(ranges *Ranges) (err error) {
@@ -158,7 +158,7 @@ func (a *Allocator) takeAddress(ctx context.Context, objects resource.Objects, s
 
 // within takes from the ranges that are known or, where those do not do, from those that storage has, if they are others:
 // a Service may be sent as soon as a client sees that a range is ready.
-func (a *Allocator) within(ctx context.Context, objects resource.Objects, take func(*Ranges) error) error {
+func (a *Allocator) within(ctx context.Context, objects resource.Client, take func(*Ranges) error) error {
 	err := take(a.ranges)
 	if !errors.Is(err, errFull) && !errors.Is(err, errMismatched) {
 		return err
@@ -188,7 +188,7 @@ var (
 )
 
 // takeWanted takes one address. A rehearsal asks, as kube-apiserver's does, any one range.
-func (a *Allocator) takeWanted(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr, offers []offer, dryRun bool) error {
+func (a *Allocator) takeWanted(ctx context.Context, objects resource.Client, service *api.Service, address netip.Addr, offers []offer, dryRun bool) error {
 	if dryRun {
 		switch {
 		case len(offers) == 0 || !offers[0].ready:
@@ -210,7 +210,7 @@ func (a *Allocator) takeWanted(ctx context.Context, objects resource.Objects, se
 }
 
 // takeAny takes some address of the first range that has one. A rehearsal takes none and shows the network's.
-func (a *Allocator) takeAny(ctx context.Context, objects resource.Objects, service *api.Service, offers []offer, dryRun bool) (netip.Addr, error) {
+func (a *Allocator) takeAny(ctx context.Context, objects resource.Client, service *api.Service, offers []offer, dryRun bool) (netip.Addr, error) {
 	if dryRun {
 		if len(offers) == 0 || !offers[0].ready {
 			return netip.Addr{}, errNotReady
@@ -233,10 +233,11 @@ func (a *Allocator) takeAny(ctx context.Context, objects resource.Objects, servi
 
 // takeFrom takes the first free address of a range. It looks into the cache first; where that does not know of an
 // address yet that another replica has just taken, creating its IPAddress fails.
-func takeFrom(ctx context.Context, objects resource.Objects, service *api.Service, r addressRange) (taken netip.Addr, err error) {
+func takeFrom(ctx context.Context, objects resource.Client, service *api.Service, r addressRange) (taken netip.Addr, err error) {
 	err = errFull
 	r.candidates(func(address netip.Addr) bool {
-		if _, cached := objects.GetCached(ctx, addresses, "", address.String()); cached == nil {
+		key := resource.Key{GroupResource: addresses, Name: address.String()}
+		if _, cached := objects.Get(ctx, key, resource.ReadOptions{Cached: true}); cached == nil {
 			return false
 		}
 		holding := hold(ctx, objects, service, address)
@@ -250,8 +251,10 @@ func takeFrom(ctx context.Context, objects resource.Objects, service *api.Servic
 }
 
 // hold makes the IPAddress that holds an address for a Service; if there is one already, it says so.
-func hold(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr) error {
-	_, err := objects.Create(ctx, addresses, "", newHolder(address, service.Namespace, service.Name), false)
+func hold(ctx context.Context, objects resource.Client, service *api.Service, address netip.Addr) error {
+	_, err := objects.Create(ctx,
+		resource.Key{GroupResource: addresses},
+		newHolder(address, service.Namespace, service.Name), resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return errAllocated
 	}
@@ -273,13 +276,14 @@ func newHolder(address netip.Addr, namespace, name string) *networking.IPAddress
 
 // release removes the IPAddress that holds an address for a Service. One that holds it for another Service stays, also
 // if it takes the other's place meanwhile.
-func release(ctx context.Context, objects resource.Objects, service *api.Service, text string) error {
+func release(ctx context.Context, objects resource.Client, service *api.Service, text string) error {
 	address, ok := parseAddress(text)
 	if !ok {
 		return fmt.Errorf("release address %q: it cannot be read", text)
 	}
 	for {
-		object, err := objects.Get(ctx, addresses, "", address.String())
+		object, err := objects.Get(ctx,
+			resource.Key{GroupResource: addresses, Name: address.String()}, resource.ReadOptions{})
 		if err == nil {
 			holder := object.(*networking.IPAddress)
 			parent := holder.Spec.ParentRef
@@ -298,9 +302,9 @@ func release(ctx context.Context, objects resource.Objects, service *api.Service
 }
 
 // removeHolder deletes an IPAddress. The error is a conflict if another one has taken its place.
-func removeHolder(ctx context.Context, objects resource.Objects, holder *networking.IPAddress) error {
+func removeHolder(ctx context.Context, objects resource.Client, holder *networking.IPAddress) error {
 	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(holder.UID))}
-	return objects.Delete(ctx, addresses, "", holder.Name, options)
+	return objects.Delete(ctx, resource.Key{GroupResource: addresses, Name: holder.Name}, options)
 }
 
 func invalidAddresses(service *api.Service, detail string) error {

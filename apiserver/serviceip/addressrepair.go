@@ -35,7 +35,7 @@ const (
 
 // AddressRepair keeps Services and the IPAddress objects that hold their addresses consistent with each other.
 type AddressRepair struct {
-	objects resource.Objects
+	objects resource.Client
 	ranges  *Ranges
 	events  *Events
 	clock   clock.WithTicker
@@ -67,7 +67,7 @@ type holderNote struct {
 }
 
 // NewAddressRepair returns a repair that knows of nothing yet.
-func NewAddressRepair(objects resource.Objects, ranges *Ranges, events *Events, c clock.WithTicker, logger logr.Logger, registerer prometheus.Registerer) *AddressRepair {
+func NewAddressRepair(objects resource.Client, ranges *Ranges, events *Events, c clock.WithTicker, logger logr.Logger, registerer prometheus.Registerer) *AddressRepair {
 	r := &AddressRepair{
 		objects: objects, ranges: ranges, events: events, clock: c, logger: logger,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[task](),
@@ -304,7 +304,7 @@ func (h holderNote) owner() string {
 
 // stored is known as storage has it.
 func (r *AddressRepair) stored(ctx context.Context, address string) (holder holderNote, service *owner, err error) {
-	object, err := r.objects.Get(ctx, addresses, "", address)
+	object, err := r.objects.Get(ctx, resource.Key{GroupResource: addresses, Name: address}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return holderNote{}, nil, nil
 	}
@@ -319,7 +319,8 @@ func (r *AddressRepair) stored(ctx context.Context, address string) (holder hold
 }
 
 func (r *AddressRepair) storedOwner(ctx context.Context, namespace, name string) (*owner, error) {
-	object, err := r.objects.Get(ctx, servicesResource, namespace, name)
+	object, err := r.objects.Get(ctx,
+		resource.Key{GroupResource: servicesResource, Namespace: namespace, Name: name}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -358,7 +359,9 @@ func (r *AddressRepair) mend(
 }
 
 func (r *AddressRepair) create(ctx context.Context, service *owner, address netip.Addr) error {
-	_, err := r.objects.Create(ctx, addresses, "", newHolder(address, service.object.Namespace, service.object.Name), false)
+	_, err := r.objects.Create(ctx,
+		resource.Key{GroupResource: addresses},
+		newHolder(address, service.object.Namespace, service.object.Name), resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // another replica was faster
 	}

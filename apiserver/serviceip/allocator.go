@@ -81,7 +81,7 @@ func New(options Options) (*Allocator, error) {
 // Allocate completes a Service before it is validated: the addresses and ports it needs beyond those of old, which is
 // nil for a new one. An old Service that a former release stored is decorated first, in place: validation compares the
 // new one with it. What Allocate takes is given back by Undo if the Service is not stored after all.
-func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, object, old runtime.Object, dryRun bool) error {
+func (a *Allocator) Allocate(ctx context.Context, objects resource.Client, object, old runtime.Object, dryRun bool) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
 		return nil
@@ -106,7 +106,7 @@ func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, obje
 }
 
 // giveBack releases addresses that were taken for a Service that is refused.
-func (a *Allocator) giveBack(ctx context.Context, objects resource.Objects, service *api.Service, taken []string) {
+func (a *Allocator) giveBack(ctx context.Context, objects resource.Client, service *api.Service, taken []string) {
 	var errs []error
 	for _, address := range taken {
 		errs = append(errs, release(ctx, objects, service, address))
@@ -122,7 +122,7 @@ func (a *Allocator) report(service *api.Service, errs []error) {
 }
 
 // Undo gives back what Allocate has taken for a Service that was not stored after all.
-func (a *Allocator) Rollback(ctx context.Context, objects resource.Objects, object, old runtime.Object) error {
+func (a *Allocator) Rollback(ctx context.Context, objects resource.Client, object, old runtime.Object) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
 		return nil
@@ -140,7 +140,7 @@ func (a *Allocator) Rollback(ctx context.Context, objects resource.Objects, obje
 }
 
 // Release gives back what a stored Service held and keep, which is nil after a deletion, does not.
-func (a *Allocator) Release(ctx context.Context, objects resource.Objects, object, keep runtime.Object) error {
+func (a *Allocator) Release(ctx context.Context, objects resource.Client, object, keep runtime.Object) error {
 	service := asService(object)
 	if service == nil {
 		return nil
@@ -158,13 +158,15 @@ func (a *Allocator) Release(ctx context.Context, objects resource.Objects, objec
 
 // Deleted gives back all that a deleted Service held. Its Endpoints go too, so that another Service of the name
 // does not begin with them.
-func (a *Allocator) Deleted(ctx context.Context, objects resource.Objects, object runtime.Object) error {
+func (a *Allocator) Deleted(ctx context.Context, objects resource.Client, object runtime.Object) error {
 	service := asService(object)
 	if service == nil {
 		return nil
 	}
 	decorate(service, a.families[0])
-	err := objects.Delete(system.WithServerUser(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
+	err := objects.Delete(system.WithServerUser(ctx),
+		resource.Key{GroupResource: endpointsResource, Namespace: service.Namespace, Name: service.Name},
+		&metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

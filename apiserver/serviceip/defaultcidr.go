@@ -35,7 +35,7 @@ var cidrs = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicec
 // second one; every other difference between flag and object is only told.
 type DefaultCIDR struct {
 	CIDRs   []string
-	Objects resource.Applier
+	Objects resource.Client
 	Clock   clock.WithTicker
 	Logger  logr.Logger
 
@@ -66,7 +66,8 @@ func (d *DefaultCIDR) Run(ctx context.Context, synced func()) error {
 // Once makes the object, or what it lacks.
 func (d *DefaultCIDR) Once(ctx context.Context) error {
 	ctx = system.WithServerUser(ctx)
-	object, err := d.Objects.GetCached(ctx, cidrs, "", defaultCIDR)
+	object, err := d.Objects.Get(ctx,
+		resource.Key{GroupResource: cidrs, Name: defaultCIDR}, resource.ReadOptions{Cached: true})
 	if apierrors.IsNotFound(err) {
 		return d.create(ctx)
 	}
@@ -87,7 +88,7 @@ func (d *DefaultCIDR) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	created, err := d.Objects.Create(ctx, cidrs, "", internal, false)
+	created, err := d.Objects.Create(ctx, resource.Key{GroupResource: cidrs}, internal, resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -99,10 +100,11 @@ func (d *DefaultCIDR) create(ctx context.Context) error {
 
 // addFamily makes the object one of two families.
 func (d *DefaultCIDR) addFamily(ctx context.Context, cidr *networking.ServiceCIDR) error {
-	_, err := d.Objects.Update(ctx, cidrs, "", "", defaultCIDR, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: cidrs, Name: defaultCIDR}
+	_, err := d.Objects.Update(ctx, key, func(object runtime.Object) error {
 		object.(*networking.ServiceCIDR).Spec.CIDRs = slices.Clone(d.CIDRs)
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		d.tell(ctx, cidr, "KubernetesDefaultServiceCIDRError", fmt.Sprintf(
 			"The default ServiceCIDR can not be upgraded from %s to dual stack %v : %v", d.CIDRs[0], d.CIDRs, err))
@@ -135,13 +137,14 @@ func (d *DefaultCIDR) report(ctx context.Context, cidr *networking.ServiceCIDR) 
 }
 
 func (d *DefaultCIDR) sayReady(ctx context.Context) error {
-	_, err := d.Objects.Apply(resource.WithManager(ctx, cidrController), cidrs, "status", "", defaultCIDR, map[string]any{
+	key := resource.Key{GroupResource: cidrs, Subresource: "status", Name: defaultCIDR}
+	_, err := d.Objects.Apply(resource.WithManager(ctx, cidrController), key, map[string]any{
 		"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": map[string]any{"name": defaultCIDR},
 		"status": map[string]any{"conditions": []any{map[string]any{
 			"type": networkingv1.ServiceCIDRConditionReady, "status": metav1.ConditionTrue,
 			"message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": d.Clock.Now().UTC().Format(time.RFC3339),
 		}}},
-	})
+	}, resource.WriteOptions{})
 	return err
 }
 
@@ -176,6 +179,8 @@ func (d *DefaultCIDR) record(ctx context.Context, cidr *networking.ServiceCIDR, 
 	if err != nil {
 		return err
 	}
-	_, err = d.Objects.Create(ctx, schema.GroupResource{Resource: "events"}, metav1.NamespaceDefault, event, false)
+	_, err = d.Objects.Create(ctx,
+		resource.Key{GroupResource: schema.GroupResource{Resource: "events"}, Namespace: metav1.NamespaceDefault},
+		event, resource.WriteOptions{})
 	return err
 }

@@ -38,7 +38,7 @@ const (
 // Events tells users, by Event objects and in the log, what is wrong with their objects. What happens again is counted as
 // a series of one Event.
 type Events struct {
-	Objects  resource.Objects
+	Objects  resource.Client
 	Clock    clock.WithTicker
 	Logger   logr.Logger
 	Instance string // which replica this is: the host's name
@@ -116,7 +116,8 @@ func (e *Events) create(ctx context.Context, event *eventsv1.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.Objects.Create(system.WithServerUser(ctx), eventsResource, event.Namespace, internal, false)
+	_, err = e.Objects.Create(system.WithServerUser(ctx),
+		resource.Key{GroupResource: eventsResource, Namespace: event.Namespace}, internal, resource.WriteOptions{})
 	return err
 }
 
@@ -126,7 +127,9 @@ func (e *Events) write(ctx context.Context, event *eventsv1.Event) error {
 		object.(*core.Event).Series = &core.EventSeries{Count: event.Series.Count, LastObservedTime: event.Series.LastObservedTime}
 		return nil
 	}
-	_, err := e.Objects.Update(system.WithServerUser(ctx), eventsResource, "", event.Namespace, event.Name, count, false)
+	_, err := e.Objects.Update(system.WithServerUser(ctx),
+		resource.Key{GroupResource: eventsResource, Namespace: event.Namespace, Name: event.Name},
+		count, resource.WriteOptions{})
 	if apierrors.IsNotFound(err) {
 		return e.create(ctx, event)
 	}

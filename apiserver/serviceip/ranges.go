@@ -52,8 +52,8 @@ func (r *Ranges) Set(name string, object runtime.Object) {
 
 // storedRanges are those that storage has, which may be a moment ahead of those that Set was told of. They are good for
 // one request: from then on the news count, which come in order.
-func storedRanges(ctx context.Context, objects resource.Objects) (*Ranges, error) {
-	all, err := objects.Latest(ctx, cidrs, "")
+func storedRanges(ctx context.Context, objects resource.Client) (*Ranges, error) {
+	all, err := objects.List(ctx, resource.Key{GroupResource: cidrs}, resource.ReadOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the ServiceCIDRs: %w", err)
 	}

@@ -28,7 +28,7 @@ var namespaces = schema.GroupResource{Resource: "namespaces"}
 // namespaces that the cache has not seen yet: storage is asked at once.
 type NamespaceLifecycle struct {
 	Namespaces corelisters.NamespaceLister
-	Objects    resource.Objects
+	Objects    resource.Client
 	Clock      clock.PassiveClock
 
 	mu         sync.Mutex
@@ -93,7 +93,7 @@ func (l *NamespaceLifecycle) active(ctx context.Context, name string) (bool, err
 		return false, apierrors.NewInternalError(err)
 	}
 	// The cache may not have seen its creation or deletion yet.
-	stored, err := l.Objects.Get(ctx, namespaces, "", name)
+	stored, err := l.Objects.Get(ctx, resource.Key{GroupResource: namespaces, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return false, err
 	}

@@ -14,7 +14,7 @@ import (
 // ServiceAddresses gives Services their cluster addresses and node ports, and takes them back.
 type ServiceAddresses struct {
 	Allocator *serviceip.Allocator
-	Objects   resource.Objects
+	Objects   resource.Client
 	Logger    logr.Logger
 }
 

@@ -27,12 +27,13 @@ var (
 
 // getter finds what tokens are bound to. Objects come from the cache; one that is missing there may be new and is
 // looked for in storage. Only what upstream's validators look at is filled in.
-type getter struct{ objects resource.Objects }
+type getter struct{ objects resource.Client }
 
-func (g getter) get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error) {
-	object, err := g.objects.GetCached(ctx, resource, namespace, name)
+func (g getter) get(ctx context.Context, gr schema.GroupResource, namespace, name string) (runtime.Object, error) {
+	key := resource.Key{GroupResource: gr, Namespace: namespace, Name: name}
+	object, err := g.objects.Get(ctx, key, resource.ReadOptions{Cached: true})
 	if apierrors.IsNotFound(err) {
-		return g.objects.Get(ctx, resource, namespace, name)
+		return g.objects.Get(ctx, key, resource.ReadOptions{})
 	}
 	return object, err
 }
@@ -87,7 +88,7 @@ func (g getter) Secrets(namespace string) clientv1.SecretInterface {
 // labeler notes in a Secret when its token was last used.
 type labeler struct {
 	clientv1.SecretInterface
-	objects   resource.Objects
+	objects   resource.Client
 	namespace string
 }
 
@@ -97,9 +98,10 @@ func (l labeler) Patch(ctx context.Context, name string, _ types.PatchType, data
 	if err := json.Unmarshal(data, &patch); err != nil {
 		return nil, err
 	}
-	updated, err := l.objects.Update(ctx, secrets, "", l.namespace, name, func(current runtime.Object) error {
+	key := resource.Key{GroupResource: secrets, Namespace: l.namespace, Name: name}
+	updated, err := l.objects.Update(ctx, key, func(current runtime.Object) error {
 		return label(current.(*core.Secret), patch.ObjectMeta)
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func (t *Tokens) Request() resource.Action {
 	return t.issue
 }
 
-func (t *Tokens) issue(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
 	request, ok := call.Body.(*authentication.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", call.Body))
@@ -39,7 +39,9 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Objects, call resou
 	if err := checkPlace(request, call); err != nil {
 		return nil, err
 	}
-	object, err := objects.Get(ctx, serviceAccounts, call.Namespace, call.Name)
+	object, err := objects.Get(ctx,
+		resource.Key{GroupResource: serviceAccounts, Namespace: call.Namespace, Name: call.Name},
+		resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +103,7 @@ type binding struct {
 }
 
 // bind finds the object that a token shall be bound to.
-func bind(ctx context.Context, objects resource.Objects, account *core.ServiceAccount, reference *authentication.BoundObjectReference) (binding, error) {
+func bind(ctx context.Context, objects resource.Client, account *core.ServiceAccount, reference *authentication.BoundObjectReference) (binding, error) {
 	if reference == nil {
 		return binding{}, nil
 	}
@@ -131,7 +133,7 @@ func bind(ctx context.Context, objects resource.Objects, account *core.ServiceAc
 }
 
 // bindPod finds a pod of the service account, and its node, which the token names too.
-func bindPod(ctx context.Context, objects resource.Objects, account *core.ServiceAccount, name string) (binding, types.UID, error) {
+func bindPod(ctx context.Context, objects resource.Client, account *core.ServiceAccount, name string) (binding, types.UID, error) {
 	pod, err := get[*core.Pod](ctx, objects, pods, account.Namespace, name)
 	if err != nil {
 		return binding{}, "", err
@@ -150,8 +152,9 @@ func bindPod(ctx context.Context, objects resource.Objects, account *core.Servic
 	return bound, pod.UID, err
 }
 
-func get[T runtime.Object](ctx context.Context, objects resource.Objects, resource schema.GroupResource, namespace, name string) (T, error) {
-	object, err := objects.Get(ctx, resource, namespace, name)
+func get[T runtime.Object](ctx context.Context, objects resource.Client, gr schema.GroupResource, namespace, name string) (T, error) {
+	object, err := objects.Get(ctx,
+		resource.Key{GroupResource: gr, Namespace: namespace, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		var none T
 		return none, err

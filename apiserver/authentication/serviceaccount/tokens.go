@@ -75,7 +75,7 @@ func (t *Tokens) sign(file string) (crypto.PublicKey, error) {
 
 // Authenticators returns who tells whose a token is: the legacy ones kept in Secrets, then those this or another
 // issuer of the configuration has signed. What tokens are bound to is looked up in objects.
-func (t *Tokens) Authenticators(objects resource.Objects) ([]authenticator.Token, error) {
+func (t *Tokens) Authenticators(objects resource.Client) ([]authenticator.Token, error) {
 	if t.keys == nil {
 		return nil, nil
 	}

@@ -24,7 +24,7 @@ import (
 type Options struct {
 	// Authorizer may be nil: then nothing is checked.
 	Authorizer authorizer.Authorizer
-	Objects    resource.Objects
+	Objects    resource.Client
 	// Resource finds the resource of a parameter kind.
 	Resource func(schema.GroupVersionKind) (schema.GroupVersionResource, error)
 }
@@ -68,10 +68,11 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 }
 
 // policies finds the policy that a binding names.
-type policies struct{ objects resource.Objects }
+type policies struct{ objects resource.Client }
 
 func (p policies) GetMutatingAdmissionPolicy(ctx context.Context, name string) (*api.MutatingAdmissionPolicy, error) {
-	object, err := p.objects.Get(ctx, api.Resource("mutatingadmissionpolicies"), "", name)
+	object, err := p.objects.Get(ctx,
+		resource.Key{GroupResource: api.Resource("mutatingadmissionpolicies"), Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +80,8 @@ func (p policies) GetMutatingAdmissionPolicy(ctx context.Context, name string) (
 }
 
 func (p policies) GetValidatingAdmissionPolicy(ctx context.Context, name string) (*api.ValidatingAdmissionPolicy, error) {
-	object, err := p.objects.Get(ctx, api.Resource("validatingadmissionpolicies"), "", name)
+	object, err := p.objects.Get(ctx,
+		resource.Key{GroupResource: api.Resource("validatingadmissionpolicies"), Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}

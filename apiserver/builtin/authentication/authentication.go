@@ -40,7 +40,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 
 type selfReviewer struct{ clock clock.PassiveClock }
 
-func (r selfReviewer) review(ctx context.Context, _ resource.Objects, _ resource.Call) (runtime.Object, error) {
+func (r selfReviewer) review(ctx context.Context, _ resource.Client, _ resource.Call) (runtime.Object, error) {
 	self, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
@@ -56,7 +56,7 @@ type tokenReviewer struct {
 	audiences authenticator.Audiences
 }
 
-func (r tokenReviewer) review(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r tokenReviewer) review(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.TokenReview)
 	if review.Spec.Token == "" {
 		return nil, apierrors.NewBadRequest("token is required for TokenReview in authentication")

@@ -36,7 +36,7 @@ type reviewer struct {
 	rules      authorizer.RuleResolver
 }
 
-func (r reviewer) subject(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r reviewer) subject(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SubjectAccessReview)
 	if err := invalid(validation.ValidateSubjectAccessReview(review)); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (r reviewer) subject(ctx context.Context, _ resource.Objects, call resource
 	return review, err
 }
 
-func (r reviewer) local(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r reviewer) local(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.LocalSubjectAccessReview)
 	if err := invalid(validation.ValidateLocalSubjectAccessReview(review)); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (r reviewer) local(ctx context.Context, _ resource.Objects, call resource.C
 	return review, err
 }
 
-func (r reviewer) self(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r reviewer) self(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectAccessReview)
 	if err := invalid(validation.ValidateSelfSubjectAccessReview(review)); err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (r reviewer) self(ctx context.Context, _ resource.Objects, call resource.Ca
 	return review, err
 }
 
-func (r reviewer) selfRules(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r reviewer) selfRules(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectRulesReview)
 	self, ok := request.UserFrom(ctx)
 	if !ok {

@@ -44,7 +44,7 @@ func (assignment) WarningsOnUpdate(context.Context, runtime.Object, runtime.Obje
 }
 
 // bind assigns a pod to a node. The binding's UID and resource version are preconditions.
-func bind(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+func bind(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
 	binding, ok := call.Body.(*api.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", call.Body))
@@ -55,9 +55,10 @@ func bind(ctx context.Context, objects resource.Objects, call resource.Call) (ru
 	if errs := validation.ValidatePodBinding(binding); len(errs) != 0 {
 		return nil, errs.ToAggregate()
 	}
-	_, err := objects.Update(ctx, pods, "binding", call.Namespace, binding.Name, func(current runtime.Object) error {
+	key := resource.Key{GroupResource: pods, Subresource: "binding", Namespace: call.Namespace, Name: binding.Name}
+	_, err := objects.Update(ctx, key, func(current runtime.Object) error {
 		return assign(current.(*api.Pod), binding)
-	}, call.DryRun)
+	}, resource.WriteOptions{DryRun: call.DryRun})
 	if err != nil {
 		return nil, asConflict(err, binding.Name)
 	}

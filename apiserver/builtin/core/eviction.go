@@ -43,7 +43,7 @@ const (
 type evictor struct{ clock clock.PassiveClock }
 
 // evict answers pods/eviction.
-func (e evictor) evict(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+func (e evictor) evict(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
 	eviction, ok := call.Body.(*policy.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", call.Body))
@@ -62,9 +62,10 @@ func (e evictor) evict(ctx context.Context, objects resource.Objects, call resou
 }
 
 // remove deletes a pod; one that disrupts nothing any more is tried again when it changed meanwhile.
-func (e evictor) remove(ctx context.Context, objects resource.Objects, namespace, name string, options *metav1.DeleteOptions) error {
+func (e evictor) remove(ctx context.Context, objects resource.Client, namespace, name string, options *metav1.DeleteOptions) error {
 	for attempt := 1; ; attempt++ {
-		object, err := objects.Get(ctx, pods, namespace, name)
+		object, err := objects.Get(ctx,
+			resource.Key{GroupResource: pods, Namespace: namespace, Name: name}, resource.ReadOptions{})
 		if err != nil {
 			return err
 		}
@@ -110,7 +111,7 @@ func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*m
 }
 
 // removeWithinBudget deletes a running pod if its budget allows.
-func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Objects, pod *api.Pod, options *metav1.DeleteOptions) error {
+func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Client, pod *api.Pod, options *metav1.DeleteOptions) error {
 	budget, err := budgetOf(ctx, objects, pod)
 	if err != nil {
 		return err
@@ -152,8 +153,9 @@ func unhealthyMayGo(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
 }
 
 // budgetOf returns the one budget that covers a pod, or nil. A budget protects from the moment on in which it was made.
-func budgetOf(ctx context.Context, objects resource.Objects, pod *api.Pod) (*policy.PodDisruptionBudget, error) {
-	all, err := objects.Latest(ctx, budgets, pod.Namespace)
+func budgetOf(ctx context.Context, objects resource.Client, pod *api.Pod) (*policy.PodDisruptionBudget, error) {
+	all, err := objects.List(ctx,
+		resource.Key{GroupResource: budgets, Namespace: pod.Namespace}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -176,11 +178,12 @@ func budgetOf(ctx context.Context, objects resource.Objects, pod *api.Pod) (*pol
 }
 
 // spend takes one disruption from the budget.
-func (e evictor) spend(ctx context.Context, objects resource.Objects, budget *policy.PodDisruptionBudget, pod string, dryRun bool) error {
+func (e evictor) spend(ctx context.Context, objects resource.Client, budget *policy.PodDisruptionBudget, pod string, dryRun bool) error {
 	now := metav1.NewTime(e.clock.Now())
-	_, err := objects.Update(ctx, budgets, "status", budget.Namespace, budget.Name, func(current runtime.Object) error {
+	key := resource.Key{GroupResource: budgets, Subresource: "status", Namespace: budget.Namespace, Name: budget.Name}
+	_, err := objects.Update(ctx, key, func(current runtime.Object) error {
 		return charge(current.(*policy.PodDisruptionBudget), pod, now)
-	}, dryRun)
+	}, resource.WriteOptions{DryRun: dryRun})
 	return err
 }
 
@@ -266,11 +269,12 @@ func evictionSubresource(clock clock.PassiveClock) definition.Subresource {
 }
 
 // deleteDisrupted tells the pod's owner why the pod goes, then deletes it.
-func deleteDisrupted(ctx context.Context, objects resource.Objects, pod *api.Pod, options *metav1.DeleteOptions) error {
+func deleteDisrupted(ctx context.Context, objects resource.Client, pod *api.Pod, options *metav1.DeleteOptions) error {
 	if len(options.DryRun) == 0 {
-		marked, err := objects.Update(ctx, pods, "eviction", pod.Namespace, pod.Name, func(current runtime.Object) error {
+		key := resource.Key{GroupResource: pods, Subresource: "eviction", Namespace: pod.Namespace, Name: pod.Name}
+		marked, err := objects.Update(ctx, key, func(current runtime.Object) error {
 			return markDisrupted(current.(*api.Pod), options.Preconditions)
-		}, false)
+		}, resource.WriteOptions{})
 		if err != nil {
 			return err
 		}
@@ -279,7 +283,7 @@ func deleteDisrupted(ctx context.Context, objects resource.Objects, pod *api.Pod
 			options.Preconditions.ResourceVersion = &marked.(*api.Pod).ResourceVersion
 		}
 	}
-	return objects.Delete(ctx, pods, pod.Namespace, pod.Name, options)
+	return objects.Delete(ctx, resource.Key{GroupResource: pods, Namespace: pod.Namespace, Name: pod.Name}, options)
 }
 
 func markDisrupted(pod *api.Pod, preconditions *metav1.Preconditions) error {

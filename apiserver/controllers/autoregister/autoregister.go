@@ -42,7 +42,7 @@ const (
 
 // Options are what a Controller works with.
 type Options struct {
-	Objects resource.Objects
+	Objects resource.Client
 	// Follow calls handle for every APIService as it is and as it changes (nil: deleted), and synced once handle has
 	// seen all that existed. It returns when the context ends.
 	Follow func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error
@@ -304,15 +304,18 @@ func (c *Controller) carryOut(ctx context.Context, do action, current, wanted *a
 	var err error
 	switch do {
 	case create:
-		if _, err = c.Objects.Create(ctx, Resource, "", wanted, false); apierrors.IsAlreadyExists(err) {
+		key := resource.Key{GroupResource: Resource}
+		if _, err = c.Objects.Create(ctx, key, wanted, resource.WriteOptions{}); apierrors.IsAlreadyExists(err) {
 			return nil
 		}
 	case update:
-		_, err = c.Objects.Update(ctx, Resource, "", "", current.Name, func(object runtime.Object) error {
+		_, err = c.Objects.Update(ctx, resource.Key{GroupResource: Resource, Name: current.Name}, func(object runtime.Object) error {
 			return replaceSpec(object, current, wanted)
-		}, false)
+		}, resource.WriteOptions{})
 	case remove:
-		err = c.Objects.Delete(ctx, Resource, "", current.Name, &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(current.UID))})
+		err = c.Objects.Delete(ctx,
+			resource.Key{GroupResource: Resource, Name: current.Name},
+			&metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(current.UID))})
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -338,7 +341,8 @@ var errSettled = errors.New("the condition is there")
 
 // settle says of a local APIService that it is available.
 func (c *Controller) settle(ctx context.Context, name string) error {
-	_, err := c.Objects.Update(ctx, Resource, "status", "", name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: Resource, Subresource: "status", Name: name}
+	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		service, ok := object.(*apiregistration.APIService)
 		switch {
 		case !ok:
@@ -348,7 +352,7 @@ func (c *Controller) settle(ctx context.Context, name string) error {
 		}
 		apiregistration.SetAPIServiceCondition(service, localCondition(metav1.NewTime(c.Clock.Now())))
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if errors.Is(err, errSettled) || apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -20,6 +20,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"quorate.dev/apiserver/resource"
 )
 
 // AuthenticationConfigMap tells extension servers how requests that reach them through this server are authenticated.
@@ -57,13 +58,16 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authenticatio
 		configMap.Data, err = mergeAuthentication(configMap.Data, own, b.clock.Now())
 		return err
 	}
-	current, err := b.objects.GetCached(ctx, ConfigMaps, metav1.NamespaceSystem, AuthenticationConfigMap)
+	key := resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem, Name: AuthenticationConfigMap}
+	current, err := b.objects.Get(ctx, key, resource.ReadOptions{Cached: true})
 	if apierrors.IsNotFound(err) {
 		made := &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: AuthenticationConfigMap}}
 		if err := merge(made); err != nil || len(made.Data) == 0 {
 			return err
 		}
-		if _, err = b.objects.Create(ctx, ConfigMaps, metav1.NamespaceSystem, made, false); !apierrors.IsAlreadyExists(err) {
+		if _, err = b.objects.Create(ctx,
+			resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem},
+			made, resource.WriteOptions{}); !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	} else if err != nil {
@@ -71,10 +75,10 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authenticatio
 	} else if wanted := current.DeepCopyObject().(*core.ConfigMap); merge(wanted) == nil && maps.Equal(wanted.Data, current.(*core.ConfigMap).Data) {
 		return nil
 	}
-	_, err = b.objects.Update(ctx, ConfigMaps, "", metav1.NamespaceSystem, AuthenticationConfigMap, merge, false)
+	_, err = b.objects.Update(ctx, key, merge, resource.WriteOptions{})
 	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "Too long") {
 		// Everybody adds what is theirs again.
-		if err := b.objects.Delete(ctx, ConfigMaps, metav1.NamespaceSystem, AuthenticationConfigMap, &metav1.DeleteOptions{}); err != nil {
+		if err := b.objects.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}

@@ -42,13 +42,13 @@ var (
 // Bootstrap makes the objects and keeps those in step that change. Several replicas may do it at once, any number of
 // times, also beside kube-apiserver.
 type Bootstrap struct {
-	objects resource.Applier
+	objects resource.Client
 	clock   clock.Clock
 	logger  logr.Logger
 }
 
 // New returns the bootstrap of one replica.
-func New(objects resource.Applier, clock clock.Clock, logger logr.Logger) *Bootstrap {
+func New(objects resource.Client, clock clock.Clock, logger logr.Logger) *Bootstrap {
 	return &Bootstrap{objects: objects, clock: clock, logger: logger}
 }
 
@@ -112,15 +112,16 @@ func (b *Bootstrap) createMissing(ctx context.Context, resource schema.GroupReso
 }
 
 // ensure creates an object of the cluster if it is not there.
-func (b *Bootstrap) ensure(ctx context.Context, resource schema.GroupResource, object runtime.Object) error {
+func (b *Bootstrap) ensure(ctx context.Context, gr schema.GroupResource, object runtime.Object) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return err
 	}
-	if _, err := b.objects.GetCached(ctx, resource, "", accessor.GetName()); !apierrors.IsNotFound(err) {
+	key := resource.Key{GroupResource: gr, Name: accessor.GetName()}
+	if _, err := b.objects.Get(ctx, key, resource.ReadOptions{Cached: true}); !apierrors.IsNotFound(err) {
 		return err
 	}
-	_, err = b.create(ctx, resource, object)
+	_, err = b.create(ctx, gr, object)
 	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // made meanwhile; switched off by --runtime-config
 		return nil
 	}
@@ -128,7 +129,7 @@ func (b *Bootstrap) ensure(ctx context.Context, resource schema.GroupResource, o
 }
 
 // create stores an object given in a served version.
-func (b *Bootstrap) create(ctx context.Context, resource schema.GroupResource, external runtime.Object) (runtime.Object, error) {
+func (b *Bootstrap) create(ctx context.Context, gr schema.GroupResource, external runtime.Object) (runtime.Object, error) {
 	accessor, err := meta.Accessor(external)
 	if err != nil {
 		return nil, err
@@ -137,11 +138,12 @@ func (b *Bootstrap) create(ctx context.Context, resource schema.GroupResource, e
 	if err != nil {
 		return nil, err
 	}
-	created, err := b.objects.Create(about(ctx, resource), resource, accessor.GetNamespace(), internal, false)
+	created, err := b.objects.Create(about(ctx, gr),
+		resource.Key{GroupResource: gr, Namespace: accessor.GetNamespace()}, internal, resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
-	b.logger.V(1).Info("created", "resource", resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
+	b.logger.V(1).Info("created", "resource", gr.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
 	return created, nil
 }
 
@@ -153,10 +155,10 @@ func about(ctx context.Context, resource schema.GroupResource) context.Context {
 }
 
 // list returns a resource's objects by key.
-func (b *Bootstrap) list(ctx context.Context, resource schema.GroupResource) (map[string]runtime.Object, error) {
-	objects, err := b.objects.List(ctx, resource, "")
+func (b *Bootstrap) list(ctx context.Context, gr schema.GroupResource) (map[string]runtime.Object, error) {
+	objects, err := b.objects.List(ctx, resource.Key{GroupResource: gr}, resource.ReadOptions{Cached: true})
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", resource, err)
+		return nil, fmt.Errorf("list %s: %w", gr, err)
 	}
 	byKey := make(map[string]runtime.Object, len(objects))
 	for _, object := range objects {

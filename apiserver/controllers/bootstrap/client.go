@@ -16,6 +16,7 @@ import (
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 )
 
@@ -37,7 +38,8 @@ func (c *client) get(namespace, name string) (runtime.Object, error) {
 		}
 		return toExternal(c.known)
 	}
-	internal, err := c.bootstrap.objects.Get(c.ctx, c.resource, namespace, name)
+	internal, err := c.bootstrap.objects.Get(c.ctx,
+		resource.Key{GroupResource: c.resource, Namespace: namespace, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -62,9 +64,10 @@ func (c *client) update(external runtime.Object) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	updated, err := c.bootstrap.objects.Update(about(c.ctx, c.resource), c.resource, "", accessor.GetNamespace(), accessor.GetName(), func(current runtime.Object) error {
+	key := resource.Key{GroupResource: c.resource, Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
+	updated, err := c.bootstrap.objects.Update(about(c.ctx, c.resource), key, func(current runtime.Object) error {
 		return c.replace(current, wanted, accessor.GetResourceVersion())
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +146,9 @@ func (c bindingClient) Update(wanted reconciliation.RoleBinding) (reconciliation
 
 // Delete is called before a binding is made again whose role changed: that cannot be updated.
 func (c bindingClient) Delete(namespace, name string, uid types.UID) error {
-	return c.bootstrap.objects.Delete(c.ctx, c.resource, namespace, name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	return c.bootstrap.objects.Delete(c.ctx,
+		resource.Key{GroupResource: c.resource, Namespace: namespace, Name: name},
+		&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
 func binding(object runtime.Object, err error) (reconciliation.RoleBinding, error) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 )
 
@@ -78,7 +79,8 @@ func (c configurations[T]) Get(name string) (T, error) {
 	if object, ok := c.known[name]; ok {
 		return object, nil
 	}
-	internal, err := c.bootstrap.objects.Get(c.ctx, c.resource, "", name)
+	internal, err := c.bootstrap.objects.Get(c.ctx,
+		resource.Key{GroupResource: c.resource, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		var none T
 		return none, err
@@ -103,12 +105,13 @@ func (c configurations[T]) Update(ctx context.Context, object T, _ metav1.Update
 	if err != nil {
 		return none, err
 	}
-	updated, err := c.bootstrap.objects.Update(ctx, c.resource, "", "", object.GetName(), func(current runtime.Object) error {
+	key := resource.Key{GroupResource: c.resource, Name: object.GetName()}
+	updated, err := c.bootstrap.objects.Update(ctx, key, func(current runtime.Object) error {
 		if current.(metav1.Object).GetResourceVersion() != object.GetResourceVersion() {
 			return apierrors.NewConflict(c.resource, object.GetName(), errors.New("changed since it was read"))
 		}
 		return overwrite(current, wanted)
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return none, err
 	}
@@ -117,7 +120,7 @@ func (c configurations[T]) Update(ctx context.Context, object T, _ metav1.Update
 
 // Delete deletes an object.
 func (c configurations[T]) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
-	return c.bootstrap.objects.Delete(ctx, c.resource, "", name, &options)
+	return c.bootstrap.objects.Delete(ctx, resource.Key{GroupResource: c.resource, Name: name}, &options)
 }
 
 // configurationOf returns the v1 form of a internal version object.

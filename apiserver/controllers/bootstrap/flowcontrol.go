@@ -147,8 +147,8 @@ func hasCondition(s *flowcontrolv1.FlowSchema, wanted flowcontrolv1.FlowSchemaCo
 func (b *Bootstrap) setCondition(ctx context.Context, name string, c flowcontrolv1.FlowSchemaCondition) error {
 	condition := applyv1.FlowSchemaCondition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).
 		WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime)
-	_, err := b.objects.Apply(ctx, FlowSchemas, "status", "", name,
-		applyv1.FlowSchema(name).WithStatus(applyv1.FlowSchemaStatus().WithConditions(condition)))
+	_, err := b.objects.Apply(ctx, resource.Key{GroupResource: FlowSchemas, Subresource: "status", Name: name},
+		applyv1.FlowSchema(name).WithStatus(applyv1.FlowSchemaStatus().WithConditions(condition)), resource.WriteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 )
 
@@ -80,7 +81,8 @@ func (i *Identity) Run(ctx context.Context) error {
 }
 
 func (i *Identity) delete(ctx context.Context) error {
-	err := i.bootstrap.objects.Delete(system.WithServerUser(ctx), leases, metav1.NamespaceSystem, i.name, &metav1.DeleteOptions{})
+	err := i.bootstrap.objects.Delete(system.WithServerUser(ctx),
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: i.name}, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -101,7 +103,9 @@ func (i *Identity) renew(ctx context.Context) error {
 }
 
 func (i *Identity) update(ctx context.Context) error {
-	_, err := i.bootstrap.objects.Update(ctx, leases, "", metav1.NamespaceSystem, i.name, i.assert, false)
+	_, err := i.bootstrap.objects.Update(ctx,
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: i.name},
+		i.assert, resource.WriteOptions{})
 	return err
 }
 
@@ -113,7 +117,8 @@ func (i *Identity) create(ctx context.Context) error {
 	if err := i.assert(lease); err != nil {
 		return err
 	}
-	_, err := i.bootstrap.objects.Create(ctx, leases, metav1.NamespaceSystem, lease, false)
+	_, err := i.bootstrap.objects.Create(ctx,
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}, lease, resource.WriteOptions{})
 	return err
 }
 
@@ -136,7 +141,8 @@ func (b *Bootstrap) IdentityCleanupLoop() Loop {
 }
 
 func (b *Bootstrap) removeExpired(ctx context.Context) error {
-	all, err := b.objects.List(ctx, leases, metav1.NamespaceSystem)
+	all, err := b.objects.List(ctx,
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}, resource.ReadOptions{Cached: true})
 	if err != nil {
 		return err
 	}
@@ -148,7 +154,9 @@ func (b *Bootstrap) removeExpired(ctx context.Context) error {
 		}
 		// Only the lease that was looked at, not one that was renewed meanwhile.
 		seen := metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}
-		err := b.objects.Delete(ctx, leases, metav1.NamespaceSystem, lease.Name, &metav1.DeleteOptions{Preconditions: &seen})
+		err := b.objects.Delete(ctx,
+			resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: lease.Name},
+			&metav1.DeleteOptions{Preconditions: &seen})
 		if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			errs = append(errs, err)
 		}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"quorate.dev/apiserver/resource"
 )
 
 // LegacyTokensConfigMap tells since when the use of service-account tokens in Secrets is recorded.
@@ -31,7 +32,9 @@ func (b *Bootstrap) LegacyTokensLoop(changed Signal) Loop {
 func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limiter) error {
 	now := b.clock.Now()
 	today := now.UTC().Format(sinceFormat)
-	found, err := b.objects.GetCached(ctx, ConfigMaps, metav1.NamespaceSystem, LegacyTokensConfigMap)
+	found, err := b.objects.Get(ctx,
+		resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem, Name: LegacyTokensConfigMap},
+		resource.ReadOptions{Cached: true})
 	if err == nil {
 		return b.repairDate(ctx, found.(*core.ConfigMap), today)
 	}
@@ -43,10 +46,11 @@ func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limit
 		creation.CancelAt(now)
 		return nil // the next pass asks again
 	}
-	_, err = b.objects.Create(ctx, ConfigMaps, metav1.NamespaceSystem, &core.ConfigMap{
+	key := resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem}
+	_, err = b.objects.Create(ctx, key, &core.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: LegacyTokensConfigMap},
 		Data:       map[string]string{sinceKey: today},
-	}, false)
+	}, resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -61,7 +65,8 @@ func (b *Bootstrap) repairDate(ctx context.Context, found *core.ConfigMap, today
 	if isDate(found) {
 		return nil
 	}
-	_, err := b.objects.Update(ctx, ConfigMaps, "", metav1.NamespaceSystem, LegacyTokensConfigMap, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem, Name: LegacyTokensConfigMap}
+	_, err := b.objects.Update(ctx, key, func(object runtime.Object) error {
 		if configMap := object.(*core.ConfigMap); !isDate(configMap) {
 			if configMap.Data == nil {
 				configMap.Data = map[string]string{}
@@ -69,7 +74,7 @@ func (b *Bootstrap) repairDate(ctx context.Context, found *core.ConfigMap, today
 			configMap.Data[sinceKey] = today
 		}
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+	"quorate.dev/apiserver/resource"
 )
 
 // primeClusterRoles keeps what was added to a role that has since become an aggregated one: it copies the role to the
@@ -85,13 +86,13 @@ func (b *Bootstrap) prime(ctx context.Context, resource schema.GroupResource, so
 
 // latest returns the objects of a resource of the cluster by name, as storage has them: none if --runtime-config
 // switched the resource off.
-func (b *Bootstrap) latest(ctx context.Context, resource schema.GroupResource) (map[string]runtime.Object, error) {
-	objects, err := b.objects.Latest(ctx, resource, "")
+func (b *Bootstrap) latest(ctx context.Context, gr schema.GroupResource) (map[string]runtime.Object, error) {
+	objects, err := b.objects.List(ctx, resource.Key{GroupResource: gr}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", resource, err)
+		return nil, fmt.Errorf("list %s: %w", gr, err)
 	}
 	byName := make(map[string]runtime.Object, len(objects))
 	for _, object := range objects {

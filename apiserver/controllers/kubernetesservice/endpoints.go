@@ -18,6 +18,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 )
 
@@ -59,7 +60,9 @@ func (c *Controller) reconcileOnce(ctx context.Context, leaving bool) error {
 
 // current returns the endpoints, nil where there are none.
 func (c *Controller) current(ctx context.Context) (*corev1.Endpoints, error) {
-	internal, err := c.Objects.Get(ctx, endpoints, metav1.NamespaceDefault, name)
+	internal, err := c.Objects.Get(ctx,
+		resource.Key{GroupResource: endpoints, Namespace: metav1.NamespaceDefault, Name: name},
+		resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -124,9 +127,10 @@ func (c *Controller) store(ctx context.Context, missing bool, e *corev1.Endpoint
 	if missing {
 		return c.create(ctx, endpoints, e)
 	}
-	_, err := c.Objects.Update(ctx, endpoints, "", metav1.NamespaceDefault, name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: endpoints, Namespace: metav1.NamespaceDefault, Name: name}
+	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		return legacyscheme.Scheme.Convert(e.DeepCopy(), object, nil)
-	}, false)
+	}, resource.WriteOptions{})
 	return err
 }
 
@@ -164,7 +168,8 @@ func (c *Controller) ensureSlice(ctx context.Context, wanted *discoveryv1.Endpoi
 		return err
 	}
 	next := internal.(*discovery.EndpointSlice)
-	object, err := c.Objects.Get(ctx, endpointSlices, metav1.NamespaceDefault, name)
+	key := resource.Key{GroupResource: endpointSlices, Namespace: metav1.NamespaceDefault, Name: name}
+	object, err := c.Objects.Get(ctx, key, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return c.createSlice(ctx, next)
 	}
@@ -173,7 +178,7 @@ func (c *Controller) ensureSlice(ctx context.Context, wanted *discoveryv1.Endpoi
 	}
 	current := object.(*discovery.EndpointSlice)
 	if current.AddressType != next.AddressType {
-		if err := c.Objects.Delete(ctx, endpointSlices, metav1.NamespaceDefault, name, &metav1.DeleteOptions{}); err != nil {
+		if err := c.Objects.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 		return c.createSlice(ctx, next)
@@ -181,11 +186,11 @@ func (c *Controller) ensureSlice(ctx context.Context, wanted *discoveryv1.Endpoi
 	if sameSlice(current, next) {
 		return nil
 	}
-	_, err = c.Objects.Update(ctx, endpointSlices, "", metav1.NamespaceDefault, name, func(object runtime.Object) error {
+	_, err = c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		stored := object.(*discovery.EndpointSlice)
 		stored.Labels, stored.Endpoints, stored.Ports = next.Labels, next.Endpoints, next.Ports
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return fmt.Errorf("update the EndpointSlice: %w", err)
 	}
@@ -198,6 +203,8 @@ func sameSlice(a, b *discovery.EndpointSlice) bool {
 }
 
 func (c *Controller) createSlice(ctx context.Context, slice *discovery.EndpointSlice) error {
-	_, err := c.Objects.Create(ctx, endpointSlices, metav1.NamespaceDefault, slice.DeepCopy(), false)
+	_, err := c.Objects.Create(ctx,
+		resource.Key{GroupResource: endpointSlices, Namespace: metav1.NamespaceDefault},
+		slice.DeepCopy(), resource.WriteOptions{})
 	return err
 }

@@ -45,7 +45,7 @@ var (
 
 // Options are what a Controller needs.
 type Options struct {
-	Objects resource.Objects
+	Objects resource.Client
 	// Addresses decides which addresses the Service has; nil: somebody else does.
 	Addresses  Addresses
 	ServiceIP  string // of the Service
@@ -184,7 +184,8 @@ func (c *Controller) once(ctx context.Context) error {
 
 // ensureService makes the Service where there is none. One that is there is left as it is.
 func (c *Controller) ensureService(ctx context.Context) error {
-	_, err := c.Objects.GetCached(ctx, services, metav1.NamespaceDefault, name)
+	key := resource.Key{GroupResource: services, Namespace: metav1.NamespaceDefault, Name: name}
+	_, err := c.Objects.Get(ctx, key, resource.ReadOptions{Cached: true})
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -207,18 +208,19 @@ func (c *Controller) ensureService(ctx context.Context) error {
 		return nil
 	}
 	// Another replica may have been faster: then the name is taken, or the address.
-	if _, missing := c.Objects.Get(ctx, services, metav1.NamespaceDefault, name); missing == nil {
+	if _, missing := c.Objects.Get(ctx, key, resource.ReadOptions{}); missing == nil {
 		return nil
 	}
 	return err
 }
 
 // create stores an object of the Service's namespace, given in a served version.
-func (c *Controller) create(ctx context.Context, resource schema.GroupResource, external runtime.Object) error {
+func (c *Controller) create(ctx context.Context, gr schema.GroupResource, external runtime.Object) error {
 	internal, err := system.ToInternal(external)
 	if err != nil {
 		return err
 	}
-	_, err = c.Objects.Create(ctx, resource, metav1.NamespaceDefault, internal, false)
+	_, err = c.Objects.Create(ctx,
+		resource.Key{GroupResource: gr, Namespace: metav1.NamespaceDefault}, internal, resource.WriteOptions{})
 	return err
 }
