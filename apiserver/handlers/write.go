@@ -88,7 +88,7 @@ func (c *call) update(ctx context.Context) error {
 }
 
 func updateCode(result *registry.Result) int {
-	if result.Created {
+	if result.Outcome == registry.Created {
 		return http.StatusCreated
 	}
 	return http.StatusOK
@@ -111,7 +111,7 @@ func (c *call) patch(ctx context.Context) error {
 	write := c.writeOptions(options.DryRun, options.FieldManager, &metav1.UpdateOptions{
 		DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation,
 	})
-	result, err := c.Registry.Update(ctx, c.target, registry.Patch{
+	result, err := c.Registry.Patch(ctx, c.target, registry.Patch{
 		Type:       patchType,
 		Data:       body,
 		Manager:    write.Manager,
@@ -154,13 +154,13 @@ func (c *call) answer(code int, result *registry.Result) error {
 		return c.sendObject(code, result.Object)
 	}
 	if c.target.Endpoint.View != nil || c.output.as == table {
-		internal, err := c.Registry.Stored(c.target, result)
+		internal, err := c.Registry.DecodeResult(c.target, result)
 		if err != nil {
 			return err
 		}
 		return c.sendView(code, internal)
 	}
-	c.output.undecorated = c.output.undecorated || result.Undecorated
+	c.output.undecorated = c.output.undecorated || result.Outcome.Undecorated()
 	e := c.encoder()
 	item, err := e.encode(result.Stored, result.Revision)
 	if err != nil {
@@ -183,10 +183,10 @@ func (c *call) remove(ctx context.Context) error {
 	}
 	code := http.StatusOK
 	//nolint:staticcheck // OrphanDependents is still sent by old clients
-	if !result.Deleted && options.OrphanDependents != nil && !*options.OrphanDependents {
+	if !result.Outcome.Deleted() && options.OrphanDependents != nil && !*options.OrphanDependents {
 		code = http.StatusAccepted
 	}
-	if !result.Deleted || result.Blank || c.target.ReturnsDeleted {
+	if !result.Outcome.Deleted() || result.Outcome == registry.DeletedEmpty || c.target.ReturnsDeleted {
 		return c.answer(code, result)
 	}
 	return c.deleted(code, result)
@@ -231,13 +231,18 @@ func (c *call) removeCollection(ctx context.Context) error {
 		return err
 	}
 	c.warnOfDeletion(ctx, options)
-	page, err := c.Registry.DeleteCollection(ctx, c.target, registry.ListOptions{
-		Selection:       selection,
-		ResourceVersion: list.ResourceVersion,
-		Match:           list.ResourceVersionMatch,
-		Limit:           list.Limit,
-		Continue:        list.Continue,
-	}, options, registry.WriteOptions{DryRun: len(options.DryRun) > 0}, c.DeleteWorkers)
+	page, err := c.Registry.DeleteCollection(ctx, c.target, registry.DeleteCollectionOptions{
+		List: registry.ListOptions{
+			Selection:       selection,
+			ResourceVersion: list.ResourceVersion,
+			Match:           list.ResourceVersionMatch,
+			Limit:           list.Limit,
+			Continue:        list.Continue,
+		},
+		Delete:  options,
+		Write:   registry.WriteOptions{DryRun: len(options.DryRun) > 0},
+		Workers: c.DeleteWorkers,
+	})
 	if err != nil {
 		return err
 	}

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// mayCreate asks whether the user may create what an update would create.
-func (r *Registry) mayCreate(ctx context.Context, t Target) error {
-	who, ok := request.UserFrom(ctx)
+// authorizeCreate checks that the user of an update may create the object. The update itself is already authorized.
+func (r *Registry) authorizeCreate(ctx context.Context, t Target) error {
+	user, ok := request.UserFrom(ctx)
 	if !ok {
-		return nil // the server itself
+		return nil // an internal write
 	}
 	attributes := authorizer.AttributesRecord{
-		User: who, ResourceRequest: true, Verb: "create", APIGroup: t.Group, APIVersion: t.Version.Name,
+		User: user, ResourceRequest: true, Verb: "create", APIGroup: t.Group, APIVersion: t.Version.Name,
 		Resource: t.Plural, Subresource: t.Endpoint.Subresource, Namespace: t.Namespace, Name: t.Name,
 	}
 	decision, reason, err := r.authorizer.Authorize(ctx, attributes)
@@ -27,11 +27,12 @@ func (r *Registry) mayCreate(ctx context.Context, t Target) error {
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	return forbidden(t, who, reason)
+	return forbidden(t, user, reason)
 }
 
-func forbidden(t Target, who user.Info, reason string) error {
-	message := "User \"" + who.GetName() + "\" cannot create resource \"" + t.Plural + "\" in API group \"" + t.Group + "\""
+// forbidden is the error of the authorization filter.
+func forbidden(t Target, user user.Info, reason string) error {
+	message := "User \"" + user.GetName() + "\" cannot create resource \"" + t.Plural + "\" in API group \"" + t.Group + "\""
 	if t.Namespace != "" {
 		message += " in the namespace \"" + t.Namespace + "\""
 	} else {

@@ -211,6 +211,3 @@ func (f *follower) remove(path string) {
 	delete(f.known, path)
 	f.handle(before, nil)
 }
-
-// key is "namespace/name", or "name" for a resource without namespaces.
-func (t Target) key(entry *watchcache.Entry) string { return entry.Path()[len(t.StoragePath)+1:] }

@@ -68,7 +68,7 @@ func (r *Registry) dropped(t Target, err error) (again bool, told error) {
 	if !errors.Is(err, watchcache.ErrDropped) {
 		return false, err
 	}
-	if _, served := r.inForce(t.Match); served {
+	if _, served := r.currentMatch(t.Match); served {
 		return true, err
 	}
 	return false, notServed(t)

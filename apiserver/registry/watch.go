@@ -123,7 +123,11 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 // readInitialStored reads the initial state from storage: etcd is too old to say whether the cache is current. What
 // happens after that state is delivered when the cache receives it. kube-apiserver refuses such a watch.
 func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
-	stored, err := r.listPresent(ctx, w.target, ListOptions{Selection: w.selection}, w.target.collection())
+	collection := w.target.collection()
+	list := &listing{
+		registry: r, target: w.target, options: ListOptions{Selection: w.selection}, collection: collection, from: collection,
+	}
+	stored, err := list.latestStored(ctx)
 	if err != nil {
 		return err
 	}

@@ -5,23 +5,21 @@ import (
 	"net/http"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"quorate.dev/apiserver/storage"
 )
 
-// leases keep nodes and leaders alive. They are small, and few are ever created.
+// leases keep nodes and leaders alive. They are small and few.
 var leases = schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}
 
-// admitSize asks the soft quota whether an object may be stored in place of old, nil for a new one; sizes are in bytes.
-// What frees space or keeps the cluster alive is always admitted: leases, objects that are being deleted, the server's
-// own writes.
-func (r *Registry) admitSize(t Target, old runtime.Object, before, after int, options WriteOptions) error {
+// checkQuota applies the soft quota to an object that replaces old, nil for a new one; sizes are in bytes. Exempt are
+// writes that free space or keep the cluster alive: leases, objects that are being deleted, the server's own writes.
+func (r *Registry) checkQuota(t Target, old runtime.Object, before, after int, options WriteOptions) error {
 	if options.Internal || options.DryRun || t.GroupResource() == leases {
 		return nil
 	}
@@ -36,14 +34,14 @@ func (r *Registry) admitSize(t Target, old runtime.Object, before, after int, op
 // reasonNoSpace is the reason of a Status with code 507. Kubernetes has none: kube-apiserver answers 500.
 const reasonNoSpace metav1.StatusReason = "InsufficientStorage"
 
-// etcdRefuses is the message when etcd has reached its own quota. It begins with etcd's words, which
-// kube-apiserver's clients see too.
-const etcdRefuses = "etcdserver: mvcc: database space exceeded: only deletions succeed until the etcd database has " +
+// noSpaceMessage is the message when etcd has reached its own quota. It begins with etcd's error text, which
+// kube-apiserver returns.
+const noSpaceMessage = "etcdserver: mvcc: database space exceeded: only deletions succeed until the etcd database has " +
 	"room; delete objects, then defragment it with 'quorate etcd defrag', or raise its quota"
 
-// noSpace is the answer to a write that storage has no space for. Clients do not repeat it by themselves.
+// noSpace is the error for a write that storage has no space for. client-go does not retry it.
 func noSpace(err error, t Target) error {
-	message := etcdRefuses
+	message := noSpaceMessage
 	var full *storage.FullError
 	if errors.As(err, &full) {
 		message = full.Error()
