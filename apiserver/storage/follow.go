@@ -14,26 +14,26 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// compactedRetry is the time between two attempts to follow compaction.
-const compactedRetry = time.Second
+// followRetry is the time between two attempts to watch the compaction key.
+const followRetry = time.Second
 
-// FollowCompaction calls handle with the revision that the store has been compacted to, at first if there is one and
-// then with each compaction that a server announces, until ctx ends. A server announces it right before it compacts.
+// FollowCompaction calls handle with the last compacted revision, if any, and then with that of each compaction that
+// a server announces, until ctx ends. Servers announce a compaction just before they compact.
 func (s *Store) FollowCompaction(ctx context.Context, clock clock.Clock, log logr.Logger, handle func(revision int64)) {
 	for ctx.Err() == nil {
 		err := s.followCompaction(ctx, handle)
 		if ctx.Err() != nil {
 			return
 		}
-		log.V(1).Info("Following compaction was interrupted; trying again", "reason", err.Error())
+		log.V(1).Info("Watch of the compaction key failed; retrying", "reason", err.Error())
 		select {
-		case <-clock.After(compactedRetry):
+		case <-clock.After(followRetry):
 		case <-ctx.Done():
 		}
 	}
 }
 
-// followCompaction watches the compaction key on a stream of its own, as each feed does.
+// followCompaction watches the compaction key on its own gRPC stream, like a WatchStream.
 func (s *Store) followCompaction(ctx context.Context, handle func(revision int64)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -42,7 +42,7 @@ func (s *Store) followCompaction(ctx context.Context, handle func(revision int64
 		return fmt.Errorf("reading %s: %w", compactionKey, classify(err))
 	}
 	for _, kv := range now.Kvs {
-		announce(kv, handle)
+		handleCompaction(kv, handle)
 	}
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), streamKey, rand.Text())
 	for response := range s.client.Watch(ctx, compactionKey, clientv3.WithRev(now.Header.Revision+1)) {
@@ -50,15 +50,15 @@ func (s *Store) followCompaction(ctx context.Context, handle func(revision int64
 			return fmt.Errorf("watching %s: %w", compactionKey, classify(err))
 		}
 		for _, event := range response.Events {
-			announce(event.Kv, handle)
+			handleCompaction(event.Kv, handle)
 		}
 	}
 	return fmt.Errorf("watching %s: %w: the stream has ended", compactionKey, ErrUnavailable)
 }
 
-// announce hands on the revision that a value of the compaction key is. A server's first round has none, and what is
-// no number is passed over, as kube-apiserver does.
-func announce(kv *mvccpb.KeyValue, handle func(revision int64)) {
+// handleCompaction calls handle with the revision in the compaction key. The value of a server's first round is 0.
+// Like kube-apiserver it ignores values that are not numbers.
+func handleCompaction(kv *mvccpb.KeyValue, handle func(revision int64)) {
 	if revision, err := strconv.ParseInt(string(kv.Value), 10, 64); err == nil && revision > 0 {
 		handle(revision)
 	}
