@@ -42,8 +42,8 @@ func (u *update) checkUID(actual types.UID) error {
 	return u.registry.storageConflict(u.target, precondition.Error(), u.options.DryRun)
 }
 
-// storageConflict is the conflict that kube-apiserver's storage layer reports. Its dry-run storage reports keys without
-// the prefix.
+// storageConflict is the conflict that kube-apiserver's storage layer reports. Its dry-run storage reports keys
+// without the prefix.
 func (r *Registry) storageConflict(t Target, message string, dryRun bool) error {
 	key := r.store.Key(t.path())
 	if dryRun {
@@ -53,8 +53,8 @@ func (r *Registry) storageConflict(t Target, message string, dryRun bool) error 
 		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %s", key, message))
 }
 
-// checkNewResourceVersion refuses to create an object that has a resourceVersion. Like kube-apiserver's, a dry run does
-// not check it.
+// checkNewResourceVersion refuses to create an object that has a resourceVersion. Like kube-apiserver's, a dry run
+// does not check it.
 func checkNewResourceVersion(object runtime.Object, dryRun bool) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil || dryRun {
@@ -83,8 +83,8 @@ func checkCreateByUpdate(t Target, object runtime.Object) error {
 	return err
 }
 
-// checkRevision compares the resourceVersion of an update with the current revision. An unconditional update, which has
-// none, gets the current one.
+// checkRevision compares the resourceVersion of an update with the current revision. An unconditional update, which
+// has none, gets the current one.
 func checkRevision(t Target, object runtime.Object, current int64) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {

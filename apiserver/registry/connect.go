@@ -10,7 +10,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Connect runs admission on a request to a proxying subresource (exec, log, proxy) and returns the handler that serves it.
+// Connect runs admission on a request to a proxying subresource (exec, log, proxy) and returns the handler that
+// serves it.
 func (r *Registry) Connect(ctx context.Context, t Target, options runtime.Object) (http.Handler, error) {
 	ctx = t.context(ctx)
 	connect := t.Endpoint.Connect

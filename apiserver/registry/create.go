@@ -102,7 +102,8 @@ func (r *Registry) insertGenerated(
 	}
 }
 
-// insert validates and stores an admitted object that has its name. The error is storage.ErrExists if the name is taken.
+// insert validates and stores an admitted object that has its name. The error is storage.ErrExists if the name is
+// taken.
 func (r *Registry) insert(
 	ctx context.Context, t Target, admitted *admission.Attributes, options WriteOptions,
 ) (result *Result, err error) {
@@ -158,8 +159,8 @@ func (r *Registry) storeNew(ctx context.Context, t Target, object runtime.Object
 	return &Result{Outcome: Created, Object: object, Stored: data, Revision: revision}, nil
 }
 
-// putNew stores bytes under a new path. In a dry run, or beyond the soft quota, it only checks that the path is free: that
-// the name is taken is the more helpful error.
+// putNew stores bytes under a new path. In a dry run, or beyond the soft quota, it only checks that the path is free:
+// that the name is taken is the more helpful error.
 func (r *Registry) putNew(
 	ctx context.Context, t Target, data []byte, ttl time.Duration, options WriteOptions,
 ) (int64, error) {
@@ -177,8 +178,8 @@ func (r *Registry) putNew(
 	return 0, err
 }
 
-// createError returns the API status of an error. If the name is taken, it adds that another generated name may be free
-// and that the existing object is being deleted.
+// createError returns the API status of an error. If the name is taken, it adds that another generated name may be
+// free and that the existing object is being deleted.
 func (r *Registry) createError(ctx context.Context, t Target, object runtime.Object, err error) error {
 	accessor, accessErr := meta.Accessor(object)
 	if accessErr != nil || !errors.Is(err, storage.ErrExists) {

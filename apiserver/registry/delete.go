@@ -35,8 +35,8 @@ type deletion struct {
 	target    Target
 	requested *metav1.DeleteOptions // the client's; read-only
 	write     WriteOptions
-	// marked is the result of an attempt that marked the object but then could not remove it. The deletion then succeeds
-	// even if a concurrent request removes the object first.
+	// marked is the result of an attempt that marked the object but then could not remove it. The deletion then
+	// succeeds even if a concurrent request removes the object first.
 	marked *Result
 
 	current    state
@@ -149,8 +149,8 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, err
 	return d.remove(ctx, object)
 }
 
-// markAndRemove deletes an object whose grace period is zero. As with kube-apiserver, watchers see it marked before they
-// see it deleted.
+// markAndRemove deletes an object whose grace period is zero. As with kube-apiserver, watchers see it marked before
+// they see it deleted.
 func (d *deletion) markAndRemove(ctx context.Context, object runtime.Object) (*Result, error) {
 	marked, err := d.mark(ctx, object)
 	if err != nil {
@@ -165,8 +165,8 @@ func (d *deletion) markAndRemove(ctx context.Context, object runtime.Object) (*R
 	return removed, nil
 }
 
-// mark stores the object with its deletion timestamp, unless it is stored already. As in kube-apiserver, an object with a
-// TTL loses it and waits for its finalizers.
+// mark stores the object with its deletion timestamp, unless it is stored already. As in kube-apiserver, an object
+// with a TTL loses it and waits for its finalizers.
 func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, error) {
 	if !d.write.DryRun {
 		removeSelfLink(object)
@@ -210,8 +210,8 @@ func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, 
 	return result, nil
 }
 
-// empty is what kube-apiserver returns for the dry run of a deletion that removes the last finalizer: an object of the
-// kind without content.
+// empty is what kube-apiserver returns for the dry run of a deletion that removes the last finalizer: an object of
+// the kind without content.
 func (d *deletion) empty() (*Result, error) {
 	object := d.target.Version.Codec.New()
 	data, err := d.target.Version.Codec.Store(object)

@@ -20,8 +20,8 @@ type DeleteCollectionOptions struct {
 	Workers int
 }
 
-// DeleteCollection deletes the selected objects. It returns the list of them from before, which the caller must close. It
-// is not atomic: after an error, some of the objects are deleted.
+// DeleteCollection deletes the selected objects. It returns the list of them from before, which the caller must
+// close. It is not atomic: after an error, some of the objects are deleted.
 func (r *Registry) DeleteCollection(ctx context.Context, t Target, options DeleteCollectionOptions) (*List, error) {
 	page, err := r.List(ctx, t, options.List)
 	if err != nil {

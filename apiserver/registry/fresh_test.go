@@ -19,7 +19,7 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// named is the target of one object of a target's collection.
+// named returns a target with another name.
 func named(t registry.Target, name string) registry.Target {
 	t.Name = name
 	return t
@@ -41,7 +41,7 @@ func (w *world) put(t *testing.T, name string) int64 {
 	return revision
 }
 
-// TestReadsWhileTheCacheLags asks for the present state when the cache does not get there in time.
+// Consistent reads go to storage if the cache does not catch up in time.
 func TestReadsWhileTheCacheLags(t *testing.T) {
 	t.Parallel() // each read waits some seconds for the cache
 	w := openWorld(t, etcdtest.Client(t), configMaps())
@@ -59,7 +59,7 @@ func TestReadsWhileTheCacheLags(t *testing.T) {
 			t.Errorf("got %v, %v", entry, err)
 		}
 	})
-	t.Run("get nothing", func(t *testing.T) {
+	t.Run("get a missing object", func(t *testing.T) {
 		t.Parallel()
 		if _, err := w.registry.Get(t.Context(), named(w.target, "four"), ""); !apierrors.IsNotFound(err) {
 			t.Errorf("got %v", err)
@@ -85,7 +85,7 @@ func TestReadsWhileTheCacheLags(t *testing.T) {
 	})
 }
 
-// TestWatchWithoutInitialEvents begins at no revision and at any.
+// Without initial events a watch starts at the current revision, or at any cached one.
 func TestWatchWithoutInitialEvents(t *testing.T) {
 	w := openWorld(t, etcdtest.Client(t), configMaps())
 	w.put(t, "before")
@@ -106,7 +106,7 @@ func TestWatchWithoutInitialEvents(t *testing.T) {
 	}
 }
 
-// custom is the definition of config maps as a custom resource that can be selected by one field.
+// custom is the definition of config maps as a custom resource with one selectable field.
 func custom(field string) *resource.Definition {
 	d := configMaps()
 	d.Source, d.Revision = resource.Custom, field
@@ -116,8 +116,7 @@ func custom(field string) *resource.Definition {
 	return d
 }
 
-// TestRequestsOverlapANewDefinition has a request that found the old definition use the cache after the new one has
-// been put in force.
+// A request that was routed to the old definition uses the cache of the new one, once it is published.
 func TestRequestsOverlapANewDefinition(t *testing.T) {
 	w := openWorld(t, etcdtest.Client(t), custom("old"))
 	old := w.target
@@ -137,7 +136,7 @@ func TestRequestsOverlapANewDefinition(t *testing.T) {
 	}
 }
 
-// TestRequestsOverlapAnEnd has a request that found a definition use the cache after the definition has gone.
+// A request that was routed to a definition fails with NotFound once the definition is gone.
 func TestRequestsOverlapAnEnd(t *testing.T) {
 	w := openWorld(t, etcdtest.Client(t), custom("old"))
 	w.put(t, "one")

@@ -174,7 +174,8 @@ func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*Lis
 	return page, err
 }
 
-// scan appends the selected entries to the page until it is full. more reports whether entries follow, selected or not.
+// scan appends the selected entries to the page until it is full. more reports whether entries follow, selected or
+// not.
 func (l *listing) scan(ctx context.Context, snapshot *watchcache.Snapshot, page *List) (more bool, err error) {
 	visited := 0
 	visit := func(e *watchcache.Entry) bool {

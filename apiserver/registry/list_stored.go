@@ -69,8 +69,8 @@ func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 	return page, nil
 }
 
-// fill reads a page from storage, in chunks. size is the expected size of an object. It leaves l.from alone: after an error
-// the client has seen nothing of the page and starts there again.
+// fill reads a page from storage, in chunks. size is the expected size of an object. It leaves l.from alone: after an
+// error the client has seen nothing of the page and starts there again.
 func (l *listing) fill(ctx context.Context, page *List, size int64) error {
 	from := l.from
 	for {
@@ -133,8 +133,8 @@ func (l *listing) finishPage(page *List, chunk storage.Page, last string) (err e
 	return err
 }
 
-// storedError returns the API status of an error. A client in the middle of a paged list gets a token that continues at
-// the current revision.
+// storedError returns the API status of an error. A client in the middle of a paged list gets a token that continues
+// at the current revision.
 func (l *listing) storedError(ctx context.Context, revision int64, err error) error {
 	switch {
 	case errors.Is(err, storage.ErrFuture):

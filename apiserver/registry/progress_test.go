@@ -11,8 +11,8 @@ import (
 	"quorate.dev/apiserver/registry"
 )
 
-// With an etcd that is not known to support progress requests, consistent reads are as new as with any other, and do
-// not wait for news that nothing may bring.
+// With an etcd that is not known to support progress requests, reads are consistent and do not wait for progress
+// notifications.
 func TestConsistentReadsWithoutProgress(t *testing.T) {
 	client := etcdtest.Remote(t)
 	w := openWorld(t, client, configMaps())

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// collectionFinalizers returns an object's finalizers with those of the garbage collector set according to the propagation
-// policy. It mirrors kube-apiserver's deletionFinalizersForGarbageCollection.
+// collectionFinalizers returns an object's finalizers with those of the garbage collector set according to the
+// propagation policy. It mirrors kube-apiserver's deletionFinalizersForGarbageCollection.
 func collectionFinalizers(
 	ctx context.Context, strategy rest.RESTDeleteStrategy, finalizers []string, options *metav1.DeleteOptions,
 ) []string {
@@ -34,7 +34,8 @@ func collectionFinalizers(
 	return kept
 }
 
-// propagation returns the policy of the client's options, else that of the existing finalizers, else the kind's default.
+// propagation returns the policy of the client's options, else that of the existing finalizers, else the kind's
+// default.
 func propagation(
 	ctx context.Context, strategy rest.RESTDeleteStrategy, finalizers []string, options *metav1.DeleteOptions,
 ) metav1.DeletionPropagation {

@@ -18,8 +18,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// rival is a concurrent client of the same etcd that always wins: just before a transaction deletes a key, it runs the
-// next of its actions on the key.
+// rival is a concurrent client of the same etcd that always wins: just before a transaction deletes a key, it runs
+// the next of its actions on the key.
 type rival struct {
 	clientv3.KV
 	actions []func(ctx context.Context, kv clientv3.KV, key string) error
@@ -92,7 +92,8 @@ func (graceful) CheckGracefulDelete(context.Context, runtime.Object, *metav1.Del
 	return true
 }
 
-// againstRival returns a registry whose deletions race with a rival. gracefully selects a strategy with a grace period.
+// againstRival returns a registry whose deletions race with a rival. gracefully selects a strategy with a grace
+// period.
 func againstRival(t *testing.T, gracefully bool) (*registry.Registry, registry.Target, *rival) {
 	t.Helper()
 	definition := configMaps()

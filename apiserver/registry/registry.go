@@ -16,8 +16,8 @@ import (
 
 // Registry serves the verbs of every resource in the catalog. It is safe for concurrent use.
 //
-// Its fields are all the state that requests share. It has no lock: every field is set before the first request and is
-// itself safe for concurrent use.
+// Its fields are all the state that requests share. It has no lock: every field is set before the first request and
+// is itself safe for concurrent use.
 type Registry struct {
 	store     *storage.Store
 	caches    *watchcache.Caches
@@ -71,8 +71,8 @@ func (r *Registry) cache(m resource.Match) *watchcache.Cache {
 	})
 }
 
-// currentMatch returns the definition that the current catalog has in place of m, and whether there is one. Without one
-// it returns m.
+// currentMatch returns the definition that the current catalog has in place of m, and whether there is one. Without
+// one it returns m.
 func (r *Registry) currentMatch(m resource.Match) (resource.Match, bool) {
 	if m.Source == resource.BuiltIn {
 		return m, true
@@ -101,6 +101,6 @@ func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
 	return m.Fields(internal)
 }
 
-// Release drops the cache of a resource whose definition changed or went away. The new catalog must be published first,
-// or a concurrent request would build a cache from the old definition again.
+// Release drops the cache of a resource whose definition changed or went away. The new catalog must be published
+// first, or a concurrent request would build a cache from the old definition again.
 func (r *Registry) Release(d *resource.Definition) { r.caches.Drop(d.StoragePath) }

@@ -94,7 +94,8 @@ func (r *Registry) Offer(t Target, result *Result, format *watchcache.Format, it
 	r.cache(t.Match).Offer(t.named(accessor.GetName()).path(), result.Revision, format, item)
 }
 
-// dryRunResult is the result of a dry-run create. A resourceVersion that the client sent is kept, like in kube-apiserver.
+// dryRunResult is the result of a dry-run create. A resourceVersion that the client sent is kept, like in
+// kube-apiserver.
 func dryRunResult(t Target, object runtime.Object) (*Result, error) {
 	data, err := t.Version.Codec.Store(object)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Selection selects objects of a collection. Nil selectors select everything. Field labels are those of Definition.Fields,
-// already converted by Version.FieldLabel.
+// Selection selects objects of a collection. Nil selectors select everything. Field labels are those of
+// Definition.Fields, already converted by Version.FieldLabel.
 type Selection struct {
 	Label labels.Selector
 	Field fields.Selector

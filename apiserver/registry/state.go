@@ -18,8 +18,8 @@ type state struct {
 	data     []byte
 	revision int64
 	found    bool
-	// fresh is set if the state was read from storage for this request. Invariant: a state that is not found is fresh,
-	// because a miss in the cache is verified.
+	// fresh is set if the state was read from storage for this request. Invariant: a state that is not found is
+	// fresh, because a miss in the cache is verified.
 	fresh bool
 }
 
@@ -30,8 +30,9 @@ type writer interface {
 }
 
 // retry runs attempts until one succeeds. It starts from the cached state, so that a write without contention reads
-// nothing from etcd. An attempt that fails or writes nothing may do so because the cached state is stale; it counts only
-// if its state was fresh. After a conflict, the next attempt starts from the state that the failed transaction returned.
+// nothing from etcd. An attempt that fails or writes nothing may do so because the cached state is stale; it counts
+// only if its state was fresh. After a conflict, the next attempt starts from the state that the failed transaction
+// returned.
 func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (*Result, error) {
 	current, err := r.initialState(ctx, t, dryRun)
 	if err != nil {
@@ -134,7 +135,8 @@ func encode(t Target, object runtime.Object) ([]byte, error) {
 	return data, err
 }
 
-// encodeUnmanaged encodes an object that was too large to be stored without its managed fields, which may be most of it.
+// encodeUnmanaged encodes an object that was too large to be stored without its managed fields, which may be most of
+// it.
 func encodeUnmanaged(t Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {

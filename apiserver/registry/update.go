@@ -208,8 +208,8 @@ func (u *update) put(ctx context.Context, data []byte) (int64, error) {
 	return u.registry.store.Update(ctx, u.target.path(), u.current.revision, data, ttl)
 }
 
-// encode encodes the new object. If it differs from the old one only in the times of its managed fields, it gets the old
-// times, so that nothing is written.
+// encode encodes the new object. If it differs from the old one only in the times of its managed fields, it gets the
+// old times, so that nothing is written.
 func (u *update) encode() ([]byte, error) {
 	before, err := meta.Accessor(u.old)
 	if err != nil {
@@ -253,8 +253,8 @@ func hasPendingFinalizers(t Target, object runtime.Object) bool {
 	return ok && terminator.Terminate(object.DeepCopyObject(), &metav1.DeleteOptions{})
 }
 
-// finishDeletion removes an object whose update removed the last finalizer. It rolls back the reservations of the updated
-// object and commits the deletion of the stored one.
+// finishDeletion removes an object whose update removed the last finalizer. It rolls back the reservations of the
+// updated object and commits the deletion of the stored one.
 func (u *update) finishDeletion(ctx context.Context, admitted *admission.Attributes) (*Result, error) {
 	r := u.registry
 	last, err := encode(u.target, u.object)

@@ -11,8 +11,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// changeView applies the change to the view of the object, runs mutating admission on the view, and writes it back into
-// a copy of the object.
+// changeView applies the change to the view of the object, runs mutating admission on the view, and writes it back
+// into a copy of the object.
 func (u *update) changeView(ctx context.Context) error {
 	view := u.target.Endpoint.View
 	u.object = u.old.DeepCopyObject()

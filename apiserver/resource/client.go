@@ -53,15 +53,15 @@ type Writer interface {
 	Delete(ctx context.Context, key Key, options *metav1.DeleteOptions) error
 }
 
-// Client is how the server's own code (actions, admission plugins, controllers) reads and writes objects, without HTTP
-// and without authorization. Tests embed it to intercept one method.
+// Client is how the server's own code (actions, admission plugins, controllers) reads and writes objects, without
+// HTTP and without authorization. Tests embed it to intercept one method.
 type Client interface {
 	Reader
 	Writer
 }
 
-// PreconditionError is what a change passed to Writer.Update returns for an object other than the intended one. Update
-// answers with the conflict that kube-apiserver's storage reports.
+// PreconditionError is what a change passed to Writer.Update returns for an object other than the intended one.
+// Update answers with the conflict that kube-apiserver's storage reports.
 type PreconditionError struct {
 	What           string // "UID"
 	Wanted, Actual string
