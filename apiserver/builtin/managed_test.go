@@ -20,6 +20,7 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -90,7 +91,7 @@ func TestStatusIsNotOwnedThroughTheMainEndpoint(t *testing.T) {
 var configMapsResource = schema.GroupResource{Resource: "configmaps"}
 
 // applyKey applies one key of a config map, in the name of a manager of its own.
-func (s *server) applyKey(ctx context.Context, name, key string) error {
+func applyKey(ctx context.Context, s *builtintest.Server, name, key string) error {
 	_, err := s.Apply(resource.WithManager(ctx, "manager-of-"+key), configMapsResource, "", "default", name, map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{key: "set"},
 	})
@@ -100,13 +101,13 @@ func (s *server) applyKey(ctx context.Context, name, key string) error {
 // TestConcurrentApplications lets many apply parts of one object that is not there yet: all have their part in it.
 func TestConcurrentApplications(t *testing.T) {
 	const managers = 10
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	for round := range 5 {
 		name := fmt.Sprintf("shared-%d", round)
 		var group sync.WaitGroup
 		for i := range managers {
 			group.Go(func() {
-				if err := s.applyKey(t.Context(), name, fmt.Sprintf("k%d", i)); err != nil {
+				if err := applyKey(t.Context(), s, name, fmt.Sprintf("k%d", i)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -127,9 +128,9 @@ func (refusing) Validate(context.Context, *admission.Attributes) error { return 
 // TestApplicationsOfTheServer applies as the server itself, of whom only what guards the server is asked.
 func TestApplicationsOfTheServer(t *testing.T) {
 	all := []admission.Operation{admission.Create, admission.Update}
-	s := newServer(t, builtin.Options{}, &admission.Chain{Plugins: []admission.Plugin{{Operations: all, Validator: refusing{}}}})
+	s := builtintest.NewServer(t, builtin.Options{}, &admission.Chain{Plugins: []admission.Plugin{{Operations: all, Validator: refusing{}}}})
 	for _, key := range []string{"created", "updated"} {
-		if err := s.applyKey(t.Context(), "own", key); err != nil {
+		if err := applyKey(t.Context(), s, "own", key); err != nil {
 			t.Errorf("%s: %v", key, err)
 		}
 	}

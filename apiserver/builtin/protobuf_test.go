@@ -20,6 +20,7 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
@@ -102,9 +103,9 @@ func TestOverlappingLabelsAreRefused(t *testing.T) {
 
 // TestEmbeddedJSONThatIsNone: only a protobuf body can hold it. kube-apiserver panics.
 func TestEmbeddedJSONThatIsNone(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	name := schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}
-	match, _ := s.catalog.Current().Find(name)
+	match, _ := s.Catalog.Current().Find(name)
 	serializer := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme)
 	for _, data := range []string{"no JSON", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)} {
 		body, err := runtime.Encode(serializer, &appsv1.ControllerRevision{
@@ -114,7 +115,7 @@ func TestEmbeddedJSONThatIsNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent := decode(t, match.Version.Codec, body, runtime.ContentTypeProtobuf)
-		_, err = s.call(t.Context(), name, "", "default", "", sent)
+		_, err = s.Call(t.Context(), name, "", "default", "", sent)
 		if !apierrors.IsBadRequest(err) {
 			t.Errorf("%.10s: %v", data, err)
 		}
@@ -123,8 +124,8 @@ func TestEmbeddedJSONThatIsNone(t *testing.T) {
 
 // TestDeepPatches: validating a schema takes time that grows with the square of its depth.
 func TestDeepPatches(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	match, _ := s.catalog.Current().Find(crd.Resource)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
+	match, _ := s.Catalog.Current().Find(crd.Resource)
 	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Name: "a.example.com"}
 	deep := `{"spec":` + strings.Repeat(`{"not":`, 2000) + `{}` + strings.Repeat(`}`, 2000) + `}`
 	for _, kind := range []types.PatchType{types.ApplyYAMLPatchType, types.StrategicMergePatchType, types.MergePatchType} {

@@ -1,4 +1,4 @@
-package builtin_test
+package serviceaccount_test
 
 import (
 	"bytes"
@@ -25,6 +25,7 @@ import (
 
 	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/config"
 )
 
@@ -49,7 +50,7 @@ func newKey(t *testing.T) (file string, key *ecdsa.PrivateKey) {
 
 // tokenServer is a server that issues tokens, with the service account "default" in "default".
 type tokenServer struct {
-	*server
+	*builtintest.Server
 	tokens  *serviceaccount.Tokens
 	key     *ecdsa.PrivateKey
 	account *core.ServiceAccount
@@ -62,7 +63,7 @@ func newTokenServer(t *testing.T) *tokenServer {
 		ServiceAccountIssuers: []string{issuer, "https://old.example.com"}, ServiceAccountSigningKey: file,
 		ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
 	}, clock.RealClock{}))
-	s := newServer(t, builtin.Options{ServiceAccountToken: issuing.Request()}, nil)
+	s := builtintest.NewServer(t, builtin.Options{ServiceAccountToken: issuing.Request()}, nil)
 	account := must[runtime.Object](t)(s.Create(t.Context(), serviceAccounts, "default",
 		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, false))
 	return &tokenServer{s, issuing, key, account.(*core.ServiceAccount)}
@@ -73,7 +74,7 @@ func (s *tokenServer) issue(t *testing.T, spec authentication.TokenRequestSpec) 
 	if spec.ExpirationSeconds == 0 {
 		spec.ExpirationSeconds = 3600
 	}
-	answer := must[runtime.Object](t)(s.call(t.Context(), serviceAccounts, "token", "default", "default", &authentication.TokenRequest{Spec: spec}))
+	answer := must[runtime.Object](t)(s.Call(t.Context(), serviceAccounts, "token", "default", "default", &authentication.TokenRequest{Spec: spec}))
 	return answer.(*authentication.TokenRequest)
 }
 
@@ -119,7 +120,7 @@ func TestTokenIsAcceptedUntilItsAccountGoes(t *testing.T) {
 
 func TestTokenBoundToPod(t *testing.T) {
 	s := newTokenServer(t)
-	created := must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod("web"), false)).(*core.Pod)
+	created := must[runtime.Object](t)(s.Create(t.Context(), pods, "default", builtintest.NewPod("web"), false)).(*core.Pod)
 	answer := s.issue(t, authentication.TokenRequestSpec{
 		ExpirationSeconds: upstream.WarnOnlyBoundTokenExpirationSeconds,
 		BoundObjectRef:    &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: created.UID},
@@ -131,7 +132,7 @@ func TestTokenBoundToPod(t *testing.T) {
 	if extra := response.User.GetExtra()["authentication.kubernetes.io/pod-name"]; len(extra) != 1 || extra[0] != "web" {
 		t.Errorf("pod of the token: %v", extra)
 	}
-	if _, err := s.call(t.Context(), serviceAccounts, "token", "default", "default", &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{
+	if _, err := s.Call(t.Context(), serviceAccounts, "token", "default", "default", &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{
 		ExpirationSeconds: 3600, BoundObjectRef: &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "another"},
 	}}); err == nil {
 		t.Error("a token is bound to a pod with another UID")

@@ -1,4 +1,5 @@
-package builtin_test
+// Package builtintest runs the registry of all built-in kinds on a real etcd, for tests of the packages around it.
+package builtintest
 
 import (
 	"context"
@@ -13,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -29,21 +29,22 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// server is the registry of all built-in kinds on an etcd of its own.
-type server struct {
+// Server is one replica: the registry of all built-in kinds with its storage and watch caches.
+type Server struct {
 	*registry.Registry
-	client  *clientv3.Client
-	catalog *resource.CatalogHolder
-	freeze  func() // ends the watch of etcd: the caches stay as they are
+	Client  *clientv3.Client
+	Catalog *resource.CatalogHolder
+	Freeze  func() // stops the watches of etcd, so that the caches become stale
 }
 
-func newServer(t testing.TB, options builtin.Options, chain *admission.Chain) *server {
+// NewServer returns a server with an etcd for itself. A nil chain admits everything.
+func NewServer(t testing.TB, options builtin.Options, chain *admission.Chain) *Server {
 	t.Helper()
-	return newServerOn(t, etcdtest.Client(t), options, chain)
+	return NewServerOn(t, etcdtest.Client(t), options, chain)
 }
 
-// newServerOn is a replica on an etcd that others may use too.
-func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options, chain *admission.Chain) *server {
+// NewServerOn returns a server on an etcd that other replicas may share.
+func NewServerOn(t testing.TB, client *clientv3.Client, options builtin.Options, chain *admission.Chain) *Server {
 	t.Helper()
 	store := storage.New(client, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logr.Discard()})
@@ -55,24 +56,24 @@ func newServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 	if chain == nil {
 		chain = &admission.Chain{}
 	}
-	s := &server{client: client, catalog: &resource.CatalogHolder{}, freeze: freeze}
-	s.catalog.Publish(resource.NewCatalog())
+	s := &Server{Client: client, Catalog: &resource.CatalogHolder{}, Freeze: freeze}
+	s.Catalog.Publish(resource.NewCatalog())
 	s.Registry = registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: s.catalog, Admission: chain,
+		Store: store, Caches: caches, Catalog: s.Catalog, Admission: chain,
 		Clock: clock.RealClock{}, Logger: logr.Discard(),
 	})
 	s.AuthorizeWith(authorizerfactory.NewAlwaysAllowAuthorizer())
-	options.Objects, options.Catalog = s.Registry, s.catalog
+	options.Objects, options.Catalog = s.Registry, s.Catalog
 	if options.EventTTL == 0 {
 		options.EventTTL = time.Hour
 	}
-	s.catalog.Publish(resource.NewCatalog(builtin.Definitions(options)...))
+	s.Catalog.Publish(resource.NewCatalog(builtin.Definitions(options)...))
 	return s
 }
 
-// call does the action of a subresource.
-func (s *server) call(ctx context.Context, name schema.GroupResource, subresource, namespace, object string, body runtime.Object) (runtime.Object, error) {
-	match, _ := s.catalog.Current().Find(name)
+// Call posts a body to a subresource.
+func (s *Server) Call(ctx context.Context, name schema.GroupResource, subresource, namespace, object string, body runtime.Object) (runtime.Object, error) {
+	match, _ := s.Catalog.Current().Find(name)
 	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[subresource], Namespace: namespace, Name: object}
 	result, err := s.Insert(ctx, target, body, registry.WriteOptions{})
 	if err != nil {
@@ -81,32 +82,13 @@ func (s *server) call(ctx context.Context, name schema.GroupResource, subresourc
 	return result.Object, nil
 }
 
-// onlyReads lets everybody get everything.
-type onlyReads struct{}
-
-func (onlyReads) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
-	if attributes.GetVerb() == "get" {
-		return authorizer.DecisionAllow, "", nil
-	}
-	return authorizer.DecisionNoOpinion, "", nil
-}
-
-func asUser(ctx context.Context, name string, groups ...string) context.Context {
+// WithUser returns a context with the authenticated user.
+func WithUser(ctx context.Context, name string, groups ...string) context.Context {
 	return request.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups})
 }
 
-func must[T any](t testing.TB) func(T, error) T {
-	return func(value T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
-	}
-}
-
-// newPod is a small valid pod.
-func newPod(name string) *core.Pod {
+// NewPod returns a minimal valid pod in the namespace "default".
+func NewPod(name string) *core.Pod {
 	external := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": name}},
 		Spec: v1.PodSpec{
@@ -122,26 +104,18 @@ func newPod(name string) *core.Pod {
 	return pod
 }
 
-// eventually waits for what a cache will show.
-func eventually(t *testing.T, what string, holds func() bool) {
+// Revision returns etcd's current revision.
+func (s *Server) Revision(t testing.TB) int64 {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	for !holds() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("not within 10 s: %s", what)
-		case <-time.After(time.Millisecond):
-		}
-	}
+	return Must[*clientv3.GetResponse](t)(s.Client.Get(t.Context(), "/")).Header.Revision
 }
 
-// settle waits until the cache has objects of the cluster as storage has them.
-func (s *server) settle(t *testing.T, resource schema.GroupResource, names ...string) {
+// Settle waits until the watch cache holds the current versions of cluster-scoped objects.
+func (s *Server) Settle(t *testing.T, resource schema.GroupResource, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		stored := must[metav1.Object](t)(meta.Accessor(must[runtime.Object](t)(s.Get(t.Context(), resource, "", name))))
-		eventually(t, name+" is in the cache", func() bool {
+		stored := Must[metav1.Object](t)(meta.Accessor(Must[runtime.Object](t)(s.Get(t.Context(), resource, "", name))))
+		Eventually(t, name+" is in the cache", func() bool {
 			cached, err := s.GetCached(t.Context(), resource, "", name)
 			return err == nil && cached.(metav1.Object).GetResourceVersion() == stored.GetResourceVersion()
 		})

@@ -1,4 +1,4 @@
-package builtin_test
+package bootstrap_test
 
 import (
 	"context"
@@ -15,21 +15,22 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/bootstrap"
 )
 
 // overtaken is a server on which somebody else always makes a lease just before.
-type overtaken struct{ *server }
+type overtaken struct{ *builtintest.Server }
 
 func (o overtaken) Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
 	if lease, ok := object.(*coordination.Lease); ok {
 		other := lease.DeepCopy()
 		other.Spec.HolderIdentity, other.Spec.RenewTime = ptr.To("other"), nil
-		if _, err := o.server.Create(ctx, resource, namespace, other, dryRun); err != nil {
+		if _, err := o.Server.Create(ctx, resource, namespace, other, dryRun); err != nil {
 			return nil, err
 		}
 	}
-	return o.server.Create(ctx, resource, namespace, object, dryRun)
+	return o.Server.Create(ctx, resource, namespace, object, dryRun)
 }
 
 // TestIdentityIsSharedOnOneHost: replicas on one host have the same lease, and that is no error.

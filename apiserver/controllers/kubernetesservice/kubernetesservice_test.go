@@ -1,4 +1,4 @@
-package builtin_test
+package kubernetesservice_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/kubernetesservice"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/storage"
@@ -27,7 +28,7 @@ var (
 
 // member is a replica that keeps itself behind the kubernetes Service.
 type member struct {
-	*serviceReplica
+	*builtintest.ServiceReplica
 	controller *kubernetesservice.Controller
 	clock      *testingclock.FakeClock
 	stop       func() // without leaving
@@ -35,9 +36,9 @@ type member struct {
 
 func newMember(t *testing.T, client *clientv3.Client, ip string, addresses kubernetesservice.Addresses) *member {
 	t.Helper()
-	m := &member{serviceReplica: newServiceReplica(t, client, "10.20.0.0/24", "30000-30003"), clock: testingclock.NewFakeClock(time.Now())}
+	m := &member{ServiceReplica: builtintest.NewServiceReplica(t, client, "10.20.0.0/24", "30000-30003"), clock: testingclock.NewFakeClock(time.Now())}
 	m.controller = kubernetesservice.New(kubernetesservice.Options{
-		Objects: m.serviceReplica, Addresses: addresses, ServiceIP: "10.20.0.1", PublicIP: ip, PublicPort: 6443,
+		Objects: m.ServiceReplica, Addresses: addresses, ServiceIP: "10.20.0.1", PublicIP: ip, PublicPort: 6443,
 		Ready: func(context.Context) bool { return true }, Clock: m.clock, Logger: logr.Discard(),
 	})
 	return m
@@ -96,7 +97,7 @@ func TestReplicasBehindTheKubernetesService(t *testing.T) {
 	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client, "192.0.2.2", newLeases(client))
 	first.start(t)
 	first.await(t, "the first replica is behind the Service", "192.0.2.1")
-	service := must[*core.Service](t)(asType[*core.Service](first.Get(t.Context(), servicesResource, "default", "kubernetes")))
+	service := must[*core.Service](t)(asType[*core.Service](first.Get(t.Context(), builtintest.Services, "default", "kubernetes")))
 	if service.Spec.ClusterIP != "10.20.0.1" || service.Spec.Ports[0].Port != 443 || service.Spec.Ports[0].TargetPort.IntValue() != 6443 {
 		t.Errorf("the Service is %+v", service.Spec)
 	}
@@ -169,7 +170,7 @@ func TestLoopbackAddressIsNoEndpoint(t *testing.T) {
 	if got := m.behind(t); len(got) > 0 {
 		t.Errorf("endpoints %v", got)
 	}
-	if _, err := m.Get(t.Context(), servicesResource, metav1.NamespaceDefault, "kubernetes"); err != nil {
+	if _, err := m.Get(t.Context(), builtintest.Services, metav1.NamespaceDefault, "kubernetes"); err != nil {
 		t.Errorf("the Service: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package builtin_test
+package bootstrap_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/etcd/etcdtest"
 )
@@ -33,7 +34,7 @@ var counts = map[string]int64{
 }
 
 // ensure makes everything that is made once.
-func ensure(ctx context.Context, s *server) error {
+func ensure(ctx context.Context, s *builtintest.Server) error {
 	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
 	for _, make := range []func(context.Context) error{b.Namespaces, b.PriorityClasses, b.ClusterPolicy, b.NamespacedPolicy, b.FlowControl} {
 		if err := make(ctx); err != nil {
@@ -45,9 +46,9 @@ func ensure(ctx context.Context, s *server) error {
 
 func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
 	client := etcdtest.Client(t)
-	var replicas []*server
+	var replicas []*builtintest.Server
 	for range 3 {
-		replicas = append(replicas, newServerOn(t, client, builtin.Options{}, nil))
+		replicas = append(replicas, builtintest.NewServerOn(t, client, builtin.Options{}, nil))
 	}
 	var group sync.WaitGroup
 	for _, replica := range replicas {
@@ -58,7 +59,7 @@ func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	revision := must[int64](t)(latest(t, replicas[0]))
+	revision := replicas[0].Revision(t)
 	for path, want := range counts {
 		response := must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/"+path+"/", clientv3.WithPrefix(), clientv3.WithCountOnly()))
 		if response.Count != want {
@@ -68,22 +69,13 @@ func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
 	if err := ensure(t.Context(), replicas[1]); err != nil {
 		t.Fatal(err)
 	}
-	if again := must[int64](t)(latest(t, replicas[0])); again != revision {
+	if again := replicas[0].Revision(t); again != revision {
 		t.Errorf("a second bootstrap wrote something: revision %d, then %d", revision, again)
 	}
 }
 
-// latest returns etcd's revision.
-func latest(t *testing.T, s *server) (int64, error) {
-	response, err := s.client.Get(t.Context(), "/")
-	if err != nil {
-		return 0, err
-	}
-	return response.Header.Revision, nil
-}
-
 func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
@@ -101,7 +93,7 @@ func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 	}
 	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-scheduler", strip(false), false))
 	must[runtime.Object](t)(s.Update(ctx, clusterRoles, "", "", "system:kube-dns", strip(true), false))
-	s.settle(t, clusterRoles, "system:kube-scheduler", "system:kube-dns")
+	s.Settle(t, clusterRoles, "system:kube-scheduler", "system:kube-dns")
 	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +108,7 @@ func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 }
 
 func TestBootstrapRestoresBindings(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
@@ -136,7 +128,7 @@ func TestBootstrapRestoresBindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	must[runtime.Object](t)(s.Create(ctx, bindings, "", stray, false))
-	s.settle(t, bindings, "cluster-admin", stray.Name)
+	s.Settle(t, bindings, "cluster-admin", stray.Name)
 	if err := ensure(ctx, s); err != nil {
 		t.Fatal(err)
 	}
@@ -148,13 +140,13 @@ func TestBootstrapRestoresBindings(t *testing.T) {
 	}
 }
 
-func role(t *testing.T, s *server, name string) *rbac.ClusterRole {
+func role(t *testing.T, s *builtintest.Server, name string) *rbac.ClusterRole {
 	t.Helper()
 	return must[runtime.Object](t)(s.Get(t.Context(), clusterRoles, "", name)).(*rbac.ClusterRole)
 }
 
 func TestBootstrapLabelsNamespaces(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	if err := ensure(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +159,7 @@ func TestBootstrapLabelsNamespaces(t *testing.T) {
 // A former release had no system:aggregate-to-admin and no system:public-info-viewer. What administrators changed in
 // the objects that these come from is in them after an upgrade.
 func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	bindings := schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}
 	extra := rbac.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}

@@ -1,15 +1,13 @@
-package builtin_test
+package serviceip_test
 
 import (
 	"context"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -18,20 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
-	"k8s.io/kubernetes/pkg/apis/networking"
-	"k8s.io/utils/clock"
 
-	"quorate.dev/apiserver/admission"
-	"quorate.dev/apiserver/admission/native"
-	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/resource"
-	"quorate.dev/apiserver/serviceip"
-	"quorate.dev/apiserver/storage"
 )
 
 var (
@@ -40,20 +29,23 @@ var (
 	serviceCIDRs     = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 )
 
-// serviceReplica is a server that gives Services addresses and ports.
-type serviceReplica struct {
-	*server
-	allocator *serviceip.Allocator
-	ranges    *serviceip.Ranges
-	repair    *serviceip.PortRepair
-	events    *serviceip.Events
-	metrics   *prometheus.Registry
+// serviceReplica adds short forms of requests for Services.
+type serviceReplica struct{ *builtintest.ServiceReplica }
+
+func newServiceServer(t *testing.T, addresses string) *serviceReplica {
+	t.Helper()
+	return newServiceReplica(t, etcdtest.Client(t), addresses, "30000-30003")
 }
 
-// value of a metric whose first label has a value; -1: there is none.
-func (r *serviceReplica) value(t *testing.T, name, label string) float64 {
+func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports string) *serviceReplica {
 	t.Helper()
-	for _, family := range must[[]*dto.MetricFamily](t)(r.metrics.Gather()) {
+	return &serviceReplica{builtintest.NewServiceReplica(t, client, addresses, ports)}
+}
+
+// metricValue returns the value of the series whose first label is label, or -1 without one.
+func metricValue(t *testing.T, metrics prometheus.Gatherer, name, label string) float64 {
+	t.Helper()
+	for _, family := range must[[]*dto.MetricFamily](t)(metrics.Gather()) {
 		for _, metric := range family.GetMetric() {
 			if family.GetName() == name && metric.GetLabel()[0].GetValue() == label {
 				return metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
@@ -63,60 +55,16 @@ func (r *serviceReplica) value(t *testing.T, name, label string) float64 {
 	return -1
 }
 
-func newServiceServer(t *testing.T, addresses string) *serviceReplica {
+func (s *serviceReplica) createService(t *testing.T, name string, change func(*v1.Service)) (*core.Service, error) {
 	t.Helper()
-	return newServiceReplica(t, etcdtest.Client(t), addresses, "30000-30003")
-}
-
-// newServiceReplica is one that shares an etcd with others.
-func newServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports string) *serviceReplica {
-	t.Helper()
-	r := &serviceReplica{ranges: serviceip.NewRanges(), metrics: prometheus.NewRegistry()}
-	cidrs := strings.Split(addresses, ",")
-	r.ranges.Set("kubernetes", &networking.ServiceCIDR{Spec: networking.ServiceCIDRSpec{CIDRs: cidrs}})
-	r.allocator = must[*serviceip.Allocator](t)(serviceip.New(serviceip.Options{
-		CIDRs: cidrs, Ranges: r.ranges, Ports: *utilnet.ParsePortRangeOrDie(ports), Store: storage.New(client, "/registry"),
-		Clock: clock.RealClock{}, Logger: logr.Discard(), Registerer: r.metrics,
-	}))
-	station := &native.ServiceAddresses{Allocator: r.allocator, Logger: logr.Discard()}
-	r.server = newServerOn(t, client, builtin.Options{}, &admission.Chain{Reservers: []admission.Reserver{station}})
-	station.Objects = r.server
-	r.events = &serviceip.Events{Objects: r.server, Clock: clock.RealClock{}, Logger: logr.Discard(), Instance: "test"}
-	all := func(ctx context.Context) ([]runtime.Object, error) { return r.Latest(ctx, servicesResource, "") }
-	r.repair = serviceip.NewPortRepair(r.allocator, all, r.events, logr.Discard(), r.metrics)
-	if err := r.repair.Once(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-func newService(t *testing.T, name string, change func(*v1.Service)) *core.Service {
-	t.Helper()
-	external := &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
-		Spec:       v1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: []v1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}}},
-	}
-	if change != nil {
-		change(external)
-	}
-	legacyscheme.Scheme.Default(external)
-	service := &core.Service{}
-	if err := legacyscheme.Scheme.Convert(external, service, nil); err != nil {
-		t.Fatal(err)
-	}
-	return service
-}
-
-func (s *server) createService(t *testing.T, name string, change func(*v1.Service)) (*core.Service, error) {
-	t.Helper()
-	created, err := s.Create(t.Context(), servicesResource, "default", newService(t, name, change), false)
+	created, err := s.Create(t.Context(), servicesResource, "default", builtintest.NewService(t, name, change), false)
 	if err != nil {
 		return nil, err
 	}
 	return created.(*core.Service), nil
 }
 
-func (s *server) updateService(t *testing.T, name string, change func(*core.Service)) (*core.Service, error) {
+func (s *serviceReplica) updateService(t *testing.T, name string, change func(*core.Service)) (*core.Service, error) {
 	t.Helper()
 	updated, err := s.Update(t.Context(), servicesResource, "", "default", name, func(object runtime.Object) error {
 		change(object.(*core.Service))
@@ -129,7 +77,7 @@ func (s *server) updateService(t *testing.T, name string, change func(*core.Serv
 }
 
 // held tells whether an address is taken.
-func (s *server) held(t *testing.T, address string) bool {
+func (s *serviceReplica) held(t *testing.T, address string) bool {
 	t.Helper()
 	_, err := s.Get(t.Context(), ipAddresses, "", address)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -176,7 +124,7 @@ func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
 	if s.held(t, "10.20.0.77") {
 		t.Error("the address is held by nobody")
 	}
-	rehearsed := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", newService(t, "web", nil), true)).(*core.Service)
+	rehearsed := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", builtintest.NewService(t, "web", nil), true)).(*core.Service)
 	if rehearsed.Spec.ClusterIP != "10.20.0.0" || s.held(t, rehearsed.Spec.ClusterIP) {
 		t.Errorf("a dry run got %q and holds it: %v", rehearsed.Spec.ClusterIP, s.held(t, rehearsed.Spec.ClusterIP))
 	}
@@ -220,10 +168,10 @@ func (l leaving) Create(ctx context.Context, name schema.GroupResource, namespac
 func TestServiceThatIsRefusedAfterItsClientLeftHoldsNothing(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	ctx, cancel := context.WithCancel(t.Context())
-	service := newService(t, "web", func(o *v1.Service) {
+	service := builtintest.NewService(t, "web", func(o *v1.Service) {
 		o.Spec.Type, o.Spec.ClusterIP, o.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, "10.20.0.77", 29999
 	})
-	if err := s.allocator.Allocate(ctx, leaving{s, cancel}, service, nil, false); !apierrors.IsInvalid(err) || ctx.Err() == nil {
+	if err := s.Allocator.Allocate(ctx, leaving{s, cancel}, service, nil, false); !apierrors.IsInvalid(err) || ctx.Err() == nil {
 		t.Fatalf("a port outside the range: %v", err)
 	}
 	if s.held(t, "10.20.0.77") {

@@ -1,4 +1,4 @@
-package builtin_test
+package serviceip_test
 
 import (
 	"context"
@@ -14,13 +14,14 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/serviceip"
 )
 
 // TestSeriesOfServiceEvents warns of the same again and again: there is one Event, which counts.
 func TestSeriesOfServiceEvents(t *testing.T) {
-	server := newServerOn(t, etcdtest.Client(t), builtin.Options{}, &admission.Chain{})
+	server := builtintest.NewServerOn(t, etcdtest.Client(t), builtin.Options{}, &admission.Chain{})
 	time0 := time.Now()
 	clock := clocktesting.NewFakeClock(time0)
 	events := &serviceip.Events{Objects: server, Clock: clock, Logger: logr.Discard(), Instance: "test"}
@@ -28,8 +29,8 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); events.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
-	service := newService(t, "a", func(s *v1.Service) { s.UID = "1" })
-	other := newService(t, "b", func(s *v1.Service) { s.UID = "2" })
+	service := builtintest.NewService(t, "a", func(s *v1.Service) { s.UID = "1" })
+	other := builtintest.NewService(t, "b", func(s *v1.Service) { s.UID = "2" })
 	warn := func(of *core.Service, note string) {
 		events.Warn(t.Context(), of, "controller", "Reason", "Action", note)
 	}
@@ -91,7 +92,7 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 
 var eventsResource = schema.GroupResource{Resource: "events"}
 
-func listedEvents(t *testing.T, server *server) ([]core.Event, error) {
+func listedEvents(t *testing.T, server *builtintest.Server) ([]core.Event, error) {
 	objects, err := server.Latest(t.Context(), eventsResource, "default")
 	events := make([]core.Event, len(objects))
 	for i, object := range objects {

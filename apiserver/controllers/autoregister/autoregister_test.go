@@ -1,4 +1,4 @@
-package builtin_test
+package autoregister_test
 
 import (
 	"context"
@@ -16,13 +16,14 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/etcd/etcdtest"
 )
 
 // registrar is a replica that keeps APIServices.
 type registrar struct {
-	*server
+	*builtintest.Server
 	*autoregister.Controller
 	stop func()
 }
@@ -30,12 +31,12 @@ type registrar struct {
 // newRegistrar makes a replica that finds the definitions given when it starts.
 func newRegistrar(t *testing.T, client *clientv3.Client, definitions ...*apiextensions.CustomResourceDefinition) *registrar {
 	t.Helper()
-	s := newServerOn(t, client, builtin.Options{}, nil)
+	s := builtintest.NewServerOn(t, client, builtin.Options{}, nil)
 	var served []schema.GroupVersion
-	for _, gv := range s.catalog.Current().GroupVersions() {
+	for _, gv := range s.Catalog.Current().GroupVersions() {
 		served = append(served, schema.GroupVersion{Group: gv.Group, Version: gv.Version})
 	}
-	r := &registrar{server: s, Controller: autoregister.New(autoregister.Options{
+	r := &registrar{Server: s, Controller: autoregister.New(autoregister.Options{
 		Objects: s.Registry, BuiltIn: served, Clock: clock.RealClock{}, Logger: logr.Discard(),
 		Follow: func(ctx context.Context, handle func(string, runtime.Object), synced func()) error {
 			return s.Follow(ctx, autoregister.Resource, handle, synced)
@@ -128,11 +129,11 @@ func TestAPIServicesByManyReplicasAtOnce(t *testing.T) {
 	for _, r := range replicas {
 		r.stop()
 	}
-	before := must[int64](t)(latest(t, replicas[0].server))
+	before := replicas[0].Revision(t)
 	late := newRegistrar(t, client, definition)
 	start(t, late)
 	idle(t, late)
-	if after := must[int64](t)(latest(t, late.server)); after != before+2 { // that of idle and its end
+	if after := late.Revision(t); after != before+2 { // that of idle and its end
 		t.Errorf("a start with everything in place wrote something: revision %d, then %d", before, after)
 	}
 }

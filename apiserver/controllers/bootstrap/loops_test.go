@@ -1,4 +1,4 @@
-package builtin_test
+package bootstrap_test
 
 import (
 	"bytes"
@@ -29,29 +29,20 @@ import (
 	"k8s.io/utils/ptr"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/bootstrap"
 )
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 // withSystem is a server with the system's namespaces.
-func withSystem(t *testing.T) *server {
+func withSystem(t *testing.T) *builtintest.Server {
 	t.Helper()
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	if err := bootstrap.New(s, clock.RealClock{}, logr.Discard()).Namespaces(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-func background(t *testing.T, run func(ctx context.Context)) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); run(ctx) }()
-	stop = func() { cancel(); <-done }
-	t.Cleanup(stop)
-	return stop
 }
 
 func TestIdentityIsRenewedAndGivenBack(t *testing.T) {
@@ -110,7 +101,7 @@ func TestExpiredIdentitiesAreRemoved(t *testing.T) {
 	make("dead", "kube-apiserver", &metav1.MicroTime{Time: now.Add(-61 * time.Minute)})
 	make("bare", "kube-apiserver", nil)
 	make("other", "something-else", &metav1.MicroTime{Time: now.Add(-61 * time.Minute)})
-	s.settle(t, leases, metav1.NamespaceSystem+"/other")
+	s.Settle(t, leases, metav1.NamespaceSystem+"/other")
 	background(t, func(ctx context.Context) {
 		bootstrap.New(s, fake, logr.Discard()).IdentityCleanupLoop().Run(ctx, fake, logr.Discard())
 	})
@@ -212,7 +203,7 @@ func TestLegacyTokensAreTrackedSince(t *testing.T) {
 		bootstrap.New(s, fake, logr.Discard()).LegacyTokensLoop(changed).Run(ctx, fake, logr.Discard())
 	})
 	eventually(t, "the date", func() bool { return since() == "2026-01-02" })
-	s.settle(t, bootstrap.ConfigMaps, metav1.NamespaceSystem+"/"+bootstrap.LegacyTokensConfigMap)
+	s.Settle(t, bootstrap.ConfigMaps, metav1.NamespaceSystem+"/"+bootstrap.LegacyTokensConfigMap)
 	must[runtime.Object](t)(s.Update(t.Context(), bootstrap.ConfigMaps, "", metav1.NamespaceSystem, bootstrap.LegacyTokensConfigMap, func(object runtime.Object) error {
 		object.(*core.ConfigMap).Data["since"] = "no date"
 		return nil
@@ -233,7 +224,7 @@ func TestLegacyTokensAreTrackedSince(t *testing.T) {
 }
 
 func TestFlowControlIsKept(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
 	pass := func() {
 		t.Helper()
@@ -260,7 +251,7 @@ func TestFlowControlIsKept(t *testing.T) {
 	must[runtime.Object](t)(s.Create(t.Context(), bootstrap.PriorityLevels, "", &flowcontrol.PriorityLevelConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "obsolete", Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}}, Spec: obsolete.Spec,
 	}, false))
-	s.settle(t, bootstrap.PriorityLevels, "catch-all", "workload-low", "global-default", "obsolete")
+	s.Settle(t, bootstrap.PriorityLevels, "catch-all", "workload-low", "global-default", "obsolete")
 	pass()
 	for name, want := range map[string]int32{"catch-all": 5, "workload-low": 100, "global-default": 5} {
 		if got := level(name).Spec.Limited.NominalConcurrencyShares; got != want {

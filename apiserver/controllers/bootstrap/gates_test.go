@@ -1,4 +1,4 @@
-package builtin_test
+package bootstrap_test
 
 import (
 	"context"
@@ -13,17 +13,15 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/kubernetes/pkg/apis/coordination"
 	"k8s.io/kubernetes/pkg/apis/core"
-	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/bootstrap"
 )
 
 // TestGatesAreAsked: what a feature gate switches is there with it and not without.
 func TestGatesAreAsked(t *testing.T) {
-	for gate, there := range map[featuregate.Feature]func(*testing.T, *server) bool{
-		features.PodTopologyLabelsAdmission:                   labelOfBinding,
-		features.ClearingNominatedNodeNameAfterBinding:        clearedNomination,
+	for gate, there := range map[featuregate.Feature]func(*testing.T, *builtintest.Server) bool{
 		apiserverfeatures.UnknownVersionInteroperabilityProxy: peerAddress,
 		apiserverfeatures.RemoteRequestHeaderUID:              uidHeaders,
 	} {
@@ -36,30 +34,7 @@ func TestGatesAreAsked(t *testing.T) {
 	}
 }
 
-// bound is a pod that had a nomination and was bound with a label.
-func bound(t *testing.T, s *server) *core.Pod {
-	t.Helper()
-	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod("web"), false))
-	must[runtime.Object](t)(s.Update(t.Context(), pods, "status", "default", "web", func(o runtime.Object) error {
-		o.(*core.Pod).Status.NominatedNodeName = "one"
-		return nil
-	}, false))
-	must[runtime.Object](t)(s.call(t.Context(), pods, "binding", "default", "web", &core.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Labels: map[string]string{"example.com/by": "binding"}},
-		Target:     core.ObjectReference{Kind: "Node", Name: "one"},
-	}))
-	return must[runtime.Object](t)(s.Get(t.Context(), pods, "default", "web")).(*core.Pod)
-}
-
-func labelOfBinding(t *testing.T, s *server) bool {
-	return bound(t, s).Labels["example.com/by"] == "binding"
-}
-
-func clearedNomination(t *testing.T, s *server) bool {
-	return bound(t, s).Status.NominatedNodeName == ""
-}
-
-func peerAddress(t *testing.T, s *server) bool {
+func peerAddress(t *testing.T, s *builtintest.Server) bool {
 	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
 	background(t, func(ctx context.Context) { _ = b.Identity("vm", "10.0.0.1:6443").Run(ctx) })
 	var lease *coordination.Lease
@@ -73,7 +48,7 @@ func peerAddress(t *testing.T, s *server) bool {
 	return lease.Annotations["kubernetes.io/peer-advertise-address"] != ""
 }
 
-func uidHeaders(t *testing.T, s *server) bool {
+func uidHeaders(t *testing.T, s *builtintest.Server) bool {
 	own := bootstrap.Authentication{RequestHeaderCA: func() []byte { return newCertificate(t, "proxy", metav1.Now().AddDate(1, 0, 0)) }, UIDHeaders: []string{"X-Remote-Uid"}}
 	loop := bootstrap.New(s, clock.RealClock{}, logr.Discard()).AuthenticationLoop(own, nil)
 	if err := loop.Pass(t.Context()); err != nil {

@@ -1,4 +1,4 @@
-package builtin_test
+package bootstrap_test
 
 import (
 	"context"
@@ -13,13 +13,14 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/storage"
 )
 
 // unwell is a server whose storage refuses to create as often as it is told.
 type unwell struct {
-	*server
+	*builtintest.Server
 	refusals atomic.Int32
 }
 
@@ -27,7 +28,7 @@ func (u *unwell) Create(ctx context.Context, resource schema.GroupResource, name
 	if u.refusals.Add(-1) >= 0 {
 		return nil, storage.ErrUnavailable
 	}
-	return u.server.Create(ctx, resource, namespace, object, dryRun)
+	return u.Server.Create(ctx, resource, namespace, object, dryRun)
 }
 
 // insist makes the namespaces, however long it takes by the clock, and tells how long that was.
@@ -52,7 +53,7 @@ func insist(t *testing.T, u *unwell) (time.Duration, error) {
 
 // TestBootstrapOutlastsAStorageThatIsUnwell for a while.
 func TestBootstrapOutlastsAStorageThatIsUnwell(t *testing.T) {
-	u := &unwell{server: newServer(t, builtin.Options{}, nil)}
+	u := &unwell{Server: builtintest.NewServer(t, builtin.Options{}, nil)}
 	u.refusals.Store(5)
 	if _, err := insist(t, u); err != nil {
 		t.Fatal(err)
@@ -60,7 +61,7 @@ func TestBootstrapOutlastsAStorageThatIsUnwell(t *testing.T) {
 	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
 		must[runtime.Object](t)(u.Get(t.Context(), namespaces, "", name))
 	}
-	u = &unwell{server: newServer(t, builtin.Options{}, nil)}
+	u = &unwell{Server: builtintest.NewServer(t, builtin.Options{}, nil)}
 	u.refusals.Store(1000)
 	if took, err := insist(t, u); err == nil || took != 30*time.Second {
 		t.Errorf("a storage that stays unwell: %v after %v", err, took)

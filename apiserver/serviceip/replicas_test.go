@@ -1,4 +1,4 @@
-package builtin_test
+package serviceip_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/serviceip"
 )
@@ -69,29 +70,29 @@ func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 // A client that has seen a ServiceCIDR may use it, even where the news of it has not arrived; the news of its end count
 // likewise.
 func TestServiceOfARangeThatIsNew(t *testing.T) {
-	client, observed := etcdtest.Client(t), &observedEtcd{}
-	observed.read = func(key string) {
+	client, observed := etcdtest.Client(t), &builtintest.Etcd{}
+	observed.BeforeRead = func(key string) {
 		if key == "/registry/" { // the question for the current revision: the cache waits for it
-			observed.release()
+			observed.Release()
 		}
 	}
 	other := newServiceReplica(t, client, "10.20.0.0/30", "30000-30003")
-	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/30", "30000-30003")
+	s := newServiceReplica(t, observed.Client(t, client), "10.20.0.0/30", "30000-30003")
 	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs, "")) // from here on its cache follows them
 	wants := func(address string) func(*v1.Service) {
 		return func(o *v1.Service) { o.Spec.ClusterIP = address }
 	}
 
-	observed.hold()
+	observed.Hold()
 	more := &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{"10.30.0.0/24"}}}
 	must[runtime.Object](t)(other.Create(t.Context(), serviceCIDRs, "", more, false))
 	must[*core.Service](t)(s.createService(t, "named", wants("10.30.0.5")))
-	observed.hold()
+	observed.Hold()
 	if _, err := s.createService(t, "elsewhere", wants("10.40.0.5")); !apierrors.IsInvalid(err) {
 		t.Errorf("an address of no range: %v", err)
 	}
 
-	observed.hold()
+	observed.Hold()
 	if err := other.Delete(t.Context(), serviceCIDRs, "", "more", &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,7 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 
 // A port that two protocols share is given back once: somebody else may have it in the next moment.
 func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
-	client, observed := etcdtest.Client(t), &observedEtcd{}
+	client, observed := etcdtest.Client(t), &builtintest.Etcd{}
 	other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
 	const port = 30002
 	shared := func(o *v1.Service) {
@@ -112,7 +113,7 @@ func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 		}
 	}
 	writes := 0
-	observed.written = func(key string) {
+	observed.AfterWrite = func(key string) {
 		if key != "/registry/ranges/servicenodeports" {
 			return
 		}
@@ -122,7 +123,7 @@ func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 			}
 		}
 	}
-	s := newServiceReplica(t, observed.client(t, client), "10.20.0.0/24", "30000-30003")
+	s := newServiceReplica(t, observed.Client(t, client), "10.20.0.0/24", "30000-30003")
 	if _, err := s.createService(t, "refused", func(o *v1.Service) { shared(o); o.Spec.SessionAffinity = "Sometimes" }); !apierrors.IsInvalid(err) {
 		t.Fatalf("got %v", err)
 	}
@@ -156,14 +157,14 @@ func TestPortRepair(t *testing.T) {
 	// Ports that no Service has are given back, but not at once.
 	must[any](t)(client.Delete(t.Context(), "/registry/services/specs/default/web"))
 	for range 2 {
-		if err := s.repair.Once(t.Context()); err != nil {
+		if err := s.Repair.Once(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := repaired.createService(t, "early", wants(port)); !apierrors.IsInvalid(err) {
 			t.Fatalf("a port that may be about to be used is given away: %v", err)
 		}
 	}
-	if err := s.repair.Once(t.Context()); err != nil {
+	if err := s.Repair.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	must[*core.Service](t)(repaired.createService(t, "heir", wants(port)))
@@ -182,18 +183,18 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 		}
 		return s.Latest(ctx, servicesResource, "")
 	}
-	measured := &serviceReplica{metrics: prometheus.NewRegistry()}
-	repair := serviceip.NewPortRepair(s.allocator, disturbed, s.events, logr.Discard(), measured.metrics)
+	measured := prometheus.NewRegistry()
+	repair := serviceip.NewPortRepair(s.Allocator, disturbed, s.Events, logr.Discard(), measured)
 	once := func() {
 		t.Helper()
 		if err := repair.Once(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	coming := newService(t, "coming", asNodePort) // taken for it, and not stored yet
+	coming := builtintest.NewService(t, "coming", asNodePort) // taken for it, and not stored yet
 	take := func() {
 		t.Helper()
-		if err := s.allocator.Allocate(t.Context(), s, coming, nil, false); err != nil {
+		if err := s.Allocator.Allocate(t.Context(), s, coming, nil, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -208,11 +209,11 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 		t.Fatal("after one repair, done in three attempts, a port that may be about to be used is given away")
 	}
 	for _, kind := range []string{"leak", "repair"} {
-		if got := measured.value(t, "apiserver_nodeport_repair_port_errors_total", kind); got != -1 {
+		if got := metricValue(t, measured, "apiserver_nodeport_repair_port_errors_total", kind); got != -1 {
 			t.Errorf("%v of kind %s are counted, of attempts that came to nothing", got, kind)
 		}
 	}
-	if err := s.allocator.Rollback(t.Context(), s, coming, nil); err != nil {
+	if err := s.Allocator.Rollback(t.Context(), s, coming, nil); err != nil {
 		t.Fatal(err)
 	}
 	once()
@@ -231,7 +232,7 @@ func TestWarningThatCannotBeRecordedIsToldAgain(t *testing.T) {
 	service := must[*core.Service](t)(s.createService(t, "web", nil))
 	recorded := func(ctx context.Context) int {
 		t.Helper()
-		s.events.Warn(ctx, service, "controller", "Wrong", "Look", "Something is wrong")
+		s.Events.Warn(ctx, service, "controller", "Wrong", "Look", "Something is wrong")
 		return len(must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"}, "")))
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -246,7 +247,7 @@ func TestWarningThatCannotBeRecordedIsToldAgain(t *testing.T) {
 // runAddressRepair follows Services and their holders until the test ends.
 func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.FakeClock) *serviceip.AddressRepair {
 	t.Helper()
-	repair := serviceip.NewAddressRepair(r.server, r.ranges, r.events, clock, logr.Discard(), r.metrics)
+	repair := serviceip.NewAddressRepair(r.Server, r.Ranges, r.Events, clock, logr.Discard(), r.Metrics)
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	synced := make(chan struct{}, 2)
@@ -269,7 +270,7 @@ func TestAddressRepair(t *testing.T) {
 	address := must[*core.Service](t)(s.createService(t, "web", nil)).Spec.ClusterIP
 	s.runAddressRepair(t, clock)
 	for name, want := range map[string]float64{"allocated_ips": 1, "available_ips": 253, "allocation_total": 1, "allocation_duration_seconds": 1} {
-		if got := s.value(t, "kube_apiserver_clusterip_allocator_"+name, "10.20.0.0/24"); got != want {
+		if got := metricValue(t, s.Metrics, "kube_apiserver_clusterip_allocator_"+name, "10.20.0.0/24"); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package builtin_test
+package serviceip_test
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func storeOldService(t *testing.T, s *serviceReplica, name, address, holder stri
 		},
 	}
 	data := must[[]byte](t)(runtime.Encode(protobuf.NewSerializer(legacyscheme.Scheme, legacyscheme.Scheme), old))
-	if _, err := s.client.Put(t.Context(), "/registry/services/specs/default/"+name, string(data)); err != nil {
+	if _, err := s.Client.Put(t.Context(), "/registry/services/specs/default/"+name, string(data)); err != nil {
 		t.Fatal(err)
 	}
 	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", newHolder(holder, name), false))
@@ -172,7 +172,7 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.7" }))
 	objects := &exchanging{s, t, newHolder("10.20.0.7", "other")}
-	if err := s.allocator.Release(t.Context(), objects, service, nil); err != nil {
+	if err := s.Allocator.Release(t.Context(), objects, service, nil); err != nil {
 		t.Error(err)
 	}
 	if !s.held(t, "10.20.0.7") {
@@ -183,7 +183,7 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 	created := must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
 	later := testingclock.NewFakeClock(time.Now().Add(time.Hour))
 	objects = &exchanging{s, t, newHolder("10.20.0.8", "web")}
-	repair := serviceip.NewAddressRepair(objects, s.ranges, s.events, later, logr.Discard(), s.metrics)
+	repair := serviceip.NewAddressRepair(objects, s.Ranges, s.Events, later, logr.Discard(), s.Metrics)
 	repair.SetHolder(leaked.Name, created)
 	_ = repair.Once(t.Context()) // an error makes it look again
 	if !s.held(t, "10.20.0.8") {
@@ -219,7 +219,7 @@ func TestRepairDoesNotHoldWhatIsGivenBackMeanwhile(t *testing.T) {
 	objects := &interrupted{Objects: s, then: func() { must[*core.Service](t)(s.updateService(t, "web", reduce)) }}
 	first := must[runtime.Object](t)(s.Get(t.Context(), ipAddresses, "", service.Spec.ClusterIPs[0]))
 	now := testingclock.NewFakeClock(time.Now())
-	repair := serviceip.NewAddressRepair(objects, s.ranges, s.events, now, logr.Discard(), s.metrics)
+	repair := serviceip.NewAddressRepair(objects, s.Ranges, s.Events, now, logr.Discard(), s.Metrics)
 	repair.SetHolder(service.Spec.ClusterIPs[0], first)
 	repair.SetService("default/web", service)
 	if err := repair.Once(t.Context()); err != nil {
