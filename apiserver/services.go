@@ -86,7 +86,9 @@ func (s *Server) composeServices() (*serviceNetwork, error) {
 		return s.registry.Latest(ctx, schema.GroupResource{Resource: "services"}, "")
 	}
 	n.ports = serviceip.NewPortRepair(n.allocator, all, n.events, logger, s.metrics)
-	n.addresses = serviceip.NewAddressRepair(s.registry, n.ranges, n.events, s.clock, logger, s.metrics)
+	n.addresses = serviceip.NewAddressRepair(serviceip.AddressRepairOptions{
+		Objects: s.registry, Ranges: n.ranges, Events: n.events, Clock: s.clock, Logger: logger, Registerer: s.metrics,
+	})
 	n.kubernetes, err = s.composeKubernetesService(ranges[0])
 	return n, err
 }
@@ -127,7 +129,7 @@ func (n *serviceNetwork) run(ctx context.Context) error {
 		work.Go(func() error { return n.server.registry.Follow(ctx, name, set, func() { n.synced <- struct{}{} }) })
 	}
 	follow("networking.k8s.io", "servicecidrs", n.ranges.Set)
-	follow("networking.k8s.io", "ipaddresses", n.addresses.SetHolder)
+	follow("networking.k8s.io", "ipaddresses", n.addresses.SetIPAddress)
 	follow("", "services", n.addresses.SetService)
 	work.Go(func() error { return n.cidr.Run(ctx, func() { close(n.server.hooks.serviceCIDR.done) }) })
 	work.Go(func() error { return n.keepAddresses(ctx) })

@@ -48,7 +48,7 @@ func TestEveryKindHasRows(t *testing.T) {
 	}
 }
 
-// selectors are field selectors as clients write them, and what they are among a kind's fields; "": refused.
+// selectors are field selectors of clients and the selected internal fields; "" if rejected.
 var selectors = []struct{ group, version, plural, label, field string }{
 	{"", "v1", "pods", "spec.nodeName", "spec.nodeName"},
 	{"", "v1", "pods", "status.phase", "status.phase"},

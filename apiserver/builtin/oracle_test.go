@@ -26,7 +26,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// moduleDirectory returns where a module's source is.
+// moduleDirectory returns the source directory of a module.
 func moduleDirectory(t testing.TB, module string) string {
 	t.Helper()
 	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
@@ -47,7 +47,7 @@ func readJSON(t *testing.T, path string, into any) {
 	}
 }
 
-// served is what discovery says about a resource or, with a name such as "pods/status", a subresource.
+// served is the discovery information of a resource or, with a name such as "pods/status", a subresource.
 type served struct {
 	Singular   string
 	Namespaced bool
@@ -57,7 +57,7 @@ type served struct {
 	Categories []string
 }
 
-// goldenDiscovery returns what kube-apiserver serves with all versions and features, by group and version and name.
+// goldenDiscovery returns the resources that kube-apiserver serves with all versions and features.
 func goldenDiscovery(t *testing.T) map[string]served {
 	directory := filepath.Join(moduleDirectory(t, "k8s.io/kubernetes"), "api/discovery")
 	all := map[string]served{}
@@ -86,7 +86,7 @@ func addVersion(all map[string]served, gv schema.GroupVersion, resources []apidi
 	}
 }
 
-// kindIn fills what a document leaves out because it is that of the list.
+// kindIn completes a kind whose group and version are omitted because they equal the list's.
 func kindIn(group, version, kind string, list schema.GroupVersion) schema.GroupVersionKind {
 	if version == "" {
 		return list.WithKind(kind)
@@ -123,7 +123,7 @@ var definitions = sync.OnceValue(func() []*resource.Definition {
 	return builtin.Definitions(builtin.Options{ServiceAccountToken: unusedAction, Kubelets: unusedKubelets()})
 })
 
-// everything is all there is to be served, features that are off by default among it.
+// everything returns all definitions, including versions and features that are off by default.
 func everything(t testing.TB) []*resource.Definition {
 	t.Helper()
 	for _, gate := range []featuregate.Feature{
@@ -144,10 +144,10 @@ func TestDefinitionsMatchUpstreamDiscovery(t *testing.T) {
 	}
 }
 
-// place is where and as what an object is stored.
+// place is the storage path and version of a resource.
 type place struct{ path, version string }
 
-// goldenPlaces are those of upstream's storage test, by resource.
+// goldenPlaces are the places in upstream's storage test.
 func goldenPlaces(t *testing.T) map[schema.GroupVersionResource]place {
 	t.Helper()
 	const namespace = "namespace"
@@ -170,7 +170,7 @@ func goldenPlaces(t *testing.T) map[schema.GroupVersionResource]place {
 func TestDefinitionsAreStoredWhereUpstreamStores(t *testing.T) {
 	golden := goldenPlaces(t)
 	for _, d := range everything(t) {
-		if d.StoragePath == "" || d.Plural == "componentstatuses" { // which are stored nowhere
+		if d.StoragePath == "" || d.Plural == "componentstatuses" { // not stored
 			continue
 		}
 		for _, v := range d.Versions {

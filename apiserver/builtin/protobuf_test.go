@@ -26,8 +26,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// FuzzProtobufBodies decodes bodies of every kind as the handlers do. Nothing panics, and an object does not become
-// much larger than its body: the entries of maps could claim the same bytes again and again.
+// FuzzProtobufBodies decodes bodies of every kind as the handlers do. Nothing panics, and the size of the object is
+// bounded by the size of its body: overlapping map entries could repeat the same bytes.
 func FuzzProtobufBodies(f *testing.F) {
 	kinds := sampleKinds(f)
 	names := slices.Sorted(maps.Keys(kinds))
@@ -62,19 +62,19 @@ func FuzzProtobufBodies(f *testing.F) {
 		if err != nil {
 			return
 		}
-		const most = 1000 // bytes that defaults add for a byte of a body
+		const most = 1000 // decoded bytes per byte of body
 		if size := external.(interface{ Size() int }).Size(); size > most*(len(message)+10) {
 			t.Errorf("a %s of %d bytes became %d bytes", name, len(message), size)
 		}
 	})
 }
 
-// metadataWith is an object with nothing but metadata.
+// metadataWith returns an object with only metadata.
 func metadataWith(metadata []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), metadata)
 }
 
-// overlappingLabels are entries that each claim all that follows as their key.
+// overlappingLabels returns map entries whose keys each contain all following entries.
 func overlappingLabels(entries int) []byte {
 	var all []byte
 	for range entries {
@@ -84,7 +84,7 @@ func overlappingLabels(entries int) []byte {
 	return all
 }
 
-// Labels that overlap cost memory out of proportion to the body.
+// Overlapping labels need memory quadratic in the size of the body.
 func TestOverlappingLabelsAreRefused(t *testing.T) {
 	for name, kind := range sampleKinds(t) {
 		apiVersion, kindName := kind.kind.ToAPIVersionAndKind()
@@ -101,7 +101,7 @@ func TestOverlappingLabelsAreRefused(t *testing.T) {
 	}
 }
 
-// TestEmbeddedJSONThatIsNone: only a protobuf body can hold it. kube-apiserver panics.
+// TestEmbeddedJSONThatIsNone: a protobuf body can contain invalid JSON. kube-apiserver panics.
 func TestEmbeddedJSONThatIsNone(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	name := schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}
@@ -122,7 +122,7 @@ func TestEmbeddedJSONThatIsNone(t *testing.T) {
 	}
 }
 
-// TestDeepPatches: validating a schema takes time that grows with the square of its depth.
+// TestDeepPatches: the validation of a schema takes time quadratic in its depth.
 func TestDeepPatches(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	match, _ := s.Catalog.Current().Find(crd.Resource)

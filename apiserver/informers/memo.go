@@ -6,18 +6,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// memoBytes bounds what is kept decoded of one resource, in stored bytes; decoded it is some six times that.
+// memoBytes bounds the stored size of the decoded objects kept per resource. Decoded objects are about six times as
+// large.
 const memoBytes = 1 << 20
 
-// memo remembers decoded objects by path and revision, in two generations: what is asked for moves to the young one,
-// and when that has its half of the budget it becomes the old one, whose own content is forgotten.
+// memo caches decoded objects by path and revision in two generations. A read object moves to the young generation;
+// when that exceeds half of the budget, it becomes the old one and the previous old one is dropped.
+//
+// Invariant: bytes is the stored size of the young generation, at most memoBytes/2; the old one is not larger.
 type memo struct {
-	mu         sync.Mutex
+	mu         sync.Mutex // not held while decoding
 	young, old map[string]remembered
 	bytes      int // of the young generation
 }
 
-// remembered are the last two states of an object: whoever is told of a change wants both.
+// remembered are the two latest states of an object: event handlers need the states before and after a change.
 type remembered struct{ last, former *decoding }
 
 func (r remembered) at(revision int64) *decoding {
@@ -38,15 +41,14 @@ func (r remembered) bytes() (sum int) {
 	return sum
 }
 
-// decoding is one state of an object, decoded by the first who asks for it.
+// decoding is one state of an object. The first caller of object decodes it; concurrent callers wait.
 type decoding struct {
 	revision int64
 	bytes    int
 	object   func() (runtime.Object, error)
 }
 
-// at returns the state of an object at a revision. What is not remembered is decoded by decode, and remembered unless
-// a newer state is.
+// at returns the state of an object at a revision. It is cached unless a newer state is.
 func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime.Object, error)) *decoding {
 	m.mu.Lock()
 	defer m.mu.Unlock()

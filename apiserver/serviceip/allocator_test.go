@@ -29,7 +29,7 @@ var (
 	serviceCIDRs     = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 )
 
-// serviceReplica adds short forms of requests for Services.
+// serviceReplica adds shorthands for requests of Services.
 type serviceReplica struct{ *builtintest.ServiceReplica }
 
 func newServiceServer(t *testing.T, addresses string) *serviceReplica {
@@ -76,7 +76,7 @@ func (s *serviceReplica) updateService(t *testing.T, name string, change func(*c
 	return updated.(*core.Service), nil
 }
 
-// held tells whether an address is taken.
+// held reports whether an address is allocated.
 func (s *serviceReplica) held(t *testing.T, address string) bool {
 	t.Helper()
 	_, err := s.Get(t.Context(), ipAddresses, "", address)
@@ -98,10 +98,10 @@ func TestServiceHoldsItsAddressUntilItGoes(t *testing.T) {
 		t.Errorf("spec %+v", service.Spec)
 	}
 	if !s.held(t, address) {
-		t.Error("the address is not held")
+		t.Error("the address is not allocated")
 	}
 	if _, err := s.createService(t, "other", func(o *v1.Service) { o.Spec.ClusterIP = address }); !apierrors.IsInvalid(err) {
-		t.Errorf("an address in use is given away: %v", err)
+		t.Errorf("an allocated address was allocated again: %v", err)
 	}
 	updated := must[*core.Service](t)(s.updateService(t, "web", func(o *core.Service) { o.Spec.ClusterIP, o.Spec.ClusterIPs = "", nil }))
 	if updated.Spec.ClusterIP != address {
@@ -111,7 +111,7 @@ func TestServiceHoldsItsAddressUntilItGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.held(t, address) {
-		t.Error("the address of a deleted Service is held")
+		t.Error("the address of a deleted Service is still allocated")
 	}
 }
 
@@ -122,39 +122,39 @@ func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	if s.held(t, "10.20.0.77") {
-		t.Error("the address is held by nobody")
+		t.Error("the address of a rejected Service leaked")
 	}
 	rehearsed := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", builtintest.NewService(t, "web", nil), true)).(*core.Service)
 	if rehearsed.Spec.ClusterIP != "10.20.0.0" || s.held(t, rehearsed.Spec.ClusterIP) {
-		t.Errorf("a dry run got %q and holds it: %v", rehearsed.Spec.ClusterIP, s.held(t, rehearsed.Spec.ClusterIP))
+		t.Errorf("a dry run returned %q, allocated: %v", rehearsed.Spec.ClusterIP, s.held(t, rehearsed.Spec.ClusterIP))
 	}
 }
 
-// What a refused Service only named, and did not get, stays with whoever has it.
+// Rolling back a rejected Service must not release what other Services have allocated.
 func TestRefusedServiceTakesNothingFromOthers(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	owner := must[*core.Service](t)(s.createService(t, "owner", func(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }))
 	port := owner.Spec.Ports[0].NodePort
 	if _, err := s.createService(t, "wrong", func(o *v1.Service) { o.Spec.Ports[0].NodePort = port }); !apierrors.IsInvalid(err) {
-		t.Fatalf("a Service without node ports that names one: %v", err)
+		t.Fatalf("a ClusterIP Service with a node port: %v", err)
 	}
 	if _, err := s.createService(t, "thief", func(o *v1.Service) {
 		o.Spec.Type, o.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, port
 	}); !apierrors.IsInvalid(err) {
-		t.Errorf("the port is given away: %v", err)
+		t.Errorf("an allocated port was allocated again: %v", err)
 	}
 	must[*core.Service](t)(s.createService(t, "other", nil))
 	if _, err := s.updateService(t, "other", func(o *core.Service) {
 		o.Spec.ClusterIP, o.Spec.ClusterIPs = owner.Spec.ClusterIP, []string{owner.Spec.ClusterIP}
 	}); !apierrors.IsInvalid(err) {
-		t.Fatalf("an address is changed: %v", err)
+		t.Fatalf("changing an address: %v", err)
 	}
 	if !s.held(t, owner.Spec.ClusterIP) {
-		t.Error("the address of another Service was given back")
+		t.Error("the address of another Service was released")
 	}
 }
 
-// leaving is a client that goes away as soon as something was made for it.
+// leaving cancels the context of the request after a create.
 type leaving struct {
 	resource.Objects
 	leave context.CancelFunc
@@ -175,7 +175,7 @@ func TestServiceThatIsRefusedAfterItsClientLeftHoldsNothing(t *testing.T) {
 		t.Fatalf("a port outside the range: %v", err)
 	}
 	if s.held(t, "10.20.0.77") {
-		t.Error("the address is held by nobody")
+		t.Error("the address of a rejected Service leaked")
 	}
 }
 
@@ -198,13 +198,13 @@ func TestServiceTypesWithoutAddress(t *testing.T) {
 	}))
 	address := changed.Spec.ClusterIP
 	if !s.held(t, address) {
-		t.Errorf("a Service that got its address %q later does not hold it", address)
+		t.Errorf("address %q is not allocated after the type changed", address)
 	}
 	must[*core.Service](t)(s.updateService(t, "name", func(o *core.Service) {
 		o.Spec.Type, o.Spec.ExternalName, o.Spec.ClusterIP, o.Spec.ClusterIPs = core.ServiceTypeExternalName, "example.com", "", nil
 	}))
 	if s.held(t, address) {
-		t.Error("a Service holds an address that it has no more")
+		t.Error("a removed address is still allocated")
 	}
 }
 
@@ -223,7 +223,7 @@ func TestServiceOfTwoFamilies(t *testing.T) {
 		o.Spec.IPFamilyPolicy = &policy
 	}))
 	if len(one.Spec.ClusterIPs) != 1 || s.held(t, second) || !s.held(t, one.Spec.ClusterIP) {
-		t.Errorf("after the downgrade: %v, second held: %v", one.Spec.ClusterIPs, s.held(t, second))
+		t.Errorf("after the downgrade: %v, secondary allocated: %v", one.Spec.ClusterIPs, s.held(t, second))
 	}
 }
 
@@ -247,7 +247,7 @@ func TestServicesAtOnceGetDifferentAddressesUntilNoneIsLeft(t *testing.T) {
 	seen := map[string]bool{}
 	for address := range given {
 		if seen[address] {
-			t.Errorf("%s is given twice", address)
+			t.Errorf("%s was allocated twice", address)
 		}
 		seen[address] = true
 	}
@@ -268,16 +268,16 @@ func TestNodePorts(t *testing.T) {
 	}
 	taken := dns.Spec.Ports[0].NodePort
 	if _, err := s.createService(t, "thief", nodePort(v1.ServicePort{Port: 80, NodePort: taken})); !apierrors.IsInvalid(err) {
-		t.Errorf("a port in use is given away: %v", err)
+		t.Errorf("an allocated port was allocated again: %v", err)
 	}
 	if _, err := s.createService(t, "outside", nodePort(v1.ServicePort{Port: 80, NodePort: 29999})); !apierrors.IsInvalid(err) {
-		t.Errorf("a port outside the range is given: %v", err)
+		t.Errorf("a port outside the range was allocated: %v", err)
 	}
 	for i := range 3 {
 		must[*core.Service](t)(s.createService(t, fmt.Sprintf("web-%d", i), nodePort(v1.ServicePort{Port: 80})))
 	}
 	if _, err := s.createService(t, "late", nodePort(v1.ServicePort{Port: 80})); !apierrors.IsInternalError(err) {
-		t.Errorf("no port is left: %v", err)
+		t.Errorf("allocated from a full range: %v", err)
 	}
 	kept := must[*core.Service](t)(s.updateService(t, "dns", func(o *core.Service) { o.Spec.Ports[0].NodePort, o.Spec.Ports[1].NodePort = 0, 0 }))
 	if kept.Spec.Ports[0].NodePort != taken {

@@ -8,9 +8,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Decorator returns the function that shows a Service of a former release as clients expect it: with the fields that
-// its release did not have, and without one that it should not have. primary is the cluster's default family; empty:
-// IPv4. It mirrors upstream's defaultOnRead.
+// Decorator returns a function that completes Services stored by former releases: it sets fields those did not have and
+// clears internalTrafficPolicy of ExternalName Services. primary is the cluster's default family; empty means IPv4. It
+// mirrors upstream's defaultOnRead.
 func Decorator(primary api.IPFamily) func(internal runtime.Object) {
 	primary = cmp.Or(primary, api.IPv4Protocol)
 	return func(internal runtime.Object) {

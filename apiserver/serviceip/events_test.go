@@ -19,7 +19,7 @@ import (
 	"quorate.dev/apiserver/serviceip"
 )
 
-// TestSeriesOfServiceEvents warns of the same again and again: there is one Event, which counts.
+// TestSeriesOfServiceEvents: repeated warnings are counted in one Event.
 func TestSeriesOfServiceEvents(t *testing.T) {
 	server := builtintest.NewServerOn(t, etcdtest.Client(t), builtin.Options{}, &admission.Chain{})
 	time0 := time.Now()
@@ -32,7 +32,7 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 	service := builtintest.NewService(t, "a", func(s *v1.Service) { s.UID = "1" })
 	other := builtintest.NewService(t, "b", func(s *v1.Service) { s.UID = "2" })
 	warn := func(of *core.Service, note string) {
-		events.Warn(t.Context(), of, "controller", "Reason", "Action", note)
+		events.Warn(t.Context(), of, serviceip.Warning{Controller: "controller", Reason: "Reason", Action: "Action", Note: note})
 	}
 	// expect waits for the Events of a Service.
 	expect := func(name string, counts ...int32) {
@@ -67,14 +67,14 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 		clock.Step(time.Minute)
 		warn(service, "third")
 	}
-	expect("a", 2) // the others are counted, not written
+	expect("a", 2) // later ones are counted and not yet written
 	expect("b", 1)
 	clock.Step(7 * time.Minute)
-	expect("a", 5) // over
+	expect("a", 5) // the series is complete
 	warn(service, "anew")
 	expect("a", 5, 1)
 
-	// One that goes on is written now and then; it is made again when it has expired.
+	// The count of an active series is written periodically; an expired Event is created again.
 	warn(service, "again")
 	expect("a", 5, 2)
 	for _, object := range must[[]core.Event](t)(listedEvents(t, server)) {

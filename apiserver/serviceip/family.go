@@ -12,7 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// alignAddresses makes clusterIPs follow clusterIP where an old client knows only the latter.
+// alignAddresses derives clusterIPs from clusterIP for clients that only set clusterIP. It mirrors upstream's
+// normalizeClusterIPs.
 func alignAddresses(service, previous *api.Service) {
 	spec := &service.Spec
 	if previous == nil {
@@ -37,7 +38,7 @@ func alignAddresses(service, previous *api.Service) {
 	}
 }
 
-// completeFamilies decides the IP families of a Service and their policy.
+// completeFamilies sets the IP families and the family policy of a Service. It mirrors upstream's defaultOnWrite.
 func (a *Allocator) completeFamilies(service, previous *api.Service) error {
 	if service.Spec.Type == api.ServiceTypeExternalName || keepsPreferred(service, previous) {
 		return nil
@@ -59,8 +60,8 @@ func (a *Allocator) completeFamilies(service, previous *api.Service) error {
 	return nil
 }
 
-// keepsPreferred tells whether a Service that prefers two families stays as it is: it is not upgraded or
-// downgraded because the cluster has changed.
+// keepsPreferred reports whether a PreferDualStack Service stays as it is: it is not upgraded or downgraded because the
+// families of the cluster changed.
 func keepsPreferred(service, previous *api.Service) bool {
 	return previous != nil && previous.Spec.Type == service.Spec.Type &&
 		ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyPreferDualStack &&
@@ -83,8 +84,8 @@ func completePolicy(service, previous *api.Service) {
 	}
 }
 
-// reduceFamilies drops the second address and family of a Service that becomes one of a single family, and
-// refuses to drop them otherwise.
+// reduceFamilies drops the secondary address and family when a Service becomes single-stack, and rejects the loss of
+// either otherwise.
 func reduceFamilies(service, previous *api.Service) field.ErrorList {
 	if previous == nil {
 		return nil
@@ -121,7 +122,7 @@ func checkSingle(service *api.Service) field.ErrorList {
 	return errs
 }
 
-// inferFamilies adds the families of the addresses that a client names.
+// inferFamilies adds the families of the requested addresses.
 func (a *Allocator) inferFamilies(service *api.Service) field.ErrorList {
 	var errs field.ErrorList
 	for i, address := range service.Spec.ClusterIPs {
@@ -155,8 +156,8 @@ func (a *Allocator) checkConfigured(service *api.Service) field.ErrorList {
 	return errs
 }
 
-// addFamilies adds the cluster's first family, and for Services of two families the other one. A headless Service
-// without selector has its addresses from elsewhere and may be of a family that the cluster has not.
+// addFamilies adds the cluster's default family and, for dual-stack Services, the other one. A headless Service without
+// selector has endpoints from elsewhere, so it may have a family that the cluster lacks.
 func (a *Allocator) addFamilies(service *api.Service) {
 	if len(service.Spec.IPFamilies) == 0 {
 		service.Spec.IPFamilies = []api.IPFamily{a.families[0]}
@@ -181,7 +182,7 @@ func isSingle(service *api.Service) bool {
 
 func policyPath() *field.Path { return field.NewPath("spec", "ipFamilyPolicy") }
 
-// familyOf returns the family of an address as a client may write it, leading zeros included.
+// familyOf returns the family of an address, which may have leading zeros.
 func familyOf(text string) api.IPFamily {
 	address, ok := parseAddress(text)
 	if !ok {

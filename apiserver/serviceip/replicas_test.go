@@ -25,7 +25,7 @@ import (
 
 func asNodePort(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }
 
-// Two replicas on one etcd give all there is, and nothing twice.
+// Two replicas on one etcd allocate whole ranges without duplicates.
 func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 	const size = 30
 	client := etcdtest.Client(t)
@@ -50,35 +50,34 @@ func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 	for service := range given {
 		for _, thing := range []string{service.Spec.ClusterIP, fmt.Sprint(service.Spec.Ports[0].NodePort)} {
 			if other, ok := owners[thing]; ok {
-				t.Errorf("%s is given to %s and %s", thing, other, service.Name)
+				t.Errorf("%s was allocated to %s and %s", thing, other, service.Name)
 			}
 			owners[thing] = service.Name
 		}
 	}
 	if _, err := replicas[0].createService(t, "late", asNodePort); !apierrors.IsInternalError(err) {
-		t.Errorf("nothing is left: %v", err)
+		t.Errorf("allocated from a full range: %v", err)
 	}
 	if err := replicas[1].Delete(t.Context(), servicesResource, "default", "web-0", &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what is given back on one replica is given by the other", func() bool {
+	eventually(t, "one replica allocates what another one released", func() bool {
 		_, err := replicas[0].createService(t, "heir", asNodePort)
 		return err == nil
 	})
 }
 
-// A client that has seen a ServiceCIDR may use it, even where the news of it has not arrived; the news of its end count
-// likewise.
+// A replica allocates from a ServiceCIDR, and rejects addresses of a deleted one, before it receives the event.
 func TestServiceOfARangeThatIsNew(t *testing.T) {
 	client, observed := etcdtest.Client(t), &builtintest.Etcd{}
 	observed.BeforeRead = func(key string) {
-		if key == "/registry/" { // the question for the current revision: the cache waits for it
+		if key == "/registry/" { // a read of the current revision, for which the cache waits
 			observed.Release()
 		}
 	}
 	other := newServiceReplica(t, client, "10.20.0.0/30", "30000-30003")
 	s := newServiceReplica(t, observed.Client(t, client), "10.20.0.0/30", "30000-30003")
-	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs, "")) // from here on its cache follows them
+	must[[]runtime.Object](t)(s.Latest(t.Context(), serviceCIDRs, "")) // starts the watch cache
 	wants := func(address string) func(*v1.Service) {
 		return func(o *v1.Service) { o.Spec.ClusterIP = address }
 	}
@@ -89,7 +88,7 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 	must[*core.Service](t)(s.createService(t, "named", wants("10.30.0.5")))
 	observed.Hold()
 	if _, err := s.createService(t, "elsewhere", wants("10.40.0.5")); !apierrors.IsInvalid(err) {
-		t.Errorf("an address of no range: %v", err)
+		t.Errorf("an address outside all ranges: %v", err)
 	}
 
 	observed.Hold()
@@ -97,11 +96,11 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.createService(t, "late", wants("10.30.0.6")); !apierrors.IsInvalid(err) {
-		t.Errorf("an address of a range that is gone: %v", err)
+		t.Errorf("an address of a deleted range: %v", err)
 	}
 }
 
-// A port that two protocols share is given back once: somebody else may have it in the next moment.
+// A port shared by two protocols is released once: another Service may have allocated it before a second release.
 func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 	client, observed := etcdtest.Client(t), &builtintest.Etcd{}
 	other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
@@ -117,7 +116,7 @@ func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 		if key != "/registry/ranges/servicenodeports" {
 			return
 		}
-		if writes++; writes == 2 { // taken, given back
+		if writes++; writes == 2 { // allocated, released
 			if _, err := other.createService(t, "between", shared); err != nil {
 				t.Error(err)
 			}
@@ -128,10 +127,10 @@ func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	if writes < 2 {
-		t.Fatalf("the ports were written %d times, want them taken and given back", writes)
+		t.Fatalf("the ports were written %d times, want an allocation and a release", writes)
 	}
 	if _, err := other.createService(t, "thief", shared); !apierrors.IsInvalid(err) {
-		t.Errorf("a port that was taken in between is given away: %v", err)
+		t.Errorf("a port allocated in between was allocated again: %v", err)
 	}
 }
 
@@ -144,24 +143,24 @@ func TestPortRepair(t *testing.T) {
 		return func(o *v1.Service) { asNodePort(o); o.Spec.Ports[0].NodePort = number }
 	}
 
-	// Ports in use that are forgotten are remembered again.
+	// Ports of Services that are missing in the bitmap are restored.
 	must[any](t)(client.Delete(t.Context(), "/registry/ranges/servicenodeports"))
 	repaired := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
 	if _, err := repaired.createService(t, "thief", wants(port)); !apierrors.IsInvalid(err) {
-		t.Errorf("after the repair a port in use is given away: %v", err)
+		t.Errorf("an allocated port was allocated again after the repair: %v", err)
 	}
 	if events := must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"}, "")); len(events) != 1 {
 		t.Errorf("%d events, want one about the port", len(events))
 	}
 
-	// Ports that no Service has are given back, but not at once.
+	// Ports without a Service are released, after several repairs.
 	must[any](t)(client.Delete(t.Context(), "/registry/services/specs/default/web"))
 	for range 2 {
 		if err := s.Repair.Once(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := repaired.createService(t, "early", wants(port)); !apierrors.IsInvalid(err) {
-			t.Fatalf("a port that may be about to be used is given away: %v", err)
+			t.Fatalf("a port in its grace period was allocated again: %v", err)
 		}
 	}
 	if err := s.Repair.Once(t.Context()); err != nil {
@@ -170,8 +169,7 @@ func TestPortRepair(t *testing.T) {
 	must[*core.Service](t)(repaired.createService(t, "heir", wants(port)))
 }
 
-// What others do meanwhile makes a repair begin again, which is not another one; and a port that was given back begins
-// anew when it is taken again.
+// Retries because of conflicts count as one repair, and a port that was released and allocated again starts at zero.
 func TestPortRepairsInARowAreCounted(t *testing.T) {
 	client := etcdtest.Client(t)
 	s, other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30009"), newServiceReplica(t, client, "10.20.0.0/24", "30000-30009")
@@ -191,7 +189,7 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	coming := builtintest.NewService(t, "coming", asNodePort) // taken for it, and not stored yet
+	coming := builtintest.NewService(t, "coming", asNodePort) // allocated, not stored
 	take := func() {
 		t.Helper()
 		if err := s.Allocator.Allocate(t.Context(), s, coming, nil, false); err != nil {
@@ -206,11 +204,11 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 
 	take()
 	if once(); given() {
-		t.Fatal("after one repair, done in three attempts, a port that may be about to be used is given away")
+		t.Fatal("a port was released after one repair with three attempts")
 	}
 	for _, kind := range []string{"leak", "repair"} {
 		if got := metricValue(t, measured, "apiserver_nodeport_repair_port_errors_total", kind); got != -1 {
-			t.Errorf("%v of kind %s are counted, of attempts that came to nothing", got, kind)
+			t.Errorf("counted %v of kind %s in attempts that failed", got, kind)
 		}
 	}
 	if err := s.Allocator.Rollback(t.Context(), s, coming, nil); err != nil {
@@ -220,10 +218,10 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 	take()
 	once()
 	if once(); given() {
-		t.Error("two repairs after it was taken again a port is given away")
+		t.Error("a port was released two repairs after its allocation")
 	}
 	if once(); !given() {
-		t.Error("after three repairs in a row a port that no Service has is not given")
+		t.Error("a port without a Service was not released after three repairs")
 	}
 }
 
@@ -232,28 +230,30 @@ func TestWarningThatCannotBeRecordedIsToldAgain(t *testing.T) {
 	service := must[*core.Service](t)(s.createService(t, "web", nil))
 	recorded := func(ctx context.Context) int {
 		t.Helper()
-		s.Events.Warn(ctx, service, "controller", "Wrong", "Look", "Something is wrong")
+		s.Events.Warn(ctx, service, serviceip.Warning{Controller: "controller", Reason: "Wrong", Action: "Look", Note: "Something is wrong"})
 		return len(must[[]runtime.Object](t)(s.Latest(t.Context(), schema.GroupResource{Resource: "events"}, "")))
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for i, ctx := range []context.Context{ended, t.Context(), t.Context()} {
 		if got, want := recorded(ctx), min(i, 1); got != want {
-			t.Errorf("after %d warnings, the first of them too late, %d events; want %d", i+1, got, want)
+			t.Errorf("%d warnings, the first with a canceled context, created %d events; want %d", i+1, got, want)
 		}
 	}
 }
 
-// runAddressRepair follows Services and their holders until the test ends.
+// runAddressRepair runs the repair until the test ends.
 func (r *serviceReplica) runAddressRepair(t *testing.T, clock *testingclock.FakeClock) *serviceip.AddressRepair {
 	t.Helper()
-	repair := serviceip.NewAddressRepair(r.Server, r.Ranges, r.Events, clock, logr.Discard(), r.Metrics)
+	repair := serviceip.NewAddressRepair(serviceip.AddressRepairOptions{
+		Objects: r.Server, Ranges: r.Ranges, Events: r.Events, Clock: clock, Logger: logr.Discard(), Registerer: r.Metrics,
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	synced := make(chan struct{}, 2)
 	done := func() { synced <- struct{}{} }
 	group.Go(func() { _ = r.Follow(ctx, servicesResource, repair.SetService, done) })
-	group.Go(func() { _ = r.Follow(ctx, ipAddresses, repair.SetHolder, done) })
+	group.Go(func() { _ = r.Follow(ctx, ipAddresses, repair.SetIPAddress, done) })
 	t.Cleanup(func() { cancel(); group.Wait() })
 	<-synced
 	<-synced
@@ -278,7 +278,7 @@ func TestAddressRepair(t *testing.T) {
 	if err := s.Delete(t.Context(), ipAddresses, "", address, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the address of a Service is held again", func() bool { return s.held(t, address) })
+	eventually(t, "the address of a Service is allocated again", func() bool { return s.held(t, address) })
 
 	leaked := &networking.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: "10.20.0.9", Labels: map[string]string{
@@ -291,12 +291,12 @@ func TestAddressRepair(t *testing.T) {
 	foreign.Name, foreign.Labels = "10.20.0.8", nil
 	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", foreign, false))
 	// The queue and the repair have a ticker each.
-	eventually(t, "the leak is watched", func() bool { return clock.Waiters() > 2 })
+	eventually(t, "the leak is queued", func() bool { return clock.Waiters() > 2 })
 	if !s.held(t, "10.20.0.9") {
-		t.Fatal("an address whose Service may be about to come is given back at once")
+		t.Fatal("an address in its grace period was released")
 	}
-	eventually(t, "a leaked address is given back", func() bool { clock.Step(30 * time.Second); return !s.held(t, "10.20.0.9") })
+	eventually(t, "a leaked address is released", func() bool { clock.Step(30 * time.Second); return !s.held(t, "10.20.0.9") })
 	if !s.held(t, "10.20.0.8") || !s.held(t, address) {
-		t.Error("an address that is not the allocator's, or in use, was given back")
+		t.Error("an address of another manager, or in use, was released")
 	}
 }

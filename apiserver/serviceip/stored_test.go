@@ -26,8 +26,8 @@ import (
 	"quorate.dev/apiserver/serviceip"
 )
 
-// storeOldService puts a Service into etcd as Kubernetes 1.19 stored it: it has an address, and none of the later
-// fields. holder is the name of the IPAddress.
+// storeOldService stores a Service as Kubernetes 1.19 did, without fields of later releases. holder is the name of its
+// IPAddress.
 func storeOldService(t *testing.T, s *serviceReplica, name, address, holder string) {
 	t.Helper()
 	old := &v1.Service{
@@ -42,11 +42,11 @@ func storeOldService(t *testing.T, s *serviceReplica, name, address, holder stri
 	if _, err := s.Client.Put(t.Context(), "/registry/services/specs/default/"+name, string(data)); err != nil {
 		t.Fatal(err)
 	}
-	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", newHolder(holder, name), false))
+	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", newIPAddress(holder, name), false))
 }
 
-// newHolder is the IPAddress that holds an address for a Service.
-func newHolder(address, name string) *networking.IPAddress {
+// newIPAddress returns the IPAddress of a Service.
+func newIPAddress(address, name string) *networking.IPAddress {
 	return &networking.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: address, Labels: map[string]string{
 			"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4",
@@ -59,7 +59,7 @@ func newHolder(address, name string) *networking.IPAddress {
 
 func label(o *core.Service) { o.Labels = map[string]string{"updated": "yes"} }
 
-// mustHave compares the addresses of a Service.
+// mustHave checks the address of a Service.
 func mustHave(t *testing.T, what string, service *core.Service, address string) {
 	t.Helper()
 	addresses, families := service.Spec.ClusterIPs, service.Spec.IPFamilies
@@ -83,12 +83,11 @@ func TestOldServiceGivesItsAddressBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.held(t, "10.20.0.7") {
-		t.Error("the address of a deleted Service is held")
+		t.Error("the address of a deleted Service is still allocated")
 	}
 }
 
-// An update may both end a deletion and ask for something. What the stored Service had is given back, and what the
-// update got is, too.
+// An update may finish a deletion and request an allocation. Both the old and the new allocations are released.
 func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	for name, change := range map[string]func(*core.Service){
@@ -113,10 +112,10 @@ func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if s.held(t, service.Spec.ClusterIP) {
-			t.Errorf("%s: the address of a deleted Service is held", name)
+			t.Errorf("%s: the address of a deleted Service is still allocated", name)
 		}
 	}
-	for _, name := range []string{"a", "b", "c", "d"} { // as many as there are ports
+	for _, name := range []string{"a", "b", "c", "d"} { // all ports of the range
 		must[*core.Service](t)(s.createService(t, name, asNodePort))
 	}
 }
@@ -127,16 +126,16 @@ func TestAddressesMayHaveLeadingZeros(t *testing.T) {
 	at := func(address string) func(*v1.Service) { return func(o *v1.Service) { o.Spec.ClusterIP = address } }
 	service := must[*core.Service](t)(s.createService(t, "web", at("10.20.0.011")))
 	if service.Spec.ClusterIP != "10.20.0.011" || !s.held(t, "10.20.0.11") {
-		t.Errorf("address %s, held: %v", service.Spec.ClusterIP, s.held(t, "10.20.0.11"))
+		t.Errorf("address %s, allocated: %v", service.Spec.ClusterIP, s.held(t, "10.20.0.11"))
 	}
 	if _, err := s.createService(t, "other", at("10.20.0.11")); !apierrors.IsInvalid(err) {
-		t.Errorf("the address is given away in another spelling: %v", err)
+		t.Errorf("the address was allocated again in another spelling: %v", err)
 	}
 	if err := s.Delete(t.Context(), servicesResource, "default", "web", &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if s.held(t, "10.20.0.11") {
-		t.Error("the address of a deleted Service is held")
+		t.Error("the address of a deleted Service is still allocated")
 	}
 }
 
@@ -146,7 +145,7 @@ func TestStoredAddressWithLeadingZerosStays(t *testing.T) {
 	mustHave(t, "updated", must[*core.Service](t)(s.updateService(t, "old", label)), "10.20.0.011")
 }
 
-// exchanging replaces an IPAddress by that of another Service just before it is deleted.
+// exchanging replaces an IPAddress by that of another Service just before its deletion.
 type exchanging struct {
 	resource.Objects
 	*testing.T
@@ -166,12 +165,11 @@ func (e *exchanging) Delete(
 	return e.Objects.Delete(ctx, name, namespace, object, options)
 }
 
-// An address may be given to another Service between the moment in which it is found to be a Service's own, or unused,
-// and its deletion.
+// An address may be allocated to another Service between the read of its IPAddress and the delete.
 func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.7" }))
-	objects := &exchanging{s, t, newHolder("10.20.0.7", "other")}
+	objects := &exchanging{s, t, newIPAddress("10.20.0.7", "other")}
 	if err := s.Allocator.Release(t.Context(), objects, service, nil); err != nil {
 		t.Error(err)
 	}
@@ -179,19 +177,21 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 		t.Error("the allocator has deleted the address of another Service")
 	}
 
-	leaked := newHolder("10.20.0.8", "nobody")
+	leaked := newIPAddress("10.20.0.8", "nobody")
 	created := must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
 	later := testingclock.NewFakeClock(time.Now().Add(time.Hour))
-	objects = &exchanging{s, t, newHolder("10.20.0.8", "web")}
-	repair := serviceip.NewAddressRepair(objects, s.Ranges, s.Events, later, logr.Discard(), s.Metrics)
-	repair.SetHolder(leaked.Name, created)
-	_ = repair.Once(t.Context()) // an error makes it look again
+	objects = &exchanging{s, t, newIPAddress("10.20.0.8", "web")}
+	repair := serviceip.NewAddressRepair(serviceip.AddressRepairOptions{
+		Objects: objects, Ranges: s.Ranges, Events: s.Events, Clock: later, Logger: logr.Discard(), Registerer: s.Metrics,
+	})
+	repair.SetIPAddress(leaked.Name, created)
+	_ = repair.Once(t.Context()) // an error makes the queue retry
 	if !s.held(t, "10.20.0.8") {
 		t.Error("the repair has deleted the address of another Service")
 	}
 }
 
-// interrupted does something after the first read.
+// interrupted calls then after the first read.
 type interrupted struct {
 	resource.Objects
 	then func()
@@ -208,8 +208,7 @@ func (o *interrupted) Get(
 	return found, err
 }
 
-// A repair that learns of a Service's second address before it learns of its holder may be overtaken by a client that
-// gives the address back.
+// A client may release a secondary address between the events of the Service and of its IPAddress.
 func TestRepairDoesNotHoldWhatIsGivenBackMeanwhile(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24,fd00:20::/112")
 	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) {
@@ -219,13 +218,15 @@ func TestRepairDoesNotHoldWhatIsGivenBackMeanwhile(t *testing.T) {
 	objects := &interrupted{Objects: s, then: func() { must[*core.Service](t)(s.updateService(t, "web", reduce)) }}
 	first := must[runtime.Object](t)(s.Get(t.Context(), ipAddresses, "", service.Spec.ClusterIPs[0]))
 	now := testingclock.NewFakeClock(time.Now())
-	repair := serviceip.NewAddressRepair(objects, s.Ranges, s.Events, now, logr.Discard(), s.Metrics)
-	repair.SetHolder(service.Spec.ClusterIPs[0], first)
+	repair := serviceip.NewAddressRepair(serviceip.AddressRepairOptions{
+		Objects: objects, Ranges: s.Ranges, Events: s.Events, Clock: now, Logger: logr.Discard(), Registerer: s.Metrics,
+	})
+	repair.SetIPAddress(service.Spec.ClusterIPs[0], first)
 	repair.SetService("default/web", service)
 	if err := repair.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if s.held(t, service.Spec.ClusterIPs[1]) {
-		t.Error("an address that was given back is held")
+		t.Error("a released address was allocated again")
 	}
 }

@@ -37,7 +37,7 @@ var (
 	secrets         = schema.GroupResource{Resource: "secrets"}
 )
 
-// newKey makes a signing key, as file and as value.
+// newKey returns a signing key and its file.
 func newKey(t *testing.T) (file string, key *ecdsa.PrivateKey) {
 	t.Helper()
 	key = must[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
@@ -48,7 +48,7 @@ func newKey(t *testing.T) (file string, key *ecdsa.PrivateKey) {
 	return file, key
 }
 
-// tokenServer is a server that issues tokens, with the service account "default" in "default".
+// tokenServer is a server that issues tokens. It has the ServiceAccount default/default.
 type tokenServer struct {
 	*builtintest.Server
 	tokens  *serviceaccount.Tokens
@@ -78,7 +78,7 @@ func (s *tokenServer) issue(t *testing.T, spec authentication.TokenRequestSpec) 
 	return answer.(*authentication.TokenRequest)
 }
 
-// who asks all authenticators whose a token is.
+// who authenticates a token.
 func (s *tokenServer) who(t *testing.T, token string, audiences ...string) *authenticator.Response {
 	t.Helper()
 	ctx := t.Context()
@@ -101,13 +101,13 @@ func TestTokenIsAcceptedUntilItsAccountGoes(t *testing.T) {
 		t.Fatal("the token is not accepted")
 	}
 	if response.User.GetName() != "system:serviceaccount:default:default" || response.User.GetUID() != string(s.account.UID) {
-		t.Errorf("the token is %v's", response.User)
+		t.Errorf("user %v", response.User)
 	}
 	if !slices.Contains(response.User.GetGroups(), "system:serviceaccounts:default") {
 		t.Errorf("groups %v", response.User.GetGroups())
 	}
 	if s.who(t, token, "https://elsewhere.example.com") != nil {
-		t.Error("the token is accepted for an audience that it is not for")
+		t.Error("the token is accepted for another audience")
 	}
 	if s.who(t, token[:len(token)-4]+"AAAA", issuer) != nil {
 		t.Error("a forged token is accepted")
@@ -115,7 +115,7 @@ func TestTokenIsAcceptedUntilItsAccountGoes(t *testing.T) {
 	if err := s.Delete(t.Context(), serviceAccounts, "default", "default", &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the token of a deleted account is refused", func() bool { return s.who(t, token, issuer) == nil })
+	eventually(t, "the token of a deleted account is rejected", func() bool { return s.who(t, token, issuer) == nil })
 }
 
 func TestTokenBoundToPod(t *testing.T) {
@@ -141,7 +141,7 @@ func TestTokenBoundToPod(t *testing.T) {
 	if err := s.Delete(t.Context(), pods, "default", "web", &metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the token of a deleted pod is refused", func() bool { return s.who(t, answer.Status.Token) == nil })
+	eventually(t, "the token of a deleted pod is rejected", func() bool { return s.who(t, answer.Status.Token) == nil })
 }
 
 func TestLegacyTokenIsThatOfItsSecret(t *testing.T) {
@@ -162,7 +162,7 @@ func TestLegacyTokenIsThatOfItsSecret(t *testing.T) {
 	}
 	secret := must[runtime.Object](t)(s.Get(t.Context(), secrets, "default", "token")).(*core.Secret)
 	if secret.Labels[upstream.LastUsedLabelKey] == "" {
-		t.Error("the Secret does not tell when its token was used")
+		t.Error("the Secret has no last-used label")
 	}
 }
 
@@ -190,6 +190,6 @@ func TestWithoutKeysNoTokensAreIssued(t *testing.T) {
 		t.Error("tokens are issued without a key")
 	}
 	if _, err := serviceaccount.New(config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}}, clock.RealClock{}); err == nil {
-		t.Error("a missing key file is no error")
+		t.Error("no error for a missing key file")
 	}
 }

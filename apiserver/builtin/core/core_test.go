@@ -52,7 +52,7 @@ func TestBindingAssignsAPodOnce(t *testing.T) {
 	}
 }
 
-// ready makes a pod one that a budget protects.
+// createReady creates a ready pod.
 func createReady(t *testing.T, s *builtintest.Server, name string) {
 	t.Helper()
 	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", builtintest.NewPod(name), false))
@@ -83,7 +83,7 @@ func TestEvictionSpendsItsBudget(t *testing.T) {
 	createReady(t, s, "one")
 	createReady(t, s, "two")
 	if err := evict(t, s, "one"); !apierrors.IsTooManyRequests(err) {
-		t.Fatalf("a budget that nobody has counted: %v", err)
+		t.Fatalf("a budget without observed generation: %v", err)
 	}
 	must[runtime.Object](t)(s.Update(ctx, budgets, "status", "default", "all", func(o runtime.Object) error {
 		budget := o.(*policy.PodDisruptionBudget)
@@ -105,8 +105,8 @@ func TestEvictionSpendsItsBudget(t *testing.T) {
 	}
 }
 
-// TestEvictionMindsABudgetThatTheCacheHasNot: what a replica has in its cache may be old, a budget protects all the same.
-func TestEvictionMindsABudgetThatTheCacheHasNot(t *testing.T) {
+// TestEvictionHonoursBudgetMissingInCache: a budget protects pods even if the cache of the replica is stale.
+func TestEvictionHonoursBudgetMissingInCache(t *testing.T) {
 	client := etcdtest.Client(t)
 	behind, other := builtintest.NewServerOn(t, client, builtin.Options{}, nil), builtintest.NewServerOn(t, client, builtin.Options{}, nil)
 	for _, resource := range []schema.GroupResource{budgets, pods} {
@@ -168,6 +168,6 @@ func TestTerminatingNamespaceSurvivesStatusUpdates(t *testing.T) {
 		return nil
 	}, false))
 	if _, err := s.Get(ctx, namespaces, "", "team"); err != nil {
-		t.Errorf("a namespace with content left: %v", err)
+		t.Errorf("a terminating namespace was deleted by a status update: %v", err)
 	}
 }

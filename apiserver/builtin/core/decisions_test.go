@@ -39,7 +39,7 @@ func TestChargeOfBudgets(t *testing.T) {
 	}
 }
 
-// forbidden tells whether kube-apiserver would refuse in these words, where budgets are not plural.
+// forbidden reports whether an error has kube-apiserver's text, which has a singular resource here.
 func forbidden(err error) bool {
 	return apierrors.IsForbidden(err) && strings.HasPrefix(err.Error(), `poddisruptionbudget.policy "b" is forbidden: `)
 }
@@ -72,7 +72,7 @@ func TestUnhealthyPods(t *testing.T) {
 	}
 }
 
-func TestDeletionOfNamespaceMindsPropagation(t *testing.T) {
+func TestDeletionOfNamespaceSetsPropagationFinalizer(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	deletion := namespaceDeletion{clock: testingclock.NewFakePassiveClock(now)}
 	foreground, background := metav1.DeletePropagationForeground, metav1.DeletePropagationBackground

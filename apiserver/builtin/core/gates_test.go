@@ -15,8 +15,8 @@ import (
 	"quorate.dev/apiserver/builtin/builtintest"
 )
 
-// TestGatesAreAsked: what a feature gate switches is there with it and not without.
-func TestGatesAreAsked(t *testing.T) {
+// TestFeatureGates: the behaviour of each gate is present with it and absent without it.
+func TestFeatureGates(t *testing.T) {
 	for gate, there := range map[featuregate.Feature]func(*testing.T, *builtintest.Server) bool{
 		features.PodTopologyLabelsAdmission:            labelOfBinding,
 		features.ClearingNominatedNodeNameAfterBinding: clearedNomination,
@@ -30,7 +30,7 @@ func TestGatesAreAsked(t *testing.T) {
 	}
 }
 
-// bound is a pod that had a nomination and was bound with a label.
+// bound returns a pod that was nominated and then bound by a binding with a label.
 func bound(t *testing.T, s *builtintest.Server) *core.Pod {
 	t.Helper()
 	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", builtintest.NewPod("web"), false))

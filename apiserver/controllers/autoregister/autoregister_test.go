@@ -21,14 +21,14 @@ import (
 	"quorate.dev/apiserver/etcd/etcdtest"
 )
 
-// registrar is a replica that keeps APIServices.
+// registrar is a replica with a controller.
 type registrar struct {
 	*builtintest.Server
 	*autoregister.Controller
 	stop func()
 }
 
-// newRegistrar makes a replica that finds the definitions given when it starts.
+// newRegistrar returns a replica with existing definitions.
 func newRegistrar(t *testing.T, client *clientv3.Client, definitions ...*apiextensions.CustomResourceDefinition) *registrar {
 	t.Helper()
 	s := builtintest.NewServerOn(t, client, builtin.Options{}, nil)
@@ -49,7 +49,7 @@ func newRegistrar(t *testing.T, client *clientv3.Client, definitions ...*apiexte
 	return r
 }
 
-// start runs replicas until all built-in groups are registered, and on until the test ends.
+// start runs replicas until the test ends and waits for their first sync.
 func start(t *testing.T, replicas ...*registrar) {
 	t.Helper()
 	for _, r := range replicas {
@@ -64,7 +64,7 @@ func start(t *testing.T, replicas ...*registrar) {
 	}
 }
 
-// service is an APIService, nil when there is none.
+// service returns an APIService, nil if there is none.
 func (r *registrar) service(t *testing.T, name string) *apiregistration.APIService {
 	t.Helper()
 	object, err := r.Get(t.Context(), autoregister.Resource, "", name)
@@ -82,7 +82,7 @@ func (r *registrar) edit(t *testing.T, subresource, name string, change func(*ap
 	}, false))
 }
 
-// serving is a CustomResourceDefinition that serves versions of example.com.
+// serving returns a CustomResourceDefinition that serves versions of example.com.
 func serving(versions ...string) *apiextensions.CustomResourceDefinition {
 	d := &apiextensions.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.com"}}
 	d.Spec.Group = "example.com"
@@ -92,7 +92,7 @@ func serving(versions ...string) *apiextensions.CustomResourceDefinition {
 	return d
 }
 
-// idle makes replicas do something they do after all that has been asked of them before, and waits for that.
+// idle waits until replicas have processed all queued work.
 func idle(t *testing.T, replicas ...*registrar) {
 	t.Helper()
 	d := serving("v9")
@@ -100,11 +100,11 @@ func idle(t *testing.T, replicas ...*registrar) {
 	for _, r := range replicas {
 		r.SetDefinition(d.Name, d)
 	}
-	eventually(t, "the last one is made", func() bool { return replicas[0].service(t, "v9.idle.example.com") != nil })
+	eventually(t, "the marker is created", func() bool { return replicas[0].service(t, "v9.idle.example.com") != nil })
 	for _, r := range replicas {
 		r.SetDefinition(d.Name, nil)
 	}
-	eventually(t, "the last one goes", func() bool { return replicas[0].service(t, "v9.idle.example.com") == nil })
+	eventually(t, "the marker is deleted", func() bool { return replicas[0].service(t, "v9.idle.example.com") == nil })
 }
 
 func TestAPIServicesByManyReplicasAtOnce(t *testing.T) {
@@ -113,11 +113,11 @@ func TestAPIServicesByManyReplicasAtOnce(t *testing.T) {
 	replicas := []*registrar{newRegistrar(t, client, definition), newRegistrar(t, client, definition)}
 	start(t, replicas...)
 	for _, name := range []string{"v1.example.com", "v2.example.com"} {
-		eventually(t, name+" is made", func() bool { return replicas[0].service(t, name) != nil })
+		eventually(t, name+" is created", func() bool { return replicas[0].service(t, name) != nil })
 	}
 	idle(t, replicas...)
 	response := must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/apiregistration.k8s.io/apiservices/", clientv3.WithPrefix()))
-	if len(response.Kvs) != 21+2 { // as kube-apiserver makes without --runtime-config, and the custom ones
+	if len(response.Kvs) != 21+2 { // kube-apiserver's without --runtime-config, and two custom ones
 		t.Errorf("%d APIServices, want 23", len(response.Kvs))
 	}
 	for _, kv := range response.Kvs {
@@ -133,8 +133,8 @@ func TestAPIServicesByManyReplicasAtOnce(t *testing.T) {
 	late := newRegistrar(t, client, definition)
 	start(t, late)
 	idle(t, late)
-	if after := late.Revision(t); after != before+2 { // that of idle and its end
-		t.Errorf("a start with everything in place wrote something: revision %d, then %d", before, after)
+	if after := late.Revision(t); after != before+2 { // the marker
+		t.Errorf("a restart without changes wrote something: revision %d, then %d", before, after)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestAPIServicesOfBuiltInGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.edit(t, "status", "v1.policy", func(s *apiregistration.APIService) { s.Status.Conditions = nil })
-	eventually(t, "what is local is available whatever anybody says", func() bool {
+	eventually(t, "the condition of a local APIService is restored", func() bool {
 		return apiregistration.IsAPIServiceConditionTrue(r.service(t, "v1.policy"), apiregistration.Available)
 	})
 	idle(t, r)
@@ -156,16 +156,16 @@ func TestAPIServicesOfBuiltInGroups(t *testing.T) {
 		t.Errorf("an edit was overwritten by %d before the next start", got)
 	}
 	if r.service(t, batch) != nil {
-		t.Error("a deleted one was made again before the next start")
+		t.Error("a deleted APIService was created again before a restart")
 	}
 	r.stop()
 
 	r = newRegistrar(t, client)
 	start(t, r)
 	if r.service(t, batch) == nil {
-		t.Error("a deleted one is not made again at the next start")
+		t.Error("a deleted APIService was not created again at a restart")
 	}
-	eventually(t, "the next start undoes an edit", func() bool { return r.service(t, apps).Spec.VersionPriority == 15 })
+	eventually(t, "a restart undoes an edit", func() bool { return r.service(t, apps).Spec.VersionPriority == 15 })
 }
 
 func TestAPIServicesOfCustomResources(t *testing.T) {
@@ -175,7 +175,7 @@ func TestAPIServicesOfCustomResources(t *testing.T) {
 	const v1, v2 = "v1.example.com", "v2.example.com"
 	r.SetDefinition("widgets.example.com", serving("v1", "v2"))
 	for _, name := range []string{v1, v2} {
-		eventually(t, name+" is made", func() bool { return r.service(t, name) != nil })
+		eventually(t, name+" is created", func() bool { return r.service(t, name) != nil })
 	}
 	spec := r.service(t, v1).Spec
 	if spec.GroupPriorityMinimum != 1000 || spec.VersionPriority != 100 {
@@ -187,18 +187,18 @@ func TestAPIServicesOfCustomResources(t *testing.T) {
 	if err := r.Delete(t.Context(), autoregister.Resource, "", v1, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a deleted one is made again", func() bool { s := r.service(t, v1); return s != nil && s.UID != uid })
+	eventually(t, "a deleted APIService is created again", func() bool { s := r.service(t, v1); return s != nil && s.UID != uid })
 	r.edit(t, "", v1, func(s *apiregistration.APIService) { s.Labels = nil })
-	idle(t, r) // a deletion that is under way does not look again
+	idle(t, r) // wait for the sync of the deleted APIService
 	r.SetDefinition("widgets.example.com", serving("v2"))
 	idle(t, r)
 	if r.service(t, v1) == nil {
-		t.Error("one without the label was deleted")
+		t.Error("an APIService without the label was deleted")
 	}
 
-	// What went while nobody was there goes at the next start.
+	// An APIService whose definition was deleted while no replica ran is deleted at the next start.
 	r.stop()
 	r = newRegistrar(t, client)
 	start(t, r)
-	eventually(t, "one without a definition goes", func() bool { return r.service(t, v2) == nil })
+	eventually(t, "an APIService without a definition is deleted", func() bool { return r.service(t, v2) == nil })
 }

@@ -7,7 +7,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 )
 
-// service is an APIService that is kept in a way, "" for not at all, with a priority; "none" is none.
+// service returns an APIService with a value of managedLabel, "" for none, and a priority; nil for "none".
 func service(how string, place int32) *apiregistration.APIService {
 	if how == "none" {
 		return nil
@@ -43,7 +43,7 @@ func TestDecide(t *testing.T) {
 		{"custom, deleted by somebody", "none", constantly, synced, create},
 		{"custom, changed by somebody", constantly, constantly, synced, update},
 		{"custom, gone", constantly, "none", synced, remove},
-		{"custom, gone while nobody was there", constantly, "none", before, remove},
+		{"custom, definition deleted while nobody was there", constantly, "none", before, remove},
 		{"somebody's own in place of a custom one", "", constantly, synced, nothing},
 	} {
 		if got := decide(service(c.current, 1), service(c.wanted, 2), c.past); got != c.want {
@@ -51,7 +51,7 @@ func TestDecide(t *testing.T) {
 		}
 	}
 	if got := decide(service(constantly, 2), service(constantly, 2), before); got != nothing {
-		t.Errorf("as wanted: %s", got)
+		t.Errorf("equal: %s", got)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestSettled(t *testing.T) {
 		if c.remote {
 			s.Spec.Service = &apiregistration.ServiceReference{Name: "other"}
 		}
-		if got := settled(s); got != c.want {
+		if got := hasLocalCondition(s); got != c.want {
 			t.Errorf("%s: %t", c.about, got)
 		}
 	}

@@ -27,13 +27,13 @@ var (
 	clusterRoles = schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}
 )
 
-// counts are the keys that a genuine kube-apiserver 1.36 has written after its first start.
+// counts are the numbers of objects that kube-apiserver 1.36 creates at its first start.
 var counts = map[string]int64{
 	"namespaces": 4, "clusterroles": 69, "clusterrolebindings": 50, "roles": 7, "rolebindings": 7, "priorityclasses": 2,
 	"flowschemas": 11, "prioritylevelconfigurations": 8,
 }
 
-// ensure makes everything that is made once.
+// ensure runs all start-up steps.
 func ensure(ctx context.Context, s *builtintest.Server) error {
 	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
 	for _, make := range []func(context.Context) error{b.Namespaces, b.PriorityClasses, b.ClusterPolicy, b.NamespacedPolicy, b.FlowControl} {
@@ -100,7 +100,7 @@ func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
 	got := role(t, s, "system:kube-scheduler")
 	binds := func(rule rbac.PolicyRule) bool { return slices.Contains(rule.Resources, "pods/binding") }
 	if got.Rules[0].APIGroups[0] != "example.com" || !slices.ContainsFunc(got.Rules, binds) {
-		t.Errorf("the role has rules %v, want those of the policy after the added one", got.Rules)
+		t.Errorf("the role has rules %v, want the added one and those of the policy", got.Rules)
 	}
 	if got := role(t, s, "system:kube-dns"); len(got.Rules) != 1 {
 		t.Errorf("a role that opted out was changed: %v", got.Rules)
@@ -121,7 +121,7 @@ func TestBootstrapRestoresBindings(t *testing.T) {
 		object.(*rbac.ClusterRoleBinding).Subjects = nil
 		return nil
 	}, false))
-	// Another role cannot be written into a binding: it has to be made again.
+	// roleRef is immutable: the binding has to be recreated.
 	stray := get("system:kube-dns")
 	stray = &rbac.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: stray.Name}, Subjects: stray.Subjects, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: "view"}}
 	if err := s.Delete(ctx, bindings, "", stray.Name, &metav1.DeleteOptions{}); err != nil {
@@ -156,8 +156,8 @@ func TestBootstrapLabelsNamespaces(t *testing.T) {
 	}
 }
 
-// A former release had no system:aggregate-to-admin and no system:public-info-viewer. What administrators changed in
-// the objects that these come from is in them after an upgrade.
+// Releases without system:aggregate-to-admin and system:public-info-viewer: changes to the objects that these are
+// derived from are carried over by an upgrade.
 func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
@@ -175,7 +175,7 @@ func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
 	}
 	narrowed.Annotations = map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}
 	must[runtime.Object](t)(s.Create(ctx, bindings, "", narrowed, false))
-	for range 2 { // another start changes nothing
+	for range 2 { // a second start changes nothing
 		if err := ensure(ctx, s); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
 			t.Error("admin is not aggregated")
 		}
 		if got := role(t, s, "system:aggregate-to-view"); got.Annotations["from"] != "system:aggregate-to-view" {
-			t.Errorf("system:aggregate-to-view, which was there, has annotations %v", got.Annotations)
+			t.Errorf("the existing system:aggregate-to-view has annotations %v", got.Annotations)
 		}
 		if got := role(t, s, "system:aggregate-to-edit"); got.Annotations["from"] != "" {
 			t.Errorf("system:aggregate-to-edit has annotations %v", got.Annotations)

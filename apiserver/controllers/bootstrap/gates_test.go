@@ -19,8 +19,8 @@ import (
 	"quorate.dev/apiserver/controllers/bootstrap"
 )
 
-// TestGatesAreAsked: what a feature gate switches is there with it and not without.
-func TestGatesAreAsked(t *testing.T) {
+// TestFeatureGates: the behaviour of each gate is present with it and absent without it.
+func TestFeatureGates(t *testing.T) {
 	for gate, there := range map[featuregate.Feature]func(*testing.T, *builtintest.Server) bool{
 		apiserverfeatures.UnknownVersionInteroperabilityProxy: peerAddress,
 		apiserverfeatures.RemoteRequestHeaderUID:              uidHeaders,

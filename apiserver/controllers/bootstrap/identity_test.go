@@ -19,7 +19,7 @@ import (
 	"quorate.dev/apiserver/controllers/bootstrap"
 )
 
-// overtaken is a server on which somebody else always makes a lease just before.
+// overtaken is a server on which another replica always creates the lease first.
 type overtaken struct{ *builtintest.Server }
 
 func (o overtaken) Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
@@ -33,7 +33,7 @@ func (o overtaken) Create(ctx context.Context, resource schema.GroupResource, na
 	return o.Server.Create(ctx, resource, namespace, object, dryRun)
 }
 
-// TestIdentityIsSharedOnOneHost: replicas on one host have the same lease, and that is no error.
+// TestIdentityIsSharedOnOneHost: replicas on one host share a lease without errors.
 func TestIdentityIsSharedOnOneHost(t *testing.T) {
 	s := withSystem(t)
 	var errors atomic.Int32
@@ -47,7 +47,7 @@ func TestIdentityIsSharedOnOneHost(t *testing.T) {
 	stop := background(t, func(ctx context.Context) {
 		bootstrap.New(overtaken{s}, fake, logger).Identity("vm", "10.0.0.1:6443").Run(ctx)
 	})
-	eventually(t, "a renewal of the other's lease", func() bool {
+	eventually(t, "a renewal of the shared lease", func() bool {
 		object, err := s.Get(t.Context(), leases, metav1.NamespaceSystem, "apiserver-wlv32tlttr4jl3gtroqexyxapa")
 		if err != nil {
 			return false

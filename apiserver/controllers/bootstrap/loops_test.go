@@ -35,7 +35,7 @@ import (
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// withSystem is a server with the system's namespaces.
+// withSystem returns a server with the system namespaces.
 func withSystem(t *testing.T) *builtintest.Server {
 	t.Helper()
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
@@ -45,11 +45,11 @@ func withSystem(t *testing.T) *builtintest.Server {
 	return s
 }
 
-func TestIdentityIsRenewedAndGivenBack(t *testing.T) {
+func TestIdentityIsRenewedAndReleased(t *testing.T) {
 	s := withSystem(t)
 	fake := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	b := bootstrap.New(s, fake, logr.Discard())
-	// The name that kube-apiserver gives to the lease of a host called "vm".
+	// kube-apiserver's name of the lease of the host "vm".
 	const name = "apiserver-wlv32tlttr4jl3gtroqexyxapa"
 	lease := func() *coordination.Lease {
 		object, err := s.Get(t.Context(), leases, metav1.NamespaceSystem, name)
@@ -58,7 +58,7 @@ func TestIdentityIsRenewedAndGivenBack(t *testing.T) {
 		}
 		return object.(*coordination.Lease)
 	}
-	// What an earlier process has left is replaced.
+	// The lease of a previous process is replaced.
 	must[runtime.Object](t)(s.Create(t.Context(), leases, metav1.NamespaceSystem, &coordination.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem},
 		Spec:       coordination.LeaseSpec{HolderIdentity: ptr.To("earlier"), LeaseDurationSeconds: ptr.To(int32(1)), RenewTime: &metav1.MicroTime{Time: fake.Now()}},
@@ -74,7 +74,7 @@ func TestIdentityIsRenewedAndGivenBack(t *testing.T) {
 	eventually(t, "a timer", fake.HasWaiters)
 	fake.Step(11 * time.Second)
 	eventually(t, "a renewal", func() bool { return lease().Spec.RenewTime.Time.Equal(fake.Now()) })
-	// Somebody else removes it: it comes back.
+	// A lease deleted by a user is created again.
 	if err := s.Delete(t.Context(), leases, metav1.NamespaceSystem, name, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestIdentityIsRenewedAndGivenBack(t *testing.T) {
 	eventually(t, "a new lease", func() bool { l := lease(); return l != nil && l.UID != made.UID })
 	stop()
 	if lease() != nil {
-		t.Error("the lease was not given back")
+		t.Error("the lease was not released")
 	}
 }
 
@@ -115,7 +115,7 @@ func TestExpiredIdentitiesAreRemoved(t *testing.T) {
 	}
 }
 
-// newCertificate returns a self-signed authority in PEM.
+// newCertificate returns a self-signed CA certificate in PEM.
 func newCertificate(t *testing.T, name string, until time.Time) []byte {
 	t.Helper()
 	key := must[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
@@ -124,7 +124,7 @@ func newCertificate(t *testing.T, name string, until time.Time) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func TestAuthenticationIsPublishedWithThatOfOthers(t *testing.T) {
+func TestAuthenticationIsMergedWithPublished(t *testing.T) {
 	s := withSystem(t)
 	now := time.Now()
 	first, second, proxy := newCertificate(t, "first", now.Add(time.Hour)), newCertificate(t, "second", now.Add(time.Hour)), newCertificate(t, "proxy", now.Add(time.Hour))
@@ -163,17 +163,17 @@ func TestAuthenticationIsPublishedWithThatOfOthers(t *testing.T) {
 		"requestheader-group-headers": `["X-Remote-Group"]`, "requestheader-username-headers": `["X-Remote-User"]`, "requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
 	}
 	eventually(t, "the merged ConfigMap", func() bool { return equalMaps(published(), want) })
-	// The file of authorities is replaced.
+	// The CA bundle file is replaced.
 	current.Store(&second)
 	changed.Send()
 	want["client-ca-file"] = string(bytes.Join([][]byte{first, second}, nil))
-	eventually(t, "the new authority beside the old one", func() bool { return equalMaps(published(), want) })
-	// Somebody deletes the ConfigMap: what is ours comes back.
+	eventually(t, "the new CA beside the old one", func() bool { return equalMaps(published(), want) })
+	// A ConfigMap deleted by a user is created again with this replica's values.
 	if err := s.Delete(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.AuthenticationConfigMap, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	want["client-ca-file"], want["requestheader-allowed-names"] = string(second), `["front-proxy-client"]`
-	eventually(t, "the ConfigMap anew", func() bool { return equalMaps(published(), want) })
+	eventually(t, "the new ConfigMap", func() bool { return equalMaps(published(), want) })
 }
 
 func equalMaps(a, b map[string]string) bool {
@@ -208,8 +208,8 @@ func TestLegacyTokensAreTrackedSince(t *testing.T) {
 		object.(*core.ConfigMap).Data["since"] = "no date"
 		return nil
 	}, false))
-	eventually(t, "the date instead of nonsense", func() bool { changed.Send(); return since() == "2026-01-02" })
-	// It is not made again at once, which would be a fight with servers that do not track.
+	eventually(t, "the repaired date", func() bool { changed.Send(); return since() == "2026-01-02" })
+	// It is not created again at once: a server without tracking may have deleted it.
 	if err := s.Delete(t.Context(), bootstrap.ConfigMaps, metav1.NamespaceSystem, bootstrap.LegacyTokensConfigMap, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -217,10 +217,10 @@ func TestLegacyTokensAreTrackedSince(t *testing.T) {
 	fake.Step(29 * time.Minute)
 	eventually(t, "a timer", fake.HasWaiters)
 	if since() != "" {
-		t.Error("made again too early")
+		t.Error("created again too early")
 	}
 	fake.Step(2 * time.Minute)
-	eventually(t, "the ConfigMap anew", func() bool { return since() == "2026-01-02" })
+	eventually(t, "the new ConfigMap", func() bool { return since() == "2026-01-02" })
 }
 
 func TestFlowControlIsKept(t *testing.T) {
@@ -244,9 +244,9 @@ func TestFlowControlIsKept(t *testing.T) {
 			return nil
 		}, false))
 	}
-	shares("catch-all", "false", 5)      // mandatory: never taken over, and no other shares are valid
-	shares("workload-low", "true", 78)   // suggested and left to the server: put right
-	shares("global-default", "false", 5) // suggested and taken over: left alone
+	shares("catch-all", "false", 5)      // mandatory: always updated; its shares are immutable
+	shares("workload-low", "true", 78)   // suggested and managed: updated
+	shares("global-default", "false", 5) // suggested and taken over by users: kept
 	obsolete := level("workload-high")
 	must[runtime.Object](t)(s.Create(t.Context(), bootstrap.PriorityLevels, "", &flowcontrol.PriorityLevelConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "obsolete", Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}}, Spec: obsolete.Spec,
@@ -259,10 +259,10 @@ func TestFlowControlIsKept(t *testing.T) {
 		}
 	}
 	if level("catch-all").Annotations[flowcontrolv1.AutoUpdateAnnotationKey] != "true" {
-		t.Error("a mandatory level is left to somebody else")
+		t.Error("a mandatory level is not managed")
 	}
 	if _, err := s.Get(t.Context(), bootstrap.PriorityLevels, "", "obsolete"); !apierrors.IsNotFound(err) {
-		t.Errorf("what is suggested no more is still there: %v", err)
+		t.Errorf("an obsolete suggested level was not deleted: %v", err)
 	}
 	changed := bootstrap.NewSignal()
 	background(t, func(ctx context.Context) { b.FlowSchemaStatusLoop(changed).Run(ctx, clock.RealClock{}, logr.Discard()) })
@@ -275,9 +275,9 @@ func TestFlowControlIsKept(t *testing.T) {
 			return len(conditions) == 1 && conditions[0].Type == flowcontrol.FlowSchemaConditionDangling && conditions[0].Status == status
 		}
 	}
-	eventually(t, "that the level is there", dangles(flowcontrol.ConditionFalse))
+	eventually(t, "the level exists", dangles(flowcontrol.ConditionFalse))
 	if err := s.Delete(t.Context(), bootstrap.PriorityLevels, "", "workload-low", &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "that the level is missing", dangles(flowcontrol.ConditionTrue))
+	eventually(t, "the level is missing", dangles(flowcontrol.ConditionTrue))
 }

@@ -18,7 +18,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// unwell is a server whose storage refuses to create as often as it is told.
+// failing is a server on which the next creates fail.
 type unwell struct {
 	*builtintest.Server
 	refusals atomic.Int32
@@ -31,7 +31,7 @@ func (u *unwell) Create(ctx context.Context, resource schema.GroupResource, name
 	return u.Server.Create(ctx, resource, namespace, object, dryRun)
 }
 
-// insist makes the namespaces, however long it takes by the clock, and tells how long that was.
+// insist creates the namespaces and returns the time that took on the fake clock.
 func insist(t *testing.T, u *unwell) (time.Duration, error) {
 	t.Helper()
 	fake := clocktesting.NewFakeClock(time.Now())
@@ -51,7 +51,7 @@ func insist(t *testing.T, u *unwell) (time.Duration, error) {
 	}
 }
 
-// TestBootstrapOutlastsAStorageThatIsUnwell for a while.
+// TestBootstrapRetriesUnavailableStorage: until a timeout.
 func TestBootstrapOutlastsAStorageThatIsUnwell(t *testing.T) {
 	u := &unwell{Server: builtintest.NewServer(t, builtin.Options{}, nil)}
 	u.refusals.Store(5)
@@ -64,12 +64,12 @@ func TestBootstrapOutlastsAStorageThatIsUnwell(t *testing.T) {
 	u = &unwell{Server: builtintest.NewServer(t, builtin.Options{}, nil)}
 	u.refusals.Store(1000)
 	if took, err := insist(t, u); err == nil || took != 30*time.Second {
-		t.Errorf("a storage that stays unwell: %v after %v", err, took)
+		t.Errorf("permanently unavailable storage: %v after %v", err, took)
 	}
 }
 
-// TestLoopsThatFailAreTriedEverLater, but no later than they would pass anyway.
-func TestLoopsThatFailAreTriedEverLater(t *testing.T) {
+// TestLoopsBackOff: up to the period of the loop.
+func TestLoopsBackOff(t *testing.T) {
 	fake := clocktesting.NewFakeClock(time.Now())
 	passes := make(chan time.Time, 100)
 	loop := bootstrap.Loop{Name: "failing", Every: 10 * time.Second, Pass: func(context.Context) error {

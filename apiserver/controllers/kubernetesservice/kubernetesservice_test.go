@@ -26,12 +26,12 @@ var (
 	slicesResource    = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
-// member is a replica that keeps itself behind the kubernetes Service.
+// member is a replica with a controller.
 type member struct {
 	*builtintest.ServiceReplica
 	controller *kubernetesservice.Controller
 	clock      *testingclock.FakeClock
-	stop       func() // without leaving
+	stop       func() // like a crash: without End
 }
 
 func newMember(t *testing.T, client *clientv3.Client, ip string, addresses kubernetesservice.Addresses) *member {
@@ -60,7 +60,7 @@ func (m *member) start(t *testing.T) {
 	t.Cleanup(m.stop)
 }
 
-// behind are the addresses of the kubernetes Service, if Endpoints and EndpointSlice agree.
+// behind returns the addresses of the kubernetes Service, if Endpoints and EndpointSlice agree.
 func (m *member) behind(t *testing.T) []string {
 	t.Helper()
 	object, err := m.Get(t.Context(), endpointsResource, "default", "kubernetes")
@@ -104,17 +104,17 @@ func TestReplicasBehindTheKubernetesService(t *testing.T) {
 	second.start(t)
 	first.await(t, "both are", "192.0.2.1", "192.0.2.2")
 
-	// One that dies is taken out by the others when its lease is gone.
+	// The other replicas remove a crashed one when its lease has expired.
 	second.stop()
 	must[any](t)(client.Delete(t.Context(), "/registry/masterleases/192.0.2.2"))
 	first.clock.Step(kubernetesservice.Interval)
 	first.await(t, "one that died is not", "192.0.2.1")
 
-	// One that leaves takes itself out, also the last one.
+	// A replica that shuts down removes its own address, even the last one.
 	first.stop()
 	first.controller.End(t.Context())
 	if left := first.behind(t); len(left) > 0 {
-		t.Errorf("after the end: %v", left)
+		t.Errorf("addresses after the shutdown: %v", left)
 	}
 	if leases := must[*clientv3.GetResponse](t)(client.Get(t.Context(), "/registry/masterleases/", clientv3.WithPrefix())); leases.Count != 0 {
 		t.Errorf("%d leases are left", leases.Count)
@@ -128,7 +128,7 @@ func TestReplicaLeavesWhatItLeftBehind(t *testing.T) {
 	second.start(t)
 	eventually(t, "both are behind the Service", func() bool {
 		for _, m := range []*member{first, second} {
-			m.clock.Step(time.Second) // the other may have been about to make the Service
+			m.clock.Step(time.Second) // both may have tried to create the Service
 		}
 		return slices.Equal(first.behind(t), []string{"192.0.2.1", "192.0.2.2"})
 	})
@@ -138,7 +138,7 @@ func TestReplicaLeavesWhatItLeftBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := first.behind(t); !slices.Equal(got, []string{"192.0.2.1"}) {
-		t.Errorf("while a replica that had not ended in order starts: %v", got)
+		t.Errorf("after the restart of a crashed replica: %v", got)
 	}
 }
 
@@ -162,11 +162,11 @@ func TestLoopbackAddressIsNoEndpoint(t *testing.T) {
 	client := etcdtest.Client(t)
 	m := newMember(t, client, "127.0.0.1", newLeases(client))
 	m.start(t)
-	eventually(t, "the replica has an entry", func() bool {
+	eventually(t, "the replica has a lease", func() bool {
 		leases, err := client.Get(t.Context(), "/registry/masterleases/127.0.0.1")
 		return err == nil && leases.Count == 1
 	})
-	eventually(t, "the next round is awaited", m.clock.HasWaiters)
+	eventually(t, "the controller waits for the next period", m.clock.HasWaiters)
 	if got := m.behind(t); len(got) > 0 {
 		t.Errorf("endpoints %v", got)
 	}

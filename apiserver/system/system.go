@@ -1,4 +1,4 @@
-// Package system is what the server's own parts have in common when they write objects: on whose behalf, and in which form.
+// Package system has what the server's own writes share: the user and the conversion to internal versions.
 package system
 
 import (
@@ -11,12 +11,12 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// Context is that of what the server itself does, whoever's request it is for.
+// WithServerUser returns a context with the user that kube-apiserver's loopback client has.
 func WithServerUser(ctx context.Context) context.Context {
 	return request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
-// ToInternal returns the internal version of an object in a served version, defaults applied. The argument stays as it is.
+// ToInternal returns a copy of an object in a served version, with defaults applied, in internal version.
 func ToInternal(external runtime.Object) (runtime.Object, error) {
 	external = external.DeepCopyObject()
 	legacyscheme.Scheme.Default(external)
