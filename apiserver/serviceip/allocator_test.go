@@ -124,9 +124,9 @@ func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
 	if s.held(t, "10.20.0.77") {
 		t.Error("the address of a rejected Service leaked")
 	}
-	rehearsed := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", builtintest.NewService(t, "web", nil), true)).(*core.Service)
-	if rehearsed.Spec.ClusterIP != "10.20.0.0" || s.held(t, rehearsed.Spec.ClusterIP) {
-		t.Errorf("a dry run returned %q, allocated: %v", rehearsed.Spec.ClusterIP, s.held(t, rehearsed.Spec.ClusterIP))
+	dryRun := must[runtime.Object](t)(s.Create(t.Context(), servicesResource, "default", builtintest.NewService(t, "web", nil), true)).(*core.Service)
+	if dryRun.Spec.ClusterIP != "10.20.0.0" || s.held(t, dryRun.Spec.ClusterIP) {
+		t.Errorf("a dry run returned %q, allocated: %v", dryRun.Spec.ClusterIP, s.held(t, dryRun.Spec.ClusterIP))
 	}
 }
 

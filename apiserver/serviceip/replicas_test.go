@@ -225,7 +225,7 @@ func TestPortRepairsInARowAreCounted(t *testing.T) {
 	}
 }
 
-func TestWarningThatCannotBeRecordedIsToldAgain(t *testing.T) {
+func TestFailedWarningIsWrittenAgain(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	service := must[*core.Service](t)(s.createService(t, "web", nil))
 	recorded := func(ctx context.Context) int {
@@ -284,7 +284,7 @@ func TestAddressRepair(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "10.20.0.9", Labels: map[string]string{
 			"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4",
 		}},
-		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: "nobody"}},
+		Spec: networking.IPAddressSpec{ParentRef: &networking.ParentReference{Resource: "services", Namespace: "default", Name: "missing"}},
 	}
 	must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
 	foreign := leaked.DeepCopy()

@@ -177,7 +177,7 @@ func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
 		t.Error("the allocator has deleted the address of another Service")
 	}
 
-	leaked := newIPAddress("10.20.0.8", "nobody")
+	leaked := newIPAddress("10.20.0.8", "missing")
 	created := must[runtime.Object](t)(s.Create(t.Context(), ipAddresses, "", leaked.DeepCopy(), false))
 	later := testingclock.NewFakeClock(time.Now().Add(time.Hour))
 	objects = &exchanging{s, t, newIPAddress("10.20.0.8", "web")}

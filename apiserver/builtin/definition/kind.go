@@ -45,8 +45,7 @@ type Kind struct {
 	Storage      schema.GroupVersion     // optional: the kind's first version
 	Subresources []Subresource           // other than status
 	TimeToLive   func(internal runtime.Object) time.Duration
-	// InternalMetadata is set for kinds whose versions store annotations of each other (conversion data) in internal
-	// metadata.
+	// InternalMetadata is set for kinds whose conversion keeps fields in annotations of some versions.
 	InternalMetadata bool
 	// PlainStatus is set for kinds whose status is not served as a table.
 	PlainStatus bool

@@ -72,7 +72,7 @@ func TestGuard(t *testing.T) {
 		"binding to a role with own rights":   {user: "reader", object: binding("reader")},
 		"binding to a role with more":         {user: "reader", object: binding("admin"), refused: true},
 		"binding to a role with more, may":    {user: "binder", object: binding("admin")},
-		"binding to a role that is not there": {user: "reader", object: binding("nobody"), refused: true},
+		"binding to a role that is not there": {user: "reader", object: binding("missing"), refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := request.WithUser(context.Background(), &user.DefaultInfo{Name: test.user, Groups: test.groups})

@@ -19,12 +19,12 @@ import (
 )
 
 // failing is a server on which the next creates fail.
-type unwell struct {
+type failing struct {
 	*builtintest.Server
 	refusals atomic.Int32
 }
 
-func (u *unwell) Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
+func (u *failing) Create(ctx context.Context, resource schema.GroupResource, namespace string, object runtime.Object, dryRun bool) (runtime.Object, error) {
 	if u.refusals.Add(-1) >= 0 {
 		return nil, storage.ErrUnavailable
 	}
@@ -32,7 +32,7 @@ func (u *unwell) Create(ctx context.Context, resource schema.GroupResource, name
 }
 
 // insist creates the namespaces and returns the time that took on the fake clock.
-func insist(t *testing.T, u *unwell) (time.Duration, error) {
+func insist(t *testing.T, u *failing) (time.Duration, error) {
 	t.Helper()
 	fake := clocktesting.NewFakeClock(time.Now())
 	begun := fake.Now()
@@ -52,8 +52,8 @@ func insist(t *testing.T, u *unwell) (time.Duration, error) {
 }
 
 // TestBootstrapRetriesUnavailableStorage: until a timeout.
-func TestBootstrapOutlastsAStorageThatIsUnwell(t *testing.T) {
-	u := &unwell{Server: builtintest.NewServer(t, builtin.Options{}, nil)}
+func TestBootstrapRetriesUnavailableStorage(t *testing.T) {
+	u := &failing{Server: builtintest.NewServer(t, builtin.Options{}, nil)}
 	u.refusals.Store(5)
 	if _, err := insist(t, u); err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestBootstrapOutlastsAStorageThatIsUnwell(t *testing.T) {
 	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
 		must[runtime.Object](t)(u.Get(t.Context(), namespaces, "", name))
 	}
-	u = &unwell{Server: builtintest.NewServer(t, builtin.Options{}, nil)}
+	u = &failing{Server: builtintest.NewServer(t, builtin.Options{}, nil)}
 	u.refusals.Store(1000)
 	if took, err := insist(t, u); err == nil || took != 30*time.Second {
 		t.Errorf("permanently unavailable storage: %v after %v", err, took)
