@@ -93,7 +93,7 @@ func TestReviews(t *testing.T) {
 	ctx := builtintest.WithUser(t.Context(), "jane", "team")
 	create := func(group, plural string, body runtime.Object) runtime.Object {
 		t.Helper()
-		return must[runtime.Object](t)(s.Call(ctx, schema.GroupResource{Group: group, Resource: plural}, "", "", "", body))
+		return must[runtime.Object](t)(s.Call(ctx, builtintest.Key{GroupResource: schema.GroupResource{Group: group, Resource: plural}}, body))
 	}
 	good := create("authentication.k8s.io", "tokenreviews", &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: "secret"}}).(*authentication.TokenReview)
 	if !good.Status.Authenticated || good.Status.User.Username != "jane" {
@@ -121,10 +121,10 @@ func TestReviews(t *testing.T) {
 		}
 		local := schema.GroupResource{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}
 		body := &authorization.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, Spec: spec}
-		if answer := must[runtime.Object](t)(s.Call(ctx, local, "", "team", "", body)).(*authorization.LocalSubjectAccessReview); answer.Status.Allowed != want {
+		if answer := must[runtime.Object](t)(s.Call(ctx, builtintest.Key{GroupResource: local, Namespace: "team"}, body)).(*authorization.LocalSubjectAccessReview); answer.Status.Allowed != want {
 			t.Errorf("may joe %s pods in team: %+v", verb, answer.Status)
 		}
-		if _, err := s.Call(ctx, local, "", "elsewhere", "", body); !apierrors.IsBadRequest(err) {
+		if _, err := s.Call(ctx, builtintest.Key{GroupResource: local, Namespace: "elsewhere"}, body); !apierrors.IsBadRequest(err) {
 			t.Errorf("a review of another namespace: %v", err)
 		}
 	}

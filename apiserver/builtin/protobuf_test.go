@@ -115,7 +115,7 @@ func TestEmbeddedJSONThatIsNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent := decode(t, match.Version.Codec, body, runtime.ContentTypeProtobuf)
-		_, err = s.Call(t.Context(), name, "", "default", "", sent)
+		_, err = s.Call(t.Context(), builtintest.Key{GroupResource: name, Namespace: "default"}, sent)
 		if !apierrors.IsBadRequest(err) {
 			t.Errorf("%.10s: %v", data, err)
 		}

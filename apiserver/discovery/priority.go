@@ -38,7 +38,7 @@ func groups(catalog *resource.Catalog) []group {
 	return all
 }
 
-// place puts the core group, which the legacy discovery has to itself, before all others.
+// place sorts the core group, which only legacy discovery has, before all others.
 func place(group string) int32 {
 	if group == "" {
 		return math.MaxInt32

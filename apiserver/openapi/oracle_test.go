@@ -19,8 +19,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// goldenDirectory is where upstream keeps the documents of a server with every version and every feature, enumerated
-// values excepted.
+// goldenDirectory is the directory of upstream's documents with all versions and features, without enum values.
 func goldenDirectory(t *testing.T) string {
 	t.Helper()
 	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
@@ -39,7 +38,7 @@ func definitions(t *testing.T, runtimeConfig map[string]string) []*resource.Defi
 	return builtin.Definitions(builtin.Options{APIs: apis})
 }
 
-// everything serves what upstream's server served when the golden documents were made.
+// everything serves the resources of the golden documents.
 func everything(t *testing.T) http.Handler {
 	t.Helper()
 	for _, gate := range []featuregate.Feature{"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator"} {
@@ -62,7 +61,7 @@ func readGolden(t *testing.T, file string) map[string]any {
 	return document
 }
 
-// plain removes what differs by intention: CBOR, which is off, and possible values, which the golden documents lack.
+// plain removes intended differences: CBOR, which is off by default, and enum values, which the golden documents lack.
 func plain(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -102,7 +101,7 @@ func TestV3EqualsUpstream(t *testing.T) {
 	for _, file := range files {
 		path := strings.ReplaceAll(strings.TrimSuffix(file.Name(), "_openapi.json"), "__", "/")
 		if path == "logs" {
-			continue // there is no handler of logs
+			continue // logs are not served
 		}
 		address, ok := addresses[path]
 		if !ok {
@@ -140,7 +139,7 @@ func TestV2EqualsUpstream(t *testing.T) {
 	}
 }
 
-func TestPossibleValuesAreTold(t *testing.T) {
+func TestEnumValuesArePublished(t *testing.T) {
 	h := handler(t, definitions(t, nil)...)
 	var document struct {
 		Definitions map[string]struct {
@@ -157,7 +156,7 @@ func TestPossibleValuesAreTold(t *testing.T) {
 	}
 }
 
-// What is switched off is not told of, and what only that used neither.
+// TestPartlyServed: disabled resources, and schemas that only they use, are omitted.
 func TestPartlyServed(t *testing.T) {
 	h := handler(t, definitions(t, map[string]string{"apps/v1/deployments": "false", "resource.k8s.io/v1beta1/deviceclasses": "true", "batch/v1": "false"})...)
 	addresses := index(t, h)
@@ -190,7 +189,7 @@ func TestPartlyServed(t *testing.T) {
 		{swagger["definitions"], "io.k8s.api.resource.v1beta1.DeviceClass", true},
 	} {
 		if _, ok := test.in.(map[string]any)[test.name]; ok != test.want {
-			t.Errorf("%s is told of: %v", test.name, ok)
+			t.Errorf("%s is published: %v", test.name, ok)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func (s *tokenServer) issue(t *testing.T, spec authentication.TokenRequestSpec) 
 	if spec.ExpirationSeconds == 0 {
 		spec.ExpirationSeconds = 3600
 	}
-	answer := must[runtime.Object](t)(s.Call(t.Context(), serviceAccounts, "token", "default", "default", &authentication.TokenRequest{Spec: spec}))
+	answer := must[runtime.Object](t)(s.Call(t.Context(), builtintest.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"}, &authentication.TokenRequest{Spec: spec}))
 	return answer.(*authentication.TokenRequest)
 }
 
@@ -132,7 +132,7 @@ func TestTokenBoundToPod(t *testing.T) {
 	if extra := response.User.GetExtra()["authentication.kubernetes.io/pod-name"]; len(extra) != 1 || extra[0] != "web" {
 		t.Errorf("pod of the token: %v", extra)
 	}
-	if _, err := s.Call(t.Context(), serviceAccounts, "token", "default", "default", &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{
+	if _, err := s.Call(t.Context(), builtintest.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"}, &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{
 		ExpirationSeconds: 3600, BoundObjectRef: &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "another"},
 	}}); err == nil {
 		t.Error("a token is bound to a pod with another UID")

@@ -71,10 +71,16 @@ func NewServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 	return s
 }
 
-// Call posts a body to a subresource.
-func (s *Server) Call(ctx context.Context, name schema.GroupResource, subresource, namespace, object string, body runtime.Object) (runtime.Object, error) {
-	match, _ := s.Catalog.Current().Find(name)
-	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[subresource], Namespace: namespace, Name: object}
+// Key names an object or a subresource.
+type Key struct {
+	schema.GroupResource
+	Subresource, Namespace, Name string
+}
+
+// Call posts a body to a collection or subresource.
+func (s *Server) Call(ctx context.Context, key Key, body runtime.Object) (runtime.Object, error) {
+	match, _ := s.Catalog.Current().Find(key.GroupResource)
+	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[key.Subresource], Namespace: key.Namespace, Name: key.Name}
 	result, err := s.Insert(ctx, target, body, registry.WriteOptions{})
 	if err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ func TestBindingAssignsAPodOnce(t *testing.T) {
 	ctx := t.Context()
 	created := must[runtime.Object](t)(s.Create(ctx, pods, "default", builtintest.NewPod("web"), false)).(*core.Pod)
 	bind := func(node string, uid types.UID) error {
-		_, err := s.Call(ctx, pods, "binding", "default", "web", &core.Binding{
+		_, err := s.Call(ctx, builtintest.Key{GroupResource: pods, Subresource: "binding", Namespace: "default", Name: "web"}, &core.Binding{
 			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: uid, Annotations: map[string]string{"example.com/by": node}},
 			Target:     core.ObjectReference{Kind: "Node", Name: node},
 		})
@@ -67,7 +67,7 @@ func createReady(t *testing.T, s *builtintest.Server, name string) {
 func evict(t *testing.T, s *builtintest.Server, name string) error {
 	t.Helper()
 	now := int64(0)
-	_, err := s.Call(t.Context(), pods, "eviction", "default", name, &policy.Eviction{
+	_, err := s.Call(t.Context(), builtintest.Key{GroupResource: pods, Subresource: "eviction", Namespace: "default", Name: name}, &policy.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: &now},
 	})
 	return err

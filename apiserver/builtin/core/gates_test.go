@@ -38,7 +38,7 @@ func bound(t *testing.T, s *builtintest.Server) *core.Pod {
 		o.(*core.Pod).Status.NominatedNodeName = "one"
 		return nil
 	}, false))
-	must[runtime.Object](t)(s.Call(t.Context(), pods, "binding", "default", "web", &core.Binding{
+	must[runtime.Object](t)(s.Call(t.Context(), builtintest.Key{GroupResource: pods, Subresource: "binding", Namespace: "default", Name: "web"}, &core.Binding{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Labels: map[string]string{"example.com/by": "binding"}},
 		Target:     core.ObjectReference{Kind: "Node", Name: "one"},
 	}))
