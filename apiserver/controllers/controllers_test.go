@@ -35,6 +35,17 @@ func (f flaky) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.RoundTripper.RoundTrip(r)
 }
 
+func TestCheck(t *testing.T) {
+	for _, names := range [][]string{nil, {controllers.All}, controllers.Names()} {
+		if err := controllers.Check(names); err != nil {
+			t.Errorf("%v: %v", names, err)
+		}
+	}
+	if err := controllers.Check([]string{controllers.Namespace, "deployment"}); err == nil || !strings.Contains(err.Error(), `"deployment"`) {
+		t.Errorf("an unknown controller: %v", err)
+	}
+}
+
 // TestReplicaThatCannotLeadGivesBackTheLease: another replica can acquire it, and this one retries later.
 func TestReplicaThatCannotLeadGivesBackTheLease(t *testing.T) {
 	if testing.Short() {

@@ -298,6 +298,9 @@ func TestRefuses(t *testing.T) {
 
 // TestArchiveIsGenerated: the archive is up to date with the Kubernetes module.
 func TestArchiveIsGenerated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the generator")
+	}
 	output := filepath.Join(t.TempDir(), "builtin.zip")
 	if log, err := exec.Command("go", "run", "./generate", "-output", output).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, log)

@@ -1,7 +1,9 @@
 package core_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,10 +66,9 @@ func createReady(t *testing.T, s *builtintest.Server, name string) {
 	}, false))
 }
 
-func evict(t *testing.T, s *builtintest.Server, name string) error {
-	t.Helper()
+func evict(ctx context.Context, s *builtintest.Server, name string) error {
 	now := int64(0)
-	_, err := s.Call(t.Context(), builtintest.Key{GroupResource: pods, Subresource: "eviction", Namespace: "default", Name: name}, &policy.Eviction{
+	_, err := s.Call(ctx, builtintest.Key{GroupResource: pods, Subresource: "eviction", Namespace: "default", Name: name}, &policy.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: &now},
 	})
 	return err
@@ -82,7 +83,7 @@ func TestEvictionSpendsItsBudget(t *testing.T) {
 	}, false))
 	createReady(t, s, "one")
 	createReady(t, s, "two")
-	if err := evict(t, s, "one"); !apierrors.IsTooManyRequests(err) {
+	if err := evict(t.Context(), s, "one"); !apierrors.IsTooManyRequests(err) {
 		t.Fatalf("a budget without observed generation: %v", err)
 	}
 	must[runtime.Object](t)(s.Update(ctx, budgets, "status", "default", "all", func(o runtime.Object) error {
@@ -90,13 +91,13 @@ func TestEvictionSpendsItsBudget(t *testing.T) {
 		budget.Status = policy.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
 		return nil
 	}, false))
-	if err := evict(t, s, "one"); err != nil {
+	if err := evict(t.Context(), s, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Get(ctx, pods, "default", "one"); !apierrors.IsNotFound(err) {
 		t.Errorf("the evicted pod: %v", err)
 	}
-	if err := evict(t, s, "two"); !apierrors.IsTooManyRequests(err) {
+	if err := evict(t.Context(), s, "two"); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("the budget is spent: %v", err)
 	}
 	budget := must[runtime.Object](t)(s.Get(ctx, budgets, "default", "all")).(*policy.PodDisruptionBudget)
@@ -118,7 +119,10 @@ func TestEvictionHonoursBudgetMissingInCache(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"},
 		Spec:       policy.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
 	}, false))
-	if err := evict(t, behind, "one"); err == nil {
+	// The read of the current budgets waits for the cache until the request ends.
+	limited, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := evict(limited, behind, "one"); err == nil {
 		t.Error("a protected pod was evicted")
 	}
 	must[runtime.Object](t)(other.Get(t.Context(), pods, "default", "one"))
@@ -127,7 +131,7 @@ func TestEvictionHonoursBudgetMissingInCache(t *testing.T) {
 func TestEvictionOfPendingPodNeedsNoBudget(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", builtintest.NewPod("pending"), false))
-	if err := evict(t, s, "pending"); err != nil {
+	if err := evict(t.Context(), s, "pending"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Get(t.Context(), pods, "default", "pending"); !apierrors.IsNotFound(err) {
