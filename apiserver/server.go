@@ -185,7 +185,7 @@ const settleTime = 100 * time.Millisecond
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
 		Objects: s.registry, Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
-		Settle: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
+		EstablishDelay: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
 

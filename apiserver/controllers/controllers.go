@@ -66,8 +66,8 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// restartDelay is the time for which a replica whose controllers failed to start stays out of the election. It exceeds
-	// retryPeriod, so that another replica acquires the lease.
+	// restartDelay is the time for which a replica whose controllers failed to start stays out of the election. It
+	// exceeds retryPeriod, so that another replica acquires the lease.
 	restartDelay = 5 * time.Second
 )
 
@@ -87,8 +87,8 @@ func Run(ctx context.Context, options Options) error {
 	return nil
 }
 
-// runElection is one election and, if this replica wins, its term. It returns when the lease is lost, or is released because
-// the controllers failed to start.
+// runElection is one election and, if this replica wins, its term. It returns when the lease is lost, or is released
+// because the controllers failed to start.
 func runElection(ctx context.Context, client kubernetes.Interface, options Options) error {
 	term, resign := context.WithCancelCause(ctx)
 	defer resign(nil)

@@ -37,11 +37,11 @@ type ControllerOptions struct {
 	// BuiltIn reports whether a resource is built in: deleting a CustomResourceDefinition of the same name must not
 	// delete its objects.
 	BuiltIn func(schema.GroupResource) bool
-	// Settle is the delay between publishing a definition and its Established condition, in which other replicas
-	// publish it too. Zero for a single replica.
-	Settle time.Duration
-	Clock  clock.WithTicker
-	Logger logr.Logger
+	// EstablishDelay is the delay between publishing a definition and its Established condition, in which other
+	// replicas publish it too. Zero for a single replica.
+	EstablishDelay time.Duration
+	Clock          clock.WithTicker
+	Logger         logr.Logger
 }
 
 // Controller reconciles CustomResourceDefinitions: it sets their conditions, publishes their definitions and deletes
@@ -63,7 +63,7 @@ type Controller struct {
 type record struct {
 	group      string
 	names      apiextensionsv1.CustomResourceDefinitionNames // accepted
-	settled    bool                                          // the stored status is up to date
+	upToDate   bool                                          // the stored status is up to date
 	deleting   bool
 	generation int64
 	definition *resource.Definition // nil: not served
@@ -119,7 +119,7 @@ func (c *Controller) whenKnown(ctx context.Context, do func(context.Context)) {
 // observe stores the state of a definition.
 func (c *Controller) observe(key string, object runtime.Object) {
 	if object == nil {
-		c.forget(key)
+		c.removeRecord(key)
 		return
 	}
 	crd, err := external(object)
@@ -132,27 +132,27 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	defer c.lock.Unlock()
 	previous := c.records[crd.Name]
 	c.records[crd.Name] = next
-	keepSince(previous, next)
+	keepRevision(previous, next)
 	switch {
 	case !sameDefinition(previous, next):
-		c.outdated()
+		c.requestPublish()
 	case previous != nil:
 		next.definition, next.published = previous.definition, previous.published
 	}
 	if previous != nil && previous.generation != next.generation {
-		next.settled = false
+		next.upToDate = false
 	}
-	if !next.settled || next.deleting {
+	if !next.upToDate || next.deleting {
 		c.queue.Add(crd.Name)
 	}
 	if previous == nil || !slices.Equal(allNames(previous.names), allNames(next.names)) {
-		c.reconsider(next.group, crd.Name)
+		c.requeueConflicting(next.group, crd.Name)
 	}
 }
 
-// keepSince preserves the revision at which the definition last changed. A status update changes the object but not the
-// definition.
-func keepSince(previous, next *record) {
+// keepRevision preserves the revision at which the definition last changed. A status update changes the object but not
+// the definition.
+func keepRevision(previous, next *record) {
 	if previous == nil || previous.definition == nil || next.definition == nil {
 		return
 	}
@@ -173,7 +173,7 @@ func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *re
 	}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	isEstablished := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
-	r.settled = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
+	r.upToDate = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
 	if !isEstablished && (!accepted || needsConversionWebhook(crd)) {
 		return r
 	}
@@ -186,8 +186,8 @@ func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *re
 	return r
 }
 
-// forget drops a deleted definition, which releases its names.
-func (c *Controller) forget(key string) {
+// removeRecord drops a deleted definition, which releases its names.
+func (c *Controller) removeRecord(key string) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	previous, ok := c.records[key]
@@ -195,14 +195,14 @@ func (c *Controller) forget(key string) {
 		return
 	}
 	delete(c.records, key)
-	c.outdated()
-	c.reconsider(previous.group, key)
+	c.requestPublish()
+	c.requeueConflicting(previous.group, key)
 }
 
-// reconsider queues the definitions of a group whose names are not all accepted.
-func (c *Controller) reconsider(group, except string) {
+// requeueConflicting queues the definitions of a group whose names are not all accepted.
+func (c *Controller) requeueConflicting(group, except string) {
 	for name, r := range c.records {
-		if r.group == group && name != except && !r.settled {
+		if r.group == group && name != except && !r.upToDate {
 			c.queue.Add(name)
 		}
 	}
@@ -211,7 +211,7 @@ func (c *Controller) reconsider(group, except string) {
 // observedAll is called after every restart of Follow.
 func (c *Controller) observedAll() {
 	closeOnce(c.known)
-	c.outdated()
+	c.requestPublish()
 }
 
 // Synced returns a channel that is closed when all definitions that existed at the start were published.
@@ -226,8 +226,8 @@ func closeOnce(channel chan struct{}) {
 	}
 }
 
-// outdated requests publishing. Requests during a publication are merged.
-func (c *Controller) outdated() {
+// requestPublish requests publishing. Requests during a publication are merged.
+func (c *Controller) requestPublish() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -261,8 +261,8 @@ func (c *Controller) publish() {
 			continue
 		}
 		r.published = true
-		if !r.settled {
-			c.queue.AddAfter(name, c.Settle)
+		if !r.upToDate {
+			c.queue.AddAfter(name, c.EstablishDelay)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func (c *Controller) finalize(ctx context.Context, name string) error {
 		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
 	}
 	definition := held.(*internalDefinition)
-	if !isHeld(definition) {
+	if !awaitsCleanup(definition) {
 		return nil
 	}
 	if err := c.setTerminating(ctx, definition, inProgress, keepFinalizer); err != nil {
@@ -46,8 +46,8 @@ func (c *Controller) finalize(ctx context.Context, name string) error {
 	return c.setTerminating(ctx, definition, outcome, removeFinalizer)
 }
 
-// isHeld reports whether a definition waits for the deletion of its custom resources.
-func isHeld(definition *internalDefinition) bool {
+// awaitsCleanup reports whether a definition waits for the deletion of its custom resources.
+func awaitsCleanup(definition *internalDefinition) bool {
 	return !definition.DeletionTimestamp.IsZero() &&
 		apiextensions.CRDHasFinalizer(definition, apiextensions.CustomResourceCleanupFinalizer)
 }
@@ -78,7 +78,7 @@ func (c *Controller) setTerminating(
 ) error {
 	_, err := c.Objects.Update(ctx, Resource, "status", "", of.Name, func(object runtime.Object) error {
 		definition := object.(*internalDefinition)
-		if definition.UID != of.UID || !isHeld(definition) {
+		if definition.UID != of.UID || !awaitsCleanup(definition) {
 			return errUnchanged
 		}
 		current := apiextensions.FindCRDCondition(definition, apiextensions.Terminating)

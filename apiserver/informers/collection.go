@@ -98,7 +98,7 @@ func (c *collection) get(key string) (runtime.Object, error) {
 // list returns the objects of a namespace, or all objects for "". It skips objects that fail to decode.
 func (c *collection) list(namespace string) ([]any, error) {
 	var objects []any
-	err := c.each(namespace, func(entry *watchcache.Entry) {
+	err := c.forEach(namespace, func(entry *watchcache.Entry) {
 		if object := c.readable(entry); object != nil {
 			objects = append(objects, object)
 		}
@@ -109,12 +109,12 @@ func (c *collection) list(namespace string) ([]any, error) {
 // keys returns the keys of a namespace, or all keys for "".
 func (c *collection) keys(namespace string) ([]string, error) {
 	var keys []string
-	err := c.each(namespace, func(entry *watchcache.Entry) { keys = append(keys, keyOf(entry)) })
+	err := c.forEach(namespace, func(entry *watchcache.Entry) { keys = append(keys, keyOf(entry)) })
 	return keys, err
 }
 
-// each visits the entries of a namespace, or all entries for "".
-func (c *collection) each(namespace string, visit func(*watchcache.Entry)) error {
+// forEach visits the entries of a namespace, or all entries for "".
+func (c *collection) forEach(namespace string, visit func(*watchcache.Entry)) error {
 	o, snapshot, err := c.snapshot()
 	if err != nil {
 		return err

@@ -40,7 +40,7 @@ func (i *informer) AddIndexers(functions cache.Indexers) error {
 		i.mu.Lock()
 		added.registration = registration
 		i.mu.Unlock()
-		i.settle() // the handler may have synced before registration was set
+		i.closeIfSynced() // the handler may have synced before registration was set
 	}
 	return nil
 }

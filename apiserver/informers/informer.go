@@ -127,7 +127,7 @@ func (i *informer) load() {
 		go func() {
 			if _, err := o.cache.Snapshot(context.Background(), 0); err == nil {
 				close(i.loaded)
-				i.settle()
+				i.closeIfSynced()
 			} // an error means shutdown
 		}()
 	})
@@ -154,8 +154,8 @@ func (i *informer) complete() bool {
 	return isClosed(i.loaded)
 }
 
-// settle closes synced if complete.
-func (i *informer) settle() {
+// closeIfSynced closes synced if complete.
+func (i *informer) closeIfSynced() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !isClosed(i.synced) && i.complete() {

@@ -16,15 +16,15 @@ const memoBytes = 1 << 20
 // Invariant: bytes is the stored size of the young generation, at most memoBytes/2; the old one is not larger.
 type memo struct {
 	mu         sync.Mutex // not held while decoding
-	young, old map[string]remembered
+	young, old map[string]memoEntry
 	bytes      int // of the young generation
 }
 
-// remembered are the two latest states of an object: event handlers need the states before and after a change.
-type remembered struct{ last, former *decoding }
+// memoEntry are the two latest states of an object: event handlers need the states before and after a change.
+type memoEntry struct{ last, former *decodedState }
 
-func (r remembered) at(revision int64) *decoding {
-	for _, known := range []*decoding{r.last, r.former} {
+func (r memoEntry) at(revision int64) *decodedState {
+	for _, known := range []*decodedState{r.last, r.former} {
 		if known != nil && known.revision == revision {
 			return known
 		}
@@ -32,8 +32,8 @@ func (r remembered) at(revision int64) *decoding {
 	return nil
 }
 
-func (r remembered) bytes() (sum int) {
-	for _, known := range []*decoding{r.last, r.former} {
+func (r memoEntry) bytes() (sum int) {
+	for _, known := range []*decodedState{r.last, r.former} {
 		if known != nil {
 			sum += known.bytes
 		}
@@ -41,15 +41,15 @@ func (r remembered) bytes() (sum int) {
 	return sum
 }
 
-// decoding is one state of an object. The first caller of object decodes it; concurrent callers wait.
-type decoding struct {
+// decodedState is one state of an object. The first caller of object decodes it; concurrent callers wait.
+type decodedState struct {
 	revision int64
 	bytes    int
 	object   func() (runtime.Object, error)
 }
 
 // at returns the state of an object at a revision. It is cached unless a newer state is.
-func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime.Object, error)) *decoding {
+func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime.Object, error)) *decodedState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	known, young := m.young[path]
@@ -62,16 +62,16 @@ func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime
 		}
 		return found
 	}
-	made := &decoding{revision: revision, bytes: bytes, object: sync.OnceValues(decode)}
+	made := &decodedState{revision: revision, bytes: bytes, object: sync.OnceValues(decode)}
 	if bytes <= memoBytes/2 && (known.last == nil || known.last.revision < revision) {
-		m.add(path, remembered{last: made, former: known.last})
+		m.add(path, memoEntry{last: made, former: known.last})
 	}
 	return made
 }
 
-func (m *memo) add(path string, added remembered) {
+func (m *memo) add(path string, added memoEntry) {
 	if m.young == nil {
-		m.young = map[string]remembered{}
+		m.young = map[string]memoEntry{}
 	}
 	m.bytes += added.bytes() - m.young[path].bytes()
 	m.young[path] = added

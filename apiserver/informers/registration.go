@@ -40,7 +40,7 @@ func (r *registration) follow(ctx context.Context) {
 			r.handle(before, after)
 		}
 	}
-	err := r.informer.source.FollowEntries(ctx, r.informer.resource.GroupResource(), handle, func() { close(r.synced); r.informer.settle() })
+	err := r.informer.source.FollowEntries(ctx, r.informer.resource.GroupResource(), handle, func() { close(r.synced); r.informer.closeIfSynced() })
 	if err != nil && ctx.Err() == nil {
 		r.informer.logger.Error(err, "Failed to follow a resource")
 	}

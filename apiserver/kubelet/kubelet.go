@@ -87,7 +87,7 @@ var (
 
 // node implements the node getter of upstream's kubelet client.
 func (k *Kubelets) node(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
-	found, err := k.in(nodes, "").Get(ctx, name, nil)
+	found, err := k.getter(nodes, "").Get(ctx, name, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ type collection struct {
 	namespace string
 }
 
-func (k *Kubelets) in(resource schema.GroupResource, namespace string) collection {
+func (k *Kubelets) getter(resource schema.GroupResource, namespace string) collection {
 	return collection{k.objects, resource, namespace}
 }
 

@@ -42,7 +42,7 @@ func (k *Kubelets) log(ctx context.Context, _ resource.Objects, call resource.Ca
 	if errs := validation.ValidatePodLogOptions(options, splits); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(api.Kind("PodLogOptions"), call.Name, errs)
 	}
-	location, transport, err := pod.LogLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	location, transport, err := pod.LogLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func (k *Kubelets) podProxy(ctx context.Context, _ resource.Objects, call resour
 	if !ok {
 		return nil, wrongOptions(call.Body)
 	}
-	location, transport, err := pod.ResourceLocation(ctx, k.in(pods, call.Namespace), k.pods, call.Name)
+	location, transport, err := pod.ResourceLocation(ctx, k.getter(pods, call.Namespace), k.pods, call.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (k *Kubelets) nodeProxy(ctx context.Context, _ resource.Objects, call resou
 	if !ok {
 		return nil, wrongOptions(call.Body)
 	}
-	location, transport, err := node.ResourceLocation(k.in(nodes, ""), k.nodes, k.pods, ctx, call.Name)
+	location, transport, err := node.ResourceLocation(k.getter(nodes, ""), k.nodes, k.pods, ctx, call.Name)
 	if err != nil {
 		return nil, err
 	}

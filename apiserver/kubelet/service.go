@@ -26,7 +26,7 @@ func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string)
 			return nil, err
 		}
 	}
-	found, err := k.in(endpoints, namespace).Get(ctx, name, nil)
+	found, err := k.getter(endpoints, namespace).Get(ctx, name, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string)
 
 // portName returns the name of a Service port.
 func (k *Kubelets) portName(ctx context.Context, namespace, name string, number int64) (string, error) {
-	found, err := k.in(services, namespace).Get(ctx, name, nil)
+	found, err := k.getter(services, namespace).Get(ctx, name, nil)
 	if err != nil {
 		return "", err
 	}
@@ -78,7 +78,7 @@ func (k *Kubelets) isPod(ctx context.Context, namespace string, address api.Endp
 	if address.TargetRef == nil || address.TargetRef.Namespace != namespace {
 		return false
 	}
-	found, err := k.in(pods, namespace).Get(ctx, address.TargetRef.Name, nil)
+	found, err := k.getter(pods, namespace).Get(ctx, address.TargetRef.Name, nil)
 	if err != nil {
 		return false
 	}

@@ -42,14 +42,14 @@ func (k *Kubelets) PodPortForward() *resource.Connect {
 }
 
 func (k *Kubelets) exec(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
-	if err := k.mayCreate(ctx); err != nil {
+	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	options, ok := call.Body.(*api.PodExecOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
 	}
-	location, kubelet, err := pod.ExecLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	location, kubelet, err := pod.ExecLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {
 		return nil, err
 	}
@@ -58,14 +58,14 @@ func (k *Kubelets) exec(ctx context.Context, _ resource.Objects, call resource.C
 }
 
 func (k *Kubelets) attach(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
-	if err := k.mayCreate(ctx); err != nil {
+	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	options, ok := call.Body.(*api.PodAttachOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
 	}
-	location, kubelet, err := pod.AttachLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	location, kubelet, err := pod.AttachLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {
 		return nil, err
 	}
@@ -74,14 +74,14 @@ func (k *Kubelets) attach(ctx context.Context, _ resource.Objects, call resource
 }
 
 func (k *Kubelets) forward(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
-	if err := k.mayCreate(ctx); err != nil {
+	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	options, ok := call.Body.(*api.PodPortForwardOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
 	}
-	location, kubelet, err := pod.PortForwardLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	location, kubelet, err := pod.PortForwardLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +116,8 @@ func (k *Kubelets) translates(subresource string, gate featuregate.Feature, kube
 	return true
 }
 
-// mayCreate checks the create permission of requests that start a stream with GET.
-func (k *Kubelets) mayCreate(ctx context.Context) error {
+// authorizeCreate checks the create permission of requests that start a stream with GET.
+func (k *Kubelets) authorizeCreate(ctx context.Context) error {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.AuthorizePodWebsocketUpgradeCreatePermission) {
 		return nil
 	}

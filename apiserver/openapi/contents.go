@@ -78,7 +78,7 @@ func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, erro
 		}
 	}
 	for path, tag := range built.V3 {
-		if !ofVersion(path) && (present[path] || !ofGroup(path)) {
+		if !isVersionPath(path) && (present[path] || !isGroupPath(path)) {
 			c.v3Tags[path] = tag
 		}
 	}
@@ -144,8 +144,8 @@ func (c *contents) servedTag(built string, served []string) string {
 	return fmt.Sprintf("%X", sha512.Sum512([]byte(built+" "+strings.Join(served, " "))))
 }
 
-// ofVersion reports whether a path is a version's.
-func ofVersion(path string) bool {
+// isVersionPath reports whether a path is a version's.
+func isVersionPath(path string) bool {
 	return strings.HasPrefix(path, "api/") || strings.HasPrefix(path, "apis/") && strings.Count(path, "/") == 2
 }
 
@@ -156,8 +156,8 @@ func pathOf(gv resource.GroupVersion) string {
 	return "apis/" + gv.Group + "/" + gv.Version
 }
 
-// ofGroup reports whether a path is a group's or version's.
-func ofGroup(path string) bool {
+// isGroupPath reports whether a path is a group's or version's.
+func isGroupPath(path string) bool {
 	return strings.HasPrefix(path, "apis/") || strings.HasPrefix(path, "api/")
 }
 

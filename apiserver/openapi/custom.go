@@ -69,7 +69,7 @@ func (w *writer) pathParameters(path string, m resource.Match) []object {
 		parameters = append(parameters, w.nameParameter(m.Kind))
 	}
 	for _, p := range w.template.Parameters["collection"] {
-		if m.Namespaced || !is(p, "namespace") {
+		if m.Namespaced || !hasName(p, "namespace") {
 			parameters = append(parameters, p)
 		}
 	}
@@ -86,8 +86,8 @@ func (w *writer) nameParameter(kind string) object {
 	return parameter
 }
 
-// is reports whether a parameter, or the shared one it references, has a name.
-func is(parameter object, name string) bool {
+// hasName reports whether a parameter, or the shared one it references, has a name.
+func hasName(parameter object, name string) bool {
 	reference, _ := parameter["$ref"].(string)
 	return parameter["name"] == name || strings.HasPrefix(reference, "#/parameters/"+name+"-")
 }
@@ -102,7 +102,7 @@ func (w *writer) parameters(r route, m resource.Match) []object {
 		return w.template.Parameters["list"]
 	case "get":
 		for _, p := range w.template.Parameters["list"] {
-			if is(p, "resourceVersion") {
+			if hasName(p, "resourceVersion") {
 				return []object{p}
 			}
 		}

@@ -118,7 +118,7 @@ func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request, contents *cont
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	if answeredByTag(w, r, contents.v2Tag) {
+	if notModified(w, r, contents.v2Tag) {
 		return
 	}
 	doc, err := h.v2(contents, form)
@@ -149,7 +149,7 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, contents *cont
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", h.clock.Now().UTC().AddDate(1, 0, 0).Format(time.RFC1123))
 	}
-	if answeredByTag(w, r, tag) {
+	if notModified(w, r, tag) {
 		return
 	}
 	doc, err := h.v3(contents, path, form)
@@ -178,8 +178,8 @@ type document struct {
 	tag        string
 }
 
-// answeredByTag responds 304 to a client with a current document, before the document is built.
-func answeredByTag(w http.ResponseWriter, r *http.Request, tag string) bool {
+// notModified responds 304 to a client with a current document, before the document is built.
+func notModified(w http.ResponseWriter, r *http.Request, tag string) bool {
 	if r.Header.Get("If-None-Match") != strconv.Quote(tag) {
 		return false
 	}

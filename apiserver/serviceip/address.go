@@ -93,7 +93,7 @@ func (r addressRange) candidates(visit func(netip.Addr) (done bool)) {
 // without one.
 func needsAddresses(service, previous *api.Service) (from int, ok bool) {
 	switch {
-	case service.Spec.Type == api.ServiceTypeExternalName, keepsPreferred(service, previous):
+	case service.Spec.Type == api.ServiceTypeExternalName, matchesPreferDualStack(service, previous):
 		return 0, false
 	case previous == nil || previous.Spec.Type == api.ServiceTypeExternalName:
 		return 0, !isHeadless(service)
@@ -141,7 +141,7 @@ type addressRequest struct {
 func (a *Allocator) allocateAddress(ctx context.Context, r addressRequest, family api.IPFamily, requested string) (string, error) {
 	if requested == "" {
 		var address netip.Addr
-		err := a.within(ctx, r.objects, func(ranges *Ranges) (err error) {
+		err := a.withRanges(ctx, r.objects, func(ranges *Ranges) (err error) {
 			address, err = a.allocateDynamic(ctx, r, ranges.of(family))
 			return err
 		})
@@ -157,7 +157,7 @@ func (a *Allocator) allocateAddress(ctx context.Context, r addressRequest, famil
 	if !ok {
 		return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", requested))
 	}
-	err := a.within(ctx, r.objects, func(ranges *Ranges) error {
+	err := a.withRanges(ctx, r.objects, func(ranges *Ranges) error {
 		return a.allocateStatic(ctx, r, address, ranges.of(familyOfAddress(address)))
 	})
 	if err != nil {
@@ -166,9 +166,9 @@ func (a *Allocator) allocateAddress(ctx context.Context, r addressRequest, famil
 	return requested, nil
 }
 
-// within allocates from the ranges known from events and, if none of them fits, from the stored ones: a client may
+// withRanges allocates from the ranges known from events and, if none of them fits, from the stored ones: a client may
 // create a Service as soon as it sees a ServiceCIDR ready, before this replica receives the event.
-func (a *Allocator) within(ctx context.Context, objects resource.Objects, take func(*Ranges) error) error {
+func (a *Allocator) withRanges(ctx context.Context, objects resource.Objects, take func(*Ranges) error) error {
 	err := take(a.ranges)
 	if !errors.Is(err, errFull) && !errors.Is(err, errMismatched) {
 		return err
@@ -219,8 +219,8 @@ func (a *Allocator) allocateStatic(ctx context.Context, r addressRequest, addres
 	return errMismatched
 }
 
-// allocateDynamic allocates an address from the first range with a free one. Like kube-apiserver's, a dry run allocates nothing
-// and returns the network address.
+// allocateDynamic allocates an address from the first range with a free one. Like kube-apiserver's, a dry run allocates
+// nothing and returns the network address.
 func (a *Allocator) allocateDynamic(ctx context.Context, r addressRequest, ranges []serviceRange) (netip.Addr, error) {
 	if r.dryRun {
 		if len(ranges) == 0 || !ranges[0].ready {
@@ -242,8 +242,8 @@ func (a *Allocator) allocateDynamic(ctx context.Context, r addressRequest, range
 	return netip.Addr{}, errFull
 }
 
-// allocateFrom allocates the first free address of a range. Addresses with an IPAddress in the cache are skipped; when the
-// cache is stale, the create fails with AlreadyExists.
+// allocateFrom allocates the first free address of a range. Addresses with an IPAddress in the cache are skipped; when
+// the cache is stale, the create fails with AlreadyExists.
 func allocateFrom(ctx context.Context, objects resource.Objects, service *api.Service, r addressRange) (allocated netip.Addr, err error) {
 	err = errFull
 	r.candidates(func(address netip.Addr) bool {
@@ -282,8 +282,8 @@ func newIPAddress(address netip.Addr, namespace, name string) *networking.IPAddr
 	}
 }
 
-// releaseAddress deletes the IPAddress of an address if it references the Service. The UID precondition of the delete protects
-// an IPAddress that another Service creates meanwhile.
+// releaseAddress deletes the IPAddress of an address if it references the Service. The UID precondition of the delete
+// protects an IPAddress that another Service creates meanwhile.
 func releaseAddress(ctx context.Context, objects resource.Objects, service *api.Service, text string) error {
 	address, ok := parseAddress(text)
 	if !ok {

@@ -35,8 +35,8 @@ const (
 )
 
 // AddressRepair keeps Services and the IPAddresses that allocate their cluster IPs consistent, as kube-apiserver's
-// ipallocator-repair-controller does. SetService and SetIPAddress feed it from two independent watches, so its view of the
-// two may be inconsistent. Invariant: nothing is written before the issue was confirmed by reads from etcd.
+// ipallocator-repair-controller does. SetService and SetIPAddress feed it from two independent watches, so its view of
+// the two may be inconsistent. Invariant: nothing is written before the issue was confirmed by reads from etcd.
 type AddressRepair struct {
 	objects resource.Objects
 	ranges  *Ranges
@@ -101,10 +101,10 @@ func (r *AddressRepair) SetService(key string, object runtime.Object) {
 		r.services[key] = newServiceState(service)
 	}
 	r.mu.Unlock()
-	if before == nil || service == nil || !slices.Equal(before.addresses, addressesOf(service)) {
+	if before == nil || service == nil || !slices.Equal(before.addresses, clusterIPsOf(service)) {
 		r.queue.Add(task{key: key})
 	}
-	for _, address := range removedAddresses(before, addressesOf(service)) {
+	for _, address := range removedAddresses(before, clusterIPsOf(service)) {
 		r.queue.Add(task{address: true, key: address})
 	}
 }
@@ -123,7 +123,7 @@ func newServiceState(service *api.Service) *serviceState {
 		ResourceVersion: service.ResourceVersion,
 	}}
 	note.Spec.Type = service.Spec.Type
-	return &serviceState{object: note, addresses: addressesOf(service)}
+	return &serviceState{object: note, addresses: clusterIPsOf(service)}
 }
 
 // SetIPAddress stores the state of an IPAddress in internal version; nil marks it as deleted.
@@ -248,8 +248,8 @@ const (
 	wrongLabels
 )
 
-// evaluateClusterIP evaluates a cluster IP of a Service. holder is its IPAddress, if any, and other the Service that the
-// IPAddress references, if that exists.
+// evaluateClusterIP evaluates a cluster IP of a Service. holder is its IPAddress, if any, and other the Service that
+// the IPAddress references, if that exists.
 func evaluateClusterIP(service *serviceState, address netip.Addr, inRange bool, holder ipAddressState, other *serviceState) issue {
 	switch {
 	case !inRange:
@@ -402,8 +402,8 @@ type decision struct {
 	recheckAfter time.Duration // delay of the next evaluation; 0: at the next event
 }
 
-// evaluateIPAddress decides whether an IPAddress of the allocator has leaked. service is the Service that it references, if that
-// exists.
+// evaluateIPAddress decides whether an IPAddress of the allocator has leaked. service is the Service that it
+// references, if that exists.
 func evaluateIPAddress(holder ipAddressState, service *serviceState, now time.Time) decision {
 	parent := holder.object.Spec.ParentRef
 	if parent == nil || parent.Group != "" || parent.Resource != "services" {

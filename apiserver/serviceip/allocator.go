@@ -97,11 +97,11 @@ func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, obje
 		return nil
 	}
 	if previous != nil {
-		decorate(previous, a.families[0])
-		keepAllocated(service, previous)
+		defaultOnRead(previous, a.families[0])
+		patchAllocatedValues(service, previous)
 	}
-	alignAddresses(service, previous)
-	if err := a.completeFamilies(service, previous); err != nil {
+	normalizeClusterIPs(service, previous)
+	if err := a.initIPFamilyFields(service, previous); err != nil {
 		return err
 	}
 	ctx = system.WithServerUser(ctx)
@@ -156,9 +156,9 @@ func (a *Allocator) Release(ctx context.Context, objects resource.Objects, objec
 		return nil
 	}
 	ctx = system.WithServerUser(ctx)
-	kept := addressesOf(asService(keep))
+	kept := clusterIPsOf(asService(keep))
 	errs := []error{a.releasePorts(service, asService(keep))}
-	for _, address := range addressesOf(service) {
+	for _, address := range clusterIPsOf(service) {
 		if !slices.Contains(kept, address) {
 			errs = append(errs, releaseAddress(ctx, objects, service, address))
 		}
@@ -173,7 +173,7 @@ func (a *Allocator) Deleted(ctx context.Context, objects resource.Objects, objec
 	if service == nil {
 		return nil
 	}
-	decorate(service, a.families[0])
+	defaultOnRead(service, a.families[0])
 	err := objects.Delete(system.WithServerUser(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
@@ -187,8 +187,8 @@ func asService(object runtime.Object) *api.Service {
 	return service
 }
 
-// addressesOf returns the allocated cluster IPs of a Service.
-func addressesOf(service *api.Service) []string {
+// clusterIPsOf returns the allocated cluster IPs of a Service.
+func clusterIPsOf(service *api.Service) []string {
 	if service == nil || service.Spec.Type == api.ServiceTypeExternalName || isHeadless(service) {
 		return nil
 	}

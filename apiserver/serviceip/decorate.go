@@ -15,12 +15,12 @@ func Decorator(primary api.IPFamily) func(internal runtime.Object) {
 	primary = cmp.Or(primary, api.IPv4Protocol)
 	return func(internal runtime.Object) {
 		if service := asService(internal); service != nil {
-			decorate(service, primary)
+			defaultOnRead(service, primary)
 		}
 	}
 }
 
-func decorate(service *api.Service, primary api.IPFamily) {
+func defaultOnRead(service *api.Service, primary api.IPFamily) {
 	spec := &service.Spec
 	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
 		spec.ClusterIPs = []string{spec.ClusterIP}
@@ -30,11 +30,11 @@ func decorate(service *api.Service, primary api.IPFamily) {
 		return
 	}
 	if len(spec.IPFamilies) == 0 {
-		decorateFamilies(spec, primary)
+		defaultFamiliesOnRead(spec, primary)
 	}
 }
 
-func decorateFamilies(spec *api.ServiceSpec, primary api.IPFamily) {
+func defaultFamiliesOnRead(spec *api.ServiceSpec, primary api.IPFamily) {
 	switch {
 	case spec.ClusterIP == api.ClusterIPNone && len(spec.Selector) == 0:
 		spec.IPFamilies = []api.IPFamily{primary, otherFamily(primary)}

@@ -12,9 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// alignAddresses derives clusterIPs from clusterIP for clients that only set clusterIP. It mirrors upstream's
+// normalizeClusterIPs derives clusterIPs from clusterIP for clients that only set clusterIP. It mirrors upstream's
 // normalizeClusterIPs.
-func alignAddresses(service, previous *api.Service) {
+func normalizeClusterIPs(service, previous *api.Service) {
 	spec := &service.Spec
 	if previous == nil {
 		if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
@@ -38,9 +38,9 @@ func alignAddresses(service, previous *api.Service) {
 	}
 }
 
-// completeFamilies sets the IP families and the family policy of a Service. It mirrors upstream's defaultOnWrite.
-func (a *Allocator) completeFamilies(service, previous *api.Service) error {
-	if service.Spec.Type == api.ServiceTypeExternalName || keepsPreferred(service, previous) {
+// initIPFamilyFields sets the IP families and the family policy of a Service. It mirrors upstream's defaultOnWrite.
+func (a *Allocator) initIPFamilyFields(service, previous *api.Service) error {
+	if service.Spec.Type == api.ServiceTypeExternalName || matchesPreferDualStack(service, previous) {
 		return nil
 	}
 	completePolicy(service, previous)
@@ -60,9 +60,9 @@ func (a *Allocator) completeFamilies(service, previous *api.Service) error {
 	return nil
 }
 
-// keepsPreferred reports whether a PreferDualStack Service stays as it is: it is not upgraded or downgraded because the
-// families of the cluster changed.
-func keepsPreferred(service, previous *api.Service) bool {
+// matchesPreferDualStack reports whether a PreferDualStack Service stays as it is: it is not upgraded or downgraded
+// because the families of the cluster changed.
+func matchesPreferDualStack(service, previous *api.Service) bool {
 	return previous != nil && previous.Spec.Type == service.Spec.Type &&
 		ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyPreferDualStack &&
 		ptr.Deref(previous.Spec.IPFamilyPolicy, api.IPFamilyPolicyPreferDualStack) == api.IPFamilyPolicyPreferDualStack &&
@@ -91,7 +91,7 @@ func reduceFamilies(service, previous *api.Service) field.ErrorList {
 		return nil
 	}
 	spec, before := &service.Spec, &previous.Spec
-	if isSingle(service) {
+	if isSingleStack(service) {
 		if len(spec.ClusterIPs) > 1 && slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
 			spec.ClusterIPs = spec.ClusterIPs[:1]
 		}
@@ -113,10 +113,10 @@ func reduceFamilies(service, previous *api.Service) field.ErrorList {
 func checkSingle(service *api.Service) field.ErrorList {
 	var errs field.ErrorList
 	const detail = "must be 'RequireDualStack' or 'PreferDualStack' when multiple %s are specified"
-	if isSingle(service) && len(service.Spec.ClusterIPs) == 2 {
+	if isSingleStack(service) && len(service.Spec.ClusterIPs) == 2 {
 		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, fmt.Sprintf(detail, "cluster IPs")))
 	}
-	if isSingle(service) && len(service.Spec.IPFamilies) == 2 {
+	if isSingleStack(service) && len(service.Spec.IPFamilies) == 2 {
 		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, fmt.Sprintf(detail, "IP families")))
 	}
 	return errs
@@ -163,7 +163,7 @@ func (a *Allocator) addFamilies(service *api.Service) {
 		service.Spec.IPFamilies = []api.IPFamily{a.families[0]}
 	}
 	foreign := isHeadless(service) && len(service.Spec.Selector) == 0
-	if isSingle(service) || len(service.Spec.IPFamilies) != 1 || len(a.families) < 2 && !foreign {
+	if isSingleStack(service) || len(service.Spec.IPFamilies) != 1 || len(a.families) < 2 && !foreign {
 		return
 	}
 	service.Spec.IPFamilies = append(service.Spec.IPFamilies, otherFamily(service.Spec.IPFamilies[0]))
@@ -176,7 +176,7 @@ func otherFamily(family api.IPFamily) api.IPFamily {
 	return api.IPv4Protocol
 }
 
-func isSingle(service *api.Service) bool {
+func isSingleStack(service *api.Service) bool {
 	return ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicySingleStack
 }
 

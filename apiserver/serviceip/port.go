@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// keepAllocated fills in addresses and ports that an update omits.
-func keepAllocated(service, previous *api.Service) {
+// patchAllocatedValues fills in addresses and ports that an update omits.
+func patchAllocatedValues(service, previous *api.Service) {
 	if service.Spec.Type != api.ServiceTypeExternalName && previous.Spec.Type != api.ServiceTypeExternalName {
 		if service.Spec.ClusterIP == "" {
 			service.Spec.ClusterIP = previous.Spec.ClusterIP
@@ -22,7 +22,7 @@ func keepAllocated(service, previous *api.Service) {
 			service.Spec.ClusterIPs = previous.Spec.ClusterIPs
 		}
 	}
-	if wantsPorts(service) && wantsPorts(previous) {
+	if shouldAllocateNodePorts(service) && shouldAllocateNodePorts(previous) {
 		keepPorts(service.Spec.Ports, previous.Spec.Ports)
 	}
 	if apiservice.NeedsHealthCheck(service) && apiservice.NeedsHealthCheck(previous) && service.Spec.HealthCheckNodePort == 0 {
@@ -44,12 +44,12 @@ func keepPorts(ports, previous []api.ServicePort) {
 	}
 }
 
-// mayHavePorts reports whether the type of a Service allows node ports.
-func mayHavePorts(service *api.Service) bool {
+// canHaveNodePorts reports whether the type of a Service allows node ports.
+func canHaveNodePorts(service *api.Service) bool {
 	return service.Spec.Type == api.ServiceTypeNodePort || service.Spec.Type == api.ServiceTypeLoadBalancer
 }
 
-func wantsPorts(service *api.Service) bool {
+func shouldAllocateNodePorts(service *api.Service) bool {
 	return service.Spec.Type == api.ServiceTypeNodePort ||
 		service.Spec.Type == api.ServiceTypeLoadBalancer && ptr.Deref(service.Spec.AllocateLoadBalancerNodePorts, true)
 }
@@ -89,7 +89,7 @@ func (a *Allocator) allocatePorts(service, previous *api.Service, dryRun bool) e
 }
 
 func allocateAllPorts(operation *portallocator.PortAllocationOperation, service, previous *api.Service) error {
-	if mayHavePorts(service) {
+	if canHaveNodePorts(service) {
 		assign := assignNew
 		if previous != nil {
 			assign = assignChanged
@@ -113,7 +113,7 @@ func assignNew(operation *portallocator.PortAllocationOperation, service, _ *api
 	shared := map[int32]int32{} // node port by port
 	for i := range service.Spec.Ports {
 		port := &service.Spec.Ports[i]
-		if port.NodePort == 0 && !wantsPorts(service) {
+		if port.NodePort == 0 && !shouldAllocateNodePorts(service) {
 			continue
 		}
 		common := shared[port.Port]
@@ -174,7 +174,7 @@ func assignChanged(operation *portallocator.PortAllocationOperation, service, pr
 	seen := map[socket]bool{}
 	for i := range service.Spec.Ports {
 		port := &service.Spec.Ports[i]
-		if port.NodePort == 0 && !wantsPorts(service) {
+		if port.NodePort == 0 && !shouldAllocateNodePorts(service) {
 			continue
 		}
 		if !slices.Contains(had, port.NodePort) && !slices.Contains(taken, port.NodePort) {
@@ -217,7 +217,7 @@ func allocatedPorts(service, previous *api.Service) []int32 {
 	if previous != nil {
 		had = nodePorts(previous.Spec.Ports)
 	}
-	if mayHavePorts(service) {
+	if canHaveNodePorts(service) {
 		taken = slices.DeleteFunc(nodePorts(service.Spec.Ports), func(port int32) bool { return slices.Contains(had, port) })
 	}
 	if apiservice.NeedsHealthCheck(service) && (previous == nil || !apiservice.NeedsHealthCheck(previous)) && service.Spec.HealthCheckNodePort != 0 {

@@ -148,7 +148,7 @@ func storedPorts(s snapshot, current utilnet.PortRange) (*portallocator.PortAllo
 
 // claim marks the ports of a Service as allocated and records issues.
 func (f *findings) claim(service *api.Service, ports utilnet.PortRange) {
-	for _, port := range claims(service) {
+	for _, port := range collectNodePorts(service) {
 		err := f.rebuilt.Allocate(port)
 		var outside *portallocator.ErrNotInRange
 		switch {
@@ -199,8 +199,9 @@ func (r *PortRepair) record(ctx context.Context, found *findings) {
 	}
 }
 
-// claims returns the node ports of a Service. A port that the Service uses twice for one protocol is listed twice.
-func claims(service *api.Service) []int {
+// collectNodePorts returns the node ports of a Service. A port that the Service uses twice for one protocol is listed
+// twice.
+func collectNodePorts(service *api.Service) []int {
 	var ports []int
 	seen := map[socket]bool{}
 	any := map[int32]bool{}

@@ -1,5 +1,5 @@
-// Package builtintest runs the registry of all built-in kinds on a real etcd, for tests of the packages around it. It is
-// used by tests only and has none itself.
+// Package builtintest runs the registry of all built-in kinds on a real etcd, for tests of the packages around it. It
+// is used by tests only and has none itself.
 package builtintest
 
 import (

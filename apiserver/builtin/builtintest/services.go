@@ -39,7 +39,8 @@ type ServiceReplica struct {
 	Metrics   *prometheus.Registry
 }
 
-// NewServiceReplica returns a replica on a shared etcd. addresses are CIDRs joined by commas; ports is a range as "30000-30003".
+// NewServiceReplica returns a replica on a shared etcd. addresses are CIDRs joined by commas; ports is a range as
+// "30000-30003".
 func NewServiceReplica(t *testing.T, client *clientv3.Client, addresses, ports string) *ServiceReplica {
 	t.Helper()
 	r := &ServiceReplica{Ranges: serviceip.NewRanges(), Metrics: prometheus.NewRegistry()}

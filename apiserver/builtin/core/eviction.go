@@ -69,13 +69,13 @@ func (e evictor) remove(ctx context.Context, objects resource.Objects, namespace
 			return err
 		}
 		pod := object.(*api.Pod)
-		if !disrupted(pod) {
+		if !canIgnorePDB(pod) {
 			return e.removeWithinBudget(ctx, objects, pod, options)
 		}
 		clientChose := resourceVersionOf(options) != nil
 		deletion := options
 		if mayBecomeReady := pod.Status.Phase == api.PodPending && pod.DeletionTimestamp.IsZero(); mayBecomeReady && !clientChose {
-			deletion = guarded(options, pod)
+			deletion = withResourceVersion(options, pod)
 		}
 		err = deleteDisrupted(ctx, objects, pod, deletion)
 		if !apierrors.IsConflict(err) || clientChose || attempt == evictionAttempts {
@@ -118,21 +118,21 @@ func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Object
 	if budget == nil {
 		return deleteDisrupted(ctx, objects, pod, options)
 	}
-	if unhealthyMayGo(budget, pod) {
-		err := deleteDisrupted(ctx, objects, pod, guarded(options, pod))
+	if canEvictUnhealthy(budget, pod) {
+		err := deleteDisrupted(ctx, objects, pod, withResourceVersion(options, pod))
 		if apierrors.IsConflict(err) && resourceVersionOf(options) == nil {
 			return busyBudget(budget.Name)
 		}
 		return err
 	}
-	if err := e.spend(ctx, objects, budget, pod.Name, len(options.DryRun) > 0); err != nil {
+	if err := e.decrementBudget(ctx, objects, budget, pod.Name, len(options.DryRun) > 0); err != nil {
 		return err
 	}
 	return deleteDisrupted(ctx, objects, pod, options)
 }
 
-// disrupted reports whether a pod can be deleted without a budget, because it is pending, completed or terminating.
-func disrupted(pod *api.Pod) bool {
+// canIgnorePDB reports whether a pod can be deleted without a budget, because it is pending, completed or terminating.
+func canIgnorePDB(pod *api.Pod) bool {
 	switch pod.Status.Phase {
 	case api.PodSucceeded, api.PodFailed, api.PodPending:
 		return true
@@ -140,8 +140,8 @@ func disrupted(pod *api.Pod) bool {
 	return !pod.DeletionTimestamp.IsZero()
 }
 
-// unhealthyMayGo reports whether the budget allows the eviction of an unready pod without a charge.
-func unhealthyMayGo(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
+// canEvictUnhealthy reports whether the budget allows the eviction of an unready pod without a charge.
+func canEvictUnhealthy(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
 	if podutil.IsPodReady(pod) {
 		return false
 	}
@@ -175,17 +175,17 @@ func budgetOf(ctx context.Context, objects resource.Objects, pod *api.Pod) (*pol
 	return found, nil
 }
 
-// spend charges one disruption to the budget.
-func (e evictor) spend(ctx context.Context, objects resource.Objects, budget *policy.PodDisruptionBudget, pod string, dryRun bool) error {
+// decrementBudget charges one disruption to the budget.
+func (e evictor) decrementBudget(ctx context.Context, objects resource.Objects, budget *policy.PodDisruptionBudget, pod string, dryRun bool) error {
 	now := metav1.NewTime(e.clock.Now())
 	_, err := objects.Update(ctx, budgets, "status", budget.Namespace, budget.Name, func(current runtime.Object) error {
-		return charge(current.(*policy.PodDisruptionBudget), pod, now)
+		return checkAndDecrement(current.(*policy.PodDisruptionBudget), pod, now)
 	}, dryRun)
 	return err
 }
 
-// charge records a disruption in the budget, or returns why it is not allowed.
-func charge(budget *policy.PodDisruptionBudget, pod string, now metav1.Time) error {
+// checkAndDecrement records a disruption in the budget, or returns why it is not allowed.
+func checkAndDecrement(budget *policy.PodDisruptionBudget, pod string, now metav1.Time) error {
 	status := &budget.Status
 	switch {
 	case status.ObservedGeneration < budget.Generation:
@@ -245,8 +245,8 @@ func resourceVersionOf(options *metav1.DeleteOptions) *string {
 	return options.Preconditions.ResourceVersion
 }
 
-// guarded returns options with a precondition on the observed resourceVersion, in place of the client's.
-func guarded(options *metav1.DeleteOptions, pod *api.Pod) *metav1.DeleteOptions {
+// withResourceVersion returns options with a precondition on the observed resourceVersion, in place of the client's.
+func withResourceVersion(options *metav1.DeleteOptions, pod *api.Pod) *metav1.DeleteOptions {
 	options = options.DeepCopy()
 	if options.Preconditions == nil {
 		options.Preconditions = &metav1.Preconditions{}

@@ -83,7 +83,7 @@ func unstable(version string) bool {
 
 // Parse parses the value of --runtime-config. Schemes contain the known groups and versions.
 func Parse(config map[string]string, schemes ...*runtime.Scheme) (APIs, error) {
-	config = modernize(config)
+	config = normalizeKeys(config)
 	if err := validate(config, schemes); err != nil {
 		return APIs{}, err
 	}
@@ -110,8 +110,8 @@ func Parse(config map[string]string, schemes ...*runtime.Scheme) (APIs, error) {
 	return apis, nil
 }
 
-// modernize normalizes the keys of the core group to /v1 and drops obsolete keys.
-func modernize(config map[string]string) map[string]string {
+// normalizeKeys normalizes the keys of the core group to /v1 and drops obsolete keys.
+func normalizeKeys(config map[string]string) map[string]string {
 	modern := make(map[string]string, len(config))
 	for key, value := range config {
 		old := strings.TrimPrefix(key, "api/")

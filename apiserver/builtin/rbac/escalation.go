@@ -27,7 +27,7 @@ type Guard struct {
 // Check returns an API status error if storing object in place of old, nil for a create, would escalate. The context
 // must contain the user, the request info and the namespace. Other kinds pass.
 func (g Guard) Check(ctx context.Context, namespace string, object, old runtime.Object) error {
-	if rbacregistry.EscalationAllowed(ctx) || onlyCollected(object, old) {
+	if rbacregistry.EscalationAllowed(ctx) || onlyGarbageCollectorFields(object, old) {
 		return nil
 	}
 	switch o := object.(type) {
@@ -44,8 +44,8 @@ func (g Guard) Check(ctx context.Context, namespace string, object, old runtime.
 	return nil
 }
 
-// onlyCollected reports whether an update only changes the fields that the garbage collector writes.
-func onlyCollected(object, old runtime.Object) bool {
+// onlyGarbageCollectorFields reports whether an update only changes the fields that the garbage collector writes.
+func onlyGarbageCollectorFields(object, old runtime.Object) bool {
 	return old != nil && rbacregistry.IsOnlyMutatingGCFields(object, old, apiequality.Semantic)
 }
 

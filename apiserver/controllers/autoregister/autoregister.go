@@ -257,7 +257,7 @@ func (c *Controller) retry(ctx context.Context, name string, err error) {
 // sync reconciles one APIService.
 func (c *Controller) sync(ctx context.Context, name string) error {
 	c.lock.Lock()
-	current, wanted := c.services[name], c.wanted(name)
+	current, wanted := c.services[name], c.desired(name)
 	past := history{atStart: c.atStart.Has(name), synced: c.synced.Has(name)}
 	c.lock.Unlock()
 	if err := c.apply(ctx, decide(current, wanted, past), current, wanted); err != nil {
@@ -272,8 +272,8 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	return c.setAvailable(ctx, name)
 }
 
-// wanted returns the desired APIService of a name, nil for none. The caller holds c.lock.
-func (c *Controller) wanted(name string) *apiregistration.APIService {
+// desired returns the desired APIService of a name, nil for none. The caller holds c.lock.
+func (c *Controller) desired(name string) *apiregistration.APIService {
 	version, group, _ := strings.Cut(name, ".")
 	gv := schema.GroupVersion{Group: group, Version: version}
 	switch {

@@ -48,7 +48,7 @@ func (c *Controller) reconcileOnce(ctx context.Context, leaving bool) error {
 	if current != nil {
 		next = current.DeepCopy()
 	}
-	if align(next, wanted, c.ports(), leaving) {
+	if setAddresses(next, wanted, c.ports(), leaving) {
 		c.Logger.Info("Setting the endpoints of the kubernetes Service", "addresses", wanted)
 		if err := c.store(ctx, current == nil, next); err != nil {
 			return err
@@ -89,8 +89,8 @@ func (c *Controller) ports() []corev1.EndpointPort {
 	return []corev1.EndpointPort{{Name: portName, Port: int32(c.PublicPort), Protocol: corev1.ProtocolTCP}}
 }
 
-// align sets the addresses of endpoints, in one subset, and reports whether that changed them.
-func align(e *corev1.Endpoints, wanted []string, ports []corev1.EndpointPort, portsToo bool) (changed bool) {
+// setAddresses sets the addresses of endpoints, in one subset, and reports whether that changed them.
+func setAddresses(e *corev1.Endpoints, wanted []string, ports []corev1.EndpointPort, portsToo bool) (changed bool) {
 	before := e.DeepCopy()
 	// The controller writes the EndpointSlice itself; kube-controller-manager must not mirror these Endpoints.
 	metav1.SetMetaDataLabel(&e.ObjectMeta, discoveryv1.LabelSkipMirror, "true")

@@ -136,7 +136,8 @@ func (c *Controller) sleep(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// logFailure logs an error unless it repeats the last one: the error of a loopback address repeats in every reconciliation.
+// logFailure logs an error unless it repeats the last one: the error of a loopback address repeats in every
+// reconciliation.
 func (c *Controller) logFailure(ctx context.Context, err error) {
 	if err == nil {
 		c.failure = ""
