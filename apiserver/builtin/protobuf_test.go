@@ -85,7 +85,7 @@ func overlappingLabels(entries int) []byte {
 }
 
 // Overlapping labels need memory quadratic in the size of the body.
-func TestOverlappingLabelsAreRefused(t *testing.T) {
+func TestOverlappingLabelsAreRejected(t *testing.T) {
 	for name, kind := range sampleKinds(t) {
 		apiVersion, kindName := kind.kind.ToAPIVersionAndKind()
 		var body bytes.Buffer
@@ -101,8 +101,8 @@ func TestOverlappingLabelsAreRefused(t *testing.T) {
 	}
 }
 
-// TestEmbeddedJSONThatIsNone: a protobuf body can contain invalid JSON. kube-apiserver panics.
-func TestEmbeddedJSONThatIsNone(t *testing.T) {
+// TestInvalidEmbeddedJSON: a protobuf body can contain invalid JSON. kube-apiserver panics.
+func TestInvalidEmbeddedJSON(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	name := schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}
 	match, _ := s.Catalog.Current().Find(name)

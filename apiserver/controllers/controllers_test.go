@@ -46,8 +46,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestReplicaThatCannotLeadGivesBackTheLease: another replica can acquire it, and this one retries later.
-func TestReplicaThatCannotLeadGivesBackTheLease(t *testing.T) {
+// TestLeaseIsReleasedWhenControllersFailToStart: another replica can acquire it, and this one retries later.
+func TestLeaseIsReleasedWhenControllersFailToStart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs the server")
 	}

@@ -98,7 +98,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRejects(t *testing.T) {
 	v := withSchema(t, `{"type":"object"}`)
 	for body, want := range map[string]string{
 		`{`:                               "unexpected", // not JSON

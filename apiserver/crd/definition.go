@@ -3,15 +3,15 @@
 //
 // Path of a definition: Controller.observe converts the object into a record and queues it; work writes its conditions,
 // which depend only on stored state; once its names are accepted, publish adds its definition to the catalog; after
-// ControllerOptions.Settle it is established. Deletion runs through finalize.
+// ControllerOptions.EstablishDelay it is established. Deletion runs through finalize.
 //
 // Path of an object: codec.go decodes into unstructured objects; coerce.go prunes and types metadata; version.go
 // compiles structural schema, validators, CEL rules and type converters on the first request that needs them, so that
 // definitions without traffic only cost the JSON of their schemas; strategy.go validates.
 //
-// Invariants: a version's schema never changes, a changed CustomResourceDefinition gets a new custom value. Names are
-// accepted by comparison with the stored accepted names of the group, so replicas cannot disagree. Stored objects in
-// any version, served or not, stay readable.
+// Invariants: a version's schema never changes, a changed CustomResourceDefinition gets a new custom value. A name is
+// accepted only if no other definition of the group is known to have accepted it. Stored objects in any version, served
+// or not, stay readable.
 package crd
 
 import (

@@ -253,8 +253,8 @@ func TestIndex(t *testing.T) {
 	await(t, "one key", func() bool { return keys() == "zoo/ant" })
 }
 
-// TestWhatCannotBeDecodedIsPassedOver: an object that fails to decode must not prevent reads of others.
-func TestWhatCannotBeDecodedIsPassedOver(t *testing.T) {
+// TestObjectThatFailsToDecodeIsSkipped: an object that fails to decode must not prevent reads of others.
+func TestObjectThatFailsToDecodeIsSkipped(t *testing.T) {
 	w, factory := open(t)
 	create(t, w, "a", "one")
 	create(t, w, "a", "two")

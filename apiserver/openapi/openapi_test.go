@@ -318,9 +318,9 @@ func TestArchiveIsGenerated(t *testing.T) {
 	}
 }
 
-// TestModelsHaveNamesOfTheirOwn: model names are derived from the group, so a custom resource may collide with a
+// TestModelNameCollision: model names are derived from the group, so a custom resource may collide with a
 // built-in kind.
-func TestModelsHaveNamesOfTheirOwn(t *testing.T) {
+func TestModelNameCollision(t *testing.T) {
 	custom := definitionOf(t, func(d *apiextensionsv1.CustomResourceDefinition) {
 		d.Name, d.Spec.Group = "deployments.apps.api.k8s.io", "apps.api.k8s.io"
 		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{

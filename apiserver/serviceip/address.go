@@ -292,12 +292,12 @@ func releaseAddress(ctx context.Context, objects resource.Objects, service *api.
 	for {
 		object, err := objects.Get(ctx, addresses, "", address.String())
 		if err == nil {
-			holder := object.(*networking.IPAddress)
-			parent := holder.Spec.ParentRef
+			ipAddress := object.(*networking.IPAddress)
+			parent := ipAddress.Spec.ParentRef
 			if parent == nil || parent.Namespace != service.Namespace || parent.Name != service.Name {
 				return nil
 			}
-			err = deleteIPAddress(ctx, objects, holder)
+			err = deleteIPAddress(ctx, objects, ipAddress)
 		}
 		switch {
 		case err == nil, apierrors.IsNotFound(err):
@@ -309,9 +309,9 @@ func releaseAddress(ctx context.Context, objects resource.Objects, service *api.
 }
 
 // deleteIPAddress deletes an IPAddress. The error is a conflict if it was deleted and created again.
-func deleteIPAddress(ctx context.Context, objects resource.Objects, holder *networking.IPAddress) error {
-	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(holder.UID))}
-	return objects.Delete(ctx, addresses, "", holder.Name, options)
+func deleteIPAddress(ctx context.Context, objects resource.Objects, ipAddress *networking.IPAddress) error {
+	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ipAddress.UID))}
+	return objects.Delete(ctx, addresses, "", ipAddress.Name, options)
 }
 
 func invalidAddresses(service *api.Service, detail string) error {

@@ -36,7 +36,7 @@ const (
 
 // AddressRepair keeps Services and the IPAddresses that allocate their cluster IPs consistent, as kube-apiserver's
 // ipallocator-repair-controller does. SetService and SetIPAddress feed it from two independent watches, so its view of
-// the two may be inconsistent. Invariant: nothing is written before the issue was confirmed by reads from etcd.
+// the two may be inconsistent. Invariant: no IPAddress is written before the issue was confirmed by reads from etcd.
 type AddressRepair struct {
 	objects resource.Objects
 	ranges  *Ranges
@@ -45,7 +45,7 @@ type AddressRepair struct {
 	logger  logr.Logger
 	queue   workqueue.TypedRateLimitingInterface[task]
 
-	mu          sync.Mutex                // guards services and holders; not held during requests
+	mu          sync.Mutex                // guards services and ipAddresses; not held during requests
 	services    map[string]*serviceState  // by namespace/name
 	ipAddresses map[string]ipAddressState // by name, which is the address
 }
@@ -131,8 +131,8 @@ func (r *AddressRepair) SetIPAddress(name string, object runtime.Object) {
 	r.mu.Lock()
 	owner := r.ipAddresses[name].serviceKey()
 	delete(r.ipAddresses, name)
-	if holder, ok := object.(*networking.IPAddress); ok {
-		r.ipAddresses[name] = newIPAddressState(holder)
+	if ipAddress, ok := object.(*networking.IPAddress); ok {
+		r.ipAddresses[name] = newIPAddressState(ipAddress)
 		owner = r.ipAddresses[name].serviceKey()
 	}
 	r.mu.Unlock()
@@ -140,21 +140,21 @@ func (r *AddressRepair) SetIPAddress(name string, object runtime.Object) {
 	r.queue.Add(task{key: owner})
 }
 
-func newIPAddressState(holder *networking.IPAddress) ipAddressState {
-	managed := holder.Labels[networkingv1.LabelManagedBy] == manager
+func newIPAddressState(ipAddress *networking.IPAddress) ipAddressState {
+	managed := ipAddress.Labels[networkingv1.LabelManagedBy] == manager
 	note := &networking.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: holder.Name, UID: holder.UID, CreationTimestamp: holder.CreationTimestamp, ResourceVersion: holder.ResourceVersion,
+			Name: ipAddress.Name, UID: ipAddress.UID, CreationTimestamp: ipAddress.CreationTimestamp, ResourceVersion: ipAddress.ResourceVersion,
 		},
-		Spec: holder.Spec,
+		Spec: ipAddress.Spec,
 	}
 	family := api.IPv4Protocol
-	if strings.Contains(holder.Name, ":") {
+	if strings.Contains(ipAddress.Name, ":") {
 		family = api.IPv6Protocol
 	}
 	return ipAddressState{
 		object: note, managed: managed,
-		labeled: managed && holder.Labels[networkingv1.LabelIPAddressFamily] == string(family),
+		labeled: managed && ipAddress.Labels[networkingv1.LabelIPAddressFamily] == string(family),
 	}
 }
 
@@ -248,16 +248,16 @@ const (
 	wrongLabels
 )
 
-// evaluateClusterIP evaluates a cluster IP of a Service. holder is its IPAddress, if any, and other the Service that
+// evaluateClusterIP evaluates a cluster IP of a Service. ipAddress is its IPAddress, if any, and other the Service that
 // the IPAddress references, if that exists.
-func evaluateClusterIP(service *serviceState, address netip.Addr, inRange bool, holder ipAddressState, other *serviceState) issue {
+func evaluateClusterIP(service *serviceState, address netip.Addr, inRange bool, ipAddress ipAddressState, other *serviceState) issue {
 	switch {
 	case !inRange:
 		return outOfRange
-	case holder.object == nil:
+	case ipAddress.object == nil:
 		return notAllocated
 	}
-	parent := holder.object.Spec.ParentRef
+	parent := ipAddress.object.Spec.ParentRef
 	if parent == nil || parent.Group != "" || parent.Resource != "services" {
 		return wrongReference
 	}
@@ -269,7 +269,7 @@ func evaluateClusterIP(service *serviceState, address netip.Addr, inRange bool, 
 			return duplicate
 		}
 	}
-	if !holder.labeled {
+	if !ipAddress.labeled {
 		return wrongLabels
 	}
 	return none
@@ -280,15 +280,15 @@ func (r *AddressRepair) reconcileClusterIP(ctx context.Context, service *service
 	if !ok {
 		return r.repair(ctx, service, address, ipAddressState{}, unreadable)
 	}
-	holder, other := r.cached(address.String())
-	found := evaluateClusterIP(service, address, r.ranges.contains(address), holder, other)
+	ipAddress, other := r.cached(address.String())
+	found := evaluateClusterIP(service, address, r.ranges.contains(address), ipAddress, other)
 	if found == none || found == outOfRange {
-		return r.repair(ctx, service, address, holder, found)
+		return r.repair(ctx, service, address, ipAddress, found)
 	}
 	// The two watches are not ordered, so the difference may be transient: confirm it with reads from etcd. The
 	// IPAddress is read first: it is created before its Service is stored and deleted after, so if it is missing and a
 	// later read still shows the address in the Service, the address is really unallocated.
-	holder, other, err := r.readIPAddress(ctx, address.String())
+	ipAddress, other, err := r.readIPAddress(ctx, address.String())
 	if err != nil {
 		return err
 	}
@@ -296,15 +296,15 @@ func (r *AddressRepair) reconcileClusterIP(ctx context.Context, service *service
 	if err != nil || service == nil || !slices.Contains(service.addresses, text) {
 		return err
 	}
-	return r.repair(ctx, service, address, holder, evaluateClusterIP(service, address, r.ranges.contains(address), holder, other))
+	return r.repair(ctx, service, address, ipAddress, evaluateClusterIP(service, address, r.ranges.contains(address), ipAddress, other))
 }
 
 // cached returns the cached IPAddress of an address and the Service that it references.
 func (r *AddressRepair) cached(address string) (ipAddressState, *serviceState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	holder := r.ipAddresses[address]
-	return holder, r.services[holder.serviceKey()]
+	ipAddress := r.ipAddresses[address]
+	return ipAddress, r.services[ipAddress.serviceKey()]
 }
 
 // serviceKey returns namespace/name of the Service that the IPAddress references.
@@ -316,7 +316,7 @@ func (h ipAddressState) serviceKey() string {
 }
 
 // readIPAddress is cached with reads from etcd.
-func (r *AddressRepair) readIPAddress(ctx context.Context, address string) (holder ipAddressState, service *serviceState, err error) {
+func (r *AddressRepair) readIPAddress(ctx context.Context, address string) (ipAddress ipAddressState, service *serviceState, err error) {
 	object, err := r.objects.Get(ctx, addresses, "", address)
 	if apierrors.IsNotFound(err) {
 		return ipAddressState{}, nil, nil
@@ -324,11 +324,11 @@ func (r *AddressRepair) readIPAddress(ctx context.Context, address string) (hold
 	if err != nil {
 		return ipAddressState{}, nil, err
 	}
-	holder = newIPAddressState(object.(*networking.IPAddress))
-	if parent := holder.object.Spec.ParentRef; parent != nil {
+	ipAddress = newIPAddressState(object.(*networking.IPAddress))
+	if parent := ipAddress.object.Spec.ParentRef; parent != nil {
 		service, err = r.readService(ctx, parent.Namespace, parent.Name)
 	}
-	return holder, service, err
+	return ipAddress, service, err
 }
 
 func (r *AddressRepair) readService(ctx context.Context, namespace, name string) (*serviceState, error) {
@@ -342,9 +342,9 @@ func (r *AddressRepair) readService(ctx context.Context, namespace, name string)
 	return newServiceState(object.(*api.Service)), nil
 }
 
-// repair warns about an issue and repairs it if possible. holder is the IPAddress of the address, if any.
+// repair warns about an issue and repairs it if possible. ipAddress is the IPAddress of the address, if any.
 func (r *AddressRepair) repair(
-	ctx context.Context, service *serviceState, address netip.Addr, holder ipAddressState, found issue,
+	ctx context.Context, service *serviceState, address netip.Addr, ipAddress ipAddressState, found issue,
 ) error {
 	warn := func(reason, action, format string, arguments ...any) {
 		r.events.Warn(ctx, service.object, Warning{
@@ -365,9 +365,9 @@ func (r *AddressRepair) repair(
 		return r.create(ctx, service, address)
 	case wrongReference:
 		warn("ClusterIPNotAllocated", "ClusterIPAllocation", "the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, address, namespace, name)
-		return r.recreate(ctx, service, address, holder)
+		return r.recreate(ctx, service, address, ipAddress)
 	case wrongLabels:
-		return r.recreate(ctx, service, address, holder)
+		return r.recreate(ctx, service, address, ipAddress)
 	}
 	return nil
 }
@@ -380,16 +380,16 @@ func (r *AddressRepair) create(ctx context.Context, service *serviceState, addre
 	return err
 }
 
-func (r *AddressRepair) recreate(ctx context.Context, service *serviceState, address netip.Addr, holder ipAddressState) error {
-	if err := r.remove(ctx, holder); err != nil {
+func (r *AddressRepair) recreate(ctx context.Context, service *serviceState, address netip.Addr, ipAddress ipAddressState) error {
+	if err := r.remove(ctx, ipAddress); err != nil {
 		return err
 	}
 	return r.create(ctx, service, address)
 }
 
 // remove deletes an IPAddress. A conflict with a new IPAddress of the name is an error, so that the caller retries.
-func (r *AddressRepair) remove(ctx context.Context, holder ipAddressState) error {
-	err := deleteIPAddress(ctx, r.objects, holder.object)
+func (r *AddressRepair) remove(ctx context.Context, ipAddress ipAddressState) error {
+	err := deleteIPAddress(ctx, r.objects, ipAddress.object)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -404,28 +404,28 @@ type decision struct {
 
 // evaluateIPAddress decides whether an IPAddress of the allocator has leaked. service is the Service that it
 // references, if that exists.
-func evaluateIPAddress(holder ipAddressState, service *serviceState, now time.Time) decision {
-	parent := holder.object.Spec.ParentRef
+func evaluateIPAddress(ipAddress ipAddressState, service *serviceState, now time.Time) decision {
+	parent := ipAddress.object.Spec.ParentRef
 	if parent == nil || parent.Group != "" || parent.Resource != "services" {
 		return decision{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
-			"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", holder.object.Name, parent)}
+			"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", ipAddress.object.Name, parent)}
 	}
-	age := now.Sub(holder.object.CreationTimestamp.Time)
+	age := now.Sub(ipAddress.object.CreationTimestamp.Time)
 	switch {
 	case service == nil && age <= creationGrace:
 		return decision{recheckAfter: creationGrace - age + time.Second}
 	case service == nil:
 		return decision{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
-			"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", holder.object.Name, parent.Namespace, parent.Name)}
-	case slices.ContainsFunc(service.addresses, func(text string) bool { return sameAddress(text, holder.object.Name) }):
+			"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", ipAddress.object.Name, parent.Namespace, parent.Name)}
+	case slices.ContainsFunc(service.addresses, func(text string) bool { return sameAddress(text, ipAddress.object.Name) }):
 		return decision{}
 	case service.object.Spec.Type == api.ServiceTypeExternalName && age < creationGrace:
 		return decision{recheckAfter: creationGrace - age}
-	case !holder.object.CreationTimestamp.Before(&service.object.CreationTimestamp) && age < rollbackGrace:
+	case !ipAddress.object.CreationTimestamp.Before(&service.object.CreationTimestamp) && age < rollbackGrace:
 		return decision{recheckAfter: rollbackGrace}
 	}
 	return decision{reason: "IPAddressWrongReference", note: fmt.Sprintf(
-		"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", holder.object.Name, service.object.Namespace, service.object.Name)}
+		"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", ipAddress.object.Name, service.object.Namespace, service.object.Name)}
 }
 
 func sameAddress(text, name string) bool {
@@ -434,17 +434,17 @@ func sameAddress(text, name string) bool {
 }
 
 func (r *AddressRepair) reconcileIPAddress(ctx context.Context, t task) error {
-	holder, service := r.cached(t.key)
-	if holder.object == nil || !holder.managed {
+	ipAddress, service := r.cached(t.key)
+	if ipAddress.object == nil || !ipAddress.managed {
 		return nil
 	}
-	decided := evaluateIPAddress(holder, service, r.clock.Now())
+	decided := evaluateIPAddress(ipAddress, service, r.clock.Now())
 	if decided.reason != "" {
 		var err error
-		if holder, service, err = r.readIPAddress(ctx, t.key); err != nil || holder.object == nil || !holder.managed {
+		if ipAddress, service, err = r.readIPAddress(ctx, t.key); err != nil || ipAddress.object == nil || !ipAddress.managed {
 			return err
 		}
-		decided = evaluateIPAddress(holder, service, r.clock.Now())
+		decided = evaluateIPAddress(ipAddress, service, r.clock.Now())
 	}
 	if decided.recheckAfter > 0 {
 		r.queue.AddAfter(t, decided.recheckAfter)
@@ -452,8 +452,8 @@ func (r *AddressRepair) reconcileIPAddress(ctx context.Context, t task) error {
 	if decided.reason == "" {
 		return nil
 	}
-	r.events.Warn(ctx, holder.object, Warning{
+	r.events.Warn(ctx, ipAddress.object, Warning{
 		Controller: addressController, Reason: decided.reason, Action: "IPAddressAllocation", Note: decided.note,
 	})
-	return r.remove(ctx, holder)
+	return r.remove(ctx, ipAddress)
 }

@@ -12,7 +12,7 @@
 // request, so before an allocation fails for lack of a range, the ServiceCIDRs are read from etcd.
 //
 // Lock order: Events.mu is held during writes of Events; AddressRepair.mu, Ranges.mu and sharedRange.mu are leaves: no
-// request is made and no other lock allocated while one of them is held.
+// request is made and no other lock is taken while one of them is held.
 package serviceip
 
 import (

@@ -86,7 +86,7 @@ func (s *serviceReplica) held(t *testing.T, address string) bool {
 	return err == nil
 }
 
-func TestServiceHoldsItsAddressUntilItGoes(t *testing.T) {
+func TestAddressIsReleasedByDeletion(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	service := must[*core.Service](t)(s.createService(t, "web", nil))
 	address := service.Spec.ClusterIP
@@ -115,7 +115,7 @@ func TestServiceHoldsItsAddressUntilItGoes(t *testing.T) {
 	}
 }
 
-func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
+func TestRejectedServiceIsRolledBack(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	bad := func(o *v1.Service) { o.Spec.ClusterIP, o.Spec.SessionAffinity = "10.20.0.77", "Sometimes" }
 	if _, err := s.createService(t, "web", bad); !apierrors.IsInvalid(err) {
@@ -131,7 +131,7 @@ func TestServiceThatIsNotStoredHoldsNothing(t *testing.T) {
 }
 
 // Rolling back a rejected Service must not release what other Services have allocated.
-func TestRefusedServiceTakesNothingFromOthers(t *testing.T) {
+func TestRollbackKeepsAllocationsOfOthers(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	owner := must[*core.Service](t)(s.createService(t, "owner", func(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }))
 	port := owner.Spec.Ports[0].NodePort
@@ -165,7 +165,7 @@ func (l leaving) Create(ctx context.Context, name schema.GroupResource, namespac
 	return l.Objects.Create(ctx, name, namespace, object, dryRun)
 }
 
-func TestServiceThatIsRefusedAfterItsClientLeftHoldsNothing(t *testing.T) {
+func TestRollbackIgnoresCanceledContext(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	ctx, cancel := context.WithCancel(t.Context())
 	service := builtintest.NewService(t, "web", func(o *v1.Service) {
@@ -227,7 +227,7 @@ func TestServiceOfTwoFamilies(t *testing.T) {
 	}
 }
 
-func TestServicesAtOnceGetDifferentAddressesUntilNoneIsLeft(t *testing.T) {
+func TestConcurrentServicesGetDifferentAddresses(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/28")
 	const size = 14
 	var group sync.WaitGroup

@@ -88,8 +88,8 @@ func (r *AddressRepair) allocated() []netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []netip.Addr
-	for name, holder := range r.ipAddresses {
-		if address, err := netip.ParseAddr(name); err == nil && holder.labeled {
+	for name, ipAddress := range r.ipAddresses {
+		if address, err := netip.ParseAddr(name); err == nil && ipAddress.labeled {
 			all = append(all, address)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 func asNodePort(o *v1.Service) { o.Spec.Type = v1.ServiceTypeNodePort }
 
 // Two replicas on one etcd allocate whole ranges without duplicates.
-func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
+func TestReplicasAllocateEachAddressAndPortOnce(t *testing.T) {
 	const size = 30
 	client := etcdtest.Client(t)
 	replicas := []*serviceReplica{
@@ -68,7 +68,7 @@ func TestReplicasGiveEachAddressAndPortOnce(t *testing.T) {
 }
 
 // A replica allocates from a ServiceCIDR, and rejects addresses of a deleted one, before it receives the event.
-func TestServiceOfARangeThatIsNew(t *testing.T) {
+func TestAllocationFromNewServiceCIDR(t *testing.T) {
 	client, observed := etcdtest.Client(t), &builtintest.Etcd{}
 	observed.BeforeRead = func(key string) {
 		if key == "/registry/" { // a read of the current revision, for which the cache waits
@@ -101,7 +101,7 @@ func TestServiceOfARangeThatIsNew(t *testing.T) {
 }
 
 // A port shared by two protocols is released once: another Service may have allocated it before a second release.
-func TestSharedPortOfARefusedServiceIsReleasedOnce(t *testing.T) {
+func TestSharedPortIsReleasedOnce(t *testing.T) {
 	client, observed := etcdtest.Client(t), &builtintest.Etcd{}
 	other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30003")
 	const port = 30002
@@ -170,7 +170,7 @@ func TestPortRepair(t *testing.T) {
 }
 
 // Retries because of conflicts count as one repair, and a port that was released and allocated again starts at zero.
-func TestPortRepairsInARowAreCounted(t *testing.T) {
+func TestConsecutivePortRepairsAreCounted(t *testing.T) {
 	client := etcdtest.Client(t)
 	s, other := newServiceReplica(t, client, "10.20.0.0/24", "30000-30009"), newServiceReplica(t, client, "10.20.0.0/24", "30000-30009")
 	disturbances := 2

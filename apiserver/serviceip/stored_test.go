@@ -76,7 +76,7 @@ func TestOldServiceIsCompletedWhenItIsUpdated(t *testing.T) {
 	mustHave(t, "updated", must[*core.Service](t)(s.updateService(t, "old", label)), "10.20.0.7")
 }
 
-func TestOldServiceGivesItsAddressBack(t *testing.T) {
+func TestOldServiceReleasesItsAddress(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	storeOldService(t, s, "old", "10.20.0.7", "10.20.0.7")
 	if err := s.Delete(t.Context(), servicesResource, "default", "old", &metav1.DeleteOptions{}); err != nil {
@@ -88,7 +88,7 @@ func TestOldServiceGivesItsAddressBack(t *testing.T) {
 }
 
 // An update may finish a deletion and request an allocation. Both the old and the new allocations are released.
-func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
+func TestUpdateThatFinishesDeletionReleasesAll(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	for name, change := range map[string]func(*core.Service){
 		"node-port": func(o *core.Service) {
@@ -120,7 +120,7 @@ func TestUpdateThatEndsADeletionHoldsNothing(t *testing.T) {
 	}
 }
 
-func TestAddressesMayHaveLeadingZeros(t *testing.T) {
+func TestAddressWithLeadingZeros(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.StrictIPCIDRValidation, false)
 	s := newServiceServer(t, "10.20.0.0/24")
 	at := func(address string) func(*v1.Service) { return func(o *v1.Service) { o.Spec.ClusterIP = address } }
@@ -166,7 +166,7 @@ func (e *exchanging) Delete(
 }
 
 // An address may be allocated to another Service between the read of its IPAddress and the delete.
-func TestOnlyTheAddressThatWasLookedAtIsDeleted(t *testing.T) {
+func TestDeleteHasUIDPrecondition(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24")
 	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) { o.Spec.ClusterIP = "10.20.0.7" }))
 	objects := &exchanging{s, t, newIPAddress("10.20.0.7", "other")}
@@ -209,7 +209,7 @@ func (o *interrupted) Get(
 }
 
 // A client may release a secondary address between the events of the Service and of its IPAddress.
-func TestRepairDoesNotHoldWhatIsGivenBackMeanwhile(t *testing.T) {
+func TestRepairIgnoresConcurrentlyReleasedAddress(t *testing.T) {
 	s := newServiceServer(t, "10.20.0.0/24,fd00:20::/112")
 	service := must[*core.Service](t)(s.createService(t, "web", func(o *v1.Service) {
 		o.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyRequireDualStack)

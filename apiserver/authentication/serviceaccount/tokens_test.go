@@ -93,7 +93,7 @@ func (s *tokenServer) who(t *testing.T, token string, audiences ...string) *auth
 	return nil
 }
 
-func TestTokenIsAcceptedUntilItsAccountGoes(t *testing.T) {
+func TestTokenIsRejectedAfterItsAccountIsDeleted(t *testing.T) {
 	s := newTokenServer(t)
 	token := s.issue(t, authentication.TokenRequestSpec{}).Status.Token
 	response := s.who(t, token, issuer)
@@ -144,7 +144,7 @@ func TestTokenBoundToPod(t *testing.T) {
 	eventually(t, "the token of a deleted pod is rejected", func() bool { return s.who(t, answer.Status.Token) == nil })
 }
 
-func TestLegacyTokenIsThatOfItsSecret(t *testing.T) {
+func TestLegacyTokenNeedsItsSecret(t *testing.T) {
 	s := newTokenServer(t)
 	generator := must[upstream.TokenGenerator](t)(upstream.JWTTokenGenerator(upstream.LegacyIssuer, s.key))
 	public, private := upstream.LegacyClaims(

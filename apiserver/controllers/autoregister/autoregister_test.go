@@ -107,7 +107,7 @@ func idle(t *testing.T, replicas ...*registrar) {
 	eventually(t, "the marker is deleted", func() bool { return replicas[0].service(t, "v9.idle.example.com") == nil })
 }
 
-func TestAPIServicesByManyReplicasAtOnce(t *testing.T) {
+func TestConcurrentReplicas(t *testing.T) {
 	client := etcdtest.Client(t)
 	definition := serving("v1", "v2")
 	replicas := []*registrar{newRegistrar(t, client, definition), newRegistrar(t, client, definition)}

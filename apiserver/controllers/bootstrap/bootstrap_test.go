@@ -44,7 +44,7 @@ func ensure(ctx context.Context, s *builtintest.Server) error {
 	return nil
 }
 
-func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
+func TestConcurrentBootstrap(t *testing.T) {
 	client := etcdtest.Client(t)
 	var replicas []*builtintest.Server
 	for range 3 {
@@ -74,7 +74,7 @@ func TestBootstrapByManyReplicasAtOnce(t *testing.T) {
 	}
 }
 
-func TestBootstrapAddsWhatIsMissingAndKeepsTheRest(t *testing.T) {
+func TestBootstrapRestoresMissingRules(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	if err := ensure(ctx, s); err != nil {
@@ -158,7 +158,7 @@ func TestBootstrapLabelsNamespaces(t *testing.T) {
 
 // Releases without system:aggregate-to-admin and system:public-info-viewer: changes to the objects that these are
 // derived from are carried over by an upgrade.
-func TestBootstrapCarriesAChangedPolicyOver(t *testing.T) {
+func TestBootstrapCarriesChangedPolicyOver(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	bindings := schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}

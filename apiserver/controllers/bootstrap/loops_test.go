@@ -188,7 +188,7 @@ func equalMaps(a, b map[string]string) bool {
 	return true
 }
 
-func TestLegacyTokensAreTrackedSince(t *testing.T) {
+func TestLegacyTokenTracking(t *testing.T) {
 	s := withSystem(t)
 	fake := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	since := func() string {
@@ -223,7 +223,7 @@ func TestLegacyTokensAreTrackedSince(t *testing.T) {
 	eventually(t, "the new ConfigMap", func() bool { return since() == "2026-01-02" })
 }
 
-func TestFlowControlIsKept(t *testing.T) {
+func TestFlowControl(t *testing.T) {
 	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	b := bootstrap.New(s, clock.RealClock{}, logr.Discard())
 	pass := func() {

@@ -121,7 +121,7 @@ func TestReplicasBehindTheKubernetesService(t *testing.T) {
 	}
 }
 
-func TestReplicaLeavesWhatItLeftBehind(t *testing.T) {
+func TestRestartedReplicaRemovesItsAddress(t *testing.T) {
 	client := etcdtest.Client(t)
 	first, second := newMember(t, client, "192.0.2.1", newLeases(client)), newMember(t, client, "192.0.2.2", newLeases(client))
 	first.start(t)
