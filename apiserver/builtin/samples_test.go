@@ -75,11 +75,10 @@ var formats = map[string]struct {
 func TestSamples(t *testing.T) {
 	directory := filepath.Join(moduleDirectory(t, "k8s.io/api"), "testdata")
 	kinds := sampleKinds(t)
-	releases := []string{"HEAD", "v1.35.0", "v1.34.0", "v1.33.0"}
 	if testing.Short() {
-		releases = releases[:1]
+		t.Skip("takes half a minute under the race detector")
 	}
-	for _, release := range releases {
+	for _, release := range []string{"HEAD", "v1.35.0", "v1.34.0", "v1.33.0"} {
 		tried := 0
 		for _, name := range slices.Sorted(maps.Keys(kinds)) {
 			for _, format := range slices.Sorted(maps.Keys(formats)) {

@@ -18,6 +18,9 @@ import (
 // TestGoTypesFitTheirSchema validates upstream's samples, in which every field is set, against the schema of managed
 // fields: skipping the validation of objects of Go types is safe, and their fields are the same without it.
 func TestGoTypesFitTheirSchema(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds under the race detector")
+	}
 	converter, err := builtinschema.NewLoaderOfAll().For(legacyscheme.Scheme)()
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,7 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); events.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
+	eventually(t, "Run has created its tickers", func() bool { return clock.Waiters() == 2 })
 	service := builtintest.NewService(t, "a", func(s *v1.Service) { s.UID = "1" })
 	other := builtintest.NewService(t, "b", func(s *v1.Service) { s.UID = "2" })
 	warn := func(of *core.Service, note string) {
