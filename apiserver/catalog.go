@@ -11,11 +11,11 @@ import (
 
 // catalogs puts together what is served: the built-in kinds always, custom resources as they come and go.
 type catalogs struct {
-	mu        sync.Mutex
-	builtin   []*resource.Definition
-	custom    []*resource.Definition
-	publisher *resource.CatalogHolder
-	registry  *registry.Registry
+	mu       sync.Mutex
+	builtin  []*resource.Definition
+	custom   []*resource.Definition
+	holder   *resource.CatalogHolder
+	registry *registry.Registry
 }
 
 // publishCustom puts the custom resources that are served now in force, and forgets what is cached of those that
@@ -25,7 +25,7 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	defer c.mu.Unlock()
 	before := c.custom
 	c.custom = custom
-	c.publisher.Publish(resource.NewCatalog(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...)...))
+	c.holder.Publish(resource.NewCatalog(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...)...))
 	kept := make(map[string]string, len(custom))
 	for _, d := range custom {
 		kept[d.StoragePath] = d.Revision

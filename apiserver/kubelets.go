@@ -8,6 +8,6 @@ func (s *Server) composeKubelets() (*kubelet.Kubelets, error) {
 	return kubelet.New(s.registry, kubelet.Options{
 		AddressTypes: c.KubeletAddressTypes, Port: c.KubeletPort, BytesPerSecond: c.MaxConnectionBytes,
 		CertFile: c.KubeletClientCertFile, KeyFile: c.KubeletClientKeyFile, CAFile: c.KubeletCAFile,
-		Authorizer: s.security.authorizer, Registerer: s.metrics,
+		Authorizer: s.auth.authorizer, Registerer: s.metrics,
 	})
 }

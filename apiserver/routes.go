@@ -1,9 +1,7 @@
 package apiserver
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -11,14 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/informers"
-
-	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
-	builtininformers "quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
@@ -61,7 +53,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 // publishKeys publishes what others need to verify service-account tokens. An issuer that OpenID does not allow is no
 // reason not to start.
 func (s *Server) publishKeys(r *router.Router) {
-	published, err := s.security.tokens.Metadata(s.address())
+	published, err := s.auth.tokens.Metadata(s.address())
 	const message = "What verifies service-account tokens is not published"
 	switch {
 	case err == nil:
@@ -146,41 +138,4 @@ func (s *Server) hosts() []string {
 		names = append(names, ip.String())
 	}
 	return names
-}
-
-// runClients runs what gives back a lease when it ends.
-func (s *Server) runClients(ctx context.Context) error {
-	clients, ctx := errgroup.WithContext(ctx)
-	clients.Go(func() error { return s.announce(ctx) })
-	clients.Go(func() error { return s.runControllers(ctx) })
-	return clients.Wait()
-}
-
-// runControllers runs the enabled controllers as clients of this server, without a network between.
-func (s *Server) runControllers(ctx context.Context) error {
-	if len(s.config.Controllers.Enabled) == 0 {
-		return nil
-	}
-	// Controllers act on what discovery lacks: custom resources whose owner seems to be gone, namespaces that seem empty.
-	for _, needed := range []<-chan struct{}{s.bootstrapped, s.complete} {
-		select {
-		case <-needed:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("the controllers need a host name to tell replicas apart: %w", err)
-	}
-	return controllers.Run(ctx, controllers.Options{
-		Enabled: s.config.Controllers.Enabled,
-		Client:  s.local("quorate-controllers"),
-		Informers: func() informers.SharedInformerFactory {
-			return builtininformers.All(s.informerOptions(s.client, s.catalogs.publisher))
-		},
-		Identity: host + "_" + uuid.NewString(),
-		Clock:    s.clock,
-		Logger:   s.logger.WithName("controllers"),
-	})
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -77,19 +76,21 @@ func (u *unenforced) Validate(ctx context.Context, a *admission.Attributes) erro
 }
 
 // followUnenforced counts the objects without effect until ctx ends.
-func (s *Server) followUnenforced(ctx context.Context, work *errgroup.Group) {
+func (s *Server) followUnenforced(ctx context.Context, _ func()) error {
+	var follow []func(context.Context) error
 	for _, plural := range unenforcedResources {
 		name := schema.GroupResource{Group: admissionregistrationv1.GroupName, Resource: plural}
-		match, served := s.catalogs.publisher.Current().Find(name)
+		match, served := s.catalogs.holder.Current().Find(name)
 		if !served {
 			continue
 		}
-		work.Go(func() error {
-			return ended(ctx, s.registry.FollowEntries(ctx, name, func(before, after *watchcache.Entry) {
+		follow = append(follow, func(ctx context.Context) error {
+			return s.registry.FollowEntries(ctx, name, func(before, after *watchcache.Entry) {
 				s.unenforced.changed(match.Kind, before, after)
-			}, nil))
+			}, nil)
 		})
 	}
+	return together(ctx, follow...)
 }
 
 // changed takes in an object as it was and as it is.

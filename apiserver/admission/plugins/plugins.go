@@ -64,9 +64,6 @@ type Options struct {
 	Selection Selection
 	// ConfigFile is that of --admission-control-config-file; empty: the plugins' defaults.
 	ConfigFile string
-	// Seconds that pods tolerate nodes which are not ready or not reachable.
-	NotReadyTolerationSeconds    int64
-	UnreachableTolerationSeconds int64
 
 	Client     kubernetes.Interface
 	Informers  informers.SharedInformerFactory
@@ -101,9 +98,6 @@ func New(options Options) ([]Plugin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to read plugin config: %w", err)
 	}
-	if err := setTolerations(options); err != nil {
-		return nil, err
-	}
 	initializers, err := initializersOf(options)
 	if err != nil {
 		return nil, err
@@ -136,14 +130,16 @@ func configScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// setTolerations sets what upstream's plugin reads from variables of the process.
-func setTolerations(options Options) error {
+// SetDefaultTolerations sets how many seconds pods tolerate nodes that are not ready or unreachable. Upstream's
+// DefaultTolerationSeconds plugin reads both from package variables when it is created, so the setting is global to the
+// process and must precede New.
+func SetDefaultTolerations(notReadySeconds, unreachableSeconds int64) error {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	defaulttolerationseconds.RegisterFlags(flags)
-	if err := flags.Set("default-not-ready-toleration-seconds", strconv.FormatInt(options.NotReadyTolerationSeconds, 10)); err != nil {
+	if err := flags.Set("default-not-ready-toleration-seconds", strconv.FormatInt(notReadySeconds, 10)); err != nil {
 		return err
 	}
-	return flags.Set("default-unreachable-toleration-seconds", strconv.FormatInt(options.UnreachableTolerationSeconds, 10))
+	return flags.Set("default-unreachable-toleration-seconds", strconv.FormatInt(unreachableSeconds, 10))
 }
 
 func initializersOf(options Options) (admission.PluginInitializers, error) {
