@@ -6,20 +6,20 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// ByteLimit bounds the bytes that requests hold at the same time. Those that wait are served in their order.
+// ByteLimit bounds the bytes that requests hold concurrently. Waiting requests are served in order.
 type ByteLimit struct {
 	bound int64
 	free  *semaphore.Weighted
 }
 
-// NewByteLimit returns a limit of so many bytes.
+// NewByteLimit returns a limit of the given number of bytes.
 func NewByteLimit(bound int64) *ByteLimit {
 	return &ByteLimit{bound: bound, free: semaphore.NewWeighted(bound)}
 }
 
-// Acquire waits until so many bytes more may be held, or fails with the error of ctx. More than the bound count as the
-// bound: such a request is served when no other holds anything. A caller that holds some must not acquire more: two such
-// callers could wait for each other.
+// Acquire waits until the bytes may be held, or returns the error of ctx. More than the limit count as the limit, so that
+// such a request is served when no other holds anything. A caller must not acquire again before Release, because two
+// such callers could deadlock.
 func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	bytes = min(bytes, l.bound)
 	if bytes <= 0 {
@@ -31,13 +31,13 @@ func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	return &Held{limit: l, bytes: bytes}, nil
 }
 
-// Held is what one request holds of a limit. It is used by one goroutine.
+// Held is one request's share of a limit. It is not safe for concurrent use.
 type Held struct {
 	limit *ByteLimit
 	bytes int64
 }
 
-// Shrink gives back what is held above so many bytes.
+// Shrink returns all but the given number of bytes.
 func (h *Held) Shrink(to int64) {
 	if to < h.bytes {
 		h.limit.free.Release(h.bytes - to)
@@ -45,5 +45,5 @@ func (h *Held) Shrink(to int64) {
 	}
 }
 
-// Release gives back all that is held. Doing so again has no effect.
+// Release returns all bytes. Further calls have no effect.
 func (h *Held) Release() { h.Shrink(0) }

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-// TestByteLimit has requests of all sizes come at once: never is more held than the bound, and all are served.
+// TestByteLimit sends requests of all sizes concurrently: the limit is never exceeded, and all are served.
 func TestByteLimit(t *testing.T) {
 	const bound = 100
 	limit := NewByteLimit(bound)
@@ -38,7 +38,7 @@ func TestByteLimit(t *testing.T) {
 	}
 }
 
-// TestByteLimitIsFair has a large request come before small ones that would fit: they do not overtake it.
+// TestByteLimitIsFair checks that small requests that would fit do not overtake a large one that waits.
 func TestByteLimitIsFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := NewByteLimit(100)
@@ -77,7 +77,7 @@ func TestByteLimitIsFair(t *testing.T) {
 	})
 }
 
-// TestByteLimitEndsWithItsCaller leaves nothing behind of one who stops waiting.
+// TestByteLimitEndsWithItsCaller checks that a caller that stops waiting leaves nothing behind.
 func TestByteLimitEndsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := NewByteLimit(100)
