@@ -11,8 +11,8 @@ import (
 	"quorate.dev/apiserver/discovery"
 )
 
-// composeAdmission fills in the admission of this server: kube-apiserver's plugins in its order, then what belongs to
-// storage there.
+// composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage
+// in kube-apiserver.
 func (s *Server) composeAdmission(chain *admission.Chain) error {
 	c := s.config.Admission
 	made, err := plugins.New(plugins.Options{
@@ -41,8 +41,8 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		}
 	}
 	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
-		rights := native.EscalationCheck{Guard: rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}}
-		chain.Plugins = append(chain.Plugins, rights.Plugin())
+		guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
+		chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin())
 	}
 	chain.Plugins = append(chain.Plugins, s.unenforced.plugin())
 	chain.Reservers = []admission.Reserver{

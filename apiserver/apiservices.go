@@ -39,8 +39,8 @@ func (s *Server) followDefinitions(
 	})
 }
 
-// definitionsKnown returns a channel that is closed when all definitions that existed at the start are in the catalog. It
-// is closed from the start when --runtime-config disables CustomResourceDefinitions.
+// definitionsKnown returns a channel that is closed when all definitions that existed at the start are in the catalog.
+// It is closed from the start when --runtime-config disables CustomResourceDefinitions.
 func (s *Server) definitionsKnown() closedCheck {
 	if _, served := s.catalogs.holder.Current().Find(crd.Resource); served {
 		return s.custom.Synced()

@@ -45,8 +45,8 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.AllEndpoints, serving.Check{Name: "autoregister-completion", Run: s.apiServices.Completed, StartUp: true})
 }
 
-// loopbackCertificate always passes. In kube-apiserver it fails when the certificate of the loopback client has expired;
-// the local client of this server (serving.Local) has no certificate.
+// loopbackCertificate always passes. In kube-apiserver it fails when the certificate of the loopback client has
+// expired; the local client of this server (serving.Local) has no certificate.
 func loopbackCertificate(context.Context) error { return nil }
 
 // checkEtcd does a linearizable read, within --etcd-healthcheck-timeout.

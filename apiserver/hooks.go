@@ -10,7 +10,8 @@ import (
 	"quorate.dev/apiserver/serving"
 )
 
-// hook is one step of starting a replica. All hooks start at once; each runs when the hooks that it depends on are done.
+// hook is one step of starting a replica. All hooks start at once; each runs when the hooks that it depends on are
+// done.
 type hook struct {
 	// name is unique. It is that of kube-apiserver's post-start hook where there is one.
 	name string

@@ -2,7 +2,7 @@ package apiserver
 
 import "quorate.dev/apiserver/kubelet"
 
-// composeKubelets makes what connects clients with pods and nodes.
+// composeKubelets returns the client of kubelets for logs, exec, attach, port-forward and proxy.
 func (s *Server) composeKubelets() (*kubelet.Kubelets, error) {
 	c := s.config.API
 	return kubelet.New(s.registry, kubelet.Options{

@@ -1,5 +1,5 @@
-// Package apiserver composes one API server replica. What starts in which order is the list in startup.go; what stops in
-// which order is Server.Run; what is global to the process is configureProcess.
+// Package apiserver composes one API server replica. What starts in which order is the list in startup.go; what stops
+// in which order is Server.Run; what is global to the process is configureProcess.
 package apiserver
 
 import (

@@ -279,7 +279,8 @@ func (s *Server) keepIdentity(ctx context.Context, done func()) error {
 	return bootstrap.New(s.registry, s.clock, s.logger.WithName("identity")).Identity(hostname, address).Run(ctx)
 }
 
-// runControllers runs the enabled controllers of kube-controller-manager, as clients of this server that need no network.
+// runControllers runs the enabled controllers of kube-controller-manager, as clients of this server that need no
+// network.
 func (s *Server) runControllers(ctx context.Context, _ func()) error {
 	if len(s.config.Controllers.Enabled) == 0 {
 		return nil

@@ -1,5 +1,5 @@
-// Package authentication determines the user of a request: from a front proxy's headers, a client certificate or a bearer
-// token, or the anonymous user.
+// Package authentication determines the user of a request: from a front proxy's headers, a client certificate or a
+// bearer token, or the anonymous user.
 //
 // A client certificate is verified once per connection, and again only when the authorities change or the certificate
 // expires. The result of a token is cached for a short time, for all connections.
@@ -32,8 +32,8 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Authenticator authenticates requests in kube-apiserver's order: front proxy, certificate, token, anonymous. An invalid
-// credential is an error unless another one is valid. It implements authenticator.Request.
+// Authenticator authenticates requests in kube-apiserver's order: front proxy, certificate, token, anonymous. An
+// invalid credential is an error unless another one is valid. It implements authenticator.Request.
 type Authenticator struct {
 	options Options
 	tokens  *Tokens

@@ -18,8 +18,8 @@ import (
 // failureLife is how long a failed verification of a certificate is cached.
 const failureLife = 10 * time.Second
 
-// clientCertificate authenticates by the certificate of the connection. Without one it returns neither a response nor an
-// error.
+// clientCertificate authenticates by the certificate of the connection. Without one it returns neither a response nor
+// an error.
 func (a *Authenticator) clientCertificate(r *http.Request, c *connection) (*authenticator.Response, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil

@@ -1,5 +1,5 @@
-// Package authorization decides whether a user may make a request: with the modes of --authorization-mode in their order,
-// after the rule that members of system:masters may do everything.
+// Package authorization decides whether a user may make a request: with the modes of --authorization-mode in their
+// order, after the rule that members of system:masters may do everything.
 package authorization
 
 import (

@@ -1,6 +1,6 @@
 // Package config is the configuration of one API server replica: kube-apiserver's flags with their names, meanings and
-// defaults, and the flags of the embedded etcd member. The operator renders flags with Args from the same struct that the
-// server parses, so that both agree.
+// defaults, and the flags of the embedded etcd member. The operator renders flags with Args from the same struct that
+// the server parses, so that both agree.
 package config
 
 import (
@@ -212,7 +212,8 @@ type API struct {
 
 // Controllers run inside the server, leader-elected.
 type Controllers struct {
-	// Enabled names controllers: "namespace", "garbagecollector"; "*" is all. Empty: none, as kube-controller-manager runs them.
+	// Enabled names controllers: "namespace", "garbagecollector"; "*" is all. Empty: none, as kube-controller-manager runs
+	// them.
 	Enabled []string
 }
 

@@ -58,8 +58,8 @@ func configure(member config.Member, socket socketAddress, log logr.Logger) (*em
 	return c, nil
 }
 
-// placeholderPeerURL returns the peer URL of a member that listens to no peers. It is not reachable. It is random because
-// etcd derives the IDs of a new cluster and its members from peer URLs.
+// placeholderPeerURL returns the peer URL of a member that listens to no peers. It is not reachable. It is random
+// because etcd derives the IDs of a new cluster and its members from peer URLs.
 func placeholderPeerURL() url.URL {
 	return url.URL{Scheme: "unix", Host: "no-peers-" + strings.ToLower(rand.Text())}
 }

@@ -77,8 +77,8 @@ type raftState struct {
 	Applied   uint64 `json:"applied"`
 }
 
-// readRaftState returns the state of a member's raft node. etcd exports it only as an expvar, which belongs to the member
-// of the process that started last. ok is false for any other member.
+// readRaftState returns the state of a member's raft node. etcd exports it only as an expvar, which belongs to the
+// member of the process that started last. ok is false for any other member.
 func readRaftState(member uint64) (state raftState, ok bool) {
 	exported := expvar.Get("raft.status")
 	if exported == nil {

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newZapLogger returns a logger for etcd that writes to log. Because etcd logs a lot, its info messages have verbosity 2
-// and its warnings 1. Fatal messages panic instead of exiting the process.
+// newZapLogger returns a logger for etcd that writes to log. Because etcd logs a lot, its info messages have verbosity
+// 2 and its warnings 1. Fatal messages panic instead of exiting the process.
 func newZapLogger(log logr.Logger) *zap.Logger {
 	return zap.New(core{log: log.WithName("etcd")}, zap.WithFatalHook(zapcore.WriteThenPanic))
 }
@@ -44,8 +44,8 @@ func (c core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore
 	return checked
 }
 
-// harmless has the messages that every member logs as errors: its listeners close when it stops, and a new database has no
-// term yet.
+// harmless has the messages that every member logs as errors: its listeners close when it stops, and a new database has
+// no term yet.
 var harmless = map[string]bool{
 	"setting up serving from embedded etcd failed.": true,
 	"failed to update storage version":              true,

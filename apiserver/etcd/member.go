@@ -37,7 +37,8 @@ import (
 const (
 	// pollInterval is the interval at which conditions are checked for which etcd has no notification.
 	pollInterval = 5 * time.Millisecond
-	// joinTimeout bounds how long a member waits for the cluster that it joins; joinInterval is the delay between attempts.
+	// joinTimeout bounds how long a member waits for the cluster that it joins; joinInterval is the delay between
+	// attempts.
 	joinTimeout  = 15 * time.Second
 	joinInterval = 250 * time.Millisecond
 )
@@ -70,8 +71,8 @@ type options struct {
 // WithLogger sets the logger of a member. The default discards all messages.
 func WithLogger(log logr.Logger) Option { return func(o *options) { o.log = log } }
 
-// Start starts a member on its data directory and returns when it takes part in raft, or with an error when ctx ends. The
-// member can serve requests when Ready is closed.
+// Start starts a member on its data directory and returns when it takes part in raft, or with an error when ctx ends.
+// The member can serve requests when Ready is closed.
 func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, error) {
 	o := options{log: logr.Discard()}
 	for _, option := range opts {
@@ -118,8 +119,8 @@ func begin(ctx context.Context, member config.Member, socket socketAddress, log 
 	return started, nil
 }
 
-// join starts etcd. It retries for joinTimeout while no member of the cluster answers or the cluster has not agreed on its
-// version, which takes a new cluster some seconds.
+// join starts etcd. It retries for joinTimeout while no member of the cluster answers or the cluster has not agreed on
+// its version, which takes a new cluster some seconds.
 func join(ctx context.Context, configuration *embed.Config, log logr.Logger) (*embed.Etcd, error) {
 	patience := time.Now().Add(joinTimeout)
 	for {

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// socketDirectory, in the data directory, is accessible only to its owner, because clients of the socket may do anything.
+	// socketDirectory, in the data directory, is accessible only to its owner, because clients of the socket may do
+	// anything.
 	socketDirectory = "local"
 	socketName      = "etcd.sock"
 	// socketPathLimit is the length of the longest socket address that every system accepts.
@@ -66,8 +67,8 @@ func (a socketAddress) close() {
 	}
 }
 
-// prepareSocket checks that a member can listen on its socket, which not every file system supports. The caller must keep
-// the address open while the member listens.
+// prepareSocket checks that a member can listen on its socket, which not every file system supports. The caller must
+// keep the address open while the member listens.
 func prepareSocket(dataDirectory string) (socketAddress, error) {
 	path := socketPath(dataDirectory)
 	directory := filepath.Dir(path)

@@ -56,8 +56,8 @@ func (m *Member) raised(matches func(member types.ID) bool) bool {
 }
 
 // watchSpace disarms this member's alarm NOSPACE when the database has space again, because it was defragmented or the
-// quota was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is raised
-// watchSpace also commits, because the use after a compaction is updated only by the second commit that follows.
+// quota was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is
+// raised watchSpace also commits, because the use after a compaction is updated only by the second commit that follows.
 func (m *Member) watchSpace(ctx context.Context) {
 	ticker := time.NewTicker(alarmInterval)
 	defer ticker.Stop()

@@ -1,5 +1,5 @@
-// Package etcdctl is the command `quorate etcd`: status, alarms, defragmentation and snapshots of a running etcd, which may
-// be the embedded member of an API server on the same machine.
+// Package etcdctl is the command `quorate etcd`: status, alarms, defragmentation and snapshots of a running etcd, which
+// may be the embedded member of an API server on the same machine.
 package etcdctl
 
 import (

@@ -18,8 +18,8 @@ type BodyLimits struct {
 	Total    int64 // all requests together
 	PerUser  int64
 	Reserved int64 // in addition to Total, for essential requests and administrators
-	// In each Window after the one in which it starts, a body must complete or grow by Progress bytes. All bodies share the
-	// same windows.
+	// In each Window after the one in which it starts, a body must complete or grow by Progress bytes. All bodies share
+	// the same windows.
 	Window   time.Duration
 	Progress int64
 }

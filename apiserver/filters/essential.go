@@ -35,8 +35,8 @@ func readOnly(record *request.Record) bool {
 	return false
 }
 
-// privileged reports whether a user is in system:masters, as administrators and the server itself are. Such requests are
-// exempt from the limits.
+// privileged reports whether a user is in system:masters, as administrators and the server itself are. Such requests
+// are exempt from the limits.
 func privileged(record *request.Record) bool {
 	return slices.Contains(record.User.GetGroups(), user.SystemPrivilegedGroup)
 }

@@ -8,8 +8,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// measure counts and times requests that reach a handler. It is the innermost filter; the others count what they reject.
-// Requests for resources and paths that are not served are not measured.
+// measure counts and times requests that reach a handler. It is the innermost filter; the others count what they
+// reject. Requests for resources and paths that are not served are not measured.
 type measure struct {
 	next    http.Handler
 	metrics *Metrics

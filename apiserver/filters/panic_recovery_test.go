@@ -14,8 +14,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestPanicIsAnswered checks a deliberate difference from kube-apiserver. Its filter writes the same 500 but panics again,
-// so that net/http drops the response. Clients then see a network error and may retry a request that panics every time.
+// TestPanicIsAnswered checks a deliberate difference from kube-apiserver. Its filter writes the same 500 but panics
+// again, so that net/http drops the response. Clients then see a network error and may retry a request that panics
+// every time.
 func TestPanicIsAnswered(t *testing.T) {
 	klog.SetLogger(logr.Discard())
 	t.Cleanup(klog.ClearLogger)

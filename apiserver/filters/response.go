@@ -131,8 +131,8 @@ func (w *response) started() bool {
 	return w.status != 0 || w.hijacked
 }
 
-// sent returns the status code and the size of the body. The status is 200 if the handler set none, and 0 if it hijacked
-// the connection.
+// sent returns the status code and the size of the body. The status is 200 if the handler set none, and 0 if it
+// hijacked the connection.
 func (w *response) sent() (int, int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

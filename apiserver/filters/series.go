@@ -19,9 +19,10 @@ const component = "apiserver"
 
 // seriesKey has the labels of a request.
 //
-// Invariant: in a key that becomes labels or is kept, group, version, resource and subresource belong to a resource that
-// the catalog serves, or are empty; all other fields come from fixed sets. Rejected requests must not create series, as
-// they do in kube-apiserver's apiserver_request_terminations_total, because clients could create any number of them.
+// Invariant: in a key that becomes labels or is kept, group, version, resource and subresource belong to a resource
+// that the catalog serves, or are empty; all other fields come from fixed sets. Rejected requests must not create
+// series, as they do in kube-apiserver's apiserver_request_terminations_total, because clients could create any number
+// of them.
 type seriesKey struct {
 	verb, dryRun, group, version, resource, subresource, scope, component string
 }
@@ -42,7 +43,8 @@ func (k *seriesKey) clone() seriesKey {
 	return cloned
 }
 
-// requestKey returns the key of a request with the names that the client sent. They are not safe as labels; see servedKey.
+// requestKey returns the key of a request with the names that the client sent. They are not safe as labels; see
+// servedKey.
 func requestKey(record *request.Record, r *http.Request) seriesKey {
 	info := &record.Info
 	if !info.IsResourceRequest {

@@ -32,8 +32,8 @@ func NewRegistry(build version.Info) *Registry {
 	return registry
 }
 
-// Handler serves the metrics in the format that the client accepts. started, the start time of the process, is sent in a
-// header.
+// Handler serves the metrics in the format that the client accepts. started, the start time of the process, is sent in
+// a header.
 func Handler(gatherer prometheus.Gatherer, started time.Time) http.Handler {
 	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{ProcessStartTime: started})
 }

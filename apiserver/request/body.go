@@ -37,8 +37,8 @@ func (r *Record) Body(from *http.Request) ([]byte, error) {
 }
 
 // ReadBody reads the whole body of the record's request for Body. length is its Content-Length. reserve is called with
-// the number of bytes by which the buffer is about to grow; its error ends the reading and is the only one that ReadBody
-// returns. Body returns the errors of bodies that are too large or end early.
+// the number of bytes by which the buffer is about to grow; its error ends the reading and is the only one that
+// ReadBody returns. Body returns the errors of bodies that are too large or end early.
 func (r *Record) ReadBody(from io.Reader, length int64, reserve func(bytes int64) error) error {
 	if r.body.read = true; length > MaxBody {
 		r.body.err = tooLarge()

@@ -17,9 +17,9 @@ func NewByteLimit(bound int64) *ByteLimit {
 	return &ByteLimit{bound: bound, free: semaphore.NewWeighted(bound)}
 }
 
-// Acquire waits until the bytes may be held, or returns the error of ctx. More than the limit count as the limit, so that
-// such a request is served when no other holds anything. A caller must not acquire again before Release, because two
-// such callers could deadlock.
+// Acquire waits until the bytes may be held, or returns the error of ctx. More than the limit count as the limit, so
+// that such a request is served when no other holds anything. A caller must not acquire again before Release, because
+// two such callers could deadlock.
 func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	bytes = min(bytes, l.bound)
 	if bytes <= 0 {

@@ -1,9 +1,9 @@
-// Package request has what is known about one request: its target, user, received time, query and warnings. It is the one
-// place that converts errors to the Status that a client receives. It also counts requests in flight.
+// Package request has what is known about one request: its target, user, received time, query and warnings. It is the
+// one place that converts errors to the Status that a client receives. It also counts requests in flight.
 //
-// A Record holds all of this and is itself the request's context. It has values for the context keys of k8s.io/apiserver
-// (request info, user, namespace, received time, warning recorder), so that upstream's strategies work without a chain
-// of nested contexts.
+// A Record holds all of this and is itself the request's context. It has values for the context keys of
+// k8s.io/apiserver (request info, user, namespace, received time, warning recorder), so that upstream's strategies work
+// without a chain of nested contexts.
 package request
 
 import (

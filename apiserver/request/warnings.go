@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/net"
 )
 
-// kube-apiserver's limits, because clients and proxies limit the size of headers: once the warnings of a response exceed
-// totalRunes, each is truncated to itemRunes, and when these exceed totalRunes too, no more are added.
+// kube-apiserver's limits, because clients and proxies limit the size of headers: once the warnings of a response
+// exceed totalRunes, each is truncated to itemRunes, and when these exceed totalRunes too, no more are added.
 const (
 	totalRunes = 4 * 1024
 	itemRunes  = 256

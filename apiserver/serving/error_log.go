@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// errorLog receives the log lines of net/http. Failed handshakes are counted and logged only at V(5), because probes and
-// port scanners cause them constantly.
+// errorLog receives the log lines of net/http. Failed handshakes are counted and logged only at V(5), because probes
+// and port scanners cause them constantly.
 type errorLog struct {
 	logger     logr.Logger
 	handshakes prometheus.Counter

@@ -33,8 +33,8 @@ type Check struct {
 	Run   func(context.Context) error
 	// StartUp checks do not fail /livez during the grace period after start.
 	StartUp bool
-	// Advisory checks do not fail the endpoint. They are reported only while they fail, with their error, which every client
-	// that may read the endpoint can see.
+	// Advisory checks do not fail the endpoint. They are reported only while they fail, with their error, which every
+	// client that may read the endpoint can see.
 	Advisory bool
 }
 

@@ -12,8 +12,8 @@ import (
 	"quorate.dev/apiserver/authentication"
 )
 
-// Local is a http.RoundTripper that passes requests to a handler in the same process, authenticated as User. It takes the
-// place of kube-apiserver's loopback client. Responses stream, so that watches work.
+// Local is a http.RoundTripper that passes requests to a handler in the same process, authenticated as User. It takes
+// the place of kube-apiserver's loopback client. Responses stream, so that watches work.
 type Local struct {
 	Handler http.Handler
 	User    user.Info

@@ -15,8 +15,8 @@ type Reloadable interface {
 	Reload() error
 }
 
-// reloader calls Reload when files change. It watches their directories, because files are usually replaced, not written:
-// the kubelet updates a mounted Secret by swapping a symbolic link.
+// reloader calls Reload when files change. It watches their directories, because files are usually replaced, not
+// written: the kubelet updates a mounted Secret by swapping a symbolic link.
 type reloader struct {
 	watcher *fsnotify.Watcher
 	all     []Reloadable

@@ -1,5 +1,5 @@
-// Package serving is the HTTPS server: listeners, certificates that reload, HTTP/2 settings, health checks, the graceful
-// shutdown, and the transport for clients in the same process.
+// Package serving is the HTTPS server: listeners, certificates that reload, HTTP/2 settings, health checks, the
+// graceful shutdown, and the transport for clients in the same process.
 //
 // Server.Shutdown drains in kube-apiserver's order. /readyz fails first, while requests are still served, so that load
 // balancers stop sending new ones; preShutdown runs in this phase. Then new requests are refused: the port closes and
@@ -147,8 +147,8 @@ func closeListener(listener net.Listener) error {
 	return nil
 }
 
-// Shutdown drains and stops the server in the order of kube-apiserver's RunWithContext. It returns when no connection is
-// left or ctx is done. preShutdown runs while requests are still served, and Shutdown waits for it.
+// Shutdown drains and stops the server in the order of kube-apiserver's RunWithContext. It returns when no connection
+// is left or ctx is done. preShutdown runs while requests are still served, and Shutdown waits for it.
 func (s *Server) Shutdown(ctx context.Context, preShutdown func(context.Context)) error {
 	logger, options := s.options.Logger, s.options.Config
 

@@ -25,8 +25,9 @@ import (
 
 var namespaces = schema.GroupResource{Resource: "namespaces"}
 
-// NamespaceLifecycle rejects writes in namespaces that do not exist, creates in terminating namespaces, and deletions of
-// protected namespaces. Upstream's plugin waits for its cache to see a new namespace; this one reads storage at once.
+// NamespaceLifecycle rejects writes in namespaces that do not exist, creates in terminating namespaces, and deletions
+// of protected namespaces. Upstream's plugin waits for its cache to see a new namespace; this one reads storage at
+// once.
 type NamespaceLifecycle struct {
 	Namespaces corelisters.NamespaceLister
 	Objects    resource.Objects

@@ -25,8 +25,8 @@ var (
 	nodes           = schema.GroupResource{Resource: "nodes"}
 )
 
-// getter returns the objects that tokens are bound to, for upstream's validators. It reads the cache and, for objects that
-// it lacks, storage. It sets only the fields that the validators use.
+// getter returns the objects that tokens are bound to, for upstream's validators. It reads the cache and, for objects
+// that it lacks, storage. It sets only the fields that the validators use.
 type getter struct{ objects resource.Objects }
 
 func (g getter) get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error) {

@@ -1,8 +1,8 @@
 // Package rbac is the authorization mode RBAC.
 //
-// The policy indexes bindings by subject. The rules of a user are compiled on first use from the bindings of its name and
-// groups, and cached until an RBAC object changes. The cost of a decision therefore does not depend on the number of
-// bindings of other subjects.
+// The policy indexes bindings by subject. The rules of a user are compiled on first use from the bindings of its name
+// and groups, and cached until an RBAC object changes. The cost of a decision therefore does not depend on the number
+// of bindings of other subjects.
 package rbac
 
 import (
@@ -13,8 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// Policy has the current RBAC objects. It is safe for concurrent use. The caller must not modify objects passed to it. It
-// implements authorizer.Authorizer and authorizer.RuleResolver.
+// Policy has the current RBAC objects. It is safe for concurrent use. The caller must not modify objects passed to it.
+// It implements authorizer.Authorizer and authorizer.RuleResolver.
 type Policy struct {
 	mu           sync.RWMutex
 	roles        map[string][]rbacv1.PolicyRule // by "namespace/name"
