@@ -203,7 +203,7 @@ func (s *Server) keepLegacyTokens(b *bootstrap.Bootstrap) func(context.Context, 
 	}
 }
 
-// keepFlowSchemaStatus keeps the status of FlowSchemas, which tells users of dangling references.
+// keepFlowSchemaStatus keeps the status of FlowSchemas, which reports dangling references.
 func (s *Server) keepFlowSchemaStatus(ctx context.Context, _ func()) error {
 	_, served := s.catalogs.holder.Current().Find(bootstrap.FlowSchemas)
 	if !served || !s.config.Limits.PriorityAndFairness {

@@ -99,16 +99,16 @@ func (w *Watches) Count() int { return w.inflight.Count() }
 func (w *Watches) End(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	told := 0
+	cancelled := 0
 	for number, end := range w.open {
-		if told == n {
+		if cancelled == n {
 			break
 		}
 		end()
 		delete(w.open, number)
-		told++
+		cancelled++
 	}
-	return told
+	return cancelled
 }
 
 // Drain is the state that the filters share with the server for a graceful shutdown.
