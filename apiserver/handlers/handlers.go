@@ -37,7 +37,7 @@ type Options struct {
 type Handlers struct {
 	Options
 	deleteOptionsGuard *codec.Guard
-	encoded            *request.ByteLimit // of what responses hold of their own
+	responseMemory     *request.ByteLimit // of what responses hold beside the watch cache
 	writeTimeout       time.Duration      // of watches
 }
 
@@ -46,7 +46,7 @@ func New(options Options) *Handlers {
 	return &Handlers{
 		Options:            options,
 		deleteOptionsGuard: codec.NewGuard(internalscheme.Scheme),
-		encoded:            request.NewByteLimit(encodedAtOnce),
+		responseMemory:     request.NewByteLimit(maxResponseMemory),
 		writeTimeout:       writeTimeout,
 	}
 }
@@ -62,7 +62,7 @@ type call struct {
 	record *request.Record
 	target registry.Target
 	output output
-	room   *request.Held // nil: none was taken
+	memory *request.Held // nil: none was acquired
 }
 
 // Serve answers a request for a resource that routing has found.
@@ -100,7 +100,7 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		request.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(complaints, ";"))))
 		return
 	}
-	defer c.leaveRoom(0)
+	defer c.shrinkMemory(0)
 	if err := c.serve(r.Context()); err != nil {
 		request.WriteError(w, r, err)
 	}
@@ -136,9 +136,9 @@ func (c *call) serve(ctx context.Context) (err error) {
 	case "patch":
 		return c.patch(ctx)
 	case "delete":
-		return c.remove(ctx)
+		return c.delete(ctx)
 	case "deletecollection":
-		return c.removeCollection(ctx)
+		return c.deleteCollection(ctx)
 	}
 	return c.notAllowed()
 }

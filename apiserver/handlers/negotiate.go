@@ -36,8 +36,8 @@ type output struct {
 	undecorated bool
 }
 
-// rewritten reports whether a body in JSON is laid out anew before it is sent.
-func (o output) rewritten() bool { return o.pretty || o.media == codec.YAML }
+// reformatted reports whether the JSON body is indented or converted to YAML before it is sent.
+func (o output) reformatted() bool { return o.pretty || o.media == codec.YAML }
 
 // contentType is the response's header; parameters of a transformation are repeated in it as kube-apiserver does.
 func (o output) contentType(stream bool) string {

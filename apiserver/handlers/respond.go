@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding"
+	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 )
 
@@ -27,8 +29,8 @@ var (
 
 // send writes a complete body.
 func (c *call) send(code int, body []byte) error {
-	if c.output.rewritten() {
-		if err := c.takeRoom(int64(len(body)) * c.output.layoutFactor()); err != nil {
+	if c.output.reformatted() {
+		if err := c.acquireMemory(int64(len(body)) * c.output.reformatFactor()); err != nil {
 			return err
 		}
 	}
@@ -36,7 +38,7 @@ func (c *call) send(code int, body []byte) error {
 	if err != nil {
 		return err
 	}
-	c.leaveRoom(int64(len(body)))
+	c.shrinkMemory(int64(len(body)))
 	header := c.w.Header()
 	header["Content-Type"] = []string{c.output.contentType(false)}
 	if request.Compresses(c.r, len(body)) {
@@ -81,7 +83,7 @@ func (c *call) compressor(code int) *gzip.Writer {
 
 // sendList writes a list from shared pieces, without ever having it in one piece.
 func (c *call) sendList(body *codec.ListBody) error {
-	if c.output.rewritten() {
+	if c.output.reformatted() {
 		whole := bytes.NewBuffer(make([]byte, 0, body.Size()))
 		writeChunks(whole, body)
 		return c.send(http.StatusOK, whole.Bytes())
@@ -123,8 +125,32 @@ func (c *call) sendStatus(code int, status *metav1.Status) error {
 	if err != nil {
 		return err
 	}
-	e := encoder{call: c, media: c.output.media, kind: kind, head: codec.Head(kind)}
-	return c.send(code, e.body(item))
+	return c.send(code, encoding.Envelope{Media: c.output.media, Kind: kind}.Body(item))
+}
+
+// sendResult responds with the object that a write left in storage, and offers its encoding to the watch cache.
+func (c *call) sendResult(code int, result *registry.Result) error {
+	if result.Stored == nil {
+		if status, ok := result.Object.(*metav1.Status); ok && status.Code == 0 {
+			status.Code = int32(code)
+		}
+		return c.sendObject(code, result.Object)
+	}
+	if c.target.Endpoint.View != nil || c.output.as == table {
+		internal, err := c.Registry.Stored(c.target, result)
+		if err != nil {
+			return err
+		}
+		return c.sendView(code, internal)
+	}
+	c.output.undecorated = c.output.undecorated || result.Undecorated
+	f := c.format()
+	item, err := f.Encode(result.Stored, result.Revision)
+	if err != nil {
+		return err
+	}
+	c.Registry.Offer(c.target, result, f, f.Trim(item, result.Stored, result.Revision))
+	return c.send(code, f.Envelope().Body(item))
 }
 
 // sendView answers with a stored object, through the endpoint's view if it has one.
@@ -150,14 +176,14 @@ func (c *call) sendObject(code int, internal runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	e := c.encoder()
+	f := c.format()
+	envelope := f.Envelope()
 	if c.target.Endpoint.Body != nil && c.output.as == whole {
-		e.kind = c.target.Endpoint.Kind
-		e.head = codec.Head(e.kind)
+		envelope.Kind, envelope.Complete = c.target.Endpoint.Kind, false
 	}
-	item, err := e.external(external)
+	item, err := f.Item(external)
 	if err != nil {
 		return err
 	}
-	return c.send(code, e.body(item))
+	return c.send(code, envelope.Body(item))
 }

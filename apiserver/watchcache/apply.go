@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -96,9 +97,9 @@ func (c *Cache) publish() {
 	c.stats.capacity.Store(int64(len(c.ring.records)))
 }
 
-// Offer gives the cache an encoding of an object that the caller has just written, so that nobody needs to make
-// it. It is attached to the entry of that revision when the event arrives, or at once if it has.
-func (c *Cache) Offer(path string, revision int64, format *Format, encoded []byte) {
+// Offer gives the cache an encoding, trimmed by Format.Trim, that the response to a write needed anyway. Offer attaches
+// it to the entry of that revision at once, or when the event of the write arrives.
+func (c *Cache) Offer(path string, revision int64, format encoding.Format, encoded []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state != ready {
@@ -119,11 +120,12 @@ func (c *Cache) attachOffer(entry *Entry) {
 	}
 }
 
-func (c *Cache) attach(entry *Entry, format *Format, encoded []byte) {
+// attach must not wait for a concurrent encoder, because the caller holds the lock.
+func (c *Cache) attach(entry *Entry, format encoding.Format, encoded []byte) {
 	if entry.find(format) != nil {
-		return // made, or being made: not waited for while the cache is locked
+		return
 	}
-	_, _ = entry.Encoded(format, func() ([]byte, error) { return encoded, nil })
+	_, _ = entry.get(c.budget(), format, func() ([]byte, error) { return encoded, nil })
 }
 
 // maxOffers bounds the offers that wait for their event.
@@ -133,7 +135,7 @@ const maxOffers = 1024
 type offer struct {
 	path     string
 	revision int64
-	format   *Format
+	format   encoding.Format
 	encoded  []byte
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"quorate.dev/apiserver/storage"
 )
@@ -94,9 +95,8 @@ func BenchmarkFanOutBesideNarrow(b *testing.B) {
 }
 
 func fanOut(b *testing.B, c *Cache, all []*Watcher) {
-	format := &Format{}
+	format := newFormat(nil)
 	data := []byte("app-1;" + strings.Repeat("x", 2000))
-	frame := func() ([]byte, error) { return []byte(strings.Repeat("y", 3000)), nil }
 	for b.Loop() {
 		revision := c.changed + 1
 		c.caches.apply(storage.Batch{Revision: revision, Events: []storage.Event{
@@ -107,7 +107,7 @@ func fanOut(b *testing.B, c *Cache, all []*Watcher) {
 			if err != nil || len(events) != 1 {
 				b.Fatal(events, err)
 			}
-			if _, err := events[0].Encoded(format, frame); err != nil {
+			if _, err := events[0].Encoded(format, watch.Modified); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -88,11 +90,21 @@ func (e *Entry) Fields() (fields.Set, error) {
 	return found, nil
 }
 
-// Encoded returns the object in a format. encode is called if that encoding does not exist; everybody who asks
-// meanwhile waits for it. The caller must not change the result.
-func (e *Entry) Encoded(format *Format, encode func() ([]byte, error)) ([]byte, error) {
-	return e.encodings.get(e.cache.budget(), format, encode)
+// Encoded returns the object in a format. The first caller makes the encoding; concurrent ones wait for it. The caller
+// must not change the result.
+func (e *Entry) Encoded(format encoding.Format) (codec.Encoding, error) {
+	kept, err := e.encodings.get(e.cache.budget(), format, func() ([]byte, error) {
+		item, err := format.Encode(e.stored, e.revision)
+		if err != nil {
+			return nil, err
+		}
+		return format.Trim(item, e.stored, e.revision), nil
+	})
+	if err != nil {
+		return codec.Encoding{}, err
+	}
+	return format.Assemble(kept, e.stored, e.revision), nil
 }
 
-// Keeps reports whether the cache has the object in a format now, so that Encoded makes nothing.
-func (e *Entry) Keeps(format *Format) bool { return e.encodings.find(format) != nil }
+// Keeps reports whether the cache has the object in a format now, so that Encoded encodes nothing.
+func (e *Entry) Keeps(format encoding.Format) bool { return e.encodings.find(format) != nil }

@@ -11,9 +11,13 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -211,6 +215,23 @@ func contents(s *Snapshot, prefix string) string {
 		return true
 	})
 	return strings.Join(lines, " ")
+}
+
+// textCodec decodes the objects of the tests: their name is what is stored.
+type textCodec struct {
+	resource.Codec
+	err error
+}
+
+func (c textCodec) LoadExternal(stored []byte) (runtime.Object, error) {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: string(stored)}}, c.err
+}
+
+// newFormat returns a format that differs from all others. err is what encoding fails with.
+func newFormat(err error) encoding.Format {
+	return encoding.Format{Resource: resource.Match{
+		Definition: &resource.Definition{}, Version: &resource.Version{Codec: textCodec{err: err}},
+	}}
 }
 
 // metric returns the value of a metric without labels, or summed over them.

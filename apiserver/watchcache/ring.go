@@ -19,44 +19,6 @@ const (
 	recordOverhead = 256
 )
 
-// Type says what happened to an object.
-type Type uint8
-
-// The types of events.
-const (
-	Added Type = iota + 1
-	Modified
-	Deleted
-)
-
-// String returns the type as the watch protocol spells it.
-func (t Type) String() string {
-	switch t {
-	case Added:
-		return "ADDED"
-	case Modified:
-		return "MODIFIED"
-	case Deleted:
-		return "DELETED"
-	}
-	return "UNKNOWN"
-}
-
-// Event is a change of one object, shared by all who watch it.
-type Event struct {
-	Type     Type
-	Entry    *Entry // after the change; for Deleted the last state, at the revision of the deletion
-	Previous *Entry // before the change; nil for Added
-	Revision int64
-	shared   *record
-}
-
-// Encoded returns the event in a format: Entry.Encoded for events. The formats of events should be others than
-// those of objects.
-func (e Event) Encoded(format *Format, encode func() ([]byte, error)) ([]byte, error) {
-	return e.shared.encodings.get(e.Entry.cache.budget(), format, encode)
-}
-
 // record is what the ring keeps of an event.
 type record struct {
 	kind     Type

@@ -2,13 +2,16 @@ package watchcache
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"quorate.dev/apiserver/storage"
 )
@@ -293,7 +296,7 @@ func TestDrop(t *testing.T) {
 	w.create("pods/a/1", "x;")
 	pods := w.cache("pods")
 	entry, _ := w.latest(pods).Get("pods/a/1")
-	if _, err := entry.Encoded(&Format{}, func() ([]byte, error) { return []byte("encoded"), nil }); err != nil {
+	if _, err := entry.Encoded(newFormat(nil)); err != nil {
 		t.Fatal(err)
 	}
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
@@ -323,7 +326,7 @@ func TestRefused(t *testing.T) {
 	if _, err := refused.Watch(1, Scope{}); !errors.Is(err, ErrDropped) {
 		t.Errorf("watched: %v", err)
 	}
-	refused.Offer("pods/a/1", 1, &Format{}, nil)
+	refused.Offer("pods/a/1", 1, newFormat(nil), nil)
 	if got := contents(w.latest(w.cache("pods")), "pods/"); got != "pods/a/1@x;" {
 		t.Errorf("cached afterwards: %s", got)
 	}
@@ -397,7 +400,7 @@ const lastPath = "pods/end/end"
 
 // replay keeps a view from events until the last object comes.
 func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string]string) {
-	format := &Format{}
+	format := newFormat(nil)
 	var last int64
 	for view[lastPath] == "" {
 		events, _, err := watcher.Next(ctx)
@@ -410,14 +413,21 @@ func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string
 				t.Errorf("revision %d after %d", event.Revision, last)
 			}
 			last = event.Revision
-			frame, _ := event.Encoded(format, func() ([]byte, error) {
-				return []byte(event.Type.String() + event.Entry.Path() + "@" + string(event.Entry.Stored())), nil
-			})
-			path, data, _ := strings.Cut(strings.TrimPrefix(string(frame), event.Type.String()), "@")
+			var frame struct {
+				Type   watch.EventType
+				Object metav1.PartialObjectMetadata
+			}
+			data, err := event.Encoded(format, watch.EventType(event.Type.String()))
+			if err == nil {
+				err = json.Unmarshal(data, &frame)
+			}
+			if err != nil || string(frame.Type) != event.Type.String() {
+				t.Errorf("frame %s, %v", data, err)
+			}
 			if event.Type == Deleted {
-				delete(view, path)
+				delete(view, event.Entry.Path())
 			} else {
-				view[path] = data
+				view[event.Entry.Path()] = frame.Object.Name
 			}
 		}
 	}
@@ -425,7 +435,7 @@ func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string
 
 // readOwnWrites checks that a finished write is always in the latest snapshot.
 func readOwnWrites(w *world, ctx context.Context, pods *Cache) {
-	format := &Format{}
+	format := newFormat(nil)
 	revision := w.create("pods/own/1", "0;")
 	for i := 1; i <= 100 && ctx.Err() == nil; i++ {
 		data := []byte(fmt.Sprint(i, ";"))

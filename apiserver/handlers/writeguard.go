@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client of a watch may take to read writePiece bytes. kube-apiserver waits until the
+	// writeTimeout is how long a client of a watch may take to read writeChunk bytes. kube-apiserver waits until the
 	// connection breaks: a client that stops reading holds its handler and what is to be sent for as long as it likes.
 	writeTimeout = time.Minute
-	writePiece   = 64 << 10
+	writeChunk   = 64 << 10
 	// lastWriteTimeout is the same for a watch that is over.
 	lastWriteTimeout = 5 * time.Second
 )
