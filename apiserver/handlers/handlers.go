@@ -1,6 +1,8 @@
-// Package handlers turns HTTP requests for resources into calls of the registry and the registry's answers into
-// HTTP responses: option parsing, negotiation, bodies in and out. Responses are put together from encodings that
-// all clients share.
+// Package handlers serves the requests for resources: it parses options and bodies, negotiates the format of the
+// response, calls the registry, and writes what package encoding made of the result. It has a file for each verb.
+//
+// Errors are returned up to Serve, which writes them as a Status. A handler returns an error only while nothing has been
+// written; afterwards it can only break the connection or end the stream.
 package handlers
 
 import (
@@ -22,14 +24,14 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are what the handlers work with.
+// Options configure Handlers.
 type Options struct {
 	Registry *registry.Registry
 	Clock    clock.Clock
-	Metrics  *Metrics // nil: nothing is measured
-	// MinWatchTimeout is the least length of a watch that asks for none; it lasts up to twice as long.
+	Metrics  *Metrics // nil: no metrics
+	// MinWatchTimeout is the minimum timeout of a watch without timeoutSeconds; the maximum is twice as long.
 	MinWatchTimeout time.Duration
-	// DeleteWorkers delete the objects of one collection at the same time.
+	// DeleteWorkers is the number of concurrent deletions of one collection.
 	DeleteWorkers int
 }
 
@@ -51,10 +53,10 @@ func New(options Options) *Handlers {
 	}
 }
 
-// maxWriteDuration bounds a write whatever the client asked for.
+// maxWriteDuration is kube-apiserver's requestTimeoutUpperBound.
 const maxWriteDuration = 34 * time.Second
 
-// call is one request on its way through a handler.
+// call is the state of one request.
 type call struct {
 	*Handlers
 	w      http.ResponseWriter
@@ -65,7 +67,7 @@ type call struct {
 	memory *request.Held // nil: none was acquired
 }
 
-// Serve answers a request for a resource that routing has found.
+// Serve responds to a request for a resource.
 func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.Match) {
 	record := request.From(r.Context())
 	record.SetNamespace(record.Info.Namespace)
@@ -89,15 +91,15 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		c.serveConnect()
 		return
 	}
-	if err := c.refused(sensible); err != nil {
+	if err := c.checkRoute(sensible); err != nil {
 		request.WriteError(w, r, err)
 		return
 	}
 	if match.Version.Deprecation != "" {
 		record.Warnings.AddWarning("", match.Version.Deprecation)
 	}
-	if complaints := path.IsValidPathSegmentName(c.target.Name); len(complaints) > 0 {
-		request.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(complaints, ";"))))
+	if problems := path.IsValidPathSegmentName(c.target.Name); len(problems) > 0 {
+		request.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(problems, ";"))))
 		return
 	}
 	defer c.shrinkMemory(0)
@@ -106,7 +108,7 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 	}
 }
 
-// serve does the verb. It returns an error only while nothing has been written.
+// serve runs the handler of the verb. It returns an error only while nothing has been written.
 func (c *call) serve(ctx context.Context) (err error) {
 	if c.output, err = negotiate(c.r, c.target); err != nil {
 		return err
@@ -143,8 +145,8 @@ func (c *call) serve(ctx context.Context) (err error) {
 	return c.notAllowed()
 }
 
-// allowed reports whether the endpoint has the request's verb. What can be listed has a path for watches, too, even if
-// it cannot be watched.
+// allowed reports whether the endpoint has a route for the verb. kube-apiserver has routes for watches of all built-in
+// kinds that can be listed, even if their storage cannot be watched.
 func (c *call) allowed() bool {
 	verb := c.record.Info.Verb
 	if verb == "watch" && c.target.Source == resource.BuiltIn {

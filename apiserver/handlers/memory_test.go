@@ -21,7 +21,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// largeObjects are handlers of config maps that are much larger, together, than the room that each response has for itself.
+// largeObjects are handlers of config maps that exceed freeMemory by far.
 type largeObjects struct {
 	*Handlers
 	target registry.Target
@@ -43,7 +43,7 @@ func newLargeObjects(t testing.TB) largeObjects {
 	return largeObjects{New(Options{Registry: r}), target}
 }
 
-// list answers a request for all of them.
+// list responds with all of them and returns the size of the body.
 func (h largeObjects) list(ctx context.Context, t *testing.T, o output) (int, error) {
 	t.Helper()
 	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
@@ -57,18 +57,18 @@ func (h largeObjects) list(ctx context.Context, t *testing.T, o output) (int, er
 	return answer.Body.Len(), err
 }
 
-// impatient is a context that ends when it is waited for.
-type impatient struct {
+// endsWhenWaited is a context that ends as soon as a caller waits for it.
+type endsWhenWaited struct {
 	context.Context
 	end func()
 }
 
-func (i impatient) Done() <-chan struct{} {
+func (i endsWhenWaited) Done() <-chan struct{} {
 	i.end()
 	return i.Context.Done()
 }
 
-// TestEncodingEndsWithItsContext makes no encodings once nobody waits for the response.
+// TestEncodingEndsWithItsContext encodes nothing after the end of the request.
 func TestEncodingEndsWithItsContext(t *testing.T) {
 	h := newLargeObjects(t)
 	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
@@ -85,18 +85,17 @@ func TestEncodingEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestRoom has responses that are in memory as a whole wait for each other, and none for those that are made of what the
-// cache keeps.
-func TestRoom(t *testing.T) {
+// TestResponseMemory uses up the limit: responses that need memory of their own wait, those of cached encodings do not.
+func TestResponseMemory(t *testing.T) {
 	h := newLargeObjects(t)
 	all, err := h.responseMemory.Acquire(t.Context(), maxResponseMemory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, o := range map[string]output{"not kept yet": {}, "pretty": {pretty: true}, "YAML": {media: codec.YAML}} {
+	for name, o := range map[string]output{"not cached yet": {}, "pretty": {pretty: true}, "YAML": {media: codec.YAML}} {
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := h.list(impatient{ctx, cancel}, t, o); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s, without room: %v", name, err)
+		if _, err := h.list(endsWhenWaited{ctx, cancel}, t, o); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, over the limit: %v", name, err)
 		}
 	}
 	all.Release()
@@ -107,22 +106,22 @@ func TestRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size, err := h.list(t.Context(), t, output{}); err != nil || size < 4*freeMemory {
-		t.Errorf("kept, without room: %d bytes, %v", size, err)
+		t.Errorf("cached, over the limit: %d bytes, %v", size, err)
 	}
 	all.Release()
 	for _, o := range []output{{pretty: true}, {media: codec.YAML}} {
 		if size, err := h.list(t.Context(), t, o); err != nil || size < 4*freeMemory {
-			t.Errorf("with room: %d bytes, %v", size, err)
+			t.Errorf("below the limit: %d bytes, %v", size, err)
 		}
 	}
 	if all, err = h.responseMemory.Acquire(t.Context(), maxResponseMemory); err != nil {
-		t.Fatal(err) // something kept its room
+		t.Fatal(err) // a response has not released its memory
 	}
 	all.Release()
 }
 
-// TestRoomIsEstimated compares the estimates that room is taken by with what responses are.
-func TestRoomIsEstimated(t *testing.T) {
+// TestMemoryEstimates compares the estimates with the sizes of responses.
+func TestMemoryEstimates(t *testing.T) {
 	h := newLargeObjects(t)
 	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
 	if err != nil {
@@ -146,6 +145,6 @@ func TestRoomIsEstimated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if json := of(output{}); json != 0 {
-		t.Errorf("what is kept takes %d bytes", json)
+		t.Errorf("cached encodings take %d bytes", json)
 	}
 }

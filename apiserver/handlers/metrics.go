@@ -7,12 +7,12 @@ import (
 	"quorate.dev/apiserver/registry"
 )
 
-// Metrics are what the handlers measure, under kube-apiserver's names.
+// Metrics are the metrics of handlers, under kube-apiserver's names.
 type Metrics struct {
 	watchLists *prometheus.HistogramVec
 }
 
-// NewMetrics declares the metrics. It may be called once per registerer.
+// NewMetrics registers the metrics. It must be called at most once per registerer.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	return &Metrics{
 		watchLists: promauto.With(registerer).NewHistogramVec(prometheus.HistogramOpts{
@@ -23,7 +23,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	}
 }
 
-// watchListed records that the initial events of a watch have been sent.
+// watchListed observes the latency of the initial events of a watch, which have just been sent.
 func (c *call) watchListed(selection registry.Selection) {
 	if c.Metrics == nil {
 		return
@@ -32,7 +32,7 @@ func (c *call) watchListed(selection registry.Selection) {
 	c.Metrics.watchLists.WithLabelValues(c.target.Group, c.target.Version.Name, c.target.Plural, watchScope(c.target, selection)).Observe(took.Seconds())
 }
 
-// watchScope is what of a resource is watched, as kube-apiserver's metrics call it.
+// watchScope returns the scope label: resource, namespace or cluster, as kube-apiserver determines it.
 func watchScope(t registry.Target, selection registry.Selection) string {
 	selects := func(field string) bool {
 		if selection.Field == nil {

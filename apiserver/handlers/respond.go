@@ -17,11 +17,10 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// chunkSize is how much of a list is put together before it is handed to the connection: few large writes cost
-// much less than many small ones.
+// chunkSize is the size of the writes of a list: few large writes cost much less than many small ones.
 const chunkSize = 64 << 10
 
-// pools recycle what large responses are made with; a package-wide pool holds no state that could be observed.
+// The pools are global, because their contents cannot be observed.
 var (
 	chunks      = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkSize/2); return &b }}
 	compressors = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
@@ -34,7 +33,7 @@ func (c *call) send(code int, body []byte) error {
 			return err
 		}
 	}
-	body, err := c.present(body)
+	body, err := c.reformat(body)
 	if err != nil {
 		return err
 	}
@@ -45,12 +44,12 @@ func (c *call) send(code int, body []byte) error {
 		return c.compressed(code, func(w io.Writer) { _, _ = w.Write(body) })
 	}
 	c.w.WriteHeader(code)
-	_, _ = c.w.Write(body) // the client is gone if this fails
+	_, _ = c.w.Write(body) // an error means that the client has disconnected
 	return nil
 }
 
-// present lays a JSON body out for people, or turns it into YAML.
-func (c *call) present(body []byte) ([]byte, error) {
+// reformat indents a JSON body, or converts it to YAML, if the output says so.
+func (c *call) reformat(body []byte) ([]byte, error) {
 	switch {
 	case c.output.media == codec.YAML:
 		return yaml.JSONToYAML(body)
@@ -60,7 +59,7 @@ func (c *call) present(body []byte) ([]byte, error) {
 	return body, nil
 }
 
-// compressed sends what write produces as gzip.
+// compressed sends the output of write as gzip.
 func (c *call) compressed(code int, write func(io.Writer)) error {
 	w := c.compressor(code)
 	defer compressors.Put(w)
@@ -69,8 +68,8 @@ func (c *call) compressed(code int, write func(io.Writer)) error {
 	return nil
 }
 
-// compressor sends the head of a compressed response and returns what to write the body to. Who has it closes it and puts
-// it back.
+// compressor sends the header of a compressed response and returns the writer for its body. The caller must Close it and
+// return it to the pool.
 func (c *call) compressor(code int) *gzip.Writer {
 	header := c.w.Header()
 	header.Set("Content-Encoding", "gzip")
@@ -81,7 +80,7 @@ func (c *call) compressor(code int) *gzip.Writer {
 	return w
 }
 
-// sendList writes a list from shared pieces, without ever having it in one piece.
+// sendList writes a list of shared items in chunks. Only a reformatted list is in memory as a whole.
 func (c *call) sendList(body *codec.ListBody) error {
 	if c.output.reformatted() {
 		whole := bytes.NewBuffer(make([]byte, 0, body.Size()))
@@ -97,7 +96,7 @@ func (c *call) sendList(body *codec.ListBody) error {
 	return nil
 }
 
-// writeChunks stops at the first failure: the client is gone.
+// writeChunks writes a list in chunks. It stops at the first error, which means that the client has disconnected.
 func writeChunks(w io.Writer, body *codec.ListBody) {
 	pooled := chunks.Get().(*[]byte)
 	defer chunks.Put(pooled)
@@ -113,12 +112,12 @@ func writeChunks(w io.Writer, body *codec.ListBody) {
 		chunk = chunk[:0]
 	}
 	_, _ = w.Write(body.AppendTail(chunk))
-	if cap(chunk) <= 4*chunkSize {
+	if cap(chunk) <= 4*chunkSize { // the pool must not collect buffers that a huge item has grown
 		*pooled = chunk[:0]
 	}
 }
 
-// sendStatus answers with a Status, however the client wanted to see the object.
+// sendStatus responds with a Status, in the media type of the output.
 func (c *call) sendStatus(code int, status *metav1.Status) error {
 	kind := metav1.Unversioned.WithKind("Status")
 	item, err := codec.Item(c.output.media, status)
@@ -153,7 +152,7 @@ func (c *call) sendResult(code int, result *registry.Result) error {
 	return c.send(code, f.Envelope().Body(item))
 }
 
-// sendView answers with a stored object, through the endpoint's view if it has one.
+// sendView responds with a stored object, converted by the endpoint's View if it has one.
 func (c *call) sendView(code int, internal runtime.Object) error {
 	if view := c.target.Endpoint.View; view != nil {
 		var err error
@@ -164,7 +163,7 @@ func (c *call) sendView(code int, internal runtime.Object) error {
 	return c.sendObject(code, internal)
 }
 
-// sendObject answers with a internal version object of the endpoint's kind.
+// sendObject responds with an internal object of the endpoint's kind.
 func (c *call) sendObject(code int, internal runtime.Object) error {
 	if status, ok := internal.(*metav1.Status); ok {
 		return c.sendStatus(code, status)

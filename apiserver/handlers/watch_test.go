@@ -28,8 +28,8 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// TestBookmarkAfterManyEvents has more events wait at the moment of a bookmark than a watcher takes at once. The
-// bookmark comes after all of them, and no revision before an earlier one.
+// TestBookmarkAfterManyEvents has more events pending at the time of a bookmark than one call of Next returns. The
+// bookmark follows all of them, and revisions never decrease.
 func TestBookmarkAfterManyEvents(t *testing.T) {
 	const count = 700
 	store := storage.New(etcdtest.Client(t), "/registry")
@@ -56,7 +56,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 	c := &call{Handlers: New(Options{Registry: r, Clock: clock.RealClock{}}), w: answer, r: httptest.NewRequest(http.MethodGet, "/", nil), target: target}
 	s := &stream{call: c, format: c.format(), changes: changes, seen: changes.Start, bookmarks: true, guard: newWriteGuard(answer, writeTimeout)}
 	if !s.catchUp(t.Context()) {
-		t.Fatal("the stream is over")
+		t.Fatal("the stream ended")
 	}
 	decoder := json.NewDecoder(answer.Body)
 	var revision int64
@@ -76,7 +76,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 	}
 }
 
-// TestWatchEventsDoNotWait delivers events one after the other although no time passes.
+// TestWatchEventsDoNotWait delivers events one by one while the clock stands still.
 func TestWatchEventsDoNotWait(t *testing.T) {
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
@@ -120,7 +120,7 @@ func TestWatchEventsDoNotWait(t *testing.T) {
 	}
 }
 
-// configMaps returns a registry that serves them as they are stored.
+// configMaps returns a registry with config maps as its only resource.
 func configMaps(t testing.TB, store *storage.Store) (*registry.Registry, registry.Target) {
 	t.Helper()
 	caches := watchcache.New(store, watchcache.Options{Logger: testr.NewWithInterface(t, testr.Options{})})
