@@ -12,7 +12,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// filled returns a ready cache of count objects of size bytes that does not follow any store.
+// filled returns a ready cache of count objects of size bytes, without a store.
 func filled(tb testing.TB, count, size int) *Cache {
 	tb.Helper()
 	caches := New(nil, Options{})
@@ -57,7 +57,7 @@ func BenchmarkAscendWithLabels(b *testing.B) {
 	}
 }
 
-// BenchmarkFanOut applies one event and has every watcher take its frame.
+// BenchmarkFanOut applies one event, whose frame each watcher takes.
 func BenchmarkFanOut(b *testing.B) {
 	for _, watching := range []int{50, 5000} {
 		b.Run(fmt.Sprint(watching), func(b *testing.B) {
@@ -75,7 +75,7 @@ func BenchmarkFanOut(b *testing.B) {
 	}
 }
 
-// BenchmarkFanOutBesideNarrow has 10,000 watchers of other namespaces beside the 50.
+// BenchmarkFanOutBesideNarrow adds 10,000 watchers of other namespaces to the 50.
 func BenchmarkFanOutBesideNarrow(b *testing.B) {
 	c := filled(b, 5000, 2000)
 	for i := range 10_000 {

@@ -21,7 +21,7 @@ func TestEncodingIsMadeOnce(t *testing.T) {
 		readers.Go(func() {
 			started.Done()
 			data, err := e.get(b, format, func() ([]byte, error) {
-				started.Wait() // all others have come
+				started.Wait() // all others wait for the encoding
 				made.Add(1)
 				return []byte("x"), nil
 			})
@@ -51,7 +51,7 @@ func TestFailedEncodingIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestBudgetEvictsWhatIsNotUsed(t *testing.T) {
+func TestBudgetEvictsUnusedEncodings(t *testing.T) {
 	const one = encodingOverhead + 100
 	b, format := &budget{limit: 10 * one}, newFormat(nil)
 	owners := make([]encodings, 30)
@@ -64,13 +64,13 @@ func TestBudgetEvictsWhatIsNotUsed(t *testing.T) {
 		}
 	}
 	if owners[0].find(format) == nil {
-		t.Error("what is used all the time was evicted")
+		t.Error("the encoding in use was evicted")
 	}
 	if owners[1].find(format) != nil {
-		t.Error("what is old and not used was kept")
+		t.Error("the oldest unused encoding was not evicted")
 	}
 	if owners[29].find(format) == nil {
-		t.Error("what is new was evicted")
+		t.Error("the newest encoding was evicted")
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // Type is the kind of change of an object.
 type Type uint8
 
-// The types of events.
+// The types of events, of the collection as a whole: selectors of clients may change how they see them.
 const (
 	Added Type = iota + 1
 	Modified
@@ -29,10 +29,10 @@ func (t Type) String() string {
 	return "UNKNOWN"
 }
 
-// Event is a change of one object, shared by all who watch it.
+// Event is a change of one object. All watchers share its entries and encodings.
 type Event struct {
 	Type     Type
-	Entry    *Entry // after the change; for Deleted the last state, at the revision of the deletion
+	Entry    *Entry // after the change; for Deleted, the last state at the revision of the deletion
 	Previous *Entry // before the change; nil for Added
 	Revision int64
 	shared   *record

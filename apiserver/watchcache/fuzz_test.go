@@ -147,7 +147,7 @@ func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
 	for {
 		events, err := watcher.take()
 		switch {
-		case errors.Is(err, errNoPlace):
+		case errors.Is(err, errNoPosition):
 			if watcher.over = !w.extend(watcher, history); watcher.over {
 				return
 			}
@@ -182,7 +182,7 @@ func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
 	}
 }
 
-// extend does what Watcher.placeInHistory does, without a store. It reports whether the watcher has a place.
+// extend is Watcher.positionInHistory without a store. It reports whether the watcher has a position.
 func (w *fuzzWorld) extend(watcher *fuzzWatcher, history []storage.Event) bool {
 	w.cache.mu.Lock()
 	defer w.cache.mu.Unlock()
@@ -198,7 +198,7 @@ func (w *fuzzWorld) extend(watcher *fuzzWatcher, history []storage.Event) bool {
 		w.cache.prepend(history[first:last], watcher.after)
 	}
 	watcher.waiting = false
-	watcher.place()
+	watcher.position()
 	return true
 }
 

@@ -63,17 +63,18 @@ func TestLatestSeesWritesOutsideThePrefix(t *testing.T) {
 }
 
 func TestTooNew(t *testing.T) {
-	t.Parallel() // takes the 3 s that readers wait
-	w := newWorld(t, Options{})
+	fast := &fastClock{}
+	w := newWorld(t, Options{Clock: fast})
 	pods := w.cache("pods")
 	revision := w.latest(pods).Revision()
+	fast.fast.Store(true)
 	if _, err := pods.Snapshot(t.Context(), revision+1000); !errors.Is(err, ErrTooNew) {
-		t.Errorf("a revision that never comes: %v", err)
+		t.Errorf("a revision that the store does not reach: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := pods.Snapshot(ctx, revision+1000); !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller who left: %v", err)
+		t.Errorf("a cancelled caller: %v", err)
 	}
 }
 
@@ -238,7 +239,7 @@ func TestFeedResumesWithoutLoss(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
-	w.caches.feed.Load().Close()
+	w.caches.stream.Load().Close()
 	w.create("pods/a/1", "x;")
 	w.update("pods/a/1", "y;")
 	w.expect(watcher, "ADDED pods/a/1@x;", "MODIFIED pods/a/1@y;")
