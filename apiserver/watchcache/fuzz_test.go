@@ -141,7 +141,7 @@ func (w *fuzzWorld) mayExpire(seen int, scope Scope) bool {
 	return false
 }
 
-// drain compares what a watcher receives with what has happened.
+// drain compares the events of a watcher with the model.
 func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
 	var received []string
 	for {
@@ -202,8 +202,7 @@ func (w *fuzzWorld) extend(watcher *fuzzWatcher, history []storage.Event) bool {
 	return true
 }
 
-// FuzzHistory lets a cache be filled in the middle of a history, with a small ring, and watchers begin before and after
-// that.
+// FuzzHistory fills a cache with a small ring in the middle of a history. Watchers start before and after that.
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte("\x00abcdefghi\xf0\xe0"))            // a watcher from the change before the last

@@ -91,7 +91,7 @@ func TestWatchScopes(t *testing.T) {
 	w.create("pods/a/1", ";")
 	w.create("pods/a/2", ";n")
 	w.create("pods/b/1", ";m")
-	w.update("pods/a/1", ";n") // comes onto the node
+	w.update("pods/a/1", ";n") // moves to the node
 	w.update("pods/a/2", ";m") // leaves it
 	w.delete("pods/a/1")
 	w.delete("pods/b/1")
@@ -153,7 +153,7 @@ func TestWatchExpired(t *testing.T) {
 	}
 }
 
-// TestWatchFromBeforeTheCache watches from revisions that another server, or this one before a restart, gave out.
+// TestWatchFromBeforeTheCache watches from revisions that clients got from another server, or before a restart.
 func TestWatchFromBeforeTheCache(t *testing.T) {
 	w := newWorld(t, Options{})
 	revisions := []int64{w.create("pods/a/old", "x;"), w.create("pods/b/1", "x;n"), w.update("pods/b/1", "y;"),
@@ -235,7 +235,7 @@ func TestSlowWatcherFallsOut(t *testing.T) {
 	w.expectNothing(pods, idle)
 }
 
-func TestFeedResumesWithoutLoss(t *testing.T) {
+func TestStreamResumesWithoutLoss(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
@@ -248,7 +248,7 @@ func TestFeedResumesWithoutLoss(t *testing.T) {
 	}
 }
 
-func TestFeedLosesEvents(t *testing.T) {
+func TestStreamLosesEvents(t *testing.T) {
 	w := newStoppedWorld(t, Options{})
 	for _, path := range []string{"pods/a/deleted", "pods/a/modified", "pods/a/recreated", "pods/a/same"} {
 		w.create(path, "old;")
@@ -316,7 +316,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestRefused asks for the cache of a collection that is not to be cached any more.
+// TestRefused has a collection whose description does not permit caching any more.
 func TestRefused(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.create("pods/a/1", "x;")
@@ -396,10 +396,10 @@ func TestConcurrentWritersAndReaders(t *testing.T) {
 	}
 }
 
-// lastPath is written last of all.
+// lastPath is the last path written.
 const lastPath = "pods/end/end"
 
-// replay keeps a view from events until the last object comes.
+// replay applies events to a view until lastPath arrives.
 func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string]string) {
 	format := newFormat(nil)
 	var last int64
@@ -481,8 +481,8 @@ func write(w *world, prefix string) {
 	}
 }
 
-// TestLaggingFeed has the feed deliver what the collection, when it was read, contained already.
-func TestLaggingFeed(t *testing.T) {
+// TestLaggingStream delivers an event that the collection contained already when it was read.
+func TestLaggingStream(t *testing.T) {
 	w := newStoppedWorld(t, Options{})
 	start := w.create("pods/a/1", "x;")
 	updated := w.update("pods/a/1", "y;")
