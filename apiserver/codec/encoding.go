@@ -10,9 +10,9 @@ import (
 // objectMetaRevision is the field number of metav1.ObjectMeta.resourceVersion.
 const objectMetaRevision = 6
 
-// Encoding is an item as part of a response: its bytes or, if they differ in the resourceVersion only, the stored bytes.
-// Objects that clients read as protobuf in the version that is stored, as Kubernetes' own components do, are then not in
-// memory twice.
+// Encoding is an item as part of a response: its bytes or, if they differ in the resourceVersion only, the stored
+// bytes. Objects that clients read as protobuf in the version that is stored, as Kubernetes' own components do, are
+// then not in memory twice.
 type Encoding struct {
 	message []byte // complete, or as stored
 	// at is the offset in message of the tag of the empty resourceVersion; 0: message is complete.
@@ -23,9 +23,9 @@ type Encoding struct {
 // Whole returns the encoding of complete bytes.
 func Whole(item []byte) Encoding { return Encoding{message: item} }
 
-// AsStored returns the encoding of stored bytes at a revision, or of their metadata only. ok is false if the form of the
-// stored message does not permit it. The result may differ from that of Item, because stored bytes lack defaults added
-// since: the caller must compare them by IsItem.
+// AsStored returns the encoding of stored bytes at a revision, or of their metadata only. ok is false if the form of
+// the stored message does not permit it. The result may differ from that of Item, because stored bytes lack defaults
+// added since: the caller must compare them by IsItem.
 func AsStored(stored []byte, revision int64, metadataOnly bool) (encoding Encoding, ok bool) {
 	if !IsProtobuf(stored) {
 		return Encoding{}, false

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestAsStored inserts revisions into stored pods. The names reach the size at which the length of metadata takes another
-// byte.
+// TestAsStored inserts revisions into stored pods. The names reach the size at which the length of metadata takes
+// another byte.
 func TestAsStored(t *testing.T) {
 	for _, revision := range []int64{1, 9, 10, 12345, math.MaxInt64} {
 		for length := range 140 {

@@ -17,14 +17,14 @@ import (
 )
 
 // maxMessageNesting is the maximum depth of nested messages in a protobuf body. Upstream's generated decoders, and its
-// validation, recurse without a limit: a CustomResourceDefinition of 500 KB overflows the stack, which ends the process.
-// Definitions that contain pod templates have 27 levels of JSON and half as many of protobuf. One level of protobuf
-// becomes at most two of JSON, so that what passes stays far below the limit of JSON decoders, 10,000.
+// validation, recurse without a limit: a CustomResourceDefinition of 500 KB overflows the stack, which ends the
+// process. Definitions that contain pod templates have 27 levels of JSON and half as many of protobuf. One level of
+// protobuf becomes at most two of JSON, so that what passes stays far below the limit of JSON decoders, 10,000.
 const maxMessageNesting = 500
 
-// maxJSONNesting is the maximum depth of JSON and YAML for kinds whose type contains itself. The decoders' limit of 10,000
-// protects the stack but not the CPU: each schema scans the schemas inside it again, so that 230 KB with 9,000 levels
-// take 40 s of CPU for every write and read. It is twice maxMessageNesting, so that both admit the same objects.
+// maxJSONNesting is the maximum depth of JSON and YAML for kinds whose type contains itself. The decoders' limit of
+// 10,000 protects the stack but not the CPU: each schema scans the schemas inside it again, so that 230 KB with 9,000
+// levels take 40 s of CPU for every write and read. It is twice maxMessageNesting, so that both admit the same objects.
 const maxJSONNesting = 2 * maxMessageNesting
 
 var (
@@ -115,8 +115,8 @@ func openEnvelope(body []byte) (kind schema.GroupVersionKind, message []byte, ok
 	return schema.FromAPIVersionAndKind(apiVersion, name), message, ok
 }
 
-// eachDelimited calls handle with the content of every length-delimited field. It reports whether the message is valid and
-// handle always returned true.
+// eachDelimited calls handle with the content of every length-delimited field. It reports whether the message is valid
+// and handle always returned true.
 func eachDelimited(message []byte, handle func(number int32, content []byte) bool) bool {
 	for len(message) > 0 {
 		tag, content, ok := varint(message)
@@ -376,7 +376,8 @@ func after(message []byte, count int) ([]byte, bool) {
 	return message[count:], true
 }
 
-// jsonNestsDeeper reports whether objects and arrays are nested more than so many levels deep. text may be invalid JSON.
+// jsonNestsDeeper reports whether objects and arrays are nested more than so many levels deep. text may be invalid
+// JSON.
 func jsonNestsDeeper(text []byte, levels int) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {

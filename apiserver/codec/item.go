@@ -69,7 +69,8 @@ func HeadSize(kind schema.GroupVersionKind) int {
 	return punctuation + len(kind.Kind) + len(kind.Group) + len(kind.Version)
 }
 
-// AppendObject appends a complete JSON object of an item. complete is set where the item has apiVersion and kind already.
+// AppendObject appends a complete JSON object of an item. complete is set where the item has apiVersion and kind
+// already.
 func AppendObject(to []byte, kind schema.GroupVersionKind, complete bool, item []byte) []byte {
 	if complete {
 		return append(to, item...)
@@ -97,7 +98,8 @@ func appendEnvelopeHead(to []byte, kind schema.GroupVersionKind, size int) []byt
 	gv := kind.GroupVersion().String()
 	to = append(to, protobufMagic...)
 	to = protowire.AppendTag(to, typeMeta, protowire.BytesType)
-	to = protowire.AppendVarint(to, uint64(protowire.SizeTag(version)+protowire.SizeBytes(len(gv))+protowire.SizeTag(name)+protowire.SizeBytes(len(kind.Kind))))
+	versionSize := protowire.SizeTag(version) + protowire.SizeBytes(len(gv))
+	to = protowire.AppendVarint(to, uint64(versionSize+protowire.SizeTag(name)+protowire.SizeBytes(len(kind.Kind))))
 	to = protowire.AppendTag(to, version, protowire.BytesType)
 	to = protowire.AppendString(to, gv)
 	to = protowire.AppendTag(to, name, protowire.BytesType)
@@ -129,7 +131,9 @@ const listItems = 2 // field number of items in every list message
 
 // NewListBody prepares a list of items. In JSON, nil items become null and no items become []. itemHead, from Head, is
 // spliced into each JSON item; nil: items remain as they are.
-func NewListBody(media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items []Encoding) (*ListBody, error) {
+func NewListBody(
+	media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items []Encoding,
+) (*ListBody, error) {
 	b := &ListBody{media: media, items: items, itemHead: itemHead}
 	if media == Protobuf {
 		return b, b.frameProtobuf(kind, meta)
@@ -159,8 +163,8 @@ func (b *ListBody) frameJSON(kind schema.GroupVersionKind, meta any) error {
 	return nil
 }
 
-// untypedListMeta is the metadata of a list of custom resources, which contains an empty "continue" unlike that of typed
-// lists.
+// untypedListMeta is the metadata of a list of custom resources, which contains an empty "continue" unlike that of
+// typed lists.
 type untypedListMeta struct {
 	metav1.ListMeta
 	Continue string `json:"continue"`

@@ -1,6 +1,6 @@
-// Package codec converts between objects and bytes: Scheme decodes stored objects and request bodies, Guard rejects bodies
-// that are too expensive to decode, Item, ListBody and WatchFrame encode responses, and Labels reads the labels of stored
-// objects without decoding them.
+// Package codec converts between objects and bytes: Scheme decodes stored objects and request bodies, Guard rejects
+// bodies that are too expensive to decode, Item, ListBody and WatchFrame encode responses, and Labels reads the labels
+// of stored objects without decoding them.
 package codec
 
 import (
@@ -34,10 +34,11 @@ var (
 	_ resource.BodyChecker = &Scheme{}
 )
 
-// NewScheme returns the codec of a kind that is served as served, converted to version internal for strategies, and stored
-// in version storage as protobuf.
+// NewScheme returns the codec of a kind that is served as served, converted to version internal for strategies, and
+// stored in version storage as protobuf.
 func NewScheme(
-	scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind, storage, internal schema.GroupVersion,
+	scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind,
+	storage, internal schema.GroupVersion,
 ) *Scheme {
 	return &Scheme{
 		scheme:    scheme,
@@ -125,8 +126,8 @@ func (m *Scheme) External(internal runtime.Object) (runtime.Object, error) {
 	return m.convertor.ConvertToVersion(internal, m.served.GroupVersion())
 }
 
-// Internal implements resource.Codec. The internal version may be in another group than the object: events are served in
-// two groups and have the internal version of the core group.
+// Internal implements resource.Codec. The internal version may be in another group than the object: events are served
+// in two groups and have the internal version of the core group.
 func (m *Scheme) Internal(external runtime.Object) (runtime.Object, error) {
 	internal := m.New()
 	if err := m.convertor.Convert(external, internal, nil); err != nil {
@@ -184,7 +185,8 @@ func (m *Scheme) DecodePatched(patched []byte, validation resource.FieldValidati
 	return internal, strict, err
 }
 
-// splitStrict separates errors about unknown and duplicate fields, with which the object is complete, from other errors.
+// splitStrict separates errors about unknown and duplicate fields, with which the object is complete, from other
+// errors.
 func splitStrict(err error) (strict []error, fatal error) {
 	if err == nil {
 		return nil, nil

@@ -24,7 +24,8 @@
 //     changed CustomResourceDefinition has new Definitions and Versions, and so new Formats: nothing that was made for
 //     the former schema is ever found again.
 //   - Encode depends on the Format, the stored bytes and the revision only, never on a request.
-//   - Assemble(Trim(item)) is byte for byte the item. Trim compares, instead of relying on the form of the stored message.
+//   - Assemble(Trim(item)) is byte for byte the item. Trim compares, instead of relying on the form of the stored
+//     message.
 //   - Items and frames are shared between requests: no caller may change them.
 //
 // # Rejected
@@ -34,6 +35,6 @@
 //   - A function from handlers as the argument of the watch cache's lookup. It makes the cache depend on code above it,
 //     and two callers with different functions under one key would share wrong bytes.
 //   - Complete bodies instead of items. GET, LIST and WATCH of one object would need three encodings.
-//   - Keeping the decoded object. It takes five to ten times the memory of its encoding, and each response would have to
-//     encode it again.
+//   - Keeping the decoded object. It takes five to ten times the memory of its encoding, and each response would have
+//     to encode it again.
 package encoding

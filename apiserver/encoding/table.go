@@ -38,7 +38,9 @@ func (t Table) ShowsMetadata() bool {
 }
 
 // AppendHead appends the table up to its first row. first is an internal object: columns may depend on it.
-func (t Table) AppendHead(ctx context.Context, to []byte, first runtime.Object, listMeta metav1.ListMeta) ([]byte, error) {
+func (t Table) AppendHead(
+	ctx context.Context, to []byte, first runtime.Object, listMeta metav1.ListMeta,
+) ([]byte, error) {
 	head, err := t.Resource.Version.Table.ConvertToTable(ctx, first, t.Options)
 	if err != nil {
 		return nil, err
@@ -66,8 +68,8 @@ func (t Table) AppendHead(ctx context.Context, to []byte, first runtime.Object, 
 // AppendTail appends what follows the last row.
 func (t Table) AppendTail(to []byte) []byte { return append(to, "]}"...) }
 
-// AppendRows appends the rows of an internal object: one, with the printers of all kinds known. metadata is the object's
-// item in the format Metadata; nil: it is made from the object.
+// AppendRows appends the rows of an internal object: one, with the printers of all kinds known. metadata is the
+// object's item in the format Metadata; nil: it is made from the object.
 func (t Table) AppendRows(ctx context.Context, to []byte, internal runtime.Object, metadata []byte) ([]byte, error) {
 	converted, err := t.Resource.Version.Table.ConvertToTable(ctx, internal, t.Options)
 	if err != nil {
@@ -150,7 +152,8 @@ func (t Table) One(ctx context.Context, internal runtime.Object) ([]byte, error)
 	return t.AppendTail(table), nil
 }
 
-// Empty returns a table without rows. Like kube-apiserver's, it has "rows": null for kinds without columns of their own.
+// Empty returns a table without rows. Like kube-apiserver's, it has "rows": null for kinds without columns of their
+// own.
 func (t Table) Empty(ctx context.Context, listMeta metav1.ListMeta) ([]byte, error) {
 	table, err := t.AppendHead(ctx, nil, t.Resource.Version.Codec.New(), listMeta)
 	if err != nil {

@@ -48,9 +48,10 @@ func (c *call) decodeBody(body []byte, mediaType string, validation resource.Fie
 		return nil, c.decodeError(runtime.NewStrictDecodingError(strict), kind, body)
 	}
 	registry.Warn(c.r.Context(), strict)
-	if expected := c.target.Endpoint.Kind.GroupVersion(); kind.GroupVersion() != expected && !slices.Contains(c.target.Endpoint.Accepts, kind.GroupVersion()) {
+	expected, declared := c.target.Endpoint.Kind.GroupVersion(), kind.GroupVersion()
+	if declared != expected && !slices.Contains(c.target.Endpoint.Accepts, declared) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf(
-			"the API version in the data (%s) does not match the expected API version (%s)", kind.GroupVersion(), expected))
+			"the API version in the data (%s) does not match the expected API version (%s)", declared, expected))
 	}
 	return object, nil
 }
@@ -59,9 +60,11 @@ func (c *call) decodeBody(body []byte, mediaType string, validation resource.Fie
 func (c *call) decodeError(err error, kind schema.GroupVersionKind, body []byte) error {
 	wanted := c.target.Endpoint.Kind.Kind
 	if kind.Kind != "" {
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, wanted, err))
+		return apierrors.NewBadRequest(fmt.Sprintf(
+			"%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, wanted, err))
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", wanted, err, summary(body)))
+	return apierrors.NewBadRequest(fmt.Sprintf(
+		"the object provided is unrecognized (must be of type %s): %v (%s)", wanted, err, summary(body)))
 }
 
 // summary returns the beginning of a body for an error message.
@@ -86,5 +89,6 @@ func (c *call) checkNamespace(object runtime.Object) error {
 	if err != nil {
 		return nil // a kind without metadata
 	}
-	return rest.EnsureObjectNamespaceMatchesRequestNamespace(rest.ExpectedNamespaceForScope(c.target.Namespace, c.target.Namespaced), accessor)
+	expected := rest.ExpectedNamespaceForScope(c.target.Namespace, c.target.Namespaced)
+	return rest.EnsureObjectNamespaceMatchesRequestNamespace(expected, accessor)
 }

@@ -66,8 +66,8 @@ func (p *chunkedResponse) close() {
 	}
 }
 
-// abort returns err if it can still become a Status. Otherwise it breaks the connection: a response that ends early must
-// not look complete to the client.
+// abort returns err if it can still become a Status. Otherwise it breaks the connection: a response that ends early
+// must not look complete to the client.
 func (p *chunkedResponse) abort(err error) error {
 	if p.to != nil {
 		panic(http.ErrAbortHandler)

@@ -56,7 +56,8 @@ func (s *stream) rowFrame(kind watch.EventType, internal runtime.Object) ([]byte
 		return nil, err
 	}
 	s.table.Options.NoHeaders = true
-	return encoding.Envelope{Media: codec.JSON, Kind: s.table.Group.WithKind("Table"), Complete: true}.Frame(kind, item), nil
+	envelope := encoding.Envelope{Media: codec.JSON, Kind: s.table.Group.WithKind("Table"), Complete: true}
+	return envelope.Frame(kind, item), nil
 }
 
 func (s *stream) bookmarkFrame(annotations map[string]string) ([]byte, error) {

@@ -1,8 +1,8 @@
 // Package handlers serves the requests for resources: it parses options and bodies, negotiates the format of the
 // response, calls the registry, and writes what package encoding made of the result. It has a file for each verb.
 //
-// Errors are returned up to Serve, which writes them as a Status. A handler returns an error only while nothing has been
-// written; afterwards it can only break the connection or end the stream.
+// Errors are returned up to Serve, which writes them as a Status. A handler returns an error only while nothing has
+// been written; afterwards it can only break the connection or end the stream.
 package handlers
 
 import (
@@ -99,7 +99,8 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		record.Warnings.AddWarning("", match.Version.Deprecation)
 	}
 	if problems := path.IsValidPathSegmentName(c.target.Name); len(problems) > 0 {
-		request.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(problems, ";"))))
+		message := fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(problems, ";"))
+		request.WriteError(w, r, apierrors.NewBadRequest(message))
 		return
 	}
 	defer c.shrinkMemory(0)

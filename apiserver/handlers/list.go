@@ -72,10 +72,11 @@ func (c *call) checkList(list bool) error {
 	}
 	err := request.Generic(http.StatusNotAcceptable)
 	err.ErrStatus.Details = nil
-	err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", c.codec().New())
+	message := "you requested PartialObjectMetadataList, but the requested object is not a list (%T)"
 	if list {
-		err.ErrStatus.Message = fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%TList)", c.codec().New())
+		message = "you requested PartialObjectMetadata, but the requested object is a list (%TList)"
 	}
+	err.ErrStatus.Message = fmt.Sprintf(message, c.codec().New())
 	return err
 }
 

@@ -6,8 +6,9 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Most bytes of a response are encodings that the watch cache owns and all requests share. A ByteLimit bounds the memory
-// that responses hold beside it: encodings that the cache does not have yet, and bodies that are reformatted as a whole.
+// Most bytes of a response are encodings that the watch cache owns and all requests share. A ByteLimit bounds the
+// memory that responses hold beside it: encodings that the cache does not have yet, and bodies that are reformatted as
+// a whole.
 const (
 	// maxResponseMemory bounds the bytes that all responses together hold beside the watch cache.
 	maxResponseMemory = 256 << 20
@@ -52,7 +53,8 @@ func (c *call) listMemory(f encoding.Format, entries []*watchcache.Entry) int64 
 	return uncached + total*c.output.reformatFactor()
 }
 
-// estimate returns the approximate size of the encodings of entries: of all, and of those the watch cache does not have.
+// estimate returns the approximate size of the encodings of entries: of all, and of those the watch cache does not
+// have.
 func estimate(f encoding.Format, entries []*watchcache.Entry) (total, uncached int64) {
 	for _, entry := range entries {
 		size := f.EstimateSize(entry.Stored())

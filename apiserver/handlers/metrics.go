@@ -16,8 +16,9 @@ type Metrics struct {
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	return &Metrics{
 		watchLists: promauto.With(registerer).NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "apiserver_watch_list_duration_seconds",
-			Help:    "Response latency distribution in seconds for watch list requests broken by group, version, resource and scope.",
+			Name: "apiserver_watch_list_duration_seconds",
+			Help: "Response latency distribution in seconds for watch list requests " +
+				"broken by group, version, resource and scope.",
 			Buckets: []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 15, 20, 30, 45, 60},
 		}, []string{"group", "version", "resource", "scope"}),
 	}
@@ -29,7 +30,9 @@ func (c *call) watchListed(selection registry.Selection) {
 		return
 	}
 	took := c.Clock.Since(c.record.Received)
-	c.Metrics.watchLists.WithLabelValues(c.target.Group, c.target.Version.Name, c.target.Plural, watchScope(c.target, selection)).Observe(took.Seconds())
+	scope := watchScope(c.target, selection)
+	observer := c.Metrics.watchLists.WithLabelValues(c.target.Group, c.target.Version.Name, c.target.Plural, scope)
+	observer.Observe(took.Seconds())
 }
 
 // watchScope returns the scope label: resource, namespace or cluster, as kube-apiserver determines it.

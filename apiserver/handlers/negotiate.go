@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,11 +42,11 @@ func (o output) reformatted() bool { return o.pretty || o.media == codec.YAML }
 
 // contentType returns the Content-Type of the response. Like kube-apiserver's, it lacks the parameters of "as".
 func (o output) contentType(stream bool) string {
-	kind := [...]string{codec.JSON: "application/json", codec.Protobuf: "application/vnd.kubernetes.protobuf", codec.YAML: "application/yaml"}[o.media]
+	mediaType := [...]string{codec.JSON: mediaTypes[0], codec.YAML: mediaTypes[1], codec.Protobuf: mediaTypes[2]}[o.media]
 	if stream && o.media == codec.Protobuf {
-		kind += ";stream=watch"
+		mediaType += ";stream=watch"
 	}
-	return kind
+	return mediaType
 }
 
 // negotiate returns the client's first choice that the target can be served as, by kube-apiserver's rules.
@@ -54,7 +55,8 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 	if header == "" || header == "application/json" || header == "*/*" {
 		return output{pretty: wantsPretty(r)}, nil
 	}
-	chosen, ok := negotiation.NegotiateMediaTypeOptions(header, serializers, restrictions{custom: t.Source == resource.Custom, tables: !t.Endpoint.NoTable})
+	allowed := restrictions{custom: t.Source == resource.Custom, tables: !t.Endpoint.NoTable}
+	chosen, ok := negotiation.NegotiateMediaTypeOptions(header, serializers, allowed)
 	if !ok {
 		return output{}, negotiation.NewNotAcceptableError(mediaTypes)
 	}
@@ -73,7 +75,7 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 // streamable returns an error for an output that has no streams.
 func (o output) streamable() error {
 	if o.media == codec.YAML {
-		return negotiation.NewNotAcceptableError([]string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"})
+		return negotiation.NewNotAcceptableError(streamTypes)
 	}
 	return nil
 }
@@ -81,12 +83,21 @@ func (o output) streamable() error {
 // The media types of responses, in kube-apiserver's order.
 var (
 	mediaTypes  = []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
+	streamTypes = []string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"}
 	serializers = []runtime.SerializerInfo{
-		{MediaType: mediaTypes[0], MediaTypeType: "application", MediaTypeSubType: "json", StreamSerializer: &runtime.StreamSerializerInfo{}},
-		{MediaType: mediaTypes[1], MediaTypeType: "application", MediaTypeSubType: "yaml"},
-		{MediaType: mediaTypes[2], MediaTypeType: "application", MediaTypeSubType: "vnd.kubernetes.protobuf", StreamSerializer: &runtime.StreamSerializerInfo{}},
+		serializer("json", &runtime.StreamSerializerInfo{}),
+		serializer("yaml", nil),
+		serializer("vnd.kubernetes.protobuf", &runtime.StreamSerializerInfo{}),
 	}
 )
+
+// serializer returns what negotiation needs of a serializer.
+func serializer(subType string, stream *runtime.StreamSerializerInfo) runtime.SerializerInfo {
+	return runtime.SerializerInfo{
+		MediaType: "application/" + subType, MediaTypeType: "application", MediaTypeSubType: subType,
+		StreamSerializer: stream,
+	}
+}
 
 func mediaOf(subType string) codec.Media {
 	switch subType {
@@ -132,7 +143,7 @@ func produced(collection bool) []string {
 	if !collection {
 		return mediaTypes
 	}
-	return append(mediaTypes[:3:3], "application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
+	return slices.Concat(mediaTypes, streamTypes)
 }
 
 // unsupported returns the error for a body of a media type that the route does not consume.

@@ -162,7 +162,8 @@ func (c *call) decodeDeleteOptions(body []byte) (*metav1.DeleteOptions, error) {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	options := &metav1.DeleteOptions{}
-	decoded, _, err := internalscheme.Codecs.DecoderToVersion(info.Serializer, kind.GroupVersion()).Decode(body, &kind, options)
+	decoder := internalscheme.Codecs.DecoderToVersion(info.Serializer, kind.GroupVersion())
+	decoded, _, err := decoder.Decode(body, &kind, options)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}

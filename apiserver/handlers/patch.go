@@ -58,8 +58,9 @@ func (c *call) patchType() (types.PatchType, error) {
 
 // patchTypes returns the kinds of patches that the target accepts: strategic merge patches need a Go type.
 func (c *call) patchTypes() []string {
-	if c.target.Source == resource.Custom {
-		return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
+	accepted := []string{string(types.JSONPatchType), string(types.MergePatchType)}
+	if c.target.Source != resource.Custom {
+		accepted = append(accepted, string(types.StrategicMergePatchType))
 	}
-	return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType)}
+	return append(accepted, string(types.ApplyYAMLPatchType))
 }

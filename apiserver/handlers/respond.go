@@ -68,8 +68,8 @@ func (c *call) compressed(code int, write func(io.Writer)) error {
 	return nil
 }
 
-// compressor sends the header of a compressed response and returns the writer for its body. The caller must Close it and
-// return it to the pool.
+// compressor sends the header of a compressed response and returns the writer for its body. The caller must Close it
+// and return it to the pool.
 func (c *call) compressor(code int) *gzip.Writer {
 	header := c.w.Header()
 	header.Set("Content-Encoding", "gzip")

@@ -55,11 +55,14 @@ type route struct {
 	builtIn, custom func(verb string) bool
 }
 
+// itemVerbs are the verbs of single objects.
+var itemVerbs = []string{"get", "update", "patch", "delete"}
+
 // routes are the routes of all shapes, in the order of pathShape.
 var routes = [...]route{
 	invalidPath:          {},
 	itemOutsideNamespace: {custom: only("watch")},
-	itemPath:             {needs: []string{"get", "update", "patch", "delete"}, builtIn: allExcept("create"), custom: allExcept()},
+	itemPath:             {needs: itemVerbs, builtIn: allExcept("create"), custom: allExcept()},
 	subresourcePath:      {builtIn: allExcept(), custom: allExcept()},
 	allNamespacesPath:    {needs: []string{"list"}, builtIn: only("list", "watch"), custom: only("list", "watch")},
 	collectionPath:       {builtIn: allExcept("update", "patch"), custom: allExcept()},
@@ -73,8 +76,8 @@ func allExcept(verbs ...string) func(string) bool {
 	return func(verb string) bool { return !slices.Contains(verbs, verb) }
 }
 
-// routed reports whether the path exists for the resource, and whether the verb makes sense there. The endpoint may lack
-// the verb nevertheless.
+// routed reports whether the path exists for the resource, and whether the verb makes sense there. The endpoint may
+// lack the verb nevertheless.
 func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endpoint) (exists, sensible bool) {
 	r := routes[shapeOf(info, d, e)]
 	verbs := r.builtIn
@@ -88,8 +91,8 @@ func routed(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endp
 	return sensible || d.Source == resource.BuiltIn, sensible
 }
 
-// routedByVerb reports whether a path with a verb in it exists. Such a request was authorized for that verb regardless of
-// its method, so that serving anything but that verb would bypass authorization. Built-in kinds have such paths for
+// routedByVerb reports whether a path with a verb in it exists. Such a request was authorized for that verb regardless
+// of its method, so that serving anything but that verb would bypass authorization. Built-in kinds have such paths for
 // watches only, and not for subresources; kube-apiserver serves custom resources by the verb alone.
 func routedByVerb(info *upstream.RequestInfo, d *resource.Definition, e *resource.Endpoint) bool {
 	watches := info.Verb == "watch" && info.Subresource == "" && slices.Contains(e.Verbs, "watch")
@@ -112,8 +115,9 @@ var errNoName = apierrors.NewBadRequest("name must be provided")
 // method, the media type of its body, or the media types it accepts.
 func (c *call) checkRoute(sensible bool) error {
 	info := &c.record.Info
+	unnamed := info.Subresource != "" && info.Name == ""
 	switch {
-	case info.Subresource != "" && info.Name == "" && info.Verb == "list" && slices.Contains(c.target.Endpoint.Verbs, "get"):
+	case unnamed && info.Verb == "list" && slices.Contains(c.target.Endpoint.Verbs, "get"):
 		return errNoName
 	case !sensible || !c.allowed():
 		return c.notAllowed()

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Limits of selectors. kube-apiserver has none but the size of the request header, 1 MiB: 110,000 requirements take more
-// than 1 ms for each object and for each event of a watch. 1,000 requirements, or 10,000 values, take about 30 µs; both
-// are far more than Kubernetes' controllers and tools use.
+// Limits of selectors. kube-apiserver has none but the size of the request header, 1 MiB: 110,000 requirements take
+// more than 1 ms for each object and for each event of a watch. 1,000 requirements, or 10,000 values, take about 30 µs;
+// both are far more than Kubernetes' controllers and tools use.
 const (
 	maxRequirements   = 1000
 	maxSelectorValues = 10_000
@@ -34,9 +34,11 @@ func checkFieldSelector(selector fields.Selector) error {
 func checkSize(parameter string, requirements, values int) error {
 	switch {
 	case requirements > maxRequirements:
-		return apierrors.NewBadRequest(fmt.Sprintf("%s has %d requirements, must have at most %d", parameter, requirements, maxRequirements))
+		return apierrors.NewBadRequest(fmt.Sprintf(
+			"%s has %d requirements, must have at most %d", parameter, requirements, maxRequirements))
 	case values > maxSelectorValues:
-		return apierrors.NewBadRequest(fmt.Sprintf("%s has %d values, must have at most %d", parameter, values, maxSelectorValues))
+		return apierrors.NewBadRequest(fmt.Sprintf(
+			"%s has %d values, must have at most %d", parameter, values, maxSelectorValues))
 	}
 	return nil
 }

@@ -53,7 +53,9 @@ func (c *call) sendRow(code int, internal runtime.Object) error {
 }
 
 // writeRows writes a table and returns its unsent end. Of a long list, only one decoded object is in memory at a time.
-func (c *call) writeRows(out *chunkedResponse, t encoding.Table, entries []*watchcache.Entry, listMeta metav1.ListMeta) ([]byte, error) {
+func (c *call) writeRows(
+	out *chunkedResponse, t encoding.Table, entries []*watchcache.Entry, listMeta metav1.ListMeta,
+) ([]byte, error) {
 	ctx := c.r.Context()
 	if len(entries) == 0 {
 		return t.Empty(ctx, listMeta)
@@ -75,7 +77,7 @@ func (c *call) writeRows(out *chunkedResponse, t encoding.Table, entries []*watc
 		} else if body, err = t.AppendHead(ctx, body, internal, listMeta); err != nil {
 			return nil, err
 		}
-		if body, err = appendRows(c, body, t, entry, internal); err != nil {
+		if body, err = c.appendRows(body, t, entry, internal); err != nil {
 			return nil, err
 		}
 		if out.full(body) {
@@ -86,8 +88,8 @@ func (c *call) writeRows(out *chunkedResponse, t encoding.Table, entries []*watc
 	return t.AppendTail(body), nil
 }
 
-// encodeMetadata encodes the metadata of all entries before the first row is sent: an object that cannot be decoded must
-// fail the request while it can still be answered with a Status.
+// encodeMetadata encodes the metadata of all entries before the first row is sent: an object that cannot be decoded
+// must fail the request while it can still be answered with a Status.
 func (c *call) encodeMetadata(t encoding.Table, entries []*watchcache.Entry) error {
 	if err := c.acquireMemory(c.tableMemory(t, entries)); err != nil {
 		return err
@@ -102,7 +104,9 @@ func (c *call) encodeMetadata(t encoding.Table, entries []*watchcache.Entry) err
 }
 
 // appendRows appends the rows of an entry, whose metadata is shared with clients that accept metadata only.
-func appendRows(c *call, body []byte, t encoding.Table, entry *watchcache.Entry, internal runtime.Object) ([]byte, error) {
+func (c *call) appendRows(
+	body []byte, t encoding.Table, entry *watchcache.Entry, internal runtime.Object,
+) ([]byte, error) {
 	var metadata []byte
 	if t.ShowsMetadata() {
 		item, err := entry.Encoded(t.Metadata())

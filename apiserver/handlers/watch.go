@@ -42,7 +42,10 @@ func (c *call) watch(ctx context.Context) error {
 	if lost {
 		return c.sendWatchError(err)
 	}
-	s := &stream{call: c, format: c.format(), changes: changes, seen: changes.Start, bookmarks: options.AllowWatchBookmarks, table: table}
+	s := &stream{
+		call: c, format: c.format(), table: table, changes: changes, seen: changes.Start,
+		bookmarks: options.AllowWatchBookmarks,
+	}
 	s.open(ctx, func(ctx context.Context) {
 		if s.sendInitial(initial && options.AllowWatchBookmarks, selection) {
 			s.run(ctx)

@@ -116,8 +116,8 @@ func (incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request.WriteError(w, r, err)
 }
 
-// needsAll reports whether a document depends on custom resources. kube-apiserver serves incomplete documents at the start;
-// here they fail, because clients act on the absence of groups.
+// needsAll reports whether a document depends on custom resources. kube-apiserver serves incomplete documents at the
+// start; here they fail, because clients act on the absence of groups.
 func (r *Router) needsAll(path string) bool {
 	if path == "/apis" || strings.HasPrefix(path, "/openapi/") {
 		return true

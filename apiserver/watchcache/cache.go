@@ -24,7 +24,8 @@ const (
 	dropped              // permanently unusable
 )
 
-// view is the published state: a tree that contains all events up to progress.seen, and the revision of its last change.
+// view is the published state: a tree that contains all events up to progress.seen, and the revision of its last
+// change.
 type view struct {
 	tree    *tree // immutable
 	changed int64
@@ -92,8 +93,8 @@ func (c *Cache) budget() *budget { return &c.caches.encoded }
 // Prefix returns the path of the collection with a trailing slash, for Snapshot.Ascend.
 func (c *Cache) Prefix() string { return c.prefix }
 
-// Snapshot returns a state at a revision or later; 0 means any. It waits up to 3 s for a future revision, then fails with
-// ErrTooNew.
+// Snapshot returns a state at a revision or later; 0 means any. It waits up to 3 s for a future revision, then fails
+// with ErrTooNew.
 func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) {
 	if err := c.awaitReady(ctx, nil); err != nil {
 		return nil, err
@@ -135,8 +136,8 @@ func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 	return c.Snapshot(ctx, revision)
 }
 
-// latestWithoutProgress returns the current state if it has reached a revision, else ErrTooNew. Without progress requests,
-// the cache cannot wait for the revision of a write to another collection.
+// latestWithoutProgress returns the current state if it has reached a revision, else ErrTooNew. Without progress
+// requests, the cache cannot wait for the revision of a write to another collection.
 func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Snapshot, error) {
 	if err := c.awaitReady(ctx, nil); err != nil {
 		return nil, err
@@ -144,12 +145,12 @@ func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Sna
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= revision {
 		return snapshot, nil
 	}
-	return nil, fmt.Errorf("%w: %d, current: %d, and this version of etcd does not support progress requests", ErrTooNew, revision,
-		c.caches.Revision())
+	return nil, fmt.Errorf("%w: %d, current: %d, and this version of etcd does not support progress requests",
+		ErrTooNew, revision, c.caches.Revision())
 }
 
-// now returns the current state, nil while the cache is not ready. The progress must be loaded before the view: views are
-// published before the progress advances, so that the view contains all events up to it.
+// now returns the current state, nil while the cache is not ready. The progress must be loaded before the view: views
+// are published before the progress advances, so that the view contains all events up to it.
 func (c *Cache) now() *Snapshot {
 	seen := c.caches.progress.seen.Load()
 	v := c.current.Load()
@@ -170,8 +171,8 @@ func (c *Cache) MeanSize() int64 {
 // errTimeout means that a reader has waited for freshWait.
 var errTimeout = errors.New("timed out")
 
-// awaitReady starts the cache if necessary and waits until it is ready, or until a value arrives on timeout, which may be
-// nil.
+// awaitReady starts the cache if necessary and waits until it is ready, or until a value arrives on timeout, which may
+// be nil.
 func (c *Cache) awaitReady(ctx context.Context, timeout <-chan time.Time) error {
 	c.start.Do(c.load)
 	for c.current.Load() == nil {

@@ -101,8 +101,8 @@ func New(store *storage.Store, options Options) *Caches {
 // For returns the cache of the collection under a path without leading or trailing slashes. A path has the same cache
 // until Drop. The collection is read on the first use of its cache.
 //
-// describe is called when there is no cache yet. It returns false if the collection must not be cached; the cache returned
-// is then dropped. After a description changes and Drop returns, no cache can be built from the old one.
+// describe is called when there is no cache yet. It returns false if the collection must not be cached; the cache
+// returned is then dropped. After a description changes and Drop returns, no cache can be built from the old one.
 func (c *Caches) For(path string, describe func() (Extract, bool)) *Cache {
 	if known := (*c.byPath.Load())[path]; known != nil {
 		return known
@@ -140,8 +140,8 @@ func (c *Caches) Drop(path string) {
 // Revision returns the revision that all caches have reached.
 func (c *Caches) Revision() int64 { return c.progress.seen.Load() }
 
-// Compacted must be called when the store has been compacted to a revision. Earlier states then expire, even if they are
-// in memory, so that clients get the same response from all replicas.
+// Compacted must be called when the store has been compacted to a revision. Earlier states then expire, even if they
+// are in memory, so that clients get the same response from all replicas.
 func (c *Caches) Compacted(revision int64) {
 	for known := c.compacted.Load(); revision > known; known = c.compacted.Load() {
 		if c.compacted.CompareAndSwap(known, revision) {
@@ -159,8 +159,8 @@ func (c *Caches) ResourceOf(path string) schema.GroupResource {
 	return schema.GroupResource{Resource: first}
 }
 
-// cacheOf returns the cache of a path, nil if its collection is not cached. Paths of collections have one part ("pods") or
-// two ("services/specs").
+// cacheOf returns the cache of a path, nil if its collection is not cached. Paths of collections have one part ("pods")
+// or two ("services/specs").
 func cacheOf(byPath map[string]*Cache, path string) *Cache {
 	for end := 0; ; end++ {
 		slash := strings.IndexByte(path[end:], '/')

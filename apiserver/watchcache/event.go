@@ -38,8 +38,8 @@ type Event struct {
 	shared   *record
 }
 
-// Encoded returns the frame of the event as a client sees it, shared by all clients that see it alike: for an object that
-// begins or ceases to match a client's selectors, seen differs from Type. The caller must not change the result.
+// Encoded returns the frame of the event as a client sees it, shared by all clients that see it alike: for an object
+// that begins or ceases to match a client's selectors, seen differs from Type. The caller must not change the result.
 func (e Event) Encoded(format encoding.Format, seen watch.EventType) ([]byte, error) {
 	return e.shared.encodings.get(e.Entry.cache.budget(), format.Framed(seen), func() ([]byte, error) {
 		item, err := e.VisibleState(seen).Encoded(format)

@@ -21,8 +21,8 @@ type retained struct {
 	dropped  int64 // ring.dropped when the snapshot was retained
 }
 
-// Retain keeps a snapshot for At and Exact. It is dropped after 5 minutes, after 16 others, or when the objects that only
-// the snapshot holds become larger than a ring.
+// Retain keeps a snapshot for At and Exact. It is dropped after 5 minutes, after 16 others, or when the objects that
+// only the snapshot holds become larger than a ring.
 func (c *Cache) Retain(snapshot *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,9 +37,9 @@ func (c *Cache) Retain(snapshot *Snapshot) {
 	c.retained = append(c.retained, retained{snapshot: snapshot, expires: now.Add(retainedTime), dropped: c.ring.dropped})
 }
 
-// expire drops retained snapshots that are too old, too large, or compacted in the store. The size of a snapshot is that
-// of the objects that only it holds: those that were replaced after it and have left the ring since. The caller holds
-// the lock.
+// expire drops retained snapshots that are too old, too large, or compacted in the store. The size of a snapshot is
+// that of the objects that only it holds: those that were replaced after it and have left the ring since. The caller
+// holds the lock.
 func (c *Cache) expire(now time.Time) {
 	compacted := c.caches.compacted.Load()
 	c.retained = slices.DeleteFunc(c.retained, func(r retained) bool {
@@ -96,8 +96,9 @@ func (c *Cache) Exact(ctx context.Context, revision int64) (*Snapshot, error) {
 	return past.at(revision), nil
 }
 
-// derive builds the state at a revision by undoing the events after it: the first event of each object after the revision
-// has the object's state at that time. The caller holds deriving: Clone is not safe for concurrent use on one tree.
+// derive builds the state at a revision by undoing the events after it: the first event of each object after the
+// revision has the object's state at that time. The caller holds deriving: Clone is not safe for concurrent use on one
+// tree.
 func (c *Cache) derive(ctx context.Context, revision int64) (*Snapshot, error) {
 	present, events, past := c.since(revision)
 	if past == nil || revision < c.caches.compacted.Load() {

@@ -52,7 +52,8 @@ func (c *fastClock) NewTimer(d time.Duration) clock.Timer {
 	return c.RealClock.NewTimer(d)
 }
 
-// newStoppedWorld returns a world whose caches follow the store only between calls of follow and the function it returns.
+// newStoppedWorld returns a world whose caches follow the store only between calls of follow and the function it
+// returns.
 func newStoppedWorld(t testing.TB, options Options) *world {
 	t.Helper()
 	client := etcdtest.Client(t)

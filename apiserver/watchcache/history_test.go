@@ -7,8 +7,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestHistoryWithoutPrevious compacts etcd while it reads the previous states of events. A watch from before such an event
-// must expire: it would report a modification as a creation, and miss a deletion.
+// TestHistoryWithoutPrevious compacts etcd while it reads the previous states of events. A watch from before such an
+// event must expire: it would report a modification as a creation, and miss a deletion.
 func TestHistoryWithoutPrevious(t *testing.T) {
 	for _, test := range []struct {
 		name   string

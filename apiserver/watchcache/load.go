@@ -170,8 +170,8 @@ func (c *Cache) recreate(entry *Entry, now int64) {
 	}
 }
 
-// invalidate withdraws the state because events were lost. It reports whether the caller must fetch the collection again.
-// back means that the store returned to an earlier revision, so that the revisions of clients are void.
+// invalidate withdraws the state because events were lost. It reports whether the caller must fetch the collection
+// again. back means that the store returned to an earlier revision, so that the revisions of clients are void.
 func (c *Cache) invalidate(back bool) (fetch bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,8 +204,8 @@ func (c *Cache) forget() {
 	c.watchers.expireAll()
 }
 
-// drop makes the cache permanently unusable. Watchers fail with ErrDropped instead of ErrExpired: clients can continue with
-// the next cache of the collection at their revision.
+// drop makes the cache permanently unusable. Watchers fail with ErrDropped instead of ErrExpired: clients can continue
+// with the next cache of the collection at their revision.
 func (c *Cache) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

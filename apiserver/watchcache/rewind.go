@@ -9,8 +9,8 @@ import (
 )
 
 // Current returns a revision of the store that is not less than that of any write that finished before the call. If the
-// store returns an earlier revision than before, a backup was restored under the running server: Current then waits until
-// all caches have dropped what they held.
+// store returns an earlier revision than before, a backup was restored under the running server: Current then waits
+// until all caches have dropped what they held.
 //
 // A restored store whose revision has passed the former one cannot be detected. 'etcdutl snapshot restore
 // --bump-revision' avoids that.

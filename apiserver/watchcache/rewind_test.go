@@ -109,8 +109,8 @@ func TestStoreGoesBackUnderItsClient(t *testing.T) {
 	w.expectNothing(pods, watcher)
 }
 
-// TestStoreGoesBackUnseen restores a backup whose revision the caches, but not a reader, had seen exceeded. It is detected
-// without further readers.
+// TestStoreGoesBackUnseen restores a backup whose revision the caches, but not a reader, had seen exceeded. It is
+// detected without further readers.
 func TestStoreGoesBackUnseen(t *testing.T) {
 	t.Parallel()
 	w, r := newRestorableWorld(t)

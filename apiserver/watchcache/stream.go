@@ -38,8 +38,8 @@ func (c *Caches) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// follow watches the store after a revision and applies its events until an error. It returns the revision reached, 0 if
-// the events after it are lost. Position 0 starts at the current revision.
+// follow watches the store after a revision and applies its events until an error. It returns the revision reached, 0
+// if the events after it are lost. Position 0 starts at the current revision.
 func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 	current, err := c.store.Revision(ctx)
 	if err != nil {
@@ -82,7 +82,8 @@ func (c *Caches) jump(to int64) {
 		}
 	}
 	if back {
-		c.log.Error(fmt.Errorf("revision %d after %d", to, seen), "The store returned to an earlier revision; restarting all watches")
+		err := fmt.Errorf("revision %d after %d", to, seen)
+		c.log.Error(err, "The store returned to an earlier revision; restarting all watches")
 		c.progress.reset(to)
 		c.compacted.Store(0)
 	}
@@ -117,7 +118,9 @@ func (c *Caches) apply(batch storage.Batch) {
 
 // progressDelays are the delays before the progress requests of a waiting reader. Usually the event arrives during the
 // first. If not, the revision is that of a write outside the store's prefix, which causes no event.
-var progressDelays = []time.Duration{time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
+var progressDelays = []time.Duration{
+	time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond,
+}
 
 // requestProgress sends progress requests while a reader waits.
 func (c *Caches) requestProgress(ctx context.Context) {

@@ -72,8 +72,8 @@ type Watcher struct {
 	pending []uint64
 }
 
-// Watch starts watching after a revision. It fails with ErrExpired if events after it are lost. If only the store knows,
-// Next fails instead.
+// Watch starts watching after a revision. It fails with ErrExpired if events after it are lost. If only the store
+// knows, Next fails instead.
 func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 	c.start.Do(c.load)
 	w := &Watcher{cache: c, scope: scope, after: after, wake: make(chan struct{}, 1)}
@@ -126,8 +126,8 @@ func (w *Watcher) matches(r *record) bool {
 }
 
 // Next waits for events and returns them, and the revision up to which the watcher has returned all events. After
-// RequestProgress, it may return no events. It fails with ErrExpired if the watcher missed events, and with ErrDropped if
-// the cache has been dropped.
+// RequestProgress, it may return no events. It fails with ErrExpired if the watcher missed events, and with ErrDropped
+// if the cache has been dropped.
 func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 	for {
 		progress := w.progress.Swap(false)
