@@ -108,6 +108,15 @@ func TestUnimplementedFlags(t *testing.T) {
 	}
 }
 
+// The default of a flag is harmless however it is spelled.
+func TestDefaultsOfUnsafeFlags(t *testing.T) {
+	c := parse(t, "--etcd-servers=http://x:1", "--audit-log-compress=False", "--audit-log-maxage=0x16e", "--oidc-signing-algs=RS256",
+		"--audit-webhook-batch-throttle-qps=10.0", "--authentication-token-webhook-cache-ttl=120s", "--etcd-servers-overrides=")
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A flag that protects something must never be ignored.
 func TestUnsafeFlagsAreRefused(t *testing.T) {
 	unsafe := 0
@@ -132,6 +141,21 @@ func TestUnsafeFlagsAreRefused(t *testing.T) {
 	}
 	if unsafe < 50 {
 		t.Errorf("only %d flags are refused", unsafe)
+	}
+}
+
+// An empty occurrence of a list takes nothing back from the others.
+func TestUnsafeListsAreRefused(t *testing.T) {
+	for _, arguments := range [][]string{
+		{"--etcd-servers-overrides=/events#http://x:1", "--etcd-servers-overrides="},
+		{"--etcd-servers-overrides=[]", "--etcd-servers-overrides=/events#http://x:1"},
+		{"--tls-curve-preferences=CurveP256", "--tls-curve-preferences="},
+		{"--oidc-required-claim=a=b", "--oidc-required-claim="},
+	} {
+		err := parse(t, append([]string{"--etcd-servers=http://x:1"}, arguments...)...).Validate()
+		if err == nil || !strings.Contains(err.Error(), "is not implemented yet") {
+			t.Errorf("%v: %v", arguments, err)
+		}
 	}
 }
 
@@ -209,6 +233,7 @@ func TestValidate(t *testing.T) {
 		"a key without its pair": {[]string{"--etcd-servers=http://x:1", "--tls-cert-file=a"}, "go together"},
 		"a signer without name":  {[]string{"--etcd-servers=http://x:1", "--service-account-signing-key-file=a"}, "--service-account-issuer is required"},
 		"a mode":                 {[]string{"--etcd-servers=http://x:1", "--authorization-mode=Perhaps"}, `"Perhaps" is not supported`},
+		"a format of the log":    {[]string{"--etcd-servers=http://x:1", "--logging-format=xml"}, "--logging-format \"xml\" must be text or json"},
 		"a mode twice":           {[]string{"--etcd-servers=http://x:1", "--authorization-mode=RBAC", "--authorization-mode=Node,RBAC"}, "specified more than once"},
 		"a version to come":      {[]string{"--etcd-servers=http://x:1", "--emulated-version=1.37"}, "emulation version 1.37 is not between [1.33, 1.36.0]"},
 		"an older version":       {[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.35"}, "--emulated-version kube=1.35 is not supported; omit it or use 1.36"},

@@ -156,12 +156,42 @@ func (v *unimplementedValue) Set(value string) error {
 			return err
 		}
 	}
+	if v.isSet() && (v.kind == "stringSlice" || v.kind == "mapStringString") {
+		return nil // occurrences add up: that the last one is empty does not make the flag unset
+	}
 	v.value = value
 	return nil
 }
 
-// isSet reports whether the value differs from the default.
-func (v *unimplementedValue) isSet() bool { return v.String() != v.standard }
+// isSet reports whether the flag has another value than the default.
+func (v *unimplementedValue) isSet() bool { return canonical(v.kind, v.String()) != v.standard }
+
+// canonical returns a value that parseAs accepts as pflag prints it.
+func canonical(kind, value string) string {
+	switch kind {
+	case "bool":
+		if parsed, err := strconv.ParseBool(value); err == nil {
+			return strconv.FormatBool(parsed)
+		}
+	case "int", "uint":
+		if parsed, err := strconv.ParseInt(value, 0, 64); err == nil {
+			return strconv.FormatInt(parsed, 10)
+		}
+	case "float32":
+		if parsed, err := strconv.ParseFloat(value, 32); err == nil {
+			return strconv.FormatFloat(parsed, 'g', -1, 32)
+		}
+	case "duration":
+		if parsed, err := time.ParseDuration(value); err == nil {
+			return parsed.String()
+		}
+	case "stringSlice":
+		if !strings.HasPrefix(value, "[") {
+			return "[" + value + "]"
+		}
+	}
+	return value
+}
 
 // parseAs reports whether pflag would accept a value for a flag of a type.
 func parseAs(kind, value string) (err error) {

@@ -34,6 +34,9 @@ func (c *Config) Validate() error {
 	if c.Limits.MaxRequestsInFlight < 0 || c.Limits.MaxMutatingRequestsInFlight < 0 {
 		refuse("--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
 	}
+	if c.Logging.Format != "text" && c.Logging.Format != "json" {
+		refuse("--logging-format %q must be text or json", c.Logging.Format)
+	}
 	errs = append(errs, c.validateFairness()...)
 	errs = append(errs, c.Serving.validate()...)
 	errs = append(errs, c.validateAuthentication()...)

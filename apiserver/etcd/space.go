@@ -33,7 +33,7 @@ func (m *Member) Space() Space {
 	backend := m.server.Backend()
 	return Space{
 		Size: backend.Size(), InUse: backend.SizeInUse(), Quota: quotaOf(m.server.Cfg.QuotaBackendBytes),
-		NoSpace: m.raised(func(types.ID) bool { return true }),
+		NoSpace: len(m.alarms(func(types.ID) bool { return true })) > 0,
 	}
 }
 
@@ -45,33 +45,40 @@ func quotaOf(flag int64) int64 {
 	return max(flag, 0)
 }
 
-// raised reports whether a matching member has raised the alarm NOSPACE.
-func (m *Member) raised(matches func(member types.ID) bool) bool {
+// alarms returns the matching members that have raised the alarm NOSPACE.
+func (m *Member) alarms(matches func(member types.ID) bool) []types.ID {
+	var raised []types.ID
 	for _, alarm := range m.server.Alarms() {
-		if alarm.GetAlarm() == etcdserverpb.AlarmType_NOSPACE && matches(types.ID(alarm.GetMemberID())) {
-			return true
+		if id := types.ID(alarm.GetMemberID()); alarm.GetAlarm() == etcdserverpb.AlarmType_NOSPACE && matches(id) {
+			raised = append(raised, id)
 		}
 	}
-	return false
+	return raised
 }
 
-// watchSpace disarms this member's alarm NOSPACE when the database has space again, because it was defragmented or the
-// quota was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is
-// raised watchSpace also commits, because the use after a compaction is updated only by the second commit that follows.
+// disarms reports whether this member disarms the alarm of a member: its own, and those of members that are no longer in the
+// cluster. etcd keeps the latter when it removes a member and when a snapshot is restored.
+func (m *Member) disarms(member types.ID) bool {
+	return member == m.server.MemberID() || m.server.Cluster().Member(member) == nil
+}
+
+// watchSpace disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the
+// quota was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is raised
+// watchSpace also commits, because the use after a compaction is updated only by the second commit that follows.
 func (m *Member) watchSpace(ctx context.Context) {
 	ticker := time.NewTicker(alarmInterval)
 	defer ticker.Stop()
 	raised := false
 	for {
-		before := raised
-		raised = m.raised(func(member types.ID) bool { return member == m.server.MemberID() })
+		before, alarms := raised, m.alarms(m.disarms)
+		raised = len(alarms) > 0
 		space := m.Space()
 		if space.NoSpace || space.Quota > 0 && space.InUse > space.Quota/2 {
 			m.server.Backend().ForceCommit()
 		}
 		switch {
 		case raised && space.Size < space.Quota-space.Quota/disarmReserve || raised && space.Quota == 0:
-			m.disarm(ctx)
+			m.disarm(ctx, alarms)
 		case raised && !before:
 			m.log.Error(nil, "The etcd database has reached its quota; only deletions succeed until it has space. "+
 				"Delete objects, then run 'quorate etcd defrag'; or raise --etcd-quota-backend-bytes",
@@ -85,15 +92,17 @@ func (m *Member) watchSpace(ctx context.Context) {
 	}
 }
 
-func (m *Member) disarm(ctx context.Context) {
+func (m *Member) disarm(ctx context.Context, members []types.ID) {
 	ctx, cancel := context.WithTimeout(ctx, m.server.Cfg.ReqTimeout())
 	defer cancel()
-	_, err := m.client.AlarmDisarm(ctx, &clientv3.AlarmMember{
-		MemberID: uint64(m.server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE,
-	})
-	if err != nil {
-		m.log.V(1).Info("Failed to disarm the alarm NOSPACE; retrying", "reason", err.Error())
-		return
+	for _, member := range members {
+		_, err := m.client.AlarmDisarm(ctx, &clientv3.AlarmMember{
+			MemberID: uint64(member), Alarm: etcdserverpb.AlarmType_NOSPACE,
+		})
+		if err != nil {
+			m.log.V(1).Info("Failed to disarm the alarm NOSPACE; retrying", "reason", err.Error())
+			return
+		}
 	}
 	m.log.Info("The etcd database has space again; disarmed the alarm NOSPACE")
 }

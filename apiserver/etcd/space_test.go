@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -102,6 +103,20 @@ func TestQuotaIsRaised(t *testing.T) {
 	stop(t, m)
 	m = start(t, member)
 	await(t, "ready", m.Ready())
+	eventually(t, "writes", writable(t, m))
+}
+
+// The alarm of a member that has been removed, or that a snapshot was taken of, does not outlast it.
+func TestAlarmOfMissingMemberIsDisarmed(t *testing.T) {
+	t.Parallel()
+	m := start(t, single(t))
+	await(t, "ready", m.Ready())
+	raise := &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: 1,
+	}
+	if _, err := m.server.Alarm(t.Context(), raise); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "writes", writable(t, m))
 }
 

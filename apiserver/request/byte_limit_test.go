@@ -6,6 +6,9 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // TestByteLimit sends requests of all sizes concurrently: the limit is never exceeded, and all are served.
@@ -102,5 +105,42 @@ func TestByteLimitEndsWithItsCaller(t *testing.T) {
 		}
 		held.Shrink(200) // has no effect
 		held.Release()
+	})
+}
+
+// TestByteLimitOfOneUser has one user hold as much as it can, and ask for more: others are served beside it.
+func TestByteLimitOfOneUser(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := NewByteLimit(100)
+		as := func(name string) context.Context {
+			return upstream.WithUser(t.Context(), &user.DefaultInfo{Name: name})
+		}
+		var all []*Held
+		acquire := func(name string, size int64) {
+			held, err := limit.Acquire(as(name), size)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			all = append(all, held)
+		}
+		for range 20 {
+			go acquire("greedy", 20) // of a share of 25: one at a time
+		}
+		synctest.Wait()
+		if len(all) != 1 {
+			t.Fatalf("one user has got %d times 20 of 100 bytes", len(all))
+		}
+		acquire("other", 80)
+		if all[1].Release(); len(all) != 2 {
+			t.Fatalf("%d requests are served", len(all))
+		}
+		for released := 0; released < len(all); released++ {
+			all[released].Release()
+			synctest.Wait() // for the next of the greedy user
+		}
+		if len(all) != 21 || len(limit.users) != 0 {
+			t.Errorf("%d requests were served, and %d users are remembered", len(all), len(limit.users))
+		}
 	})
 }
