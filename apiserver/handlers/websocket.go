@@ -10,9 +10,9 @@ import (
 	"quorate.dev/apiserver/codec"
 )
 
-// overSocket streams over a WebSocket, whose connection leaves HTTP for it. The stream ends when the client closes it,
-// who is expected to send nothing.
-func (s *stream) overSocket(ctx context.Context, run func(context.Context)) {
+// serveWebSocket calls run with a stream over a WebSocket, which takes over the connection. The stream ends when the
+// client closes it; whatever the client sends is ignored.
+func (s *stream) serveWebSocket(ctx context.Context, run func(context.Context)) {
 	websocket.Handler(func(socket *websocket.Conn) {
 		defer socket.Close()
 		s.socket = socket
@@ -26,15 +26,15 @@ func (s *stream) overSocket(ctx context.Context, run func(context.Context)) {
 	}).ServeHTTP(s.w, s.r)
 }
 
-// lengthPrefix is what parts the events of a stream of protobuf, in bytes. A message needs no such thing.
+// lengthPrefix is the size of the length before each frame of a protobuf stream, in bytes. WebSocket messages omit it.
 const lengthPrefix = 4
 
-// sendMessage sends a frame as one message: text or binary.
+// sendMessage sends a frame as one message: binary for protobuf, else text.
 func (s *stream) sendMessage(frame []byte) bool {
 	if err := s.socket.SetWriteDeadline(time.Now().Add(s.writeTimeout)); err != nil {
 		return false
 	}
-	if s.encoder.media == codec.Protobuf {
+	if s.format.Media == codec.Protobuf {
 		return websocket.Message.Send(s.socket, frame[lengthPrefix:]) == nil
 	}
 	return websocket.Message.Send(s.socket, string(frame)) == nil

@@ -13,7 +13,7 @@ func text(data string) func() ([]byte, error) {
 }
 
 func TestEncodingIsMadeOnce(t *testing.T) {
-	b, e, format := &budget{limit: 1 << 20}, &encodings{}, &Format{}
+	b, e, format := &budget{limit: 1 << 20}, &encodings{}, newFormat(nil)
 	var made atomic.Int32
 	var started, readers sync.WaitGroup
 	started.Add(50)
@@ -21,7 +21,7 @@ func TestEncodingIsMadeOnce(t *testing.T) {
 		readers.Go(func() {
 			started.Done()
 			data, err := e.get(b, format, func() ([]byte, error) {
-				started.Wait() // all others have come
+				started.Wait() // all others wait for the encoding
 				made.Add(1)
 				return []byte("x"), nil
 			})
@@ -37,7 +37,7 @@ func TestEncodingIsMadeOnce(t *testing.T) {
 }
 
 func TestFailedEncodingIsTriedAgain(t *testing.T) {
-	b, e, format := &budget{limit: 1 << 20}, &encodings{}, &Format{}
+	b, e, format := &budget{limit: 1 << 20}, &encodings{}, newFormat(nil)
 	failure := errors.New("failure")
 	if _, err := e.get(b, format, func() ([]byte, error) { return nil, failure }); !errors.Is(err, failure) {
 		t.Errorf("got %v", err)
@@ -51,9 +51,9 @@ func TestFailedEncodingIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestBudgetEvictsWhatIsNotUsed(t *testing.T) {
+func TestBudgetEvictsUnusedEncodings(t *testing.T) {
 	const one = encodingOverhead + 100
-	b, format := &budget{limit: 10 * one}, &Format{}
+	b, format := &budget{limit: 10 * one}, newFormat(nil)
 	owners := make([]encodings, 30)
 	data := string(make([]byte, 100))
 	for i := range owners {
@@ -64,22 +64,22 @@ func TestBudgetEvictsWhatIsNotUsed(t *testing.T) {
 		}
 	}
 	if owners[0].find(format) == nil {
-		t.Error("what is used all the time was evicted")
+		t.Error("the encoding in use was evicted")
 	}
 	if owners[1].find(format) != nil {
-		t.Error("what is old and not used was kept")
+		t.Error("the oldest unused encoding was not evicted")
 	}
 	if owners[29].find(format) == nil {
-		t.Error("what is new was evicted")
+		t.Error("the newest encoding was evicted")
 	}
 }
 
 func TestRetiredKeepsNothing(t *testing.T) {
 	b, e := &budget{limit: 1 << 20}, &encodings{}
 	for i := range 3 {
-		e.get(b, &Format{}, text(fmt.Sprint(i)))
+		e.get(b, newFormat(nil), text(fmt.Sprint(i)))
 	}
-	late := &Format{}
+	late := newFormat(nil)
 	e.get(b, late, func() ([]byte, error) { b.retire(e); return []byte("late"), nil })
 	if data, err := e.get(b, late, text("again")); string(data) != "again" || err != nil {
 		t.Errorf("got %s, %v", data, err)
@@ -94,10 +94,10 @@ func TestNothingLeaksWhenEntriesAreReplaced(t *testing.T) {
 	w := newWorld(t, Options{RingBytes: 1})
 	pods := w.cache("pods")
 	w.create("pods/a/1", "x;")
-	format := &Format{}
+	format := newFormat(nil)
 	for i := range 50 {
 		entry, _ := w.latest(pods).Get("pods/a/1")
-		if _, err := entry.Encoded(format, text("encoded")); err != nil {
+		if _, err := entry.Encoded(format); err != nil {
 			t.Fatal(err)
 		}
 		w.update("pods/a/1", fmt.Sprint(i, ";"))
@@ -114,16 +114,15 @@ func TestNothingLeaksWhenEntriesAreReplaced(t *testing.T) {
 func TestOffer(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
-	format := &Format{}
-	never := func() ([]byte, error) { return nil, errors.New("made although it was offered") }
+	format := newFormat(errors.New("encoded although the encoding was offered"))
 	check := func(path string) {
 		t.Helper()
 		entry, ok := w.latest(pods).Get(path)
 		if !ok {
 			t.Fatalf("%s is not there", path)
 		}
-		if data, err := entry.Encoded(format, never); err != nil || string(data) != path {
-			t.Errorf("got %s, %v", data, err)
+		if data, err := entry.Encoded(format); err != nil || string(data.Bytes()) != path {
+			t.Errorf("got %s, %v", data.Bytes(), err)
 		}
 	}
 	w.latest(pods)

@@ -7,24 +7,24 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client of a watch may take to read writePiece bytes. kube-apiserver waits until the
-	// connection breaks: a client that stops reading holds its handler and what is to be sent for as long as it likes.
+	// writeTimeout is the maximum time in which a client of a watch must read writeChunk bytes. kube-apiserver has no
+	// such timeout: a client that stops reading occupies its handler and the pending events until the connection breaks.
 	writeTimeout = time.Minute
-	writePiece   = 64 << 10
-	// lastWriteTimeout is the same for a watch that is over.
+	writeChunk   = 64 << 10
+	// lastWriteTimeout is the same after the end of the watch.
 	lastWriteTimeout = 5 * time.Second
 )
 
-// writeGuard cuts off a response whose client does not read: with HTTP/2, the stream and not its connection.
+// writeGuard aborts a response whose client does not read. With HTTP/2, it aborts the stream, not the connection.
 type writeGuard struct {
 	response http.ResponseWriter
 
 	mu       sync.Mutex
 	timeout  time.Duration
 	writing  bool
-	deadline time.Time   // of the write under way
-	timer    *time.Timer // Invariant: while writing, it fires at the deadline or before.
-	ticking  bool
+	deadline time.Time   // of the current write
+	timer    *time.Timer // Invariant: while writing is set, it fires at the deadline or earlier.
+	ticking  bool        // the timer is running
 }
 
 func newWriteGuard(response http.ResponseWriter, timeout time.Duration) *writeGuard {
@@ -34,7 +34,8 @@ func newWriteGuard(response http.ResponseWriter, timeout time.Duration) *writeGu
 	return g
 }
 
-// begin precedes a write, and end follows it.
+// begin must be called before each write, and end after it. The timer is left running between writes: restarting it for
+// each would cost more than one that fires without effect.
 func (g *writeGuard) begin() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -51,7 +52,7 @@ func (g *writeGuard) end() {
 	g.writing = false
 }
 
-// shorten bounds the write under way, and those that follow, by another timeout.
+// shorten replaces the timeout, for the current write too.
 func (g *writeGuard) shorten(timeout time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -60,8 +61,8 @@ func (g *writeGuard) shorten(timeout time.Duration) {
 	g.timer.Reset(timeout)
 }
 
-// check makes a write that has taken too long fail. It holds the lock: the response must not be touched once its handler
-// has returned, which is not before the write has ended.
+// check aborts a write that is past its deadline. It holds the lock while it uses the response: end then waits, and so
+// does the handler, after whose return the response must not be used.
 func (g *writeGuard) check() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,5 +77,5 @@ func (g *writeGuard) check() {
 	}
 }
 
-// stop gives back the timer.
+// stop stops the timer. It must be called before the handler returns.
 func (g *writeGuard) stop() { g.timer.Stop() }

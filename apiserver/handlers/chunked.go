@@ -8,26 +8,26 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// pieces is a response that is made a piece at a time and never held as a whole. Its beginning is kept until there are
-// more bytes than are sent uncompressed to everybody: until then a failure is still answered with a Status, and until then
-// it is not known whether to compress.
+// chunkedResponse is a response that is sent in chunks and never held as a whole. It buffers up to
+// request.CompressAbove bytes before it sends the header, because the size decides about compression, and because until
+// then an error can still become a Status.
 type chunkedResponse struct {
 	call       *call
 	code       int
-	to         io.Writer // nil until the beginning is sent
+	to         io.Writer // nil until the header is sent
 	compressor *gzip.Writer
 }
 
-// full reports whether what has been made since the last write is to be written now. What is laid out anew for people
-// has to be there as a whole.
+// full reports whether body, made since the last write, must be written now. A body that is reformatted is never
+// written before its end.
 func (p *chunkedResponse) full(body []byte) bool {
 	if p.to != nil {
 		return len(body) >= chunkSize
 	}
-	return len(body) > request.CompressAbove && !p.call.output.rewritten()
+	return len(body) > request.CompressAbove && !p.call.output.reformatted()
 }
 
-// write sends a piece. A client that is gone ends the request.
+// write sends a chunk. It aborts the request if the client has disconnected.
 func (p *chunkedResponse) write(body []byte) {
 	if p.to == nil {
 		p.begin(len(body))
@@ -37,7 +37,7 @@ func (p *chunkedResponse) write(body []byte) {
 	}
 }
 
-// begin sends the head of a response that has at least size bytes.
+// begin sends the header of a response that has at least size bytes.
 func (p *chunkedResponse) begin(size int) {
 	p.to = p.call.w
 	p.call.w.Header()["Content-Type"] = []string{p.call.output.contentType(false)}
@@ -49,7 +49,7 @@ func (p *chunkedResponse) begin(size int) {
 	p.call.w.WriteHeader(p.code)
 }
 
-// end sends the last piece, or all if nothing was sent yet.
+// end sends the last chunk, or the whole response if nothing was sent yet.
 func (p *chunkedResponse) end(body []byte) error {
 	if p.to == nil {
 		return p.call.send(p.code, body)
@@ -58,7 +58,7 @@ func (p *chunkedResponse) end(body []byte) error {
 	return nil
 }
 
-// close gives back what the response was made with.
+// close releases the compressor. It must be called once.
 func (p *chunkedResponse) close() {
 	if p.compressor != nil {
 		_ = p.compressor.Close()
@@ -66,9 +66,9 @@ func (p *chunkedResponse) close() {
 	}
 }
 
-// failed is the error to answer with. A response that has begun cannot be taken back: it is cut off, so that the client
-// does not take it for all.
-func (p *chunkedResponse) failed(err error) error {
+// abort returns err if it can still become a Status. Otherwise it breaks the connection: a response that ends early
+// must not look complete to the client.
+func (p *chunkedResponse) abort(err error) error {
 	if p.to != nil {
 		panic(http.ErrAbortHandler)
 	}

@@ -80,7 +80,7 @@ func TestWatchOfASlowClient(t *testing.T) {
 	defer guard.stop()
 	c := &call{Handlers: New(Options{}), w: writer, r: httptest.NewRequest(http.MethodGet, "/", nil)}
 	s := &stream{call: c, guard: guard}
-	if !s.send(make([]byte, 3*writePiece+1)) || writer.writes != 4 {
+	if !s.send(make([]byte, 3*writeChunk+1)) || writer.writes != 4 {
 		t.Errorf("%d pieces were written", writer.writes)
 	}
 	guard.check() // nothing is being written

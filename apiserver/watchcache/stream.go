@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	firstRetry    = 10 * time.Millisecond
-	lastRetry     = 2 * time.Second
+	minBackoff    = 10 * time.Millisecond
+	maxBackoff    = 2 * time.Second
 	sweepInterval = 30 * time.Second
 )
 
@@ -24,21 +24,22 @@ func (c *Caches) Run(ctx context.Context) error {
 	running.Go(func() { c.requestProgress(ctx) })
 	running.Go(func() { c.sweep(ctx) })
 	var position int64
-	for retry := firstRetry; ctx.Err() == nil; retry = min(2*retry, lastRetry) {
+	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		reached, err := c.follow(ctx, position)
 		if reached > position {
-			retry = firstRetry
+			backoff = minBackoff
 		}
 		position = reached
 		if ctx.Err() == nil {
-			c.log.V(1).Info("The watch of the store ended; starting another", "revision", position, "reason", err.Error())
-			c.sleep(ctx, retry)
+			c.log.V(1).Info("The watch of the store ended; restarting it", "revision", position, "reason", err.Error())
+			c.sleep(ctx, backoff)
 		}
 	}
 	return ctx.Err()
 }
 
-// follow applies what happens after a position, 0 meaning none yet, and returns how far it came.
+// follow watches the store after a revision and applies its events until an error. It returns the revision reached, 0
+// if the events after it are lost. Position 0 starts at the current revision.
 func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 	current, err := c.store.Revision(ctx)
 	if err != nil {
@@ -48,16 +49,16 @@ func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 		c.jump(current)
 		position = current
 	}
-	feed, err := c.store.Watch(ctx, position)
+	stream, err := c.store.Watch(ctx, position)
 	if err != nil {
 		return position, err
 	}
-	defer feed.Close()
-	c.feed.Store(feed)
-	defer c.feed.Store(nil)
+	defer stream.Close()
+	c.stream.Store(stream)
+	defer c.stream.Store(nil)
 	c.liveOnce.Do(func() { close(c.live) })
 	for {
-		batch, err := feed.Next(ctx)
+		batch, err := stream.Next(ctx)
 		if errors.Is(err, storage.ErrCompacted) {
 			return 0, err
 		}
@@ -69,8 +70,8 @@ func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 	}
 }
 
-// jump moves the feed's position although events between may have been lost: caches must be read anew. If the
-// store has gone back in time, whatever its watchers know is void.
+// jump continues at a revision although events before it may be lost, so that collections must be read again. If the
+// store went back to an earlier revision, it expires all watchers too: their revisions mean nothing any more.
 func (c *Caches) jump(to int64) {
 	seen := c.progress.seen.Load()
 	back := to < seen || c.progress.rewindRequested()
@@ -81,17 +82,18 @@ func (c *Caches) jump(to int64) {
 		}
 	}
 	if back {
-		c.log.Error(fmt.Errorf("revision %d after %d", to, seen), "The store went back in time; all watches start anew")
+		err := fmt.Errorf("revision %d after %d", to, seen)
+		c.log.Error(err, "The store returned to an earlier revision; restarting all watches")
 		c.progress.reset(to)
 		c.compacted.Store(0)
 	}
 	c.progress.advance(to)
-	for _, cache := range fetch { // not before the progress is right: readers take it for that of what is fetched
+	for _, cache := range fetch { // after advance: readers take the progress for the revision of what is fetched
 		go cache.fetch(c.ctx)
 	}
 }
 
-// apply brings every cache a batch touches up to date, and then the progress.
+// apply dispatches the events of a batch to their caches, then advances the progress. Readers rely on this order.
 func (c *Caches) apply(batch storage.Batch) {
 	byPath := *c.byPath.Load()
 	var touched []*Cache
@@ -114,11 +116,13 @@ func (c *Caches) apply(batch storage.Batch) {
 	c.progress.advance(batch.Revision)
 }
 
-// progressDelays are the times between requests for progress while somebody waits for a revision: mostly the
-// event they wait for is on its way; if not, the revision was made by a write outside the store's prefix.
-var progressDelays = []time.Duration{time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
+// progressDelays are the delays before the progress requests of a waiting reader. Usually the event arrives during the
+// first. If not, the revision is that of a write outside the store's prefix, which causes no event.
+var progressDelays = []time.Duration{
+	time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond,
+}
 
-// requestProgress asks the feed how far it is, while somebody waits.
+// requestProgress sends progress requests while a reader waits.
 func (c *Caches) requestProgress(ctx context.Context) {
 	for {
 		select {
@@ -128,18 +132,18 @@ func (c *Caches) requestProgress(ctx context.Context) {
 		}
 		for i := 0; c.progress.waiting() && ctx.Err() == nil; i++ {
 			c.sleep(ctx, progressDelays[min(i, len(progressDelays)-1)])
-			feed := c.feed.Load()
-			if feed == nil || !c.progress.waiting() || !c.store.SupportsProgress() {
+			stream := c.stream.Load()
+			if stream == nil || !c.progress.waiting() || !c.store.SupportsProgress() {
 				continue
 			}
-			if err := feed.RequestProgress(); err != nil {
-				c.log.V(1).Info("Requesting progress failed", "reason", err.Error())
+			if err := stream.RequestProgress(); err != nil {
+				c.log.V(1).Info("Progress request failed", "reason", err.Error())
 			}
 		}
 	}
 }
 
-// sweep drops what is too old where no event does it.
+// sweep periodically drops what is too old in caches without events.
 func (c *Caches) sweep(ctx context.Context) {
 	ticker := c.clock.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -153,6 +157,6 @@ func (c *Caches) sweep(ctx context.Context) {
 		for _, cache := range *c.byPath.Load() {
 			cache.sweep(now)
 		}
-		c.checkTime(ctx)
+		c.checkRewind(ctx)
 	}
 }

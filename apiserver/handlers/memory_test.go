@@ -21,17 +21,17 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// roomy are handlers of config maps that are much larger, together, than the room that each response has for itself.
-type roomy struct {
+// largeObjects are handlers of config maps that exceed freeMemory by far.
+type largeObjects struct {
 	*Handlers
 	target registry.Target
 }
 
-func newRoomy(t *testing.T) roomy {
+func newLargeObjects(t testing.TB) largeObjects {
 	t.Helper()
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
-	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", littleRoom)}})
+	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", freeMemory)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +40,11 @@ func newRoomy(t *testing.T) roomy {
 			t.Fatal(err)
 		}
 	}
-	return roomy{New(Options{Registry: r}), target}
+	return largeObjects{New(Options{Registry: r}), target}
 }
 
-// list answers a request for all of them.
-func (h roomy) list(ctx context.Context, t *testing.T, o output) (int, error) {
+// list responds with all of them and returns the size of the body.
+func (h largeObjects) list(ctx context.Context, t *testing.T, o output) (int, error) {
 	t.Helper()
 	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
 	if err != nil {
@@ -52,25 +52,25 @@ func (h roomy) list(ctx context.Context, t *testing.T, o output) (int, error) {
 	}
 	answer, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
 	c := &call{Handlers: h.Handlers, w: answer, r: r, record: request.Begin(r, time.Now(), testr.New(t)), target: h.target, output: o}
-	defer c.leaveRoom(0)
+	defer c.shrinkMemory(0)
 	err = c.sendPage(page)
 	return answer.Body.Len(), err
 }
 
-// impatient is a context that ends when it is waited for.
-type impatient struct {
+// endsWhenWaited is a context that ends as soon as a caller waits for it.
+type endsWhenWaited struct {
 	context.Context
 	end func()
 }
 
-func (i impatient) Done() <-chan struct{} {
+func (i endsWhenWaited) Done() <-chan struct{} {
 	i.end()
 	return i.Context.Done()
 }
 
-// TestEncodingEndsWithItsContext makes no encodings once nobody waits for the response.
+// TestEncodingEndsWithItsContext encodes nothing after the end of the request.
 func TestEncodingEndsWithItsContext(t *testing.T) {
-	h := newRoomy(t)
+	h := newLargeObjects(t)
 	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -79,75 +79,72 @@ func TestEncodingEndsWithItsContext(t *testing.T) {
 	cancel()
 	for name, o := range map[string]output{"whole": {}, "metadata": {as: metadataOnly, group: metav1.SchemeGroupVersion}} {
 		c := &call{Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx), target: h.target, output: o}
-		e := c.encoder()
-		if _, err := e.items(page.Entries); !errors.Is(err, context.Canceled) || page.Entries[0].Keeps(&e.formats[frameNone]) {
+		if _, err := c.items(c.format(), page.Entries); !errors.Is(err, context.Canceled) || page.Entries[0].Keeps(c.format()) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// TestRoom has responses that are in memory as a whole wait for each other, and none for those that are made of what the
-// cache keeps.
-func TestRoom(t *testing.T) {
-	h := newRoomy(t)
-	all, err := h.encoded.Acquire(t.Context(), encodedAtOnce)
+// TestResponseMemory uses up the limit: responses that need memory of their own wait, those of cached encodings do not.
+func TestResponseMemory(t *testing.T) {
+	h := newLargeObjects(t)
+	all, err := h.responseMemory.Acquire(t.Context(), maxResponseMemory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, o := range map[string]output{"not kept yet": {}, "pretty": {pretty: true}, "YAML": {media: codec.YAML}} {
+	for name, o := range map[string]output{"not cached yet": {}, "pretty": {pretty: true}, "YAML": {media: codec.YAML}} {
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := h.list(impatient{ctx, cancel}, t, o); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s, without room: %v", name, err)
+		if _, err := h.list(endsWhenWaited{ctx, cancel}, t, o); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, over the limit: %v", name, err)
 		}
 	}
 	all.Release()
 	if _, err := h.list(t.Context(), t, output{}); err != nil {
 		t.Fatal(err)
 	}
-	if all, err = h.encoded.Acquire(t.Context(), encodedAtOnce); err != nil {
+	if all, err = h.responseMemory.Acquire(t.Context(), maxResponseMemory); err != nil {
 		t.Fatal(err)
 	}
-	if size, err := h.list(t.Context(), t, output{}); err != nil || size < 4*littleRoom {
-		t.Errorf("kept, without room: %d bytes, %v", size, err)
+	if size, err := h.list(t.Context(), t, output{}); err != nil || size < 4*freeMemory {
+		t.Errorf("cached, over the limit: %d bytes, %v", size, err)
 	}
 	all.Release()
 	for _, o := range []output{{pretty: true}, {media: codec.YAML}} {
-		if size, err := h.list(t.Context(), t, o); err != nil || size < 4*littleRoom {
-			t.Errorf("with room: %d bytes, %v", size, err)
+		if size, err := h.list(t.Context(), t, o); err != nil || size < 4*freeMemory {
+			t.Errorf("below the limit: %d bytes, %v", size, err)
 		}
 	}
-	if all, err = h.encoded.Acquire(t.Context(), encodedAtOnce); err != nil {
-		t.Fatal(err) // something kept its room
+	if all, err = h.responseMemory.Acquire(t.Context(), maxResponseMemory); err != nil {
+		t.Fatal(err) // a response has not released its memory
 	}
 	all.Release()
 }
 
-// TestRoomIsEstimated compares the estimates that room is taken by with what responses are.
-func TestRoomIsEstimated(t *testing.T) {
-	h := newRoomy(t)
+// TestMemoryEstimates compares the estimates with the sizes of responses.
+func TestMemoryEstimates(t *testing.T) {
+	h := newLargeObjects(t)
 	page, err := h.Registry.ReadList(t.Context(), h.target, registry.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	of := func(o output) int64 {
 		c := &call{Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil), target: h.target, output: o}
-		e := c.encoder()
-		return e.room(page.Entries)
+		return c.listMemory(c.format(), page.Entries)
 	}
-	const stored = 4 * littleRoom
+	const stored = 4 * freeMemory
 	if json := of(output{}); json < stored || json > 3*stored {
 		t.Errorf("JSON: %d bytes for %d", json, stored)
 	}
 	if pretty, json := of(output{pretty: true}), of(output{}); pretty != json*(1+prettyFactor) {
 		t.Errorf("pretty: %d bytes, JSON %d", pretty, json)
 	}
-	if metadata := of(output{as: metadataOnly, group: metav1.SchemeGroupVersion}); metadata > 4*metadataSize {
+	if metadata := of(output{as: metadataOnly, group: metav1.SchemeGroupVersion}); metadata > 4*(2<<10) {
 		t.Errorf("metadata: %d bytes", metadata)
 	}
 	if _, err := h.list(t.Context(), t, output{}); err != nil {
 		t.Fatal(err)
 	}
 	if json := of(output{}); json != 0 {
-		t.Errorf("what is kept takes %d bytes", json)
+		t.Errorf("cached encodings take %d bytes", json)
 	}
 }
