@@ -34,8 +34,8 @@ const maxPatchOperations = 10_000
 // maxPatchCopies bounds the bytes that the copy operations of a JSON patch add.
 const maxPatchCopies = 3 << 20
 
-// limitPatches sets maxPatchCopies, which the library keeps in a global variable.
-func limitPatches() { atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopies) }
+// LimitPatches sets the limit of copied bytes, which the JSON patch library keeps in a package variable.
+func LimitPatches() { atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopies) }
 
 // operationList is the Go type name of kube-apiserver's JSON patch operations, which its error messages contain.
 const operationList = "[]handlers.jsonPatchOp"

@@ -17,18 +17,31 @@ import (
 // leases keep nodes and leaders alive. They are small and few.
 var leases = schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}
 
+// smallGrowth is by how many bytes a lease, or an object that is being deleted, may grow at a time in spite of the quota:
+// several times the size of a lease, and what the conditions of a deletion add.
+const smallGrowth = 4 << 10
+
 // checkQuota applies the soft quota to an object that replaces old, nil for a new one; sizes are in bytes. Exempt are
-// writes that free space or keep the cluster alive: leases, objects that are being deleted, the server's own writes.
+// writes that free space or keep the cluster alive: leases and objects that are being deleted as long as they grow little,
+// and the server's own writes. Clients choose the size of leases; without the limit a client that may only create leases
+// could fill the database.
 func (r *Registry) checkQuota(t Target, old runtime.Object, before, after int, options WriteOptions) error {
-	if options.Internal || options.DryRun || t.GroupResource() == leases {
+	if options.Internal || options.DryRun {
 		return nil
 	}
-	if old != nil {
-		if accessor, err := meta.Accessor(old); err == nil && accessor.GetDeletionTimestamp() != nil {
-			return nil
-		}
+	if after-before <= smallGrowth && (t.GroupResource() == leases || beingDeleted(old)) {
+		return nil
 	}
 	return r.quota.Admit(before, after)
+}
+
+// beingDeleted reports whether the deletion of an object, which may be nil, has begun.
+func beingDeleted(object runtime.Object) bool {
+	if object == nil {
+		return false
+	}
+	accessor, err := meta.Accessor(object)
+	return err == nil && accessor.GetDeletionTimestamp() != nil
 }
 
 // reasonNoSpace is the reason of a Status with code 507. Kubernetes has none: kube-apiserver answers 500.

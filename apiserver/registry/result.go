@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -83,7 +84,7 @@ func (r *Registry) DecodeResult(t Target, result *Result) (runtime.Object, error
 
 // Offer gives the encoding made for the response of a write to the watch cache, for readers of the same format. It
 // ignores results that are not in storage.
-func (r *Registry) Offer(t Target, result *Result, format *watchcache.Format, item []byte) {
+func (r *Registry) Offer(t Target, result *Result, format encoding.Format, item []byte) {
 	if result.DryRun || result.Outcome.Deleted() {
 		return
 	}

@@ -7,7 +7,6 @@ package resource
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -119,9 +118,6 @@ type Version struct {
 	RemovedIn string
 	// Endpoints by subresource; "" is the resource itself and always present.
 	Endpoints map[string]*Endpoint
-
-	// Kept is per-version data that the handlers compute at first use. It is garbage when the definition is.
-	Kept atomic.Value
 }
 
 // Endpoint is a resource, or one of its subresources, in one version.

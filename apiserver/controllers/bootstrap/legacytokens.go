@@ -9,20 +9,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/apis/core"
+
 	"quorate.dev/apiserver/resource"
 )
 
-// LegacyTokensConfigMap tells since when the use of service-account tokens in Secrets is recorded.
+// LegacyTokensConfigMap records since when the use of Secret-based service account tokens is tracked.
 const LegacyTokensConfigMap = "kube-apiserver-legacy-service-account-token-tracking"
 
 const (
 	sinceKey         = "since"
 	sinceFormat      = "2006-01-02"
 	trackingEvery    = time.Minute
-	trackingCreation = 30 * time.Minute // so that servers with and without tracking do not fight
+	trackingCreation = 30 * time.Minute // minimum interval of creations, as in kube-apiserver
 )
 
-// LegacyTokensLoop keeps the date since when legacy tokens are tracked. It is told of a changed ConfigMap.
+// LegacyTokensLoop maintains LegacyTokensConfigMap. changed must be sent when it changes.
 func (b *Bootstrap) LegacyTokensLoop(changed Signal) Loop {
 	creations := rate.NewLimiter(rate.Every(trackingCreation), 1)
 	pass := func(ctx context.Context) error { return b.trackLegacyTokens(ctx, creations) }
@@ -44,7 +45,7 @@ func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limit
 	creation := creations.ReserveN(now, 1)
 	if creation.DelayFrom(now) > 0 {
 		creation.CancelAt(now)
-		return nil // the next pass asks again
+		return nil // the next pass retries
 	}
 	key := resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem}
 	_, err = b.objects.Create(ctx, key, &core.ConfigMap{
@@ -60,7 +61,7 @@ func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limit
 	return err
 }
 
-// repairDate replaces what is no date.
+// repairDate replaces an invalid date.
 func (b *Bootstrap) repairDate(ctx context.Context, found *core.ConfigMap, today string) error {
 	if isDate(found) {
 		return nil
