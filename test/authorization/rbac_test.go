@@ -130,7 +130,7 @@ func requests(b *bootstrap) []*authorizer.AttributesRecord {
 func TestBootstrapPolicyDecisions(t *testing.T) {
 	policy, b := load()
 	theirs := upstream.New(b, b, b, b)
-	allowed, ctx := 0, context.Background()
+	allowed, ctx := 0, t.Context()
 	all := requests(b)
 	for _, request := range all {
 		want, wantReason, _ := theirs.Authorize(ctx, request)
@@ -158,8 +158,8 @@ func TestBootstrapPolicyRules(t *testing.T) {
 		&user.DefaultInfo{Name: "system:kube-controller-manager", Groups: []string{"system:authenticated"}},
 		&user.DefaultInfo{Name: "nobody"},
 	} {
-		wantResources, wantPaths, _, wantErr := theirs.RulesFor(context.Background(), who, "kube-system")
-		resources, paths, _, err := policy.RulesFor(context.Background(), who, "kube-system")
+		wantResources, wantPaths, _, wantErr := theirs.RulesFor(t.Context(), who, "kube-system")
+		resources, paths, _, err := policy.RulesFor(t.Context(), who, "kube-system")
 		if fmt.Sprint(err) != fmt.Sprint(wantErr) {
 			t.Errorf("%s: error %v, want %v", who.GetName(), err, wantErr)
 		}

@@ -21,6 +21,7 @@ const (
 
 // Whichever server starts second finds the APIServices as it wants them: it adds, changes and removes none.
 func TestAPIServicesAreAlike(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	starts := map[string]func(context.Context, upstream.Options) (*upstream.APIServer, error){
 		"kube-apiserver": upstream.StartKubernetes, "quorate": upstream.StartQuorate,
 	}
@@ -102,6 +103,7 @@ func revisions(t *testing.T, client *clientv3.Client) map[string]int64 {
 
 // Both servers keep the APIService of a custom resource at the same time without writing against each other.
 func TestAPIServicesOfOneEtcd(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	both := startServers(t)
 	writes := both.etcd.Watch(t.Context(), apiServiceKeys, clientv3.WithPrefix(), clientv3.WithRev(1))
 	builtin := revisions(t, both.etcd)

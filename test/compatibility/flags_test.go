@@ -33,9 +33,7 @@ var values = []string{
 
 // TestValuesOfFlags has both servers read the same values: what one refuses the other refuses.
 func TestValuesOfFlags(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	kubernetes, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)
@@ -81,9 +79,7 @@ func complaint(t *testing.T, binary string, arguments ...string) string {
 
 // TestGatesAreKnown starts this server with every feature gate that kube-apiserver lists, at its default.
 func TestGatesAreKnown(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	binary, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)

@@ -20,9 +20,7 @@ import (
 // TestQuotaUnderConcurrency lets many clients create at once what a quota has room for a part of: as many as there is
 // room for are stored, never more, and the quota says so.
 func TestQuotaUnderConcurrency(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs our API server")
-	}
+	upstream.NeedsProcesses(t)
 	const clients, each, room = 12, 8, 20
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))

@@ -25,6 +25,7 @@ const definitionsAtRestart = 400
 // quorum. What only definitions can tell must not be answered before they are known: a client takes 404 for NotFound,
 // and a garbage collector for a deletion.
 func TestRestartWithDefinitions(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

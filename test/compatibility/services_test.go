@@ -10,11 +10,14 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"quorate.dev/test/upstream"
 )
 
 // Both servers give Services addresses and ports at the same time: all of them, and nothing twice. Both are behind the
 // kubernetes Service as long as they run.
 func TestServicesOfOneEtcd(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	common := []string{"--endpoint-reconciler-type=lease", "--service-cluster-ip-range=10.0.0.0/26", "--service-node-port-range=30000-30039"}
 	both := startServersWith(t, append(common, "--advertise-address=192.0.2.21"), append(common, "--advertise-address=192.0.2.22"))
 	t.Run("concurrent", func(t *testing.T) { both.giveAll(t, 40) })

@@ -37,6 +37,7 @@ const sampleNamespace = "namespaceValue"
 
 // TestFormerReleases starts each server on the same state that a former release left, under a prefix of its own.
 func TestFormerReleases(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	fill := func(client *clientv3.Client) {
 		for _, prefix := range prefixes {
 			storeNamespaces(t, client, prefix)

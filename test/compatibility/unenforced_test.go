@@ -15,6 +15,7 @@ import (
 // TestUnenforcedAdmission: what kube-apiserver would call or evaluate, and this server does not, is said to clients, in
 // the metrics and in /readyz?verbose.
 func TestUnenforcedAdmission(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

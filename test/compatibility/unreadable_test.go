@@ -17,6 +17,7 @@ import (
 // TestListWithSomethingUnreadable has an object that cannot be decoded behind more than is sent at a time: the answer is
 // an error, not a part of the list.
 func TestListWithSomethingUnreadable(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

@@ -27,6 +27,7 @@ var everything = []string{
 // TestEveryResourceIsStoredAlike creates the object that upstream has for every resource in every version, through one
 // server and then through the other: it must lie where and as what upstream's table says, in the same bytes.
 func TestEveryResourceIsStoredAlike(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	both := startServers(t, everything...)
 	both.kubernetes.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
 	entries, err := upstream.UpstreamResources(t.Context(), namespace)

@@ -22,6 +22,7 @@ import (
 // TestWatchOfASteadyStream goes on, watch after watch, from what the last one has told, bookmarks included, while
 // objects are created without a pause: none of them may be passed over.
 func TestWatchOfASteadyStream(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -70,7 +71,10 @@ type stream struct {
 
 // write creates one object after the other.
 func (s *stream) write(ctx context.Context, writer int) {
-	for i := 0; ctx.Err() == nil && s.create(fmt.Sprintf("object-%d-%05d", writer, i)); i++ {
+	for i := 0; ctx.Err() == nil; i++ {
+		if !s.create(fmt.Sprintf("object-%d-%05d", writer, i)) {
+			return
+		}
 	}
 }
 

@@ -53,6 +53,7 @@ var servers = map[string]func(t *testing.T, options upstream.Options) (*upstream
 }
 
 func TestControlPlane(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	var logs = map[string]string{}
 	for name := range servers {
 		logs[name] = t.TempDir()
@@ -134,6 +135,7 @@ func start(t *testing.T, directory string, startServer func(*testing.T, upstream
 
 // TestControllersInTheServer does without a kube-controller-manager what a server's own controllers are for.
 func TestControllersInTheServer(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	c := start(t, t.TempDir(), servers["quorate"], "--controllers=*")
 	for step, run := range map[string]func(*scene){
 		"garbage":         garbage,

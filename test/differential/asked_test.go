@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"quorate.dev/test/upstream"
 )
 
 // enabled are the admission plugins that only those have who ask for them. Not among them is what refuses everything,
@@ -24,9 +26,7 @@ const again = "services-spelling"
 // TestAsked compares what both servers do when they are asked for plugins that are off by default and for features that
 // are on not to be.
 func TestAsked(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	configuration, err := filepath.Abs("testdata/asked/admission.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"quorate.dev/test/upstream"
 )
 
 // asked turns on all that kube-apiserver does not serve by itself.
@@ -21,9 +23,7 @@ var asked = []string{
 // TestBetas has both servers serve all there is, and compares what is there and the life of every resource of a
 // version that is not served by default.
 func TestBetas(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	pair, err := StartPair(t.Context(), t.TempDir(), asked...)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"quorate.dev/test/upstream"
 )
 
 // parallel is how many scripts run at a time.
@@ -47,9 +49,7 @@ var (
 
 // TestDifferential runs every script on both servers.
 func TestDifferential(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	scripts, err := LoadScripts("testdata")
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -138,7 +139,7 @@ func (r *run) events(c *Case) *Answer {
 		answer.inVain("the stream was refused")
 	case c.Method == "REST":
 		var err error
-		if answer.Events, err = s.take(func([][]byte) bool { return false }); err != errEnded {
+		if answer.Events, err = s.take(func([][]byte) bool { return false }); !errors.Is(err, errEnded) {
 			answer.inVain("the stream did not end")
 		}
 	default:

@@ -143,6 +143,7 @@ func (s *suite) awaitText(greeting *Greeting, want string) {
 }
 
 func TestEnvironment(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	quorate := binary(t, upstream.Quorate)
 	s := newSuite(t, quorate)
 	t.Run("reconciler", func(t *testing.T) { life(&suite{t, s.Client, s.reconciler}) })

@@ -32,10 +32,12 @@ func chosen() size {
 }
 
 func TestTwoReplicas(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	failOver(t, upstream.StartQuorate, upstream.StartQuorate)
 }
 
 func TestBesideKubernetes(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	failOver(t, upstream.StartQuorate, upstream.StartKubernetes)
 }
 

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"quorate.dev/test/upstream"
 )
 
 // plan is how long and how hard the replicas are tried.
@@ -78,6 +80,7 @@ const (
 )
 
 func TestHistory(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	p, seed := chosen(t), chosenSeed(t)
 	t.Logf("QUORATE_HISTORY_SEED=%d", seed)
 	r := startReplicas(t, p, seed)

@@ -93,9 +93,7 @@ var exceptions = map[string]string{
 }
 
 func TestStableMetrics(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the server")
-	}
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

@@ -164,6 +164,7 @@ func (s *server) etcd(result any, arguments ...string) {
 
 // Before etcd refuses everything, the server refuses what grows the database, and stops to when there is room.
 func TestSoftQuota(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	t.Parallel()
 	s := start(t,
 		"--etcd-soft-quota-percent=60") // with the usual one, much of so small a quota is written before it is measured
@@ -216,6 +217,7 @@ func TestSoftQuota(t *testing.T) {
 // A server whose etcd has reached its quota is writable again after deletion, compaction, which happens by itself, and
 // defragmentation.
 func TestNoSpace(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	t.Parallel()
 	s := start(t, "--etcd-soft-quota-percent=100")
 	s.mustRefuse(s.fill(), "database space exceeded")

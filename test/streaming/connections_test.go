@@ -20,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -185,9 +186,7 @@ func (b *bench) run(t *testing.T, s *side, input string, arguments ...string) st
 }
 
 func TestConnections(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	b := start(t)
 	before := goroutines(t, b.quorate)
 	t.Run("kubectl", b.testKubectl)
@@ -335,21 +334,17 @@ func goroutines(t *testing.T, s *side) int {
 	return 0
 }
 
-// awaitGoroutines waits until no more are left than were before, but for those of connections that are kept.
+// awaitGoroutines waits until the server has no more goroutines than before, except those of kept connections.
 func (b *bench) awaitGoroutines(t *testing.T, before int) {
-	const kept = 25 // connections to the kubelet and of clients, two goroutines or so each; caches that were begun
-	deadline := time.Now().Add(patience)
-	for {
-		now := goroutines(t, b.quorate)
-		if now <= before+kept {
-			t.Logf("%d goroutines, %d before", now, before)
-			return
-		}
-		if time.Now().After(deadline) {
-			profile, _ := b.quorate.client.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/goroutine").Param("debug", "1").DoRaw(t.Context())
-			t.Fatalf("%d goroutines, %d before\n%s", now, before, profile)
-		}
-		time.Sleep(100 * time.Millisecond)
+	const kept = 25 // about two for each connection to the kubelet and of a client, and those of caches that started
+	var now int
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		now = goroutines(t, b.quorate)
+		return now <= before+kept, nil
+	})
+	if err != nil {
+		profile, _ := b.quorate.client.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/goroutine").Param("debug", "1").DoRaw(t.Context())
+		t.Fatalf("%d goroutines, %d before\n%s", now, before, profile)
 	}
 }
 

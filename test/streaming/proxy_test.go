@@ -147,9 +147,9 @@ func (b *bench) createService(t *testing.T, address string, port int) {
 	if _, err := core.Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // it is what services/proxy reads
-		Addresses: []corev1.EndpointAddress{{IP: address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "pod"}}}, //nolint:staticcheck // as above
-		Ports:     []corev1.EndpointPort{{Name: "web", Port: int32(port)}},                                                                     //nolint:staticcheck // as above
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "pod"}}},
+		Ports:     []corev1.EndpointPort{{Name: "web", Port: int32(port)}},
 	}}}
 	if _, err := core.Endpoints(namespace).Create(ctx, endpoints, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -60,6 +60,7 @@ func TestRetryTakesOtherPorts(t *testing.T) {
 }
 
 func TestKubernetes(t *testing.T) {
+	NeedsProcesses(t)
 	ctx, directory := t.Context(), t.TempDir()
 	etcd, err := StartEtcd(ctx, directory)
 	if err != nil {

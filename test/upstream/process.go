@@ -121,7 +121,7 @@ func (p *Process) failure() error {
 	if bytes.Contains([]byte(tail), []byte("address already in use")) {
 		return fmt.Errorf("%s: %w", p.Name, errPortTaken)
 	}
-	return fmt.Errorf("%s ended before it was ready: %v\n%s", p.Name, p.err, tail)
+	return errors.Join(fmt.Errorf("%s exited before it was ready:\n%s", p.Name, tail), p.err)
 }
 
 // freePorts asks the kernel for ports of 127.0.0.1 that nobody uses now.
