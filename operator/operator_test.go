@@ -39,6 +39,7 @@ type environment struct {
 // start installs a file of manifests, and runs the operator with further arguments.
 func start(t *testing.T, manifests, namespace string, args ...string) *environment {
 	t.Helper()
+	upstream.NeedsProcesses(t)
 	binary, err := upstream.Quorate(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,9 @@ import (
 // startServer runs a management API server in this process and returns a client, and how the node answers the server.
 func startServer(t *testing.T) (kubernetes.Interface, Kubelet) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("skipped under -short: apiserver.Run sets the loggers of the process, and pods are processes")
+	}
 	plane, err := management.New(t.TempDir(), network, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Handshake describes what a server says of itself in a TLS handshake: the protocols that it chooses, and the
-// authorities of which it wants client certificates.
+// Handshake describes a TLS handshake with a server: the selected protocols, and the acceptable authorities of client
+// certificates.
 func (s *Server) Handshake() (string, error) {
 	address, err := url.Parse(s.Origin)
 	if err != nil {
