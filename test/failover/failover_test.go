@@ -1,6 +1,6 @@
 // Package failover kills and restarts the replicas of an API server in turn, with many objects, many informers and
-// writers at work: nobody sees time go back, what was acknowledged is what is stored at the end, and every informer has
-// exactly that.
+// writers: no client reads an older revision than before, acknowledged writes are stored at the end, and every informer has
+// exactly the stored objects.
 package failover
 
 import (
@@ -11,7 +11,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// size of the load. The full one is for `make failover`, with QUORATE_FAILOVER=full.
+// size of the load. `make failover` sets QUORATE_FAILOVER=full for the full one.
 type size struct{ objects, informers int }
 
 var (
@@ -20,8 +20,8 @@ var (
 )
 
 const (
-	rounds = 2  // in each of which every replica is killed once
-	writes = 60 // that have to be acknowledged between two deeds
+	rounds = 2  // each kills every replica once
+	writes = 60 // acknowledged between two kills or starts
 )
 
 func chosen() size {

@@ -1,5 +1,5 @@
-// Package streaming proves that what a kubelet, a pod or what stands behind a service answers comes through this
-// server as it comes through kube-apiserver: both run on one etcd, and the same clients use both.
+// Package streaming compares log, exec, attach, port-forward and proxy through this server and kube-apiserver: both run on
+// one etcd, and the same clients use both.
 package streaming
 
 import (
@@ -42,7 +42,7 @@ type side struct {
 	kubeconfig string
 }
 
-// bench is both servers, the kubelet they call, and the tool that calls them.
+// bench has both servers, the kubelet they connect to, and kubectl.
 type bench struct {
 	kubernetes, quorate *side
 	kubelet             *kubelet
@@ -117,7 +117,7 @@ func newSide(t *testing.T, name string, admin *rest.Config) *side {
 	return s
 }
 
-// createObjects makes a node whose kubelet is the stand-in, and a pod on it.
+// createObjects creates a node with the fake kubelet, and a pod on it.
 func (b *bench) createObjects(t *testing.T) {
 	ctx, core := t.Context(), b.kubernetes.client.CoreV1()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
@@ -160,7 +160,7 @@ func globalAddress(t *testing.T) string {
 	return ""
 }
 
-// both does the same on both servers and compares the outcome, which must contain what is wanted.
+// both runs a function on both servers and compares the results, which must contain the wanted text.
 func (b *bench) both(t *testing.T, want string, do func(t *testing.T, s *side) string) {
 	t.Helper()
 	theirs, ours := do(t, b.kubernetes), do(t, b.quorate)
@@ -172,7 +172,7 @@ func (b *bench) both(t *testing.T, want string, do func(t *testing.T, s *side) s
 	}
 }
 
-// run runs kubectl and returns all that it says, with its exit code.
+// run runs kubectl and returns its output with the exit code.
 func (b *bench) run(t *testing.T, s *side, input string, arguments ...string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -180,12 +180,12 @@ func (b *bench) run(t *testing.T, s *side, input string, arguments ...string) st
 	command := exec.CommandContext(ctx, b.kubectl, append([]string{"--kubeconfig=" + s.kubeconfig}, arguments...)...)
 	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(input), &out, &stderr
 	command.Env = append(os.Environ(), "HOME="+t.TempDir())
-	_ = command.Run() // its exit code tells
+	_ = command.Run() // the exit code is checked below
 	said := fmt.Sprintf("exit code %d\nstdout: %sstderr: %s", command.ProcessState.ExitCode(), out.String(), stderr.String())
 	return strings.ReplaceAll(said, s.admin.Host, "SERVER")
 }
 
-func TestConnections(t *testing.T) {
+func TestStreaming(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	b := start(t)
 	before := goroutines(t, b.quorate)
@@ -205,14 +205,14 @@ func TestConnections(t *testing.T) {
 	t.Run("stop", b.testStop)
 }
 
-// testMetrics compares how both servers have counted what came before.
+// testMetrics compares the metrics of both servers about the requests so far.
 func (b *bench) testMetrics(t *testing.T) {
 	b.both(t, `subresource="exec"`, func(t *testing.T, s *side) string {
 		var lines []string
 		for line := range strings.SplitSeq(metrics(t, s), "\n") {
 			counts := strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `verb="CONNECT"`)
 			if strings.HasSuffix(line, "} 0") {
-				continue // has not happened
+				continue // did not occur
 			}
 			for _, family := range []string{
 				"apiserver_websocket_streaming_requests_total{", "apiserver_stream_translator_requests_total{",
@@ -229,7 +229,7 @@ func (b *bench) testMetrics(t *testing.T) {
 	})
 }
 
-// metrics returns what a server says of itself.
+// metrics returns a server's metrics page.
 func metrics(t *testing.T, s *side) string {
 	body, err := s.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
 	if err != nil {
@@ -286,7 +286,7 @@ func (b *bench) testCopy(t *testing.T) {
 	})
 }
 
-// testFollow reads a line when it has been written, not when the next comes, and lets go of the kubelet at once.
+// testFollow reads each line as soon as it is written, and closes the connection to the kubelet at once.
 func (b *bench) testFollow(t *testing.T) {
 	b.both(t, "first second", func(t *testing.T, s *side) string {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -309,7 +309,7 @@ func (b *bench) testFollow(t *testing.T) {
 	})
 }
 
-// awaitEnd waits until the kubelet has noticed that a client is gone.
+// awaitEnd waits until the kubelet observes that a client has disconnected.
 func (b *bench) awaitEnd(t *testing.T, s *side, what string) {
 	t.Helper()
 	select {
@@ -318,11 +318,11 @@ func (b *bench) awaitEnd(t *testing.T, s *side, what string) {
 			t.Errorf("%s: %s ended, not %s", s.name, ended, what)
 		}
 	case <-time.After(patience):
-		t.Errorf("%s: the kubelet was not told that the client of %s is gone", s.name, what)
+		t.Errorf("%s: the kubelet did not observe that the client of %s disconnected", s.name, what)
 	}
 }
 
-// goroutines returns how many a server has, as it says itself.
+// goroutines returns go_goroutines from the server's metrics.
 func goroutines(t *testing.T, s *side) int {
 	for line := range strings.SplitSeq(metrics(t, s), "\n") {
 		var count int
@@ -348,7 +348,7 @@ func (b *bench) awaitGoroutines(t *testing.T, before int) {
 	}
 }
 
-// get sends a request as the administrator and tells what matters of the answer.
+// get sends a request as the administrator and returns the compared parts of the response.
 func get(t *testing.T, s *side, method, path string) string {
 	client, err := rest.HTTPClientFor(s.admin)
 	if err != nil {
