@@ -12,17 +12,18 @@ import (
 )
 
 // size of the load. `make failover` sets QUORATE_FAILOVER=full for the full one.
-type size struct{ objects, informers int }
+type size struct {
+	objects, informers int
+	rounds             int // each kills every replica once
+}
 
 var (
-	small = size{objects: 10_000, informers: 100}
-	full  = size{objects: 50_000, informers: 500}
+	small = size{objects: 10_000, informers: 100, rounds: 1}
+	full  = size{objects: 50_000, informers: 500, rounds: 2}
 )
 
-const (
-	rounds = 2  // each kills every replica once
-	writes = 60 // acknowledged between two kills or starts
-)
+// writes is the number of acknowledged writes between two kills or starts.
+const writes = 60
 
 func chosen() size {
 	if os.Getenv("QUORATE_FAILOVER") == "full" {
@@ -58,7 +59,7 @@ func failOver(t *testing.T, launches ...upstream.Launch) {
 	first := r.lists.Load()
 	writing := r.write(size)
 	writing.await(r, writes)
-	for range rounds {
+	for range size.rounds {
 		for _, one := range r.all {
 			one.Server().Kill()
 			writing.await(r, writes)
