@@ -171,7 +171,7 @@ func (p *Plane) authority(name string, now time.Time) (pki.Authority, error) {
 
 func (p *Plane) leaf(name string, authority pki.Authority, leaf pki.Leaf, now time.Time) error {
 	pair, err := p.read(name)
-	if err == nil && authority.Judge(pair, leaf, now) == "" {
+	if err == nil && authority.Evaluate(pair, leaf, now) == "" {
 		return nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Judge returns why a leaf must be issued anew, or "" when it can stay.
-func (a Authority) Judge(pair Pair, leaf Leaf, now time.Time) string {
+// Evaluate returns why a leaf certificate must be reissued, or "" if it is valid, matches leaf and is not due for
+// renewal.
+func (a Authority) Evaluate(pair Pair, leaf Leaf, now time.Time) string {
 	certificate, _, err := parse(pair)
 	if err != nil {
 		return "unreadable: " + err.Error()
@@ -23,7 +24,7 @@ func (a Authority) Judge(pair Pair, leaf Leaf, now time.Time) string {
 	return leaf.difference(certificate)
 }
 
-// difference says in what a certificate is not what was asked for.
+// difference returns how a certificate differs from its description, or "".
 func (l Leaf) difference(certificate *x509.Certificate) string {
 	switch {
 	case certificate.Subject.CommonName != l.CommonName:
@@ -40,13 +41,13 @@ func (l Leaf) difference(certificate *x509.Certificate) string {
 	return ""
 }
 
-// renewal is the time at which a third of the certificate's life is left.
+// renewal returns the time at which a third of the certificate's lifetime remains.
 func renewal(certificate *x509.Certificate) time.Time {
 	life := certificate.NotAfter.Sub(certificate.NotBefore)
 	return certificate.NotAfter.Add(-life / 3)
 }
 
-// RenewalOf returns when a leaf is due for renewal and when it expires.
+// RenewalOf returns when a certificate is due for renewal and when it expires.
 func RenewalOf(pair Pair) (due, expiry time.Time, err error) {
 	certificate, _, err := parse(pair)
 	if err != nil {
