@@ -15,7 +15,7 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 	ready, replicas := in.State.ReadyReplicas(), cluster.ReplicaCount()
 	switch {
 	case in.Invalid != nil:
-		return condition(v1alpha1.Progressing, false, "InvalidSpec", "no changes until the spec is valid")
+		return condition(v1alpha1.Progressing, false, "InvalidSpec", "Nothing is changed until the spec is valid")
 	case in.Rejected != nil:
 		return condition(v1alpha1.Progressing, true, "WaitingForEtcd", "Retrying after etcd rejected a change: %v", in.Rejected)
 	case in.Action.Kind != membership.Wait && in.Action.Kind != "" && len(in.Errors) > 0:

@@ -14,7 +14,7 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	}
 	if in.State.EtcdErr != nil && !cluster.Bootstrapped() {
 		return condition(v1alpha1.EtcdQuorum, false, "BootstrappingEtcd",
-			"The initial members have not formed a quorum yet: %s", oneLine(in.State.EtcdErr))
+			"Waiting for the initial members to form a quorum: %s", oneLine(in.State.EtcdErr))
 	}
 	if in.State.QuorumLost(in.Now) {
 		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s", oneLine(in.State.EtcdErr))
