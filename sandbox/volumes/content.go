@@ -1,4 +1,4 @@
-// Package volumes keeps the volumes of Pods as folders of this machine.
+// Package volumes manages the volumes of Pods as folders of this machine.
 package volumes
 
 import (
@@ -25,7 +25,7 @@ type File struct {
 	Mode int32
 }
 
-// Content is a volume's files by their paths below it, separated by slashes.
+// Content maps slash-separated paths below the volume to files.
 type Content map[string]File
 
 // Tokens issues service account tokens to Pods.
@@ -33,7 +33,7 @@ type Tokens interface {
 	Token(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (string, error)
 }
 
-// Render returns what a volume whose files come from the API holds.
+// Render returns the content of a volume whose files come from API objects.
 func Render(ctx context.Context, pod *corev1.Pod, volume corev1.VolumeSource, objects source.Objects, tokens Tokens) (Content, error) {
 	switch {
 	case volume.Secret != nil:
@@ -53,7 +53,7 @@ func Render(ctx context.Context, pod *corev1.Pod, volume corev1.VolumeSource, ob
 	case volume.Projected != nil:
 		return projected(ctx, pod, volume.Projected, objects, tokens)
 	}
-	return nil, errors.New("not a volume of API objects")
+	return nil, errors.New("not a Secret, ConfigMap, projected or downward API volume")
 }
 
 func mode(declared *int32) int32 { return ptr.Deref(declared, defaultMode) }
@@ -106,7 +106,7 @@ func configMap(namespace string, projection *corev1.ConfigMapProjection, mode in
 	return pick(data, projection.Items, mode, projection.Optional, "configmap "+projection.Name)
 }
 
-// missing makes an optional object that does not exist an empty volume.
+// missing returns an empty volume for an optional object that does not exist.
 func missing(err error, optional *bool) (Content, error) {
 	if apierrors.IsNotFound(err) && ptr.Deref(optional, false) {
 		return Content{}, nil
@@ -114,7 +114,7 @@ func missing(err error, optional *bool) (Content, error) {
 	return nil, err
 }
 
-// pick takes all keys, or the named ones to their paths.
+// pick returns all keys, or those in items at their paths.
 func pick(data map[string][]byte, items []corev1.KeyToPath, mode int32, optional *bool, what string) (Content, error) {
 	content := Content{}
 	if len(items) == 0 {
@@ -153,7 +153,7 @@ func downward(pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode int32)
 	return content, nil
 }
 
-// Paths returns the files' paths in order.
+// Paths returns the sorted paths of the files.
 func (c Content) Paths() []string { return slices.SortedFunc(maps.Keys(c), cmp.Compare[string]) }
 
 // Equal reports whether two contents are the same.
