@@ -330,7 +330,7 @@ change "one of two evicted" 3 3 evictTwo "$(follower)" "$(leader)"
 [ -z "${CRASH:-}" ] || change "the leader's process killed" 3 3 crashLeader
 change "a member's claim deleted, another member in its place" 3 3 loseVolume
 badSpec
-change "spec put right again" 3 3 k patch asc demo --type=merge -p '{"spec":{"replicas":3,"extraArgs":null}}'
+change "spec corrected" 3 3 k patch asc demo --type=merge -p '{"spec":{"replicas":3,"extraArgs":null}}'
 change "arguments rolled out" 3 3 roll
 change "a name added to the serving certificate" 3 3 names
 handOver
