@@ -58,7 +58,7 @@ func TestRender(t *testing.T) {
 			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: reference("config")}},
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
 		}}}, "a=A:644 b=\x00:644 private/key=K:400 token=T:644"},
-		"unsupported": {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, "not a volume"},
+		"unsupported": {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, "not a Secret"},
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Labels: map[string]string{"y": "2", "x": "1"}}}
 	for name, test := range tests {
