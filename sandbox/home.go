@@ -79,7 +79,8 @@ func (h *home) load() error {
 		err = fmt.Errorf("invalid network %d", h.state.Network)
 	}
 	if err != nil {
-		return fmt.Errorf("reading %s: %w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again", h.show(stateFile), err, h.shown)
+		return fmt.Errorf("reading %s: %w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again",
+			h.show(stateFile), err, h.shown)
 	}
 	if err := occupied(h.state.Network); err != nil {
 		return fmt.Errorf("%w; stop the program that listens on the address, or delete the sandbox with "+
@@ -91,7 +92,8 @@ func (h *home) load() error {
 // settle chooses the network of a new sandbox: the first free one from the hash of its path on.
 func (h *home) settle() error {
 	if _, err := os.Stat(h.file("management")); err == nil {
-		return fmt.Errorf("%s is missing but the sandbox has data; delete it with `quorate sandbox delete --dir %s`", h.show(stateFile), h.shown)
+		return fmt.Errorf("%s is missing but the sandbox has data; delete it with `quorate sandbox delete --dir %s`",
+			h.show(stateFile), h.shown)
 	}
 	count := uint32(addresses.LastNetwork - addresses.FirstNetwork + 1)
 	hash := fnv.New32a()

@@ -50,7 +50,8 @@ type sandbox struct {
 func newSandbox(s settings, h *home, display *progress.Display) (*sandbox, error) {
 	plane, err := management.New(h.file("management"), h.state.Network, time.Now())
 	if err != nil {
-		return nil, fmt.Errorf("%w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again", err, h.shown)
+		return nil, fmt.Errorf("%w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again",
+			err, h.shown)
 	}
 	if err := plane.WriteKubeconfig(h.file("management.kubeconfig")); err != nil {
 		return nil, err

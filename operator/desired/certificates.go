@@ -126,7 +126,9 @@ func ServiceAccountKeys(cluster *v1alpha1.ApiServerCluster, pair pki.Pair) *core
 }
 
 // Kubeconfig returns the Secret with the kubeconfig of the cluster administrator.
-func Kubeconfig(cluster *v1alpha1.ApiServerCluster, endpoint string, authority []byte, admin pki.Pair) (*corev1.Secret, error) {
+func Kubeconfig(
+	cluster *v1alpha1.ApiServerCluster, endpoint string, authority []byte, admin pki.Pair,
+) (*corev1.Secret, error) {
 	name := cluster.Name
 	text, err := yaml.Marshal(clientcmd.Config{
 		APIVersion: "v1", Kind: "Config", CurrentContext: name,
@@ -149,7 +151,9 @@ func SecretName(cluster *v1alpha1.ApiServerCluster, name string) string {
 	return cluster.Name + "-" + name
 }
 
-func secret(cluster *v1alpha1.ApiServerCluster, name string, kind corev1.SecretType, data map[string][]byte) *corev1.Secret {
+func secret(
+	cluster *v1alpha1.ApiServerCluster, name string, kind corev1.SecretType, data map[string][]byte,
+) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: SecretName(cluster, name), Namespace: cluster.Namespace, Labels: Labels(cluster)},
 		Type:       kind, Data: data,

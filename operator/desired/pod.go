@@ -27,7 +27,9 @@ const (
 )
 
 // Pod returns the pod of a replica.
-func Pod(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, certificateHash string) (*corev1.Pod, error) {
+func Pod(
+	cluster *v1alpha1.ApiServerCluster, image string, replica Replica, certificateHash string,
+) (*corev1.Pod, error) {
 	configuration, err := configuration(cluster, replica, podIP, literal(cluster.Spec.ExtraArgs))
 	if err != nil {
 		return nil, err

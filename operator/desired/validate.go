@@ -57,10 +57,12 @@ func validateStorage(cluster *v1alpha1.ApiServerCluster, claims []corev1.Persist
 	}
 	for _, claim := range claims {
 		if size := claim.Spec.Resources.Requests[corev1.ResourceStorage]; desired.Cmp(size) < 0 {
-			return fmt.Errorf("spec.storage.size %s is less than the %s of claim %s; it can only grow", desired.String(), size.String(), claim.Name)
+			return fmt.Errorf("spec.storage.size %s is less than the %s of claim %s; it can only grow",
+				desired.String(), size.String(), claim.Name)
 		}
 		if class := claim.Spec.StorageClassName; storage.Class != nil && class != nil && *class != *storage.Class {
-			return fmt.Errorf("spec.storage.class %s differs from %s of claim %s; it is immutable", *storage.Class, *class, claim.Name)
+			return fmt.Errorf("spec.storage.class %s differs from %s of claim %s; it is immutable",
+				*storage.Class, *class, claim.Name)
 		}
 	}
 	return nil

@@ -116,7 +116,8 @@ func (p *pass) actionFailed(ctx context.Context, a membership.Action, err error)
 		return fmt.Errorf("%s %s: %w", a.Kind, a.Name, err)
 	}
 	p.input.Rejected = err
-	ctrl.LoggerFrom(ctx).V(1).Info("etcd rejected a membership change", "action", a.Kind, "name", a.Name, "reason", err.Error())
+	ctrl.LoggerFrom(ctx).V(1).Info("etcd rejected a membership change",
+		"action", a.Kind, "name", a.Name, "reason", err.Error())
 	return nil
 }
 

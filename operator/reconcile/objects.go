@@ -60,7 +60,9 @@ func stale(err error) bool { return errors.Is(err, errStale) || apierrors.IsConf
 
 // alreadyExists returns the error of creating an object whose name is taken: errForeign if the cluster does not own the
 // existing object, otherwise errStale.
-func (r *Reconciler) alreadyExists(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) error {
+func (r *Reconciler) alreadyExists(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object,
+) error {
 	name := object.GetName()
 	switch err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), object); {
 	case client.IgnoreNotFound(err) != nil:
@@ -90,7 +92,9 @@ func (r *Reconciler) update(ctx context.Context, before, after client.Object) er
 }
 
 // ensureSecret creates or updates a Secret.
-func (r *Reconciler) ensureSecret(ctx context.Context, cluster *v1alpha1.ApiServerCluster, desired *corev1.Secret) error {
+func (r *Reconciler) ensureSecret(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, desired *corev1.Secret,
+) error {
 	current := &corev1.Secret{}
 	found, err := r.find(ctx, cluster, desired.Name, current)
 	if err != nil {

@@ -28,9 +28,12 @@ func certificates(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	at := first.At.UTC().Format(time.RFC3339)
 	switch {
 	case !in.Now.Before(first.At):
-		return condition(v1alpha1.CertificatesValid, false, "Expired", "Certificate in Secret %s expired at %s", first.Secret, at)
+		return condition(v1alpha1.CertificatesValid, false, "Expired",
+			"Certificate in Secret %s expired at %s", first.Secret, at)
 	case in.Now.Add(expiryNotice).After(first.At):
-		return condition(v1alpha1.CertificatesValid, false, "ExpiringSoon", "Certificate in Secret %s expires at %s", first.Secret, at)
+		return condition(v1alpha1.CertificatesValid, false, "ExpiringSoon",
+			"Certificate in Secret %s expires at %s", first.Secret, at)
 	}
-	return condition(v1alpha1.CertificatesValid, true, "Valid", "The next certificate to expire is the one in Secret %s, at %s", first.Secret, at)
+	return condition(v1alpha1.CertificatesValid, true, "Valid",
+		"The next certificate to expire is the one in Secret %s, at %s", first.Secret, at)
 }

@@ -17,9 +17,11 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 	case in.Invalid != nil:
 		return condition(v1alpha1.Progressing, false, "InvalidSpec", "Nothing is changed until the spec is valid")
 	case in.Rejected != nil:
-		return condition(v1alpha1.Progressing, true, "WaitingForEtcd", "Retrying after etcd rejected a change: %v", in.Rejected)
+		return condition(v1alpha1.Progressing, true, "WaitingForEtcd",
+			"Retrying after etcd rejected a change: %v", in.Rejected)
 	case in.Action.Kind != membership.Wait && in.Action.Kind != "" && len(in.Errors) > 0:
-		return condition(v1alpha1.Progressing, true, "Retrying", "Retrying after an error: %s %s", in.Action.Kind, in.Action.Name)
+		return condition(v1alpha1.Progressing, true, "Retrying",
+			"Retrying after an error: %s %s", in.Action.Kind, in.Action.Name)
 	case in.Action.Kind != membership.Wait && in.Action.Kind != "":
 		return condition(v1alpha1.Progressing, true, "Reconciling", "%s", in.Action.Describe())
 	case in.Action.Reason != "":

@@ -24,7 +24,9 @@ type Command struct {
 
 // ResolveCommand returns the command line of a container. The entry point of every image is this binary, so a command
 // must name it.
-func ResolveCommand(container *corev1.Container, environment Environment, mounts Mounts, podIP string) (Command, error) {
+func ResolveCommand(
+	container *corev1.Container, environment Environment, mounts Mounts, podIP string,
+) (Command, error) {
 	command := Command{Name: Programs[0]}
 	arguments := container.Args
 	if len(container.Command) > 0 {

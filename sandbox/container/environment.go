@@ -69,7 +69,9 @@ func (e Environment) addAll(namespace string, from corev1.EnvFromSource, objects
 	return nil
 }
 
-func resolve(pod *corev1.Pod, container *corev1.Container, variable corev1.EnvVar, known Environment, objects source.Objects) (string, bool, error) {
+func resolve(
+	pod *corev1.Pod, container *corev1.Container, variable corev1.EnvVar, known Environment, objects source.Objects,
+) (string, bool, error) {
 	from := variable.ValueFrom
 	switch {
 	case from == nil:

@@ -62,7 +62,8 @@ func (a *Agent) bindClaim(ctx context.Context, claim *corev1.PersistentVolumeCla
 	if err != nil {
 		return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 	}
-	a.recorder.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", volume.Name)
+	a.recorder.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded",
+		"Successfully provisioned volume %s", volume.Name)
 	return a.setClaimStatus(ctx, bound, volumes.Bound(volume))
 }
 
@@ -89,7 +90,9 @@ func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolume
 	return a.setClaimStatus(ctx, claim, volumes.Bound(volume))
 }
 
-func (a *Agent) setClaimStatus(ctx context.Context, claim *corev1.PersistentVolumeClaim, status corev1.PersistentVolumeClaimStatus) error {
+func (a *Agent) setClaimStatus(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, status corev1.PersistentVolumeClaimStatus,
+) error {
 	if equality.Semantic.DeepEqual(claim.Status, status) {
 		return nil
 	}

@@ -77,12 +77,14 @@ func (a *Agent) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	status := containerStatus(pod, container)
 	if status == nil || (status.State.Waiting != nil && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil) {
-		writeError(w, http.StatusBadRequest, fmt.Sprintf("container %q in pod %q is waiting to start: %s", container, name, waitingReason(status)))
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("container %q in pod %q is waiting to start: %s",
+			container, name, waitingReason(status)))
 		return
 	}
 	query := r.URL.Query()
 	if query.Get("previous") == "true" {
-		writeError(w, http.StatusBadRequest, fmt.Sprintf("previous terminated container %q in pod %q not found", container, name))
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("previous terminated container %q in pod %q not found",
+			container, name))
 		return
 	}
 	options, err := logOptions(query, a.options.Clock)

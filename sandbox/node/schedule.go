@@ -50,7 +50,8 @@ func (a *Agent) bind(ctx context.Context, pod *corev1.Pod) error {
 	err := a.options.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		a.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.options.Name)
+		a.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled",
+			"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.options.Name)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // deleted or already bound: the informer follows
 	}

@@ -167,7 +167,8 @@ func (w *worker) applyProbe(ctx context.Context, pod *corev1.Pod, u *unit, resul
 		if own := declared.TerminationGracePeriodSeconds; own != nil {
 			period = time.Duration(*own) * time.Second
 		}
-		w.event(pod, corev1.EventTypeNormal, "Killing", "Container %s failed its %s probe, will be restarted", u.spec.Name, result.Kind)
+		w.event(pod, corev1.EventTypeNormal, "Killing",
+			"Container %s failed its %s probe, will be restarted", u.spec.Name, result.Kind)
 		u.stop(w.now().Add(period), w.now())
 	case result.Kind == probe.Startup && !u.started:
 		u.stopProbes()

@@ -28,7 +28,9 @@ type token struct {
 }
 
 // Token implements volumes.Tokens.
-func (t *tokens) Token(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (string, error) {
+func (t *tokens) Token(
+	ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection,
+) (string, error) {
 	now := t.clock.Now()
 	if known, ok := t.issued[projection.Path]; ok && now.Before(known.renew) {
 		return known.value, nil

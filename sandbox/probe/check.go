@@ -38,7 +38,9 @@ func sameHost(next *http.Request, earlier []*http.Request) error {
 }
 
 // Check executes the action of a probe once.
-func (c *Checker) Check(ctx context.Context, handler corev1.ProbeHandler, container *corev1.Container, podIP string) error {
+func (c *Checker) Check(
+	ctx context.Context, handler corev1.ProbeHandler, container *corev1.Container, podIP string,
+) error {
 	switch {
 	case handler.HTTPGet != nil:
 		return c.get(ctx, handler.HTTPGet, container, podIP)
@@ -48,7 +50,9 @@ func (c *Checker) Check(ctx context.Context, handler corev1.ProbeHandler, contai
 	return errors.New("the sandbox supports only httpGet and tcpSocket probes")
 }
 
-func (c *Checker) get(ctx context.Context, action *corev1.HTTPGetAction, container *corev1.Container, podIP string) error {
+func (c *Checker) get(
+	ctx context.Context, action *corev1.HTTPGetAction, container *corev1.Container, podIP string,
+) error {
 	request, err := request(ctx, action, container, podIP)
 	if err != nil {
 		return err
@@ -65,7 +69,9 @@ func (c *Checker) get(ctx context.Context, action *corev1.HTTPGetAction, contain
 	return nil
 }
 
-func request(ctx context.Context, action *corev1.HTTPGetAction, container *corev1.Container, podIP string) (*http.Request, error) {
+func request(
+	ctx context.Context, action *corev1.HTTPGetAction, container *corev1.Container, podIP string,
+) (*http.Request, error) {
 	port, err := portNumber(action.Port, container)
 	if err != nil {
 		return nil, err

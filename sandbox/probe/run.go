@@ -33,7 +33,9 @@ type Update struct {
 }
 
 // Run probes a target until ctx is done and sends each change of the result.
-func (c *Checker) Run(ctx context.Context, clock clock.Clock, target Target, probe *corev1.Probe, results chan<- Update) {
+func (c *Checker) Run(
+	ctx context.Context, clock clock.Clock, target Target, probe *corev1.Probe, results chan<- Update,
+) {
 	timing := TimingOf(probe)
 	machine := NewMachine(timing, clock.Now())
 	last := Unknown
@@ -56,7 +58,9 @@ func (c *Checker) Run(ctx context.Context, clock clock.Clock, target Target, pro
 	}
 }
 
-func (c *Checker) once(ctx context.Context, timeout time.Duration, handler corev1.ProbeHandler, container *corev1.Container, podIP string) error {
+func (c *Checker) once(
+	ctx context.Context, timeout time.Duration, handler corev1.ProbeHandler, container *corev1.Container, podIP string,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return c.Check(ctx, handler, container, podIP)
