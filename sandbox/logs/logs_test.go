@@ -67,8 +67,7 @@ func show(ctx context.Context, w io.Writer, file string, options Options) error 
 	return log.Copy(ctx, w, clock.RealClock{})
 }
 
-// TestOpen shows what is written after a log was opened at its end, be it before it is copied, and to a file that was
-// not there.
+// TestOpen reads output that is written after Open, also before Copy, and to a file that did not exist.
 func TestOpen(t *testing.T) {
 	for name, before := range map[string]string{"there": "old\n", "not there": ""} {
 		file := filepath.Join(t.TempDir(), "log")

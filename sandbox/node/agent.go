@@ -134,14 +134,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// answer serves the kubelet API until ctx is done. Pods run also without it.
+// serve serves the kubelet API until ctx is done. Pods run also without it.
 func (a *Agent) serve(ctx context.Context, listener net.Listener) {
 	if err := a.serveKubelet(ctx, listener); err != nil && ctx.Err() == nil {
 		a.log.Error(err, "Failed to serve the kubelet API; logs are unavailable")
 	}
 }
 
-// disown reports that the processes of an earlier agent have terminated, before controllers act on its last status.
+// reportLost reports that the processes of an earlier agent have terminated, before controllers act on its last status.
 func (a *Agent) reportLost(ctx context.Context) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", a.options.Name).String()
 	list, err := a.options.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: selector})

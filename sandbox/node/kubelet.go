@@ -56,7 +56,7 @@ func (a *Agent) serveKubelet(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// onlyFor rejects clients whose certificate has another common name.
+// requireCommonName rejects clients whose certificate has another common name.
 func requireCommonName(client string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != client {
@@ -113,7 +113,7 @@ func (a *Agent) sendLog(w http.ResponseWriter, r *http.Request, file string, opt
 	}
 }
 
-// refuse responds with an error. The API server forwards the message.
+// writeError responds with an error. The API server forwards the message.
 func writeError(w http.ResponseWriter, code int, message string) {
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(code)

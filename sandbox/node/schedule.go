@@ -58,7 +58,7 @@ func (a *Agent) bind(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// mine returns the Pods that are bound to the node.
+// ownPods returns the Pods that are bound to the node.
 func (a *Agent) ownPods() ([]*corev1.Pod, error) {
 	pods, err := a.lister.pods.List(labels.Everything())
 	if err != nil {

@@ -92,7 +92,7 @@ func (a *Agent) publishBalancers(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// balanced reports whether a Service waits for a load balancer.
+// needsLoadBalancer reports whether a Service waits for a load balancer.
 func needsLoadBalancer(service *corev1.Service) bool {
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && service.Spec.ClusterIP != "" &&
 		len(service.Status.LoadBalancer.Ingress) == 0 && service.DeletionTimestamp == nil

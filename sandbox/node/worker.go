@@ -20,7 +20,7 @@ import (
 	"quorate.dev/sandbox/volumes"
 )
 
-// removedGrace is the termination grace period of a Pod that was deleted from the API by force.
+// removedGracePeriod is the termination grace period of a Pod that was deleted from the API by force.
 const removedGracePeriod = time.Second
 
 // worker runs one Pod. mu guards pod and removed; the goroutine of run owns the fields after them.
@@ -185,11 +185,11 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) error {
 
 type mountError struct{ error }
 
-// patience is the time before an error is reported: informers may receive the objects that a Pod refers to after the
+// failureDelay is the time before an error is reported: informers may receive the objects that a Pod refers to after the
 // Pod.
 const failureDelay = time.Second
 
-// explain records an event for each distinct error that prevents a Pod from running.
+// reportFailure records an event for each distinct error that prevents a Pod from running.
 func (w *worker) reportFailure(pod *corev1.Pod, err error) {
 	if w.failure != err.Error() {
 		w.failure, w.failingSince = err.Error(), w.now()
@@ -260,7 +260,7 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod, removed bool) (nex
 	return time.Time{}, true
 }
 
-// grace returns the termination grace period of a Pod.
+// gracePeriod returns the termination grace period of a Pod.
 func gracePeriod(pod *corev1.Pod, removed bool) time.Duration {
 	declared := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 30)
 	if pod.DeletionGracePeriodSeconds != nil {

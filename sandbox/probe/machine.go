@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// EagerPeriod is the interval of checks until the first success, so that a container becomes ready faster than its
+// InitialPeriod is the interval of checks until the first success, so that a container becomes ready faster than its
 // periodSeconds.
 const InitialPeriod = 100 * time.Millisecond
 

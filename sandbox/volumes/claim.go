@@ -68,7 +68,7 @@ func Bound(volume *corev1.PersistentVolume) corev1.PersistentVolumeClaimStatus {
 	}
 }
 
-// Grown returns the volume with the size that the claim requests, or nil if it is large enough.
+// Expanded returns the volume with the size that the claim requests, or nil if it is large enough.
 func Expanded(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], volume.Spec.Capacity[corev1.ResourceStorage]
 	if asked.Cmp(has) <= 0 {
@@ -79,7 +79,7 @@ func Expanded(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeCla
 	return grown
 }
 
-// Ours reports whether a volume was made by Provision.
+// IsProvisioned reports whether a volume was created by Provision.
 func IsProvisioned(volume *corev1.PersistentVolume) bool {
 	return volume.Annotations[provisionedBy] == Provisioner && volume.Spec.HostPath != nil && volume.Spec.ClaimRef != nil
 }

@@ -152,7 +152,7 @@ func condition(c *v1alpha1.ApiServerCluster, kind string) metav1.ConditionStatus
 	return metav1.ConditionUnknown
 }
 
-// eventually waits for a condition, which also describes the observed state.
+// waitFor waits for a condition, which also describes the observed state.
 func (s *sandbox) waitFor(what string, holds func() (bool, string)) {
 	s.t.Helper()
 	var seen string
