@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,7 +22,7 @@ import (
 )
 
 // Admission webhooks and policies are not implemented: their configurations are stored and have no effect. This file
-// makes that visible, to clients and to operators, and goes when they are.
+// warns clients and administrators of that until they are.
 
 const (
 	notEnforced  = "this server does not enforce admission webhooks and policies yet: this object has no effect"
@@ -37,7 +36,7 @@ var unenforcedResources = []string{
 	"validatingadmissionpolicies", "validatingadmissionpolicybindings",
 }
 
-// unenforced counts the stored objects without effect, and warns of new ones.
+// unenforced counts stored objects without effect and warns clients that write them.
 type unenforced struct {
 	logger  logr.Logger
 	objects *prometheus.GaugeVec
@@ -49,18 +48,18 @@ type unenforced struct {
 func newUnenforced(registerer prometheus.Registerer, logger logr.Logger) *unenforced {
 	u := &unenforced{logger: logger, counts: map[string]int{}, objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "quorate_admission_unenforced_objects",
-		Help: "Number of stored configurations of admission that have no effect, by kind.",
+		Help: "Number of stored admission configurations that have no effect, by kind.",
 	}, []string{"kind"})}
 	registerer.MustRegister(u.objects)
 	return u
 }
 
-// plugin warns clients that create or change an object without effect.
+// plugin returns the admission plugin that warns clients which write an object without effect.
 func (u *unenforced) plugin() admission.Plugin {
 	return admission.Plugin{Operations: []admission.Operation{admission.Create, admission.Update}, Validator: u}
 }
 
-// Validate implements admission.Validator. It refuses nothing.
+// Validate implements admission.Validator. It rejects nothing.
 func (u *unenforced) Validate(ctx context.Context, a *admission.Attributes) error {
 	if a.Subresource != "" {
 		return nil
@@ -77,22 +76,24 @@ func (u *unenforced) Validate(ctx context.Context, a *admission.Attributes) erro
 }
 
 // followUnenforced counts the objects without effect until ctx ends.
-func (s *Server) followUnenforced(ctx context.Context, work *errgroup.Group) {
+func (s *Server) followUnenforced(ctx context.Context, _ func()) error {
+	var follow []func(context.Context) error
 	for _, plural := range unenforcedResources {
 		name := schema.GroupResource{Group: admissionregistrationv1.GroupName, Resource: plural}
-		match, served := s.catalogs.publisher.Current().Find(name)
+		match, served := s.catalogs.holder.Current().Find(name)
 		if !served {
 			continue
 		}
-		work.Go(func() error {
-			return ended(ctx, s.registry.FollowEntries(ctx, name, func(before, after *watchcache.Entry) {
+		follow = append(follow, func(ctx context.Context) error {
+			return s.registry.FollowEntries(ctx, name, func(before, after *watchcache.Entry) {
 				s.unenforced.changed(match.Kind, before, after)
-			}, nil))
+			}, nil)
 		})
 	}
+	return together(ctx, follow...)
 }
 
-// changed takes in an object as it was and as it is.
+// changed updates the counts. before is nil for a new object, after for a deleted one.
 func (u *unenforced) changed(kind string, before, after *watchcache.Entry) {
 	u.lock.Lock()
 	defer u.lock.Unlock()

@@ -31,7 +31,7 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// server is a registry of CustomResourceDefinitions and of what they define, on its own etcd.
+// server is a registry of CustomResourceDefinitions and custom resources with its own etcd.
 type server struct {
 	*registry.Registry
 	controller *crd.Controller
@@ -70,7 +70,7 @@ func startServer(t *testing.T) *server {
 	return s
 }
 
-// eventually waits for a condition, asking often.
+// eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
@@ -169,7 +169,7 @@ func convertedByWebhook(d *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// TestConversionWebhooks: what would have to be converted by a webhook is not served, before it can be done wrong.
+// TestConversionWebhooks: a custom resource that needs a conversion webhook is not served.
 func TestConversionWebhooks(t *testing.T) {
 	s := startServer(t)
 	definition := sample(t)

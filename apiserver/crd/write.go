@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// errUnchanged ends an update that has nothing to write.
+// errUnchanged aborts an update without changes.
 var errUnchanged = errors.New("unchanged")
 
-// write brings one definition's stored state up to date.
+// write reconciles one definition.
 func (c *Controller) write(ctx context.Context, name string) error {
 	c.lock.Lock()
 	r, ok := c.records[name]
@@ -43,7 +43,7 @@ func (c *Controller) claimedByOthers(group, except string) Claimed {
 	return Claim(accepted...)
 }
 
-// updateStatus writes the status that decide finds right, if it is not there already.
+// updateStatus writes the status returned by decide if it differs.
 func (c *Controller) updateStatus(ctx context.Context, name string, decide func(*apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus) error {
 	unchanged := false
 	_, err := c.Objects.Update(ctx, Resource, "status", "", name, func(object runtime.Object) error {

@@ -42,7 +42,7 @@ type world struct {
 	etcd      *clientv3.Client
 	publisher *resource.CatalogHolder
 	decoded   atomic.Int64  // objects
-	unfollow  chan struct{} // gets one whenever somebody follows no longer
+	unfollow  chan struct{} // receives when a FollowEntries call ends
 }
 
 // FollowEntries implements informers.Source.
@@ -51,7 +51,7 @@ func (w *world) FollowEntries(ctx context.Context, name schema.GroupResource, ha
 	return w.Registry.FollowEntries(ctx, name, handle, synced)
 }
 
-// counting counts what is decoded.
+// counting counts decoded objects.
 type counting struct {
 	resource.Codec
 	decoded *atomic.Int64
@@ -62,7 +62,7 @@ func (c counting) LoadExternal(stored []byte) (runtime.Object, error) {
 	return c.Codec.LoadExternal(stored)
 }
 
-// publish has the built-in kinds served.
+// publish serves the built-in kinds.
 func (w *world) publish() {
 	definitions := builtin.Definitions(builtin.Options{Objects: w, Catalog: w.publisher, Clock: clock.RealClock{}})
 	for _, definition := range definitions {
@@ -81,7 +81,7 @@ func open(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
 	return w, factory
 }
 
-// openUnserved returns a world in which nothing is served yet.
+// openUnserved returns a world with an empty catalog.
 func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
 	t.Helper()
 	client := etcdtest.Client(t)
@@ -146,7 +146,7 @@ func TestListerReadsTheCache(t *testing.T) {
 	}
 }
 
-// recorder writes down what a handler is told.
+// recorder records the calls of a handler.
 type recorder struct {
 	mu  sync.Mutex
 	log []string
@@ -211,13 +211,13 @@ func TestHandlersGetEveryEventInOrder(t *testing.T) {
 	if err := informer.RemoveEventHandler(second); err != nil {
 		t.Fatal(err)
 	}
-	<-r.unfollow // from now on nobody can tell the removed handler of anything
+	<-r.unfollow // no event reaches the removed handler from here on
 	create(t, r, "a", "three")
 	await(t, "a fifth event", func() bool {
 		return early.has("add one=0 true", "add two=0 false", "update two=0 two=1", "delete one=0", "add three=0 false")
 	})
 	if !late.has("add one=0 true", "add two=0 false", "update two=0 two=1", "delete one=0") {
-		t.Errorf("a removed handler was told of an event: %q", late.log)
+		t.Errorf("a removed handler received an event: %q", late.log)
 	}
 }
 
@@ -253,8 +253,8 @@ func TestIndex(t *testing.T) {
 	await(t, "one key", func() bool { return keys() == "zoo/ant" })
 }
 
-// TestWhatCannotBeDecodedIsPassedOver: one object that nobody can read must not keep others from being read.
-func TestWhatCannotBeDecodedIsPassedOver(t *testing.T) {
+// TestObjectThatFailsToDecodeIsSkipped: an object that fails to decode must not prevent reads of others.
+func TestObjectThatFailsToDecodeIsSkipped(t *testing.T) {
 	w, factory := open(t)
 	create(t, w, "a", "one")
 	create(t, w, "a", "two")
@@ -281,7 +281,7 @@ func TestWhatCannotBeDecodedIsPassedOver(t *testing.T) {
 	await(t, "two events", func() bool { return told.has("add one=0 true", "add two=0 true") })
 }
 
-// TestEachStateIsDecodedOnce, however many handlers are told of a change from one to the next.
+// TestEachStateIsDecodedOnce: the handlers of a change share the decoded states before and after it.
 func TestEachStateIsDecodedOnce(t *testing.T) {
 	w, factory := open(t)
 	create(t, w, "a", "one")
@@ -315,7 +315,7 @@ func TestEachStateIsDecodedOnce(t *testing.T) {
 	}
 }
 
-// TestSyncedCheckerComesWithTheIndexes, even if it is asked for before anything is served.
+// TestSyncedCheckerComesWithTheIndexes: also if requested before the resource is served.
 func TestSyncedCheckerComesWithTheIndexes(t *testing.T) {
 	w, factory := openUnserved(t)
 	informer := factory.Core().V1().Secrets().Informer()

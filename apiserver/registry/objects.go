@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -96,7 +97,7 @@ func (r *Registry) Stored(t Target, result *Result) (runtime.Object, error) {
 
 // Offer hands the encoding that was made for the answer to a write to the cache, for others who ask for it. What is not
 // in storage is nobody else's business.
-func (r *Registry) Offer(t Target, result *Result, format *watchcache.Format, item []byte) {
+func (r *Registry) Offer(t Target, result *Result, format encoding.Format, item []byte) {
 	if result.Rehearsed || result.Deleted {
 		return
 	}

@@ -34,8 +34,8 @@ const maxPatchOperations = 10_000
 // maxPatchCopies is how many bytes the operations of a JSON patch may copy.
 const maxPatchCopies = 3 << 20
 
-// limitPatches sets the limit that the library keeps for the whole process.
-func limitPatches() { atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopies) }
+// LimitPatches sets the limit of copied bytes, which the JSON patch library keeps in a package variable.
+func LimitPatches() { atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopies) }
 
 // operationList is what kube-apiserver, which names it to clients, calls the list of a JSON patch's operations.
 const operationList = "[]handlers.jsonPatchOp"

@@ -37,6 +37,7 @@ func TestConsistentReadsWithoutProgress(t *testing.T) {
 		if err != nil || len(page.Entries) != i+1 || page.Revision <= revision {
 			t.Fatalf("listing: %+v, %v", page, err)
 		}
+		page.Close()
 		watch, err := w.registry.Watch(t.Context(), w.target, registry.WatchOptions{InitialEvents: true})
 		if err != nil || len(watch.Initial) != i+1 || watch.Start <= revision {
 			t.Fatalf("watching: %+v, %v", watch, err)

@@ -46,7 +46,6 @@ type Options struct {
 
 // New returns a registry.
 func New(options Options) *Registry {
-	limitPatches()
 	return &Registry{
 		store:     options.Store,
 		caches:    options.Caches,

@@ -18,19 +18,31 @@ import (
 // leases keep nodes and leaders alive. They are small, and few are ever created.
 var leases = schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}
 
+// littleGrowth is by how many bytes a lease, or an object that is being deleted, may grow at a time whatever the quota
+// says: several times what a lease takes, and what the conditions of a deletion add.
+const littleGrowth = 4 << 10
+
 // admitSize asks the soft quota whether an object may be stored in place of old, nil for a new one; sizes are in bytes.
-// What frees space or keeps the cluster alive is always admitted: leases, objects that are being deleted, the server's
-// own writes.
+// What frees space or keeps the cluster alive is always admitted: leases and objects that are being deleted, as long as
+// they grow little, and the server's own writes. Clients choose how large leases are: without the limit a client that
+// may do nothing but create leases could fill the database.
 func (r *Registry) admitSize(t Target, old runtime.Object, before, after int, options WriteOptions) error {
-	if options.Internal || options.DryRun || t.GroupResource() == leases {
+	if options.Internal || options.DryRun {
 		return nil
 	}
-	if old != nil {
-		if accessor, err := meta.Accessor(old); err == nil && accessor.GetDeletionTimestamp() != nil {
-			return nil
-		}
+	if after-before <= littleGrowth && (t.GroupResource() == leases || beingDeleted(old)) {
+		return nil
 	}
 	return r.quota.Admit(before, after)
+}
+
+// beingDeleted reports whether the deletion of an object, which may be nil, has begun.
+func beingDeleted(object runtime.Object) bool {
+	if object == nil {
+		return false
+	}
+	accessor, err := meta.Accessor(object)
+	return err == nil && accessor.GetDeletionTimestamp() != nil
 }
 
 // reasonNoSpace is the reason of a Status with code 507. Kubernetes has none: kube-apiserver answers 500.

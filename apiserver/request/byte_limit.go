@@ -2,48 +2,111 @@ package request
 
 import (
 	"context"
+	"sync"
 
 	"golang.org/x/sync/semaphore"
+	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// ByteLimit bounds the bytes that requests hold at the same time. Those that wait are served in their order.
+// userShare is the part of a limit, 1/4, that the requests of one user may hold together.
+const userShare = 4
+
+// ByteLimit bounds the bytes that requests hold concurrently, in total and by user: clients that do not read their
+// responses hold at most their user's share. Waiting requests are served in order, those of one user among themselves
+// first.
 type ByteLimit struct {
-	bound int64
-	free  *semaphore.Weighted
+	bound, share int64
+	free         *semaphore.Weighted
+
+	mu    sync.Mutex
+	users map[string]*userLimit // with requests that hold some or wait
 }
 
-// NewByteLimit returns a limit of so many bytes.
+// userLimit is what one user may hold.
+type userLimit struct {
+	free     *semaphore.Weighted
+	requests int // guarded by the limit's mutex
+}
+
+// NewByteLimit returns a limit of the given number of bytes.
 func NewByteLimit(bound int64) *ByteLimit {
-	return &ByteLimit{bound: bound, free: semaphore.NewWeighted(bound)}
+	return &ByteLimit{
+		bound: bound, share: max(bound/userShare, 1), free: semaphore.NewWeighted(bound), users: map[string]*userLimit{},
+	}
 }
 
-// Acquire waits until so many bytes more may be held, or fails with the error of ctx. More than the bound count as the
-// bound: such a request is served when no other holds anything. A caller that holds some must not acquire more: two such
-// callers could wait for each other.
+// Acquire waits until the bytes may be held for the user of ctx, or returns the error of ctx. More than the limit count as
+// the limit, so that such a request is served when no other holds anything; more than a user's share count as the share.
+// A caller must not acquire again before Release, because two such callers could deadlock.
 func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	bytes = min(bytes, l.bound)
 	if bytes <= 0 {
 		return &Held{limit: l}, nil
 	}
-	if err := l.free.Acquire(ctx, bytes); err != nil {
+	name := ""
+	if user, ok := upstream.UserFrom(ctx); ok {
+		name = user.GetName()
+	}
+	user := l.enter(name)
+	// In this order: what waits for others of the same user holds nothing that another user waits for.
+	if err := user.free.Acquire(ctx, l.shareOf(bytes)); err != nil {
+		l.leave(name)
 		return nil, err
 	}
-	return &Held{limit: l, bytes: bytes}, nil
+	if err := l.free.Acquire(ctx, bytes); err != nil {
+		user.free.Release(l.shareOf(bytes))
+		l.leave(name)
+		return nil, err
+	}
+	return &Held{limit: l, name: name, user: user, bytes: bytes}, nil
 }
 
-// Held is what one request holds of a limit. It is used by one goroutine.
+// shareOf is what so many bytes take of their user's share.
+func (l *ByteLimit) shareOf(bytes int64) int64 { return min(bytes, l.share) }
+
+// enter returns the limit of a user for one request more. leave must follow.
+func (l *ByteLimit) enter(name string) *userLimit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	user := l.users[name]
+	if user == nil {
+		user = &userLimit{free: semaphore.NewWeighted(l.share)}
+		l.users[name] = user
+	}
+	user.requests++
+	return user
+}
+
+func (l *ByteLimit) leave(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	user := l.users[name]
+	if user.requests--; user.requests == 0 {
+		delete(l.users, name)
+	}
+}
+
+// Held is one request's share of a limit. It is not safe for concurrent use.
 type Held struct {
 	limit *ByteLimit
+	name  string
+	user  *userLimit
 	bytes int64
 }
 
-// Shrink gives back what is held above so many bytes.
+// Shrink returns all but the given number of bytes.
 func (h *Held) Shrink(to int64) {
-	if to < h.bytes {
-		h.limit.free.Release(h.bytes - to)
-		h.bytes = to
+	if to >= h.bytes {
+		return
+	}
+	h.limit.free.Release(h.bytes - to)
+	if share := h.limit.shareOf(h.bytes) - h.limit.shareOf(to); share > 0 {
+		h.user.free.Release(share)
+	}
+	if h.bytes = to; to == 0 {
+		h.limit.leave(h.name)
 	}
 }
 
-// Release gives back all that is held. Doing so again has no effect.
+// Release returns all bytes. Further calls have no effect.
 func (h *Held) Release() { h.Shrink(0) }

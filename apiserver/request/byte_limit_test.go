@@ -6,9 +6,12 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// TestByteLimit has requests of all sizes come at once: never is more held than the bound, and all are served.
+// TestByteLimit sends requests of all sizes concurrently: the limit is never exceeded, and all are served.
 func TestByteLimit(t *testing.T) {
 	const bound = 100
 	limit := NewByteLimit(bound)
@@ -38,7 +41,7 @@ func TestByteLimit(t *testing.T) {
 	}
 }
 
-// TestByteLimitIsFair has a large request come before small ones that would fit: they do not overtake it.
+// TestByteLimitIsFair checks that small requests that would fit do not overtake a large one that waits.
 func TestByteLimitIsFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := NewByteLimit(100)
@@ -77,7 +80,7 @@ func TestByteLimitIsFair(t *testing.T) {
 	})
 }
 
-// TestByteLimitEndsWithItsCaller leaves nothing behind of one who stops waiting.
+// TestByteLimitEndsWithItsCaller checks that a caller that stops waiting leaves nothing behind.
 func TestByteLimitEndsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := NewByteLimit(100)
@@ -102,5 +105,42 @@ func TestByteLimitEndsWithItsCaller(t *testing.T) {
 		}
 		held.Shrink(200) // has no effect
 		held.Release()
+	})
+}
+
+// TestByteLimitOfOneUser has one user hold as much as it can, and ask for more: others are served beside it.
+func TestByteLimitOfOneUser(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := NewByteLimit(100)
+		as := func(name string) context.Context {
+			return upstream.WithUser(t.Context(), &user.DefaultInfo{Name: name})
+		}
+		var all []*Held
+		acquire := func(name string, size int64) {
+			held, err := limit.Acquire(as(name), size)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			all = append(all, held)
+		}
+		for range 20 {
+			go acquire("greedy", 20) // of a share of 25: one at a time
+		}
+		synctest.Wait()
+		if len(all) != 1 {
+			t.Fatalf("one user has got %d times 20 of 100 bytes", len(all))
+		}
+		acquire("other", 80)
+		if all[1].Release(); len(all) != 2 {
+			t.Fatalf("%d requests are served", len(all))
+		}
+		for released := 0; released < len(all); released++ {
+			all[released].Release()
+			synctest.Wait() // for the next of the greedy user
+		}
+		if len(all) != 21 || len(limit.users) != 0 {
+			t.Errorf("%d requests were served, and %d users are remembered", len(all), len(limit.users))
+		}
 	})
 }

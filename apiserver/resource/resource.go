@@ -9,7 +9,6 @@ package resource
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -120,9 +119,6 @@ type Version struct {
 	RemovedIn string
 	// Endpoints by subresource; "" is the resource itself and always present.
 	Endpoints map[string]*Endpoint
-
-	// Kept is what the handlers make when the version is first asked for, to go with it when its definition changes.
-	Kept atomic.Value
 }
 
 // Endpoint is a resource, or one of its subresources, in one version.

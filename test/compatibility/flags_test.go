@@ -19,6 +19,7 @@ var values = []string{
 	"--watch-cache-sizes=pods#-1,secrets#3", "--default-watch-cache-size=-1", "--lease-reuse-duration-seconds=-1",
 	"--storage-initialization-timeout=-1s", "--kubelet-read-only-port=-1", "--kubelet-read-only-port=10", "--log-flush-frequency=1",
 	"--log-json-info-buffer-size=1Ki", "--log-json-info-buffer-size=0", "--log-json-info-buffer-size=many", "--vmodule=a=1", "--vmodule=a", "--disabled-metrics=a,b",
+	"--logging-format=xml", "--logging-format=",
 	"--allow-metric-labels=number_count_metric,odd_number=1", "--allow-metric-labels=a", "--show-hidden-metrics-for-version=1.35",
 	"--show-hidden-metrics-for-version=1.34", "--show-hidden-metrics-for-version=x", "--log-text-split-stream=true",
 	"--coordinated-leadership-lease-duration=1s", "--coordinated-leadership-renew-deadline=1s", "--enable-logs-handler=perhaps",

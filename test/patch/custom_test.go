@@ -62,6 +62,7 @@ func FuzzCustomPatch(f *testing.F) {
 	f.Add(uint8(1), uint8(1), []byte(`{"spec":{"keyed":[{"name":"a","value":1}],"free":{"x":[1,1.5,null]}}}`))
 	f.Add(uint8(2), uint8(1), []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},
 		"spec":{"set":["x"],"keyed":[{"name":"a"}],"free":null}}`))
+	f.Add(uint8(1), uint8(1), []byte(`{"apiVersion":""}`))
 	target := newCustom(f)
 	current := &unstructured.Unstructured{}
 	if err := current.UnmarshalJSON([]byte(currentCustom)); err != nil {
@@ -77,6 +78,10 @@ func FuzzCustomPatch(f *testing.F) {
 			if status := request.StatusOf(err); status.Code < 400 || status.Message == "" {
 				t.Errorf("refused with %+v", status)
 			}
+			return
+		}
+		// Validation refuses another version: it is not converted.
+		if object.GetObjectKind().GroupVersionKind().GroupVersion().String() != "example.com/v1" {
 			return
 		}
 		stored, err := target.Version.Codec.Store(object)

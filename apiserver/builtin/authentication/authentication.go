@@ -1,5 +1,4 @@
-// Package authentication defines the reviews of the API group authentication.k8s.io: who is behind a token, and
-// who am I.
+// Package authentication defines the reviews of the API group authentication.k8s.io.
 package authentication
 
 import (
@@ -20,11 +19,11 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are what the reviews ask.
+// Options are the dependencies of the reviews.
 type Options struct {
-	// Tokens may be nil: then no token is known.
+	// Tokens authenticates tokens; nil rejects all.
 	Tokens authenticator.Token
-	// Audiences are those of this server, meant by a review that names none.
+	// Audiences are the audiences of this server, the default of a review.
 	Audiences authenticator.Audiences
 	Clock     clock.PassiveClock
 }
@@ -90,7 +89,7 @@ func (r tokenReviewer) review(ctx context.Context, _ resource.Objects, call reso
 	return review, nil
 }
 
-// errInvalidToken is said of a token that nobody knows.
+// errInvalidToken has kube-apiserver's text for unknown tokens.
 var errInvalidToken = errors.New("invalid bearer token")
 
 func userInfo(u user.Info) api.UserInfo {

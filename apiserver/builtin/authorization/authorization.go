@@ -1,4 +1,4 @@
-// Package authorization defines the reviews of the API group authorization.k8s.io: may somebody, and what may I.
+// Package authorization defines the reviews of the API group authorization.k8s.io.
 package authorization
 
 import (
@@ -123,10 +123,10 @@ func (r reviewer) decide(ctx context.Context, spec api.SubjectAccessReviewSpec) 
 }
 
 func noAuthorizer() error {
-	return apierrors.NewInternalError(errors.New("no authorizer answers reviews"))
+	return apierrors.NewInternalError(errors.New("no authorizer for reviews"))
 }
 
-// invalid names no kind, as kube-apiserver's answers do not.
+// invalid has an empty kind, like kube-apiserver's error.
 func invalid(errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil

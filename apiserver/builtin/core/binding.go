@@ -30,7 +30,7 @@ func bindingSubresource() definition.Subresource {
 	return subresource
 }
 
-// assignment writes a pod as it is given: a client may not choose the node of an existing pod, a binding may.
+// assignment stores a pod unchanged: an update must not set the node of an existing pod, a binding may.
 type assignment struct{ rest.RESTUpdateStrategy }
 
 func (assignment) PrepareForUpdate(context.Context, runtime.Object, runtime.Object) {}
@@ -64,7 +64,7 @@ func bind(ctx context.Context, objects resource.Objects, call resource.Call) (ru
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// assign changes a pod as a binding asks.
+// assign applies a binding to a pod.
 func assign(pod *api.Pod, binding *api.Binding) error {
 	switch {
 	case binding.UID != "" && binding.UID != pod.UID:
@@ -98,7 +98,7 @@ func merged(into, from map[string]string) map[string]string {
 	return into
 }
 
-// asConflict turns the refusal of a change into the conflict that clients of bindings expect.
+// asConflict returns the conflict that clients of bindings expect.
 func asConflict(err error, name string) error {
 	if _, ok := err.(apierrors.APIStatus); ok {
 		return err

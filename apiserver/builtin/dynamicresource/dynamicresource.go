@@ -22,8 +22,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Definitions returns the kinds of the group. Claims with admin access need a labelled namespace, which is
-// looked up in objects; writers of a claim's status are checked with the authorizer.
+// Definitions returns the kinds of the group. Claims with admin access need a labeled namespace, which is read from
+// objects; writes of a claim's status are checked with the authorizer.
 func Definitions(builder *definition.Builder, objects resource.Objects, authorizer authorizer.Authorizer) []*resource.Definition {
 	group := builder.Group("resource.k8s.io", "v1", "v1beta2", "v1beta1", "v1alpha3")
 	stable := []string{"v1", "v1beta2", "v1beta1"}
@@ -55,7 +55,7 @@ func Definitions(builder *definition.Builder, objects resource.Objects, authoriz
 	}
 }
 
-// namespaceGetter is the one method of a namespace client that the strategies call.
+// namespaceGetter is the part of a namespace client that the strategies use.
 type namespaceGetter struct {
 	clientv1.NamespaceInterface
 	objects resource.Objects

@@ -22,30 +22,30 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// AuthenticationConfigMap tells extension servers how requests that reach them through this server are authenticated.
+// AuthenticationConfigMap describes to extension API servers how this server authenticates the requests it proxies.
 const AuthenticationConfigMap = "extension-apiserver-authentication"
 
-// uidHeadersKey is left out when there are none, and unless the feature is on.
+// uidHeadersKey is omitted without UID headers and without the feature gate.
 const uidHeadersKey = "requestheader-uid-headers"
 
 const (
 	authenticationEvery = time.Minute
-	expirySlack         = 5 * time.Minute // for clocks that differ
+	expirySlack         = 5 * time.Minute // for clock skew
 )
 
-// ConfigMaps is the resource.
+// ConfigMaps is the resource of ConfigMaps.
 var ConfigMaps = schema.GroupResource{Resource: "configmaps"}
 
-// Authentication is what a replica accepts, for extension servers to accept it too.
+// Authentication is the authentication configuration of a replica.
 type Authentication struct {
-	// ClientCA and RequestHeaderCA return authorities in PEM as they are now; nil: none.
+	// ClientCA and RequestHeaderCA return the current CA bundle in PEM; nil for none.
 	ClientCA, RequestHeaderCA func() []byte
 
 	UsernameHeaders, UIDHeaders, GroupHeaders, ExtraHeaderPrefixes, AllowedNames []string
 }
 
-// AuthenticationLoop publishes what this replica accepts, together with what others have published. It is told of
-// changed authorities, and of a changed ConfigMap.
+// AuthenticationLoop publishes the configuration of this replica, merged with that of the others. changed must be sent
+// when a CA bundle or the ConfigMap changes.
 func (b *Bootstrap) AuthenticationLoop(own Authentication, changed Signal) Loop {
 	pass := func(ctx context.Context) error { return b.publishAuthentication(ctx, own) }
 	return Loop{Name: AuthenticationConfigMap, Pass: pass, Every: authenticationEvery, Changed: changed}
@@ -73,7 +73,7 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authenticatio
 	}
 	_, err = b.objects.Update(ctx, ConfigMaps, "", metav1.NamespaceSystem, AuthenticationConfigMap, merge, false)
 	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "Too long") {
-		// Everybody adds what is theirs again.
+		// Every replica adds its own values again.
 		if err := b.objects.Delete(ctx, ConfigMaps, metav1.NamespaceSystem, AuthenticationConfigMap, &metav1.DeleteOptions{}); err != nil {
 			return err
 		}
@@ -81,8 +81,8 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authenticatio
 	return err
 }
 
-// mergeAuthentication adds what a replica accepts to what is published. Authorities that have expired are dropped, and
-// so is everything that has no meaning here.
+// mergeAuthentication merges the configuration of a replica into the published one. It drops expired certificates and
+// unknown keys.
 func mergeAuthentication(published map[string]string, own Authentication, now time.Time) (map[string]string, error) {
 	data := map[string]string{}
 	clientCA, err := mergeAuthorities(published["client-ca-file"], own.ClientCA, now)
@@ -118,7 +118,7 @@ func mergeAuthentication(published map[string]string, own Authentication, now ti
 	return data, nil
 }
 
-// mergeNames adds names to a JSON list, each once.
+// mergeNames appends names to a JSON list without duplicates.
 func mergeNames(published string, own []string) (string, error) {
 	names := []string{}
 	if published != "" {
@@ -136,7 +136,7 @@ func mergeNames(published string, own []string) (string, error) {
 	return string(text), err
 }
 
-// mergeAuthorities adds certificates to those published, each once, and drops what has expired.
+// mergeAuthorities appends certificates to a bundle without duplicates and drops expired ones.
 func mergeAuthorities(published string, own func() []byte, now time.Time) (string, error) {
 	bundles := [][]byte{[]byte(published)}
 	if own != nil {

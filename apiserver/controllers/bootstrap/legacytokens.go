@@ -11,17 +11,17 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 )
 
-// LegacyTokensConfigMap tells since when the use of service-account tokens in Secrets is recorded.
+// LegacyTokensConfigMap records since when the use of Secret-based service account tokens is tracked.
 const LegacyTokensConfigMap = "kube-apiserver-legacy-service-account-token-tracking"
 
 const (
 	sinceKey         = "since"
 	sinceFormat      = "2006-01-02"
 	trackingEvery    = time.Minute
-	trackingCreation = 30 * time.Minute // so that servers with and without tracking do not fight
+	trackingCreation = 30 * time.Minute // minimum interval of creations, as in kube-apiserver
 )
 
-// LegacyTokensLoop keeps the date since when legacy tokens are tracked. It is told of a changed ConfigMap.
+// LegacyTokensLoop maintains LegacyTokensConfigMap. changed must be sent when it changes.
 func (b *Bootstrap) LegacyTokensLoop(changed Signal) Loop {
 	creations := rate.NewLimiter(rate.Every(trackingCreation), 1)
 	pass := func(ctx context.Context) error { return b.trackLegacyTokens(ctx, creations) }
@@ -41,7 +41,7 @@ func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limit
 	creation := creations.ReserveN(now, 1)
 	if creation.DelayFrom(now) > 0 {
 		creation.CancelAt(now)
-		return nil // the next pass asks again
+		return nil // the next pass retries
 	}
 	_, err = b.objects.Create(ctx, ConfigMaps, metav1.NamespaceSystem, &core.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: LegacyTokensConfigMap},
@@ -56,7 +56,7 @@ func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limit
 	return err
 }
 
-// repairDate replaces what is no date.
+// repairDate replaces an invalid date.
 func (b *Bootstrap) repairDate(ctx context.Context, found *core.ConfigMap, today string) error {
 	if isDate(found) {
 		return nil
