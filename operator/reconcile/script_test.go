@@ -97,7 +97,8 @@ func (c *cluster) execute(fields []string) []string {
 	case "reconcile":
 		c.reconcile()
 	case "settle":
-		for c.reconcile() < shortWait {
+		for wait := time.Duration(0); wait < shortWait; {
+			wait = c.reconcile()
 		}
 		c.results = nil
 	case "ready":

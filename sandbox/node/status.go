@@ -63,7 +63,7 @@ var phaseRules = []struct {
 	{"all are restarted", func(s *summary) bool { return s.policy == corev1.RestartPolicyAlways }, corev1.PodRunning},
 	{"all succeeded", func(s *summary) bool { return s.failed == 0 }, corev1.PodSucceeded},
 	{"failed ones are restarted", func(s *summary) bool { return s.policy == corev1.RestartPolicyOnFailure }, corev1.PodRunning},
-	{"a container failed", func(s *summary) bool { return true }, corev1.PodFailed},
+	{"a container failed", func(*summary) bool { return true }, corev1.PodFailed},
 }
 
 // phase returns the phase of a Pod.
