@@ -12,9 +12,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestUnenforcedAdmission: what kube-apiserver would call or evaluate, and this server does not, is said to clients, in
-// the metrics and in /readyz?verbose.
+// TestUnenforcedAdmission: webhooks and policies that this server does not enforce are reported in warnings, metrics and
+// /readyz?verbose.
 func TestUnenforcedAdmission(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -73,7 +74,7 @@ func TestUnenforcedAdmission(t *testing.T) {
 	}
 }
 
-// await waits until an answer contains a text.
+// await waits until a response contains a text.
 func (s *server) await(t *testing.T, path, want string) {
 	t.Helper()
 	var last []byte
