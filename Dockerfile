@@ -1,4 +1,4 @@
-# One static binary, no shell, not root; beside it the licences of what is linked into it.
+# One static binary without a shell, as a non-root user, with the licences of linked libraries.
 FROM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./

@@ -1,5 +1,5 @@
-// Quorate: highly available Kubernetes API servers as a declared resource. One binary; the first argument says
-// which part of it runs.
+// Quorate provides highly available Kubernetes API servers as a declared resource. It is one binary; the first argument
+// selects the command.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"quorate.dev/sandbox/resolver"
 )
 
-// command is one part of the binary.
+// command is one command of the binary.
 type command struct {
 	name    string
 	summary string
@@ -37,14 +37,14 @@ var commands = []command{
 
 func main() {
 	if filepath.Base(os.Args[0]) == "etcd" {
-		// Through a link of this name the binary is etcd, so that it is all that a test environment needs.
+		// Through a link named etcd the binary is etcd, so that test environments need no other.
 		etcdmain.Main(os.Args)
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	resolver.FromEnvironment()
-	// What gRPC says of connections that come and go reaches its callers as errors.
+	// gRPC's logger is global to the process. It is silenced because its callers get the same messages as errors.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	if err := run(ctx, os.Args); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// run picks the command. Through a link named kube-apiserver the binary is the apiserver command.
+// run runs the selected command. Through a link named kube-apiserver it is the apiserver command.
 func run(ctx context.Context, args []string) error {
 	name, rest := filepath.Base(args[0]), args[1:]
 	if name == "kube-apiserver" {
@@ -78,5 +78,5 @@ func usage() {
 		fmt.Printf("  %-10s %s\n", c.name, c.summary)
 	}
 	fmt.Println()
-	fmt.Println("quorate COMMAND --help tells the flags of a command.")
+	fmt.Println("Use \"quorate COMMAND --help\" for the flags of a command.")
 }

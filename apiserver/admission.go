@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"slices"
-	"time"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/native"
@@ -12,23 +11,21 @@ import (
 	"quorate.dev/apiserver/discovery"
 )
 
-// composeAdmission fills in the admission of this server: kube-apiserver's plugins in its order, then what belongs to
-// storage there.
+// composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage
+// in kube-apiserver.
 func (s *Server) composeAdmission(chain *admission.Chain) error {
 	c := s.config.Admission
 	made, err := plugins.New(plugins.Options{
-		Selection:                    plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
-		ConfigFile:                   c.ConfigFile,
-		NotReadyTolerationSeconds:    int64(c.NotReadyToleration / time.Second),
-		UnreachableTolerationSeconds: int64(c.UnreachableToleration / time.Second),
-		Client:                       s.client,
-		Dynamic:                      s.dynamic,
-		Services:                     s.resolver,
-		Informers:                    s.informers,
-		Authorizer:                   s.security.authorizer,
-		Mapper:                       discovery.NewMapper(s.catalogs.publisher),
-		Serves:                       s.apis.Serves,
-		Stopped:                      s.stopped,
+		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
+		ConfigFile: c.ConfigFile,
+		Client:     s.client,
+		Dynamic:    s.dynamic,
+		Services:   s.resolver,
+		Informers:  s.informers,
+		Authorizer: s.auth.authorizer,
+		Mapper:     discovery.NewMapper(s.catalogs.holder),
+		Serves:     s.apis.Serves,
+		Stopped:    s.stopped,
 	})
 	if err != nil {
 		return err
@@ -40,19 +37,19 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		case plugin.Name == plugins.NamespaceLifecycle:
 			lifecycle := &native.NamespaceLifecycle{
-				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry, Clock: s.clock,
+				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry.Client(), Clock: s.clock,
 			}
 			chain.Plugins = append(chain.Plugins, lifecycle.Plugin())
 		}
 	}
 	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
-		rights := native.EscalationCheck{Guard: rbac.Guard{Authorizer: s.security.authorizer, Rules: s.security.policy.Resolver()}}
-		chain.Plugins = append(chain.Plugins, rights.Plugin())
+		guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
+		chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin())
 	}
 	chain.Plugins = append(chain.Plugins, native.ConversionWarning{}.Plugin())
 	chain.Reservers = []admission.Reserver{
 		native.ServiceAddresses{
-			Allocator: s.services.allocator, Objects: s.registry, Logger: s.logger.WithName("services"),
+			Allocator: s.services.allocator, Objects: s.registry.Client(), Logger: s.logger.WithName("services"),
 		},
 		native.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
 	}
@@ -60,9 +57,9 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 }
 
 func (s *Server) upstreamPlugin(plugin plugins.Plugin) admission.Plugin {
-	made := admission.Upstream(plugin.Name, plugin.Upstream, s.catalogs.publisher)
+	made := admission.Upstream(plugin.Name, plugin.Upstream, s.catalogs.holder)
 	if plugin.Rules != nil {
-		made = made.Selecting(plugin.Rules, s.catalogs.publisher)
+		made = made.Selecting(plugin.Rules, s.catalogs.holder)
 	}
 	return made
 }

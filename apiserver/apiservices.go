@@ -8,10 +8,9 @@ import (
 
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
-	"quorate.dev/apiserver/serving"
 )
 
-// composeAPIServices makes what keeps the APIService objects of what is served here.
+// composeAPIServices returns the controller of the APIService objects of all groups and versions that are served.
 func (s *Server) composeAPIServices() *autoregister.Controller {
 	var builtin []schema.GroupVersion
 	for _, d := range s.catalogs.builtin {
@@ -20,16 +19,18 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 		}
 	}
 	return autoregister.New(autoregister.Options{
-		Objects: s.registry, BuiltIn: builtin, Clock: s.clock, Logger: s.logger.WithName("autoregister"),
+		Objects: s.registry.Client(), BuiltIn: builtin, Clock: s.clock, Logger: s.logger.WithName("autoregister"),
 		Follow: func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error {
-			return s.registry.Follow(ctx, autoregister.Resource, handle, synced)
+			return s.registry.Client().Follow(ctx, autoregister.Resource, handle, synced)
 		},
 	})
 }
 
-// followDefinitions has those who need to know of CustomResourceDefinitions share one reading of them.
-func (s *Server) followDefinitions(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
-	return s.registry.Follow(ctx, name, func(key string, object runtime.Object) {
+// followDefinitions delivers CustomResourceDefinitions to both controllers that need them.
+func (s *Server) followDefinitions(
+	ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func(),
+) error {
+	return s.registry.Client().Follow(ctx, name, func(key string, object runtime.Object) {
 		s.apiServices.SetDefinition(key, object)
 		handle(key, object)
 	}, func() {
@@ -38,34 +39,13 @@ func (s *Server) followDefinitions(ctx context.Context, name schema.GroupResourc
 	})
 }
 
-// definitionsKnown returns a channel that is closed once all definitions that existed at the start are in the catalog,
-// or at once where --runtime-config switched them off.
+// definitionsKnown returns a channel that is closed when all definitions that existed at the start are in the catalog.
+// It is closed from the start when --runtime-config disables CustomResourceDefinitions.
 func (s *Server) definitionsKnown() closedCheck {
-	if _, served := s.catalogs.publisher.Current().Find(crd.Resource); served {
+	if _, served := s.catalogs.holder.Current().Find(crd.Resource); served {
 		return s.custom.Synced()
 	}
 	known := make(chan struct{})
 	close(known)
 	return known
-}
-
-// runCustom serves custom resources until ctx ends. Where --runtime-config switched their definitions off there is nothing
-// to serve, and nothing to wait for; /readyz says so, as kube-apiserver's does.
-func (s *Server) runCustom(ctx context.Context) error {
-	if _, served := s.catalogs.publisher.Current().Find(crd.Resource); !served {
-		s.apiServices.DefinitionsKnown()
-		return nil
-	}
-	return s.custom.Run(ctx)
-}
-
-// addAPIServiceChecks adds how far the APIService objects are, under kube-apiserver's names.
-func (s *Server) addAPIServiceChecks() {
-	add := func(name string, run func(context.Context) error) {
-		s.health.Add(serving.AllEndpoints, serving.Check{Name: name, Run: run, StartUp: true})
-	}
-	add("poststarthook/start-kube-aggregator-informers", closedCheck(s.apiServices.Known()).check)
-	add("poststarthook/apiservice-status-local-available-controller", closedCheck(s.apiServices.Began()).check)
-	add("poststarthook/kube-apiserver-autoregistration", closedCheck(s.apiServices.Began()).check)
-	add("autoregister-completion", s.apiServices.Completed)
 }

@@ -18,14 +18,14 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// backend is where objects are stored: an embedded member, or an etcd elsewhere.
+// backend is the etcd of this server: an embedded member or an external etcd.
 type backend struct {
 	client *clientv3.Client
-	member *etcd.Member                  // nil: elsewhere
-	polled atomic.Pointer[storage.Space] // of an etcd elsewhere; nil: not yet known
+	member *etcd.Member                  // nil: external
+	polled atomic.Pointer[storage.Space] // of an external etcd; nil: not measured yet
 }
 
-// openBackend starts the embedded member, or connects.
+// openBackend starts the embedded member or creates the client of an external etcd.
 func openBackend(ctx context.Context, c *config.Config, logger logr.Logger) (*backend, error) {
 	if c.Member.DataDirectory != "" {
 		member, err := etcd.Start(ctx, c.Member, etcd.WithLogger(logger.WithName("etcd")))
@@ -53,7 +53,7 @@ func openBackend(ctx context.Context, c *config.Config, logger logr.Logger) (*ba
 	return &backend{client: client}, nil
 }
 
-// clientTLS returns nil where no files are named.
+// clientTLS returns nil if no files are configured.
 func clientTLS(e config.Etcd) (*tls.Config, error) {
 	if e.CAFile == "" && e.CertFile == "" {
 		return nil, nil
@@ -66,7 +66,7 @@ func clientTLS(e config.Etcd) (*tls.Config, error) {
 	return secure, nil
 }
 
-// awaitReady waits until the store can be read.
+// awaitReady waits until the embedded member can serve reads.
 func (b *backend) awaitReady(ctx context.Context) error {
 	if b.member == nil {
 		return nil
@@ -75,13 +75,13 @@ func (b *backend) awaitReady(ctx context.Context) error {
 	case <-b.member.Ready():
 		return nil
 	case err := <-b.member.Err():
-		return fmt.Errorf("the etcd member ended: %w", err)
+		return fmt.Errorf("the etcd member stopped: %w", err)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// failed delivers the error of a member that ended by itself.
+// failed returns a channel that delivers the error of a member that stops unexpectedly.
 func (b *backend) failed() <-chan error {
 	if b.member == nil {
 		return nil
@@ -89,7 +89,7 @@ func (b *backend) failed() <-chan error {
 	return b.member.Err()
 }
 
-// close gives leadership to another member, if this one has it, and stops.
+// close transfers leadership to another member, if this one has it, and stops the member or the client.
 func (b *backend) close(ctx context.Context) error {
 	if b.member == nil {
 		return b.client.Close()
@@ -97,7 +97,7 @@ func (b *backend) close(ctx context.Context) error {
 	return b.member.Stop(ctx)
 }
 
-// space is how full the database is.
+// space returns the use of the database.
 func (b *backend) space() storage.Space {
 	if b.member != nil {
 		return storage.Space(b.member.Space())
@@ -108,14 +108,14 @@ func (b *backend) space() storage.Space {
 	return storage.Space{}
 }
 
-// pollSpace keeps what is known of the space of an etcd elsewhere up to date until ctx ends. An interval of 0 does not.
+// pollSpace measures the use of an external etcd's database until ctx ends. It does nothing if the interval is 0.
 func (b *backend) pollSpace(ctx context.Context, store *storage.Store, interval time.Duration, clock clock.WithTicker) {
 	if b.member == nil && interval > 0 {
 		store.PollSpace(ctx, interval, clock, func(found storage.Space) { b.polled.Store(&found) })
 	}
 }
 
-// members ask each member of etcd whether it answers: those that are named, or the embedded one.
+// members returns a health check for each endpoint of etcd, for ComponentStatus.
 func (b *backend) members() []func(context.Context) error {
 	if b.member != nil {
 		return []func(context.Context) error{func(ctx context.Context) error {
@@ -123,12 +123,12 @@ func (b *backend) members() []func(context.Context) error {
 			return err
 		}}
 	}
-	var asks []func(context.Context) error
+	var checks []func(context.Context) error
 	for _, endpoint := range b.client.Endpoints() {
-		asks = append(asks, func(ctx context.Context) error {
+		checks = append(checks, func(ctx context.Context) error {
 			_, err := b.client.Status(ctx, endpoint)
 			return err
 		})
 	}
-	return asks
+	return checks
 }

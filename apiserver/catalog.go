@@ -9,23 +9,23 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// catalogs puts together what is served: the built-in kinds always, custom resources as they come and go.
+// catalogs builds the catalog of the built-in and the custom resources.
 type catalogs struct {
-	mu        sync.Mutex
-	builtin   []*resource.Definition
-	custom    []*resource.Definition
-	publisher *resource.CatalogHolder
-	registry  *registry.Registry
+	mu       sync.Mutex // serializes publishCustom
+	builtin  []*resource.Definition
+	custom   []*resource.Definition
+	holder   *resource.CatalogHolder
+	registry *registry.Registry
 }
 
-// publishCustom puts the custom resources that are served now in force, and forgets what is cached of those that
-// changed or went: their clients start again with the new definition.
+// publishCustom publishes a catalog with the custom resources, and drops the caches of definitions that were changed or
+// deleted. Their watches end, so that clients start again with the new definition.
 func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.custom
 	c.custom = custom
-	c.publisher.Publish(resource.NewCatalog(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...)...))
+	c.holder.Publish(resource.NewCatalog(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...)...))
 	kept := make(map[string]string, len(custom))
 	for _, d := range custom {
 		kept[d.StoragePath] = d.Revision
@@ -37,7 +37,7 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	}
 }
 
-// isBuiltIn reports whether a resource is served whatever custom resources say.
+// isBuiltIn reports whether a resource is built-in.
 func (c *catalogs) isBuiltIn(name schema.GroupResource) bool {
 	for _, d := range c.builtin {
 		if d.GroupResource() == name {

@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"slices"
 
 	"github.com/spf13/pflag"
-	"k8s.io/klog/v2"
 
 	"quorate.dev/apiserver/config"
 )
 
-// Run is `quorate apiserver`: it serves until ctx ends, then stops in order.
+// Run is the command `quorate apiserver`. It serves until ctx ends, then shuts down gracefully.
 func Run(ctx context.Context, args []string) error {
 	c := config.Default()
 	flags := c.Flags()
@@ -38,14 +36,11 @@ func Run(ctx context.Context, args []string) error {
 		return err
 	}
 	logger, level := newLogger(os.Stderr, c.Logging)
-	klog.SetLogger(logger)
 	if ignored := c.Unimplemented(); len(ignored) > 0 {
-		logger.Info("These flags are not implemented yet and have no effect", "flags", ignored)
+		logger.Info("Ignoring flags that are not implemented yet", "flags", ignored)
 	}
-	if os.Getenv("GOGC") == "" {
-		// Most of what is alive are encodings that live long: half as much garbage again before a collection keeps
-		// the process small and costs little, since there are few pointers to follow.
-		debug.SetGCPercent(50)
+	if err := configureProcess(c, logger); err != nil {
+		return err
 	}
 	server, err := New(ctx, c, logger, level)
 	if err != nil {
@@ -54,8 +49,8 @@ func Run(ctx context.Context, args []string) error {
 	return server.Run(ctx)
 }
 
-// checkArguments refuses arguments that are no flags. Empty ones, which an unset variable of a manifest leaves behind,
-// are ignored as in kube-apiserver.
+// checkArguments rejects positional arguments. Like kube-apiserver it ignores empty ones, which an unset variable in a
+// manifest leaves behind.
 func checkArguments(arguments []string) error {
 	if slices.ContainsFunc(arguments, func(argument string) bool { return argument != "" }) {
 		return fmt.Errorf("%q does not take any arguments, got %q", "quorate apiserver", arguments)
@@ -64,8 +59,8 @@ func checkArguments(arguments []string) error {
 }
 
 func help(w io.Writer, flags *pflag.FlagSet) {
-	fmt.Fprintln(w, "quorate apiserver runs one replica of a Kubernetes API server. Its flags have kube-apiserver's names and meanings;")
-	fmt.Fprintln(w, "those that begin with --etcd- and are not kube-apiserver's run a member of an etcd cluster in the same process.")
+	fmt.Fprintln(w, "quorate apiserver runs one replica of a Kubernetes API server. Its flags have the names and meanings of")
+	fmt.Fprintln(w, "kube-apiserver's; additional flags that begin with --etcd- configure an etcd member embedded in the process.")
 	fmt.Fprintln(w)
 	fmt.Fprint(w, flags.FlagUsages())
 }

@@ -9,7 +9,7 @@ import (
 	"quorate.dev/apiserver/serving"
 )
 
-// debugRoutes are those that tell about the process itself.
+// debugRoutes adds the paths that describe the process itself.
 func (s *Server) debugRoutes(r *router.Router, listed index) {
 	profiling := s.config.Serving.Profiling
 	exported := metrics.Handler(s.metrics, s.started)
@@ -30,7 +30,7 @@ func (s *Server) debugRoutes(r *router.Router, listed index) {
 	r.Handle("/debug/flags/v", serving.VerbosityFlag(s.verbosity))
 }
 
-// flags are those in force, by name: what was found out instead of told is among them.
+// flags returns the values of all flags by name, with the addresses that were determined at start-up.
 func (s *Server) flags() map[string]string {
 	flags := map[string]string{}
 	s.config.Flags().VisitAll(func(f *pflag.Flag) {

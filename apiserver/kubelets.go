@@ -2,12 +2,12 @@ package apiserver
 
 import "quorate.dev/apiserver/kubelet"
 
-// composeKubelets makes what connects clients with pods and nodes.
+// composeKubelets returns the client of kubelets for logs, exec, attach, port-forward and proxy.
 func (s *Server) composeKubelets() (*kubelet.Kubelets, error) {
 	c := s.config.API
-	return kubelet.New(s.registry, kubelet.Options{
+	return kubelet.New(s.registry.Client(), kubelet.Options{
 		AddressTypes: c.KubeletAddressTypes, Port: c.KubeletPort, BytesPerSecond: c.MaxConnectionBytes,
 		CertFile: c.KubeletClientCertFile, KeyFile: c.KubeletClientKeyFile, CAFile: c.KubeletCAFile,
-		Authorizer: s.security.authorizer, Registerer: s.metrics,
+		Authorizer: s.auth.authorizer, Registerer: s.metrics,
 	})
 }

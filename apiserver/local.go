@@ -15,8 +15,8 @@ import (
 	"quorate.dev/apiserver/serving"
 )
 
-// local is how upstream's parts in this process are clients of this server, without a network between. It can be made
-// before the handler is there, not used.
+// local returns the configuration of a client-go client that calls the server's handler directly, for upstream's controllers
+// and admission plugins. It may be created, but not used, before the handler is set.
 func (s *Server) local(userAgent string) *rest.Config {
 	return &rest.Config{
 		Host: "https://localhost", QPS: -1, UserAgent: userAgent,
@@ -26,11 +26,14 @@ func (s *Server) local(userAgent string) *rest.Config {
 				Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
 			},
 		},
-		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
+		ContentConfig: rest.ContentConfig{
+			ContentType:        "application/vnd.kubernetes.protobuf",
+			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
+		},
 	}
 }
 
-// composeInformers prepares the clients and the informers that upstream's parts of this server work with.
+// composeInformers creates the clients and the informers for upstream's controllers and admission plugins.
 func (s *Server) composeInformers(publisher *resource.CatalogHolder) (err error) {
 	config := s.local("kube-apiserver/" + Version(s.config.API.Version).GitVersion)
 	if s.client, err = kubernetes.NewForConfig(config); err != nil {
@@ -45,5 +48,7 @@ func (s *Server) composeInformers(publisher *resource.CatalogHolder) (err error)
 }
 
 func (s *Server) informerOptions(client kubernetes.Interface, publisher *resource.CatalogHolder) builtininformers.Options {
-	return builtininformers.Options{Client: client, Source: s.registry, Catalog: publisher, Logger: s.logger.WithName("informers")}
+	return builtininformers.Options{
+		Client: client, Source: s.registry.Client(), Catalog: publisher, Logger: s.logger.WithName("informers"),
+	}
 }

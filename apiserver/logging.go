@@ -11,8 +11,7 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// newLogger writes one structured line per event. Verbosity 0 shows what an operator of the server must know; it may
-// be changed later.
+// newLogger returns a logger that writes one structured line per event. Its verbosity can be changed later.
 func newLogger(w io.Writer, c config.Logging) (logr.Logger, *verbosity) {
 	level := &verbosity{}
 	level.level.Set(slog.Level(-c.Verbosity))
@@ -23,7 +22,7 @@ func newLogger(w io.Writer, c config.Logging) (logr.Logger, *verbosity) {
 	return logr.FromSlogHandler(slog.NewTextHandler(w, options)), level
 }
 
-// verbosity is how much is logged, by this server and by upstream's libraries in it.
+// verbosity is the verbosity of this server's logger and of klog, which is global to the process.
 type verbosity struct{ level slog.LevelVar }
 
 // SetVerbosity implements serving.Verbosity.
@@ -31,11 +30,11 @@ func (v *verbosity) SetVerbosity(level uint32) {
 	v.level.Set(slog.Level(-int(level)))
 	var libraries klog.Level
 	if err := libraries.Set(strconv.Itoa(int(level))); err != nil {
-		klog.Background().Error(err, "The verbosity of libraries was not set")
+		klog.Background().Error(err, "Failed to set the verbosity of klog")
 	}
 }
 
-// plainLevel spells the levels of verbosity as INFO, which is what they are, instead of distances from slog's own.
+// plainLevel formats the levels of verbosity as INFO instead of slog's "DEBUG+3".
 func plainLevel(_ []string, a slog.Attr) slog.Attr {
 	if level, ok := a.Value.Any().(slog.Level); ok && a.Key == slog.LevelKey && level < slog.LevelInfo {
 		return slog.Any(slog.LevelKey, slog.LevelInfo)

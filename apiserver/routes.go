@@ -1,9 +1,7 @@
 package apiserver
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -11,21 +9,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/informers"
-
-	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
-	builtininformers "quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
 )
 
-// routes is everything that is answered, by path.
+// routes returns the router with all paths.
 func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
 	documents, err := discovery.New(publisher, s.discoveryAddresses())
 	if err != nil {
@@ -58,11 +50,11 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	return r, nil
 }
 
-// publishKeys publishes what others need to verify service-account tokens. An issuer that OpenID does not allow is no
-// reason not to start.
+// publishKeys serves the OpenID discovery documents of service-account tokens. As in kube-apiserver, an issuer that is
+// not a valid OpenID issuer is logged and does not prevent the start.
 func (s *Server) publishKeys(r *router.Router) {
-	published, err := s.security.tokens.Metadata(s.address())
-	const message = "What verifies service-account tokens is not published"
+	published, err := s.auth.tokens.Metadata(s.address())
+	const message = "Not serving the OpenID discovery documents of service-account tokens"
 	switch {
 	case err == nil:
 		r.Handle("/.well-known/openid-configuration", document{"application/json", published.Configuration})
@@ -74,7 +66,7 @@ func (s *Server) publishKeys(r *router.Router) {
 	}
 }
 
-// document is a fixed answer.
+// document is a constant response.
 type document struct {
 	contentType string
 	body        []byte
@@ -86,7 +78,7 @@ func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(d.body)
 }
 
-// index lists what can be asked for.
+// index serves the list of paths.
 type index struct {
 	router  *router.Router
 	catalog *resource.CatalogHolder
@@ -103,7 +95,7 @@ func (i index) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// paths are those kube-apiserver lists: not those for debugging, nor second spellings.
+// paths returns the paths that kube-apiserver lists, without those for debugging.
 func (i index) paths() []string {
 	paths := slices.DeleteFunc(i.router.Documents(), func(path string) bool {
 		return path == "/" || path == "/version/" || strings.HasPrefix(path, "/debug/")
@@ -121,7 +113,7 @@ func (i index) paths() []string {
 	return slices.Compact(paths)
 }
 
-// address is where clients are told to find this server.
+// address returns the host and port at which clients reach this server.
 func (s *Server) address() string {
 	host := s.config.Serving.ExternalHostname
 	if host == "" {
@@ -130,13 +122,13 @@ func (s *Server) address() string {
 	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
 }
 
-// discoveryAddresses are where discovery tells clients to go.
+// discoveryAddresses returns the server addresses in discovery documents.
 func (s *Server) discoveryAddresses() discovery.Addresses {
 	kubernetes := s.services.kubernetes.ServiceIP
 	return discovery.Addresses{Default: s.address(), Service: net.JoinHostPort(kubernetes, "443"), ServiceRange: s.services.primary}
 }
 
-// hosts are the names a self-signed certificate is made for.
+// hosts returns the names and addresses for the self-signed certificate.
 func (s *Server) hosts() []string {
 	names := []string{s.advertised().String(), s.services.kubernetes.ServiceIP, "localhost", "127.0.0.1", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
 	if name, err := os.Hostname(); err == nil {
@@ -146,41 +138,4 @@ func (s *Server) hosts() []string {
 		names = append(names, ip.String())
 	}
 	return names
-}
-
-// runClients runs what gives back a lease when it ends.
-func (s *Server) runClients(ctx context.Context) error {
-	clients, ctx := errgroup.WithContext(ctx)
-	clients.Go(func() error { return s.announce(ctx) })
-	clients.Go(func() error { return s.runControllers(ctx) })
-	return clients.Wait()
-}
-
-// runControllers runs the enabled controllers as clients of this server, without a network between.
-func (s *Server) runControllers(ctx context.Context) error {
-	if len(s.config.Controllers.Enabled) == 0 {
-		return nil
-	}
-	// Controllers act on what discovery lacks: custom resources whose owner seems to be gone, namespaces that seem empty.
-	for _, needed := range []<-chan struct{}{s.bootstrapped, s.complete} {
-		select {
-		case <-needed:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("the controllers need a host name to tell replicas apart: %w", err)
-	}
-	return controllers.Run(ctx, controllers.Options{
-		Enabled: s.config.Controllers.Enabled,
-		Client:  s.local("quorate-controllers"),
-		Informers: func() informers.SharedInformerFactory {
-			return builtininformers.All(s.informerOptions(s.client, s.catalogs.publisher))
-		},
-		Identity: host + "_" + uuid.NewString(),
-		Clock:    s.clock,
-		Logger:   s.logger.WithName("controllers"),
-	})
 }

@@ -17,7 +17,7 @@ import (
 	"quorate.dev/apiserver/router"
 )
 
-func TestIssuerThatOpenIDDoesNotAllowIsTold(t *testing.T) {
+func TestInvalidOpenIDIssuerIsLogged(t *testing.T) {
 	pem, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
 		t.Fatal(err)
@@ -37,12 +37,12 @@ func TestIssuerThatOpenIDDoesNotAllowIsTold(t *testing.T) {
 		var logged strings.Builder
 		logger := funcr.New(func(_, line string) { logged.WriteString(line) }, funcr.Options{})
 		routes := router.New(router.Options{Catalog: &resource.CatalogHolder{}})
-		(&Server{config: c, logger: logger, security: &security{tokens: issuing}}).publishKeys(routes)
+		(&Server{config: c, logger: logger, requestPath: requestPath{auth: &auth{tokens: issuing}}}).publishKeys(routes)
 		if got := slices.Contains(routes.Documents(), "/openid/v1/jwks"); got != allowed {
 			t.Errorf("%s: keys published: %v", issuer, got)
 		}
-		if told := strings.Contains(logged.String(), issuer); told == allowed {
-			t.Errorf("%s: the log says %q", issuer, logged.String())
+		if reported := strings.Contains(logged.String(), issuer); reported == allowed {
+			t.Errorf("%s: logged %q", issuer, logged.String())
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package apiserver puts one API server replica together: what is started, in which order, and what is stopped, in
-// which order, is written here and nowhere else.
+// Package apiserver composes one API server replica. What starts in which order is the list in startup.go; what stops
+// in which order is Server.Run; what is global to the process is configureProcess.
 package apiserver
 
 import (
@@ -39,61 +39,71 @@ import (
 
 // Server is one replica.
 type Server struct {
-	config *config.Config
-	logger logr.Logger
-	// verbosity is the logger's.
-	verbosity serving.Verbosity
+	config    *config.Config
+	logger    logr.Logger
+	verbosity serving.Verbosity // of logger
 	clock     clock.WithTicker
 	started   time.Time
 	metrics   *metrics.Registry
+	apis      enablement.APIs // the built-in APIs that are served
 
-	// apis are the built-in APIs that are served.
-	apis     enablement.APIs
+	objectStore
+	requestPath
+	background
+}
+
+// objectStore is what reads and writes objects, from the bottom up.
+type objectStore struct {
 	backend  *backend
 	store    *storage.Store
 	quota    *storage.SoftQuota
 	caches   *watchcache.Caches
 	registry *registry.Registry
-	catalogs *catalogs
-	security *security
-	services *serviceNetwork
-	custom   *crd.Controller
-	// complete is closed when all resources that existed at the start are in the catalog. Until then, unknown groups and
-	// paths are answered with 503. APIServices of other servers belong to it as soon as they are served.
-	complete closedCheck
-	// apiServices keeps the APIService objects of what is served here.
-	apiServices *autoregister.Controller
-	// client and informers are what upstream's parts of this server see of it.
-	client    kubernetes.Interface
-	dynamic   dynamic.Interface
-	resolver  webhook.ServiceResolver
-	informers informers.SharedInformerFactory
-	drain     *request.Drain
-	health    *serving.Health
-	handler   http.Handler
-	serving   *serving.Server
-	// stopped is closed when no more requests are served.
-	stopped chan struct{}
-	// policyRead is reached when all roles and bindings that were there at the start are in force.
-	policyRead pendingCheck
-	// bootstrapped is closed when the objects every cluster has are there.
-	bootstrapped chan struct{}
-	hooks        *hooks
 }
 
-// New puts a replica together and starts its etcd member, if it has one. Run must follow. verbosity is that of the logger.
+// requestPath is what requests pass through or are decided by.
+type requestPath struct {
+	serving  *serving.Server
+	drain    *request.Drain
+	health   *serving.Health
+	handler  http.Handler
+	auth     *auth
+	catalogs *catalogs
+	// complete is closed when the catalog has all resources that existed at the start. Until then unknown groups and
+	// paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
+	complete closedCheck
+	// stopped is closed when no more requests are served.
+	stopped chan struct{}
+}
+
+// background is what runs beside requests.
+type background struct {
+	hooks *hooks
+	// client and informers are how upstream's code in this process, such as admission plugins, reads and writes objects.
+	client      kubernetes.Interface
+	dynamic     dynamic.Interface
+	resolver    webhook.ServiceResolver
+	informers   informers.SharedInformerFactory
+	services    *services
+	custom      *crd.Controller
+	apiServices *autoregister.Controller
+}
+
+// New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
+// is the logger's.
 func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
 	s := &Server{
-		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(), drain: &request.Drain{},
-		metrics: metrics.NewRegistry(Version(c.API.Version)), bootstrapped: make(chan struct{}), stopped: make(chan struct{}),
-		hooks: newHooks(),
+		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
+		metrics:     metrics.NewRegistry(Version(c.API.Version)),
+		requestPath: requestPath{drain: &request.Drain{}, stopped: make(chan struct{})},
 	}
-	s.policyRead.missing.Store(rbacResources)
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
-	if err := s.configureBuiltin(); err != nil {
+	builtin.MeasureFeatures(s.metrics)
+	builtin.MeasureUpstream(s.metrics)
+	var err error
+	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
 		return nil, err
 	}
-	var err error
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
 		return nil, err
 	}
@@ -103,33 +113,63 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	return s, nil
 }
 
-// compose puts together what lies between storage and the network, from the bottom up.
+// compose creates everything between storage and the network, from the bottom up.
 func (s *Server) compose() (err error) {
-	publisher := &resource.CatalogHolder{}
-	publisher.Publish(resource.NewCatalog())
+	holder := &resource.CatalogHolder{}
+	holder.Publish(resource.NewCatalog())
 	chain := &admission.Chain{}
+	s.composeStore(holder, chain)
+	if err = s.composeInformers(holder); err != nil {
+		return err
+	}
+	if s.auth, err = s.composeAuth(); err != nil {
+		return err
+	}
+	s.registry.AuthorizeWith(s.auth.authorizer)
+	if err := s.composeCatalogs(holder); err != nil {
+		return err
+	}
+	if err := s.composeBackground(chain); err != nil {
+		return err
+	}
+	if s.handler, err = s.composeHandler(holder); err != nil {
+		return err
+	}
+	s.hooks = newHooks(s.startUp())
+	s.addChecks()
+	s.serving, err = serving.New(serving.Options{
+		Config: s.config.Serving, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.auth.reload,
+		ClientAuthorities: s.auth.authorities, Hosts: s.hosts(),
+		Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
+	})
+	return err
+}
+
+func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
 	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
-	s.caches = watchcache.New(s.store, watchcache.Options{Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics})
+	s.caches = watchcache.New(s.store, watchcache.Options{
+		Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics,
+	})
 	s.store.Measure(s.metrics, s.clock, s.caches.ResourceOf)
 	s.quota = &storage.SoftQuota{Measure: s.backend.space, Percent: int64(s.config.SoftQuota())}
 	s.quota.Count(s.metrics)
 	s.registry = registry.New(registry.Options{
-		Store: s.store, Caches: s.caches, Catalog: publisher, Admission: chain, Quota: s.quota, Clock: s.clock,
+		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota, Clock: s.clock,
 		Logger: s.logger.WithName("registry"),
 	})
-	if err = s.composeInformers(publisher); err != nil {
-		return err
-	}
-	if s.security, err = composeSecurity(s.config, s.registry, s.informers, s.clock, s.metrics); err != nil {
-		return err
-	}
-	s.registry.AuthorizeWith(s.security.authorizer)
+}
+
+func (s *Server) composeCatalogs(holder *resource.CatalogHolder) error {
 	kubelets, err := s.composeKubelets()
 	if err != nil {
 		return err
 	}
-	s.catalogs = &catalogs{builtin: s.definitions(publisher, kubelets), publisher: publisher, registry: s.registry}
+	s.catalogs = &catalogs{builtin: s.definitions(holder, kubelets), holder: holder, registry: s.registry}
 	s.catalogs.publishCustom(nil)
+	return nil
+}
+
+func (s *Server) composeBackground(chain *admission.Chain) (err error) {
 	if s.services, err = s.composeServices(); err != nil {
 		return err
 	}
@@ -141,63 +181,41 @@ func (s *Server) compose() (err error) {
 	}
 	s.complete = s.definitionsKnown()
 	s.apiServices = s.composeAPIServices()
-	if s.handler, err = s.composeHandler(publisher); err != nil {
-		return err
-	}
-	s.addChecks()
-	s.serving, err = serving.New(serving.Options{
-		Config: s.config.Serving, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.security.reload,
-		ClientAuthorities: s.security.authorities, Hosts: s.hosts(),
-		Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
-	})
-	return err
+	return nil
 }
 
-// configureBuiltin applies what the flags say about built-in kinds: features, and which APIs are served.
-func (s *Server) configureBuiltin() (err error) {
-	if err := builtin.Configure(s.config.Admission.AllowPrivileged, s.config.API.FeatureGates); err != nil {
-		return err
-	}
-	builtin.MeasureFeatures(s.metrics)
-	builtin.MeasureUpstream(s.metrics)
-	if len(s.config.Authentication.RequestHeaderUID) > 0 && !utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
-		return fmt.Errorf("--requestheader-uid-headers requires the %q feature to be enabled", features.RemoteRequestHeaderUID)
-	}
-	s.apis, err = builtin.Enable(s.config.API.RuntimeConfig)
-	return err
-}
-
-// definitions are the built-in kinds.
-func (s *Server) definitions(publisher *resource.CatalogHolder, kubelets *kubelet.Kubelets) []*resource.Definition {
+// definitions returns the built-in resources.
+func (s *Server) definitions(holder *resource.CatalogHolder, kubelets *kubelet.Kubelets) []*resource.Definition {
 	options := builtin.Options{
-		APIs: s.apis, Objects: s.registry, Catalog: publisher, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
-		Audiences: s.config.Authentication.Audiences(), Authorizer: s.security.authorizer, Rules: s.security.authorizer,
-		ServiceAccountToken: s.security.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(), ServiceFamily: s.serviceFamily(),
+		APIs: s.apis, Objects: s.registry.Client(), Catalog: holder, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
+		Audiences: s.config.Authentication.Audiences(), Authorizer: s.auth.authorizer, Rules: s.auth.authorizer,
+		ServiceAccountToken: s.auth.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(),
+		ServiceFamily: s.serviceFamily(),
 	}
-	if tokens := s.security.authenticator.Tokens(); tokens != nil {
+	if tokens := s.auth.authenticator.Tokens(); tokens != nil {
 		options.Tokens = tokens
 	}
 	return builtin.Definitions(options)
 }
 
-// settleTime is how long after this replica serves a custom resource its definition is called established: the others,
-// which hear of it at the same moment, serve it by then.
+// settleTime is the delay between serving a custom resource and setting its condition Established. Other replicas get
+// the event at about the same time and serve the resource by then.
 const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
-		Objects: s.registry, Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
-		Settle: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
+		Objects: s.registry.Client(), Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
+		EstablishDelay: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
 
-// composeHandler puts the way of a request together: filters, router, handlers.
-func (s *Server) composeHandler(publisher *resource.CatalogHolder) (http.Handler, error) {
+// composeHandler returns the path of a request: filters, router, handlers.
+func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, error) {
 	resources := handlers.New(handlers.Options{
-		Registry: s.registry, Clock: s.clock, Metrics: handlers.NewMetrics(s.metrics), MinWatchTimeout: s.config.Serving.MinRequestTimeout,
-		DeleteWorkers: s.config.Limits.DeleteCollectionWorkers,
+		Registry: s.registry, Clock: s.clock, Metrics: handlers.NewMetrics(s.metrics),
+		MinWatchTimeout: s.config.Serving.MinRequestTimeout, DeleteWorkers: s.config.Limits.DeleteCollectionWorkers,
 	})
-	routes, err := s.routes(publisher, resources)
+	routes, err := s.routes(holder, resources)
 	if err != nil {
 		return nil, err
 	}
@@ -206,9 +224,9 @@ func (s *Server) composeHandler(publisher *resource.CatalogHolder) (http.Handler
 		return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
 	}
 	return filters.Chain(filters.Options{
-		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, publisher),
-		Catalog: publisher, Drain: s.drain,
-		Authenticator: s.security.authenticator, FrontProxy: s.security.frontProxy, Authorizer: s.security.authorizer,
+		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, holder),
+		Catalog: holder, Drain: s.drain,
+		Authenticator: s.auth.authenticator, FrontProxy: s.auth.frontProxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
@@ -219,28 +237,23 @@ func (s *Server) composeHandler(publisher *resource.CatalogHolder) (http.Handler
 	}, routes), nil
 }
 
-// clientsPatience is how long the controllers get to give back their lease.
-const clientsPatience = 3 * time.Second
+// releaseTimeout bounds how long the hooks that hold leases may take to release them. Without a quorum they cannot.
+const releaseTimeout = 3 * time.Second
 
-// Run serves until ctx ends or something it depends on fails. Then it stops in order: /readyz fails; during
-// --shutdown-delay-duration this replica leaves the kubernetes Service, and the controllers and the replica's identity
-// give back their leases; no new requests, those at hand finished, watches ended, background work stopped, leadership
-// handed over, the member stopped.
+// Run serves until ctx ends or a part that the replica depends on fails. Then it stops in this order:
+//   - /readyz fails; within --shutdown-delay-duration this replica leaves the kubernetes Service and releases its leases.
+//   - New requests are refused, running requests finish, watches end.
+//   - Background work stops.
+//   - The embedded member transfers its leadership and stops.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	work, background := errgroup.WithContext(background)
+	leasing, stopLeasing := context.WithCancel(background)
+	defer stopLeasing()
 	work.Go(s.serving.Serve)
 	work.Go(func() error { return s.watchMember(background) })
-	work.Go(func() error { return ended(background, s.start(background, work)) })
-	clients, stopClients := context.WithCancel(background)
-	defer stopClients()
-	work.Go(func() error { return s.services.serveKubernetes(clients) })
-	clientsEnded := make(chan struct{})
-	work.Go(func() error {
-		defer close(clientsEnded)
-		return ended(clients, s.runClients(clients))
-	})
+	s.hooks.start(background, leasing, work)
 
 	select {
 	case <-ctx.Done():
@@ -250,11 +263,11 @@ func (s *Server) Run(ctx context.Context) error {
 	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout())
 	defer stopped()
 	err := s.serving.Shutdown(stopping, func(context.Context) {
-		stopClients()
-		<-s.services.left
+		stopLeasing()
+		<-s.hooks.ended[hookKubernetesService]
 		select {
-		case <-clientsEnded:
-		case <-s.clock.After(clientsPatience): // without a quorum they cannot give back anything
+		case <-s.hooks.released():
+		case <-s.clock.After(releaseTimeout):
 		}
 	})
 	close(s.stopped)
@@ -262,57 +275,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(work.Wait(), err, s.closeBackend())
 }
 
-// start brings the replica to life, each step when what it needs is there. Health tells how far it has come.
-func (s *Server) start(ctx context.Context, work *errgroup.Group) error {
-	if err := s.backend.awaitReady(ctx); err != nil {
-		return err
-	}
-	s.checkFeatures(ctx, work)
-	work.Go(func() error { return ended(ctx, s.caches.Run(ctx)) })
-	s.informers.StartWithContext(ctx)
-	work.Go(func() error {
-		s.store.RunCompaction(ctx, s.config.Etcd.CompactionInterval, s.quota, s.clock, s.logger.WithName("compaction"))
-		return nil
-	})
-	work.Go(func() error {
-		s.backend.pollSpace(ctx, s.store, s.config.SpacePollInterval(), s.clock)
-		return nil
-	})
-	work.Go(func() error {
-		s.store.FollowCompaction(ctx, s.clock, s.logger.WithName("compaction"), s.caches.Compacted)
-		return nil
-	})
-	for _, feed := range feedPolicy(ctx, s.registry, s.catalogs.publisher.Current(), s.security.policy, s.policyRead.Done) {
-		work.Go(func() error { return ended(ctx, feed()) })
-	}
-	work.Go(func() error { return ended(ctx, s.runCustom(ctx)) })
-	work.Go(func() error { return ended(ctx, s.apiServices.Run(ctx)) })
-	work.Go(func() error { return ended(ctx, s.services.run(ctx)) })
-	if err := s.bootstrap(ctx, work); err != nil {
-		return err
-	}
-	close(s.bootstrapped)
-	return nil
-}
-
-// featuresPatience is how long the watch cache waits for the version of etcd. Without it, clients that resume their
-// watches are sent back to a list.
-const featuresPatience = 2 * time.Second
-
-// checkFeatures finds out what etcd supports, and waits a while for an answer.
-func (s *Server) checkFeatures(ctx context.Context, work *errgroup.Group) {
-	work.Go(func() error {
-		s.store.CheckFeatures(ctx, s.clock, s.logger.WithName("storage"))
-		return nil
-	})
-	select {
-	case <-s.store.FeaturesKnown():
-	case <-s.clock.After(featuresPatience):
-	case <-ctx.Done():
-	}
-}
-
-// watchMember ends the replica when its member ends by itself.
+// watchMember returns an error, which ends the replica, when the embedded member stops unexpectedly.
 func (s *Server) watchMember(ctx context.Context) error {
 	select {
 	case err := <-s.backend.failed():
@@ -325,23 +288,15 @@ func (s *Server) watchMember(ctx context.Context) error {
 	}
 }
 
-// ended is nil for an error that only says that the server is stopping.
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// stopTimeout bounds the orderly stop: the delay, a whole request, the watches' grace, and a little more.
+// stopTimeout bounds the graceful shutdown: the delay, one request, the grace period of watches, and a margin.
 func (s *Server) stopTimeout() time.Duration {
 	c := s.config.Serving
 	return c.ShutdownDelay + c.RequestTimeout + c.ShutdownWatchTerminationGrace + 10*time.Second
 }
 
 func (s *Server) closeBackend() error {
-	const patience = 10 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	const timeout = 10 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	return s.backend.close(ctx)
 }

@@ -8,10 +8,10 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// kubernetesPatch is that of the Kubernetes version this server behaves as.
+// kubernetesPatch is the patch version of the emulated Kubernetes version.
 const kubernetesPatch = "3"
 
-// Version is what /version answers. A custom version, from --version=v1.36.3-custom, replaces the built-in one.
+// Version returns what /version serves. A custom version, from --version=v1.36.3-custom, replaces the default.
 func Version(custom string) version.Info {
 	git := custom
 	if git == "" {

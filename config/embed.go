@@ -1,9 +1,9 @@
-// Package config holds the manifests that a binary carries with it.
+// Package config embeds manifests into the binary.
 package config
 
 import "embed"
 
-// CRDs are the CustomResourceDefinitions of quorate.dev, below crd/.
+// CRDs contains the CustomResourceDefinitions of quorate.dev in crd/.
 //
 //go:embed crd/quorate.dev_*.yaml
 var CRDs embed.FS

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Renders manifests/ from config/, with kubectl from the module graph. KUBECTL names another one.
+# Renders manifests/ from config/ with kubectl of the module graph, or with $KUBECTL.
 set -e
 cd "$(dirname "$0")/.."
 mkdir -p manifests

@@ -21,7 +21,7 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// documents of a file of manifests.
+// documents returns the objects in a file of manifests.
 func documents(t *testing.T, file string) []*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -39,8 +39,8 @@ func documents(t *testing.T, file string) []*unstructured.Unstructured {
 	return objects
 }
 
-// What is applied must be what was written: the rendered file has every object of its sources, unchanged but for the
-// namespace that the rendering adds.
+// TestManifestsAreRenderedFromConfig compares the rendered file with its sources, except for the namespace that
+// kustomize adds.
 func TestManifestsAreRenderedFromConfig(t *testing.T) {
 	rendered := map[string]*unstructured.Unstructured{}
 	for _, object := range documents(t, "../manifests/install.yaml") {
@@ -56,7 +56,7 @@ func TestManifestsAreRenderedFromConfig(t *testing.T) {
 			sources++
 			got := rendered[object.GetKind()+" "+object.GetName()]
 			if got == nil || !reflect.DeepEqual(got.Object, object.Object) {
-				t.Errorf("%s of %s is not in manifests/install.yaml as it is written; run config/render.sh", object.GetName(), file)
+				t.Errorf("%s of %s differs from manifests/install.yaml; run config/render.sh", object.GetName(), file)
 			}
 		}
 		return nil
@@ -65,12 +65,12 @@ func TestManifestsAreRenderedFromConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sources != len(rendered) {
-		t.Errorf("%d objects are rendered from %d", len(rendered), sources)
+		t.Errorf("%d rendered objects, want %d", len(rendered), sources)
 	}
 }
 
-// The namespaced install is the other one but for what its name says: the operator's rules where its clusters are hold in one
-// namespace, which the operator is confined to.
+// TestNamespacedManifests checks that the namespaced install differs from the other one only in that the operator is
+// restricted to one namespace, by its flags and by a Role.
 func TestNamespacedManifests(t *testing.T) {
 	others := map[string]*unstructured.Unstructured{}
 	for _, object := range documents(t, "../manifests/install.yaml") {
@@ -93,7 +93,7 @@ func TestNamespacedManifests(t *testing.T) {
 			container := containers(t, object)[0]
 			args, found := strings.CutSuffix(strings.Join(container.Args, " "), " --namespaces=quorate-clusters")
 			if !found {
-				t.Errorf("the operator is not confined: %q", container.Args)
+				t.Errorf("the operator is not restricted to a namespace: %q", container.Args)
 			}
 			if want := strings.Join(containers(t, others[key])[0].Args, " "); args != want {
 				t.Errorf("arguments %q, want %q", args, want)
@@ -102,12 +102,12 @@ func TestNamespacedManifests(t *testing.T) {
 			continue
 		}
 		if other := others[key]; other == nil || !reflect.DeepEqual(object.Object, other.Object) {
-			t.Errorf("%s is not as in manifests/install.yaml", key)
+			t.Errorf("%s differs from manifests/install.yaml", key)
 		}
 		delete(others, key)
 	}
 	for key := range others {
-		t.Errorf("%s is in manifests/install.yaml only", key)
+		t.Errorf("%s is only in manifests/install.yaml", key)
 	}
 }
 
@@ -118,7 +118,7 @@ func set(t *testing.T, object *unstructured.Unstructured, value string, fields .
 	}
 }
 
-// containers of a Deployment.
+// containers returns the containers of a Deployment.
 func containers(t *testing.T, object *unstructured.Unstructured) []corev1.Container {
 	t.Helper()
 	return template(t, object).Spec.Containers
@@ -133,7 +133,7 @@ func template(t *testing.T, object *unstructured.Unstructured) corev1.PodTemplat
 	return deployment.Spec.Template
 }
 
-// What the operator knows of its own pods and objects is what the manifests say.
+// TestManifestsFitTheOperator compares the manifests with the constants and flags of the operator.
 func TestManifestsFitTheOperator(t *testing.T) {
 	for _, file := range []string{"../manifests/install.yaml", "../manifests/install-namespaced.yaml"} {
 		found := map[string]*unstructured.Unstructured{}
@@ -144,11 +144,11 @@ func TestManifestsFitTheOperator(t *testing.T) {
 		container := pod.Spec.Containers[0]
 		for _, variable := range container.Env {
 			if variable.Name == imageVariable && variable.Value != container.Image {
-				t.Errorf("%s: the operator is %s, the API servers are %s", file, container.Image, variable.Value)
+				t.Errorf("%s: image of the operator %s, of the API servers %s", file, container.Image, variable.Value)
 			}
 		}
 		if pod.Labels[desired.NameLabel] != desired.OperatorName {
-			t.Errorf("%s: NetworkPolicies of clusters do not know the operator by %v", file, pod.Labels)
+			t.Errorf("%s: NetworkPolicies do not select the operator's labels %v", file, pod.Labels)
 		}
 		var o options
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -158,7 +158,7 @@ func TestManifestsFitTheOperator(t *testing.T) {
 		}
 		for _, port := range container.Ports {
 			if port.Name == "metrics" && o.metricsAddress != fmt.Sprintf(":%d", port.ContainerPort) {
-				t.Errorf("%s: metrics are served at %s, not at port %d", file, o.metricsAddress, port.ContainerPort)
+				t.Errorf("%s: metrics address %s, want port %d", file, o.metricsAddress, port.ContainerPort)
 			}
 		}
 		for _, kind := range []string{"Service", "Role", "ClusterRole"} {
@@ -191,6 +191,6 @@ func TestSamplesAreValid(t *testing.T) {
 		}
 	}
 	if samples < 2 {
-		t.Errorf("%d samples", samples)
+		t.Errorf("found %d samples, want at least 2", samples)
 	}
 }

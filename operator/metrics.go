@@ -19,25 +19,27 @@ import (
 	"quorate.dev/operator/servingcert"
 )
 
-// metricsName of the metrics' Service and of the Secret with its certificate; the manifests have it too.
+// metricsName is the name of the metrics Service and of the Secret with its certificate, also in the manifests.
 const metricsName = "quorate-operator-metrics"
 
-// metrics serves clients whose bearer token the hosting cluster authenticates and authorizes to get /metrics.
+// metrics returns the options of the metrics server. It serves clients with a bearer token that the hosting cluster
+// authenticates and authorizes to get /metrics.
 func (o *options) metrics(certificate *servingcert.Keeper) server.Options {
 	return server.Options{
 		BindAddress: o.metricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
 		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
-			// HTTP/2 would let clients open many streams before they are authenticated.
+			// Without HTTP/2, unauthenticated clients cannot open many streams.
 			c.MinVersion, c.NextProtos, c.GetCertificate = tls.VersionTLS12, []string{"http/1.1"}, certificate.GetCertificate
 		}},
 	}
 }
 
-// servingCertificate is kept in a Secret beside the operator's pods; in memory where there are none.
+// servingCertificate returns the keeper of the metrics certificate. It is stored in a Secret in the namespace of the
+// operator's pods, or in memory if the operator does not run as a pod.
 func (o *options) servingCertificate(connection *rest.Config, log logr.Logger) (*servingcert.Keeper, error) {
 	uncached, err := client.New(connection, client.Options{Scheme: Scheme()})
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	keeper := &servingcert.Keeper{
 		Client: uncached, Clock: clock.RealClock{}, Logger: log.WithName("metrics"),

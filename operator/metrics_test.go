@@ -21,7 +21,7 @@ import (
 	"quorate.dev/operator/servingcert"
 )
 
-// checkMetrics reads the metrics as clients with different rights.
+// checkMetrics reads the metrics with different credentials.
 func (e *environment) checkMetrics(address string) {
 	e.t.Helper()
 	scraper := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "scraper"}}
@@ -41,7 +41,7 @@ func (e *environment) checkMetrics(address string) {
 		want  int
 	}{
 		"no token":       {"", http.StatusUnauthorized},
-		"unknown token":  {"nonsense", http.StatusInternalServerError}, // controller-runtime's answer
+		"unknown token":  {"nonsense", http.StatusInternalServerError}, // of controller-runtime
 		"without rights": {e.token(stranger), http.StatusForbidden},
 		"scraper":        {e.token(scraper), http.StatusOK},
 	} {
@@ -69,12 +69,12 @@ func (e *environment) token(account *corev1.ServiceAccount) string {
 	return request.Status.Token
 }
 
-// scrape trusts the authority in the Secret, and the Service's name.
+// scrape verifies the certificate with the authority in the Secret, for the Service's name.
 func (e *environment) scrape(address, token string) (*http.Response, []byte) {
 	e.t.Helper()
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(e.metricsSecret().Data["ca.crt"]) {
-		e.t.Fatal("the Secret has no authority")
+		e.t.Fatal("the Secret has no ca.crt")
 	}
 	request, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, "https://"+address+"/metrics", nil)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// freeAddress of this machine.
+// freeAddress returns an unused local address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -26,7 +26,8 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// The namespaced install is enough for the operator, and gives it nothing elsewhere.
+// TestNamespacedInstall runs the operator with manifests/install-namespaced.yaml, which grants it nothing in other
+// namespaces.
 func TestNamespacedInstall(t *testing.T) {
 	address := freeAddress(t)
 	e := start(t, "../manifests/install-namespaced.yaml", "quorate-clusters", "--namespaces=quorate-clusters",
@@ -38,12 +39,12 @@ func TestNamespacedInstall(t *testing.T) {
 	if err := e.create("demo", v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](1)}); err != nil {
 		t.Fatal(err)
 	}
-	e.await("demo", "one from nothing", settled(1, 1))
+	e.await("demo", "bootstrap one replica", settled(1, 1))
 	if err := e.client.Get(t.Context(), client.ObjectKeyFromObject(elsewhere), elsewhere); err != nil {
 		t.Fatal(err)
 	}
 	if len(elsewhere.Finalizers) > 0 || len(elsewhere.Status.Conditions) > 0 {
-		t.Errorf("a cluster of another namespace is looked after: %+v", elsewhere)
+		t.Errorf("a cluster in another namespace was reconciled: %+v", elsewhere)
 	}
 	e.checkRights()
 	e.checkNetworkPolicies()
@@ -52,24 +53,24 @@ func TestNamespacedInstall(t *testing.T) {
 	e.removeAll()
 }
 
-// checkRights compares what the operator may do in its namespaces and elsewhere.
+// checkRights checks the operator's permissions in its namespaces and in others.
 func (e *environment) checkRights() {
 	e.t.Helper()
 	for _, resource := range []string{"secrets", "pods", "services", "persistentvolumeclaims"} {
 		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
 			for _, namespace := range []string{"", "default", "kube-system"} {
 				if e.allowed(authorizationv1.ResourceAttributes{Verb: verb, Resource: resource, Namespace: namespace}) {
-					e.t.Errorf("the operator may %s %s in namespace %q", verb, resource, namespace)
+					e.t.Errorf("the operator can %s %s in namespace %q", verb, resource, namespace)
 				}
 			}
 		}
 		if !e.allowed(authorizationv1.ResourceAttributes{Verb: "create", Resource: resource, Namespace: "quorate-clusters"}) {
-			e.t.Errorf("the operator may not create %s for its clusters", resource)
+			e.t.Errorf("the operator cannot create %s for its clusters", resource)
 		}
 	}
 	for name, want := range map[string]bool{metricsName: true, "": false, "other": false} {
 		if e.allowed(authorizationv1.ResourceAttributes{Verb: "get", Resource: "secrets", Namespace: "quorate-system", Name: name}) != want {
-			e.t.Errorf("the operator may get Secret %q of its own namespace: %v", name, !want)
+			e.t.Errorf("the operator can get Secret %q in its namespace: %v", name, !want)
 		}
 	}
 }
@@ -86,7 +87,7 @@ func (e *environment) allowed(attributes authorizationv1.ResourceAttributes) boo
 	return review.Status.Allowed
 }
 
-// checkNetworkPolicies switches them off and on again.
+// checkNetworkPolicies disables and enables network policies.
 func (e *environment) checkNetworkPolicies() {
 	e.t.Helper()
 	members := client.ObjectKey{Namespace: e.namespace, Name: "demo-members"}
@@ -98,7 +99,7 @@ func (e *environment) checkNetworkPolicies() {
 		return p.NamespaceSelector != nil && p.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] == "quorate-system"
 	})
 	if !known {
-		e.t.Errorf("the operator is not let in: %+v", policy.Spec)
+		e.t.Errorf("no rule allows connections from the operator: %+v", policy.Spec)
 	}
 	before := e.pods()
 	for _, mode := range []v1alpha1.NetworkPoliciesMode{v1alpha1.NetworkPoliciesDisabled, v1alpha1.NetworkPoliciesEnabled} {
@@ -109,6 +110,6 @@ func (e *environment) checkNetworkPolicies() {
 		})
 	}
 	if after := e.pods(); len(after) != 1 || after[0].UID != before[0].UID {
-		e.t.Errorf("network policies replaced a pod")
+		e.t.Errorf("changing network policies replaced a pod")
 	}
 }

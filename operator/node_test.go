@@ -25,8 +25,8 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// node stands in for kubelets, DNS and the API servers: it runs the etcd member of each pod as the pod's own arguments and
-// mounted Secrets say, on an address of its own, and reports the pod ready when the member votes.
+// node simulates kubelets, cluster DNS and the API servers: it runs the etcd member of each pod with the pod's
+// arguments and mounted Secrets on a separate address, and reports the pod ready once the member is a voter.
 type node struct {
 	t       *testing.T
 	client  client.Client
@@ -41,7 +41,7 @@ type node struct {
 type runningPod struct {
 	uid     string
 	address string
-	member  *embed.Etcd // nil: a server, or not started
+	member  *embed.Etcd // nil for a server or before the start
 	started chan *embed.Etcd
 	stopped chan struct{}
 }
@@ -77,7 +77,7 @@ func (p *runningPod) stop() {
 	if p.member == nil && p.started != nil {
 		select {
 		case p.member = <-p.started:
-		case <-time.After(5 * time.Second): // it never started
+		case <-time.After(5 * time.Second): // it has not started
 		}
 	}
 	if p.member != nil {
@@ -85,7 +85,7 @@ func (p *runningPod) stop() {
 	}
 }
 
-// round compares the pods that should run with those that do.
+// round starts and stops pods according to the API.
 func (n *node) round(ctx context.Context) {
 	var pods corev1.PodList
 	if err := n.client.List(ctx, &pods); err != nil {
@@ -160,7 +160,7 @@ func (n *node) report(ctx context.Context, pod *corev1.Pod, address string, read
 	return n.client.Status().Patch(ctx, after, client.MergeFrom(pod))
 }
 
-// start runs the member that a pod's arguments describe, again and again if need be.
+// start starts the member of a pod, and retries errors.
 func (n *node) start(ctx context.Context, pod *corev1.Pod, running *runningPod) {
 	for ctx.Err() == nil {
 		member, err := n.launch(ctx, pod, running.address)
@@ -241,10 +241,10 @@ func (n *node) mount(ctx context.Context, pod *corev1.Pod, folder string) error 
 	return nil
 }
 
-// volume is the folder of a claim.
+// volume returns the folder of a claim.
 func (n *node) volume(claim string) string { return filepath.Join(n.folder, "volume-"+claim) }
 
-// serveNames answers for the members' domain with the addresses of their pods, and makes this process ask there.
+// serveNames starts a DNS server for the members' domain and makes it the resolver of this process.
 func (n *node) serveNames() {
 	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

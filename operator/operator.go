@@ -44,7 +44,7 @@ const (
 	namespaceVariable = "POD_NAMESPACE"
 )
 
-// requestsPerSecond to the API server that hosts the clusters; bursts may be twice that.
+// requestsPerSecond limits the requests to the hosting cluster. Bursts may be twice as high.
 const requestsPerSecond = 100
 
 // options are the command line.
@@ -63,20 +63,25 @@ type options struct {
 }
 
 func (o *options) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig of the cluster that hosts the API servers; default: KUBECONFIG, the user's own, or the pod's service account.")
-	f.StringSliceVar(&o.namespaces, "namespaces", nil, "Namespaces to look after; default: all.")
-	f.StringVar(&o.image, "image", os.Getenv(imageVariable), "Image of API servers that name none; default: "+imageVariable+".")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "Work only while holding the lease; needed with more than one replica.")
-	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", cmp.Or(os.Getenv(namespaceVariable), "default"), "Namespace of the lease; default: "+namespaceVariable+".")
-	f.StringVar(&o.podNamespace, "pod-namespace", "", "Namespace of the operator's own pods, which NetworkPolicies let in and where the metrics' certificate is kept; default: "+namespaceVariable+", or none with a kubeconfig.")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Address of /metrics, served by HTTPS; clients need a bearer token that may get the path /metrics. 0: none.")
-	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz; 0: none.")
-	f.StringVar(&o.logFormat, "logging-format", "text", "text or json.")
-	f.IntVarP(&o.verbosity, "v", "v", 0, "Verbosity of the log.")
-	f.DurationVar(&o.shutdownTimeout, "graceful-shutdown-timeout", 15*time.Second, "How long running work gets to end.")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path of the kubeconfig of the hosting cluster. "+
+		"Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.")
+	f.StringSliceVar(&o.namespaces, "namespaces", nil, "Comma-separated namespaces to watch. Default: all.")
+	f.StringVar(&o.image, "image", os.Getenv(imageVariable), "Default of spec.image. Default: $"+imageVariable+".")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "Reconcile only while holding the leader lease. Required for more than one replica.")
+	f.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", cmp.Or(os.Getenv(namespaceVariable), "default"),
+		"Namespace of the leader lease. Default: $"+namespaceVariable+", or default.")
+	f.StringVar(&o.podNamespace, "pod-namespace", "", "Namespace of the operator's pods: NetworkPolicies allow "+
+		"connections from it, and it contains the Secret with the metrics certificate. "+
+		"Default: $"+namespaceVariable+", or none with a kubeconfig.")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Address of the HTTPS server for /metrics. "+
+		"Clients need a bearer token that is authorized to get /metrics. 0 disables it.")
+	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of the HTTP server for /healthz and /readyz. 0 disables it.")
+	f.StringVar(&o.logFormat, "logging-format", "text", "Log format: text or json.")
+	f.IntVarP(&o.verbosity, "v", "v", 0, "Log verbosity.")
+	f.DurationVar(&o.shutdownTimeout, "graceful-shutdown-timeout", 15*time.Second, "Time for running reconciliations to finish at shutdown.")
 }
 
-// Run runs the operator until ctx ends.
+// Run runs the operator until ctx is done.
 func Run(ctx context.Context, args []string) error {
 	var o options
 	command := &cobra.Command{
@@ -92,7 +97,7 @@ func Run(ctx context.Context, args []string) error {
 	return command.ExecuteContext(ctx)
 }
 
-// complete sets what flags leave open. With a kubeconfig the operator's pod, if it has one, may be in another cluster.
+// complete sets defaults. With a kubeconfig, the hosting cluster may be another one than that of the operator's pod.
 func (o *options) complete() {
 	if o.kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
 		o.podNamespace = cmp.Or(o.podNamespace, os.Getenv(namespaceVariable))
@@ -114,7 +119,7 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log.Info("starting", "image", o.image, "namespaces", o.namespaces)
+	log.Info("Starting the operator", "image", o.image, "namespaces", o.namespaces)
 	if err := manager.Start(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("running the operator: %w", err)
 	}
@@ -133,13 +138,13 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		LeaderElection:          o.leaderElect,
 		LeaderElectionID:        "operator.quorate.dev",
 		LeaderElectionNamespace: o.leaderElectionNamespace,
-		// The process ends when the manager does, so the lease can be given back at once.
+		// The process exits with the manager, so it can release the lease immediately.
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &o.shutdownTimeout,
 		Controller:                    config.Controller{SkipNameValidation: ptr.To(true)},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making the manager: %w", err)
+		return nil, fmt.Errorf("creating the manager: %w", err)
 	}
 	reconciler := &reconcile.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
@@ -158,12 +163,12 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	)
 }
 
-// cache holds what the operator owns, and nothing else of the cluster's Secrets and pods.
+// cache restricts the cache to objects that the operator owns.
 func (o *options) cache() cache.Options {
-	mine := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.ManagedByLabel: desired.ManagedBy})}
+	owned := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.ManagedByLabel: desired.ManagedBy})}
 	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}: mine, &corev1.PersistentVolumeClaim{}: mine, &corev1.Service{}: mine, &corev1.Secret{}: mine,
-		&policyv1.PodDisruptionBudget{}: mine, &networkingv1.NetworkPolicy{}: mine,
+		&corev1.Pod{}: owned, &corev1.PersistentVolumeClaim{}: owned, &corev1.Service{}: owned, &corev1.Secret{}: owned,
+		&policyv1.PodDisruptionBudget{}: owned, &networkingv1.NetworkPolicy{}: owned,
 	}}
 	for _, namespace := range o.namespaces {
 		if options.DefaultNamespaces == nil {
@@ -179,7 +184,7 @@ func (o *options) connection() (*rest.Config, error) {
 	rules.ExplicitPath = o.kubeconfig
 	connection, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("finding the cluster that hosts the API servers: %w", err)
+		return nil, fmt.Errorf("loading the kubeconfig of the hosting cluster: %w", err)
 	}
 	connection.QPS, connection.Burst = requestsPerSecond, 2*requestsPerSecond
 	connection.UserAgent = "quorate-operator"

@@ -27,7 +27,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// environment is this project's API server, in envtest, with the resource's definition, our operator and a node.
+// environment is a quorate API server in envtest, with the CRD, the operator and a simulated node.
 type environment struct {
 	t         *testing.T
 	admin     *rest.Config
@@ -36,14 +36,15 @@ type environment struct {
 	namespace string // of the clusters
 }
 
-// start installs a file of manifests, and runs the operator with further arguments.
+// start applies a file of manifests and runs the operator with additional arguments.
 func start(t *testing.T, manifests, namespace string, args ...string) *environment {
 	t.Helper()
+	upstream.NeedsProcesses(t)
 	binary, err := upstream.Quorate(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	assets := t.TempDir() // as docs/envtest.md says
+	assets := t.TempDir() // see docs/envtest.md
 	for _, name := range []string{"kube-apiserver", "etcd"} {
 		if err := os.Symlink(binary, filepath.Join(assets, name)); err != nil {
 			t.Fatal(err)
@@ -70,7 +71,7 @@ func start(t *testing.T, manifests, namespace string, args ...string) *environme
 	return e
 }
 
-// install applies the manifests that users apply, besides the definition. Only restricted pods may run in the namespace.
+// install applies the manifests. The namespace of the clusters enforces the restricted pod security standard.
 func (e *environment) install(manifests string) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}}
 	if err := e.client.Create(e.t.Context(), namespace); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -92,7 +93,7 @@ func (e *environment) install(manifests string) {
 
 const operatorUser = "system:serviceaccount:quorate-system:quorate-operator"
 
-// operate runs the operator as its command line would, with the rights of its service account and no others.
+// operate runs the operator from its command line, with the permissions of its service account.
 func (e *environment) operate(args []string) {
 	kubeconfig, admin := filepath.Join(e.t.TempDir(), "kubeconfig"), e.admin
 	text := clientcmdapi.NewConfig()
@@ -114,7 +115,7 @@ func (e *environment) operate(args []string) {
 	e.t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			e.t.Errorf("the operator: %v", err)
+			e.t.Errorf("operator: %v", err)
 		}
 	})
 }
@@ -128,7 +129,7 @@ func (e *environment) get(name string) *v1alpha1.ApiServerCluster {
 	return cluster
 }
 
-// change changes a cluster's spec.
+// change updates a cluster's spec, and retries conflicts.
 func (e *environment) change(name string, edit func(*v1alpha1.ApiServerClusterSpec)) {
 	e.t.Helper()
 	for {
@@ -144,7 +145,7 @@ func (e *environment) change(name string, edit func(*v1alpha1.ApiServerClusterSp
 	}
 }
 
-// await waits until a cluster is at rest as its spec says and a further condition holds.
+// await waits until the spec of a cluster is observed and a condition holds.
 func (e *environment) await(name, what string, holds func(*v1alpha1.ApiServerCluster) bool) *v1alpha1.ApiServerCluster {
 	e.t.Helper()
 	begin := time.Now()
@@ -154,9 +155,9 @@ func (e *environment) await(name, what string, holds func(*v1alpha1.ApiServerClu
 			e.t.Logf("%s: %s", what, time.Since(begin).Round(10*time.Millisecond))
 			return cluster
 		}
-		time.Sleep(20 * time.Millisecond) // the interval of asking, not a time that something is hoped to take
+		time.Sleep(20 * time.Millisecond) // polling interval
 	}
-	e.t.Fatalf("%s: not within %s: %s", what, time.Since(begin).Round(time.Second), describe(cluster))
+	e.t.Fatalf("%s: timed out after %s: %s", what, time.Since(begin).Round(time.Second), describe(cluster))
 	return nil
 }
 
@@ -172,7 +173,7 @@ func describe(cluster *v1alpha1.ApiServerCluster) string {
 	return out.String()
 }
 
-// settled tells whether so many voters and replicas are there, all well, and nothing is going on.
+// settled reports whether a cluster has the given numbers of healthy voters and ready replicas, and does not progress.
 func settled(voters, replicas int) func(*v1alpha1.ApiServerCluster) bool {
 	return func(cluster *v1alpha1.ApiServerCluster) bool {
 		s := cluster.Status
@@ -196,35 +197,35 @@ func scale(replicas int32) func(*v1alpha1.ApiServerClusterSpec) {
 	return func(spec *v1alpha1.ApiServerClusterSpec) { spec.Replicas = ptr.To(replicas) }
 }
 
-func TestLifeOfACluster(t *testing.T) {
+func TestClusterLifecycle(t *testing.T) {
 	e := start(t, "../manifests/install.yaml", "default")
 	if err := e.create("demo", v1alpha1.ApiServerClusterSpec{}); err != nil {
 		t.Fatal(err)
 	}
-	e.await("demo", "three from nothing", settled(3, 3))
+	e.await("demo", "bootstrap three replicas", settled(3, 3))
 	e.checkBudget(2)
 
 	e.change("demo", scale(1))
-	e.await("demo", "three to one", settled(1, 1))
+	e.await("demo", "scale from three to one", settled(1, 1))
 	e.checkNoBudget()
 	e.change("demo", scale(3))
-	e.await("demo", "one to three", settled(3, 3))
+	e.await("demo", "scale from one to three", settled(3, 3))
 	e.change("demo", scale(6))
-	e.await("demo", "three to five, and a server", settled(5, 6))
+	e.await("demo", "scale to five voters and a server", settled(5, 6))
 	e.checkBudget(3)
 	e.change("demo", scale(3))
-	before := e.await("demo", "five to three", settled(3, 3))
+	before := e.await("demo", "scale to three", settled(3, 3))
 
 	e.replace(before.Status.Members[0].Name)
 	e.roll()
 	e.refuse()
 	e.removeAll()
-	e.standInTheWay()
+	e.createWithExistingClaim()
 }
 
-// standInTheWay has the first member's claim exist already: somebody else's is a fault to tell of, a former cluster's that is
-// going away is only waited for.
-func (e *environment) standInTheWay() {
+// createWithExistingClaim creates a cluster whose first claim exists: a claim of another owner is an error, a
+// terminating one is waited for.
+func (e *environment) createWithExistingClaim() {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "again-0", Finalizers: []string{"example.org/keep"}}}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -234,14 +235,14 @@ func (e *environment) standInTheWay() {
 	if err := e.create("again", v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](1)}); err != nil {
 		e.t.Fatal(err)
 	}
-	e.await("again", "somebody else's claim", func(cluster *v1alpha1.ApiServerCluster) bool {
+	e.await("again", "claim of another owner", func(cluster *v1alpha1.ApiServerCluster) bool {
 		c := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Degraded)
 		return c != nil && c.Reason == "ReconcileFailed" && strings.Contains(c.Message, "an object named again-0 exists")
 	})
 	if err := e.client.Delete(e.t.Context(), claim); err != nil {
 		e.t.Fatal(err)
 	}
-	e.await("again", "a claim that is going", func(cluster *v1alpha1.ApiServerCluster) bool {
+	e.await("again", "terminating claim", func(cluster *v1alpha1.ApiServerCluster) bool {
 		return meta.IsStatusConditionFalse(cluster.Status.Conditions, v1alpha1.Degraded)
 	})
 	released := claim.DeepCopy()
@@ -249,10 +250,10 @@ func (e *environment) standInTheWay() {
 	if err := e.client.Patch(e.t.Context(), released, client.MergeFrom(claim)); err != nil {
 		e.t.Fatal(err)
 	}
-	e.await("again", "one from nothing", settled(1, 1))
+	e.await("again", "bootstrap one replica", settled(1, 1))
 }
 
-// replace deletes a member's claim and pod; another member takes its place.
+// replace deletes a member's claim and pod, and waits for its replacement.
 func (e *environment) replace(name string) {
 	for _, object := range []client.Object{&corev1.PersistentVolumeClaim{}, &corev1.Pod{}} {
 		object.SetNamespace(e.namespace)
@@ -261,7 +262,7 @@ func (e *environment) replace(name string) {
 			e.t.Fatal(err)
 		}
 	}
-	e.await("demo", "a lost volume", func(cluster *v1alpha1.ApiServerCluster) bool {
+	e.await("demo", "replace a member without volume", func(cluster *v1alpha1.ApiServerCluster) bool {
 		for _, m := range cluster.Status.Members {
 			if m.Name == name {
 				return false
@@ -282,7 +283,7 @@ func (e *environment) roll() {
 	e.change("demo", func(spec *v1alpha1.ApiServerClusterSpec) {
 		spec.ExtraArgs = map[string]string{"max-requests-inflight": "321"}
 	})
-	e.await("demo", "a new argument", func(cluster *v1alpha1.ApiServerCluster) bool {
+	e.await("demo", "roll out an argument", func(cluster *v1alpha1.ApiServerCluster) bool {
 		for _, pod := range e.pods() {
 			if !strings.Contains(strings.Join(pod.Spec.Containers[0].Args, " "), "--max-requests-inflight=321") {
 				return false
@@ -297,7 +298,7 @@ func (e *environment) roll() {
 		}
 	}
 	if newest.Name != leader {
-		e.t.Errorf("%s was restarted last, not the leader %s", newest.Name, leader)
+		e.t.Errorf("%s was restarted last, want the leader %s", newest.Name, leader)
 	}
 }
 
@@ -309,14 +310,14 @@ func (e *environment) pods() []corev1.Pod {
 	return pods.Items
 }
 
-// refuse asks for what the schema's rules do not allow, and for what only the operator can know to be wrong.
+// refuse updates the spec with values that the CRD rejects, and with one that only the operator detects.
 func (e *environment) refuse() {
 	for want, edit := range map[string]func(*v1alpha1.ApiServerClusterSpec){
-		"storage.size can only grow":          func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") },
-		"storage.class is immutable":          func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") },
-		"this flag is set by the operator":    func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["etcd-servers"] = "http://127.0.0.1:1" },
-		"this flag is not available":          func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["token-auth-file"] = "/x" },
-		"flag names are given without dashes": func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["--v"] = "3" },
+		"storage.size can only grow":        func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") },
+		"storage.class is immutable":        func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") },
+		"this flag is set by the operator":  func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["etcd-servers"] = "http://127.0.0.1:1" },
+		"this flag is not available":        func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["token-auth-file"] = "/x" },
+		"flag names have no leading dashes": func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs["--v"] = "3" },
 		"must not exceed replicas": func(s *v1alpha1.ApiServerClusterSpec) {
 			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](5)}
 		},
@@ -330,27 +331,27 @@ func (e *environment) refuse() {
 		cluster := e.get("demo")
 		edit(&cluster.Spec)
 		if err := e.client.Update(e.t.Context(), cluster); err == nil || !strings.Contains(err.Error(), want) {
-			e.t.Errorf("%s: %v", want, err)
+			e.t.Errorf("error %v, want %q", err, want)
 		}
 	}
 	if err := e.create("Bad.Name", v1alpha1.ApiServerClusterSpec{}); err == nil {
-		e.t.Error("a name that makes no host name was accepted")
+		e.t.Error("a name that is no DNS label was accepted")
 	}
 	before := e.pods()
 	e.change("demo", func(s *v1alpha1.ApiServerClusterSpec) {
 		s.ExtraArgs["no-such-flag"] = "1"
 		s.Replicas = ptr.To[int32](5)
 	})
-	e.await("demo", "a spec that is wrong", func(cluster *v1alpha1.ApiServerCluster) bool {
+	e.await("demo", "invalid spec", func(cluster *v1alpha1.ApiServerCluster) bool {
 		c := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Degraded)
 		return c != nil && c.Reason == "InvalidSpec" && strings.Contains(c.Message, `no flag "no-such-flag"`)
 	})
 	if after := e.pods(); len(after) != len(before) {
-		e.t.Errorf("a wrong spec changed %d pods to %d", len(before), len(after))
+		e.t.Errorf("an invalid spec changed %d pods to %d", len(before), len(after))
 	}
 }
 
-// removeAll deletes the cluster while its spec is wrong and its members are gone; nothing must be left.
+// removeAll deletes the cluster and waits until none of its objects remain.
 func (e *environment) removeAll() {
 	if err := e.client.Delete(e.t.Context(), e.get("demo")); err != nil {
 		e.t.Fatal(err)
@@ -358,18 +359,18 @@ func (e *environment) removeAll() {
 	lists := []client.ObjectList{&v1alpha1.ApiServerClusterList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
 		&corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}}
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		left := 0
+		remaining := 0
 		for _, list := range lists {
 			if err := e.client.List(e.t.Context(), list, client.InNamespace(e.namespace)); err != nil {
 				e.t.Fatal(err)
 			}
-			left += meta.LenList(list)
+			remaining += meta.LenList(list)
 		}
-		if left == 0 {
+		if remaining == 0 {
 			return
 		}
 		if time.Since(begin) > 30*time.Second {
-			e.t.Fatalf("%d objects are left", left)
+			e.t.Fatalf("%d objects remain", remaining)
 		}
 	}
 }
@@ -381,7 +382,7 @@ func (e *environment) checkBudget(want int) {
 		e.t.Fatal(err)
 	}
 	if budget.Spec.MinAvailable.IntValue() != want {
-		e.t.Errorf("the disruption budget keeps %s, want %d", budget.Spec.MinAvailable, want)
+		e.t.Errorf("minAvailable of the disruption budget: %s, want %d", budget.Spec.MinAvailable, want)
 	}
 }
 
@@ -389,7 +390,7 @@ func (e *environment) checkNoBudget() {
 	e.t.Helper()
 	err := e.client.Get(e.t.Context(), client.ObjectKey{Namespace: e.namespace, Name: "demo"}, &policyv1.PodDisruptionBudget{})
 	if !apierrors.IsNotFound(err) {
-		e.t.Errorf("a disruption budget for a single member: %v", err)
+		e.t.Errorf("disruption budget of a single member: error %v, want NotFound", err)
 	}
 }
 
@@ -420,7 +421,7 @@ func TestPodNamespace(t *testing.T) {
 		o := options{podNamespace: c.flag, kubeconfig: c.kubeconfig}
 		o.complete()
 		if o.podNamespace != c.want {
-			t.Errorf("%+v: %q", c, o.podNamespace)
+			t.Errorf("%+v: pod namespace %q", c, o.podNamespace)
 		}
 	}
 }

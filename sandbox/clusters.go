@@ -32,7 +32,7 @@ import (
 	"quorate.dev/sandbox/progress"
 )
 
-// demo is the cluster that a sandbox makes.
+// demo is the cluster that a sandbox creates.
 var demo = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "demo"}
 
 var (
@@ -99,7 +99,7 @@ func established(definition *unstructured.Unstructured) bool {
 	return false
 }
 
-// clusters makes demo, unless it is there or not wanted, and shows all clusters until ctx is done.
+// clusters creates demo, unless it exists or --empty is set, and prints all clusters until ctx is done.
 func (s *sandbox) clusters(ctx context.Context, config *rest.Config, started time.Time) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *sandbox) clusters(ctx context.Context, config *rest.Config, started tim
 			return fmt.Errorf("creating %s: %w", demo.Name, err)
 		}
 	}
-	f := &follower{sandbox: s, started: started, wake: make(chan struct{}, 1), shown: map[string]*row{}}
+	f := &clusterWatcher{sandbox: s, started: started, wake: make(chan struct{}, 1), shown: map[string]*row{}}
 	core := informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(config), 0)
 	custom := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
 	f.secrets, f.clusters = core.Core().V1().Secrets().Lister(), custom.ForResource(clusterResource).Lister()
@@ -126,7 +126,7 @@ func (s *sandbox) clusters(ctx context.Context, config *rest.Config, started tim
 	return f.run(ctx)
 }
 
-// applyDemo creates demo. One that exists is left as the user has made it, but for replicas given on the command line.
+// applyDemo creates demo. Of an existing one it only sets the replicas given on the command line.
 func (s *sandbox) applyDemo(ctx context.Context, client dynamic.Interface) error {
 	api := client.Resource(clusterResource).Namespace(demo.Namespace)
 	cluster := &unstructured.Unstructured{Object: map[string]any{
@@ -146,24 +146,24 @@ func (s *sandbox) applyDemo(ctx context.Context, client dynamic.Interface) error
 	return err
 }
 
-// follower shows every cluster and keeps a kubeconfig file for each.
-type follower struct {
+// clusterWatcher prints every cluster and writes its kubeconfig file.
+type clusterWatcher struct {
 	*sandbox
 	started  time.Time
 	secrets  corelisters.SecretLister
 	clusters cache.GenericLister
 	wake     chan struct{}
 	shown    map[string]*row
-	ready    bool // the event was shown
+	ready    bool // the ready event was printed
 }
 
-// row is what is remembered of a cluster.
+// row is the last printed state of a cluster.
 type row struct {
-	settled    bool          // it is all that is asked for
-	once       bool          // it was so before
-	since      time.Time     // when it last began to be otherwise
-	took       time.Duration // from then until it was settled
-	kubeconfig string        // as shown
+	settled    bool          // it matches its spec
+	once       bool          // it was settled before
+	since      time.Time     // when it last became unsettled
+	took       time.Duration // duration until it was settled again
+	kubeconfig string        // as printed
 }
 
 func (r *row) observe(settled bool, now time.Time) {
@@ -176,18 +176,18 @@ func (r *row) observe(settled bool, now time.Time) {
 	r.settled = settled
 }
 
-func (f *follower) OnAdd(any, bool)   { f.notify() }
-func (f *follower) OnUpdate(any, any) { f.notify() }
-func (f *follower) OnDelete(any)      { f.notify() }
+func (f *clusterWatcher) OnAdd(any, bool)   { f.notify() }
+func (f *clusterWatcher) OnUpdate(any, any) { f.notify() }
+func (f *clusterWatcher) OnDelete(any)      { f.notify() }
 
-func (f *follower) notify() {
+func (f *clusterWatcher) notify() {
 	select {
 	case f.wake <- struct{}{}:
-	default: // a notice is waiting already
+	default: // a notification is pending
 	}
 }
 
-func (f *follower) run(ctx context.Context) error {
+func (f *clusterWatcher) run(ctx context.Context) error {
 	addresses := f.table.Subscribe()
 	f.notify()
 	for {
@@ -203,7 +203,7 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-func (f *follower) step() error {
+func (f *clusterWatcher) step() error {
 	objects, err := f.clusters.List(labels.Everything())
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (f *follower) step() error {
 	return nil
 }
 
-func (f *follower) show(name string, cluster *v1alpha1.ApiServerCluster, row *row) error {
+func (f *clusterWatcher) show(name string, cluster *v1alpha1.ApiServerCluster, row *row) error {
 	if err := f.writeKubeconfig(name, cluster, row); err != nil {
 		return err
 	}
@@ -259,9 +259,9 @@ func (f *follower) show(name string, cluster *v1alpha1.ApiServerCluster, row *ro
 	return nil
 }
 
-// reachable reports whether the Service leads to all replicas. After a start the cluster's status is of an
-// earlier time until the operator has looked.
-func (f *follower) reachable(cluster *v1alpha1.ApiServerCluster) bool {
+// reachable reports whether the Service routes to all replicas. After a start the cluster's status is outdated until
+// the operator has reconciled it.
+func (f *clusterWatcher) reachable(cluster *v1alpha1.ApiServerCluster) bool {
 	entry, _ := f.table.Get(cluster.Namespace, cluster.Name)
 	ready := int32(0)
 	for _, endpoint := range entry.Endpoints {
@@ -272,8 +272,8 @@ func (f *follower) reachable(cluster *v1alpha1.ApiServerCluster) bool {
 	return ready == wanted(cluster)
 }
 
-// writeKubeconfig writes the cluster's kubeconfig as soon as there is one and the Service has an address.
-func (f *follower) writeKubeconfig(name string, cluster *v1alpha1.ApiServerCluster, row *row) error {
+// writeKubeconfig writes the cluster's kubeconfig once the Secret exists and the Service has an address.
+func (f *clusterWatcher) writeKubeconfig(name string, cluster *v1alpha1.ApiServerCluster, row *row) error {
 	secret, err := f.secrets.Secrets(cluster.Namespace).Get(cluster.Name + "-admin-kubeconfig")
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -296,8 +296,8 @@ func (f *follower) writeKubeconfig(name string, cluster *v1alpha1.ApiServerClust
 	return nil
 }
 
-// serviceAddress is where the cluster's Service can be reached from this machine.
-func (f *follower) serviceAddress(cluster *v1alpha1.ApiServerCluster) (netip.AddrPort, bool) {
+// serviceAddress returns the address of the cluster's Service on this machine.
+func (f *clusterWatcher) serviceAddress(cluster *v1alpha1.ApiServerCluster) (netip.AddrPort, bool) {
 	entry, ok := f.table.Get(cluster.Namespace, cluster.Name)
 	if !ok || len(entry.Service.Spec.Ports) == 0 {
 		return netip.AddrPort{}, false
@@ -309,8 +309,8 @@ func (f *follower) serviceAddress(cluster *v1alpha1.ApiServerCluster) (netip.Add
 	return f.proxy.Address(netip.AddrPortFrom(address, uint16(entry.Service.Spec.Ports[0].Port)))
 }
 
-// announce tells once that everything asked for on the command line is there.
-func (f *follower) announce() {
+// announce prints the ready event once all clusters of the command line are settled.
+func (f *clusterWatcher) announce() {
 	row := f.shown[demo.Name]
 	if f.ready || !f.settings.empty && (row == nil || !row.settled) {
 		return
@@ -325,8 +325,8 @@ func (f *follower) announce() {
 	f.display.Show(event)
 }
 
-// displayName is the cluster's name, with its namespace in front where that is not the default one. "management" is
-// taken.
+// displayName returns the cluster's name, with its namespace if that is not the default one. The name management is
+// reserved for the management API server.
 func displayName(cluster *v1alpha1.ApiServerCluster) string {
 	if cluster.Namespace == corev1.NamespaceDefault && cluster.Name != "management" {
 		return cluster.Name

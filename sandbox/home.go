@@ -21,28 +21,28 @@ const (
 	stateFile = "sandbox.json"
 )
 
-// home is the directory of a sandbox, held by one process at a time.
+// home is the directory of a sandbox, locked by one process at a time.
 type home struct {
-	shown string // as the user wrote it
+	shown string // as given by the user
 	path  string // absolute
 	lock  *os.File
 	state state
-	fresh bool // it was made just now
+	fresh bool // the directory is new
 }
 
-// state is what a sandbox must know to come back as it was.
+// state is the persistent state of a sandbox.
 type state struct {
 	Network addresses.Network `json:"network"`
 }
 
-// openHome makes or takes over a directory.
+// openHome creates or opens a directory, and locks it.
 func openHome(directory string) (*home, error) {
 	path, err := filepath.Abs(directory)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of the sandbox: %w; name another with --dir", err)
+		return nil, fmt.Errorf("creating the directory of the sandbox: %w; choose another one with --dir", err)
 	}
 	file, err := acquire(filepath.Join(path, lockFile))
 	if err != nil {
@@ -62,7 +62,7 @@ func (h *home) file(elements ...string) string {
 	return filepath.Join(append([]string{h.path}, elements...)...)
 }
 
-// show is the path of a file as the user would write it.
+// show returns the path of a file relative to the user's --dir.
 func (h *home) show(elements ...string) string {
 	return filepath.Join(append([]string{h.shown}, elements...)...)
 }
@@ -76,21 +76,24 @@ func (h *home) load() error {
 		err = json.Unmarshal(content, &h.state)
 	}
 	if err == nil && (h.state.Network < addresses.FirstNetwork || h.state.Network > addresses.LastNetwork) {
-		err = fmt.Errorf("network %d is none of a sandbox", h.state.Network)
+		err = fmt.Errorf("invalid network %d", h.state.Network)
 	}
 	if err != nil {
-		return fmt.Errorf("%s cannot be read: %w; start over with `quorate sandbox delete --dir %s`", h.show(stateFile), err, h.shown)
+		return fmt.Errorf("reading %s: %w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again",
+			h.show(stateFile), err, h.shown)
 	}
 	if err := occupied(h.state.Network); err != nil {
-		return fmt.Errorf("%w; stop the program that listens there, or start over on other addresses with `quorate sandbox delete --dir %s`", err, h.shown)
+		return fmt.Errorf("%w; stop the program that listens on the address, or delete the sandbox with "+
+			"`quorate sandbox delete --dir %s` to use other addresses", err, h.shown)
 	}
 	return nil
 }
 
-// settle chooses a network for a new sandbox: the first free one at or after the place its path hashes to.
+// settle chooses the network of a new sandbox: the first free one from the hash of its path on.
 func (h *home) settle() error {
 	if _, err := os.Stat(h.file("management")); err == nil {
-		return fmt.Errorf("%s is missing, though there is data; start over with `quorate sandbox delete --dir %s`", h.show(stateFile), h.shown)
+		return fmt.Errorf("%s is missing but the sandbox has data; delete it with `quorate sandbox delete --dir %s`",
+			h.show(stateFile), h.shown)
 	}
 	count := uint32(addresses.LastNetwork - addresses.FirstNetwork + 1)
 	hash := fnv.New32a()
@@ -103,7 +106,7 @@ func (h *home) settle() error {
 			return h.save()
 		}
 	}
-	return fmt.Errorf("no loopback network can be used: %w", err)
+	return fmt.Errorf("no loopback network is free: %w", err)
 }
 
 func (h *home) save() error {
@@ -114,7 +117,7 @@ func (h *home) save() error {
 	return os.WriteFile(h.file(stateFile), append(content, '\n'), 0o600)
 }
 
-// occupied returns an error if an address that a sandbox needs cannot be listened on.
+// occupied returns an error if an address of the network is in use.
 func occupied(network addresses.Network) error {
 	for _, address := range []netip.AddrPort{
 		netip.AddrPortFrom(network.Server(), management.SecurePort), netip.AddrPortFrom(network.Resolver(), names.Port),
@@ -128,7 +131,7 @@ func occupied(network addresses.Network) error {
 	return nil
 }
 
-// remove deletes the directory of a sandbox that does not run.
+// remove deletes the directory of a stopped sandbox.
 func remove(directory string) error {
 	if _, err := os.Stat(filepath.Join(directory, lockFile)); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is not the directory of a sandbox", directory)

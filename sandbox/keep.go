@@ -16,15 +16,15 @@ import (
 
 const (
 	stopGrace     = 15 * time.Second
-	startPatience = 2 * time.Minute // a big database takes its time
-	startAttempts = 3               // etcd may panic when an election falls into the replay of its log; the next try succeeds
+	startTimeout  = 2 * time.Minute // reading a large database takes time
+	startAttempts = 3               // etcd may panic if an election coincides with the replay of its log; the next attempt succeeds
 	readyInterval = 20 * time.Millisecond
 )
 
 var errNotStarted = errors.New("the management API server did not start")
 
-// keep starts a process whenever it does not run, until ctx is done; then it stops it. The first may run already.
-func (s *sandbox) keep(ctx context.Context, name string, running *process.Process, command process.Command) error {
+// supervise restarts a process whenever it exits until ctx is done, and then stops it. first may be running already.
+func (s *sandbox) supervise(ctx context.Context, name string, running *process.Process, command process.Command) error {
 	var backoff process.Backoff
 	for ctx.Err() == nil {
 		if running == nil {
@@ -51,7 +51,7 @@ func (s *sandbox) keep(ctx context.Context, name string, running *process.Proces
 	return nil
 }
 
-// startServer starts the management API server and returns when it is ready.
+// startServer starts the management API server and waits until it is ready.
 func (s *sandbox) startServer(ctx context.Context) (*part, error) {
 	command := process.Command{
 		Executable: executable, Name: "quorate", Args: append([]string{"apiserver"}, s.plane.Args()...), Environment: os.Environ(),
@@ -64,13 +64,13 @@ func (s *sandbox) startServer(ctx context.Context) (*part, error) {
 		}
 		err = s.awaitServer(ctx, running, command.LogFile)
 		if err == nil {
-			return s.begin(func(ctx context.Context) error { return s.keep(ctx, "management API server", running, command) }), nil
+			return s.begin(func(ctx context.Context) error { return s.supervise(ctx, "management API server", running, command) }), nil
 		}
 		running.Stop(stopGrace)
 		if attempt == startAttempts || !errors.Is(err, errNotStarted) {
 			return nil, s.outcome(ctx, err)
 		}
-		s.log.Info("the management API server ended before it was ready and is started again", "attempt", attempt)
+		s.log.Info("The management API server exited before it was ready; restarting it", "attempt", attempt)
 	}
 }
 
@@ -86,7 +86,7 @@ func (s *sandbox) awaitServer(ctx context.Context, running *process.Process, log
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
-	for deadline := time.Now().Add(startPatience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		if ready(ctx, client, config.Host) {
 			return nil
 		}
@@ -95,11 +95,11 @@ func (s *sandbox) awaitServer(ctx context.Context, running *process.Process, log
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-running.Done():
-			return fmt.Errorf("%w; its log, %s, ends with\n%s\nIf its data is broken, start over with `quorate sandbox delete --dir %s`",
+			return fmt.Errorf("%w; the end of its log %s:\n%s\nIf its data is corrupted, delete it with `quorate sandbox delete --dir %s`",
 				errNotStarted, s.home.show("logs", "management.log"), process.Tail(logFile, 1500), s.home.shown)
 		}
 	}
-	return fmt.Errorf("the management API server is not ready after %s; see %s", startPatience, logFile)
+	return fmt.Errorf("the management API server is not ready after %s; see %s", startTimeout, logFile)
 }
 
 func ready(ctx context.Context, client *http.Client, host string) bool {

@@ -11,17 +11,17 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// localKubeconfig makes a kubeconfig usable on the machine, where Service names do not resolve: the server is
-// named by its address, and its certificate is checked for the name as before.
+// localKubeconfig replaces the server's host name by its address, because Service names do not resolve on the machine.
+// tls-server-name keeps the certificate verification for the name.
 func localKubeconfig(content []byte, address netip.AddrPort) ([]byte, error) {
 	kubeconfig, err := clientcmd.Load(content)
 	if err != nil {
-		return nil, fmt.Errorf("reading a kubeconfig: %w", err)
+		return nil, fmt.Errorf("parsing a kubeconfig: %w", err)
 	}
 	for _, cluster := range kubeconfig.Clusters {
 		server, err := url.Parse(cluster.Server)
 		if err != nil {
-			return nil, fmt.Errorf("reading a kubeconfig: %w", err)
+			return nil, fmt.Errorf("parsing a kubeconfig: %w", err)
 		}
 		if host := server.Hostname(); net.ParseIP(host) == nil && cluster.TLSServerName == "" {
 			cluster.TLSServerName = host
@@ -32,7 +32,7 @@ func localKubeconfig(content []byte, address netip.AddrPort) ([]byte, error) {
 	return clientcmd.Write(*kubeconfig)
 }
 
-// replaceFile writes a file of secrets, unless it is so already. Nobody sees half of it.
+// replaceFile atomically replaces a file with mode 0600 if its content has changed.
 func replaceFile(file string, content []byte) error {
 	if before, err := os.ReadFile(file); err == nil && bytes.Equal(before, content) {
 		return nil

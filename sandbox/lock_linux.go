@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// errRunning says that another process holds the lock.
-var errRunning = errors.New("this sandbox is running; stop it with Ctrl-C where it was started")
+// errRunning is returned when another process holds the lock.
+var errRunning = errors.New("this sandbox is running; stop it with Ctrl-C in its terminal")
 
-// acquire takes the lock, which the system gives back when the process ends, however it ends.
+// acquire acquires the lock. The kernel releases it when the process exits.
 func acquire(file string) (*os.File, error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

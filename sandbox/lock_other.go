@@ -7,4 +7,4 @@ import (
 	"os"
 )
 
-func acquire(string) (*os.File, error) { return nil, errors.New("the sandbox needs Linux") }
+func acquire(string) (*os.File, error) { return nil, errors.New("the sandbox requires Linux") }

@@ -28,13 +28,13 @@ import (
 	"quorate.dev/sandbox/resolver"
 )
 
-// executable is this program. The link works also when the file is gone, as after `go run` has ended.
+// executable is this program. The link also works after the file is deleted, for example by `go run`.
 const executable = "/proc/self/exe"
 
-// NodeName is the name of the one Node.
+// NodeName is the name of the Node.
 const NodeName = "sandbox"
 
-// sandbox is one that runs.
+// sandbox is a running sandbox.
 type sandbox struct {
 	settings settings
 	home     *home
@@ -50,7 +50,8 @@ type sandbox struct {
 func newSandbox(s settings, h *home, display *progress.Display) (*sandbox, error) {
 	plane, err := management.New(h.file("management"), h.state.Network, time.Now())
 	if err != nil {
-		return nil, fmt.Errorf("%w; start over with `quorate sandbox delete --dir %s`", err, h.shown)
+		return nil, fmt.Errorf("%w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again",
+			err, h.shown)
 	}
 	if err := plane.WriteKubeconfig(h.file("management.kubeconfig")); err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func newSandbox(s settings, h *home, display *progress.Display) (*sandbox, error
 	return &sandbox{settings: s, home: h, display: display, plane: plane, table: endpoints.NewTable()}, nil
 }
 
-// run starts everything in order, waits, and stops everything in the opposite order.
+// run starts all parts in order, waits, and stops them in reverse order.
 func (s *sandbox) run(ctx context.Context) error {
 	started := time.Now()
 	if err := os.MkdirAll(s.home.file("logs"), 0o700); err != nil {
@@ -107,7 +108,7 @@ func (s *sandbox) run(ctx context.Context) error {
 	return s.outcome(ctx, s.clusters(ctx, config, started))
 }
 
-// outcome is how the sandbox ended: asked to, or because of a failure.
+// outcome returns the error that ended the sandbox, or nil if it was stopped.
 func (s *sandbox) outcome(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -118,7 +119,7 @@ func (s *sandbox) outcome(ctx context.Context, err error) error {
 	return nil
 }
 
-// part is something that runs until it is ended.
+// part is a part of the sandbox that runs until it is stopped.
 type part struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -180,7 +181,7 @@ func (s *sandbox) nodeAgent(config *rest.Config, kubelet *tls.Config, dns string
 func (s *sandbox) runOperator(ctx context.Context) error {
 	address := s.home.state.Network.Operator().String()
 	dns := net.JoinHostPort(s.home.state.Network.Resolver().String(), fmt.Sprint(names.Port))
-	return s.keep(ctx, "operator", nil, process.Command{
+	return s.supervise(ctx, "operator", nil, process.Command{
 		Executable: executable, Name: "quorate", Directory: s.home.path, LogFile: s.home.file("logs", "operator.log"),
 		Args: []string{
 			"operator", "--kubeconfig=" + s.home.file("management.kubeconfig"), "--leader-elect=false", "--image=quorate",

@@ -17,7 +17,7 @@ import (
 	"quorate.dev/sandbox/progress"
 )
 
-// settings is what the command line says.
+// settings are the flags of the command line.
 type settings struct {
 	directory   string
 	replicas    int32
@@ -26,11 +26,11 @@ type settings struct {
 	json        bool
 }
 
-// Run is `quorate sandbox`. It ends when ctx does.
+// Run runs `quorate sandbox` until ctx is done.
 func Run(ctx context.Context, args []string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
-	impatient := context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // the second Ctrl-C ends everything at once
+	impatient := context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) }) // the second Ctrl-C kills everything
 	defer impatient()
 	command := newCommand()
 	command.SetArgs(args)
@@ -52,7 +52,7 @@ func newCommand() *cobra.Command {
 	}
 	command.PersistentFlags().StringVar(&s.directory, "dir", ".quorate", "Directory for data, logs and kubeconfigs.")
 	command.Flags().Int32Var(&s.replicas, "replicas", 3, "API servers of demo.")
-	command.Flags().BoolVar(&s.empty, "empty", false, "Do not create demo.")
+	command.Flags().BoolVar(&s.empty, "empty", false, "Do not create the cluster demo.")
 	command.Flags().BoolVar(&s.json, "json", false, "Print one JSON object per event.")
 	command.AddCommand(&cobra.Command{
 		Use: "delete", Short: "Delete a stopped sandbox with all of its data", Args: cobra.NoArgs,
@@ -63,7 +63,8 @@ func newCommand() *cobra.Command {
 
 func start(ctx context.Context, s settings) error {
 	if runtime.GOOS != "linux" {
-		return fmt.Errorf("the sandbox needs Linux, where every address in 127.0.0.0/8 can be listened on; this is %s. Use a Linux machine, a virtual machine or a container", runtime.GOOS)
+		return fmt.Errorf("the sandbox requires Linux, where processes can listen on every address in 127.0.0.0/8; this is %s. "+
+			"Use a Linux machine, virtual machine or container", runtime.GOOS)
 	}
 	if s.replicas < 1 {
 		return errors.New("--replicas must be at least 1")

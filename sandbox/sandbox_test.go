@@ -59,7 +59,7 @@ func TestBrief(t *testing.T) {
 		"short": "short", "two\nlines": "two", strings.Repeat("ä", 60): strings.Repeat("ä", 50) + "...", "x" + strings.Repeat("ä", 60): "x" + strings.Repeat("ä", 49) + "...",
 	} {
 		if got := brief(message); got != want {
-			t.Errorf("%q became %q, want %q", message, got, want)
+			t.Errorf("brief(%q): %q, want %q", message, got, want)
 		}
 	}
 }
@@ -88,21 +88,21 @@ func TestLocalKubeconfig(t *testing.T) {
 		t.Errorf("got %+v", numbered)
 	}
 	if _, err := localKubeconfig([]byte("{"), netip.AddrPort{}); err == nil {
-		t.Error("nonsense was accepted")
+		t.Error("an invalid kubeconfig was accepted")
 	}
 }
 
-func TestHomeIsHeldByOneAndComesBack(t *testing.T) {
+func TestHomeIsLockedAndPersistent(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "box")
 	first, err := openHome(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "running") {
-		t.Errorf("a second one started: %v", err)
+		t.Errorf("a second process opened the directory: %v", err)
 	}
 	if err := remove(directory); err == nil || !strings.Contains(err.Error(), "running") {
-		t.Errorf("a running one was deleted: %v", err)
+		t.Errorf("a running sandbox was deleted: %v", err)
 	}
 	first.close()
 	second, err := openHome(directory)
@@ -117,14 +117,14 @@ func TestHomeIsHeldByOneAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(directory); !os.IsNotExist(err) {
-		t.Errorf("it is still there: %v", err)
+		t.Errorf("the directory still exists: %v", err)
 	}
 }
 
-func TestHomeSaysWhatIsWrong(t *testing.T) {
+func TestHomeErrors(t *testing.T) {
 	directory := t.TempDir()
 	if err := remove(directory); err == nil || !strings.Contains(err.Error(), "not the directory of a sandbox") {
-		t.Errorf("deleting any folder: %v", err)
+		t.Errorf("deleting a directory without a sandbox: %v", err)
 	}
 	h, err := openHome(directory)
 	if err != nil {
@@ -137,23 +137,23 @@ func TestHomeSaysWhatIsWrong(t *testing.T) {
 	}
 	defer socket.Close()
 	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(err.Error(), "sandbox delete") {
-		t.Errorf("the address is in use: %v", err)
+		t.Errorf("an address in use: %v", err)
 	}
 	os.WriteFile(filepath.Join(directory, stateFile), []byte("{"), 0o600)
-	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "cannot be read") {
-		t.Errorf("a broken state: %v", err)
+	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "reading ") {
+		t.Errorf("a corrupted state file: %v", err)
 	}
 	os.Remove(filepath.Join(directory, stateFile))
 	os.Mkdir(filepath.Join(directory, "management"), 0o700)
 	if _, err := openHome(directory); err == nil || !strings.Contains(err.Error(), "is missing") {
-		t.Errorf("no state: %v", err)
+		t.Errorf("a missing state file: %v", err)
 	}
 }
 
 func TestCommandLine(t *testing.T) {
 	for _, args := range [][]string{{"--replicas=0"}, {"nonsense"}, {"--unknown"}, {"delete", "extra"}, {"delete", "--dir", filepath.Join(t.TempDir(), "none")}} {
 		if err := Run(t.Context(), args); err == nil {
-			t.Errorf("%v was accepted", args)
+			t.Errorf("no error for %v", args)
 		}
 	}
 }

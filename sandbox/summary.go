@@ -9,7 +9,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// summary says in a few words how a cluster is.
+// summary returns the state of a cluster in a few words.
 func summary(cluster *v1alpha1.ApiServerCluster) string {
 	status := cluster.Status
 	text := fmt.Sprintf("%d/%d ready", status.ReadyReplicas, wanted(cluster))
@@ -34,10 +34,10 @@ func summary(cluster *v1alpha1.ApiServerCluster) string {
 	return text
 }
 
-// briefLength is how much of a message, in bytes, is shown in a line.
+// briefLength is the maximum length of a printed message, in bytes.
 const briefLength = 100
 
-// brief is the beginning of a message's first line.
+// brief returns the beginning of the first line of a message.
 func brief(message string) string {
 	message, _, _ = strings.Cut(message, "\n")
 	if len(message) > briefLength {
@@ -53,7 +53,7 @@ func wanted(cluster *v1alpha1.ApiServerCluster) int32 {
 	return *cluster.Spec.Replicas
 }
 
-// settled reports whether a cluster is all that its spec asks for.
+// settled reports whether a cluster matches its spec.
 func settled(cluster *v1alpha1.ApiServerCluster) bool {
 	status := cluster.Status
 	return status.ObservedGeneration == cluster.Generation && status.ReadyReplicas == wanted(cluster) &&

@@ -1,5 +1,3 @@
-// Package admission is the contract between the registry and those who may change or refuse a write before it
-// is stored.
 package admission
 
 import (
@@ -33,42 +31,43 @@ type Attributes struct {
 	// Kind is that of Object, or of Old: the resource's own or that of a subresource.
 	Kind      schema.GroupVersionKind
 	Namespace string
-	// Name is empty as long as the server has not generated it, and for each object of a collection that is deleted.
+	// Name is empty until the server has generated it, and for deletecollection.
 	Name    string
 	Object  runtime.Object // internal version; a Mutator may change it
-	Old     runtime.Object // internal version; nobody may change it
-	Options runtime.Object // of the operation, as clients send them; nil where there are none
+	Old     runtime.Object // internal version; read-only
+	Options runtime.Object // such as CreateOptions; nil if the operation has none
 	DryRun  bool
 	User    user.Info
-	// Internal is set for what the server itself writes, which only storage's own stations and those are asked
-	// about who guard what the server relies on.
+	// Internal marks the server's own writes; only plugins with Internal set, and the reservers, see them.
 	Internal bool
 
 	annotations  annotations
 	reinvocation reinvocation
 }
 
-// Mutator may change attributes.Object, or refuse the write with an API status error.
+// Mutator may change attributes.Object, or reject the write with an API status error.
 type Mutator interface {
 	Admit(ctx context.Context, attributes *Attributes) error
 }
 
-// Validator may refuse the write with an API status error. It sees the object as it will be stored.
+// Validator may reject the write with an API status error. It sees the object as it will be stored and must not change
+// it.
 type Validator interface {
 	Validate(ctx context.Context, attributes *Attributes) error
 }
 
-// Plugin is one place in the order of admission.
+// Plugin is one entry in the order of admission.
 type Plugin struct {
-	// Name is that of kube-apiserver, in flags and metrics; empty for what is no plugin there.
+	// Name is kube-apiserver's, for flags and metrics. It is empty for checks that are not plugins in kube-apiserver; they
+	// are not measured.
 	Name string
-	// Operations are those the plugin is asked about.
+	// Operations are those for which the plugin is called.
 	Operations []Operation
-	Mutator    Mutator   // nil if it changes nothing
-	Validator  Validator // nil if it has nothing to say of the final object
-	// Selector narrows the writes that the plugin is called for; nil: all.
+	Mutator    Mutator   // may be nil
+	Validator  Validator // may be nil
+	// Selector narrows the writes for which the plugin is called; nil: all.
 	Selector Selector
-	// Internal plugins are asked about what the server itself writes, too.
+	// Internal plugins are called for the server's own writes too.
 	Internal bool
 }
 
@@ -81,18 +80,19 @@ type Selector interface {
 	Selects(attributes *Attributes) bool
 }
 
-// Reserver holds something outside the object that a write needs, such as an address.
+// Reserver allocates something outside the object that a write needs, such as an IP address. The package documentation
+// has the order of its calls.
 type Reserver interface {
-	// Reserve changes attributes.Object, which has its name by now, or refuses the write. In a dry run nothing is held.
+	// Reserve changes attributes.Object, whose name is final, or rejects the write. In a dry run it allocates nothing.
 	Reserve(ctx context.Context, attributes *Attributes) error
-	// Undo gives back what was reserved for a write that failed later.
+	// Rollback releases what Reserve has allocated for a write that failed.
 	Rollback(ctx context.Context, attributes *Attributes)
-	// Finish is told of writes that were stored, to release what the former object held.
+	// Commit is called after an update or a deletion is stored. It releases what the old object held and the new one does
+	// not.
 	Commit(ctx context.Context, attributes *Attributes)
 }
 
-// Chain is the admission of one server: the mutators of all plugins in order, then the reservers, then the validators
-// of all plugins in order.
+// Chain is the admission of one server. Its fields must not change while requests are served.
 type Chain struct {
 	Plugins   []Plugin
 	Reservers []Reserver
@@ -132,17 +132,19 @@ func (c *Chain) Validate(ctx context.Context, attributes *Attributes) error {
 	})
 }
 
-// run asks the plugins in order until one refuses. ask reports whether there was somebody to ask.
-func (c *Chain) run(ctx context.Context, attributes *Attributes, step string, ask func(*Plugin) (bool, error)) (err error) {
-	began := c.Metrics.now()
-	before := began
+// run calls the plugins in order until one rejects the write. call reports whether the plugin takes part in the step.
+func (c *Chain) run(
+	ctx context.Context, attributes *Attributes, step string, call func(*Plugin) (bool, error),
+) (err error) {
+	started := c.Metrics.now()
+	before := started
 	for i := range c.Plugins {
 		plugin := &c.Plugins[i]
 		if !plugin.concerns(attributes) {
 			continue
 		}
-		var asked bool
-		if asked, err = ask(plugin); !asked {
+		var called bool
+		if called, err = call(plugin); !called {
 			continue
 		}
 		now := c.Metrics.now()
@@ -152,36 +154,36 @@ func (c *Chain) run(ctx context.Context, attributes *Attributes, step string, as
 		}
 	}
 	if !attributes.Internal {
-		c.Metrics.step(step, attributes.Operation, err != nil, c.Metrics.now().Sub(began))
+		c.Metrics.step(step, attributes.Operation, err != nil, c.Metrics.now().Sub(started))
 		attributes.audit(ctx)
 	}
 	return err
 }
 
-// Reserve runs the reservers. When one refuses, what the earlier ones did is undone.
+// Reserve runs the reservers. When one rejects the write, those before it are rolled back.
 func (c *Chain) Reserve(ctx context.Context, attributes *Attributes) error {
 	for i, reserver := range c.Reservers {
 		if err := reserver.Reserve(ctx, attributes); err != nil {
-			undo(ctx, c.Reservers[:i], attributes)
+			rollback(ctx, c.Reservers[:i], attributes)
 			return err
 		}
 	}
 	return nil
 }
 
-// Undo undoes the effects of Reserve after the write has failed.
+// Rollback rolls all reservers back, in reverse order, after a write has failed.
 func (c *Chain) Rollback(ctx context.Context, attributes *Attributes) {
-	undo(ctx, c.Reservers, attributes)
+	rollback(ctx, c.Reservers, attributes)
 }
 
-// Finish tells the reservers that the write is stored.
+// Commit notifies the reservers that the write is stored.
 func (c *Chain) Commit(ctx context.Context, attributes *Attributes) {
 	for _, reserver := range c.Reservers {
 		reserver.Commit(ctx, attributes)
 	}
 }
 
-func undo(ctx context.Context, reservers []Reserver, attributes *Attributes) {
+func rollback(ctx context.Context, reservers []Reserver, attributes *Attributes) {
 	for _, reserver := range slices.Backward(reservers) {
 		reserver.Rollback(ctx, attributes)
 	}

@@ -7,45 +7,45 @@ import (
 	"testing"
 )
 
-// station records what is asked of it.
-type station struct {
+// recorder records the calls of a plugin or reserver.
+type recorder struct {
 	name   string
 	log    *[]string
 	refuse error
 }
 
-func (s station) note(what string) error {
-	*s.log = append(*s.log, s.name+" "+what)
-	return s.refuse
+func (r recorder) record(call string) error {
+	*r.log = append(*r.log, r.name+" "+call)
+	return r.refuse
 }
 
-func (s station) Admit(context.Context, *Attributes) error    { return s.note("admit") }
-func (s station) Validate(context.Context, *Attributes) error { return s.note("validate") }
-func (s station) Reserve(context.Context, *Attributes) error  { return s.note("reserve") }
-func (s station) Rollback(context.Context, *Attributes)       { _ = s.note("undo") }
-func (s station) Commit(context.Context, *Attributes)         { _ = s.note("finish") }
+func (r recorder) Admit(context.Context, *Attributes) error    { return r.record("admit") }
+func (r recorder) Validate(context.Context, *Attributes) error { return r.record("validate") }
+func (r recorder) Reserve(context.Context, *Attributes) error  { return r.record("reserve") }
+func (r recorder) Rollback(context.Context, *Attributes)       { _ = r.record("rollback") }
+func (r recorder) Commit(context.Context, *Attributes)         { _ = r.record("commit") }
 
-func plugin(s station, operations ...Operation) Plugin {
+func plugin(s recorder, operations ...Operation) Plugin {
 	return Plugin{Name: s.name, Operations: operations, Mutator: s, Validator: s}
 }
 
-func TestRefusalUndoesWhatWasReserved(t *testing.T) {
+func TestRejectedReserveRollsBack(t *testing.T) {
 	var log []string
 	refusal := errors.New("no")
-	chain := Chain{Reservers: []Reserver{station{"a", &log, nil}, station{"b", &log, nil}, station{"c", &log, refusal}, station{"d", &log, nil}}}
+	chain := Chain{Reservers: []Reserver{recorder{"a", &log, nil}, recorder{"b", &log, nil}, recorder{"c", &log, refusal}, recorder{"d", &log, nil}}}
 	if err := chain.Reserve(t.Context(), &Attributes{}); !errors.Is(err, refusal) {
 		t.Errorf("got %v", err)
 	}
-	if want := []string{"a reserve", "b reserve", "c reserve", "b undo", "a undo"}; !slices.Equal(log, want) {
+	if want := []string{"a reserve", "b reserve", "c reserve", "b rollback", "a rollback"}; !slices.Equal(log, want) {
 		t.Errorf("got %q, want %q", log, want)
 	}
 }
 
-func TestFirstRefusalEndsAPhase(t *testing.T) {
+func TestFirstErrorEndsAStep(t *testing.T) {
 	var log []string
 	refusal := errors.New("no")
 	chain := Chain{Plugins: []Plugin{
-		plugin(station{"a", &log, nil}, Create), plugin(station{"b", &log, refusal}, Create), plugin(station{"c", &log, nil}, Create),
+		plugin(recorder{"a", &log, nil}, Create), plugin(recorder{"b", &log, refusal}, Create), plugin(recorder{"c", &log, nil}, Create),
 	}}
 	for _, phase := range []func(context.Context, *Attributes) error{chain.Admit, chain.Validate} {
 		if err := phase(t.Context(), &Attributes{Operation: Create}); !errors.Is(err, refusal) {
@@ -57,11 +57,11 @@ func TestFirstRefusalEndsAPhase(t *testing.T) {
 	}
 }
 
-func TestPluginsAreAskedAboutWhatConcernsThem(t *testing.T) {
+func TestPluginsSeeOnlyTheirOperations(t *testing.T) {
 	var log []string
-	guard := plugin(station{"guard", &log, nil}, Delete)
+	guard := plugin(recorder{"guard", &log, nil}, Delete)
 	guard.Internal = true
-	mutator := Plugin{Operations: []Operation{Create, Delete}, Mutator: station{"mutator", &log, nil}}
+	mutator := Plugin{Operations: []Operation{Create, Delete}, Mutator: recorder{"mutator", &log, nil}}
 	chain := Chain{Plugins: []Plugin{guard, mutator}}
 	for _, attributes := range []*Attributes{{Operation: Create}, {Operation: Delete}, {Operation: Delete, Internal: true}, {Operation: Update}} {
 		if err := errors.Join(chain.Admit(t.Context(), attributes), chain.Validate(t.Context(), attributes)); err != nil {
@@ -74,12 +74,12 @@ func TestPluginsAreAskedAboutWhatConcernsThem(t *testing.T) {
 	}
 }
 
-func TestFinish(t *testing.T) {
+func TestCommitAndRollback(t *testing.T) {
 	var log []string
-	chain := Chain{Reservers: []Reserver{station{"a", &log, nil}, station{"b", &log, nil}}}
+	chain := Chain{Reservers: []Reserver{recorder{"a", &log, nil}, recorder{"b", &log, nil}}}
 	chain.Commit(t.Context(), &Attributes{})
 	chain.Rollback(t.Context(), &Attributes{})
-	if want := []string{"a finish", "b finish", "b undo", "a undo"}; !slices.Equal(log, want) {
+	if want := []string{"a commit", "b commit", "b rollback", "a rollback"}; !slices.Equal(log, want) {
 		t.Errorf("got %q, want %q", log, want)
 	}
 }

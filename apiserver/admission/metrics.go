@@ -11,13 +11,13 @@ import (
 	"quorate.dev/apiserver/metrics"
 )
 
-// The two phases, as kube-apiserver calls them in metrics.
+// The steps, with kube-apiserver's names in metrics.
 const (
 	stepAdmit    = "admit"
 	stepValidate = "validate"
 )
 
-// Metrics tells how long admission takes, under kube-apiserver's names.
+// Metrics measures admission, with kube-apiserver's names. A nil *Metrics measures nothing.
 type Metrics struct {
 	clock   clock.PassiveClock
 	plugins *prometheus.HistogramVec
@@ -28,14 +28,14 @@ type Metrics struct {
 	observers map[series][]prometheus.Observer
 }
 
-// series is what one observation counts for. The plugin is empty for a whole phase.
+// series has the labels of an observation. plugin is empty for a whole step.
 type series struct {
 	plugin, step string
 	operation    Operation
 	rejected     bool
 }
 
-// summaryAge is how long an observation counts in the summary.
+// summaryAge is how long an observation stays in the summary.
 const summaryAge = 5 * time.Hour
 
 // NewMetrics registers the metrics.
@@ -65,7 +65,7 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 	return m
 }
 
-// now is the time, if anything is measured.
+// now returns the time, or zero if nothing is measured.
 func (m *Metrics) now() (now time.Time) {
 	if m != nil {
 		now = m.clock.Now()
@@ -73,21 +73,21 @@ func (m *Metrics) now() (now time.Time) {
 	return now
 }
 
-// forget drops the series that were looked up.
+// forget drops the cached series after a reset.
 func (m *Metrics) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.observers)
 }
 
-// plugin counts one plugin's part of a phase; stations without a name are not plugins.
+// plugin measures one plugin in a step. Plugins without a name are not measured.
 func (m *Metrics) plugin(name, step string, operation Operation, rejected bool, duration time.Duration) {
 	if m != nil && name != "" {
 		m.observe(series{name, step, operation, rejected}, duration)
 	}
 }
 
-// step counts a whole phase.
+// step measures a whole step.
 func (m *Metrics) step(step string, operation Operation, rejected bool, duration time.Duration) {
 	if m != nil {
 		m.observe(series{"", step, operation, rejected}, duration)

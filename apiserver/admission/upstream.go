@@ -47,7 +47,7 @@ func (s selection) Selects(a *Attributes) bool {
 	return false
 }
 
-// Upstream makes a plugin of one of upstream's. The catalog says which resources are equivalent.
+// Upstream adapts a plugin of k8s.io/apiserver. The catalog has the equivalent resources.
 func Upstream(name string, upstream admission.Interface, catalog *resource.CatalogHolder) Plugin {
 	plugin := Plugin{Name: name}
 	for _, operation := range []Operation{Create, Update, Delete, Connect} {
@@ -82,7 +82,7 @@ func (v validator) Validate(ctx context.Context, a *Attributes) error {
 	return v.upstream.Validate(ctx, a, interfaces{a.Definition.Scheme, v.catalog})
 }
 
-// GetName implements upstream's Attributes, as do the following.
+// GetName implements admission.Attributes of k8s.io/apiserver, like all following methods of Attributes.
 func (a *Attributes) GetName() string { return a.Name }
 
 // GetNamespace returns the namespace.
@@ -114,23 +114,23 @@ func (a *Attributes) GetOldObject() runtime.Object { return a.Old }
 // GetKind returns the kind of the objects.
 func (a *Attributes) GetKind() schema.GroupVersionKind { return a.Kind }
 
-// GetUserInfo returns who asks.
+// GetUserInfo returns the user of the request.
 func (a *Attributes) GetUserInfo() user.Info { return a.User }
 
-// AddAnnotation notes something for the audit log.
+// AddAnnotation adds an annotation to the audit event.
 func (a *Attributes) AddAnnotation(key, value string) error {
 	return a.AddAnnotationWithLevel(key, value, auditapi.LevelMetadata)
 }
 
-// AddAnnotationWithLevel notes something for audit logs of at least a level.
+// AddAnnotationWithLevel adds an annotation to audit events of at least the level.
 func (a *Attributes) AddAnnotationWithLevel(key, value string, level auditapi.Level) error {
 	return a.annotations.add(key, annotation{value: value, level: level})
 }
 
-// GetReinvocationContext returns what webhooks remember between the rounds of one request.
+// GetReinvocationContext returns what plugins keep between the rounds of one request.
 func (a *Attributes) GetReinvocationContext() admission.ReinvocationContext { return &a.reinvocation }
 
-// audit hands what was noted to the audit event of the request, if it has one.
+// audit copies the annotations to the audit event of the request, if it has one.
 func (a *Attributes) audit(ctx context.Context) {
 	a.annotations.mu.Lock()
 	defer a.annotations.mu.Unlock()
@@ -141,9 +141,9 @@ func (a *Attributes) audit(ctx context.Context) {
 	if recorded == nil {
 		return
 	}
-	for key, noted := range a.annotations.byKey {
-		if !recorded.GetEventLevel().Less(noted.level) {
-			audit.AddAuditAnnotation(ctx, key, noted.value)
+	for key, annotation := range a.annotations.byKey {
+		if !recorded.GetEventLevel().Less(annotation.level) {
+			audit.AddAuditAnnotation(ctx, key, annotation.value)
 		}
 	}
 }
@@ -153,7 +153,7 @@ type annotation struct {
 	level auditapi.Level
 }
 
-// annotations are added by plugins, some of them concurrently.
+// annotations may be added concurrently. Invariant: the value of a key does not change.
 type annotations struct {
 	mu    sync.Mutex
 	byKey map[string]annotation
@@ -163,7 +163,7 @@ func (a *annotations) add(key string, added annotation) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if known, ok := a.byKey[key]; ok && known != added {
-		return fmt.Errorf("the annotation %q is there already, with another value: %v", key, known.value)
+		return fmt.Errorf("annotation %q already has the value %q", key, known.value)
 	}
 	if a.byKey == nil {
 		a.byKey = map[string]annotation{}
@@ -180,16 +180,16 @@ type reinvocation struct {
 // IsReinvoke reports whether this is not the first round.
 func (r *reinvocation) IsReinvoke() bool { return r.again }
 
-// SetIsReinvoke says that this is not the first round.
+// SetIsReinvoke marks the following rounds as not the first.
 func (r *reinvocation) SetIsReinvoke() { r.again = true }
 
-// ShouldReinvoke reports whether another round is wanted.
+// ShouldReinvoke reports whether another round is needed.
 func (r *reinvocation) ShouldReinvoke() bool { return r.wanted }
 
-// SetShouldReinvoke asks for another round.
+// SetShouldReinvoke requests another round.
 func (r *reinvocation) SetShouldReinvoke() { r.wanted = true }
 
-// SetValue keeps a plugin's value.
+// SetValue stores a plugin's value for the next round.
 func (r *reinvocation) SetValue(plugin string, value any) {
 	if r.values == nil {
 		r.values = map[string]any{}

@@ -1,9 +1,8 @@
-// Package authentication finds out who sends a request: a front proxy's word, a client certificate, a bearer token, or
-// nobody.
+// Package authentication determines the user of a request: from a front proxy's headers, a client certificate or a
+// bearer token, or the anonymous user.
 //
-// What does not change during a connection is found out once per connection: a certificate is verified at the first
-// request and again only when the authorities change or the certificate expires. A token's verdict is kept for a
-// short time, whichever connection it comes by.
+// A client certificate is verified once per connection, and again only when the authorities change or the certificate
+// expires. The result of a token is cached for a short time, for all connections.
 package authentication
 
 import (
@@ -20,21 +19,21 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Options are what is believed. Those left empty are not.
+// Options configure an Authenticator. Methods whose field is empty are disabled.
 type Options struct {
 	Clients    *Authority // of client certificates
 	FrontProxy *FrontProxy
-	Tokens     []authenticator.Token // asked in order
-	TokenLife  time.Duration         // how long a good token's verdict is kept; 0: not at all
-	Audiences  []string              // of this server; tokens must be for one of them
-	Anonymous  bool                  // let requests without credentials through as system:anonymous
+	Tokens     []authenticator.Token // tried in order
+	TokenLife  time.Duration         // how long a valid token is cached; 0: not at all
+	Audiences  []string              // of this server; tokens must have one of them
+	Anonymous  bool                  // requests without credentials are from system:anonymous
 
 	Clock      clock.PassiveClock
 	Registerer prometheus.Registerer
 }
 
-// Authenticator authenticates requests in kube-apiserver's order: front proxy, certificate, token, anonymous. A
-// credential that is wrong is an error, unless another one is right. It implements authenticator.Request.
+// Authenticator authenticates requests in kube-apiserver's order: front proxy, certificate, token, anonymous. An
+// invalid credential is an error unless another one is valid. It implements authenticator.Request.
 type Authenticator struct {
 	options Options
 	tokens  *Tokens
@@ -87,7 +86,7 @@ func (a *Authenticator) AuthenticateRequest(r *http.Request) (*authenticator.Res
 	return nil, false, nil
 }
 
-// token authenticates the bearer token of a request, or that of a WebSocket's protocols.
+// token authenticates the bearer token in a request's Authorization header or WebSocket protocols.
 func (a *Authenticator) token(r *http.Request) (*authenticator.Response, error) {
 	token, protocols, err := tokenOf(r)
 	if err != nil || token == "" {
@@ -116,14 +115,14 @@ func (a *Authenticator) token(r *http.Request) (*authenticator.Response, error) 
 	return response, nil
 }
 
-// Tokens returns what authenticates tokens alone, for TokenReview; nil when there are none.
+// Tokens returns the authenticator of tokens for TokenReview, or nil if there is none.
 func (a *Authenticator) Tokens() *Tokens { return a.tokens }
 
 var anonymous = authenticator.Response{
 	User: &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}},
 }
 
-// authenticated returns the response with the group that every authenticated user is in.
+// authenticated returns the response with the group system:authenticated.
 func authenticated(response *authenticator.Response) *authenticator.Response {
 	who := response.User
 	groups := who.GetGroups()
@@ -148,7 +147,7 @@ func appendError(errs []error, err error) []error {
 
 var _ authenticator.Request = (*Authenticator)(nil)
 
-// Local returns the context of requests that the server makes to itself as the user given.
+// Local returns a context whose requests are authenticated as the given user, for requests of the server to itself.
 func Local(ctx context.Context, who user.Info) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &connection{local: authenticated(&authenticator.Response{User: who})})
 }

@@ -23,7 +23,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 )
 
-// fixture is a TLS server over HTTP/2 that answers with whom it authenticated.
+// fixture is an HTTP/2 server that responds with the authenticated user.
 type fixture struct {
 	clock   *testclock.FakePassiveClock
 	server  *httptest.Server
@@ -60,7 +60,7 @@ func start(t testing.TB, options Options) *fixture {
 	return f
 }
 
-// client returns a client with one connection of its own.
+// client returns a client with its own connection.
 func (f *fixture) client(t testing.TB, certificate *tls.Certificate) *http.Client {
 	t.Helper()
 	transport := f.server.Client().Transport.(*http.Transport).Clone()
@@ -213,22 +213,22 @@ func TestFrontProxy(t *testing.T) {
 	}
 	for name := range got.Headers {
 		if strings.HasPrefix(name, "X-Remote-") {
-			t.Errorf("header %s was left", name)
+			t.Errorf("header %s was not removed", name)
 		}
 	}
 	if got := f.ask(t, f.client(t, proxies.issue(t, pkix.Name{CommonName: "impostor"}, time.Hour)), headers); got.User != nil {
 		t.Errorf("a proxy that is not allowed: %+v", got.User)
 	}
 	if got := f.ask(t, f.client(t, clients.issue(t, pkix.Name{CommonName: "alice"}, time.Hour)), headers); got.User == nil || got.User.Name != "alice" {
-		t.Errorf("a client's headers were believed: %+v", got.User)
+		t.Errorf("the headers of a client were accepted: %+v", got.User)
 	}
 }
 
-// countingTokens knows one token and counts the questions.
-type countingTokens struct{ asked int }
+// countingTokens accepts one token and counts the calls.
+type countingTokens struct{ calls int }
 
 func (c *countingTokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	c.asked++
+	c.calls++
 	switch token {
 	case "good":
 		return &authenticator.Response{User: &user.DefaultInfo{Name: "dave"}}, true, nil
@@ -244,7 +244,7 @@ func bearer(token string) http.Header { return http.Header{"Authorization": {"Be
 
 func TestTokens(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(file, []byte("from-file,erin,3,\"a,b\"\n,nobody,4\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("from-file,erin,3,\"a,b\"\n,frank,4\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	fromFile, err := NewTokenFile(file)
@@ -261,13 +261,13 @@ func TestTokens(t *testing.T) {
 			t.Errorf("good token: %+v", got)
 		}
 	}
-	if counting.asked != 1 {
-		t.Errorf("asked %d times within the verdict's life", counting.asked)
+	if counting.calls != 1 {
+		t.Errorf("%d calls while the result was cached, want 1", counting.calls)
 	}
 	f.clock.SetTime(time.Now().Add(11 * time.Second))
 	f.ask(t, client, bearer("good"))
-	if counting.asked != 2 {
-		t.Errorf("asked %d times after the verdict's life", counting.asked)
+	if counting.calls != 2 {
+		t.Errorf("%d calls after the cached result expired, want 2", counting.calls)
 	}
 	if got := f.ask(t, client, bearer("from-file")); !reflect.DeepEqual(got.User, &user.DefaultInfo{Name: "erin", UID: "3", Groups: []string{"a", "b", "system:authenticated"}}) {
 		t.Errorf("token of the file: %+v", got)
@@ -323,7 +323,7 @@ func TestLocalCalls(t *testing.T) {
 	a := New(Options{Clock: testclock.NewFakePassiveClock(time.Now()), Registerer: prometheus.NewRegistry()})
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	if _, ok, err := a.AuthenticateRequest(r); ok || err != nil {
-		t.Errorf("nobody: %v %v", ok, err)
+		t.Errorf("without credentials: %v %v", ok, err)
 	}
 	r = r.WithContext(Local(r.Context(), &user.DefaultInfo{Name: "system:apiserver"}))
 	got, ok, err := a.AuthenticateRequest(r)

@@ -10,17 +10,17 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Authority is a file of certificate authorities that may change while the server runs.
+// Authority is a file of certificate authorities. It can be reloaded.
 type Authority struct {
 	file    string
 	current atomic.Pointer[bundle]
 }
 
-// bundle is the file's content at one time. Its address tells it from earlier and later ones.
+// bundle is one version of the file's content. Versions are compared by address.
 type bundle struct {
 	pem          []byte
 	pool         *x509.CertPool
-	certificates []*x509.Certificate // the pool's
+	certificates []*x509.Certificate // in pool
 }
 
 // NewAuthority reads a file of PEM certificates.
@@ -32,21 +32,21 @@ func NewAuthority(file string) (*Authority, error) {
 	return a, nil
 }
 
-// Files names what to watch.
+// Files implements serving.Reloadable.
 func (a *Authority) Files() []string { return []string{a.file} }
 
-// Reload reads the file again. On an error the authorities stay as they were.
+// Reload implements serving.Reloadable. On an error the current authorities stay in use.
 func (a *Authority) Reload() error {
 	pem, err := os.ReadFile(a.file)
 	if err != nil {
-		return fmt.Errorf("reading certificate authorities: %w", err)
+		return fmt.Errorf("read certificate authorities: %w", err)
 	}
 	if now := a.current.Load(); now != nil && bytes.Equal(now.pem, pem) {
 		return nil
 	}
 	certificates, err := cert.ParseCertsPEM(pem)
 	if err != nil {
-		return fmt.Errorf("reading certificate authorities from %s: %w", a.file, err)
+		return fmt.Errorf("read certificate authorities from %s: %w", a.file, err)
 	}
 	pool := x509.NewCertPool()
 	for _, certificate := range certificates {
@@ -56,9 +56,8 @@ func (a *Authority) Reload() error {
 	return nil
 }
 
-// PEM returns the authorities as last read, for publishing.
+// PEM returns the current authorities.
 func (a *Authority) PEM() []byte { return a.current.Load().pem }
 
-// Certificates returns the authorities as last read: the same ones until the file has changed. The caller must not
-// change the slice.
+// Certificates returns the current authorities, the same slice until a reload. The caller must not modify it.
 func (a *Authority) Certificates() []*x509.Certificate { return a.current.Load().certificates }

@@ -10,13 +10,13 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// A browser cannot set headers on a WebSocket; it sends its token as a protocol with this prefix.
+// Browsers cannot set headers on a WebSocket; they send their token as a protocol with this prefix.
 const (
 	protocolHeader = "Sec-Websocket-Protocol"
 	tokenProtocol  = "base64url.bearer.authorization.k8s.io."
 )
 
-// tokenOf returns the token of a request, or "". For a token among a WebSocket's protocols it also returns the others.
+// tokenOf returns the token of a request, or "". If the token is in the WebSocket protocols it also returns the others.
 func tokenOf(r *http.Request) (token, protocols string, err error) {
 	authorization := strings.TrimSpace(r.Header.Get("Authorization"))
 	scheme, rest, _ := strings.Cut(authorization, " ")
@@ -47,7 +47,7 @@ func isWebSocket(r *http.Request) bool {
 	return false
 }
 
-// protocolToken finds the token among the values of the protocol header.
+// protocolToken returns the token and the other protocols in the values of Sec-WebSocket-Protocol.
 func protocolToken(values []string) (token, others string, err error) {
 	var rest []string
 	seen := false
@@ -72,7 +72,7 @@ func protocolToken(values []string) (token, others string, err error) {
 		token = string(decoded)
 	}
 	if token != "" && len(rest) == 0 {
-		return "", "", errors.New("missing additional subprotocol") // nothing would be left to answer the client with
+		return "", "", errors.New("missing additional subprotocol") // the response must select another protocol
 	}
 	return token, strings.Join(rest, ","), nil
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// seen accepts every token and remembers it.
+// seen accepts every token and records it.
 type seen struct{ token string }
 
 func (s *seen) AuthenticateToken(_ context.Context, token string) (*authenticator.Response, bool, error) {

@@ -15,10 +15,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// refusalLife is how long a certificate that could not be verified is not verified again.
-const refusalLife = 10 * time.Second
+// failureLife is how long a failed verification of a certificate is cached.
+const failureLife = 10 * time.Second
 
-// clientCertificate authenticates by the connection's certificate. Neither a response nor an error: there is none.
+// clientCertificate authenticates by the certificate of the connection. Without one it returns neither a response nor
+// an error.
 func (a *Authenticator) clientCertificate(r *http.Request, c *connection) (*authenticator.Response, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
@@ -38,7 +39,7 @@ func (a *Authenticator) clientCertificate(r *http.Request, c *connection) (*auth
 	return v.response, v.err
 }
 
-// verify checks a certificate, followed by its intermediates, against a bundle of authorities.
+// verify verifies a chain, the certificate first, against a bundle of authorities.
 func verify(against *bundle, chain []*x509.Certificate, now time.Time) *decision {
 	options := x509.VerifyOptions{
 		Roots: against.pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -52,12 +53,12 @@ func verify(against *bundle, chain []*x509.Certificate, now time.Time) *decision
 	verified, err := chain[0].Verify(options)
 	if err != nil {
 		err = fmt.Errorf("verifying certificate %s failed: %w", describe(chain[0]), err)
-		return &decision{bundle: against, until: now.Add(refusalLife), err: err}
+		return &decision{bundle: against, until: now.Add(failureLife), err: err}
 	}
 	return &decision{bundle: against, until: latestExpiry(verified)}
 }
 
-// latestExpiry returns until when at least one of the chains is valid.
+// latestExpiry returns the time until which at least one of the chains is valid.
 func latestExpiry(chains [][]*x509.Certificate) time.Time {
 	var latest time.Time
 	for _, chain := range chains {
@@ -74,7 +75,7 @@ func latestExpiry(chains [][]*x509.Certificate) time.Time {
 	return latest
 }
 
-// userOf returns the user a verified certificate names, or nothing if it names none.
+// userOf returns the user in a verified certificate, or nil if it has no common name.
 func userOf(certificate *x509.Certificate) (*authenticator.Response, error) {
 	subject := certificate.Subject
 	if subject.CommonName == "" {

@@ -9,15 +9,15 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 )
 
-// connection is what was found out about the other end of one connection.
+// connection caches results per connection.
 type connection struct {
-	local  *authenticator.Response // set for calls within the process, which have no other end
+	local  *authenticator.Response // set for requests of the server to itself
 	client atomic.Pointer[decision]
 	proxy  atomic.Pointer[decision]
 }
 
-// verdict is the outcome of verifying a connection's certificate. Without err and response it is valid but names nobody: a front
-// proxy's, or one without a common name.
+// decision is the result of verifying a connection's certificate. If it has neither a response nor an error, the
+// certificate is valid but authenticates no user: it is a front proxy's or has no common name.
 type decision struct {
 	bundle   *bundle // against which it was verified
 	until    time.Time
@@ -25,19 +25,19 @@ type decision struct {
 	err      error
 }
 
-// holds tells whether the verdict would be the same today.
+// holds reports whether the result is still valid.
 func (v *decision) holds(current *bundle, now time.Time) bool {
 	return v != nil && v.bundle == current && now.Before(v.until)
 }
 
 type connectionKey struct{}
 
-// ConnContext gives a connection a place for its verdicts; it is a http.Server's ConnContext.
+// ConnContext is for http.Server.ConnContext. It lets results be cached for the lifetime of a connection.
 func ConnContext(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &connection{})
 }
 
-// connectionOf returns the place for the connection's verdicts; one that is forgotten at once if the server keeps none.
+// connectionOf returns the cache of the request's connection, or an empty one if the server does not use ConnContext.
 func connectionOf(ctx context.Context) *connection {
 	if c, ok := ctx.Value(connectionKey{}).(*connection); ok {
 		return c

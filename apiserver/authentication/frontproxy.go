@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// FrontProxy says which proxies are believed when they name a user in headers, and in which headers.
+// FrontProxy configures proxies that authenticate users and send them in headers.
 type FrontProxy struct {
 	Authority    *Authority
 	AllowedNames []string // common names; empty: any
@@ -22,7 +22,8 @@ type FrontProxy struct {
 	ExtraHeaderPrefixes []string
 }
 
-// frontProxy authenticates by the headers that a front proxy set. Neither a response nor an error: they name nobody.
+// frontProxy authenticates by the headers of a front proxy. It returns neither a response nor an error if they have no
+// user.
 func (a *Authenticator) frontProxy(r *http.Request, c *connection) (*authenticator.Response, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
@@ -44,7 +45,7 @@ func (a *Authenticator) frontProxy(r *http.Request, c *connection) (*authenticat
 	return proxy.read(r.Header), nil
 }
 
-// read takes the user out of the headers.
+// read returns the user in the headers and removes them.
 func (f *FrontProxy) read(headers http.Header) *authenticator.Response {
 	name := first(headers, f.UsernameHeaders)
 	if name == "" {
@@ -70,7 +71,7 @@ func (f *FrontProxy) read(headers http.Header) *authenticator.Response {
 	return authenticated(&authenticator.Response{User: who})
 }
 
-// Clear removes the headers, so that nobody behind the server takes a client's word for a proxy's.
+// Clear removes the headers, so that a backend cannot mistake a client for a front proxy.
 func (f *FrontProxy) Clear(headers http.Header) {
 	for _, names := range [][]string{f.UsernameHeaders, f.UIDHeaders, f.GroupHeaders} {
 		for _, name := range names {
@@ -102,7 +103,7 @@ func cutPrefixFold(s, prefix string) (string, bool) {
 	return s[len(prefix):], true
 }
 
-// unescape decodes percent signs; a key that is not properly encoded is kept as it is.
+// unescape decodes percent-encoding. A key with an invalid encoding is returned unchanged.
 func unescape(key string) string {
 	if decoded, err := url.PathUnescape(key); err == nil {
 		return decoded

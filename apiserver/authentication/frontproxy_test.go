@@ -14,7 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// FuzzFrontProxyLikeUpstream compares the user that headers name, and the headers that are left, with upstream's.
+// FuzzFrontProxyLikeUpstream compares the user in the headers, and the remaining headers, with upstream's.
 func FuzzFrontProxyLikeUpstream(f *testing.F) {
 	for _, headers := range []string{
 		"X-Remote-User: alice\nX-Remote-Group: a\nX-Remote-Group: b\nX-Remote-Extra-Scope: x\nX-Remote-Uid: 7",
@@ -56,7 +56,7 @@ func FuzzFrontProxyLikeUpstream(f *testing.F) {
 	})
 }
 
-// split is a list of names as flags have them.
+// split splits the value of a list flag.
 func split(list string) []string {
 	var names []string
 	for _, name := range strings.Split(list, ",") {
@@ -67,7 +67,7 @@ func split(list string) []string {
 	return names
 }
 
-// sameUser compares users but for the order of extra values, which is chance where several headers have one key.
+// sameUser compares users. It ignores the order of extra values, which is random if several headers have the same key.
 func sameUser(a, b user.Info) bool {
 	sorted := func(u user.Info) map[string][]string {
 		all := map[string][]string{}

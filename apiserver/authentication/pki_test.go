@@ -47,7 +47,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// issue returns a client certificate that is valid for the time given.
+// issue returns a client certificate that is valid for the given time.
 func (a *testAuthority) issue(t testing.TB, subject pkix.Name, life time.Duration) *tls.Certificate {
 	t.Helper()
 	key := newKey(t)

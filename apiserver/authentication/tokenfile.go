@@ -29,25 +29,25 @@ func NewTokenFile(file string) (*TokenFile, error) {
 	return t, nil
 }
 
-// Files names what to watch.
+// Files implements serving.Reloadable.
 func (t *TokenFile) Files() []string { return []string{t.file} }
 
-// Reload reads the file again. On an error the tokens stay as they were.
+// Reload implements serving.Reloadable. On an error the current tokens stay in use.
 func (t *TokenFile) Reload() error {
 	file, err := os.Open(t.file)
 	if err != nil {
-		return fmt.Errorf("reading tokens: %w", err)
+		return fmt.Errorf("read tokens: %w", err)
 	}
 	defer func() { _ = file.Close() }()
 	users, err := parseTokens(file)
 	if err != nil {
-		return fmt.Errorf("reading tokens from %s: %w", t.file, err)
+		return fmt.Errorf("read tokens from %s: %w", t.file, err)
 	}
 	t.users.Store(&users)
 	return nil
 }
 
-// parseTokens reads records of at least three columns. Of a token that occurs twice the last record counts.
+// parseTokens parses records of at least three columns. The last record of a token wins.
 func parseTokens(from io.Reader) (map[string]*user.DefaultInfo, error) {
 	reader := csv.NewReader(from)
 	reader.FieldsPerRecord = -1

@@ -13,9 +13,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// FuzzTokenFileLikeUpstream compares who the tokens of a file are for with upstream's reading of it.
+// FuzzTokenFileLikeUpstream compares the users of a file's tokens with upstream's.
 func FuzzTokenFileLikeUpstream(f *testing.F) {
-	klog.SetLogger(logr.Discard()) // upstream warns of tokens that are empty or there twice
+	klog.SetLogger(logr.Discard()) // upstream warns of empty and duplicate tokens
 	f.Cleanup(klog.ClearLogger)
 	for _, content := range []string{
 		"", "\n\n", "token,user,uid\n", "token,user,uid,\"a,b\"\nother,user2,uid2,\n", "token,user\n",

@@ -12,18 +12,17 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// maxTokens is how many verdicts are kept. When there are more the expired go, and if that is not enough all go.
+// maxTokens is the maximum size of the cache. When it is full, the expired entries are dropped, then all.
 const maxTokens = 32 * 1024
 
-// Tokens authenticates tokens by asking authenticators in order, and remembers for a short time whom it found. It
-// implements authenticator.Token.
+// Tokens tries authenticators in order and caches the results of valid tokens. It implements authenticator.Token.
 type Tokens struct {
 	authenticators []authenticator.Token
 	life           time.Duration
 	clock          clock.PassiveClock
 
 	mu    sync.RWMutex
-	known map[[sha256.Size]byte]knownToken // by hash: tokens themselves are not kept
+	known map[[sha256.Size]byte]knownToken // by hash, so that no tokens are kept in memory
 }
 
 type knownToken struct {
@@ -60,7 +59,7 @@ func (t *Tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return known.response, true, nil
 }
 
-// ask asks the authenticators in order.
+// ask tries the authenticators in order.
 func (t *Tokens) ask(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	var errs []error
 	for _, next := range t.authenticators {
@@ -92,7 +91,7 @@ func (t *Tokens) keep(key [sha256.Size]byte, token knownToken, now time.Time) {
 	t.known[key] = token
 }
 
-// hashOf identifies a token and the audiences it is asked about.
+// hashOf returns a hash of a token and the requested audiences.
 func hashOf(ctx context.Context, token string) [sha256.Size]byte {
 	audiences, _ := authenticator.AudiencesFrom(ctx)
 	if len(audiences) == 0 {
@@ -105,7 +104,7 @@ func hashOf(ctx context.Context, token string) [sha256.Size]byte {
 	return sha256.Sum256(append(text, token...))
 }
 
-// warningsOfToken collects what authenticators warn of, so that it can be said again to the next bearer.
+// warningsOfToken records the warnings of authenticators, so that they can be repeated for a cached result.
 type warningsOfToken struct{ warnings []tokenWarning }
 
 func (w *warningsOfToken) AddWarning(agent, text string) {

@@ -1,5 +1,5 @@
-// Package authorization decides whether a user may do what a request asks: the modes of --authorization-mode in their
-// order, behind the rule that members of system:masters may do everything.
+// Package authorization decides whether a user may make a request: with the modes of --authorization-mode in their
+// order, after the rule that members of system:masters may do everything.
 package authorization
 
 import (
@@ -16,18 +16,18 @@ import (
 	"quorate.dev/apiserver/authorization/rbac"
 )
 
-// Mode is what every mode can do: decide, and list what a user may do.
+// Mode is one authorization mode.
 type Mode interface {
 	authorizer.Authorizer
 	authorizer.RuleResolver
 }
 
-// Authorizer asks its modes in order; the first that allows or denies decides.
+// Authorizer tries its modes in order. The first that allows or denies decides.
 type Authorizer struct {
 	modes []Mode
 }
 
-// New returns the authorizer for the modes named. policy is needed for RBAC, node for Node only.
+// New returns the authorizer of the named modes. RBAC requires policy, Node requires node.
 func New(names []string, policy *rbac.Policy, node Mode) (*Authorizer, error) {
 	a := &Authorizer{}
 	for _, name := range names {
@@ -43,7 +43,7 @@ func New(names []string, policy *rbac.Policy, node Mode) (*Authorizer, error) {
 			a.modes = append(a.modes, policy)
 		case "Node":
 			if node == nil {
-				return nil, errors.New("authorization mode Node needs what knows the nodes")
+				return nil, errors.New("authorization mode Node needs a node authorizer")
 			}
 			a.modes = append(a.modes, node)
 		default:
@@ -79,7 +79,7 @@ func (a *Authorizer) Authorize(ctx context.Context, attributes authorizer.Attrib
 	return authorizer.DecisionNoOpinion, strings.Join(reasons, "\n"), utilerrors.NewAggregate(errs)
 }
 
-// RulesFor implements authorizer.RuleResolver: what all modes together allow a user in a namespace.
+// RulesFor implements authorizer.RuleResolver. It returns the rules of all modes.
 func (a *Authorizer) RulesFor(ctx context.Context, who user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	var resources []authorizer.ResourceRuleInfo
 	var paths []authorizer.NonResourceRuleInfo

@@ -60,7 +60,7 @@ func TestNoUserIsAnError(t *testing.T) {
 }
 
 func TestBadModes(t *testing.T) {
-	for _, modes := range [][]string{{"ABAC"}, {"RBAC"}, {"Node"}} { // the latter two without what they need
+	for _, modes := range [][]string{{"ABAC"}, {"RBAC"}, {"Node"}} { // the latter two without what they require
 		if _, err := New(modes, nil, nil); err == nil {
 			t.Errorf("%v accepted", modes)
 		}

@@ -1,6 +1,5 @@
-// Package builtin defines the kinds that Kubernetes' API server serves, each as a resource.Definition
-// made from upstream's types, strategies and printers. With its sub-packages it is the adapter to
-// k8s.io/kubernetes: nothing else of the server's request path imports that module.
+// Package builtin defines Kubernetes' built-in kinds as resource.Definitions of upstream's types, strategies and
+// printers. Its sub-packages, one per API group, adapt k8s.io/kubernetes to the registry.
 package builtin
 
 import (
@@ -37,38 +36,38 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are what built-in kinds depend on.
+// Options are the dependencies of built-in kinds.
 type Options struct {
-	// Schema is needed by field managers; nil: one of their own.
+	// Schema is the schema of field managers; nil for one per call.
 	Schema *builtinschema.Loader
-	// Objects is the registry. It may have an empty catalog while definitions are being made.
-	Objects resource.Objects
-	// Catalog tells which kinds are served; nil: none, which admission policies with parameters notice.
+	// Objects is the registry. Its catalog may be empty when Definitions is called.
+	Objects resource.Client
+	// Catalog resolves the parameter kinds of admission policies; optional.
 	Catalog *resource.CatalogHolder
-	// Clock; nil: the real one.
+	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 
-	// APIs are those that are served.
+	// APIs are the enabled APIs.
 	APIs     enablement.APIs
 	EventTTL time.Duration
-	// ServiceAccountToken answers serviceaccounts/token; nil: not served.
+	// ServiceAccountToken implements serviceaccounts/token; nil disables it.
 	ServiceAccountToken resource.Action
-	// Kubelets answers for nodes, pods and what stands behind services; nil: not served.
+	// Kubelets implements the subresources of nodes, pods and Services that connect to backends; nil disables them.
 	Kubelets *kubelet.Kubelets
-	// Etcd asks each member of etcd whether it is healthy.
+	// Etcd checks the health of each member of etcd.
 	Etcd []func(context.Context) error
-	// ServiceFamily is the default family of Service addresses; empty: IPv4.
+	// ServiceFamily is the default IP family of Services; empty means IPv4.
 	ServiceFamily corev1.IPFamily
-	// Tokens answers token reviews; nil: no token is accepted.
+	// Tokens authenticates tokens of TokenReviews; nil rejects all.
 	Tokens    authenticator.Token
 	Audiences authenticator.Audiences
-	// Authorizer answers access reviews and checks writers of some kinds.
+	// Authorizer answers access reviews and checks writes of RBAC and some other kinds.
 	Authorizer authorizer.Authorizer
-	// Rules answers self-subject rules reviews.
+	// Rules answers SelfSubjectRulesReviews.
 	Rules authorizer.RuleResolver
 }
 
-// Definitions returns all built-in kinds that are served, in the order of precedence in which their groups appear in discovery.
+// Definitions returns all enabled built-in kinds in the group order of discovery.
 func Definitions(options Options) []*resource.Definition {
 	if options.Schema == nil {
 		options.Schema = builtinschema.NewLoader()
@@ -118,7 +117,7 @@ func Definitions(options Options) []*resource.Definition {
 	return slices.DeleteFunc(all, func(d *resource.Definition) bool { return len(d.Versions) == 0 })
 }
 
-// resourceOf returns a function that finds the resource of a kind in the catalog in force.
+// resourceOf returns a function that maps a kind to its resource in the current catalog.
 func resourceOf(catalog *resource.CatalogHolder) func(schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 	return func(kind schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 		if catalog != nil {

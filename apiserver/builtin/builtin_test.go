@@ -11,11 +11,11 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-func unusedAction(context.Context, resource.Objects, resource.Call) (runtime.Object, error) {
+func unusedAction(context.Context, resource.Client, resource.Call) (runtime.Object, error) {
 	return nil, errors.New("not called by these tests")
 }
 
-func TestEveryFieldManagerCanBeMade(t *testing.T) {
+func TestFieldManagersOfAllKinds(t *testing.T) {
 	for _, d := range everything(t) {
 		for _, v := range d.Versions {
 			for name, e := range v.Endpoints {
@@ -30,7 +30,7 @@ func TestEveryFieldManagerCanBeMade(t *testing.T) {
 	}
 }
 
-func TestEveryKindHasRows(t *testing.T) {
+func TestTablesOfAllKinds(t *testing.T) {
 	for _, d := range everything(t) {
 		if d.StoragePath == "" {
 			continue
@@ -48,7 +48,7 @@ func TestEveryKindHasRows(t *testing.T) {
 	}
 }
 
-// selectors are field selectors as clients write them, and what they are among a kind's fields; "": refused.
+// selectors are field selectors of clients and the selected internal fields; "" if rejected.
 var selectors = []struct{ group, version, plural, label, field string }{
 	{"", "v1", "pods", "spec.nodeName", "spec.nodeName"},
 	{"", "v1", "pods", "status.phase", "status.phase"},
@@ -103,7 +103,7 @@ func TestDeprecatedKindsWarn(t *testing.T) {
 	}
 }
 
-func TestConfigureRefusesGates(t *testing.T) {
+func TestConfigureRejectsGates(t *testing.T) {
 	for name, gates := range map[string]map[string]string{
 		"a wrong value": {"AllAlpha": "perhaps"}, "a wrong name": {"NoSuchGate": "true"},
 		"a feature that is not implemented": {"ShardedListAndWatch": "true"}, "all alpha features": {"AllAlpha": "true"},

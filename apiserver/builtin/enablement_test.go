@@ -10,8 +10,8 @@ import (
 	"quorate.dev/apiserver/builtin"
 )
 
-// runtimeConfigs are values of --runtime-config, and what is served then: + is, - is not. What begins with ! is the
-// error.
+// runtimeConfigs are values of --runtime-config with the resources that are served (+) and not served (-), or the error
+// (!).
 var runtimeConfigs = []struct{ config, want string }{
 	{"", "+apps/v1/deployments -resource.k8s.io/v1beta1/deviceclasses -internal.apiserver.k8s.io/v1alpha1/storageversions"},
 	{"api/all=true", "+apps/v1/deployments +resource.k8s.io/v1beta1/deviceclasses +internal.apiserver.k8s.io/v1alpha1/storageversions"},

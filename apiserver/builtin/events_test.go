@@ -15,7 +15,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Events of events.k8s.io have the core group's internal version, which a strategic merge patch has to find its way to.
+// Events of events.k8s.io have the core group's internal version, so strategic merge patches must convert between the
+// groups.
 func TestEventsConvertToTheOtherGroupsInternalVersion(t *testing.T) {
 	catalog := resource.NewCatalog(builtin.Definitions(builtin.Options{})...)
 	match, ok := catalog.Lookup("events.k8s.io", "v1", "events")
@@ -35,7 +36,7 @@ func TestEventsConvertToTheOtherGroupsInternalVersion(t *testing.T) {
 	}
 }
 
-// Events are stored in the version of either group, depending on the server that wrote them. Both groups show both.
+// Events may be stored in either group, depending on the server that wrote them. Both groups serve both.
 func TestEventsStoredInEitherGroupAreShownInBoth(t *testing.T) {
 	catalog := resource.NewCatalog(builtin.Definitions(builtin.Options{})...)
 	serializer := protobuf.NewSerializer(legacyscheme.Scheme, legacyscheme.Scheme)

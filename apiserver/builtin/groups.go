@@ -34,7 +34,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// The API groups whose kinds need nothing but upstream's strategies.
+// API groups without custom logic.
 
 func autoscalingGroup(builder *definition.Builder) []*resource.Definition {
 	group := builder.Group("autoscaling", "v2", "v1")

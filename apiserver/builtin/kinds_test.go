@@ -6,158 +6,48 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/go-logr/logr"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/authorization"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/core"
-	"k8s.io/kubernetes/pkg/apis/policy"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/builtin"
-	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/builtin/builtintest"
+	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/resource"
 )
 
 var (
 	controllers         = schema.GroupResource{Resource: "replicationcontrollers"}
 	definitionsResource = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
-	budgets             = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}
 )
 
-func TestBindingAssignsAPodOnce(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	ctx := t.Context()
-	created := must[runtime.Object](t)(s.Create(ctx, pods, "default", newPod("web"), false)).(*core.Pod)
-	bind := func(node string, uid types.UID) error {
-		_, err := s.call(ctx, pods, "binding", "default", "web", &core.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: uid, Annotations: map[string]string{"example.com/by": node}},
-			Target:     core.ObjectReference{Kind: "Node", Name: node},
-		})
-		return err
-	}
-	if err := bind("one", "another"); !apierrors.IsConflict(err) {
-		t.Errorf("binding another pod of the name: %v", err)
-	}
-	if err := bind("one", created.UID); err != nil {
-		t.Fatal(err)
-	}
-	pod := must[runtime.Object](t)(s.Get(ctx, pods, "default", "web")).(*core.Pod)
-	if pod.Spec.NodeName != "one" || pod.Annotations["example.com/by"] != "one" || len(pod.Status.Conditions) != 1 {
-		t.Errorf("bound pod: node %q, annotations %v, conditions %v", pod.Spec.NodeName, pod.Annotations, pod.Status.Conditions)
-	}
-	if err := bind("two", ""); !apierrors.IsConflict(err) {
-		t.Errorf("binding again: %v", err)
-	}
-	_, err := s.Update(ctx, pods, "", "default", "web", func(o runtime.Object) error { o.(*core.Pod).Spec.NodeName = "two"; return nil }, false)
-	if !apierrors.IsInvalid(err) {
-		t.Errorf("moving a pod by update: %v", err)
-	}
-}
-
-// ready makes a pod one that a budget protects.
-func (s *server) ready(t *testing.T, name string) {
-	t.Helper()
-	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod(name), false))
-	must[runtime.Object](t)(s.Update(t.Context(), pods, "status", "default", name, func(o runtime.Object) error {
-		pod := o.(*core.Pod)
-		pod.Status.Phase = core.PodRunning
-		pod.Status.Conditions = []core.PodCondition{{Type: core.PodReady, Status: core.ConditionTrue}}
-		return nil
-	}, false))
-}
-
-func (s *server) evict(t *testing.T, name string) error {
-	t.Helper()
-	now := int64(0)
-	_, err := s.call(t.Context(), pods, "eviction", "default", name, &policy.Eviction{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: &now},
-	})
-	return err
-}
-
-func TestEvictionSpendsItsBudget(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	ctx := t.Context()
-	must[runtime.Object](t)(s.Create(ctx, budgets, "default", &policy.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"},
-		Spec:       policy.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
-	}, false))
-	s.ready(t, "one")
-	s.ready(t, "two")
-	if err := s.evict(t, "one"); !apierrors.IsTooManyRequests(err) {
-		t.Fatalf("a budget that nobody has counted: %v", err)
-	}
-	must[runtime.Object](t)(s.Update(ctx, budgets, "status", "default", "all", func(o runtime.Object) error {
-		budget := o.(*policy.PodDisruptionBudget)
-		budget.Status = policy.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
-		return nil
-	}, false))
-	if err := s.evict(t, "one"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Get(ctx, pods, "default", "one"); !apierrors.IsNotFound(err) {
-		t.Errorf("the evicted pod: %v", err)
-	}
-	if err := s.evict(t, "two"); !apierrors.IsTooManyRequests(err) {
-		t.Errorf("the budget is spent: %v", err)
-	}
-	budget := must[runtime.Object](t)(s.Get(ctx, budgets, "default", "all")).(*policy.PodDisruptionBudget)
-	if _, noted := budget.Status.DisruptedPods["one"]; !noted || budget.Status.DisruptionsAllowed != 0 {
-		t.Errorf("budget: %+v", budget.Status)
-	}
-}
-
-// TestEvictionMindsABudgetThatTheCacheHasNot: what a replica has in its cache may be old, a budget protects all the same.
-func TestEvictionMindsABudgetThatTheCacheHasNot(t *testing.T) {
-	client := etcdtest.Client(t)
-	behind, other := newServerOn(t, client, builtin.Options{}, nil), newServerOn(t, client, builtin.Options{}, nil)
-	for _, resource := range []schema.GroupResource{budgets, pods} {
-		must[[]runtime.Object](t)(behind.List(t.Context(), resource, "default"))
-	}
-	behind.freeze()
-	other.ready(t, "one")
-	must[runtime.Object](t)(other.Create(t.Context(), budgets, "default", &policy.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "all", Namespace: "default"},
-		Spec:       policy.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
-	}, false))
-	if err := behind.evict(t, "one"); err == nil {
-		t.Error("a protected pod was evicted")
-	}
-	must[runtime.Object](t)(other.Get(t.Context(), pods, "default", "one"))
-}
-
-func TestEvictionOfPendingPodNeedsNoBudget(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	must[runtime.Object](t)(s.Create(t.Context(), pods, "default", newPod("pending"), false))
-	if err := s.evict(t, "pending"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Get(t.Context(), pods, "default", "pending"); !apierrors.IsNotFound(err) {
-		t.Errorf("the evicted pod: %v", err)
-	}
-}
-
 func TestScaleIsAViewOfItsParent(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	one := int32(1)
-	pod := newPod("web")
-	must[runtime.Object](t)(s.Create(ctx, controllers, "default", &core.ReplicationController{
+	pod := builtintest.NewPod("web")
+	key := resource.Key{GroupResource: controllers, Namespace: "default"}
+	must[runtime.Object](t)(s.Create(ctx, key, &core.ReplicationController{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"},
 		Spec: core.ReplicationControllerSpec{
 			Replicas: &one, Selector: pod.Labels,
 			Template: &core.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec},
 		},
-	}, false))
+	}, resource.WriteOptions{}))
 	scale := func(replicas int32) error {
-		_, err := s.Update(ctx, controllers, "scale", "default", "web", func(o runtime.Object) error {
+		_, err := s.Update(ctx, resource.Key{GroupResource: controllers, Subresource: "scale", Namespace: "default", Name: "web"}, func(o runtime.Object) error {
 			view, ok := o.(*autoscaling.Scale)
 			if !ok {
 				return fmt.Errorf("scale shows a %T", o)
@@ -167,54 +57,19 @@ func TestScaleIsAViewOfItsParent(t *testing.T) {
 			}
 			view.Spec.Replicas = replicas
 			return nil
-		}, false)
+		}, resource.WriteOptions{})
 		return err
 	}
 	if err := scale(3); err != nil {
 		t.Fatal(err)
 	}
-	if got := must[runtime.Object](t)(s.Get(ctx, controllers, "default", "web")).(*core.ReplicationController); *got.Spec.Replicas != 3 {
+	if got := must[runtime.Object](t)(s.Get(ctx,
+		resource.Key{GroupResource: controllers, Namespace: "default", Name: "web"},
+		resource.ReadOptions{})).(*core.ReplicationController); *got.Spec.Replicas != 3 {
 		t.Errorf("%d replicas", *got.Spec.Replicas)
 	}
 	if err := scale(-1); !apierrors.IsInvalid(err) {
 		t.Errorf("negative replicas: %v", err)
-	}
-}
-
-func TestNamespaceStaysUntilItIsFinalized(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	ctx := t.Context()
-	must[runtime.Object](t)(s.Create(ctx, namespaces, "", &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, false))
-	if err := s.Delete(ctx, namespaces, "", "team", &metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	namespace := must[runtime.Object](t)(s.Get(ctx, namespaces, "", "team")).(*core.Namespace)
-	if namespace.Status.Phase != core.NamespaceTerminating || namespace.DeletionTimestamp == nil || len(namespace.Spec.Finalizers) != 1 {
-		t.Fatalf("deleted namespace: %+v", namespace)
-	}
-	must[runtime.Object](t)(s.Update(ctx, namespaces, "finalize", "", "team", func(o runtime.Object) error {
-		o.(*core.Namespace).Spec.Finalizers = nil
-		return nil
-	}, false))
-	if _, err := s.Get(ctx, namespaces, "", "team"); !apierrors.IsNotFound(err) {
-		t.Errorf("finalized namespace: %v", err)
-	}
-}
-
-func TestTerminatingNamespaceSurvivesStatusUpdates(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	ctx := t.Context()
-	must[runtime.Object](t)(s.Create(ctx, namespaces, "", &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, false))
-	if err := s.Delete(ctx, namespaces, "", "team", &metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	must[runtime.Object](t)(s.Update(ctx, namespaces, "status", "", "team", func(o runtime.Object) error {
-		namespace := o.(*core.Namespace)
-		namespace.Status.Conditions = append(namespace.Status.Conditions, core.NamespaceCondition{Type: "NamespaceContentRemaining", Status: core.ConditionTrue})
-		return nil
-	}, false))
-	if _, err := s.Get(ctx, namespaces, "", "team"); err != nil {
-		t.Errorf("a namespace with content left: %v", err)
 	}
 }
 
@@ -227,12 +82,22 @@ func (o oneToken) AuthenticateToken(_ context.Context, token string) (*authentic
 	return &authenticator.Response{User: &user.DefaultInfo{Name: "jane", Groups: []string{"team"}}}, true, nil
 }
 
+// onlyReads authorizes every get and nothing else.
+type onlyReads struct{}
+
+func (onlyReads) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+	if attributes.GetVerb() == "get" {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
 func TestReviews(t *testing.T) {
-	s := newServer(t, builtin.Options{Tokens: oneToken("secret"), Authorizer: onlyReads{}}, nil)
-	ctx := asUser(t.Context(), "jane", "team")
+	s := builtintest.NewServer(t, builtin.Options{Tokens: oneToken("secret"), Authorizer: onlyReads{}}, nil)
+	ctx := builtintest.WithUser(t.Context(), "jane", "team")
 	create := func(group, plural string, body runtime.Object) runtime.Object {
 		t.Helper()
-		return must[runtime.Object](t)(s.call(ctx, schema.GroupResource{Group: group, Resource: plural}, "", "", "", body))
+		return must[runtime.Object](t)(s.Call(ctx, resource.Key{GroupResource: schema.GroupResource{Group: group, Resource: plural}}, body))
 	}
 	good := create("authentication.k8s.io", "tokenreviews", &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: "secret"}}).(*authentication.TokenReview)
 	if !good.Status.Authenticated || good.Status.User.Username != "jane" {
@@ -260,10 +125,10 @@ func TestReviews(t *testing.T) {
 		}
 		local := schema.GroupResource{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}
 		body := &authorization.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: "team"}, Spec: spec}
-		if answer := must[runtime.Object](t)(s.call(ctx, local, "", "team", "", body)).(*authorization.LocalSubjectAccessReview); answer.Status.Allowed != want {
+		if answer := must[runtime.Object](t)(s.Call(ctx, resource.Key{GroupResource: local, Namespace: "team"}, body)).(*authorization.LocalSubjectAccessReview); answer.Status.Allowed != want {
 			t.Errorf("may joe %s pods in team: %+v", verb, answer.Status)
 		}
-		if _, err := s.call(ctx, local, "", "elsewhere", "", body); !apierrors.IsBadRequest(err) {
+		if _, err := s.Call(ctx, resource.Key{GroupResource: local, Namespace: "elsewhere"}, body); !apierrors.IsBadRequest(err) {
 			t.Errorf("a review of another namespace: %v", err)
 		}
 	}
@@ -274,20 +139,22 @@ const widgets = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceD
 "versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
 
 func TestCustomResourceDefinitionStaysForItsInstances(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	ctx := t.Context()
 	name := "widgets.example.com"
-	match, _ := s.catalog.Current().Find(definitionsResource)
+	match, _ := s.Catalog.Current().Find(definitionsResource)
 	definition := decode(t, match.Version.Codec, []byte(widgets), runtime.ContentTypeJSON)
-	must[runtime.Object](t)(s.Create(ctx, definitionsResource, "", definition, false))
-	stored := must[*clientv3.GetResponse](t)(s.client.Get(ctx, "/registry/apiextensions.k8s.io/customresourcedefinitions/"+name))
+	must[runtime.Object](t)(s.Create(ctx,
+		resource.Key{GroupResource: definitionsResource}, definition, resource.WriteOptions{}))
+	stored := must[*clientv3.GetResponse](t)(s.Etcd.Get(ctx, "/registry/apiextensions.k8s.io/customresourcedefinitions/"+name))
 	if len(stored.Kvs) != 1 || !bytes.HasPrefix(stored.Kvs[0].Value, []byte(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1"`)) {
 		t.Errorf("stored as %.120s", stored.Kvs)
 	}
-	if err := s.Delete(ctx, definitionsResource, "", name, &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: definitionsResource, Name: name}
+	if err := s.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	deleted := must[runtime.Object](t)(s.Get(ctx, definitionsResource, "", name)).(*apiextensions.CustomResourceDefinition)
+	deleted := must[runtime.Object](t)(s.Get(ctx, key, resource.ReadOptions{})).(*apiextensions.CustomResourceDefinition)
 	if deleted.DeletionTimestamp == nil || !apiextensions.CRDHasFinalizer(deleted, apiextensions.CustomResourceCleanupFinalizer) ||
 		!apiextensions.IsCRDConditionTrue(deleted, apiextensions.Terminating) {
 		t.Errorf("deleted definition: %+v %+v", deleted.ObjectMeta, deleted.Status.Conditions)
@@ -295,14 +162,15 @@ func TestCustomResourceDefinitionStaysForItsInstances(t *testing.T) {
 }
 
 func TestSystemPriorityClassesCannotBeDeleted(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	if err := ensure(t.Context(), s); err != nil {
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
+	if err := bootstrap.New(s, clock.RealClock{}, logr.Discard()).PriorityClasses(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	classes := schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 	const class = "system-node-critical"
-	if err := s.Delete(t.Context(), classes, "", class, &metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+	key := resource.Key{GroupResource: classes, Name: class}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("got %v", err)
 	}
-	must[runtime.Object](t)(s.Get(t.Context(), classes, "", class))
+	must[runtime.Object](t)(s.Get(t.Context(), key, resource.ReadOptions{}))
 }

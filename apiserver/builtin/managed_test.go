@@ -20,15 +20,16 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/resource"
 )
 
-// TestAppliersShareADeployment applies parts of one object by two managers: each owns its container, and neither
-// may change the other's.
+// TestAppliersShareADeployment applies parts of one object by two managers. Each owns its container; a change of the
+// other's is a conflict.
 func TestAppliersShareADeployment(t *testing.T) {
 	match, _ := resource.NewCatalog(definitions()...).Lookup("apps", "v1", "deployments")
 	manager := must[*managedfields.FieldManager](t)(match.Version.Endpoints[""].FieldManager())
-	internal := match.Version.Codec.NewExternal() // as an apply that creates begins
+	internal := match.Version.Codec.NewExternal() // the start of an apply that creates
 	apply := func(name, container, image string) error {
 		patch := &unstructured.Unstructured{}
 		if err := json.Unmarshal([]byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"template":{"spec":{"containers":[{"name":"`+
@@ -63,7 +64,7 @@ func TestAppliersShareADeployment(t *testing.T) {
 	}
 }
 
-// TestStatusIsNotOwnedThroughTheMainEndpoint checks that the fields a strategy resets are not tracked.
+// TestStatusIsNotOwnedThroughTheMainEndpoint: fields that a strategy resets are not tracked.
 func TestStatusIsNotOwnedThroughTheMainEndpoint(t *testing.T) {
 	match, _ := resource.NewCatalog(definitions()...).Lookup("apps", "v1", "deployments")
 	live := match.Version.Codec.New()
@@ -89,47 +90,49 @@ func TestStatusIsNotOwnedThroughTheMainEndpoint(t *testing.T) {
 
 var configMapsResource = schema.GroupResource{Resource: "configmaps"}
 
-// applyKey applies one key of a config map, in the name of a manager of its own.
-func (s *server) applyKey(ctx context.Context, name, key string) error {
-	_, err := s.Apply(resource.WithManager(ctx, "manager-of-"+key), configMapsResource, "", "default", name, map[string]any{
+// applyKey applies one key of a ConfigMap with its own field manager.
+func applyKey(ctx context.Context, s *builtintest.Server, name, key string) error {
+	_, err := s.Apply(resource.WithManager(ctx, "manager-of-"+key), resource.Key{GroupResource: configMapsResource, Namespace: "default", Name: name}, map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{key: "set"},
-	})
+	}, resource.WriteOptions{})
 	return err
 }
 
-// TestConcurrentApplications lets many apply parts of one object that is not there yet: all have their part in it.
+// TestConcurrentApplications: concurrent applies of one object that does not exist yet are all merged.
 func TestConcurrentApplications(t *testing.T) {
 	const managers = 10
-	s := newServer(t, builtin.Options{}, nil)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	for round := range 5 {
 		name := fmt.Sprintf("shared-%d", round)
 		var group sync.WaitGroup
 		for i := range managers {
 			group.Go(func() {
-				if err := s.applyKey(t.Context(), name, fmt.Sprintf("k%d", i)); err != nil {
+				if err := applyKey(t.Context(), s, name, fmt.Sprintf("k%d", i)); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		group.Wait()
-		stored := must[runtime.Object](t)(s.Get(t.Context(), configMapsResource, "default", name)).(*core.ConfigMap)
+		stored := must[runtime.Object](t)(s.Get(t.Context(),
+			resource.Key{GroupResource: configMapsResource, Namespace: "default", Name: name},
+			resource.ReadOptions{})).(*core.ConfigMap)
 		if len(stored.Data) != managers || len(stored.ManagedFields) != managers {
 			t.Errorf("%d keys of %d managers", len(stored.Data), len(stored.ManagedFields))
 		}
 	}
 }
 
-// refusing is a plugin that lets nobody write.
+// refusing is an admission plugin that rejects every write.
 type refusing struct{}
 
 func (refusing) Validate(context.Context, *admission.Attributes) error { return errors.New("refused") }
 
-// TestApplicationsOfTheServer applies as the server itself, of whom only what guards the server is asked.
+// TestApplicationsOfTheServer: plugins without Internal do not see the server's own writes.
 func TestApplicationsOfTheServer(t *testing.T) {
 	all := []admission.Operation{admission.Create, admission.Update}
-	s := newServer(t, builtin.Options{}, &admission.Chain{Plugins: []admission.Plugin{{Operations: all, Validator: refusing{}}}})
+	s := builtintest.NewServer(t, builtin.Options{}, &admission.Chain{Plugins: []admission.Plugin{{Operations: all, Validator: refusing{}}}})
 	for _, key := range []string{"created", "updated"} {
-		if err := s.applyKey(t.Context(), "own", key); err != nil {
+		if err := applyKey(t.Context(), s, "own", key); err != nil {
 			t.Errorf("%s: %v", key, err)
 		}
 	}

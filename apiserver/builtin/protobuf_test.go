@@ -20,13 +20,14 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
 
-// FuzzProtobufBodies decodes bodies of every kind as the handlers do. Nothing panics, and an object does not become
-// much larger than its body: the entries of maps could claim the same bytes again and again.
+// FuzzProtobufBodies decodes bodies of every kind as the handlers do. Nothing panics, and the size of the object is
+// bounded by the size of its body: overlapping map entries could repeat the same bytes.
 func FuzzProtobufBodies(f *testing.F) {
 	kinds := sampleKinds(f)
 	names := slices.Sorted(maps.Keys(kinds))
@@ -61,19 +62,19 @@ func FuzzProtobufBodies(f *testing.F) {
 		if err != nil {
 			return
 		}
-		const most = 1000 // bytes that defaults add for a byte of a body
+		const most = 1000 // decoded bytes per byte of body
 		if size := external.(interface{ Size() int }).Size(); size > most*(len(message)+10) {
 			t.Errorf("a %s of %d bytes became %d bytes", name, len(message), size)
 		}
 	})
 }
 
-// metadataWith is an object with nothing but metadata.
+// metadataWith returns an object with only metadata.
 func metadataWith(metadata []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), metadata)
 }
 
-// overlappingLabels are entries that each claim all that follows as their key.
+// overlappingLabels returns map entries whose keys each contain all following entries.
 func overlappingLabels(entries int) []byte {
 	var all []byte
 	for range entries {
@@ -83,8 +84,8 @@ func overlappingLabels(entries int) []byte {
 	return all
 }
 
-// Labels that overlap cost memory out of proportion to the body.
-func TestOverlappingLabelsAreRefused(t *testing.T) {
+// Overlapping labels need memory quadratic in the size of the body.
+func TestOverlappingLabelsAreRejected(t *testing.T) {
 	for name, kind := range sampleKinds(t) {
 		apiVersion, kindName := kind.kind.ToAPIVersionAndKind()
 		var body bytes.Buffer
@@ -100,11 +101,11 @@ func TestOverlappingLabelsAreRefused(t *testing.T) {
 	}
 }
 
-// TestEmbeddedJSONThatIsNone: only a protobuf body can hold it. kube-apiserver panics.
-func TestEmbeddedJSONThatIsNone(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
+// TestInvalidEmbeddedJSON: a protobuf body can contain invalid JSON. kube-apiserver panics.
+func TestInvalidEmbeddedJSON(t *testing.T) {
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
 	name := schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}
-	match, _ := s.catalog.Current().Find(name)
+	match, _ := s.Catalog.Current().Find(name)
 	serializer := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme)
 	for _, data := range []string{"no JSON", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)} {
 		body, err := runtime.Encode(serializer, &appsv1.ControllerRevision{
@@ -114,17 +115,17 @@ func TestEmbeddedJSONThatIsNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent := decode(t, match.Version.Codec, body, runtime.ContentTypeProtobuf)
-		_, err = s.call(t.Context(), name, "", "default", "", sent)
+		_, err = s.Call(t.Context(), resource.Key{GroupResource: name, Namespace: "default"}, sent)
 		if !apierrors.IsBadRequest(err) {
 			t.Errorf("%.10s: %v", data, err)
 		}
 	}
 }
 
-// TestDeepPatches: validating a schema takes time that grows with the square of its depth.
+// TestDeepPatches: the validation of a schema takes time quadratic in its depth.
 func TestDeepPatches(t *testing.T) {
-	s := newServer(t, builtin.Options{}, nil)
-	match, _ := s.catalog.Current().Find(crd.Resource)
+	s := builtintest.NewServer(t, builtin.Options{}, nil)
+	match, _ := s.Catalog.Current().Find(crd.Resource)
 	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Name: "a.example.com"}
 	deep := `{"spec":` + strings.Repeat(`{"not":`, 2000) + `{}` + strings.Repeat(`}`, 2000) + `}`
 	for _, kind := range []types.PatchType{types.ApplyYAMLPatchType, types.StrategicMergePatchType, types.MergePatchType} {

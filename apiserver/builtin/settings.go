@@ -19,9 +19,8 @@ import (
 	"quorate.dev/apiserver/builtin/enablement"
 )
 
-// Configure sets what upstream's strategies read from variables of the process: whether containers may be
-// privileged, and feature gates by name. It is called once, before Definitions; the first call decides about
-// privileged containers.
+// Configure sets process-wide settings that upstream's strategies read: whether containers may be privileged, and
+// feature gates. It must be called once, before Definitions; the first call decides about privileged containers.
 func Configure(allowPrivileged bool, gates map[string]string) error {
 	capabilities.Setup(allowPrivileged, 0)
 	parsed := make(map[string]bool, len(gates))
@@ -30,13 +29,13 @@ func Configure(allowPrivileged bool, gates map[string]string) error {
 		if err != nil {
 			return fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
 		}
-		// This server is one component: kube:NAME is the same as NAME.
+		// This server is one component, so kube:NAME means NAME.
 		parsed[strings.TrimPrefix(name, "kube:")] = on
 	}
 	if err := registerGates(utilfeature.DefaultMutableFeatureGate); err != nil {
 		return err
 	}
-	// A gate that has refused a value refuses every later one: try on a copy first.
+	// A gate that has rejected a value rejects all later ones, so validate on a copy first.
 	trial := utilfeature.DefaultMutableFeatureGate.DeepCopy()
 	if err := trial.SetFromMap(parsed); err != nil {
 		return err
@@ -47,19 +46,19 @@ func Configure(allowPrivileged bool, gates map[string]string) error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed)
 }
 
-// registerGates adds the gates that kube-apiserver takes from component libraries.
+// registerGates adds the gates that kube-apiserver registers from component libraries.
 func registerGates(gates featuregate.MutableVersionedFeatureGate) error {
 	return errors.Join(logsapi.AddFeatureGates(gates), metricsfeatures.AddFeatureGates(gates))
 }
 
-// unimplementedGates are off by default, and turning them on has no effect here yet.
+// unimplementedGates are gates, off by default, without an implementation here.
 var unimplementedGates = []featuregate.Feature{
 	features.APIServingWithRoutine, features.AllowUnsafeMalformedObjectDeletion, features.CBORServingAndStorage,
 	features.CoordinatedLeaderElection, features.ManifestBasedAdmissionControlConfig, features.ShardedListAndWatch,
 	features.StorageVersionAPI, logsapi.LoggingAlphaOptions, metricsfeatures.NativeHistograms, "ClientsAllowCBOR", "ClientsPreferCBOR",
 }
 
-// refuseUnimplemented refuses gates that would be on without effect.
+// refuseUnimplemented rejects enabled gates without an implementation.
 func refuseUnimplemented(gates featuregate.FeatureGate) error {
 	var on []string
 	for _, gate := range unimplementedGates {
@@ -73,7 +72,7 @@ func refuseUnimplemented(gates featuregate.FeatureGate) error {
 	return fmt.Errorf("--feature-gates: not implemented yet: %s; set them to false", strings.Join(on, ", "))
 }
 
-// Enable reads the value of --runtime-config.
+// Enable parses the value of --runtime-config.
 func Enable(config map[string]string) (enablement.APIs, error) {
 	if len(config) == 0 {
 		return enablement.APIs{}, nil

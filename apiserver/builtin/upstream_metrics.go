@@ -7,8 +7,8 @@ import (
 	"quorate.dev/apiserver/metrics"
 )
 
-// MeasureUpstream registers what upstream's packages measure here as they do in kube-apiserver: pod security, CEL, the
-// ratcheting of custom resources' validation, the translation of WebSocket streams. They count for the whole process.
+// MeasureUpstream registers the process-wide metrics of upstream's packages: pod security, CEL, ratcheting validation
+// of custom resources, translation of WebSocket streams.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
@@ -25,5 +25,5 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 
 type process struct{ prometheus.Gatherer }
 
-// Reset empties all of upstream's metrics.
+// Reset resets all of upstream's metrics.
 func (process) Reset() { legacyregistry.Reset() }

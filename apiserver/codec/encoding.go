@@ -10,20 +10,22 @@ import (
 // objectMetaRevision is the field number of metav1.ObjectMeta.resourceVersion.
 const objectMetaRevision = 6
 
-// Encoding is an item as responses are put together from it: its bytes or, where they are what is stored but for the
-// revision, the stored bytes. So what is stored in the version that clients ask for in protobuf, as Kubernetes' own
-// components do, is not in memory twice.
+// Encoding is an item as part of a response: its bytes or, if they differ in the resourceVersion only, the stored
+// bytes. Objects that clients read as protobuf in the version that is stored, as Kubernetes' own components do, are
+// then not in memory twice.
 type Encoding struct {
-	message  []byte // complete, or as stored
-	at       int    // of a stored message: where the tag of its revision is, which is empty; 0: message is complete
-	revision int64  // to be put there
+	message []byte // complete, or as stored
+	// at is the offset in message of the tag of the empty resourceVersion; 0: message is complete.
+	at       int
+	revision int64 // replaces the empty resourceVersion
 }
 
-// Whole is the encoding of which all bytes are there.
+// Whole returns the encoding of complete bytes.
 func Whole(item []byte) Encoding { return Encoding{message: item} }
 
-// AsStored is the encoding of stored bytes at a revision, or of their metadata only; ok tells whether they have the form
-// that makes it possible. Whether it is what Item makes of the object the caller has to see: see IsItem.
+// AsStored returns the encoding of stored bytes at a revision, or of their metadata only. ok is false if the form of
+// the stored message does not permit it. The result may differ from that of Item, because stored bytes lack defaults
+// added since: the caller must compare them by IsItem.
 func AsStored(stored []byte, revision int64, metadataOnly bool) (encoding Encoding, ok bool) {
 	if !IsProtobuf(stored) {
 		return Encoding{}, false
@@ -56,7 +58,7 @@ func AsStored(stored []byte, revision int64, metadataOnly bool) (encoding Encodi
 	return Encoding{}, false
 }
 
-// IsItem reports whether the encoding is these bytes.
+// IsItem reports whether the encoding equals an item.
 func (e Encoding) IsItem(item []byte) bool {
 	return e.Size() == len(item) && bytes.Equal(e.AppendTo(nil), item)
 }
@@ -69,7 +71,7 @@ func (e Encoding) Bytes() []byte {
 	return e.AppendTo(make([]byte, 0, e.Size()))
 }
 
-// Size returns the item's length in bytes.
+// Size returns the length of the item in bytes.
 func (e Encoding) Size() int {
 	if e.at == 0 {
 		return len(e.message)
@@ -79,7 +81,8 @@ func (e Encoding) Size() int {
 	return len(e.message) + digits + protowire.SizeVarint(metadata+uint64(digits)) - protowire.SizeVarint(metadata)
 }
 
-// AppendTo appends the item.
+// AppendTo appends the item: the stored message up to the resourceVersion with the new length of its metadata, the
+// resourceVersion, and the rest.
 func (e Encoding) AppendTo(to []byte) []byte {
 	if e.at == 0 {
 		return append(to, e.message...)
@@ -94,7 +97,7 @@ func (e Encoding) AppendTo(to []byte) []byte {
 	return append(to, e.message[e.at+2:]...)
 }
 
-// digits is how many digits a number greater than 0 has.
+// digits returns the number of decimal digits of a positive number.
 func digits(number int64) int {
 	n := 1
 	for number >= 10 {

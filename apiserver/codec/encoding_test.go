@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestAsStored puts revisions into stored pods, around the lengths at which the length of metadata takes a byte more.
+// TestAsStored inserts revisions into stored pods. The names reach the size at which the length of metadata takes
+// another byte.
 func TestAsStored(t *testing.T) {
 	for _, revision := range []int64{1, 9, 10, 12345, math.MaxInt64} {
 		for length := range 140 {
@@ -37,7 +38,7 @@ func setRevision(object metav1.Object, revision int64) {
 	object.SetResourceVersion(string(digits))
 }
 
-// TestIsNotAsStored has what is to be kept as a whole.
+// TestIsNotAsStored has items that must be kept whole.
 func TestIsNotAsStored(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	withRevision := pod.DeepCopy()
@@ -54,7 +55,7 @@ func TestIsNotAsStored(t *testing.T) {
 	defaulted.ResourceVersion = "7"
 	defaulted.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	if encoding, _ := AsStored(encodeUpstream(t, Protobuf, pod, podKind), 7, false); encoding.IsItem(itemOf(t, Protobuf, defaulted)) {
-		t.Error("what has been stored without a default is taken for what has it")
+		t.Error("an object stored without a default equals the one with it")
 	}
 }
 
@@ -70,7 +71,7 @@ func FuzzAsStored(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stored []byte, revision int64, metadataOnly bool) {
 		encoding, ok := AsStored(stored, max(revision, 1), metadataOnly)
 		if ok && encoding.IsItem(encoding.Bytes()) && len(encoding.Bytes()) != encoding.Size() {
-			t.Errorf("%d bytes, said to be %d", len(encoding.Bytes()), encoding.Size())
+			t.Errorf("%d bytes, size %d", len(encoding.Bytes()), encoding.Size())
 		}
 	})
 }

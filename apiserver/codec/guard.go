@@ -16,16 +16,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxMessageNesting is how many messages a protobuf body may have within each other. The code that
-// upstream generates decodes recursively, and validates likewise, without a bound of its own: a
-// CustomResourceDefinition of 500 KB overflows the stack, which ends the process. Definitions with pod templates in
-// them have 27 levels of JSON, half as many of protobuf. Bodies within this bound can be written as JSON that every
-// decoder reads (at most two levels of JSON for one of protobuf; decoders of JSON stop at 10,000).
+// maxMessageNesting is the maximum depth of nested messages in a protobuf body. Upstream's generated decoders, and its
+// validation, recurse without a limit: a CustomResourceDefinition of 500 KB overflows the stack, which ends the
+// process. Definitions that contain pod templates have 27 levels of JSON and half as many of protobuf. One level of
+// protobuf becomes at most two of JSON, so that what passes stays far below the limit of JSON decoders, 10,000.
 const maxMessageNesting = 500
 
-// maxJSONNesting is the bound of JSON and YAML for kinds that may contain themselves. Decoders stop at 10,000, which
-// saves the stack but not the time: a schema is scanned again by each of the schemas around it, so that 230 KB nested
-// 9,000 deep take 40 s of CPU with every write and read. What is within maxMessageNesting has twice as many levels.
+// maxJSONNesting is the maximum depth of JSON and YAML for kinds whose type contains itself. The decoders' limit of
+// 10,000 protects the stack but not the CPU: each schema scans the schemas inside it again, so that 230 KB with 9,000
+// levels take 40 s of CPU for every write and read. It is twice maxMessageNesting, so that both admit the same objects.
 const maxJSONNesting = 2 * maxMessageNesting
 
 var (
@@ -34,28 +33,27 @@ var (
 	errMapEntry       = errors.New("an entry of a map extends beyond its end")
 )
 
-// Guard refuses request bodies that are cheap to send and very expensive to decode:
+// Guard rejects request bodies that are cheap to send and very expensive to decode:
 //
-//   - Bodies that nest too deep, of kinds whose type contains itself.
-//   - Protobuf map entries that claim more bytes than they have. Generated code takes those from what follows the entry
-//     and then reads the same bytes again, so that the cost is out of proportion to the body.
+//   - Bodies of kinds whose type contains itself, if they are nested too deep.
+//   - Protobuf map entries with a length beyond their end. Generated decoders take the excess from the bytes after the
+//     entry, and then decode those again, so that the cost is out of proportion to the body.
 //
-// A Guard reads a message as the generated code does, field by field, so that both agree on where messages begin and
-// end. It allocates nothing per message. Bodies that are malformed in other ways pass, and fail to decode.
+// A Guard parses a message exactly as the generated decoders do, so that both agree on where each message begins and
+// ends. It does not allocate per message. Bodies that are malformed in other ways pass, and fail to decode.
 type Guard struct {
 	scheme *runtime.Scheme
 
 	lock    sync.RWMutex
-	layouts map[reflect.Type]*layout // nil: has nothing to check
+	layouts map[reflect.Type]*layout // a nil layout has nothing to check
 }
 
-// NewGuard returns a guard of bodies that are decoded into the types of a scheme.
+// NewGuard returns a guard for bodies that are decoded into the types of a scheme.
 func NewGuard(scheme *runtime.Scheme) *Guard {
 	return &Guard{scheme: scheme, layouts: map[reflect.Type]*layout{}}
 }
 
-// Check returns why a body must not be decoded, or nil. Where a protobuf body does not name its kind, it is taken for
-// the one given.
+// Check returns an error if a body must not be decoded. kind is the default for a protobuf body without a kind.
 func (g *Guard) Check(body []byte, mediaType string, kind schema.GroupVersionKind) error {
 	if mediaType == runtime.ContentTypeProtobuf {
 		return g.checkProtobuf(body, kind)
@@ -94,7 +92,7 @@ func (g *Guard) checkProtobuf(body []byte, kind schema.GroupVersionKind) error {
 	return g.layoutOf(declared).check(message, maxMessageNesting)
 }
 
-// openEnvelope reads a runtime.Unknown: the kind and the message, of both the last where there are several.
+// openEnvelope returns the kind and the message of a runtime.Unknown. If fields are repeated, the last one counts.
 func openEnvelope(body []byte) (kind schema.GroupVersionKind, message []byte, ok bool) {
 	var apiVersion, name string
 	ok = eachDelimited(body, func(number int32, content []byte) bool {
@@ -117,8 +115,8 @@ func openEnvelope(body []byte) (kind schema.GroupVersionKind, message []byte, ok
 	return schema.FromAPIVersionAndKind(apiVersion, name), message, ok
 }
 
-// eachDelimited calls handle with the content of every field that has a length. It reports whether the message is well
-// formed and handle returned true each time.
+// eachDelimited calls handle with the content of every length-delimited field. It reports whether the message is valid
+// and handle always returned true.
 func eachDelimited(message []byte, handle func(number int32, content []byte) bool) bool {
 	for len(message) > 0 {
 		tag, content, ok := varint(message)
@@ -138,7 +136,7 @@ func eachDelimited(message []byte, handle func(number int32, content []byte) boo
 	return true
 }
 
-// layoutOf returns the layout of a kind's type; nil where there is nothing to check.
+// layoutOf returns the layout of a kind's type, nil if there is nothing to check.
 func (g *Guard) layoutOf(kind schema.GroupVersionKind) *layout {
 	of, ok := g.scheme.AllKnownTypes()[kind]
 	if !ok {
@@ -155,24 +153,24 @@ func (g *Guard) layoutOf(kind schema.GroupVersionKind) *layout {
 	return g.analyze(of)
 }
 
-// layout is what matters of the protobuf form of a Go type: the fields that are maps, or messages with such fields or
-// with messages of the same type in them.
+// layout describes the fields of a protobuf message that must be checked: maps, and messages that contain maps or
+// messages of their own type.
 type layout struct {
 	fields   []field // by number
-	contains bool    // a type that contains itself
-	open     bool    // it is being made
+	contains bool    // the type contains a type that contains itself
+	open     bool    // analyze is not finished
 }
 
-// nests reports whether there is no bound to how deep objects of the type nest.
+// nests reports whether objects of the type can be nested without limit.
 func (l *layout) nests() bool { return l != nil && l.contains }
 
 type field struct {
-	message *layout  // of the field, or of the values of the map; nil: nothing to check
-	entry   bool     // of a map, whose entries are messages with a key and a value
-	forms   [3]uint8 // how generated code reads the fields 1 and 2 of an entry, whatever their wire types say
+	message *layout  // of the field, or of the map's values; nil: nothing to check
+	entry   bool     // the field is a map, encoded as messages with a key and a value
+	forms   [3]uint8 // wire types that generated decoders assume for fields 1 and 2 of an entry
 }
 
-// of returns the field of that number, if it has something to check.
+// of returns the field of that number, and whether it must be checked.
 func (l *layout) of(number int32) (field, bool) {
 	if int(number) >= len(l.fields) || number < 0 {
 		return field{}, false
@@ -181,7 +179,7 @@ func (l *layout) of(number int32) (field, bool) {
 	return f, f.entry || f.message != nil
 }
 
-// analyze makes the layout of a type. One that is being made already contains itself.
+// analyze returns the layout of a type. A type whose layout is still open contains itself. The caller holds the lock.
 func (g *Guard) analyze(of reflect.Type) *layout {
 	if known, ok := g.layouts[of]; ok {
 		if known != nil && known.open {
@@ -216,7 +214,7 @@ func (g *Guard) analyze(of reflect.Type) *layout {
 	return g.keep(of, l)
 }
 
-// keep finishes a layout, and drops one that has nothing to check.
+// keep completes a layout. It returns nil if there is nothing to check.
 func (g *Guard) keep(of reflect.Type, l *layout) *layout {
 	l.open = false
 	if len(l.fields) == 0 {
@@ -229,7 +227,7 @@ func (g *Guard) keep(of reflect.Type, l *layout) *layout {
 	return l
 }
 
-// message is the type of the messages that a field holds; nil for other fields.
+// message returns the type of the messages in a field, nil for other fields.
 func message(of reflect.Type) reflect.Type {
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()
@@ -240,7 +238,7 @@ func message(of reflect.Type) reflect.Type {
 	return of
 }
 
-// fieldNumber reads the tag of a field: "bytes,3,opt,name=metadata".
+// fieldNumber parses the tag of a field: "bytes,3,opt,name=metadata".
 func fieldNumber(tag string) (int, bool) {
 	_, rest, _ := strings.Cut(tag, ",")
 	text, _, _ := strings.Cut(rest, ",")
@@ -248,7 +246,7 @@ func fieldNumber(tag string) (int, bool) {
 	return number, err == nil
 }
 
-// formOf is the wire type of a map's keys or values.
+// formOf returns the wire type of a map's keys or values.
 func formOf(of reflect.Type) uint8 {
 	switch of.Kind() {
 	case reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint32, reflect.Uint64:
@@ -257,7 +255,7 @@ func formOf(of reflect.Type) uint8 {
 	return uint8(protowire.BytesType)
 }
 
-// check checks a message that may have so many levels of messages.
+// check checks a message with at most so many levels of messages.
 func (l *layout) check(message []byte, levels int) (err error) {
 	if l == nil {
 		return nil
@@ -292,7 +290,7 @@ func (l *layout) check(message []byte, levels int) (err error) {
 	return nil
 }
 
-// checkEntry checks an entry of a map. Generated code ignores the wire types of keys and values.
+// checkEntry checks an entry of a map. Like generated decoders, it ignores the wire types of keys and values.
 func (f field) checkEntry(entry []byte, levels int) error {
 	for len(entry) > 0 {
 		tag, content, ok := varint(entry)
@@ -319,7 +317,7 @@ func (f field) checkEntry(entry []byte, levels int) error {
 	return nil
 }
 
-// varint reads a number as generated code does: of ten bytes, the bits that have no place are lost.
+// varint reads a number of up to ten bytes. Like generated decoders, it ignores bits beyond 64.
 func varint(message []byte) (number uint64, rest []byte, ok bool) {
 	for i := 0; i < len(message) && i < 10; i++ {
 		number |= uint64(message[i]&0x7f) << (7 * i)
@@ -330,7 +328,7 @@ func varint(message []byte) (number uint64, rest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// delimited reads content behind its length.
+// delimited reads a length and that many bytes.
 func delimited(message []byte) (content, rest []byte, ok bool) {
 	length, rest, ok := varint(message)
 	if !ok || length > math.MaxInt || int(length) > len(rest) {
@@ -339,7 +337,7 @@ func delimited(message []byte) (content, rest []byte, ok bool) {
 	return rest[:length], rest[length:], true
 }
 
-// skip passes over a field as generated code does over one that it does not know: a group with all that is in it.
+// skip skips a field as generated decoders skip unknown ones: a group including its contents.
 func skip(message []byte) (rest []byte, ok bool) {
 	for depth := 0; ; {
 		var tag uint64
@@ -378,8 +376,8 @@ func after(message []byte, count int) ([]byte, bool) {
 	return message[count:], true
 }
 
-// jsonNestsDeeper reports whether objects and arrays are nested more than so many levels deep. The text need not be
-// valid JSON.
+// jsonNestsDeeper reports whether objects and arrays are nested more than so many levels deep. text may be invalid
+// JSON.
 func jsonNestsDeeper(text []byte, levels int) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {

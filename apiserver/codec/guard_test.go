@@ -22,7 +22,7 @@ var (
 	configMapKind  = corev1.SchemeGroupVersion.WithKind("ConfigMap")
 )
 
-// part is a field of a protobuf message that has a length, with the parts one after the other in it.
+// part returns a length-delimited field that contains parts.
 func part(number protowire.Number, parts ...[]byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), slices.Concat(parts...))
 }
@@ -32,7 +32,7 @@ func envelope(kind schema.GroupVersionKind, message []byte) []byte {
 	return slices.Concat(protobufMagic, part(1, part(1, []byte(apiVersion)), part(2, []byte(name))), part(2, message))
 }
 
-// Ways in which one schema is within another.
+// Ways to nest a schema in another.
 var nestings = map[string]func([]byte) []byte{
 	"not":                  func(inner []byte) []byte { return part(28, inner) },
 	"allOf":                func(inner []byte) []byte { return part(25, inner) },
@@ -40,7 +40,7 @@ var nestings = map[string]func([]byte) []byte{
 	"additionalProperties": func(inner []byte) []byte { return part(30, part(2, inner)) },
 	"properties":           func(inner []byte) []byte { return part(29, part(1, []byte("a")), part(2, inner)) },
 	"dependencies":         func(inner []byte) []byte { return part(32, part(1, []byte("a")), part(2, part(1, inner))) },
-	// Generated code does not look at the wire types of an entry's fields, nor at the upper half of a tag.
+	// Generated decoders ignore the wire types of an entry's fields and the upper half of a tag.
 	"odd wire type": func(inner []byte) []byte {
 		return part(29, slices.Concat(protowire.AppendTag(nil, 2, protowire.Fixed64Type), protowire.AppendBytes(nil, inner)))
 	},
@@ -54,7 +54,7 @@ var nestings = map[string]func([]byte) []byte{
 	},
 }
 
-// definition is a CustomResourceDefinition with a schema.
+// definition returns a CustomResourceDefinition with a schema.
 func definition(schema []byte) []byte {
 	return envelope(definitionKind, part(2, part(7, part(4, part(1, schema)))))
 }
@@ -90,7 +90,7 @@ func TestNestingOfProtobuf(t *testing.T) {
 	}
 }
 
-// TestNestingBeforeGarbage: generated code has decoded what is before it when it comes to what is malformed.
+// TestNestingBeforeGarbage has a malformed end: generated decoders reach it only after the nested messages.
 func TestNestingBeforeGarbage(t *testing.T) {
 	body := definition(append(nested(nestings["not"], 2*maxMessageNesting), 0xff, 0xff))
 	err := definitionGuard().Check(body, runtime.ContentTypeProtobuf, definitionKind)
@@ -123,7 +123,7 @@ func TestNestingOfJSON(t *testing.T) {
 	}
 }
 
-// overlapping is a field that is a map. Each of its entries claims what follows the entry, which is read again.
+// overlapping returns a map field whose entries include the bytes of the entries after them.
 func overlapping(number protowire.Number, item protowire.Number, entries int) []byte {
 	var all []byte
 	for range entries {
@@ -161,8 +161,7 @@ func TestEntriesOfMapsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// FuzzGuard decodes what the guard lets pass: what comes out is no more than what went in, but for
-// the fields of messages that were not there.
+// FuzzGuard decodes bodies that pass the guard. The result is not larger than the body, except for empty messages.
 func FuzzGuard(f *testing.F) {
 	f.Add(nested(nestings["properties"], 3))
 	f.Add(nested(nestings["odd wire type"], 3))
@@ -191,7 +190,7 @@ func FuzzGuard(f *testing.F) {
 	})
 }
 
-// depthOf is how many schemas are nested through the fields that the corpus has.
+// depthOf returns the depth of schemas, nested in the fields that the corpus has.
 func depthOf(schema *apiextensionsv1.JSONSchemaProps) int {
 	deepest := 0
 	visit := func(inner *apiextensionsv1.JSONSchemaProps) {

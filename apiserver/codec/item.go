@@ -13,26 +13,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Media is an encoding of response bodies.
-type Media int
+// Media is the media type of a body.
+type Media uint8
 
+// The media types of objects.
 const (
 	JSON Media = iota
 	Protobuf
 	YAML
 )
 
-// An item is an object's encoding that GET, LIST and WATCH share: in JSON the object without its apiVersion and kind
-// where the Go type is known, complete where it is not; in protobuf the message without the envelope. What differs
-// between the three is put around it.
-
-// protobufMessage is what generated Go types offer.
+// protobufMessage is implemented by generated Go types.
 type protobufMessage interface {
 	Size() int
 	MarshalToSizedBuffer([]byte) (int, error)
 }
 
-// Item encodes an object of a served version. It clears the object's kind where the encoding leaves it out.
+// Item returns an object's encoding that GET, LIST and WATCH share. A JSON item has no apiVersion and kind where the Go
+// type is known, and is complete where it is not; a protobuf item is the message without its envelope. Item clears the
+// kind of an object whose encoding omits it.
 func Item(media Media, external runtime.Object) ([]byte, error) {
 	if media == Protobuf {
 		message, ok := external.(protobufMessage)
@@ -49,13 +48,38 @@ func Item(media Media, external runtime.Object) ([]byte, error) {
 	return json.Marshal(external)
 }
 
-// Head is what precedes an item where it stands for itself, naming its kind.
+// Head returns the beginning of a complete JSON object, up to the fields of its item.
 func Head(kind schema.GroupVersionKind) []byte {
-	return fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, kind.Kind, kind.GroupVersion().String())
+	return AppendHead(make([]byte, 0, HeadSize(kind)), kind)
 }
 
-// AppendObject appends a complete JSON object: head, from Head, is spliced in; nil where the item is complete.
-func AppendObject(to, head, item []byte) []byte {
+// AppendHead appends the beginning of a complete JSON object.
+func AppendHead(to []byte, kind schema.GroupVersionKind) []byte {
+	to = strconv.AppendQuote(append(to, `{"kind":`...), kind.Kind)
+	to = append(to, `,"apiVersion":"`...)
+	if kind.Group != "" {
+		to = append(append(to, kind.Group...), '/')
+	}
+	return append(append(to, kind.Version...), `",`...)
+}
+
+// HeadSize returns an upper bound for the length of Head.
+func HeadSize(kind schema.GroupVersionKind) int {
+	const punctuation = len(`{"kind":"","apiVersion":"/",`)
+	return punctuation + len(kind.Kind) + len(kind.Group) + len(kind.Version)
+}
+
+// AppendObject appends a complete JSON object of an item. complete is set where the item has apiVersion and kind
+// already.
+func AppendObject(to []byte, kind schema.GroupVersionKind, complete bool, item []byte) []byte {
+	if complete {
+		return append(to, item...)
+	}
+	return append(AppendHead(to, kind), item[1:]...)
+}
+
+// spliceHead appends a JSON item behind a head; nil: as it is.
+func spliceHead(to, head, item []byte) []byte {
 	if head == nil {
 		return append(to, item...)
 	}
@@ -74,7 +98,8 @@ func appendEnvelopeHead(to []byte, kind schema.GroupVersionKind, size int) []byt
 	gv := kind.GroupVersion().String()
 	to = append(to, protobufMagic...)
 	to = protowire.AppendTag(to, typeMeta, protowire.BytesType)
-	to = protowire.AppendVarint(to, uint64(protowire.SizeTag(version)+protowire.SizeBytes(len(gv))+protowire.SizeTag(name)+protowire.SizeBytes(len(kind.Kind))))
+	versionSize := protowire.SizeTag(version) + protowire.SizeBytes(len(gv))
+	to = protowire.AppendVarint(to, uint64(versionSize+protowire.SizeTag(name)+protowire.SizeBytes(len(kind.Kind))))
 	to = protowire.AppendTag(to, version, protowire.BytesType)
 	to = protowire.AppendString(to, gv)
 	to = protowire.AppendTag(to, name, protowire.BytesType)
@@ -92,21 +117,23 @@ func appendEnvelopeTail(to []byte) []byte {
 	return protowire.AppendString(to, "")
 }
 
-// ListBody is a list response: pieces around items that are shared with other responses.
+// ListBody is a list response around items that are shared with other responses. JSON items are separated by commas;
+// each protobuf item follows its tag and length.
 type ListBody struct {
-	media Media
-	head  []byte
-	// separator stands between JSON items; each protobuf item has its tag and length before it.
-	itemHead []byte
+	media    Media
+	head     []byte
+	itemHead []byte // spliced into each JSON item; nil: items remain as they are
 	items    []Encoding
 	tail     []byte
 }
 
 const listItems = 2 // field number of items in every list message
 
-// NewListBody prepares a list of items, of which nil is not the same in JSON as none. itemHead, from Head, is spliced into
-// each JSON item; nil: nothing is.
-func NewListBody(media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items []Encoding) (*ListBody, error) {
+// NewListBody prepares a list of items. In JSON, nil items become null and no items become []. itemHead, from Head, is
+// spliced into each JSON item; nil: items remain as they are.
+func NewListBody(
+	media Media, kind schema.GroupVersionKind, meta metav1.ListMeta, itemHead []byte, items []Encoding,
+) (*ListBody, error) {
 	b := &ListBody{media: media, items: items, itemHead: itemHead}
 	if media == Protobuf {
 		return b, b.frameProtobuf(kind, meta)
@@ -136,8 +163,8 @@ func (b *ListBody) frameJSON(kind schema.GroupVersionKind, meta any) error {
 	return nil
 }
 
-// untypedListMeta is the metadata of a list of custom resources: unlike elsewhere, "continue" is there even if it is
-// empty.
+// untypedListMeta is the metadata of a list of custom resources, which contains an empty "continue" unlike that of
+// typed lists.
 type untypedListMeta struct {
 	metav1.ListMeta
 	Continue string `json:"continue"`
@@ -177,10 +204,10 @@ func (b *ListBody) Size() int {
 	return size + max(len(b.items)-1, 0)
 }
 
-// AppendHead appends what comes before the items.
+// AppendHead appends the list up to its items.
 func (b *ListBody) AppendHead(to []byte) []byte { return append(to, b.head...) }
 
-// AppendItem appends the i-th item with what separates it from the one before.
+// AppendItem appends the i-th item and its separator from the one before.
 func (b *ListBody) AppendItem(to []byte, i int) []byte {
 	if b.media == Protobuf {
 		to = protowire.AppendTag(to, listItems, protowire.BytesType)
@@ -190,29 +217,34 @@ func (b *ListBody) AppendItem(to []byte, i int) []byte {
 	if i > 0 {
 		to = append(to, ',')
 	}
-	return AppendObject(to, b.itemHead, b.items[i].Bytes())
+	return spliceHead(to, b.itemHead, b.items[i].Bytes())
 }
 
-// AppendTail appends what comes after the items.
+// AppendTail appends the list after its items.
 func (b *ListBody) AppendTail(to []byte) []byte { return append(to, b.tail...) }
 
-// Len returns how many items there are.
+// Len returns the number of items.
 func (b *ListBody) Len() int { return len(b.items) }
 
-// WatchFrame makes one frame of a watch stream in JSON or protobuf.
-func WatchFrame(media Media, event string, kind schema.GroupVersionKind, head, item []byte) []byte {
+// WatchFrame returns a frame of a watch stream in JSON or protobuf. complete is that of AppendObject.
+func WatchFrame(media Media, event string, kind schema.GroupVersionKind, complete bool, item []byte) []byte {
 	if media == Protobuf {
 		return protobufFrame(event, kind, item)
 	}
-	frame := make([]byte, 0, len(item)+len(head)+len(event)+32)
+	const punctuation = 32
+	size := len(item) + len(event) + punctuation
+	if !complete {
+		size += HeadSize(kind)
+	}
+	frame := make([]byte, 0, size)
 	frame = append(frame, `{"type":`...)
 	frame = strconv.AppendQuote(frame, event)
 	frame = append(frame, `,"object":`...)
-	frame = AppendObject(frame, head, item)
+	frame = AppendObject(frame, kind, complete, item)
 	return append(frame, "}\n"...)
 }
 
-// protobufFrame is a metav1.WatchEvent behind its length in four bytes, big endian.
+// protobufFrame returns a metav1.WatchEvent after its length in four bytes, big endian.
 func protobufFrame(event string, kind schema.GroupVersionKind, item []byte) []byte {
 	const eventType, eventObject, rawExtension = 1, 2, 1
 	object := AppendEnvelope(make([]byte, 0, len(item)+64), kind, item)
@@ -227,7 +259,7 @@ func protobufFrame(event string, kind schema.GroupVersionKind, item []byte) []by
 	return frame
 }
 
-// Metadata reduces an object to its metadata.
+// Metadata returns the metadata of an object.
 func Metadata(object metav1.Object) *metav1.PartialObjectMetadata {
 	if typed, ok := object.(*metav1.ObjectMeta); ok {
 		return &metav1.PartialObjectMetadata{ObjectMeta: *typed}
@@ -255,7 +287,7 @@ func copyMetadata(object metav1.Object) metav1.ObjectMeta {
 	}
 }
 
-// Indent lays JSON out for people.
+// Indent returns JSON indented by two spaces.
 func Indent(body []byte) ([]byte, error) {
 	b := bytes.NewBuffer(make([]byte, 0, len(body)+len(body)/4)) // few bodies grow by more
 	err := json.Indent(b, body, "", "  ")

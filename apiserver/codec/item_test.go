@@ -87,7 +87,7 @@ func TestListIsUpstreams(t *testing.T) {
 
 func TestObjectIsUpstreams(t *testing.T) {
 	for _, pod := range pods() {
-		got := append(AppendObject(nil, Head(podKind), itemOf(t, JSON, &pod)), '\n')
+		got := append(AppendObject(nil, podKind, false, itemOf(t, JSON, &pod)), '\n')
 		if want := encodeUpstream(t, JSON, &pod, podKind); !bytes.Equal(got, want) {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -105,7 +105,7 @@ func TestWatchFrameIsUpstreams(t *testing.T) {
 	if err := encoders()[JSON].Encode(event, &want); err != nil {
 		t.Fatal(err)
 	}
-	if got := WatchFrame(JSON, "ADDED", podKind, Head(podKind), itemOf(t, JSON, &pod)); !bytes.Equal(got, want.Bytes()) {
+	if got := WatchFrame(JSON, "ADDED", podKind, false, itemOf(t, JSON, &pod)); !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("got %s, want %s", got, want.Bytes())
 	}
 	event.Object.Raw = encodeUpstream(t, Protobuf, &pod, podKind)
@@ -114,7 +114,7 @@ func TestWatchFrameIsUpstreams(t *testing.T) {
 	if err := protobuf.NewRawSerializer(clientscheme.Scheme, clientscheme.Scheme).Encode(event, frames); err != nil {
 		t.Fatal(err)
 	}
-	if got := WatchFrame(Protobuf, "ADDED", podKind, nil, itemOf(t, Protobuf, &pod)); !bytes.Equal(got, want.Bytes()) {
+	if got := WatchFrame(Protobuf, "ADDED", podKind, false, itemOf(t, Protobuf, &pod)); !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("got %q, want %q", got, want.Bytes())
 	}
 }

@@ -12,7 +12,7 @@ import (
 // protobufMagic begins every object stored as protobuf; a runtime.Unknown message follows.
 var protobufMagic = []byte("k8s\x00")
 
-// Field numbers of the messages an object's labels are nested in.
+// Field numbers of the messages that contain an object's labels.
 const (
 	unknownTypeMeta  = 1  // runtime.Unknown.typeMeta
 	unknownRaw       = 2  // runtime.Unknown.raw
@@ -26,8 +26,7 @@ func IsProtobuf(stored []byte) bool { return bytes.HasPrefix(stored, protobufMag
 
 var errMalformed = errors.New("malformed protobuf")
 
-// Labels reads an object's labels out of its stored bytes without decoding the rest. It returns nil where there
-// are none.
+// Labels returns the labels of a stored object without decoding the rest of it, nil if there are none.
 func Labels(stored []byte) (map[string]string, error) {
 	if !IsProtobuf(stored) {
 		return jsonLabels(stored)
@@ -55,7 +54,7 @@ func jsonLabels(stored []byte) (map[string]string, error) {
 	return object.Metadata.Labels, nil
 }
 
-// messageField returns the bytes of the last length-delimited field of that number; nil where there is none.
+// messageField returns the bytes of the last length-delimited field of that number, nil if there is none.
 func messageField(message []byte, number protowire.Number) ([]byte, error) {
 	var found []byte
 	for len(message) > 0 {

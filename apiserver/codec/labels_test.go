@@ -42,7 +42,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// FuzzLabels looks into any bytes without a panic, and finds the labels of every object that can be decoded.
+// FuzzLabels never panics, and finds the labels of every object that can be decoded.
 func FuzzLabels(f *testing.F) {
 	scheme := clientscheme.Scheme
 	serializer := protobuf.NewSerializer(scheme, scheme)
@@ -56,7 +56,7 @@ func FuzzLabels(f *testing.F) {
 		if !ok || unknown.Unmarshal(raw) != nil || pod.Unmarshal(unknown.Raw) != nil {
 			return
 		}
-		// Written again, because generated decoders take what nobody writes, such as metadata in several pieces.
+		// Encoded again, because decoders accept more than encoders write, such as repeated metadata.
 		pod.SetGroupVersionKind(podKind)
 		canonical, err := runtime.Encode(serializer, &pod)
 		if err != nil {

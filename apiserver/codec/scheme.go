@@ -1,5 +1,6 @@
-// Package codec turns objects into bytes and bytes into objects: stored forms, request bodies, the pieces of
-// responses that are shared between clients, and the labels of an object that is never decoded.
+// Package codec converts between objects and bytes: Scheme decodes stored objects and request bodies, Guard rejects
+// bodies that are too expensive to decode, Item, ListBody and WatchFrame encode responses, and Labels reads the labels
+// of stored objects without decoding them.
 package codec
 
 import (
@@ -33,9 +34,12 @@ var (
 	_ resource.BodyChecker = &Scheme{}
 )
 
-// NewScheme returns the model of a kind served as served, worked on in version internal version and stored in version
-// storage, as protobuf.
-func NewScheme(scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind, storage, internal schema.GroupVersion) *Scheme {
+// NewScheme returns the codec of a kind that is served as served, converted to version internal for strategies, and
+// stored in version storage as protobuf.
+func NewScheme(
+	scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind,
+	storage, internal schema.GroupVersion,
+) *Scheme {
 	return &Scheme{
 		scheme:    scheme,
 		convertor: runtime.UnsafeObjectConvertor(scheme),
@@ -49,7 +53,7 @@ func NewScheme(scheme *runtime.Scheme, codecs serializer.CodecFactory, served sc
 	}
 }
 
-// StoredAsJSON makes the model store JSON, as kinds do that have no protobuf form in etcd.
+// StoredAsJSON makes the codec store JSON, which is upstream's storage media type of some kinds, and returns it.
 func (m *Scheme) StoredAsJSON() *Scheme {
 	m.storedJSON = true
 	return m
@@ -61,7 +65,7 @@ func (m *Scheme) New() runtime.Object { return m.mustNew(m.internal) }
 // NewExternal implements resource.Codec.
 func (m *Scheme) NewExternal() runtime.Object { return m.mustNew(m.served) }
 
-// mustNew panics for a kind that is not registered: a mistake of the program, found by the first test.
+// mustNew panics for a kind that is not registered, which is a programming error.
 func (m *Scheme) mustNew(kind schema.GroupVersionKind) runtime.Object {
 	object, err := m.scheme.New(kind)
 	if err != nil {
@@ -79,8 +83,8 @@ func (m *Scheme) Load(stored []byte) (runtime.Object, error) {
 	return m.Internal(external)
 }
 
-// LoadExternal implements resource.Codec. An object that is stored in the served version is converted, too: conversion
-// brings fields into line that say the same, such as podIP and podIPs, of which a former release may have stored one.
+// LoadExternal implements resource.Codec. It converts even objects that are stored in the served version: conversion
+// synchronizes redundant fields, such as podIP and podIPs, of which an earlier release may have stored one.
 func (m *Scheme) LoadExternal(stored []byte) (runtime.Object, error) {
 	internal, err := m.Load(stored)
 	if err != nil {
@@ -122,8 +126,8 @@ func (m *Scheme) External(internal runtime.Object) (runtime.Object, error) {
 	return m.convertor.ConvertToVersion(internal, m.served.GroupVersion())
 }
 
-// Internal implements resource.Codec. The internal version may be in another group than the object: events are stored and served in
-// two, and have the core group's internal version.
+// Internal implements resource.Codec. The internal version may be in another group than the object: events are served
+// in two groups and have the internal version of the core group.
 func (m *Scheme) Internal(external runtime.Object) (runtime.Object, error) {
 	internal := m.New()
 	if err := m.convertor.Convert(external, internal, nil); err != nil {
@@ -142,7 +146,9 @@ func (m *Scheme) CheckBody(body []byte, mediaType string) error {
 }
 
 // Decode implements resource.Codec.
-func (m *Scheme) Decode(body []byte, mediaType string, validation resource.FieldValidation) (runtime.Object, schema.GroupVersionKind, []error, error) {
+func (m *Scheme) Decode(
+	body []byte, mediaType string, validation resource.FieldValidation,
+) (runtime.Object, schema.GroupVersionKind, []error, error) {
 	info, ok := runtime.SerializerInfoForMediaType(m.codecs.SupportedMediaTypes(), mediaType)
 	if !ok {
 		return nil, schema.GroupVersionKind{}, nil, fmt.Errorf("media type %q has no decoder", mediaType)
@@ -167,7 +173,7 @@ func (m *Scheme) Decode(body []byte, mediaType string, validation resource.Field
 	return internal, *kind, strict, err
 }
 
-// toHub fills defaults and converts, refusing an object of another kind.
+// toInternal applies defaults and converts. It fails for an object of another kind.
 func (m *Scheme) toInternal(external runtime.Object) (runtime.Object, error) {
 	m.scheme.Default(external)
 	return m.Internal(external)
@@ -179,14 +185,14 @@ func (m *Scheme) DecodePatched(patched []byte, validation resource.FieldValidati
 	return internal, strict, err
 }
 
-// splitStrict separates complaints about unknown and duplicate fields, which leave a complete object behind,
-// from errors that leave none.
+// splitStrict separates errors about unknown and duplicate fields, with which the object is complete, from other
+// errors.
 func splitStrict(err error) (strict []error, fatal error) {
 	if err == nil {
 		return nil, nil
 	}
-	if complaint, ok := runtime.AsStrictDecodingError(err); ok {
-		return complaint.Errors(), nil
+	if strictErr, ok := runtime.AsStrictDecodingError(err); ok {
+		return strictErr.Errors(), nil
 	}
 	return nil, err
 }

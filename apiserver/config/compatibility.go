@@ -9,23 +9,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// The versions of Kubernetes this server knows. A Kubernetes minor upgrade changes them together with go.mod.
+// The Kubernetes versions of this server. A Kubernetes minor upgrade changes them together with go.mod.
 const (
 	KubernetesMajor = "1"
 	KubernetesMinor = "36"
 	// CompatibleMinor is the oldest minor version that can read what this server stores.
 	CompatibleMinor = "35"
-	// oldestMinor is the oldest that kube-apiserver can be told to behave as.
+	// oldestMinor is the oldest minor version that kube-apiserver can emulate.
 	oldestMinor = "33"
 )
 
-// Compatibility says which Kubernetes version the server behaves as and which others can read what it stores. There is
-// one of each: the flags may name them, and nothing else.
+// Compatibility has the flags for the emulated Kubernetes version and the oldest version that can read stored objects.
+// Each has only one supported value.
 type Compatibility struct {
 	EmulatedVersion                []string // "1.36" or "kube=1.36"
 	MinCompatibilityVersion        []string
-	ForwardCompatible              bool // meant for an emulated version other than the server's own
-	RuntimeConfigForwardCompatible bool // likewise
+	ForwardCompatible              bool // only valid with an older emulated version
+	RuntimeConfigForwardCompatible bool // only valid with an older emulated version
 }
 
 func (c *Compatibility) flags(f *pflag.FlagSet) {
@@ -51,7 +51,8 @@ func (c *Compatibility) validate() []error {
 	return errs
 }
 
-// supported refuses every version but one: what kube-apiserver refuses too in its words.
+// supported returns errors for all versions but the supported one, with kube-apiserver's text if it rejects the version
+// too.
 func supported(flag string, values []string, only, outside string) []error {
 	var errs []error
 	for _, value := range values {
@@ -62,13 +63,13 @@ func supported(flag string, values []string, only, outside string) []error {
 		case asked.LessThan(version.MustParse(KubernetesMajor+"."+oldestMinor)) || version.MustParse(ownVersion()).LessThan(asked):
 			errs = append(errs, fmt.Errorf(outside, asked, KubernetesMajor+"."+oldestMinor, ownVersion()))
 		case !asked.EqualTo(version.MustParse(only)):
-			errs = append(errs, fmt.Errorf("%s %s is not supported; leave it out or use %s", flag, value, only))
+			errs = append(errs, fmt.Errorf("%s %s is not supported; omit it or use %s", flag, value, only))
 		}
 	}
 	return errs
 }
 
-// parseVersion reads a version of the component kube, which is the only one.
+// parseVersion parses a version of kube, the only component.
 func parseVersion(value string) (*version.Version, error) {
 	component, text, named := strings.Cut(value, "=")
 	if !named {

@@ -1,6 +1,6 @@
-// Package config is the configuration of one API server replica: kube-apiserver's flags with their names,
-// meanings and defaults, and the flags of the embedded etcd member. The operator renders flags with Args from
-// the very struct that the server parses.
+// Package config is the configuration of one API server replica: kube-apiserver's flags with their names, meanings and
+// defaults, and the flags of the embedded etcd member. The operator renders flags with Args from the same struct that
+// the server parses, so that both agree.
 package config
 
 import (
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Config is everything one replica is told. The zero value is not useful; start from Default.
+// Config is the configuration of one replica. The zero value is not useful; start from Default.
 type Config struct {
 	Serving        Serving
 	Etcd           Etcd
@@ -27,12 +27,12 @@ type Config struct {
 	unimplemented map[string]*unimplementedValue
 }
 
-// Serving says where and how requests are accepted.
+// Serving configures the HTTPS server.
 type Serving struct {
 	BindAddress                   string   // IP
-	Port                          int      // 0: none is not supported; the port must be set
+	Port                          int      // 1 to 65535
 	AdvertiseAddress              string   // IP published to clients; default: BindAddress or the host's address
-	CertDirectory                 string   // apiserver.crt and apiserver.key are read from or made in it when no files are named
+	CertDirectory                 string   // of apiserver.crt and apiserver.key if CertFile is empty; they are created if missing
 	CertFile                      string   // PEM, reloaded when it changes
 	KeyFile                       string   // PEM
 	SNICertKeys                   []string // "cert,key" or "cert,key:domain,..."
@@ -42,8 +42,8 @@ type Serving struct {
 	HTTP2MaxStreams               int
 	PermitPortSharing             bool
 	PermitAddressSharing          bool
-	RequestTimeout                time.Duration // of everything that is not a watch, log, exec, ...
-	MinRequestTimeout             time.Duration // least length of a watch without timeoutSeconds, in whole seconds
+	RequestTimeout                time.Duration // of requests that are not long-running
+	MinRequestTimeout             time.Duration // minimum duration of a watch without timeoutSeconds, in whole seconds
 	ShutdownDelay                 time.Duration // between failing readyz and refusing connections
 	ShutdownSendRetryAfter        bool
 	ShutdownWatchTerminationGrace time.Duration
@@ -55,40 +55,40 @@ type Serving struct {
 	ExternalHostname              string
 }
 
-// Etcd says how storage is reached and what is written there.
+// Etcd configures storage.
 type Etcd struct {
-	Servers            []string // URLs of an external etcd, or of other members besides the embedded one
+	Servers            []string // URLs of an external etcd, or of other members than the embedded one
 	CAFile             string
 	CertFile           string
 	KeyFile            string
 	Prefix             string        // "/registry"
 	CompactionInterval time.Duration // 0: never
-	HealthcheckTimeout time.Duration // 0: the default, as with kube-apiserver
-	ReadycheckTimeout  time.Duration // likewise
+	HealthcheckTimeout time.Duration // 0: 2s, as in kube-apiserver
+	ReadycheckTimeout  time.Duration // 0: 2s, as in kube-apiserver
 	CountMetricPoll    time.Duration
 	DBMetricPoll       time.Duration
-	Backend            string // "etcd3", or empty, which means the same
+	Backend            string // "etcd3" or empty, which is the same
 	StorageMediaType   string
 	EventTTL           time.Duration
 	WatchCache         bool
 	SoftQuotaPercent   int // of etcd's quota; 0: see SoftQuota
 }
 
-// defaultSoftQuota is that of a server with an embedded member, in percent.
+// defaultSoftQuota is the soft quota of a server with an embedded member, in percent.
 const defaultSoftQuota = 90
 
 // defaultCheckTimeout bounds etcd's health and readiness checks.
 const defaultCheckTimeout = 2 * time.Second
 
-// CheckTimeouts are those of etcd's health and readiness checks.
+// CheckTimeouts returns the timeouts of etcd's health and readiness checks.
 func (e *Etcd) CheckTimeouts() (health, readiness time.Duration) {
 	return cmp.Or(e.HealthcheckTimeout, defaultCheckTimeout), cmp.Or(e.ReadycheckTimeout, defaultCheckTimeout)
 }
 
-// enforcedPoll is the interval at which the space of an external etcd is measured if a soft quota depends on it.
+// enforcedPoll is the interval at which the use of an external etcd is measured if a soft quota depends on it.
 const enforcedPoll = 5 * time.Second
 
-// SpacePollInterval is the interval at which the space of an external etcd is measured; 0: never.
+// SpacePollInterval returns the interval at which the use of an external etcd is measured; 0: never.
 func (c *Config) SpacePollInterval() time.Duration {
 	if c.SoftQuota() < 100 {
 		return enforcedPoll
@@ -96,8 +96,8 @@ func (c *Config) SpacePollInterval() time.Duration {
 	return c.Etcd.DBMetricPoll
 }
 
-// SoftQuota is the percentage of etcd's quota that may be in use before the server refuses what grows the database;
-// 100: it never does. The quota of an external etcd is its administrator's business, unless the flag says otherwise.
+// SoftQuota returns the percentage of etcd's quota that may be in use before the server rejects writes that grow the
+// database. 100 means never, which is the default for an external etcd.
 func (c *Config) SoftQuota() int {
 	switch {
 	case c.Etcd.SoftQuotaPercent != 0:
@@ -108,13 +108,13 @@ func (c *Config) SoftQuota() int {
 	return 100
 }
 
-// Member is the embedded etcd member; it is run when DataDirectory is set.
+// Member configures the embedded etcd member, which runs if DataDirectory is set.
 type Member struct {
 	DataDirectory       string
 	Name                string
-	ListenPeerURLs      []string // empty: the member is alone, and listens to no peers
+	ListenPeerURLs      []string // empty: the member is the only one of its cluster
 	AdvertisePeerURLs   []string
-	ListenClientURLs    []string // empty: reachable from within this process only
+	ListenClientURLs    []string // empty: only in-process clients and the local socket
 	AdvertiseClientURLs []string
 	InitialCluster      string // "name=peerURL,..."; used only while the data directory is empty
 	InitialClusterState string // "new" or "existing"
@@ -130,13 +130,13 @@ type Member struct {
 	HeartbeatInterval   time.Duration
 	ElectionTimeout     time.Duration
 	UnsafeNoFsync       bool
-	// AllowInsecureTransport allows URLs that others can use without a certificate.
+	// AllowInsecureTransport allows URLs that can be used without a certificate.
 	AllowInsecureTransport bool
 }
 
-// Authentication says whom to believe.
+// Authentication configures the authentication methods.
 type Authentication struct {
-	Anonymous                  bool // anonymous requests reach authorization; RBAC then lets them see health and discovery only
+	Anonymous                  bool // requests without credentials are authorized as system:anonymous
 	ClientCAFile               string
 	TokenFile                  string // CSV: token,user,uid,"group,..."
 	RequestHeaderCAFile        string
@@ -156,7 +156,7 @@ type Authentication struct {
 	BootstrapTokens            bool
 }
 
-// Audiences are those of this server: the ones it is given, else its issuers.
+// Audiences returns the audiences of this server: APIAudiences, else the issuers.
 func (a *Authentication) Audiences() []string {
 	if len(a.APIAudiences) > 0 {
 		return slices.Clone(a.APIAudiences)
@@ -164,23 +164,23 @@ func (a *Authentication) Audiences() []string {
 	return slices.Clone(a.ServiceAccountIssuers)
 }
 
-// Authorization says who may do what.
+// Authorization configures the authorization modes.
 type Authorization struct {
 	Modes []string // AlwaysAllow, AlwaysDeny, RBAC, Node, ...
 }
 
-// Admission says what is checked and changed on write.
+// Admission configures the admission plugins.
 type Admission struct {
 	Enable                []string
 	Disable               []string
-	Control               []string // deprecated: names all plugins that are on
+	Control               []string // deprecated: all enabled plugins
 	ConfigFile            string
 	AllowPrivileged       bool
-	NotReadyToleration    time.Duration // in whole seconds, given to pods that have none
+	NotReadyToleration    time.Duration // in whole seconds, of pods without this toleration
 	UnreachableToleration time.Duration
 }
 
-// Limits bound what runs at once.
+// Limits bound concurrent work.
 type Limits struct {
 	MaxRequestsInFlight         int
 	MaxMutatingRequestsInFlight int
@@ -188,7 +188,7 @@ type Limits struct {
 	DeleteCollectionWorkers     int
 }
 
-// API says what is served.
+// API configures the served APIs.
 type API struct {
 	RuntimeConfig          map[string]string
 	FeatureGates           map[string]string
@@ -212,7 +212,8 @@ type API struct {
 
 // Controllers run inside the server, leader-elected.
 type Controllers struct {
-	// Enabled names controllers: "namespace", "garbagecollector"; "*" is all. Empty: none, as kube-controller-manager runs them.
+	// Enabled names controllers: "namespace", "garbagecollector"; "*" is all. Empty: none, as kube-controller-manager runs
+	// them.
 	Enabled []string
 }
 

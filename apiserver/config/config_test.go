@@ -19,7 +19,7 @@ func parse(t *testing.T, args ...string) *Config {
 	return c
 }
 
-// What kubeadm and envtest pass; see their sources for the lists.
+// The flags that kubeadm and envtest set.
 var installers = map[string][]string{
 	"kubeadm": {
 		"--advertise-address=10.0.0.1", "--allow-privileged=true", "--authorization-mode=Node,RBAC", "--client-ca-file=ca.crt",
@@ -55,7 +55,7 @@ func TestInstallersFlags(t *testing.T) {
 	}
 }
 
-// Args and Flags are inverse: what the operator renders is what the server parses.
+// Args and Flags are inverse, so that the server parses what the operator renders.
 func TestArgsRoundTrip(t *testing.T) {
 	for name, args := range installers {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestDefaultsOfUnsafeFlags(t *testing.T) {
 	}
 }
 
-// A flag that protects something must not be ignored, whatever else is set.
+// A flag that protects something must never be ignored.
 func TestUnsafeFlagsAreRefused(t *testing.T) {
 	unsafe := 0
 	for _, flag := range unimplementedFlags {
@@ -171,7 +171,7 @@ func TestValuesOfUnimplementedFlags(t *testing.T) {
 	}
 }
 
-// What kube-apiserver takes, and how it takes it.
+// Values that kube-apiserver accepts.
 func TestEtcdLikeUpstream(t *testing.T) {
 	c := parse(t, "--etcd-servers=http://x:1", "--etcd-prefix=registry", "--etcd-healthcheck-timeout=0s",
 		"--etcd-readycheck-timeout=0s")
@@ -236,12 +236,12 @@ func TestValidate(t *testing.T) {
 		"a format of the log":    {[]string{"--etcd-servers=http://x:1", "--logging-format=xml"}, "--logging-format \"xml\" must be text or json"},
 		"a mode twice":           {[]string{"--etcd-servers=http://x:1", "--authorization-mode=RBAC", "--authorization-mode=Node,RBAC"}, "specified more than once"},
 		"a version to come":      {[]string{"--etcd-servers=http://x:1", "--emulated-version=1.37"}, "emulation version 1.37 is not between [1.33, 1.36.0]"},
-		"an older version":       {[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.35"}, "--emulated-version kube=1.35 is not supported; leave it out or use 1.36"},
+		"an older version":       {[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.35"}, "--emulated-version kube=1.35 is not supported; omit it or use 1.36"},
 		"a patch version":        {[]string{"--etcd-servers=http://x:1", "--emulated-version=1.36.3"}, "patch version not allowed, got: kube=1.36.3"},
 		"another component":      {[]string{"--etcd-servers=http://x:1", "--emulated-version=foo=1.36"}, "component not registered: foo"},
 		"no version":             {[]string{"--etcd-servers=http://x:1", "--emulated-version=x"}, `could not parse "x" as version`},
 		"readers too old":        {[]string{"--etcd-servers=http://x:1", "--min-compatibility-version=1.30"}, "minCompatibilityVersion version 1.30 is not between [1.33, 1.36]"},
-		"readers too new":        {[]string{"--etcd-servers=http://x:1", "--min-compatibility-version=1.36"}, "--min-compatibility-version 1.36 is not supported; leave it out or use 1.35"},
+		"readers too new":        {[]string{"--etcd-servers=http://x:1", "--min-compatibility-version=1.36"}, "--min-compatibility-version 1.36 is not supported; omit it or use 1.35"},
 		"nothing to go forward":  {[]string{"--etcd-servers=http://x:1", "--emulation-forward-compatible"}, "ServerRunOptions.EmulationForwardCompatible cannot be set"},
 		"a member's URL":         {[]string{"--etcd-data-dir=/x", "--etcd-listen-peer-urls=x"}, "is not a URL"},
 		"a member's state":       {[]string{"--etcd-data-dir=/x", "--etcd-initial-cluster-state=old"}, "must be new or existing"},

@@ -17,7 +17,7 @@ func (c *Config) validateMember() []error {
 	return errs
 }
 
-// Validate returns everything that is wrong with the flags of a member.
+// Validate returns all errors in the flags of a member.
 func (m *Member) Validate() error { return errors.Join(m.problems()...) }
 
 func (m *Member) problems() []error {
@@ -41,12 +41,12 @@ func (m *Member) problems() []error {
 	return errs
 }
 
-// transport is how others reach the member for one purpose.
+// transport has the flags of the URLs for peers or for clients.
 type transport struct {
 	listen, advertise         string // flags
 	listenURLs, advertiseURLs []string
 	certFile, keyFile         string
-	caFile                    string // of the certificates that others must present
+	caFile                    string // verifies the certificates of peers or clients
 	authority                 string // the flag of caFile
 }
 
@@ -72,7 +72,7 @@ func (t transport) problems(allowInsecure bool) []error {
 		case err != nil:
 			errs = append(errs, err)
 		case scheme == "https" && t.caFile == "" && !allowInsecure:
-			errs = append(errs, fmt.Errorf("--%s: --%s is required with %s: without it everyone who reaches the URL can "+
+			errs = append(errs, fmt.Errorf("--%s: --%s is required with %s: without it everyone who can reach the URL can "+
 				"read and write all data; or allow this with --etcd-allow-insecure-transport", t.listen, t.authority, raw))
 		case scheme == "https" && (t.certFile == "" || t.keyFile == ""):
 			errs = append(errs, fmt.Errorf("--%s: %s needs a certificate and a key", t.listen, raw))
@@ -92,7 +92,7 @@ func checkURL(flag, raw string, allowInsecure bool) (scheme string, err error) {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return "", fmt.Errorf("--%s: %q is not a URL such as https://host:2380", flag, raw)
 	case u.Scheme == "http" && !allowInsecure:
-		return "", fmt.Errorf("--%s: %s would let everyone who reaches it read and write all data without a "+
+		return "", fmt.Errorf("--%s: %s would let everyone who can reach it read and write all data without a "+
 			"certificate; use https, or allow this with --etcd-allow-insecure-transport", flag, raw)
 	}
 	return u.Scheme, nil

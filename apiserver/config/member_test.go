@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A member that others could reach without a certificate starts only if a flag says so.
+// A member that can be reached without a certificate requires --etcd-allow-insecure-transport.
 func TestMemberTransport(t *testing.T) {
 	const (
 		allow      = "--etcd-allow-insecure-transport"

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// defaultServiceRange is the range of a cluster that is given none.
+	// defaultServiceRange is kube-apiserver's default.
 	defaultServiceRange = "10.0.0.0/24"
-	// leastServiceAddresses is how many addresses a range has at least.
-	leastServiceAddresses = 8
+	// minServiceAddresses is the minimum size of a range.
+	minServiceAddresses = 8
 )
 
-// ServiceRanges are the ranges of Service addresses: one, or two of different families.
+// ServiceRanges returns the ranges of Service IPs: one, or two of different families.
 func (a *API) ServiceRanges() ([]netip.Prefix, error) {
 	text := a.ServiceClusterIPRange
 	if text == "" {
@@ -38,7 +38,7 @@ func (a *API) ServiceRanges() ([]netip.Prefix, error) {
 	}
 	first := ranges[0].Addr()
 	if first.BitLen()-ranges[0].Bits() < 3 {
-		return nil, fmt.Errorf("the service cluster IP range must be at least %d IP addresses", leastServiceAddresses)
+		return nil, fmt.Errorf("the service cluster IP range must be at least %d IP addresses", minServiceAddresses)
 	}
 	if len(ranges) == 2 && first.Is4() == ranges[1].Addr().Is4() {
 		return nil, errors.New("--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family")
@@ -46,7 +46,7 @@ func (a *API) ServiceRanges() ([]netip.Prefix, error) {
 	return ranges, nil
 }
 
-// parseRange reads a range as kube-apiserver does, which has always allowed leading zeros in IPv4 addresses.
+// parseRange parses a range as kube-apiserver does, which allows leading zeros in IPv4 addresses.
 func parseRange(text string) (netip.Prefix, bool) {
 	_, network, err := netutils.ParseCIDRSloppy(text)
 	if err != nil {
@@ -57,7 +57,7 @@ func parseRange(text string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(address, bits), ok
 }
 
-// NodePorts is the range of node ports.
+// NodePorts returns the range of node ports.
 func (a *API) NodePorts() (utilnet.PortRange, error) {
 	var ports utilnet.PortRange
 	if err := ports.Set(a.ServiceNodePortRange); err != nil {
@@ -66,7 +66,7 @@ func (a *API) NodePorts() (utilnet.PortRange, error) {
 	return ports, nil
 }
 
-// reconcilerTypes are who may keep the kubernetes Service's endpoints.
+// reconcilerTypes are the values of --endpoint-reconciler-type.
 var reconcilerTypes = []string{"master-count", "lease", "none"}
 
 func (a *API) validateServices() []error {

@@ -35,7 +35,7 @@ func (s *Serving) validate() []error {
 
 func isIP(text string) bool { return net.ParseIP(text) != nil }
 
-// validateDirectives checks the parts of a Strict-Transport-Security header.
+// validateDirectives checks --strict-transport-security-directives.
 func validateDirectives(directives []string) []error {
 	var errs []error
 	for _, directive := range directives {
@@ -51,8 +51,8 @@ func validateDirectives(directives []string) []error {
 	return errs
 }
 
-// validateOrigins checks patterns of origins. One that says nothing of where the host begins or ends would allow the
-// origins of strangers (CVE-2022-1996).
+// validateOrigins checks --cors-allowed-origins. A pattern that does not pin the start and end of the host would also
+// match other origins (CVE-2022-1996).
 func validateOrigins(patterns []string) []error {
 	var errs []error
 	for _, pattern := range patterns {
@@ -69,7 +69,7 @@ func validateOrigins(patterns []string) []error {
 	return errs
 }
 
-// pins tells whether a pattern has a mark of where the host begins, and one of where it ends.
+// pins reports whether a pattern pins both the start and the end of the host.
 func pins(pattern string) bool {
 	begins := strings.Contains(pattern, "^") || strings.Contains(pattern, "//")
 	return begins && strings.ContainsAny(pattern, "$:")

@@ -13,20 +13,20 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// unimplementedFlag is a flag of kube-apiserver that this server parses and does not act on.
+// unimplementedFlag is a flag of kube-apiserver that this server parses but does not implement.
 type unimplementedFlag struct {
 	name     string
-	kind     string // the type's name in pflag
+	kind     string // pflag's name of the type
 	standard string // kube-apiserver's default, as pflag prints it
-	// risk is what running without the flag would lead to: the server refuses to start when the flag is set. It is
-	// empty for harmless flags, which are named in one warning.
+	// risk is the consequence of ignoring the flag; if it is not empty, the server does not start when the flag is set.
+	// Flags without a risk are logged and ignored.
 	risk string
-	// check refuses the values that kube-apiserver refuses, beyond those of the wrong type. Nil if there are none, or
-	// if the flag is refused anyway.
+	// check returns an error for values of the right type that kube-apiserver rejects. It is nil if there are none or the
+	// flag has a risk.
 	check func(value string) error
 }
 
-// The risks of running without a flag that was set.
+// The risks of ignoring a flag.
 const (
 	plaintext        = "the objects would be stored unencrypted"
 	wrongStore       = "the objects would be stored in the etcd of --etcd-servers"
@@ -126,13 +126,13 @@ var unimplementedFlags = []unimplementedFlag{
 	{"peer-ca-file", "string", "", "", nil},
 }
 
-// boundUnimplementedFlags have a place in Config, because the operator renders them, and nothing acts on them yet.
-// They are harmless.
+// boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
+// harmless.
 var boundUnimplementedFlags = []string{
 	"enable-aggregator-routing", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type", "watch-cache",
 }
 
-// unimplementedValue checks and remembers the value of a flag that has no effect.
+// unimplementedValue is the pflag.Value of a flag without effect. It checks the value.
 type unimplementedValue struct {
 	unimplementedFlag
 	value string
@@ -253,7 +253,7 @@ func (c *Config) Unimplemented() []string {
 	return slices.Compact(names)
 }
 
-// validateUnimplemented refuses the flags that the server must not ignore.
+// validateUnimplemented returns an error for each flag that the server must not ignore.
 func (c *Config) validateUnimplemented() []error {
 	var errs []error
 	for _, flag := range unimplementedFlags {
@@ -265,14 +265,14 @@ func (c *Config) validateUnimplemented() []error {
 	return append(errs, c.validateLeadership()...)
 }
 
-// validateLeadership checks the flags of coordinated leader election against each other.
+// validateLeadership checks the relations between the flags of coordinated leader election.
 func (c *Config) validateLeadership() []error {
 	duration := func(name string) time.Duration {
 		value := c.unimplemented[name]
 		if value == nil {
 			return 0
 		}
-		parsed, _ := time.ParseDuration(value.String()) // Set has parsed it
+		parsed, _ := time.ParseDuration(value.String()) // Set has checked it
 		return parsed
 	}
 	const lease, renew, retry = "coordinated-leadership-lease-duration", "coordinated-leadership-renew-deadline", "coordinated-leadership-retry-period"
@@ -321,14 +321,14 @@ func isPreviousMinor(value string) error {
 	return nil
 }
 
-// isAlphaLogging refuses what kube-apiserver accepts only with a feature gate that cannot be turned on here.
+// isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.
 func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }
 
 func isVModule(value string) error {
 	return logsapi.VModuleConfigurationPflag(&logsapi.VModuleConfiguration{}).Set(value)
 }
 
-// CheckFiles refuses files that do not exist. It is apart from Validate, which also runs where the server does not.
+// CheckFiles returns an error if a file does not exist. It is separate from Validate, which the operator calls too.
 func (c *Config) CheckFiles() error {
 	value := c.unimplemented["tracing-config-file"]
 	if value == nil || value.value == "" {

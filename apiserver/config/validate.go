@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What --service-account-max-token-expiration may be.
+// The bounds of --service-account-max-token-expiration.
 const (
 	leastTokenLife = time.Hour
 	mostTokenLife  = 1 << 32 * time.Second
@@ -17,7 +17,7 @@ const (
 // storageMediaTypes are the values that kube-apiserver accepts for --storage-media-type.
 var storageMediaTypes = []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml"}
 
-// Validate returns everything that is wrong with the configuration, in words for the person who wrote the flags.
+// Validate returns all errors in the configuration. They name the flags.
 func (c *Config) Validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -47,7 +47,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// validateFairness refuses to apply flow schemas that are not served.
+// validateFairness rejects priority and fairness without its API.
 func (c *Config) validateFairness() []error {
 	if !c.Limits.PriorityAndFairness {
 		return nil

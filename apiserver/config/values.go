@@ -8,7 +8,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// switches is a flag of switches that may come without a value: "api/all=true,apps/v1".
+// switches is the value of --runtime-config. A switch without a value is true: "api/all=true,apps/v1".
 type switches struct {
 	*cliflag.ConfigurationMap
 }

@@ -1,7 +1,6 @@
-// Package controllers runs upstream's controllers that an API server without a kube-controller-manager beside it
-// cannot live without: deletion of namespaces' contents, garbage collection by owner reference, the default service
-// account of each namespace, the usage of quotas, and roles that are put together of others. They run in one replica
-// at a time, as clients of this server, and read its watch cache.
+// Package controllers runs the controllers of kube-controller-manager that a control plane without one still needs:
+// namespace deletion, garbage collection, default service accounts, resource quota usage and ClusterRole aggregation.
+// One replica at a time runs them, elected by a Lease; they are clients of this server and read its watch cache.
 package controllers
 
 import (
@@ -23,7 +22,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The controllers by the names they have in --controllers.
+// Names of the controllers in --controllers.
 const (
 	Namespace              = "namespace"
 	GarbageCollector       = "garbagecollector"
@@ -33,30 +32,30 @@ const (
 	All                    = "*"
 )
 
-// Names lists the controllers there are.
+// Names returns the names of all controllers.
 func Names() []string {
 	return []string{ClusterRoleAggregation, GarbageCollector, Namespace, ResourceQuota, ServiceAccount}
 }
 
-// Check refuses names that no controller has.
+// Check rejects unknown names.
 func Check(names []string) error {
 	for _, name := range names {
 		if name != All && !slices.Contains(Names(), name) {
-			return fmt.Errorf("--controllers: there is no %q; there are %v and *", name, Names())
+			return fmt.Errorf("--controllers: unknown controller %q; supported are %v and *", name, Names())
 		}
 	}
 	return nil
 }
 
-// Options are what the controllers work with.
+// Options configure the controllers.
 type Options struct {
-	// Enabled are names of controllers, or All.
+	// Enabled lists controllers, or All.
 	Enabled []string
-	// Client reaches this server with the right to do everything.
+	// Client is a client of this server with cluster-admin permissions.
 	Client *rest.Config
-	// Informers makes the informers of one term of office.
+	// Informers returns the informers for one leader term.
 	Informers func() informers.SharedInformerFactory
-	// Identity tells this replica from the others.
+	// Identity is the holder identity of this replica.
 	Identity string
 	Clock    clock.Clock
 	Logger   logr.Logger
@@ -67,30 +66,30 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// pause is how long a replica on which the controllers failed leaves the others alone: they look whether the lease is
-	// free at least that often.
-	pause = 5 * time.Second
+	// restartDelay is the time for which a replica whose controllers failed to start stays out of the election. It
+	// exceeds retryPeriod, so that another replica acquires the lease.
+	restartDelay = 5 * time.Second
 )
 
-// Run runs the enabled controllers whenever this replica is the one elected, until ctx ends.
+// Run runs the enabled controllers while this replica is the leader, until ctx ends.
 func Run(ctx context.Context, options Options) error {
 	client, err := kubernetes.NewForConfig(options.Client)
 	if err != nil {
-		return fmt.Errorf("make the controllers' client: %w", err)
+		return fmt.Errorf("create the client of the controllers: %w", err)
 	}
 	ctx = klog.NewContext(ctx, options.Logger)
 	for ctx.Err() == nil {
-		if err := round(ctx, client, options); err != nil {
-			options.Logger.Error(err, "the controllers could not be started")
-			wait(ctx, options.Clock, pause)
+		if err := runElection(ctx, client, options); err != nil {
+			options.Logger.Error(err, "Failed to start the controllers")
+			sleep(ctx, options.Clock, restartDelay)
 		}
 	}
 	return nil
 }
 
-// round is one election, and the term of office, if this replica wins. It returns when the lease is lost, or given back
-// because the controllers could not be started.
-func round(ctx context.Context, client kubernetes.Interface, options Options) error {
+// runElection is one election and, if this replica wins, its term. It returns when the lease is lost, or is released
+// because the controllers failed to start.
+func runElection(ctx context.Context, client kubernetes.Interface, options Options) error {
 	term, resign := context.WithCancelCause(ctx)
 	defer resign(nil)
 	lock := &resourcelock.LeaseLock{
@@ -99,7 +98,7 @@ func round(ctx context.Context, client kubernetes.Interface, options Options) er
 		LockConfig: resourcelock.ResourceLockConfig{Identity: options.Identity},
 	}
 	elector, err := newElector(lock, func(ctx context.Context) {
-		if err := lead(ctx, options); err != nil {
+		if err := runControllers(ctx, options); err != nil {
 			resign(err)
 		}
 	})
@@ -107,8 +106,8 @@ func round(ctx context.Context, client kubernetes.Interface, options Options) er
 		return err
 	}
 	elector.Run(term)
-	if err := giveBack(context.WithoutCancel(ctx), lock, options.Clock.Now()); err != nil {
-		options.Logger.Error(err, "the lease stays until it expires", "lease", leaseName)
+	if err := releaseLease(context.WithoutCancel(ctx), lock, options.Clock.Now()); err != nil {
+		options.Logger.Error(err, "Failed to release the lease; it expires", "lease", leaseName)
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -116,9 +115,9 @@ func round(ctx context.Context, client kubernetes.Interface, options Options) er
 	return context.Cause(term)
 }
 
-// giveBack frees the lease, if this replica holds it. The elector would give up where a renewal that was on its way
-// comes between.
-func giveBack(ctx context.Context, lock resourcelock.Interface, now time.Time) error {
+// releaseLease releases the lease if this replica holds it. The elector's own release fails when it conflicts with a
+// renewal in flight.
+func releaseLease(ctx context.Context, lock resourcelock.Interface, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, renewDeadline)
 	defer cancel()
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -136,7 +135,7 @@ func giveBack(ctx context.Context, lock resourcelock.Interface, now time.Time) e
 	})
 }
 
-func wait(ctx context.Context, clock clock.Clock, duration time.Duration) {
+func sleep(ctx context.Context, clock clock.Clock, duration time.Duration) {
 	timer := clock.NewTimer(duration)
 	defer timer.Stop()
 	select {

@@ -22,7 +22,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// flaky fails the requests for discovery as long as it is told to.
+// flaky fails discovery requests while fails is set.
 type flaky struct {
 	http.RoundTripper
 	fails *atomic.Bool
@@ -30,13 +30,24 @@ type flaky struct {
 
 func (f flaky) RoundTrip(r *http.Request) (*http.Response, error) {
 	if strings.HasPrefix(r.URL.Path, "/api") && strings.Count(r.URL.Path, "/") == 1 && f.fails.Load() {
-		return nil, errors.New("no discovery today")
+		return nil, errors.New("discovery fails")
 	}
 	return f.RoundTripper.RoundTrip(r)
 }
 
-// TestReplicaThatCannotLeadGivesBackTheLease, for another to try, and tries again itself later.
-func TestReplicaThatCannotLeadGivesBackTheLease(t *testing.T) {
+func TestCheck(t *testing.T) {
+	for _, names := range [][]string{nil, {controllers.All}, controllers.Names()} {
+		if err := controllers.Check(names); err != nil {
+			t.Errorf("%v: %v", names, err)
+		}
+	}
+	if err := controllers.Check([]string{controllers.Namespace, "deployment"}); err == nil || !strings.Contains(err.Error(), `"deployment"`) {
+		t.Errorf("an unknown controller: %v", err)
+	}
+}
+
+// TestLeaseIsReleasedWhenControllersFailToStart: another replica can acquire it, and this one retries later.
+func TestLeaseIsReleasedWhenControllersFailToStart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs the server")
 	}
@@ -70,7 +81,7 @@ func TestReplicaThatCannotLeadGivesBackTheLease(t *testing.T) {
 	holds := func(identity string) func() bool {
 		return func() bool {
 			lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(t.Context(), "quorate-controllers", metav1.GetOptions{})
-			return err == nil && ptr.Deref(lease.Spec.HolderIdentity, "nobody") == identity
+			return err == nil && ptr.Deref(lease.Spec.HolderIdentity, "unset") == identity
 		}
 	}
 	eventually(t, "the lease is given back", holds(""))
@@ -83,7 +94,7 @@ func TestReplicaThatCannotLeadGivesBackTheLease(t *testing.T) {
 		t.Error(err)
 	}
 	if !holds("")() {
-		t.Error("a replica that stops keeps the lease")
+		t.Error("a stopped replica holds the lease")
 	}
 }
 
@@ -91,6 +102,6 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) { return holds(), nil })
 	if err != nil {
-		t.Fatalf("never: %s", what)
+		t.Fatalf("timed out waiting: %s", what)
 	}
 }

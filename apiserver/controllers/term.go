@@ -26,7 +26,7 @@ import (
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 )
 
-// The numbers are kube-controller-manager's.
+// Defaults of kube-controller-manager.
 const (
 	namespaceWorkers   = 10
 	collectorWorkers   = 20
@@ -40,8 +40,8 @@ const (
 	noResync           = 0
 )
 
-// lead runs the enabled controllers until ctx ends.
-func lead(ctx context.Context, options Options) error {
+// runControllers starts the enabled controllers and waits until ctx ends.
+func runControllers(ctx context.Context, options Options) error {
 	t, err := newTerm(options)
 	if err != nil {
 		return err
@@ -70,13 +70,13 @@ func lead(ctx context.Context, options Options) error {
 	return nil
 }
 
-// term is what the controllers share while this replica is the one elected.
+// leaderTerm is the state that the controllers share while this replica is the leader.
 type leaderTerm struct {
 	client   *kubernetes.Clientset
 	metadata metadata.Interface
 	typed    informers.SharedInformerFactory        // built-in kinds
 	partial  metadatainformer.SharedInformerFactory // custom resources
-	started  chan struct{}
+	started  chan struct{}                          // closed when the informers are started
 }
 
 func newTerm(options Options) (*leaderTerm, error) {
@@ -97,8 +97,8 @@ func newTerm(options Options) (*leaderTerm, error) {
 	}, nil
 }
 
-// everything makes informers of any resource.
-func (t *leaderTerm) everything() informerfactory.InformerFactory {
+// anyInformers returns a factory for informers of any resource.
+func (t *leaderTerm) anyInformers() informerfactory.InformerFactory {
 	return informerfactory.NewInformerFactory(t.typed, t.partial)
 }
 
@@ -112,7 +112,7 @@ func (t *leaderTerm) startNamespace(ctx context.Context) error {
 func (t *leaderTerm) startCollector(ctx context.Context) error {
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(t.client.Discovery()))
 	collector, err := garbagecollector.NewGarbageCollector(ctx, t.client, t.metadata, mapper,
-		garbagecollector.DefaultIgnoredResources(), t.everything(), t.started)
+		garbagecollector.DefaultIgnoredResources(), t.anyInformers(), t.started)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (t *leaderTerm) startQuota(ctx context.Context) error {
 		QuotaClient:               t.client.CoreV1(),
 		ResourceQuotaInformer:     t.typed.Core().V1().ResourceQuotas(),
 		ResyncPeriod:              controller.StaticResyncPeriodFunc(quotaResync),
-		InformerFactory:           t.everything(),
+		InformerFactory:           t.anyInformers(),
 		ReplenishmentResyncPeriod: controller.StaticResyncPeriodFunc(noResync),
 		DiscoveryFunc:             discover,
 		IgnoredResourcesFunc:      usage.IgnoredResources,

@@ -9,12 +9,12 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// types is the type converter of all versions of a custom resource, made on first use.
+// types is the type converter of all versions of a custom resource, created on first use.
 type types struct {
 	converter lazy[managedfields.TypeConverter]
 }
 
-// typeConverter knows all versions, since managed fields may have been recorded in any.
+// typeConverter covers all versions: managed fields may be recorded in any of them.
 func (c *custom) typeConverter() (managedfields.TypeConverter, error) {
 	return c.types.converter.get(func() (managedfields.TypeConverter, error) {
 		models := metadataModels()
@@ -34,7 +34,7 @@ func (c *custom) typeConverter() (managedfields.TypeConverter, error) {
 	})
 }
 
-// fieldManager returns the maker of the field manager of one endpoint; it is made once.
+// fieldManager returns a function that returns the field manager of an endpoint, created on first use.
 func (v *version) fieldManager(kind schema.GroupVersionKind, subresource string, reset map[fieldpath.APIVersion]*fieldpath.Set) func() (*managedfields.FieldManager, error) {
 	made := &lazy[*managedfields.FieldManager]{}
 	return func() (*managedfields.FieldManager, error) {
@@ -48,7 +48,7 @@ func (v *version) fieldManager(kind schema.GroupVersionKind, subresource string,
 	}
 }
 
-// resetFields are what writes to the resource itself cannot change.
+// resetFields are the fields that writes to the main endpoint do not change.
 func (c *custom) resetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, v := range c.versions {
@@ -59,7 +59,7 @@ func (c *custom) resetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return reset
 }
 
-// statusResetFields are what writes to the status subresource cannot change.
+// statusResetFields are the fields that writes to the status subresource do not change.
 func (c *custom) statusResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, v := range c.versions {
@@ -71,8 +71,7 @@ func (c *custom) statusResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return reset
 }
 
-// metadataModels are the models that every object's metadata refers to: only their structure, which is all
-// that merging looks at.
+// metadataModels are the models of object metadata, reduced to their structure, which is all that merging needs.
 func metadataModels() map[string]*spec.Schema {
 	const prefix = "io.k8s.apimachinery.pkg.apis.meta.v1."
 	time := spec.DateTimeProperty()

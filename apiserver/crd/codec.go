@@ -13,7 +13,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// customCodec is the resource.Codec of one served version. Its internal version is an unstructured object of that version.
+// customCodec is the resource.Codec of one served version. Its internal version is an unstructured object in that
+// version.
 type customCodec struct {
 	version *version
 }
@@ -28,7 +29,7 @@ func (m *customCodec) New() runtime.Object {
 
 func (m *customCodec) NewExternal() runtime.Object { return m.New() }
 
-// Load decodes, coerces and defaults by the schema of the version the object was stored in, then converts.
+// Load decodes a stored object, coerces and defaults it with the schema of its stored version, and converts it.
 func (m *customCodec) Load(stored []byte) (runtime.Object, error) {
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON(stored); err != nil {
@@ -53,7 +54,7 @@ func (m *customCodec) Load(stored []byte) (runtime.Object, error) {
 
 func (m *customCodec) LoadExternal(stored []byte) (runtime.Object, error) { return m.Load(stored) }
 
-// Store encodes in the storage version, without the resource version, which the store assigns.
+// Store encodes in the storage version, without resourceVersion.
 func (m *customCodec) Store(internal runtime.Object) ([]byte, error) {
 	object, ok := internal.(*unstructured.Unstructured)
 	if !ok {
@@ -81,7 +82,7 @@ func (m *customCodec) Internal(external runtime.Object) (runtime.Object, error) 
 	return m.same(external)
 }
 
-// same copies an object, which is in both forms at once.
+// same copies an object: internal and external form are equal.
 func (m *customCodec) same(object runtime.Object) (runtime.Object, error) {
 	custom, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -132,7 +133,7 @@ func (m *customCodec) DecodePatched(patched []byte, validation resource.FieldVal
 
 func (m *customCodec) Default(external runtime.Object) { m.version.of.Default(external) }
 
-// typer tells the kind an unstructured object declares.
+// typer returns the kind that an unstructured object declares.
 type typer struct{}
 
 func (typer) ObjectKinds(object runtime.Object) ([]schema.GroupVersionKind, bool, error) {

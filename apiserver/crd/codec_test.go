@@ -14,7 +14,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// define makes a definition as it is once established.
+// define returns the definition of an established CustomResourceDefinition.
 func define(t testing.TB, definition *apiextensionsv1.CustomResourceDefinition) *resource.Definition {
 	t.Helper()
 	builder, err := crd.NewBuilder()
@@ -29,7 +29,7 @@ func define(t testing.TB, definition *apiextensionsv1.CustomResourceDefinition) 
 	return made
 }
 
-// withSchema makes the version v1 of a definition whose spec has the given schema.
+// withSchema returns version v1 of a definition with a schema of spec.
 func withSchema(t testing.TB, spec string) *resource.Version {
 	t.Helper()
 	definition := sample(t)
@@ -98,10 +98,10 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRejects(t *testing.T) {
 	v := withSchema(t, `{"type":"object"}`)
 	for body, want := range map[string]string{
-		`{`:                               "unexpected", // no JSON
+		`{`:                               "unexpected", // not JSON
 		`{"apiVersion":"example.com/v1"}`: "Object 'Kind' is missing",
 		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"a":true}}}`: "cannot unmarshal bool",
 	} {
@@ -214,8 +214,7 @@ func TestScaleTable(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever a client sends, decoding neither panics nor lets through what cannot be stored and
-// loaded again unchanged.
+// FuzzDecode: decoding does not panic, and decoded objects are unchanged after being stored and loaded.
 func FuzzDecode(f *testing.F) {
 	d := define(f, sample(f))
 	m := d.Version("v1").Codec

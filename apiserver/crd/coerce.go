@@ -10,17 +10,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// coercion says how an object is coerced.
+// coercion configures coerce.
 type coercion struct {
-	// repair drops malformed metadata and restores a missing generation: objects stored before there was
-	// validation must stay readable.
+	// repair drops malformed metadata and restores a missing generation, so that objects stored before validation
+	// existed stay readable.
 	repair bool
-	// track reports the paths of fields that were dropped.
+	// track reports the paths of dropped fields.
 	track bool
 }
 
-// coerce does to an unstructured object, in place, what decoding does to a typed one: it types metadata, drops
-// fields that the schema does not know, and nulls where null is not allowed.
+// coerce does in place what decoding into Go types does: it types metadata, drops fields that are not in the schema,
+// and replaces null where it is not allowed.
 func (c *custom) coerce(object *unstructured.Unstructured, how coercion) (unknown []string, err error) {
 	kind, hasKind, err := unstructured.NestedString(object.Object, "kind")
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *custom) coerce(object *unstructured.Unstructured, how coercion) (unknow
 		unknown = append(unknown, dropped...)
 		repairGeneration(metadata, how)
 	}
-	// The pruning above knows nothing of these fields, so they are put back.
+	// Pruning removes these fields, so they are restored.
 	if hasKind {
 		object.SetKind(kind)
 	}
@@ -67,7 +67,7 @@ func repairGeneration(metadata *metav1.ObjectMeta, how coercion) {
 	}
 }
 
-// coerceContent coerces to the schema of a version. One that the definition does not have knows no fields.
+// coerceContent coerces with the schema of a version. Without a version all fields are unknown.
 func (c *custom) coerceContent(content map[string]any, v *version, how coercion) ([]string, error) {
 	var structural *structuralschema.Structural
 	if v != nil {

@@ -16,13 +16,13 @@ import (
 
 type condition = apiextensionsv1.CustomResourceDefinitionCondition
 
-// Claimed are the names that the definitions of one group have.
+// Claimed are the accepted names of the other definitions of a group.
 type Claimed struct {
 	Resources sets.Set[string]
 	Kinds     sets.Set[string]
 }
 
-// Claim collects the accepted names of definitions.
+// Claim collects accepted names.
 func Claim(accepted ...apiextensionsv1.CustomResourceDefinitionNames) Claimed {
 	c := Claimed{Resources: sets.New[string](), Kinds: sets.New[string]()}
 	for _, names := range accepted {
@@ -33,8 +33,8 @@ func Claim(accepted ...apiextensionsv1.CustomResourceDefinitionNames) Claimed {
 	return c
 }
 
-// Conditions returns the status that a definition should have, given the names that others of its group have
-// accepted. With establish unset, a definition that may be established is left installing.
+// Conditions returns the desired status of a definition, given the names accepted by others of its group. Without
+// establish, a definition that could be established stays Installing.
 func Conditions(crd *apiextensionsv1.CustomResourceDefinition, others Claimed, establish bool) apiextensionsv1.CustomResourceDefinitionStatus {
 	next := &apiextensionsv1.CustomResourceDefinition{Spec: crd.Spec, Status: *crd.Status.DeepCopy()}
 	names, accepted := acceptNames(crd.Spec.Names, crd.Status.AcceptedNames, others)
@@ -53,7 +53,7 @@ func Conditions(crd *apiextensionsv1.CustomResourceDefinition, others Claimed, e
 	return next.Status
 }
 
-// withStorageVersion returns the versions that objects may be stored in, which those written from now on are.
+// withStorageVersion returns the stored versions including the current storage version.
 func withStorageVersion(crd *apiextensionsv1.CustomResourceDefinition) []string {
 	storage, err := apihelpers.GetCRDStorageVersion(crd)
 	if err != nil || slices.Contains(crd.Status.StoredVersions, storage) {
@@ -62,11 +62,11 @@ func withStorageVersion(crd *apiextensionsv1.CustomResourceDefinition) []string 
 	return append(slices.Clone(crd.Status.StoredVersions), storage)
 }
 
-// acceptNames takes over every requested name that no other definition of the group has.
+// acceptNames accepts every requested name that no other definition of the group has.
 func acceptNames(requested, current apiextensionsv1.CustomResourceDefinitionNames, others Claimed) (apiextensionsv1.CustomResourceDefinitionNames, condition) {
 	next := current
 	next.Categories = requested.Categories
-	verdict := condition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
+	result := condition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
 	for _, name := range []struct {
 		requested string
 		next      *string
@@ -79,20 +79,20 @@ func acceptNames(requested, current apiextensionsv1.CustomResourceDefinitionName
 		{requested.ListKind, &next.ListKind, others.Kinds, "ListKindConflict"},
 	} {
 		if name.requested != *name.next && name.claimed.Has(name.requested) {
-			verdict.Status, verdict.Reason, verdict.Message = apiextensionsv1.ConditionFalse, name.reason, inUse(name.requested).Error()
+			result.Status, result.Reason, result.Message = apiextensionsv1.ConditionFalse, name.reason, inUse(name.requested).Error()
 			continue
 		}
 		*name.next = name.requested
 	}
 	if err := shortNamesInUse(requested.ShortNames, current.ShortNames, others.Resources); err != nil {
-		// A conflict of kinds is the graver one and keeps its place.
-		if verdict.Reason != "KindConflict" && verdict.Reason != "ListKindConflict" {
-			verdict.Status, verdict.Reason, verdict.Message = apiextensionsv1.ConditionFalse, "ShortNamesConflict", err.Error()
+		// A conflict of kinds takes precedence.
+		if result.Reason != "KindConflict" && result.Reason != "ListKindConflict" {
+			result.Status, result.Reason, result.Message = apiextensionsv1.ConditionFalse, "ShortNamesConflict", err.Error()
 		}
 	} else {
 		next.ShortNames = requested.ShortNames
 	}
-	return next, verdict
+	return next, result
 }
 
 func shortNamesInUse(requested, current []string, claimed sets.Set[string]) error {
@@ -107,16 +107,15 @@ func shortNamesInUse(requested, current []string, claimed sets.Set[string]) erro
 
 func inUse(name string) error { return fmt.Errorf("%q is already in use", name) }
 
-// established decides the Established condition after the names have been decided. Once established a
-// definition stays so.
+// established returns the Established condition, given NamesAccepted. It stays true once set.
 func established(crd *apiextensionsv1.CustomResourceDefinition, establish bool) condition {
-	verdict := condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
+	result := condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
 	old := apihelpers.FindCRDCondition(crd, apiextensionsv1.Established)
 	if old != nil {
-		verdict = *old
+		result = *old
 	}
-	if verdict.Status == apiextensionsv1.ConditionTrue || !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) {
-		return verdict
+	if result.Status == apiextensionsv1.ConditionTrue || !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) {
+		return result
 	}
 	if problem := invalidBundle(crd); problem != "" {
 		return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "InvalidCABundle", Message: problem}
@@ -133,7 +132,7 @@ func established(crd *apiextensionsv1.CustomResourceDefinition, establish bool) 
 	return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, Reason: "InitialNamesAccepted", Message: "the initial names have been accepted"}
 }
 
-// NeedsConversionWebhook reports whether custom resources may have to be converted by a webhook, which is not called.
+// NeedsConversionWebhook reports whether custom resources are converted by a webhook, which is not supported.
 func NeedsConversionWebhook(spec *apiextensions.CustomResourceDefinitionSpec) bool {
 	return spec.Conversion != nil && spec.Conversion.Strategy == apiextensions.WebhookConverter && len(spec.Versions) > 1
 }
@@ -143,7 +142,7 @@ func needsConversionWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool 
 	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && len(crd.Spec.Versions) > 1
 }
 
-// invalidBundle tells what is wrong with the certificates that the conversion webhook is to be trusted by.
+// invalidBundle returns the error of the webhook's CA bundle, or "".
 func invalidBundle(crd *apiextensionsv1.CustomResourceDefinition) string {
 	conversion := crd.Spec.Conversion
 	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil {
@@ -156,9 +155,9 @@ func invalidBundle(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return "The conversion webhook CABundle is invalid"
 }
 
-// nonStructural reports schemas that break the rules of structural schemas; nil: none does.
+// nonStructural returns the NonStructuralSchema condition, nil if all schemas are structural.
 func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) *condition {
-	verdict := &condition{Type: apiextensionsv1.NonStructuralSchema, Status: apiextensionsv1.ConditionTrue, Reason: "Violations"}
+	result := &condition{Type: apiextensionsv1.NonStructuralSchema, Status: apiextensionsv1.ConditionTrue, Reason: "Violations"}
 	var errs field.ErrorList
 	if crd.Spec.PreserveUnknownFields {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "preserveUnknownFields"), true, "must be false"))
@@ -169,17 +168,17 @@ func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) *condition {
 		}
 		found, err := structuralErrors(v.Schema, field.NewPath("spec", "versions").Index(i).Child("schema", "openAPIV3Schema"))
 		if err != nil {
-			verdict.Status, verdict.Reason = apiextensionsv1.ConditionUnknown, "StructuralError"
-			verdict.Message = fmt.Sprintf("failed to check validation schema for version %s: %v", v.Name, err)
-			return verdict
+			result.Status, result.Reason = apiextensionsv1.ConditionUnknown, "StructuralError"
+			result.Message = fmt.Sprintf("failed to check validation schema for version %s: %v", v.Name, err)
+			return result
 		}
 		errs = append(errs, found...)
 	}
 	if len(errs) == 0 {
 		return nil
 	}
-	verdict.Message = errs.ToAggregate().Error()
-	return verdict
+	result.Message = errs.ToAggregate().Error()
+	return result
 }
 
 func structuralErrors(schema *apiextensionsv1.CustomResourceValidation, path *field.Path) (field.ErrorList, error) {
@@ -194,24 +193,24 @@ func structuralErrors(schema *apiextensionsv1.CustomResourceValidation, path *fi
 	return structuralschema.ValidateStructural(path, structural), nil
 }
 
-// approved judges the annotation that groups of the Kubernetes community must have; nil for other groups.
+// approved returns the KubernetesAPIApprovalPolicyConformant condition, nil for groups that are not protected.
 func approved(crd *apiextensionsv1.CustomResourceDefinition) *condition {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return nil
 	}
 	state, message := apihelpers.GetAPIApprovalState(crd.Annotations)
-	verdict := &condition{Type: apiextensionsv1.KubernetesAPIApprovalPolicyConformant, Status: apiextensionsv1.ConditionFalse, Message: message}
+	result := &condition{Type: apiextensionsv1.KubernetesAPIApprovalPolicyConformant, Status: apiextensionsv1.ConditionFalse, Message: message}
 	switch state {
 	case apihelpers.APIApprovalInvalid:
-		verdict.Reason = "InvalidAnnotation"
+		result.Reason = "InvalidAnnotation"
 	case apihelpers.APIApprovalMissing:
-		verdict.Reason = "MissingAnnotation"
+		result.Reason = "MissingAnnotation"
 	case apihelpers.APIApproved:
-		verdict.Status, verdict.Reason = apiextensionsv1.ConditionTrue, "ApprovedAnnotation"
+		result.Status, result.Reason = apiextensionsv1.ConditionTrue, "ApprovedAnnotation"
 	case apihelpers.APIApprovalBypassed:
-		verdict.Reason = "UnapprovedAnnotation"
+		result.Reason = "UnapprovedAnnotation"
 	default:
-		verdict.Status, verdict.Reason = apiextensionsv1.ConditionUnknown, "UnknownAnnotation"
+		result.Status, result.Reason = apiextensionsv1.ConditionUnknown, "UnknownAnnotation"
 	}
-	return verdict
+	return result
 }

@@ -21,55 +21,56 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Resource is where CustomResourceDefinition objects are.
+// Resource is the resource of CustomResourceDefinitions.
 var Resource = schema.GroupResource{Group: apiextensions.GroupName, Resource: "customresourcedefinitions"}
 
-// Follow calls handle for every object of a resource as it is and as it changes (nil: deleted), and synced
-// once handle has seen all that existed. It returns when the context ends.
+// Follow calls handle for every object of a resource, existing and changed (nil: deleted), and synced after the
+// existing ones. It returns when the context ends.
 type Follow func(ctx context.Context, resource schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error
 
-// ControllerOptions are what a Controller works with.
+// ControllerOptions configure a Controller.
 type ControllerOptions struct {
-	Objects resource.Objects
+	Objects resource.Client
 	Follow  Follow
-	// Publish puts the definitions of all custom resources that are served in force.
+	// Publish publishes the definitions of all served custom resources in the catalog.
 	Publish func(definitions []*resource.Definition)
-	// BuiltIn tells resources of this server that no CustomResourceDefinition may have emptied on its deletion.
+	// BuiltIn reports whether a resource is built in: deleting a CustomResourceDefinition of the same name must not
+	// delete its objects.
 	BuiltIn func(schema.GroupResource) bool
-	// Settle is how long after publishing a definition it is called established: time for other replicas to
-	// publish it too. Zero for a single one.
-	Settle time.Duration
-	Clock  clock.WithTicker
-	Logger logr.Logger
+	// EstablishDelay is the delay between publishing a definition and its Established condition, in which other
+	// replicas publish it too. Zero for a single replica.
+	EstablishDelay time.Duration
+	Clock          clock.WithTicker
+	Logger         logr.Logger
 }
 
-// Controller follows CustomResourceDefinitions, writes their conditions, publishes what they define and removes
-// the custom resources of those being deleted. Every replica runs one; they agree because each decision is a
-// function of what is stored.
+// Controller reconciles CustomResourceDefinitions: it sets their conditions, publishes their definitions and deletes
+// the custom resources of deleted ones. Every replica runs one; every decision is a function of stored state, so they
+// agree.
 type Controller struct {
 	ControllerOptions
 	builder *Builder
 	queue   workqueue.TypedRateLimitingInterface[string]
-	changed chan struct{} // capacity 1: what is published is out of date
-	known   chan struct{} // closed once all existing definitions have been observed
-	served  chan struct{} // closed once those have been published
+	changed chan struct{} // capacity 1; published definitions are outdated
+	known   chan struct{} // closed when all existing definitions were observed
+	served  chan struct{} // closed when those were published
 
 	lock    sync.Mutex
 	records map[string]*record
 }
 
-// record is what the controller remembers of one CustomResourceDefinition.
+// record is the controller's state of one CustomResourceDefinition.
 type record struct {
 	group      string
 	names      apiextensionsv1.CustomResourceDefinitionNames // accepted
-	settled    bool                                          // nothing is left to write
+	upToDate   bool                                          // the stored status is up to date
 	deleting   bool
 	generation int64
 	definition *resource.Definition // nil: not served
-	published  bool                 // the definition is in force here
+	published  bool                 // the definition is in this replica's catalog
 }
 
-// NewController returns a controller; Run starts it.
+// NewController returns a controller; Run runs it.
 func NewController(options ControllerOptions) (*Controller, error) {
 	builder, err := NewBuilder()
 	if err != nil {
@@ -88,7 +89,7 @@ func NewController(options ControllerOptions) (*Controller, error) {
 	}, nil
 }
 
-// Run works until the context ends.
+// Run reconciles until the context ends.
 func (c *Controller) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -106,7 +107,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// whenKnown keeps deciding on names, and publishing, from starting before all definitions are known.
+// whenKnown delays name decisions and publishing until all existing definitions are known.
 func (c *Controller) whenKnown(ctx context.Context, do func(context.Context)) {
 	select {
 	case <-ctx.Done():
@@ -115,15 +116,15 @@ func (c *Controller) whenKnown(ctx context.Context, do func(context.Context)) {
 	}
 }
 
-// observe takes in one definition as it now is.
+// observe stores the state of a definition.
 func (c *Controller) observe(key string, object runtime.Object) {
 	if object == nil {
-		c.forget(key)
+		c.removeRecord(key)
 		return
 	}
 	crd, err := external(object)
 	if err != nil {
-		c.Logger.Error(err, "cannot read a CustomResourceDefinition", "name", key)
+		c.Logger.Error(err, "Failed to convert a CustomResourceDefinition", "name", key)
 		return
 	}
 	next := c.describe(crd)
@@ -131,27 +132,27 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	defer c.lock.Unlock()
 	previous := c.records[crd.Name]
 	c.records[crd.Name] = next
-	keepSince(previous, next)
+	keepRevision(previous, next)
 	switch {
 	case !sameDefinition(previous, next):
-		c.outdated()
+		c.requestPublish()
 	case previous != nil:
 		next.definition, next.published = previous.definition, previous.published
 	}
 	if previous != nil && previous.generation != next.generation {
-		next.settled = false
+		next.upToDate = false
 	}
-	if !next.settled || next.deleting {
+	if !next.upToDate || next.deleting {
 		c.queue.Add(crd.Name)
 	}
 	if previous == nil || !slices.Equal(allNames(previous.names), allNames(next.names)) {
-		c.reconsider(next.group, crd.Name)
+		c.requeueConflicting(next.group, crd.Name)
 	}
 }
 
-// keepSince carries over since when a custom resource is defined as it is. The definition may have a new revision for
-// another reason: its status.
-func keepSince(previous, next *record) {
+// keepRevision preserves the revision at which the definition last changed. A status update changes the object but not
+// the definition.
+func keepRevision(previous, next *record) {
 	if previous == nil || previous.definition == nil || next.definition == nil {
 		return
 	}
@@ -160,9 +161,9 @@ func keepSince(previous, next *record) {
 	}
 }
 
-// describe makes the record of a definition. It is served from the moment its names are accepted, unless it needs a
-// conversion webhook. One that comes to need a webhook when it is established already goes on being served: clients
-// would take 404 for NotFound. Conversions fail, as they do in kube-apiserver when the webhook cannot be called.
+// describe returns the record of a definition. It is served as soon as its names are accepted, unless it needs a
+// conversion webhook. An established one that starts to need a webhook stays served, because clients would mistake 404
+// for NotFound; conversions fail, as in kube-apiserver when the webhook is unavailable.
 func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *record {
 	r := &record{
 		group:      crd.Spec.Group,
@@ -172,21 +173,21 @@ func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *re
 	}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	isEstablished := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
-	r.settled = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
+	r.upToDate = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
 	if !isEstablished && (!accepted || needsConversionWebhook(crd)) {
 		return r
 	}
 	definition, err := c.builder.Definition(crd)
 	if err != nil {
-		c.Logger.Error(err, "cannot serve a custom resource", "name", crd.Name)
+		c.Logger.Error(err, "Failed to serve a custom resource", "name", crd.Name)
 		return r
 	}
 	r.definition = definition
 	return r
 }
 
-// forget drops a definition that is gone. Its names are free for others.
-func (c *Controller) forget(key string) {
+// removeRecord drops a deleted definition, which releases its names.
+func (c *Controller) removeRecord(key string) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	previous, ok := c.records[key]
@@ -194,29 +195,29 @@ func (c *Controller) forget(key string) {
 		return
 	}
 	delete(c.records, key)
-	c.outdated()
-	c.reconsider(previous.group, key)
+	c.requestPublish()
+	c.requeueConflicting(previous.group, key)
 }
 
-// reconsider queues the definitions of a group whose names are not all accepted.
-func (c *Controller) reconsider(group, except string) {
+// requeueConflicting queues the definitions of a group whose names are not all accepted.
+func (c *Controller) requeueConflicting(group, except string) {
 	for name, r := range c.records {
-		if r.group == group && name != except && !r.settled {
+		if r.group == group && name != except && !r.upToDate {
 			c.queue.Add(name)
 		}
 	}
 }
 
-// observedAll is called again whenever following starts again.
+// observedAll is called after every restart of Follow.
 func (c *Controller) observedAll() {
 	closeOnce(c.known)
-	c.outdated()
+	c.requestPublish()
 }
 
-// Synced is closed once all definitions that existed at the start have been published.
+// Synced returns a channel that is closed when all definitions that existed at the start were published.
 func (c *Controller) Synced() <-chan struct{} { return c.served }
 
-// closeOnce must not be called for one channel from two goroutines.
+// closeOnce is not safe for concurrent use on one channel.
 func closeOnce(channel chan struct{}) {
 	select {
 	case <-channel:
@@ -225,8 +226,8 @@ func closeOnce(channel chan struct{}) {
 	}
 }
 
-// outdated asks for publishing. Changes that come while it is going on are published together.
-func (c *Controller) outdated() {
+// requestPublish requests publishing. Requests during a publication are merged.
+func (c *Controller) requestPublish() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -244,7 +245,7 @@ func (c *Controller) publishChanges(ctx context.Context) {
 	}
 }
 
-// publish puts all definitions in force, in order of their names, and has those that wait for it established.
+// publish publishes all definitions in the order of their names and queues those to be established.
 func (c *Controller) publish() {
 	definitions := c.definitions()
 	c.Publish(definitions)
@@ -260,8 +261,8 @@ func (c *Controller) publish() {
 			continue
 		}
 		r.published = true
-		if !r.settled {
-			c.queue.AddAfter(name, c.Settle)
+		if !r.upToDate {
+			c.queue.AddAfter(name, c.EstablishDelay)
 		}
 	}
 }
@@ -278,7 +279,7 @@ func (c *Controller) definitions() []*resource.Definition {
 	return definitions
 }
 
-// work writes what is to be written, one definition at a time.
+// work reconciles queued definitions one at a time.
 func (c *Controller) work(ctx context.Context) {
 	for {
 		name, shutdown := c.queue.Get()
@@ -286,7 +287,7 @@ func (c *Controller) work(ctx context.Context) {
 			return
 		}
 		if err := c.write(ctx, name); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			c.Logger.Error(err, "cannot bring a CustomResourceDefinition up to date", "name", name)
+			c.Logger.Error(err, "Failed to reconcile a CustomResourceDefinition", "name", name)
 			c.queue.AddRateLimited(name)
 		} else {
 			c.queue.Forget(name)
@@ -307,7 +308,7 @@ func allNames(n apiextensionsv1.CustomResourceDefinitionNames) []string {
 	return slices.Concat([]string{n.Plural, n.Singular, n.Kind, n.ListKind}, n.ShortNames, []string{""}, n.Categories)
 }
 
-// external converts the internal version of a CustomResourceDefinition. The result shares memory with it.
+// external converts a CustomResourceDefinition from internal version. The result shares memory with it.
 func external(object runtime.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
 	internal, ok := object.(*apiextensions.CustomResourceDefinition)
 	if !ok {

@@ -31,9 +31,10 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// server is a registry of CustomResourceDefinitions and of what they define, on its own etcd.
+// server is a registry of CustomResourceDefinitions and custom resources with its own etcd.
 type server struct {
-	*registry.Registry
+	*registry.Client
+	Registry   *registry.Registry
 	controller *crd.Controller
 	publisher  *resource.CatalogHolder
 }
@@ -49,9 +50,10 @@ func startServer(t *testing.T) *server {
 	s.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: s.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: logger,
 	})
+	s.Client = s.Registry.Client()
 	var err error
 	s.controller, err = crd.NewController(crd.ControllerOptions{
-		Objects: s.Registry, Follow: s.Follow, Clock: clock.RealClock{}, Logger: logger,
+		Objects: s.Client, Follow: s.Follow, Clock: clock.RealClock{}, Logger: logger,
 		BuiltIn: func(schema.GroupResource) bool { return false },
 		Publish: func(definitions []*resource.Definition) {
 			s.publisher.Publish(resource.NewCatalog(append(builtIn[:1:1], definitions...)...))
@@ -70,7 +72,7 @@ func startServer(t *testing.T) *server {
 	return s
 }
 
-// eventually waits for a condition, asking often.
+// eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
@@ -102,14 +104,15 @@ func (s *server) create(t *testing.T, definition *apiextensionsv1.CustomResource
 	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(definition, internal, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create(t.Context(), crd.Resource, "", internal, false); err != nil {
+	key := resource.Key{GroupResource: crd.Resource}
+	if _, err := s.Create(t.Context(), key, internal, resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (s *server) condition(t *testing.T, name string, kind apiextensions.CustomResourceDefinitionConditionType) string {
 	t.Helper()
-	object, err := s.Get(t.Context(), crd.Resource, "", name)
+	object, err := s.Get(t.Context(), resource.Key{GroupResource: crd.Resource, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return string(apierrors.ReasonForError(err))
 	}
@@ -122,10 +125,11 @@ func (s *server) condition(t *testing.T, name string, kind apiextensions.CustomR
 
 func (s *server) update(t *testing.T, name string, change func(*unstructured.Unstructured)) error {
 	t.Helper()
-	_, err := s.Update(t.Context(), widgets, "", "default", name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: widgets, Namespace: "default", Name: name}
+	_, err := s.Update(t.Context(), key, func(object runtime.Object) error {
 		change(object.(*unstructured.Unstructured))
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	return err
 }
 
@@ -148,10 +152,12 @@ func TestDefinitionIsServedThenEstablished(t *testing.T) {
 	if _, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets"); !ok {
 		t.Fatal("established before it is served")
 	}
-	if _, err := s.Create(t.Context(), widgets, "default", newWidget("first"), false); err != nil {
+	key := resource.Key{GroupResource: widgets, Namespace: "default"}
+	if _, err := s.Create(t.Context(), key, newWidget("first"), resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	object, err := s.Get(t.Context(), widgets, "default", "first")
+	object, err := s.Get(t.Context(),
+		resource.Key{GroupResource: widgets, Namespace: "default", Name: "first"}, resource.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +175,7 @@ func convertedByWebhook(d *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// TestConversionWebhooks: what would have to be converted by a webhook is not served, before it can be done wrong.
+// TestConversionWebhooks: a custom resource that needs a conversion webhook is not served.
 func TestConversionWebhooks(t *testing.T) {
 	s := startServer(t)
 	definition := sample(t)
@@ -183,10 +189,11 @@ func TestConversionWebhooks(t *testing.T) {
 	}
 	setConversion := func(conversion *apiextensions.CustomResourceConversion) {
 		t.Helper()
-		_, err := s.Update(t.Context(), crd.Resource, "", "", definition.Name, func(object runtime.Object) error {
+		key := resource.Key{GroupResource: crd.Resource, Name: definition.Name}
+		_, err := s.Update(t.Context(), key, func(object runtime.Object) error {
 			object.(*apiextensions.CustomResourceDefinition).Spec.Conversion = conversion
 			return nil
-		}, false)
+		}, resource.WriteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +202,9 @@ func TestConversionWebhooks(t *testing.T) {
 	eventually(t, "established without a webhook", func() bool {
 		return s.condition(t, definition.Name, apiextensions.Established) == "True InitialNamesAccepted"
 	})
-	if _, err := s.Create(t.Context(), widgets, "default", newWidget("first"), false); err != nil {
+	if _, err := s.Create(t.Context(),
+		resource.Key{GroupResource: widgets, Namespace: "default"},
+		newWidget("first"), resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	url := "https://127.0.0.1:1/convert"
@@ -211,7 +220,9 @@ func TestConversionWebhooks(t *testing.T) {
 		_, err := match.Version.Codec.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"}}`))
 		return err != nil
 	})
-	if _, err := s.Get(t.Context(), widgets, "default", "first"); err != nil {
+	if _, err := s.Get(t.Context(),
+		resource.Key{GroupResource: widgets, Namespace: "default", Name: "first"},
+		resource.ReadOptions{}); err != nil {
 		t.Errorf("as it is stored: %v", err)
 	}
 }
@@ -232,7 +243,8 @@ func TestNamesAreFreedByDeletion(t *testing.T) {
 	if got := s.condition(t, second.Name, apiextensions.Established); got != "False NotAccepted" {
 		t.Errorf("Established of the second is %q", got)
 	}
-	if err := s.Delete(t.Context(), crd.Resource, "", first.Name, &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: crd.Resource, Name: first.Name}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "second established", func() bool {
@@ -251,15 +263,18 @@ func TestDeletionRemovesInstances(t *testing.T) {
 		if name == "b" {
 			w.SetFinalizers([]string{"example.com/hold"})
 		}
-		if _, err := s.Create(t.Context(), widgets, "default", w, false); err != nil {
+		key := resource.Key{GroupResource: widgets, Namespace: "default"}
+		if _, err := s.Create(t.Context(), key, w, resource.WriteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Delete(t.Context(), crd.Resource, "", "widgets.example.com", &metav1.DeleteOptions{}); err != nil {
+	if err := s.Delete(t.Context(),
+		resource.Key{GroupResource: crd.Resource, Name: "widgets.example.com"}, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a deleted", func() bool {
-		_, err := s.Get(t.Context(), widgets, "default", "a")
+		_, err := s.Get(t.Context(),
+			resource.Key{GroupResource: widgets, Namespace: "default", Name: "a"}, resource.ReadOptions{})
 		return apierrors.IsNotFound(err)
 	})
 	eventually(t, "in progress while b is held", func() bool {

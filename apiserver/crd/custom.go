@@ -14,24 +14,24 @@ import (
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 )
 
-// custom is what all versions of one custom resource share.
+// custom is shared by all versions of a custom resource.
 type custom struct {
 	group      string
 	kind       string
 	namespaced bool
-	// preserve is the old spec.preserveUnknownFields: no pruning in any version.
+	// preserve is the deprecated spec.preserveUnknownFields: no version is pruned.
 	preserve bool
-	// webhook is set where versions are converted by a webhook.
+	// webhook is set if versions are converted by a webhook.
 	webhook bool
-	// storage is the version objects are stored in.
+	// storage is the storage version.
 	storage string
-	// versions by name, unserved ones too: objects may be stored in them.
+	// versions are all versions by name, including unserved ones, which may be stored.
 	versions map[string]*version
 
 	types types
 }
 
-// newCustom keeps of a CustomResourceDefinition what serving its objects needs.
+// newCustom returns the parts of a CustomResourceDefinition that serve its objects.
 func newCustom(crd *apiextensionsv1.CustomResourceDefinition) (*custom, error) {
 	c := &custom{
 		group:      crd.Spec.Group,
@@ -77,7 +77,7 @@ func newVersion(of *custom, spec *apiextensionsv1.CustomResourceDefinitionVersio
 	return v, nil
 }
 
-// convert sets the object's version, in place: conversion None.
+// convert sets the apiVersion in place: conversion strategy None.
 func (c *custom) convert(object *unstructured.Unstructured, to schema.GroupVersion) error {
 	from := object.GroupVersionKind()
 	if from.GroupVersion() == to {
@@ -117,7 +117,7 @@ func (c *custom) Convert(in, out, _ any) error {
 
 // ConvertToVersion implements runtime.ObjectConvertor for field managers.
 func (c *custom) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
-	if scale, ok := in.(*autoscalingv1.Scale); ok { // it has only one version
+	if scale, ok := in.(*autoscalingv1.Scale); ok { // has one version
 		converted := scale.DeepCopy()
 		converted.SetGroupVersionKind(ScaleKind)
 		return converted, nil
@@ -140,7 +140,7 @@ func (c *custom) ConvertFieldLabel(_ schema.GroupVersionKind, label, value strin
 	return label, value, nil
 }
 
-// Default implements runtime.ObjectDefaulter: it fills the defaults of the version the object is in.
+// Default implements runtime.ObjectDefaulter with the defaults of the object's version.
 func (c *custom) Default(in runtime.Object) {
 	object, ok := in.(*unstructured.Unstructured)
 	if !ok {
@@ -162,7 +162,7 @@ func (c *custom) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	return object, nil
 }
 
-// versionOf returns the version an object is in, or nil if it is no such custom resource.
+// versionOf returns the version of an object, or nil if it is not an object of this resource.
 func (c *custom) versionOf(object *unstructured.Unstructured) *version {
 	kind := object.GroupVersionKind()
 	if kind.Group != c.group || kind.Kind != c.kind {
@@ -171,7 +171,7 @@ func (c *custom) versionOf(object *unstructured.Unstructured) *version {
 	return c.versions[kind.Version]
 }
 
-// internalSchema decodes a version's schema into the form that the validation libraries take.
+// internalSchema decodes a schema into internal version, which the validation libraries use.
 func internalSchema(encoded []byte) (*apiextensions.JSONSchemaProps, error) {
 	var external apiextensionsv1.JSONSchemaProps
 	if err := json.Unmarshal(encoded, &external); err != nil {

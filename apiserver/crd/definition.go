@@ -1,8 +1,17 @@
-// Package crd turns CustomResourceDefinition objects into resource definitions: it decides their conditions,
-// gives custom resources their models and strategies, and publishes the set that is served.
+// Package crd turns CustomResourceDefinitions into resource definitions: it sets their conditions, builds codecs and
+// strategies of custom resources, and publishes the served set.
 //
-// A definition keeps the schema of each version as JSON. Whatever is made from it (structural schema,
-// validators, CEL programs, type converters) is built when the first request needs it.
+// Path of a definition: Controller.observe converts the object into a record and queues it; work writes its conditions,
+// which depend only on stored state; once its names are accepted, publish adds its definition to the catalog; after
+// ControllerOptions.EstablishDelay it is established. Deletion runs through finalize.
+//
+// Path of an object: codec.go decodes into unstructured objects; coerce.go prunes and types metadata; version.go
+// compiles structural schema, validators, CEL rules and type converters on the first request that needs them, so that
+// definitions without traffic only cost the JSON of their schemas; strategy.go validates.
+//
+// Invariants: a version's schema never changes, a changed CustomResourceDefinition gets a new custom value. A name is
+// accepted only if no other definition of the group is known to have accepted it. Stored objects in any version, served
+// or not, stay readable.
 package crd
 
 import (
@@ -29,12 +38,12 @@ var (
 	subresourceVerbs = []string{"get", "patch", "update"}
 )
 
-// Builder makes the definitions of custom resources.
+// Builder builds the definitions of custom resources.
 type Builder struct {
 	scale resource.Codec
 }
 
-// NewBuilder returns a builder. All its definitions share the model of Scale bodies.
+// NewBuilder returns a builder. All its definitions share the codec of Scale bodies.
 func NewBuilder() (*Builder, error) {
 	scale, err := newScaleBody()
 	if err != nil {
@@ -43,7 +52,7 @@ func NewBuilder() (*Builder, error) {
 	return &Builder{scale: scale}, nil
 }
 
-// Definition describes the custom resource of a CustomResourceDefinition whose names have been accepted.
+// Definition returns the definition of a CustomResourceDefinition with accepted names.
 func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*resource.Definition, error) {
 	names := crd.Status.AcceptedNames
 	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
@@ -53,7 +62,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	if err != nil {
 		return nil, err
 	}
-	since, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64) // of one that is stored
+	since, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64) // 0 for one that is not stored
 	definition := &resource.Definition{
 		Source:         resource.Custom,
 		Group:          crd.Spec.Group,
@@ -133,8 +142,8 @@ func scaleEndpoint(v *version, body resource.Codec) *resource.Endpoint {
 	}
 }
 
-// deprecation is the warning of a deprecated version: the author's own, or one that names the newest served
-// version that is not deprecated.
+// deprecation returns the warning of a deprecated version: the author's, or one that names the newest served version
+// that is not deprecated.
 func deprecation(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) string {
 	if v.DeprecationWarning != nil {
 		return *v.DeprecationWarning
@@ -155,5 +164,5 @@ func deprecation(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensions
 	return warning
 }
 
-// split turns the simple JSON path ".spec.replicas" into its fields.
+// split returns the fields of a simple JSON path such as ".spec.replicas".
 func split(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }

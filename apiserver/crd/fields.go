@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// selectable evaluates the selectable fields of all versions of a custom resource. A field is named by its own
-// path, so fields of different versions cannot mean different things by one name.
+// selectable evaluates the selectable fields of all versions. A field is named by its path, so a name has the same
+// meaning in all versions.
 type selectable struct {
 	namespaced bool
 	paths      []string
@@ -51,8 +51,8 @@ func (s *selectable) fields(internal runtime.Object) (fields.Set, error) {
 	return set, nil
 }
 
-// lookup evaluates one JSON path; a missing field is the empty string. A jsonpath.JSONPath has state, so each
-// evaluation has its own.
+// lookup evaluates a JSON path; a missing field is the empty string. jsonpath.JSONPath is stateful, so each evaluation
+// creates one.
 func lookup(content map[string]any, path string) (string, error) {
 	expression := jsonpath.New("selectableField").AllowMissingKeys(true)
 	if err := expression.Parse("{" + path + "}"); err != nil {
@@ -74,7 +74,7 @@ func lookup(content map[string]any, path string) (string, error) {
 	return "", nil
 }
 
-// fieldLabel tells which labels field selectors of one version may use.
+// fieldLabel returns the function that accepts the field labels of one version.
 func fieldLabel(namespaced bool, selectable []apiextensionsv1.SelectableField) func(label, value string) (string, string, error) {
 	allowed := map[string]bool{"metadata.name": true, "metadata.namespace": namespaced}
 	for _, f := range selectable {

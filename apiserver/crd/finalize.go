@@ -13,23 +13,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"quorate.dev/apiserver/resource"
 )
 
-// recheck is how often the custom resources of a definition being deleted are looked for again: some stay
-// until their own finalizers are gone.
+// recheck is the interval at which remaining custom resources of a deleted definition are checked: some have
+// finalizers.
 const recheck = time.Second
 
 type internalDefinition = apiextensions.CustomResourceDefinition
 
-// finalize deletes the custom resources of a definition that is being deleted, and removes the finalizer that holds
-// the definition once none is left. Before anything is deleted, the condition says so.
+// finalize deletes the custom resources of a deleted definition, then removes the definition's finalizer. The
+// Terminating condition is set before the first delete.
 func (c *Controller) finalize(ctx context.Context, name string) error {
-	held, err := c.Objects.Get(ctx, Resource, "", name)
+	held, err := c.Objects.Get(ctx, resource.Key{GroupResource: Resource, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
 	}
 	definition := held.(*internalDefinition)
-	if !isHeld(definition) {
+	if !awaitsCleanup(definition) {
 		return nil
 	}
 	if err := c.setTerminating(ctx, definition, inProgress, keepFinalizer); err != nil {
@@ -46,8 +48,8 @@ func (c *Controller) finalize(ctx context.Context, name string) error {
 	return c.setTerminating(ctx, definition, outcome, removeFinalizer)
 }
 
-// isHeld reports whether a definition waits for its custom resources to be deleted.
-func isHeld(definition *internalDefinition) bool {
+// awaitsCleanup reports whether a definition waits for the deletion of its custom resources.
+func awaitsCleanup(definition *internalDefinition) bool {
 	return !definition.DeletionTimestamp.IsZero() &&
 		apiextensions.CRDHasFinalizer(definition, apiextensions.CustomResourceCleanupFinalizer)
 }
@@ -71,14 +73,15 @@ func removeFinalizer(definition *internalDefinition) {
 	apiextensions.CRDRemoveFinalizer(definition, apiextensions.CustomResourceCleanupFinalizer)
 }
 
-// setTerminating writes the condition of a definition that is still held, and what finalizer changes, in one update.
-// Another replica may have released the definition in the meantime, and a new one may have its name.
+// setTerminating sets the condition of a terminating definition and applies finalizer in one update. Another replica
+// may have finalized the definition meanwhile, and a new one may have its name.
 func (c *Controller) setTerminating(
 	ctx context.Context, of *internalDefinition, condition internalCondition, finalizer func(*internalDefinition),
 ) error {
-	_, err := c.Objects.Update(ctx, Resource, "status", "", of.Name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: Resource, Subresource: "status", Name: of.Name}
+	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		definition := object.(*internalDefinition)
-		if definition.UID != of.UID || !isHeld(definition) {
+		if definition.UID != of.UID || !awaitsCleanup(definition) {
 			return errUnchanged
 		}
 		current := apiextensions.FindCRDCondition(definition, apiextensions.Terminating)
@@ -89,14 +92,14 @@ func (c *Controller) setTerminating(
 		}
 		apiextensions.SetCRDCondition(definition, condition)
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil && !errors.Is(err, errUnchanged) {
 		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", of.Name, err)
 	}
 	return nil
 }
 
-// deleteInstances deletes all custom resources. The condition that it returns stays true as long as some are left.
+// deleteInstances deletes all custom resources. The returned condition is true while some are left.
 func (c *Controller) deleteInstances(ctx context.Context, definition *internalDefinition) (internalCondition, error) {
 	if c.BuiltIn(schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}) {
 		const message = "instances overlap with built-in resources in storage"
@@ -106,8 +109,8 @@ func (c *Controller) deleteInstances(ctx context.Context, definition *internalDe
 		return terminating(apiextensions.ConditionFalse, "NeverEstablished", "resource was never established"), nil
 	}
 	instances := schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Status.AcceptedNames.Plural}
-	// A list out of a stale cache may lack instances, which would outlive their definition.
-	objects, err := c.Objects.Latest(ctx, instances, metav1.NamespaceAll)
+	// A stale list may lack instances, which would outlive their definition.
+	objects, err := c.Objects.List(ctx, resource.Key{GroupResource: instances}, resource.ReadOptions{})
 	if err != nil {
 		err = fmt.Errorf("could not list instances: %w", err)
 		return deletionFailed(err), err
@@ -133,7 +136,9 @@ func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResour
 		if accessor.GetDeletionTimestamp() != nil {
 			continue
 		}
-		err = c.Objects.Delete(ctx, instances, accessor.GetNamespace(), accessor.GetName(), &metav1.DeleteOptions{})
+		err = c.Objects.Delete(ctx,
+			resource.Key{GroupResource: instances, Namespace: accessor.GetNamespace(), Name: accessor.GetName()},
+			&metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, err)
 		}

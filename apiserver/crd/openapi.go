@@ -28,7 +28,7 @@ const (
 	V3 Dialect = 3
 )
 
-// Reference returns the JSON reference to a named model.
+// Reference returns the JSON reference to a model.
 func (d Dialect) Reference(model string) string {
 	if d == V2 {
 		return "#/definitions/" + model
@@ -36,8 +36,8 @@ func (d Dialect) Reference(model string) string {
 	return "#/components/schemas/" + model
 }
 
-// Described refers to a named model and describes it. Version 3 ignores what stands beside a reference, which
-// is therefore put inside allOf.
+// Described refers to a model with a description. Version 3 ignores siblings of a reference, so the reference is in
+// allOf.
 func (d Dialect) Described(model, description string) *spec.Schema {
 	reference := spec.RefSchema(d.Reference(model))
 	if d == V2 {
@@ -46,15 +46,15 @@ func (d Dialect) Described(model, description string) *spec.Schema {
 	return new(spec.Schema).WithAllOf(*reference).WithDescription(description)
 }
 
-// ModelName is the name of a kind's model in OpenAPI documents: the group's parts reversed, version, kind.
+// ModelName returns the name of a kind's model in OpenAPI documents: reversed group, version, kind.
 func ModelName(kind schema.GroupVersionKind) string {
 	parts := strings.Split(kind.Group, ".")
 	slices.Reverse(parts)
 	return strings.Join(parts, ".") + "." + kind.Version + "." + kind.Kind
 }
 
-// Schema returns the published schema of a served custom resource: the author's, completed by what every
-// object has. It is made anew for each call.
+// Schema returns the published schema of a served custom resource: the author's with the fields of every object. It is
+// built on each call.
 func Schema(served *resource.Version, dialect Dialect) (*spec.Schema, error) {
 	m, ok := served.Codec.(*customCodec)
 	if !ok {
@@ -63,8 +63,7 @@ func Schema(served *resource.Version, dialect Dialect) (*spec.Schema, error) {
 	return m.version.published(dialect)
 }
 
-// SelectableFields returns the paths of the fields, besides the metadata, that a served custom resource can be
-// selected by.
+// SelectableFields returns the paths of the selectable fields of a custom resource, without those of the metadata.
 func SelectableFields(served *resource.Version) []string {
 	m, ok := served.Codec.(*customCodec)
 	if !ok {
@@ -89,7 +88,7 @@ func (v *version) published(dialect Dialect) (*spec.Schema, error) {
 	return published, nil
 }
 
-// publishable returns a structural schema of its own, or nil where there is none or it breaks the rules.
+// publishable returns a copy of the structural schema, or nil without a valid one.
 func (v *version) publishable() (*structuralschema.Structural, error) {
 	if v.encoded == nil {
 		return nil, nil
@@ -105,8 +104,8 @@ func (v *version) publishable() (*structuralschema.Structural, error) {
 	return structural.Unfold(), nil
 }
 
-// complete adds apiVersion, kind and metadata. Where unknown fields are kept, version 2 must not name any
-// property: clients would then refuse all others.
+// complete adds apiVersion, kind and metadata. If unknown fields are preserved, a version 2 schema must not have
+// properties, because clients would reject all others.
 func complete(structural *structuralschema.Structural, dialect Dialect, preserve bool) *spec.Schema {
 	if structural == nil || dialect == V2 && (structural.XPreserveUnknownFields || preserve) {
 		return new(spec.Schema).Typed("object", "")
@@ -121,7 +120,7 @@ func complete(structural *structuralschema.Structural, dialect Dialect, preserve
 	return published
 }
 
-// withoutDefaults: no server publishes defaults in version 2.
+// withoutDefaults: defaults are not published in version 2.
 var withoutDefaults = &structuralschema.Visitor{Structural: func(s *structuralschema.Structural) bool {
 	changed := s.Default.Object != nil
 	s.Default.Object = nil
@@ -141,7 +140,7 @@ func AddTypeProperties(s *spec.Schema) {
 	}
 }
 
-// addEmbedded completes the embedded resources within a schema.
+// addEmbedded completes embedded resources.
 func addEmbedded(s *spec.Schema, dialect Dialect) {
 	if s == nil {
 		return

@@ -16,10 +16,10 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// scaleView shows a custom resource as an *autoscalingv1.Scale.
+// scaleView shows a custom resource as an autoscaling/v1 Scale.
 type scaleView struct {
 	version *version
-	// mappings tell, per version, which field of the custom resource is the scale's spec.replicas.
+	// mappings are the paths of spec.replicas by version.
 	mappings managedfields.ResourcePathMappings
 }
 
@@ -55,7 +55,7 @@ func (s *scaleView) Get(parent runtime.Object) (runtime.Object, error) {
 	return scale, nil
 }
 
-// Before implements resource.Initial: replicas that were never set count as none.
+// Before implements resource.Initial: missing replicas are 0.
 func (s *scaleView) Before(parent runtime.Object) (runtime.Object, error) {
 	scale, _, err := s.scale(parent)
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *scaleView) Before(parent runtime.Object) (runtime.Object, error) {
 	return scale, nil
 }
 
-// scale makes the view, and reports whether the object says how many replicas it wants.
+// scale returns the view and reports whether the object has replicas.
 func (s *scaleView) scale(parent runtime.Object) (scale *autoscalingv1.Scale, found bool, err error) {
 	object, ok := parent.(*unstructured.Unstructured)
 	if !ok {
@@ -96,7 +96,7 @@ func (s *scaleView) scale(parent runtime.Object) (scale *autoscalingv1.Scale, fo
 	}, found, nil
 }
 
-// Set writes the replicas.
+// Set writes the replicas into the parent.
 func (s *scaleView) Set(parent, view runtime.Object) error {
 	object, ok := parent.(*unstructured.Unstructured)
 	if !ok {
@@ -115,7 +115,7 @@ func (s *scaleView) Set(parent, view runtime.Object) error {
 // ReplicasPaths implements resource.ScaledKind.
 func (s *scaleView) ReplicasPaths() managedfields.ResourcePathMappings { return s.mappings }
 
-// Validate leaves the replicas to the custom resource's own strategy.
+// Validate leaves the replicas to the strategy of the custom resource.
 func (s *scaleView) Validate(view runtime.Object) error {
 	if _, ok := view.(*autoscalingv1.Scale); !ok {
 		return errors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", view))
@@ -123,7 +123,7 @@ func (s *scaleView) Validate(view runtime.Object) error {
 	return nil
 }
 
-// newScaleBody returns the model of bodies of scale subresources: plain autoscaling/v1 in all its forms.
+// newScaleBody returns the codec of scale bodies.
 func newScaleBody() (resource.Codec, error) {
 	scheme := runtime.NewScheme()
 	if err := autoscalingv1.AddToScheme(scheme); err != nil {

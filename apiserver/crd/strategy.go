@@ -22,7 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 )
 
-// strategy gives creating, updating and deleting custom resources of one version their meaning.
+// strategy is the create, update and delete strategy of one version.
 type strategy struct {
 	typer
 	version *version
@@ -55,8 +55,8 @@ func (s *strategy) PrepareForCreate(_ context.Context, object runtime.Object) {
 	created.SetGeneration(1)
 }
 
-// PrepareForUpdate keeps the old status where status is a subresource, and counts the generation up when
-// anything but metadata changed.
+// PrepareForUpdate keeps the old status if status is a subresource, and increments the generation if anything but
+// metadata changed.
 func (s *strategy) PrepareForUpdate(_ context.Context, object, old runtime.Object) {
 	updated, previous := object.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
 	if s.version.status {
@@ -67,7 +67,7 @@ func (s *strategy) PrepareForUpdate(_ context.Context, object, old runtime.Objec
 	}
 }
 
-// setOrDelete makes content's field what it is in from.
+// setOrDelete copies a field from from to content, or deletes it.
 func setOrDelete(content map[string]any, name string, from map[string]any) {
 	if value, ok := from[name]; ok {
 		content[name] = value
@@ -105,7 +105,7 @@ func (s *strategy) Validate(ctx context.Context, object runtime.Object) field.Er
 	}
 	errs = append(errs, objectmeta.Validate(nil, created.Object, structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, structural, created.Object)...)
-	return append(errs, checkRules(ctx, compiled.rules, structural, errs, created.Object, nil)...)
+	return append(errs, ruleCheck{compiled.rules, structural, created.Object, nil}.run(ctx, errs)...)
 }
 
 func (s *strategy) ValidateUpdate(ctx context.Context, object, old runtime.Object) field.ErrorList {
@@ -124,7 +124,7 @@ func (s *strategy) ValidateUpdate(ctx context.Context, object, old runtime.Objec
 	}
 	errs = append(errs, objectmeta.Validate(nil, updated.Object, structural, false)...)
 	errs = append(errs, newListErrors(structural, updated.Object, previous.Object)...)
-	return append(errs, checkRules(ctx, compiled.rules, structural, errs, updated.Object, previous.Object, cel.WithRatcheting(correlated))...)
+	return append(errs, ruleCheck{compiled.rules, structural, updated.Object, previous.Object}.run(ctx, errs, cel.WithRatcheting(correlated))...)
 }
 
 func (s *strategy) compiled() (*structuralschema.Structural, *validators, *field.Error) {
@@ -148,9 +148,16 @@ func newListErrors(structural *structuralschema.Structural, updated, previous ma
 	return errs
 }
 
-// checkRules evaluates the CEL rules, unless what was found before makes their answers meaningless.
-func checkRules(ctx context.Context, rules *cel.Validator, structural *structuralschema.Structural, found field.ErrorList, object, old map[string]any, options ...cel.Option) field.ErrorList {
-	if rules == nil {
+// ruleCheck is the evaluation of CEL rules on an object.
+type ruleCheck struct {
+	rules       *cel.Validator // nil without rules
+	structural  *structuralschema.Structural
+	object, old map[string]any // old is nil on create
+}
+
+// run evaluates the rules, unless earlier errors make the results meaningless.
+func (c ruleCheck) run(ctx context.Context, found field.ErrorList, options ...cel.Option) field.ErrorList {
+	if c.rules == nil {
 		return nil
 	}
 	for _, err := range found {
@@ -160,19 +167,19 @@ func checkRules(ctx context.Context, rules *cel.Validator, structural *structura
 		}
 	}
 	var previous any
-	if old != nil {
-		previous = old
+	if c.old != nil {
+		previous = c.old
 	}
-	errs, _ := rules.Validate(ctx, nil, structural, object, previous, celconfig.RuntimeCELCostBudget, options...)
+	errs, _ := c.rules.Validate(ctx, nil, c.structural, c.object, previous, celconfig.RuntimeCELCostBudget, options...)
 	return errs
 }
 
-// statusStrategy gives updating the status subresource its meaning.
+// statusStrategy is the update strategy of the status subresource.
 type statusStrategy struct {
 	strategy
 }
 
-// PrepareForUpdate takes only status, and who manages it, from the new object.
+// PrepareForUpdate only takes status and managedFields from the new object.
 func (s *statusStrategy) PrepareForUpdate(_ context.Context, object, old runtime.Object) {
 	updated := object.(*unstructured.Unstructured)
 	managers := updated.GetManagedFields()
@@ -196,7 +203,7 @@ func (s *statusStrategy) ValidateUpdate(ctx context.Context, object, old runtime
 		errs = append(errs, validateScaleStatus(updated.Object, s.version.scale)...)
 	}
 	errs = append(errs, newListErrors(structural, updated.Object, previous.Object)...)
-	return append(errs, checkRules(ctx, compiled.rules, structural, errs, updated.Object, previous.Object, cel.WithRatcheting(correlated))...)
+	return append(errs, ruleCheck{compiled.rules, structural, updated.Object, previous.Object}.run(ctx, errs, cel.WithRatcheting(correlated))...)
 }
 
 func (s *statusStrategy) validateStatus(updated, previous *unstructured.Unstructured, compiled *validators, structural *structuralschema.Structural, correlated *common.CorrelatedObject) field.ErrorList {

@@ -96,6 +96,9 @@ func TestTransitionRule(t *testing.T) {
 }
 
 func TestCostBudget(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute under the race detector")
+	}
 	const schema = `{"type":"object","properties":{"a":{"type":"array","items":{"type":"string"}}},` +
 		`"x-kubernetes-validations":[{"rule":"self.a.all(x, self.a.all(y, self.a.all(z, x + y + z != 'abc')))"}]}`
 	many := make([]any, 600)

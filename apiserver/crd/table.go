@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// table renders custom resources by their printer columns, and their scales. Columns are parsed on first use.
+// table renders custom resources and their scales by printer columns. Columns are parsed on first use.
 type table struct {
 	columns []apiextensionsv1.CustomResourceColumnDefinition
 	parsed  lazy[rest.TableConvertor]
@@ -22,7 +22,7 @@ func newTable(columns []apiextensionsv1.CustomResourceColumnDefinition) *table {
 	return &table{columns: columns}
 }
 
-// ConvertToTable ignores that a column cannot be parsed: it ends the columns, and those before it are good.
+// ConvertToTable renders the columns before the first one that fails to parse.
 func (t *table) ConvertToTable(ctx context.Context, object, options runtime.Object) (*metav1.Table, error) {
 	if _, ok := object.(*autoscalingv1.Scale); ok {
 		convertor, _ := t.scale.get(func() (rest.TableConvertor, error) { return tableconvertor.New(scaleColumns()) })

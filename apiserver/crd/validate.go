@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validateType checks that an object calls itself what it is.
+// validateType checks apiVersion and kind.
 func validateType(object *unstructured.Unstructured, kind schema.GroupVersionKind) field.ErrorList {
 	var errs field.ErrorList
 	if object.GetKind() != kind.Kind {
@@ -62,7 +62,7 @@ func validateReplicas(content map[string]any, path string) field.ErrorList {
 	return nil
 }
 
-// finalizerWarnings are about finalizers that were added and are not named as they should be.
+// finalizerWarnings returns the warnings about added finalizers with unqualified names.
 func finalizerWarnings(finalizers, old []string) []string {
 	var warnings []string
 	path := field.NewPath("metadata", "finalizers")

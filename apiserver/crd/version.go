@@ -14,27 +14,27 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
-// version is one version of a custom resource, with what is built from its schema on first use.
+// version is one version of a custom resource. Fields of type lazy are built from its schema on first use.
 type version struct {
 	of         *custom
 	kind       schema.GroupVersionKind
 	status     bool
 	scale      *apiextensionsv1.CustomResourceSubresourceScale
 	selectable []apiextensionsv1.SelectableField
-	encoded    []byte // JSON of the v1 schema; nil: none
+	encoded    []byte // JSON of the v1 schema; nil without one
 
 	structure  lazy[*structuralschema.Structural]
 	validators lazy[*validators]
 }
 
-// validators check objects of one version.
+// validators validate objects of one version.
 type validators struct {
 	object validation.SchemaValidator
-	status validation.SchemaValidator // only status; nil: not checked
-	rules  *cel.Validator             // nil: no rules
+	status validation.SchemaValidator // of the status only; nil without schema
+	rules  *cel.Validator             // nil without rules
 }
 
-// lazy is a value that is made on first use.
+// lazy is a value created on first use.
 type lazy[T any] struct {
 	once  sync.Once
 	value T
@@ -46,7 +46,7 @@ func (l *lazy[T]) get(make func() (T, error)) (T, error) {
 	return l.value, l.err
 }
 
-// structural returns the structural schema with defaults pruned; nil where there is no schema.
+// structural returns the structural schema with pruned defaults; nil without a schema.
 func (v *version) structural() (*structuralschema.Structural, error) {
 	return v.structure.get(v.makeStructural)
 }
@@ -61,7 +61,7 @@ func (v *version) makeStructural() (*structuralschema.Structural, error) {
 	}
 	structural, err := structuralschema.NewStructural(internal)
 	if v.of.preserve {
-		return structural, nil // such a schema need not be structural
+		return structural, nil // such schemas may be non-structural
 	}
 	if err != nil {
 		return nil, fmt.Errorf("schema of %s is not structural: %w", v.kind, err)
@@ -72,7 +72,7 @@ func (v *version) makeStructural() (*structuralschema.Structural, error) {
 	return structural, nil
 }
 
-// validation returns the compiled validators.
+// validation returns the validators.
 func (v *version) validation() (*validators, error) {
 	return v.validators.get(v.makeValidators)
 }

@@ -9,12 +9,14 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"quorate.dev/apiserver/resource"
 )
 
-// errUnchanged ends an update that has nothing to write.
+// errUnchanged aborts an update without changes.
 var errUnchanged = errors.New("unchanged")
 
-// write brings one definition's stored state up to date.
+// write reconciles one definition.
 func (c *Controller) write(ctx context.Context, name string) error {
 	c.lock.Lock()
 	r, ok := c.records[name]
@@ -43,10 +45,11 @@ func (c *Controller) claimedByOthers(group, except string) Claimed {
 	return Claim(accepted...)
 }
 
-// updateStatus writes the status that decide finds right, if it is not there already.
+// updateStatus writes the status returned by decide if it differs.
 func (c *Controller) updateStatus(ctx context.Context, name string, decide func(*apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus) error {
 	unchanged := false
-	_, err := c.Objects.Update(ctx, Resource, "status", "", name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: Resource, Subresource: "status", Name: name}
+	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		crd, err := external(object)
 		if err != nil {
 			return err
@@ -58,7 +61,7 @@ func (c *Controller) updateStatus(ctx context.Context, name string, decide func(
 		internal := object.(*apiextensions.CustomResourceDefinition)
 		internal.Status = apiextensions.CustomResourceDefinitionStatus{}
 		return apiextensionsv1.Convert_v1_CustomResourceDefinitionStatus_To_apiextensions_CustomResourceDefinitionStatus(&status, &internal.Status, nil)
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil && !unchanged {
 		return fmt.Errorf("update status of CustomResourceDefinition %s: %w", name, err)
 	}

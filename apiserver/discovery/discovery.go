@@ -1,5 +1,5 @@
-// Package discovery serves the documents by which clients learn what is served: /api, /apis, and the documents
-// of each group and version, in their legacy and in their aggregated form.
+// Package discovery serves the discovery documents: /api, /apis, and the documents of groups and versions, in legacy
+// and aggregated form.
 package discovery
 
 import (
@@ -26,21 +26,21 @@ import (
 
 const aggregatedParameters = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// Addresses are where clients are told to reach the server: host and port.
+// Addresses are the host:port addresses that /api returns to clients.
 type Addresses struct {
 	Default string
-	// Service is where those find it whose addresses are in ServiceRange.
+	// Service is the address for clients in ServiceRange.
 	Service      string
 	ServiceRange netip.Prefix
 }
 
-// inService tells whether a client's address is among those of Services.
+// inService reports whether a client's address is in ServiceRange.
 func (a Addresses) inService(r *http.Request) bool {
 	client, ok := netip.AddrFromSlice(utilnet.GetClientIP(r))
 	return ok && a.ServiceRange.Contains(client.Unmap())
 }
 
-// Handler serves discovery for the catalog in force.
+// Handler serves the discovery of the current catalog.
 type Handler struct {
 	catalogs  *resource.CatalogHolder
 	addresses Addresses
@@ -60,7 +60,7 @@ func New(catalogs *resource.CatalogHolder, addresses Addresses) (*Handler, error
 	return &Handler{catalogs: catalogs, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}, nil
 }
 
-// documents returns those of the catalog in force, made by the first request after it changed.
+// documents returns the documents of the current catalog, built by the first request after a change.
 func (h *Handler) documents() (*documents, error) {
 	catalog := h.catalogs.Current()
 	if docs := h.current.Load(); docs != nil && docs.catalog == catalog {
@@ -80,7 +80,7 @@ func (h *Handler) documents() (*documents, error) {
 	return docs, nil
 }
 
-// ServeHTTP answers /api, /apis, /api/VERSION, /apis/GROUP and /apis/GROUP/VERSION.
+// ServeHTTP serves /api, /apis, /api/VERSION, /apis/GROUP and /apis/GROUP/VERSION.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	docs, err := h.documents()
 	if err != nil {
@@ -145,11 +145,10 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 		}
 	}
 	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(body) // the client went away
+	_, _ = w.Write(body) // the client is gone
 }
 
-// notFound answers for an unknown group, and for an unknown version of a known one, as different servers
-// behind one aggregator do.
+// notFound responds for unknown groups and versions, like the separate servers behind kube-aggregator do.
 func notFound(w http.ResponseWriter, r *http.Request, docs *documents, path string) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	if parts[0] == "apis" && len(parts) > 1 && !docs.groups[parts[1]] {
@@ -159,7 +158,7 @@ func notFound(w http.ResponseWriter, r *http.Request, docs *documents, path stri
 	request.WriteError(w, r, request.Generic(http.StatusNotFound))
 }
 
-// aggregatable allows clients to ask for the aggregated form.
+// aggregatable allows the aggregated form in content negotiation.
 type aggregatable struct{}
 
 func (aggregatable) AllowsMediaTypeTransform(_, _ string, target *schema.GroupVersionKind) bool {
@@ -168,7 +167,7 @@ func (aggregatable) AllowsMediaTypeTransform(_, _ string, target *schema.GroupVe
 func (aggregatable) AllowsServerVersion(string) bool       { return false }
 func (aggregatable) AllowsStreamSchema(schema string) bool { return schema == "watch" }
 
-// format is one way to encode a document.
+// format is an encoding of a document.
 type format struct {
 	name    string
 	encoder runtime.Encoder
@@ -181,10 +180,10 @@ func newFormat(accepted negotiation.MediaTypeOptions) format {
 	return format{accepted.Accepted.MediaType, accepted.Accepted.Serializer}
 }
 
-// document is an object with the encodings that were asked for.
+// document is an object with cached encodings.
 type document struct {
 	object runtime.Object
-	routed bool // kube-apiserver has a route for it, which is particular about what clients accept
+	routed bool // kube-apiserver has a route for it, which rejects unsupported Accept headers
 
 	lock      sync.Mutex
 	encodings map[string][]byte

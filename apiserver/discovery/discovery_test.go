@@ -56,7 +56,7 @@ func get(h http.Handler, path string, header ...string) *httptest.ResponseRecord
 	return w
 }
 
-// golden reads a document that upstream's server gives with everything switched on.
+// golden reads a discovery document of kube-apiserver with everything enabled.
 func golden(t *testing.T, name string, into any) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(goldenDirectory(t), name))
@@ -77,11 +77,11 @@ func goldenDirectory(t *testing.T) string {
 	return filepath.Join(strings.TrimSpace(string(directory)), "api", "discovery")
 }
 
-func noAction(context.Context, resource.Objects, resource.Call) (runtime.Object, error) {
+func noAction(context.Context, resource.Client, resource.Call) (runtime.Object, error) {
 	return nil, nil
 }
 
-// everything is all there is to be served, features that are off by default among it.
+// everything returns all definitions, including features that are off by default.
 func everything(t *testing.T) []*resource.Definition {
 	t.Helper()
 	for _, gate := range []featuregate.Feature{"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator"} {
@@ -100,7 +100,7 @@ func everything(t *testing.T) []*resource.Definition {
 
 var unstable = regexp.MustCompile(`^v\d+(alpha|beta)\d+$`)
 
-// served removes from a golden list what is off by default.
+// served removes resources that are off by default from a golden list.
 func served(list *discoveryv2.APIGroupDiscoveryList) {
 	groups := list.Items
 	list.Items = nil
@@ -174,7 +174,7 @@ func TestLegacyEqualsUpstream(t *testing.T) {
 	}
 }
 
-// dropAddress removes where the server says it is, which only /api tells.
+// dropAddress removes the server addresses, which only /api has.
 func dropAddress(document any) {
 	delete(document.(map[string]any), "serverAddressByClientCIDRs")
 }
@@ -273,10 +273,10 @@ func TestClientsInTheServiceRangeFindTheService(t *testing.T) {
 	}
 }
 
-// TestCompression asks for a large document in the encodings that clients take.
+// TestCompression requests a large document in the encodings that clients accept.
 func TestCompression(t *testing.T) {
 	definitions := everything(t)
-	for i := range 600 { // more than is sent as it is
+	for i := range 600 { // exceeds the size from which documents are compressed
 		one := *definitions[0]
 		one.Group, one.Plural = fmt.Sprintf("g%d.example.com", i), fmt.Sprintf("things%d", i)
 		definitions = append(definitions, &one)

@@ -18,21 +18,21 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// documents are what discovery serves for one catalog.
+// documents are the discovery documents of one catalog.
 type documents struct {
 	catalog *resource.Catalog
-	// legacy documents by path, without slash at the end.
+	// legacy documents by path, without trailing slash.
 	legacy map[string]*document
-	// legacyInService is that at /api for clients with an address of a Service.
+	// legacyInService is /api for clients in the Service range.
 	legacyInService *document
-	// aggregated documents: of the core group, and of all others.
+	// aggregated documents of the core group and of all other groups.
 	core, named *document
 	coreTag     string
 	namedTag    string
 	groups      map[string]bool
 }
 
-// newDocuments makes the documents of a catalog. Nothing is encoded before it is asked for.
+// newDocuments builds the documents of a catalog. They are encoded on the first request.
 func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, error) {
 	docs := &documents{catalog: catalog, legacy: map[string]*document{}, groups: map[string]bool{}}
 	core, named := &discoveryv2.APIGroupDiscoveryList{}, &discoveryv2.APIGroupDiscoveryList{}
@@ -42,7 +42,7 @@ func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, e
 		docs.groups[g.name] = true
 		for _, gv := range g.versions {
 			if catalog.BuiltIn(g.name) && !isBuiltin(gv) {
-				continue // kube-apiserver looks for it among its own and answers 404
+				continue // kube-apiserver responds with 404
 			}
 			doc := newDocument(resourceList(gv))
 			doc.routed = isBuiltin(gv)
@@ -74,7 +74,7 @@ func apiVersions(versions []string, addresses ...metav1.ServerAddressByClientCID
 	return &metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: versions, ServerAddressByClientCIDRs: addresses}
 }
 
-// tag sets the aggregated documents with their entity tags: hashes of their content in JSON, without kind.
+// tag sets the aggregated documents with entity tags: hashes of their JSON without kind.
 func (d *documents) tag(core, named *discoveryv2.APIGroupDiscoveryList) (err error) {
 	if d.coreTag, err = entityTag(core); err != nil {
 		return err
@@ -115,7 +115,7 @@ func apiGroup(g group) metav1.APIGroup {
 	return legacy
 }
 
-// resourceList is the legacy document of one group and version. That of the core group has no apiVersion.
+// resourceList returns the legacy document of a group version. The core group's has no apiVersion.
 func resourceList(gv resource.GroupVersion) *metav1.APIResourceList {
 	list := &metav1.APIResourceList{
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
@@ -137,8 +137,8 @@ func isBuiltin(gv resource.GroupVersion) bool {
 	return !slices.ContainsFunc(gv.Resources, func(m resource.Match) bool { return m.Source == resource.Custom })
 }
 
-// endpoints returns the resource itself, if it is served by itself, then its subresources: by name, or, for
-// custom resources, status first.
+// endpoints returns the main endpoint, if served, and the subresources by name, or for custom resources with status
+// first.
 func endpoints(m resource.Match) []*resource.Endpoint {
 	var ordered []*resource.Endpoint
 	names := slices.Sorted(maps.Keys(m.Version.Endpoints))
@@ -169,11 +169,10 @@ func legacyResource(m resource.Match, e *resource.Endpoint) metav1.APIResource {
 	return legacy
 }
 
-// terminatingVerbs are listed while a custom resource's definition is being deleted.
+// terminatingVerbs are the verbs of a custom resource whose definition is terminating.
 var terminatingVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
 
-// verbs returns the verbs in the order in which the resource's own server has always listed them: sorted, or,
-// for custom resources, with create after patch.
+// verbs returns the verbs in upstream's order: sorted, or for custom resources with create after patch.
 func verbs(m resource.Match, e *resource.Endpoint) []string {
 	if m.Source != resource.Custom {
 		return e.Verbs
@@ -192,7 +191,7 @@ func verbs(m resource.Match, e *resource.Endpoint) []string {
 	return ordered
 }
 
-// storageVersionHash tells clients that objects need to be migrated, by changing.
+// storageVersionHash changes when objects need to be migrated.
 func storageVersionHash(kind schema.GroupVersionKind) string {
 	sum := sha256.Sum256([]byte(kind.Group + "/" + kind.Version + "/" + kind.Kind))
 	return base64.StdEncoding.EncodeToString(sum[:8])
@@ -228,8 +227,7 @@ func aggregateResource(m resource.Match) discoveryv2.APIResourceDiscovery {
 	return aggregated
 }
 
-// responseKind leaves out group and version where they are those of the document, except for custom resources,
-// which have always named them.
+// responseKind omits group and version if they equal the document's, except for custom resources.
 func responseKind(m resource.Match, e *resource.Endpoint) *metav1.GroupVersionKind {
 	if m.Source != resource.Custom && e.Kind.GroupVersion() == m.Version.Kind.GroupVersion() {
 		return &metav1.GroupVersionKind{Kind: e.Kind.Kind}

@@ -11,8 +11,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Mapper finds resources by kind, and the other way round, as a client with this server's discovery would, in the
-// catalog in force.
+// Mapper implements meta.RESTMapper on the current catalog, with the results of a client with this server's discovery.
 type Mapper struct {
 	catalogs *resource.CatalogHolder
 	current  atomic.Pointer[mapping]
@@ -23,13 +22,13 @@ var _ meta.RESTMapper = &Mapper{}
 // NewMapper returns a mapper.
 func NewMapper(catalogs *resource.CatalogHolder) *Mapper { return &Mapper{catalogs: catalogs} }
 
-// mapping is that of one catalog.
+// mapping is the mapper of one catalog.
 type mapping struct {
 	catalog *resource.Catalog
 	meta.RESTMapper
 }
 
-// mapping returns that of the catalog in force, made by the first who asks after it changed.
+// mapping returns the mapper of the current catalog, built by the first call after a change.
 func (m *Mapper) mapping() meta.RESTMapper {
 	catalog := m.catalogs.Current()
 	if known := m.current.Load(); known != nil && known.catalog == catalog {
@@ -52,37 +51,37 @@ func groupResources(catalog *resource.Catalog) []*restmapper.APIGroupResources {
 	return all
 }
 
-// KindFor implements meta.RESTMapper, as do the following.
+// KindFor implements meta.RESTMapper.
 func (m *Mapper) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
 	return m.mapping().KindFor(resource)
 }
 
-// KindsFor returns every kind that a resource may mean.
+// KindsFor implements meta.RESTMapper.
 func (m *Mapper) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
 	return m.mapping().KindsFor(resource)
 }
 
-// ResourceFor completes a resource.
+// ResourceFor implements meta.RESTMapper.
 func (m *Mapper) ResourceFor(input schema.GroupVersionResource) (schema.GroupVersionResource, error) {
 	return m.mapping().ResourceFor(input)
 }
 
-// ResourcesFor returns every resource that may be meant.
+// ResourcesFor implements meta.RESTMapper.
 func (m *Mapper) ResourcesFor(input schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
 	return m.mapping().ResourcesFor(input)
 }
 
-// RESTMapping finds the resource of a kind.
+// RESTMapping implements meta.RESTMapper.
 func (m *Mapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
 	return m.mapping().RESTMapping(kind, versions...)
 }
 
-// RESTMappings finds every resource of a kind.
+// RESTMappings implements meta.RESTMapper.
 func (m *Mapper) RESTMappings(kind schema.GroupKind, versions ...string) ([]*meta.RESTMapping, error) {
 	return m.mapping().RESTMappings(kind, versions...)
 }
 
-// ResourceSingularizer returns a resource's name for one object.
+// ResourceSingularizer implements meta.RESTMapper.
 func (m *Mapper) ResourceSingularizer(resource string) (string, error) {
 	return m.mapping().ResourceSingularizer(resource)
 }

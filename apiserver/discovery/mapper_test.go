@@ -11,7 +11,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// TestMapperFollowsTheCatalog: what is asked for before it is served is found when it is.
+// TestMapperFollowsTheCatalog: a kind that was not found is found once it is published.
 func TestMapperFollowsTheCatalog(t *testing.T) {
 	widget := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}
 	definition := &resource.Definition{

@@ -33,13 +33,13 @@ func groups(catalog *resource.Catalog) []group {
 		})
 	}
 	slices.SortFunc(all, func(a, b group) int {
-		return cmp.Or(cmp.Compare(place(b.name), place(a.name)), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(groupPriority(b.name), groupPriority(a.name)), cmp.Compare(a.name, b.name))
 	})
 	return all
 }
 
-// place puts the core group, which the legacy discovery has to itself, before all others.
-func place(group string) int32 {
+// groupPriority sorts the core group, which only legacy discovery has, before all others.
+func groupPriority(group string) int32 {
 	if group == "" {
 		return math.MaxInt32
 	}

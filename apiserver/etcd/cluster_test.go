@@ -54,7 +54,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 
 func (a *authority) file(name string) string { return filepath.Join(a.directory, name) }
 
-// issue makes a certificate for 127.0.0.1, for both sides of a connection.
+// issue writes a certificate for 127.0.0.1, for clients and servers.
 func (a *authority) issue(t *testing.T, name string) {
 	t.Helper()
 	a.write(t, name, &x509.Certificate{
@@ -104,7 +104,7 @@ func (a *authority) clientTLS(t *testing.T, name string) *tls.Config {
 	return configuration
 }
 
-// freeURL returns an address that nobody listens on. Peers must know each other's before they start.
+// freeURL returns a URL with a free port. Peers must know each other's URLs before they start.
 func freeURL(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -115,7 +115,7 @@ func freeURL(t *testing.T) string {
 	return "https://" + listener.Addr().String()
 }
 
-// secured returns the flags of a member whose peers present certificates.
+// secured returns the flags of a member that requires certificates of its peers.
 func secured(t *testing.T, name string, peers *authority) config.Member {
 	t.Helper()
 	peers.issue(t, name)
@@ -127,7 +127,7 @@ func secured(t *testing.T, name string, peers *authority) config.Member {
 	return member
 }
 
-// grow adds a member to the cluster of another as a learner, starts it, and promotes it once it has caught up.
+// grow adds a member to the cluster as a learner, starts it, and promotes it when it has caught up.
 func grow(t *testing.T, seed *Member, cluster string, member config.Member) *Member {
 	t.Helper()
 	added, err := seed.Client().MemberAddAsLearner(t.Context(), member.ListenPeerURLs)
@@ -138,7 +138,7 @@ func grow(t *testing.T, seed *Member, cluster string, member config.Member) *Mem
 	member.InitialClusterState = "existing"
 	m := start(t, member)
 	if err := m.Check(t.Context()); err == nil {
-		t.Error("a learner claims to serve")
+		t.Error("Check succeeded on a learner")
 	}
 	if status, err := m.Status(t.Context()); err != nil || !status.Learner { // known after the read of Check
 		t.Errorf("a member that has been added as a learner: %+v, %v", status, err)
@@ -155,7 +155,7 @@ func grow(t *testing.T, seed *Member, cluster string, member config.Member) *Mem
 			break
 		}
 		select {
-		case <-time.After(20 * time.Millisecond): // etcd does not tell when a learner has caught up
+		case <-time.After(20 * time.Millisecond): // etcd has no notification that a learner has caught up
 		case <-deadline.Done():
 			t.Fatal("promotion: ", err)
 		}
@@ -207,7 +207,7 @@ func TestLeadershipMoves(t *testing.T) {
 		t.Fatal("the leader is the same")
 	}
 	if err := leader.MoveLeadership(t.Context()); err != nil {
-		t.Errorf("a follower has nothing to hand over: %v", err)
+		t.Errorf("MoveLeadership on a follower: %v", err)
 	}
 	if err := next.Stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -217,11 +217,11 @@ func TestLeadershipMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took > 400*time.Millisecond {
-		t.Errorf("the first write after the leader stopped took %v: leadership was not handed over", took)
+		t.Errorf("the first write after the leader stopped took %v: leadership was not transferred", took)
 	}
 	leader = leaderOf(t, []*Member{leader, members[0], members[1], members[2]})
 	begin = time.Now()
-	if err := leader.Stop(t.Context()); err != nil { // of the two others one has stopped
+	if err := leader.Stop(t.Context()); err != nil { // one of the other two has stopped
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took > 3*time.Second {
@@ -229,7 +229,7 @@ func TestLeadershipMoves(t *testing.T) {
 	}
 }
 
-// leaderOf returns the member that the first one takes for the leader.
+// leaderOf returns the leader according to the first member.
 func leaderOf(t *testing.T, members []*Member) *Member {
 	t.Helper()
 	status, err := members[0].Status(t.Context())

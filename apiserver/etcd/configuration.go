@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// catchUpEntries is how many applied raft entries stay in memory for followers that lag. One that lags
-	// further gets a snapshot. etcd's own default of 5000 costs tens of megabytes.
+	// catchUpEntries is the number of applied raft entries kept in memory for slow followers. One that lags further gets a
+	// snapshot. etcd's default of 5000 takes tens of megabytes.
 	catchUpEntries = 2500
-	// progressInterval is the longest time that an idle watch does not know how far it has come.
+	// progressInterval is the interval of progress notifications to idle watches.
 	progressInterval = 5 * time.Second
 )
 
-// configure translates the flags of a member, which listens on a local socket too, into etcd's configuration.
+// configure returns etcd's configuration of a member that also listens on a local socket.
 func configure(member config.Member, socket socketAddress, log logr.Logger) (*embed.Config, error) {
 	c := embed.NewConfig()
 	c.Name = member.Name
@@ -37,7 +37,7 @@ func configure(member config.Member, socket socketAddress, log logr.Logger) (*em
 	c.ElectionMs = uint(member.ElectionTimeout.Milliseconds())
 	c.UnsafeNoFsync = member.UnsafeNoFsync
 	c.WatchProgressNotifyInterval = progressInterval
-	c.AutoCompactionRetention = "0" // API servers compact
+	c.AutoCompactionRetention = "0" // the API servers compact
 	c.EnableGRPCGateway = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZapLogger(log))
 	setTLS(c, member)
@@ -46,7 +46,7 @@ func configure(member config.Member, socket socketAddress, log logr.Logger) (*em
 	}
 	c.ListenClientUrls = append(c.ListenClientUrls, socket.urls()...)
 	if c.AdvertiseClientUrls == nil {
-		c.AdvertiseClientUrls = []url.URL{} // etcd refuses nil; the socket is of no use to other members' clients
+		c.AdvertiseClientUrls = []url.URL{} // etcd rejects nil; other machines cannot use the socket
 	}
 	if len(member.ListenPeerURLs) == 0 {
 		c.AdvertisePeerUrls = []url.URL{placeholderPeerURL()}
@@ -58,13 +58,13 @@ func configure(member config.Member, socket socketAddress, log logr.Logger) (*em
 	return c, nil
 }
 
-// placeholderPeerURL stands for a member without peer URLs in its own member list. It leads nowhere. It is random
+// placeholderPeerURL returns the peer URL of a member that listens to no peers. It is not reachable. It is random
 // because etcd derives the IDs of a new cluster and its members from peer URLs.
 func placeholderPeerURL() url.URL {
 	return url.URL{Scheme: "unix", Host: "no-peers-" + strings.ToLower(rand.Text())}
 }
 
-// alone is the initial cluster of a member that has no peers.
+// alone returns the initial cluster of a member that has no peers.
 func alone(name string, urls []url.URL) string {
 	members := make([]string, len(urls))
 	for i, u := range urls {
@@ -73,10 +73,10 @@ func alone(name string, urls []url.URL) string {
 	return strings.Join(members, ",")
 }
 
-// setTLS makes peers and clients present certificates wherever an authority to check them with is given.
+// setTLS requires certificates of peers and clients if an authority to verify them is configured.
 func setTLS(c *embed.Config, member config.Member) {
-	// Who calls is told by its certificate's authority, which serves this purpose alone, not by the address the
-	// call seems to come from: a pod's address changes, and is often translated on its way.
+	// Peers are identified by the authority of their certificates, which must sign nothing else, not by their addresses:
+	// the address of a pod changes and is often translated.
 	c.PeerTLSInfo = transport.TLSInfo{
 		CertFile: member.PeerCertFile, KeyFile: member.PeerKeyFile,
 		TrustedCAFile: member.PeerTrustedCAFile, ClientCertAuth: member.PeerTrustedCAFile != "", SkipClientSANVerify: true,

@@ -13,13 +13,13 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// ErrDataDirectory says that a member cannot run on its data directory; the message says what to do.
+// ErrDataDirectory is returned when a member cannot use its data directory. The message says what to do.
 var ErrDataDirectory = errors.New("etcd data directory")
 
-// lockTimeout is how long a process that is just ending may hold the database.
+// lockTimeout bounds the wait for the database lock of a process that is stopping.
 const lockTimeout = 200 * time.Millisecond
 
-// checkDirectory finds, before etcd starts, what etcd would wait for silently or panic about.
+// checkDirectory detects, before etcd starts, problems for which etcd would wait silently or panic.
 func checkDirectory(directory string) error {
 	if err := checkWritable(directory); err != nil {
 		return fmt.Errorf("%w %s cannot be written: make it a directory of mode 0700 owned by user %d: %w",
@@ -39,7 +39,7 @@ func checkWritable(directory string) error {
 	return errors.Join(file.Close(), os.Remove(file.Name()))
 }
 
-// checkDatabase opens and closes the database, which verifies its lock and its first pages.
+// checkDatabase opens and closes the database, which checks its lock and its meta pages.
 func checkDatabase(directory, path string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -63,24 +63,24 @@ func corrupt(directory string, reason error) error {
 		"the directory and let the member join again; else restore a snapshot: %w", ErrDataDirectory, directory, reason)
 }
 
-// errPanicked says that etcd panicked while it started, which it does when it cannot make sense of its files.
+// errPanicked is returned when etcd panics during its start, as it does when it cannot read its files.
 var errPanicked = errors.New("etcd panicked")
 
-// etcd has no values for these errors.
+// etcd has no error values for these messages.
 const (
 	noPeerAnswers  = "cannot fetch cluster info from peer urls"
 	versionUnknown = "incompatible with current running cluster"
 )
 
-// joinsLater tells whether an error of etcd's start may go away by itself.
+// joinsLater reports whether starting etcd may succeed when it is retried.
 func joinsLater(err error) bool {
 	return strings.Contains(err.Error(), noPeerAnswers) || strings.Contains(err.Error(), versionUnknown)
 }
 
-// damage are words by which etcd's start says that it cannot read what it wrote.
+// damage has parts of the messages with which etcd reports damaged files.
 var damage = []string{"corrupt", "crc mismatch", "checksum", "wal:", "unexpected EOF", "invalid database"}
 
-// explain adds advice to an error of etcd's start.
+// explain adds advice to an error from starting etcd.
 func explain(directory string, err error) error {
 	message := err.Error()
 	for _, words := range damage {
@@ -89,12 +89,12 @@ func explain(directory string, err error) error {
 		}
 	}
 	if strings.Contains(message, noPeerAnswers) {
-		return fmt.Errorf("joining the etcd cluster: no member of --etcd-initial-cluster answers; "+
+		return fmt.Errorf("join the etcd cluster: no member of --etcd-initial-cluster answers; "+
 			"check that they run and that the peer certificates have the same authority: %w", err)
 	}
 	if strings.Contains(message, "member count is unequal") || strings.Contains(message, "unmatched member") {
-		return fmt.Errorf("joining the etcd cluster: --etcd-initial-cluster differs from the cluster's member list; "+
+		return fmt.Errorf("join the etcd cluster: --etcd-initial-cluster differs from the cluster's member list; "+
 			"add this member to the cluster before it starts: %w", err)
 	}
-	return fmt.Errorf("starting the etcd member: %w", err)
+	return fmt.Errorf("start etcd: %w", err)
 }

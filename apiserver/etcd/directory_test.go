@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// expectRefusal checks that a member does not start and that the error says what to do.
+// expectRefusal checks that a member does not start and that the error has the advice.
 func expectRefusal(t *testing.T, err error, advice string) {
 	t.Helper()
 	if !errors.Is(err, ErrDataDirectory) || !strings.Contains(err.Error(), advice) {

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// elect makes the only voter of a cluster stand for election as soon as that is safe, instead of after an election
-// timeout. If safety cannot be established, raft's own timer elects.
+// elect makes the only voter of a cluster campaign as soon as that is safe, instead of after an election timeout. If it
+// cannot determine that it is safe, raft's election timer does it.
 func (m *Member) elect(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -33,14 +33,14 @@ func (m *Member) elect(ctx context.Context) {
 	}
 }
 
-// campaign delivers the message with which a leader asks for an immediate election.
+// campaign sends MsgTimeoutNow, with which a leader makes a follower campaign immediately.
 func (m *Member) campaign(ctx context.Context) error {
 	id := uint64(m.server.MemberID())
 	message := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: proto.Uint64(id), To: proto.Uint64(id)}
 	return m.server.Process(ctx, message)
 }
 
-// campaignDecision is whether a member may stand for election.
+// campaignDecision is whether a member may campaign.
 type campaignDecision int
 
 const (
@@ -49,13 +49,13 @@ const (
 	campaignNow
 )
 
-// canCampaign decides whether the only voter may stand for election. Two indexes must have reached what is committed:
+// canCampaign decides whether the only voter may campaign. Two indexes must have reached the committed index:
 //
-//   - etcd's applied index: the member list, which says that there is no other voter, is complete only then.
-//   - raft's applied index: raft scans the entries between its applied and its committed index before it campaigns, and
-//     panics if one of them has been compacted. etcd compacts raft's log by its own applied index, which runs ahead.
+//   - etcd's applied index. Only then is the member list, which shows that there is no other voter, complete.
+//   - raft's applied index. raft scans the entries from its applied to its committed index before it campaigns, and panics
+//     if one has been compacted. etcd compacts raft's log up to its own applied index, which is ahead of raft's.
 //
-// Without a leader nothing more is committed, so that what holds once continues to hold until the election.
+// Without a leader nothing is committed, so that both conditions hold until the election.
 func (m *Member) canCampaign() campaignDecision {
 	if committed := m.server.CommittedIndex(); committed == 0 || m.server.AppliedIndex() < committed {
 		return campaignLater
@@ -70,15 +70,15 @@ func (m *Member) canCampaign() campaignDecision {
 	return campaignNow
 }
 
-// raftState is the part of raft.Status that decides about elections.
+// raftState is the part of raft.Status that canCampaign needs.
 type raftState struct {
 	ID        string `json:"id"` // hexadecimal
 	Committed uint64 `json:"commit"`
 	Applied   uint64 `json:"applied"`
 }
 
-// readRaftState reads the state of the raft node of a member. etcd exports it in one place only: a variable of the
-// process, which belongs to the member that started last. It is not ok for any other member.
+// readRaftState returns the state of a member's raft node. etcd exports it only as an expvar, which belongs to the
+// member of the process that started last. ok is false for any other member.
 func readRaftState(member uint64) (state raftState, ok bool) {
 	exported := expvar.Get("raft.status")
 	if exported == nil {

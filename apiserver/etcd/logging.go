@@ -8,13 +8,13 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newZapLogger returns a logger for etcd that writes to log. etcd is talkative: what it informs of is for
-// verbosity 2, its warnings for 1. Where etcd would end the process it panics instead.
+// newZapLogger returns a logger for etcd that writes to log. Because etcd logs a lot, its info messages have verbosity
+// 2 and its warnings 1. Fatal messages panic instead of exiting the process.
 func newZapLogger(log logr.Logger) *zap.Logger {
 	return zap.New(core{log: log.WithName("etcd")}, zap.WithFatalHook(zapcore.WriteThenPanic))
 }
 
-// core writes zap's entries to a logr.Logger.
+// core is a zapcore.Core that writes to a logr.Logger.
 type core struct {
 	log logr.Logger
 }
@@ -44,8 +44,8 @@ func (c core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore
 	return checked
 }
 
-// harmless are what etcd calls errors and every member reports: that its listeners end when it stops, and that a new
-// database has no term yet.
+// harmless has the messages that every member logs as errors: its listeners close when it stops, and a new database has
+// no term yet.
 var harmless = map[string]bool{
 	"setting up serving from embedded etcd failed.": true,
 	"failed to update storage version":              true,
@@ -53,7 +53,7 @@ var harmless = map[string]bool{
 
 func (c core) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	if entry.Level >= zapcore.ErrorLevel && !harmless[entry.Message] {
-		c.log.Error(errors.New(entry.Message), "etcd reports an error", keysAndValues(fields)...)
+		c.log.Error(errors.New(entry.Message), "etcd error", keysAndValues(fields)...)
 		return nil
 	}
 	c.log.V(max(verbosity(entry.Level), verbosity(zapcore.WarnLevel))).Info(entry.Message, keysAndValues(fields)...)

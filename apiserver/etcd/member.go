@@ -1,5 +1,19 @@
-// Package etcd runs one member of an etcd cluster in this process: it starts, joins, reports its health, hands
-// leadership over and stops.
+// Package etcd runs one member of an etcd cluster in this process.
+//
+// Starting a member has several stages, because etcd reports many problems by waiting forever, by panicking or only in
+// its log:
+//
+//   - checkDirectory checks permissions, lock and meta pages of the data directory, and returns ErrDataDirectory with
+//     advice.
+//   - The local socket is prepared. A member without it works, but 'quorate etcd' cannot reach it by its data directory.
+//   - join starts etcd, and retries for joinTimeout while the cluster that the member joins does not answer or has not
+//     agreed on its version. launch runs etcd's start on a goroutine, recovers its panics, and stops an etcd that starts
+//     after ctx has ended.
+//   - elect makes the only voter of a cluster campaign at once, instead of after an election timeout.
+//   - awaitReady closes Ready when the member is a voter and has served one linearizable read. A learner waits here for
+//     its promotion.
+//
+// Stop transfers leadership first, so that the cluster does not wait for an election timeout.
 package etcd
 
 import (
@@ -21,10 +35,11 @@ import (
 )
 
 const (
-	// pollInterval is how often a condition is looked at that etcd does not notify of.
+	// pollInterval is the interval at which conditions are checked for which etcd has no notification.
 	pollInterval = 5 * time.Millisecond
-	// joinPatience is how long a member waits for the cluster it shall join, joinInterval the time between trials.
-	joinPatience = 15 * time.Second
+	// joinTimeout bounds how long a member waits for the cluster that it joins; joinInterval is the delay between
+	// attempts.
+	joinTimeout  = 15 * time.Second
 	joinInterval = 250 * time.Millisecond
 )
 
@@ -46,18 +61,18 @@ type Member struct {
 	stopped  chan struct{}
 }
 
-// Option changes how a member runs.
+// Option configures a member.
 type Option func(*options)
 
 type options struct {
 	log logr.Logger
 }
 
-// WithLogger makes a member log there. Without it, it is silent.
+// WithLogger sets the logger of a member. The default discards all messages.
 func WithLogger(log logr.Logger) Option { return func(o *options) { o.log = log } }
 
-// Start starts a member on its data directory and returns once it takes part in the cluster's protocol; Ready
-// tells when it can serve. It fails when ctx ends before.
+// Start starts a member on its data directory and returns when it takes part in raft, or with an error when ctx ends.
+// The member can serve requests when Ready is closed.
 func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, error) {
 	o := options{log: logr.Discard()}
 	for _, option := range opts {
@@ -71,7 +86,7 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	}
 	socket, err := prepareSocket(member.DataDirectory)
 	if err != nil {
-		o.log.Error(err, "'quorate etcd' cannot reach this member by its data directory: the socket cannot be made")
+		o.log.Error(err, "Failed to create the local socket; 'quorate etcd' cannot reach this member by its data directory")
 	}
 	started, err := begin(ctx, member, socket, o.log)
 	if err != nil {
@@ -104,16 +119,16 @@ func begin(ctx context.Context, member config.Member, socket socketAddress, log 
 	return started, nil
 }
 
-// join starts etcd, again and again for a while as long as the cluster is not there yet, or so new that it has
-// not agreed on its version, which takes it some seconds.
+// join starts etcd. It retries for joinTimeout while no member of the cluster answers or the cluster has not agreed on
+// its version, which takes a new cluster some seconds.
 func join(ctx context.Context, configuration *embed.Config, log logr.Logger) (*embed.Etcd, error) {
-	patience := time.Now().Add(joinPatience)
+	patience := time.Now().Add(joinTimeout)
 	for {
 		started, err := launch(ctx, configuration)
 		if err == nil || !joinsLater(err) || time.Now().After(patience) {
 			return started, err
 		}
-		log.Info("The etcd cluster cannot be joined yet; trying again", "reason", err.Error())
+		log.Info("Failed to join the etcd cluster; retrying", "reason", err.Error())
 		select {
 		case <-time.After(joinInterval):
 		case <-ctx.Done():
@@ -122,7 +137,7 @@ func join(ctx context.Context, configuration *embed.Config, log logr.Logger) (*e
 	}
 }
 
-// launch starts etcd. If ctx ends first, etcd is stopped again as soon as it lets go.
+// launch starts etcd. If ctx ends first, etcd is stopped when its start returns.
 func launch(ctx context.Context, configuration *embed.Config) (*embed.Etcd, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -136,7 +151,7 @@ func launch(ctx context.Context, configuration *embed.Config) (*embed.Etcd, erro
 		var r result
 		defer func() { results <- r }()
 		defer func() {
-			if reason := recover(); reason != nil { // etcd panics on a data directory it cannot make sense of
+			if reason := recover(); reason != nil { // etcd panics on a data directory that it cannot read
 				r.err = fmt.Errorf("%w: %v", errPanicked, reason)
 			}
 		}()
@@ -155,29 +170,29 @@ func launch(ctx context.Context, configuration *embed.Config) (*embed.Etcd, erro
 	}
 }
 
-// Client returns a client that calls the member within this process. It needs no closing.
+// Client returns an in-process client of the member. It need not be closed.
 func (m *Member) Client() *clientv3.Client { return m.client }
 
-// Ready is closed as soon as the member, being a voter, has once answered a linearizable read.
+// Ready returns a channel that is closed when the member is a voter and has served a linearizable read.
 func (m *Member) Ready() <-chan struct{} { return m.ready }
 
-// Err delivers the error that ended the member, if it ended by itself, and is closed when it has ended.
+// Err returns a channel that delivers the error if the member stops unexpectedly, and is closed when it has stopped.
 func (m *Member) Err() <-chan error { return m.failures }
 
-// Check does a linearizable read: it succeeds if the member is a voter and sees a leader with a quorum.
+// Check does a linearizable read. It succeeds if the member is a voter and the cluster has a quorum.
 func (m *Member) Check(ctx context.Context) error {
 	if err := m.server.LinearizableReadNotify(ctx); err != nil {
-		return fmt.Errorf("the etcd member cannot read: %w", err)
+		return fmt.Errorf("linearizable read: %w", err)
 	}
 	if !m.voter() {
-		return errors.New("the etcd member is a learner that has not been promoted yet")
+		return errors.New("the etcd member is a learner")
 	}
 	return nil
 }
 
 func (m *Member) onlyVoter() bool { return len(m.voters()) == 1 && m.voter() }
 
-// voter tells whether this member votes, as far as it knows.
+// voter reports whether this member is a voter in its own, possibly stale, member list.
 func (m *Member) voter() bool { return slices.Contains(m.voters(), m.server.MemberID()) }
 
 func (m *Member) voters() []types.ID {
@@ -190,7 +205,7 @@ func (m *Member) voters() []types.ID {
 	return ids
 }
 
-// awaitReady closes ready. A learner waits here for its promotion, of which etcd does not notify.
+// awaitReady closes ready when Check succeeds. It polls because etcd has no notification of a learner's promotion.
 func (m *Member) awaitReady(ctx context.Context) {
 	select {
 	case <-m.server.ReadyNotify():
@@ -207,7 +222,7 @@ func (m *Member) awaitReady(ctx context.Context) {
 	close(m.ready)
 }
 
-// awaitFailure reports an end that Stop did not bring about.
+// awaitFailure reports a stop that Stop did not cause.
 func (m *Member) awaitFailure() {
 	defer close(m.failures)
 	select {
@@ -224,8 +239,8 @@ func (m *Member) awaitFailure() {
 	}
 }
 
-// MoveLeadership hands leadership to another started voter, if this member is the leader and there is one. Voters
-// that do not take it within an election timeout are passed over.
+// MoveLeadership transfers leadership to another started voter, if this member is the leader and there is one. It skips
+// voters that do not take it within an election timeout.
 func (m *Member) MoveLeadership(ctx context.Context) error {
 	self := m.server.MemberID()
 	failure := errors.New("no other voter has started")
@@ -243,29 +258,29 @@ func (m *Member) MoveLeadership(ctx context.Context) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("handing leadership over: %w", failure)
+	return fmt.Errorf("transfer leadership: %w", failure)
 }
 
-// Stop hands leadership over and stops the member. It returns when everything is on disk, or when ctx ends.
+// Stop transfers leadership and stops the member. It returns when everything is on disk, or when ctx ends.
 func (m *Member) Stop(ctx context.Context) error {
 	m.stopOnce.Do(func() { go m.shutDown(ctx) })
 	select {
 	case <-m.stopped:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("stopping the etcd member: %w", ctx.Err())
+		return fmt.Errorf("stop the etcd member: %w", ctx.Err())
 	}
 }
 
 func (m *Member) shutDown(ctx context.Context) {
 	defer close(m.stopped)
 	if err := m.MoveLeadership(ctx); err != nil {
-		m.log.Info("The leadership of etcd was not handed over; another member will be elected", "reason", err.Error())
+		m.log.Info("Failed to transfer leadership; the other members will elect a leader", "reason", err.Error())
 	}
 	close(m.stopping)
 	m.stop()
 	m.client.Close()
-	m.server.HardStop() // leadership has been seen to; etcd's own way waits seconds for voters that are not there
+	m.server.HardStop() // not Stop, which would try to transfer leadership again and wait seconds for missing voters
 	m.etcd.Close()
 	m.socket.close()
 	m.running.Wait()

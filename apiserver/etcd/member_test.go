@@ -8,7 +8,7 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// single returns the flags of a member that is a cluster by itself.
+// single returns the flags of the only member of a cluster.
 func single(t *testing.T) config.Member {
 	t.Helper()
 	member := config.Default().Member
@@ -33,7 +33,7 @@ func await(t *testing.T, what string, happened <-chan struct{}) {
 	select {
 	case <-happened:
 	case <-time.After(30 * time.Second):
-		t.Fatalf("waited in vain: %s", what)
+		t.Fatalf("timed out: %s", what)
 	}
 }
 

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// TestRestart restarts single members that replay their whole log. raft panics if a member stands for election while
-// entries that raft does not know to be applied have been compacted. The panic depends on the order in which goroutines
-// run; with one processor it comes within some restarts. QUORATE_RESTARTS=full restarts more often, on all processors,
-// with fsync too.
+// TestRestart restarts single members that replay their whole log. raft panics if a member campaigns after entries that
+// raft has not applied were compacted. The panic depends on scheduling; with one processor it occurs within a few
+// restarts. QUORATE_RESTARTS=full restarts more often, on all processors, and with fsync.
 func TestRestart(t *testing.T) {
 	full := os.Getenv("QUORATE_RESTARTS") == "full"
 	if !full {

@@ -16,26 +16,27 @@ import (
 )
 
 const (
-	// socketDirectory, below the data directory, is accessible to its owner only: who can connect has all rights.
+	// socketDirectory, in the data directory, is accessible only to its owner, because clients of the socket may do
+	// anything.
 	socketDirectory = "local"
 	socketName      = "etcd.sock"
-	// socketPathLimit is the longest path that every system accepts as the address of a socket.
+	// socketPathLimit is the length of the longest socket address that every system accepts.
 	socketPathLimit = 103
 )
 
-// socketPath is where a member listens for clients on the same machine.
+// socketPath returns the socket of the member on a data directory.
 func socketPath(dataDirectory string) string {
 	return filepath.Join(dataDirectory, socketDirectory, socketName)
 }
 
-// socketAddress is a path that a socket can be bound or connected to while the directory is open.
+// socketAddress is the address of a socket, valid while the directory is open.
 type socketAddress struct {
 	path      string
-	directory *os.File // nil: path does not depend on it
+	directory *os.File // nil if path does not depend on it
 }
 
-// openSocketAddress returns the address of a socket. The address of a socket is short; Linux reaches a long path
-// through an open directory.
+// openSocketAddress returns the address of a socket. A path over socketPathLimit is addressed through an open directory
+// in /proc, on Linux.
 func openSocketAddress(path string) (socketAddress, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -52,7 +53,7 @@ func openSocketAddress(path string) (socketAddress, error) {
 		directory: directory}, nil
 }
 
-// urls are empty for the zero address.
+// urls returns no URLs for the zero address.
 func (a socketAddress) urls() []url.URL {
 	if a.path == "" {
 		return nil
@@ -66,8 +67,8 @@ func (a socketAddress) close() {
 	}
 }
 
-// prepareSocket makes sure that a member can listen on its socket, which not every file system has. The address must
-// stay open for as long as the member listens.
+// prepareSocket checks that a member can listen on its socket, which not every file system supports. The caller must
+// keep the address open while the member listens.
 func prepareSocket(dataDirectory string) (socketAddress, error) {
 	path := socketPath(dataDirectory)
 	directory := filepath.Dir(path)
@@ -77,7 +78,7 @@ func prepareSocket(dataDirectory string) (socketAddress, error) {
 	if err := os.Chmod(directory, 0o700); err != nil {
 		return socketAddress{}, err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a killed process leaves it behind
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed process
 		return socketAddress{}, err
 	}
 	address, err := openSocketAddress(path)
@@ -92,16 +93,17 @@ func prepareSocket(dataDirectory string) (socketAddress, error) {
 	return address, listener.Close()
 }
 
-// ErrNotRunning says that no member runs on a data directory.
+// ErrNotRunning is returned when no member runs on a data directory.
 var ErrNotRunning = errors.New("no etcd member runs on the data directory")
 
-// LocalConfig is how a client reaches the member that another process of the same user runs on a data directory.
+// LocalConfig returns the configuration of a client of the member that another process of the same user runs on a data
+// directory.
 func LocalConfig(ctx context.Context, dataDirectory string) (clientv3.Config, error) {
 	path := socketPath(dataDirectory)
 	connection, err := dialSocket(ctx, path)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return clientv3.Config{}, fmt.Errorf("connecting to the etcd member on %s: %w", dataDirectory, err)
+		return clientv3.Config{}, fmt.Errorf("connect to the etcd member on %s: %w", dataDirectory, err)
 	case err != nil:
 		return clientv3.Config{}, fmt.Errorf("%w %s: %w", ErrNotRunning, dataDirectory, err)
 	}

@@ -13,8 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// A member without peer and client URLs is reached through its socket, which only its user can use, and in no other
-// way.
+// A member without peer and client URLs can be reached only through its socket, and only by its user.
 func TestLoneMemberListensOnItsSocketOnly(t *testing.T) {
 	for name, directory := range map[string]string{"short": "", "long": strings.Repeat("x", 150)} {
 		t.Run(name, func(t *testing.T) {
@@ -35,7 +34,7 @@ func TestLoneMemberListensOnItsSocketOnly(t *testing.T) {
 			}
 			stop(t, m)
 			if _, err := os.Stat(socketPath(member.DataDirectory)); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the socket is left behind: %v", err)
+				t.Errorf("the socket was not removed: %v", err)
 			}
 			if _, err := LocalConfig(t.Context(), member.DataDirectory); !errors.Is(err, ErrNotRunning) {
 				t.Errorf("connecting to a member that does not run: %v", err)
@@ -60,7 +59,7 @@ func local(t *testing.T, directory string) *clientv3.Client {
 	return client
 }
 
-// A socket that a killed process has left behind is no obstacle.
+// A member starts although a killed process has left its socket.
 func TestStaleSocket(t *testing.T) {
 	member := single(t)
 	address, err := prepareSocket(member.DataDirectory)

@@ -11,25 +11,24 @@ import (
 )
 
 const (
-	// defragmentShare is the share of the quota, 1/4, that a member gives back when it starts, if that much of its
-	// database holds no data.
+	// defragmentShare: a member defragments its database when it starts if 1/defragmentShare of the quota is unused space.
 	defragmentShare = 4
-	// disarmReserve is the share of the quota, 1/20, that must be free before the alarm NOSPACE is disarmed.
+	// disarmReserve: 1/disarmReserve of the quota must be free before the alarm NOSPACE is disarmed.
 	disarmReserve = 20
-	// alarmInterval is the time between looks at the alarms, of which etcd does not notify.
+	// alarmInterval is the interval at which alarms are read, because etcd has no notification of them.
 	alarmInterval = time.Second
 )
 
-// Space is how full a member's database is.
+// Space is the use of a member's database.
 type Space struct {
 	Size  int64 // bytes of the file
-	InUse int64 // bytes of them that hold data
+	InUse int64 // bytes of Size that hold data
 	Quota int64 // bytes; 0: unlimited
 	// NoSpace is set while the alarm NOSPACE is raised, by this member or another.
 	NoSpace bool
 }
 
-// Space measures the database. It is cheap.
+// Space returns the current use of the database. It is cheap.
 func (m *Member) Space() Space {
 	backend := m.server.Backend()
 	return Space{
@@ -38,7 +37,7 @@ func (m *Member) Space() Space {
 	}
 }
 
-// quotaOf translates etcd's flag.
+// quotaOf returns the quota in bytes for the value of --etcd-quota-backend-bytes.
 func quotaOf(flag int64) int64 {
 	if flag == 0 {
 		return etcdstorage.DefaultQuotaBytes
@@ -46,7 +45,7 @@ func quotaOf(flag int64) int64 {
 	return max(flag, 0)
 }
 
-// alarms are the members that match and have raised the alarm NOSPACE.
+// alarms returns the matching members that have raised the alarm NOSPACE.
 func (m *Member) alarms(matches func(member types.ID) bool) []types.ID {
 	var raised []types.ID
 	for _, alarm := range m.server.Alarms() {
@@ -57,16 +56,15 @@ func (m *Member) alarms(matches func(member types.ID) bool) []types.ID {
 	return raised
 }
 
-// disarms reports whether this member disarms the alarm of a member: its own, and those of members that are not in
-// the cluster any more. etcd keeps the latter when it removes a member, and when a snapshot is restored.
+// disarms reports whether this member disarms the alarm of a member: its own, and those of members that are no longer in the
+// cluster. etcd keeps the latter when it removes a member and when a snapshot is restored.
 func (m *Member) disarms(member types.ID) bool {
 	return member == m.server.MemberID() || m.server.Cluster().Member(member) == nil
 }
 
-// watchSpace keeps the measurement right when space is short, and disarms the alarm NOSPACE once this member has
-// room again, because the database was defragmented or the quota raised. etcd itself keeps the alarm, and with it the
-// cluster read-only, until an administrator disarms it. What compaction frees is measured with the commit after the
-// next only, which does not come by itself while all writes are refused.
+// watchSpace disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the
+// quota was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is raised
+// watchSpace also commits, because the use after a compaction is updated only by the second commit that follows.
 func (m *Member) watchSpace(ctx context.Context) {
 	ticker := time.NewTicker(alarmInterval)
 	defer ticker.Stop()
@@ -82,7 +80,7 @@ func (m *Member) watchSpace(ctx context.Context) {
 		case raised && space.Size < space.Quota-space.Quota/disarmReserve || raised && space.Quota == 0:
 			m.disarm(ctx, alarms)
 		case raised && !before:
-			m.log.Error(nil, "The etcd database has reached its quota: only deletions succeed until there is room. "+
+			m.log.Error(nil, "The etcd database has reached its quota; only deletions succeed until it has space. "+
 				"Delete objects, then run 'quorate etcd defrag'; or raise --etcd-quota-backend-bytes",
 				"size", space.Size, "inUse", space.InUse, "quota", space.Quota)
 		}
@@ -102,9 +100,9 @@ func (m *Member) disarm(ctx context.Context, members []types.ID) {
 			MemberID: uint64(member), Alarm: etcdserverpb.AlarmType_NOSPACE,
 		})
 		if err != nil {
-			m.log.V(1).Info("Disarming the alarm NOSPACE failed; trying again", "reason", err.Error())
+			m.log.V(1).Info("Failed to disarm the alarm NOSPACE; retrying", "reason", err.Error())
 			return
 		}
 	}
-	m.log.Info("The etcd database has room again: disarmed the alarm NOSPACE")
+	m.log.Info("The etcd database has space again; disarmed the alarm NOSPACE")
 }

@@ -80,9 +80,9 @@ func TestAlarmIsDisarmedWhenThereIsRoom(t *testing.T) {
 	}
 	eventually(t, "the measurement of what compaction has freed", func() bool { return m.Space().InUse < 2<<20 })
 	if writable(t, m)() {
-		t.Error("the database is not defragmented, and can be written to")
+		t.Error("a write succeeded before the database was defragmented")
 	}
-	client := local(t, member.DataDirectory) // the one in the process panics
+	client := local(t, member.DataDirectory) // the in-process client panics
 	if _, err := client.Defragment(t.Context(), client.Endpoints()[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestQuotaIsRaised(t *testing.T) {
 	m := start(t, member)
 	await(t, "ready", m.Ready())
 	fill(t, m)
-	member.QuotaBackendBytes = 2 * m.Space().Size // what is written between two commits may exceed the quota by far
+	member.QuotaBackendBytes = 2 * m.Space().Size // writes between two commits may exceed the quota by far
 	stop(t, m)
 	m = start(t, member)
 	await(t, "ready", m.Ready())

@@ -39,10 +39,10 @@ func (t *tool) alarmCommand() *cobra.Command {
 	return command
 }
 
-// alarmRequest is a request that is answered with alarms.
+// alarmRequest is a request whose response has alarms.
 type alarmRequest func(*clientv3.Client, context.Context) (*clientv3.AlarmResponse, error)
 
-// alarms does something with all alarms, and shows them.
+// alarms sends a request and prints the alarms of its response.
 func (t *tool) alarms(ctx context.Context, do alarmRequest) error {
 	ctx, cancel := t.limited(ctx, quickTimeout)
 	defer cancel()

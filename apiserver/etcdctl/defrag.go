@@ -25,7 +25,8 @@ func (t *tool) defragCommand() *cobra.Command {
 	}
 }
 
-// defrag stops at the first endpoint that fails, so that not all members stop answering for the same reason.
+// defrag defragments one member after the other and stops at the first error, so that the same problem cannot make all
+// members unavailable.
 func (t *tool) defrag(ctx context.Context) error {
 	ctx, cancel := t.limited(ctx, 0)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package etcdctl is `quorate etcd`: what an administrator does with a running etcd, the embedded member of an API
-// server on the same machine or any other.
+// Package etcdctl is the command `quorate etcd`: status, alarms, defragmentation and snapshots of a running etcd, which
+// may be the embedded member of an API server on the same machine.
 package etcdctl
 
 import (
@@ -23,21 +23,21 @@ import (
 // quickTimeout bounds commands that do not move data.
 const quickTimeout = 10 * time.Second
 
-// retries of a request that is not answered; the client's own 100 would hide the reason behind a time-out.
+// retries limits the attempts of a request. The client's default of 100 would replace the reason by a timeout.
 const retries = 3
 
-// tool is one call of the command.
+// tool is one invocation of the command.
 type tool struct {
 	out io.Writer
 
 	dataDirectory string
 	endpoints     []string
 	tls           transport.TLSInfo
-	timeout       time.Duration // 0: the command's own
+	timeout       time.Duration // 0: the default of the command
 	format        string        // empty or "json"
 }
 
-// Run is `quorate etcd`.
+// Run is the command `quorate etcd`.
 func Run(ctx context.Context, args []string) error {
 	command := newCommand(os.Stdout)
 	command.SetArgs(args)
@@ -79,12 +79,12 @@ func (t *tool) validate() error {
 	case t.dataDirectory == "" && len(t.endpoints) == 0:
 		return errors.New("--data-dir or --endpoints is required")
 	case t.dataDirectory != "" && len(t.endpoints) > 0:
-		return errors.New("--data-dir and --endpoints exclude each other")
+		return errors.New("--data-dir and --endpoints are mutually exclusive")
 	}
 	return nil
 }
 
-// limited bounds a command by the time that the caller asked for, else by a default; 0 is no limit.
+// limited returns a context with --command-timeout, else with a default. 0 is no limit.
 func (t *tool) limited(ctx context.Context, standard time.Duration) (context.Context, context.CancelFunc) {
 	if t.timeout > 0 {
 		standard = t.timeout
@@ -95,7 +95,7 @@ func (t *tool) limited(ctx context.Context, standard time.Duration) (context.Con
 	return context.WithTimeout(ctx, standard)
 }
 
-// configuration is how clients reach etcd.
+// configuration returns the configuration of etcd clients.
 func (t *tool) configuration(ctx context.Context) (clientv3.Config, error) {
 	configuration := clientv3.Config{Endpoints: t.endpoints}
 	var err error
@@ -110,8 +110,8 @@ func (t *tool) configuration(ctx context.Context) (clientv3.Config, error) {
 	return configuration, err
 }
 
-// failFast makes a request fail with the reason why there is no connection. etcd's client waits for a connection until
-// the request times out.
+// failFast makes requests fail at once with the reason why there is no connection. By default etcd's client waits for a
+// connection until the request times out. Its parameters are those of a grpc.UnaryClientInterceptor.
 func failFast(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	return invoke(ctx, method, request, reply, connection, append(options, grpc.WaitForReady(false))...)
@@ -125,7 +125,7 @@ func (t *tool) connect(ctx context.Context) (*clientv3.Client, error) {
 	return clientv3.New(configuration)
 }
 
-// name is what the user calls an endpoint of a client.
+// name returns what the user has specified for an endpoint.
 func (t *tool) name(endpoint string) string {
 	if t.dataDirectory != "" {
 		return t.dataDirectory
@@ -133,19 +133,18 @@ func (t *tool) name(endpoint string) string {
 	return endpoint
 }
 
-// memberStatus returns a member's status. Its time limit is short: an endpoint that does not answer this answers
-// nothing.
+// memberStatus returns the status of a member. Its timeout is short because a status needs no quorum.
 func (t *tool) memberStatus(ctx context.Context, client *clientv3.Client, endpoint string) (etcd.Status, error) {
 	ctx, cancel := t.limited(ctx, quickTimeout)
 	defer cancel()
 	status, err := etcd.MemberStatus(ctx, client, endpoint)
 	if err != nil {
-		return status, failed("getting the status", t.name(endpoint), errors.Unwrap(err))
+		return status, failed("get the status", t.name(endpoint), errors.Unwrap(err))
 	}
 	return status, nil
 }
 
-// failed says what failed at an endpoint, in the words of its cause.
+// failed returns an error that names the endpoint, with the message of a gRPC status but not its code.
 func failed(what, endpoint string, err error) error {
 	if s, ok := status.FromError(err); ok {
 		err = errors.New(s.Message())

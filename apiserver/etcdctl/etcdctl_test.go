@@ -24,7 +24,7 @@ func run(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// mustRun runs the command and reads the JSON that it prints.
+// mustRun runs the command and parses the JSON that it prints.
 func mustRun[T any](t *testing.T, args ...string) (result T) {
 	t.Helper()
 	out, err := run(t, append(args, "-o", "json")...)
@@ -105,7 +105,7 @@ func checkSnapshot(t *testing.T, with func(...string) []string) {
 	if _, err := verify(damaged); err == nil {
 		t.Error("a damaged snapshot has the right checksum")
 	}
-	if err := os.Truncate(file, info.Size()-32); err != nil { // without its checksum it is a database
+	if err := os.Truncate(file, info.Size()-32); err != nil { // a snapshot without its checksum is a database
 		t.Fatal(err)
 	}
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true})
@@ -119,21 +119,21 @@ func TestErrors(t *testing.T) {
 	directory := t.TempDir()
 	for name, test := range map[string]struct{ args, want string }{
 		"no target":          {"status", "--data-dir or --endpoints is required"},
-		"two targets":        {"status --data-dir x --endpoints http://127.0.0.1:1", "exclude each other"},
+		"two targets":        {"status --data-dir x --endpoints http://127.0.0.1:1", "mutually exclusive"},
 		"a format":           {"status --data-dir x -o yaml", `--output "yaml" must be json`},
 		"an unknown command": {"compact --data-dir x", `unknown command "compact"`},
 		"no member":          {"status --data-dir " + directory, "no etcd member runs on the data directory " + directory},
 		"no listener": {"status --endpoints http://127.0.0.1:1",
-			"http://127.0.0.1:1: getting the status: connection error"},
+			"http://127.0.0.1:1: get the status: connection error"},
 		"no listener, alarms": {"alarm list --endpoints http://127.0.0.1:1", "connection refused"},
 		"no listener, defrag": {"defrag --endpoints http://127.0.0.1:1", "connection refused"},
 		"no listener, save":   {"snapshot save --endpoints http://127.0.0.1:1 " + directory + "/x", "connection refused"},
 		"several to save": {"snapshot save --endpoints http://127.0.0.1:1,http://127.0.0.1:2 " + directory + "/x",
-			"must name one member"},
+			"must name exactly one member"},
 		"no file to save to":  {"snapshot save --data-dir x", "takes one argument, the file to write"},
 		"a missing authority": {"status --endpoints https://127.0.0.1:1 --cacert " + directory + "/ca.crt", "no such file"},
 		"one of two listeners": {"status --endpoints http://127.0.0.1:1,http://127.0.0.1:2",
-			"http://127.0.0.1:2: getting the status"},
+			"http://127.0.0.1:2: get the status"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if out, err := run(t, strings.Fields(test.args)...); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -21,7 +21,7 @@ func (t *tool) print(value any, header []string, rows [][]string) error {
 	return table.Flush()
 }
 
-// memberID spells an ID as etcd's own tools and logs do.
+// memberID formats an ID as etcdctl does.
 func memberID(id uint64) string { return fmt.Sprintf("%x", id) }
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }

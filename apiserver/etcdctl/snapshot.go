@@ -37,7 +37,7 @@ func fileArgument(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// snapshot saves a database. The file is there only when it is complete and its checksum is right.
+// snapshot saves a database. The file appears only when it is complete and its checksum is correct.
 func (t *tool) snapshot(ctx context.Context, file string) error {
 	ctx, cancel := t.limited(ctx, 0)
 	defer cancel()
@@ -46,7 +46,7 @@ func (t *tool) snapshot(ctx context.Context, file string) error {
 		return err
 	}
 	if len(configuration.Endpoints) != 1 {
-		return errors.New("--endpoints must name one member: a snapshot is that of one")
+		return errors.New("--endpoints must name exactly one member for a snapshot")
 	}
 	if err := t.reach(ctx); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (t *tool) snapshot(ctx context.Context, file string) error {
 	}
 	size, err := verify(received)
 	if err != nil {
-		return fmt.Errorf("verifying the snapshot: %w", err)
+		return fmt.Errorf("verify the snapshot: %w", err)
 	}
 	if err := os.Rename(received, file); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (t *tool) snapshot(ctx context.Context, file string) error {
 	return t.print(s, []string{"FILE", "SIZE", "STORAGE VERSION"}, [][]string{row})
 }
 
-// reach fails if the member does not answer; a snapshot is waited for without limit.
+// reach returns an error if the member does not answer, because saving a snapshot has no timeout.
 func (t *tool) reach(ctx context.Context) error {
 	client, err := t.connect(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func (t *tool) reach(ctx context.Context) error {
 	return err
 }
 
-// verify compares a snapshot with the checksum at its end, and returns its size.
+// verify checks a snapshot against the checksum at its end, and returns the size of the database.
 func verify(file string) (int64, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -100,7 +100,7 @@ func verify(file string) (int64, error) {
 		return 0, err
 	}
 	if !bytes.Equal(want, sum.Sum(nil)) {
-		return 0, errors.New("its checksum is wrong")
+		return 0, errors.New("checksum mismatch")
 	}
 	return info.Size(), nil
 }

@@ -12,7 +12,7 @@ import (
 	"quorate.dev/apiserver/etcd"
 )
 
-// memberStatus is one endpoint's in JSON.
+// memberStatus is the status of one endpoint in JSON.
 type memberStatus struct {
 	Endpoint     string   `json:"endpoint"`
 	MemberID     string   `json:"memberID"`
@@ -35,7 +35,7 @@ func (t *tool) statusCommand() *cobra.Command {
 	}
 }
 
-// status shows the members that answer, and fails if one does not.
+// status prints the members that answer, and returns an error if one does not.
 func (t *tool) status(ctx context.Context) error {
 	ctx, cancel := t.limited(ctx, quickTimeout)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// auditID takes the client's Audit-ID or makes one, and echoes it.
+// auditID returns the client's Audit-ID, or a generated one, in the response.
 type auditID struct{ next http.Handler }
 
 const auditIDHeader = "Audit-Id"
@@ -26,7 +26,7 @@ func (f auditID) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// newAuditID returns a random UUID. It need not be a secret, only unlike others.
+// newAuditID returns a random UUID. It must be unique but not secret, so that a fast generator suffices.
 func newAuditID() string {
 	var id uuid.UUID
 	binary.LittleEndian.PutUint64(id[:8], rand.Uint64())

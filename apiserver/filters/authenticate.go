@@ -13,11 +13,11 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// authenticate finds out who asks, or answers 401.
+// authenticate sets the user of a request, or responds with 401.
 type authenticate struct {
 	next          http.Handler
 	authenticator authenticator.Request
-	proxies       []*authentication.FrontProxy // whose headers are removed
+	proxies       []*authentication.FrontProxy // their headers are removed before the handler sees them
 	metrics       *Metrics
 	clock         clock.PassiveClock
 }
@@ -58,14 +58,14 @@ func (f *authenticate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// closeIfHTTP2 takes from clients we do not know what makes HTTP/2 easy to abuse (CVE-2023-44487): after one request
-// their connection ends.
+// closeIfHTTP2 closes the HTTP/2 connections of unauthenticated clients after one request, as kube-apiserver does
+// against stream resets (CVE-2023-44487).
 func closeIfHTTP2(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 {
 		w.Header().Set("Connection", "close")
 	}
 }
 
-func isAnonymous(who user.Info) bool {
-	return who.GetName() == user.Anonymous || slices.Contains(who.GetGroups(), user.AllUnauthenticated)
+func isAnonymous(requestor user.Info) bool {
+	return requestor.GetName() == user.Anonymous || slices.Contains(requestor.GetGroups(), user.AllUnauthenticated)
 }

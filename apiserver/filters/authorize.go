@@ -11,7 +11,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// authorize lets through what the user may do, and answers 403 to the rest.
+// authorize passes on requests that the user is allowed, and responds with 403 to all others.
 type authorize struct {
 	next       http.Handler
 	authorizer authorizer.Authorizer
@@ -25,7 +25,7 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := f.clock.Now()
 	decision, reason, err := f.authorizer.Authorize(record, &record.Attributes)
 	f.metrics.authorized(decision, err, f.clock.Since(started))
-	if decision == authorizer.DecisionAllow { // also when part of the policy could not be evaluated
+	if decision == authorizer.DecisionAllow { // even if err reports that part of the policy could not be evaluated
 		f.next.ServeHTTP(w, r)
 		return
 	}
@@ -36,13 +36,13 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, request.Forbidden(&record.Attributes, reason))
 }
 
-// refuse answers with an error that quotes what the client sent.
+// refuse responds with an error whose text quotes the request. nosniff keeps browsers from rendering it.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	request.WriteError(w, r, err)
 }
 
-// fillAttributes puts into the record what authorization is asked.
+// fillAttributes sets the authorization attributes of the record.
 func fillAttributes(record *request.Record) {
 	info, a := &record.Info, &record.Attributes
 	a.User, a.Verb, a.Namespace = record.User, info.Verb, info.Namespace

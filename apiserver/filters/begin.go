@@ -9,7 +9,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// begin notes when the request came, and makes its record and its response writer, which all others use.
+// begin creates the record and the response writer that all other filters share.
 type begin struct {
 	next   http.Handler
 	clock  clock.PassiveClock

@@ -12,7 +12,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// discard is a response nobody reads.
+// discard is a response writer that discards the response.
 type discard struct{ header http.Header }
 
 func (d discard) Header() http.Header         { return d.header }

@@ -12,19 +12,19 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// BodyLimits bound the bodies that are held in memory, in bytes, and how slowly they may arrive. Fields that are zero
-// have defaults.
+// BodyLimits bound the request bodies held in memory, in bytes, and how slowly they may arrive. Zero fields have
+// defaults.
 type BodyLimits struct {
-	Total    int64 // of all requests together
+	Total    int64 // all requests together
 	PerUser  int64
-	Reserved int64 // besides Total, for essential requests and for administrators
-	// In each Window, but for the one in which it begins, a body must complete or grow by Progress bytes. The windows are
-	// the same for all bodies.
+	Reserved int64 // in addition to Total, for essential requests and administrators
+	// In each Window after the one in which it starts, a body must complete or grow by Progress bytes. All bodies share
+	// the same windows.
 	Window   time.Duration
 	Progress int64
 }
 
-// defaultBodyLimits are forty bodies of the greatest size at once, and ten by one user.
+// defaultBodyLimits allow about forty bodies of the maximum size at once, ten of them by one user.
 var defaultBodyLimits = BodyLimits{
 	Total: 128 << 20, PerUser: 32 << 20, Reserved: 32 << 20, Window: 10 * time.Second, Progress: 64 << 10,
 }
@@ -44,13 +44,13 @@ func (l BodyLimits) withDefaults() BodyLimits {
 	return l
 }
 
-// awaitedBody is the greatest length of a body that no handler reads for which net/http waits, up to as many bytes,
-// before it sends an answer that does not fit its buffer. It would do so while the handler has a slot.
+// awaitedBody is net/http's limit of unread body bytes for which it waits before it sends a response that exceeds its
+// buffer. The request would hold its slot meanwhile; full duplex turns the wait off.
 const awaitedBody = 256 << 10
 
-// bodies reads the body of a write before the request takes a slot of those in flight: an upload, however slow, takes
-// nothing but memory for what has arrived, which is bounded. It comes after authorization, so that a user without the
-// right to write holds none. Errors in a body are for the handler to answer, in its order: it may find others first.
+// bodies reads the body of a write before maxInFlight gives the request a slot, so that a slow upload holds only the
+// memory of what has arrived, which BodyLimits bound. It comes after authorization, so that users without write access
+// hold none. Read errors are left to the handler, which reports them in kube-apiserver's order.
 type bodies struct {
 	next    http.Handler
 	catalog *resource.CatalogHolder
@@ -58,10 +58,10 @@ type bodies struct {
 	limits  BodyLimits
 
 	mu       sync.Mutex
-	total    int64                // invariant: the sum of byUser
-	byUser   map[string]int64     // without users that hold nothing
-	arriving map[*upload]struct{} // that are being read
-	checking bool                 // the timer of check runs; invariant: true while there are any
+	total    int64                // Invariant: the sum of byUser.
+	byUser   map[string]int64     // Invariant: no entry is 0.
+	arriving map[*upload]struct{} // the bodies that are being read
+	checking bool                 // The timer of check runs. Invariant: true while arriving is not empty.
 }
 
 func newBodies(next http.Handler, options Options) *bodies {
@@ -95,8 +95,8 @@ func (f *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reads reports whether a handler will read the request's body whole. Streams are none of these, nor is what is not
-// served or too large to be read at all.
+// reads reports whether a handler will read the whole body. It is false for streams, for resources that are not served,
+// and for bodies over the size limit.
 func (f *bodies) reads(record *request.Record, r *http.Request) bool {
 	info := &record.Info
 	if r.ContentLength == 0 || r.ContentLength > request.MaxBody || record.LongRunning || !info.IsResourceRequest {
@@ -115,23 +115,23 @@ func (f *bodies) reads(record *request.Record, r *http.Request) bool {
 	return endpoint != nil && endpoint.Connect == nil
 }
 
-// refuseSlow ends a request whose body does not come.
+// refuseSlow ends a request whose body arrives too slowly.
 func refuseSlow(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 {
-		w.Header().Set("Connection", "close") // nothing more can be read from it
+		w.Header().Set("Connection", "close") // the read deadline makes the connection unusable
 	}
 	request.WriteError(w, r, request.BodyTooSlow())
 }
 
-// errBodies ends the reading of a body for which there is no memory.
+// errBodies ends the reading of a body that would exceed the limits.
 var errBodies = errors.New("too many bytes in request bodies")
 
-// upload is one body while it arrives and is held.
+// upload is one body, from its first byte until the handler has returned.
 type upload struct {
 	filter  *bodies
 	body    io.Reader
 	user    string
-	most    int64 // that all bodies together may have for this one to grow
+	max     int64 // this body may grow while all bodies together are smaller
 	control *http.ResponseController
 
 	received atomic.Int64
@@ -142,38 +142,39 @@ type upload struct {
 	tooSlow  bool
 }
 
-// begin notes that a body arrives from now on. end must be called when it has, and release when it is needed no more.
+// begin registers a body that is about to be read. The caller must call end when it has been read, and release when it
+// is no longer needed.
 func (f *bodies) begin(w http.ResponseWriter, r *http.Request, record *request.Record) *upload {
 	u := &upload{
-		filter: f, body: r.Body, user: record.User.GetName(), most: f.limits.Total, before: -1,
+		filter: f, body: r.Body, user: record.User.GetName(), max: f.limits.Total, before: -1,
 		control: http.NewResponseController(w),
 	}
 	if essential(record) || privileged(record) {
-		u.most += f.limits.Reserved
+		u.max += f.limits.Reserved
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.arriving[u] = struct{}{}
-	if !f.checking { // one timer for all: the usual body is there before a timer of its own had been set
+	if !f.checking { // One timer for all, because most bodies arrive before a timer of their own could be set.
 		f.checking = true
 		time.AfterFunc(f.limits.Window, f.check)
 	}
 	return u
 }
 
-// Read reads from the body.
+// Read implements io.Reader.
 func (u *upload) Read(p []byte) (int, error) {
 	n, err := u.body.Read(p)
 	u.received.Add(int64(n))
 	return n, err
 }
 
-// reserve makes room for more bytes, if there is any.
+// reserve counts more bytes of the body, or returns errBodies if they exceed a limit.
 func (u *upload) reserve(bytes int64) error {
 	f := u.filter
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.total+bytes > u.most || f.byUser[u.user]+bytes > f.limits.PerUser {
+	if f.total+bytes > u.max || f.byUser[u.user]+bytes > f.limits.PerUser {
 		return errBodies
 	}
 	u.reserved += bytes
@@ -183,7 +184,7 @@ func (u *upload) reserve(bytes int64) error {
 	return nil
 }
 
-// release gives back what was reserved.
+// release returns the reserved bytes.
 func (u *upload) release() {
 	f := u.filter
 	f.mu.Lock()
@@ -195,14 +196,14 @@ func (u *upload) release() {
 	}
 }
 
-// check ends the reading of bodies of which too little has arrived in the last window.
+// check stops reading bodies that have grown too little in the last window.
 func (f *bodies) check() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for u := range f.arriving {
 		now := u.received.Load()
 		if u.before >= 0 && now-u.before < f.limits.Progress {
-			// Under the lock: once end has returned, what comes by the connection is not for this upload.
+			// Under the lock, because after end has returned the connection may serve another request.
 			u.tooSlow = true
 			_ = u.control.SetReadDeadline(time.Unix(1, 0))
 		}
@@ -213,7 +214,7 @@ func (f *bodies) check() {
 	}
 }
 
-// end must be called when the body has been read. It reports whether that was cut off.
+// end unregisters the body. It reports whether check stopped the reading.
 func (u *upload) end() (tooSlow bool) {
 	f := u.filter
 	f.mu.Lock()

@@ -55,7 +55,7 @@ func (s *slowUpload) Read(p []byte) (int, error) {
 	return s.rest.Read(p)
 }
 
-// upload sends a slow body of the size given. The response comes later.
+// upload sends a slow body of the given size without waiting for the response.
 func (f *fixture) upload(t *testing.T, who string, body *slowUpload, size int64) <-chan *http.Response {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func (f *fixture) upload(t *testing.T, who string, body *slowUpload, size int64)
 	return responses
 }
 
-// readBodies is a handler that answers with the size of its request's body.
+// readBodies is a handler that responds with the size of the body.
 func readBodies(w http.ResponseWriter, r *http.Request) {
 	body, err := request.From(r.Context()).Body(r)
 	if err != nil {
@@ -105,7 +105,7 @@ func (f *fixture) post(t *testing.T, who string, size int) (*http.Response, stri
 	return response, string(body)
 }
 
-// TestSlowUploadsTakeNoSlot is what stopped all writes: more idle uploads than there are slots.
+// TestSlowUploadsTakeNoSlot sends more idle uploads than there are slots, which must not block other writes.
 func TestSlowUploadsTakeNoSlot(t *testing.T) {
 	both(t, func(t *testing.T, http1 bool) {
 		f := start(t, http1, func(o *Options) { o.MaxMutatingRequestsInFlight = 3 }, readBodies)
@@ -128,8 +128,7 @@ func TestSlowUploadsTakeNoSlot(t *testing.T) {
 	})
 }
 
-// TestUnreadBodyTakesNoSlot checks that a body that no handler reads does not hold back the answer, and with it the
-// slot.
+// TestUnreadBodyTakesNoSlot checks that a body that no handler reads does not delay the response and hold the slot.
 func TestUnreadBodyTakesNoSlot(t *testing.T) {
 	answer := strings.Repeat("x", 64<<10) // more than net/http buffers
 	f := start(t, true, func(o *Options) { o.MaxRequestsInFlight = 1 }, func(w http.ResponseWriter, _ *http.Request) {
@@ -157,14 +156,14 @@ func TestUnreadBodyTakesNoSlot(t *testing.T) {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if n, err := io.Copy(io.Discard, response.Body); err != nil || n != int64(len(answer)) {
-		t.Fatalf("the answer is of %d bytes: %v", n, err)
+		t.Fatalf("read %d bytes of the response: %v", n, err)
 	}
 	if response, _ := f.get(t, "GET", "/api/v1/pods", "bob"); response.StatusCode != http.StatusOK {
-		t.Errorf("while the body does not come another request gets %d", response.StatusCode)
+		t.Errorf("another request got %d while the body was outstanding", response.StatusCode)
 	}
 }
 
-// byGroup authenticates a user that is named like its only group.
+// byGroup authenticates a user whose name is also its only group.
 type byGroup struct{ byName }
 
 func (b byGroup) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
@@ -175,7 +174,7 @@ func (b byGroup) AuthenticateRequest(r *http.Request) (*authenticator.Response, 
 	return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{name}}}, true, nil
 }
 
-// TestEssentialRequestsHaveSlots fills the slots of reads and writes, and sends what has others.
+// TestEssentialRequestsHaveSlots fills the shared slots and sends requests that have reserved ones.
 func TestEssentialRequestsHaveSlots(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	f := start(t, false, func(o *Options) {
@@ -220,11 +219,11 @@ func TestEssentialRequestsHaveSlots(t *testing.T) {
 	}
 	hold("POST", "system:nodes")
 	if response, _ := f.get(t, "PUT", lease, "bob"); response.StatusCode != http.StatusTooManyRequests {
-		t.Errorf("the reserved slots have no end: %d", response.StatusCode)
+		t.Errorf("more requests than reserved slots were served: %d", response.StatusCode)
 	}
 }
 
-// TestBodiesAreBounded sends more than may be held, by one user and by all.
+// TestBodiesAreBounded exceeds the limits of one user and of all users.
 func TestBodiesAreBounded(t *testing.T) {
 	both(t, func(t *testing.T, http1 bool) {
 		const size = 100 << 10 // in a buffer of as much
@@ -238,7 +237,7 @@ func TestBodiesAreBounded(t *testing.T) {
 			bodies = nil
 		}
 		defer release()
-		// hold leaves uploads where only their last byte is missing.
+		// hold starts uploads that lack only their last byte.
 		hold := func(who string, uploads int) {
 			for range uploads {
 				bodies = append(bodies, newSlowUpload(size-1, 1))
@@ -249,7 +248,7 @@ func TestBodiesAreBounded(t *testing.T) {
 		post := func(who string, code int) {
 			t.Helper()
 			if response, _ := f.post(t, who, size); response.StatusCode != code {
-				t.Errorf("%s posts to %d bytes held: %d, want %d", who, len(bodies)*size, response.StatusCode, code)
+				t.Errorf("%s with %d bytes already held: %d, want %d", who, len(bodies)*size, response.StatusCode, code)
 			}
 			f.awaitHeld(t, float64(len(bodies)*size))
 		}
@@ -262,7 +261,7 @@ func TestBodiesAreBounded(t *testing.T) {
 		hold("root", 2)
 		post("system:nodes", http.StatusTooManyRequests)
 		if response, body := f.get(t, "DELETE", podsPath+"/b", "alice"); response.StatusCode != http.StatusOK {
-			t.Errorf("a request without a body gets %d %s", response.StatusCode, body)
+			t.Errorf("a request without a body got %d %s", response.StatusCode, body)
 		}
 		release()
 		f.awaitHeld(t, 0)
@@ -283,7 +282,7 @@ func (f *fixture) awaitHeld(t *testing.T, bytes float64) {
 	}
 }
 
-// TestSlowBodiesAreCutOff stops sending: at once, and after much has been sent.
+// TestSlowBodiesAreCutOff stops sending at the start and after a large part of the body.
 func TestSlowBodiesAreCutOff(t *testing.T) {
 	both(t, func(t *testing.T, http1 bool) {
 		f := start(t, http1, func(o *Options) { o.Bodies = BodyLimits{Window: 20 * time.Millisecond} }, readBodies)
@@ -303,7 +302,7 @@ func TestSlowBodiesAreCutOff(t *testing.T) {
 	})
 }
 
-// TestSteadyBodiesAreNotCutOff checks what counts as progress.
+// TestSteadyBodiesAreNotCutOff checks the minimum progress.
 func TestSteadyBodiesAreNotCutOff(t *testing.T) {
 	f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
 	filter := newBodies(nil, f.options(func(o *Options) { o.Bodies = BodyLimits{Window: time.Hour, Progress: 10} }))
@@ -331,14 +330,14 @@ func TestSteadyBodiesAreNotCutOff(t *testing.T) {
 	filter.check()
 	complete.end()
 	if filter.check(); complete.tooSlow {
-		t.Error("a complete body is cut off")
+		t.Error("a complete body was cut off")
 	}
 	if filter.checking || len(filter.arriving) > 0 {
-		t.Error("the timer runs for nothing")
+		t.Error("the timer still runs without bodies")
 	}
 }
 
-// TestBodiesOfStreamsAreNotRead checks what reaches its handler before its body has come.
+// TestBodiesOfStreamsAreNotRead checks which requests reach their handler before their body has arrived.
 func TestBodiesOfStreamsAreNotRead(t *testing.T) {
 	var reached atomic.Int64
 	f := start(t, false, func(o *Options) {
@@ -375,8 +374,7 @@ func TestBodiesOfStreamsAreNotRead(t *testing.T) {
 	}
 }
 
-// TestRefusedUploadsHoldNothing checks that who may not write, and what is too large, is answered before its body
-// comes.
+// TestRefusedUploadsHoldNothing checks that forbidden and too large uploads are rejected before their bodies arrive.
 func TestRefusedUploadsHoldNothing(t *testing.T) {
 	f := start(t, false, func(o *Options) { o.Bodies = BodyLimits{Total: 1, PerUser: 1, Reserved: 1} }, readBodies)
 	for _, c := range []struct {
@@ -396,7 +394,7 @@ func TestRefusedUploadsHoldNothing(t *testing.T) {
 	}
 }
 
-// TestBodyTooSlowStatus checks the form of an answer that kube-apiserver does not have.
+// TestBodyTooSlowStatus checks the Status of a response that kube-apiserver does not have.
 func TestBodyTooSlowStatus(t *testing.T) {
 	f := start(t, false, func(o *Options) { o.Bodies = BodyLimits{Window: time.Millisecond} }, readBodies)
 	body, sender := io.Pipe()

@@ -1,6 +1,17 @@
-// Package filters is what every request goes through before its handler, one filter per file, in the order of Chain.
-// They share one request.Record and one response writer; none of them makes a context or a goroutine of its own for an
-// ordinary request.
+// Package filters has what every request passes through before its handler, one filter per file.
+//
+// Chain is the order, and the order matters:
+//   - begin and auditID are outermost, so that every response, also one after a panic, has a record and an Audit-Id.
+//   - retryAfter, watchTermination and waitGroup reject or count requests while the server stops. They precede
+//     authentication, so that a draining server does no work for requests it rejects.
+//   - deadline and timeout precede whatever may block, so that they bound it.
+//   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver.
+//   - bodies reads the body of a write only for a user that may write, and before maxInFlight, so that a slow upload
+//     holds memory but no slot.
+//   - measure is innermost: it times what reached a handler; other filters count what they reject.
+//
+// All filters share one request.Record and one response writer. For an ordinary request none of them creates a context
+// or a goroutine of its own, except deadline, which creates the context with the deadline.
 package filters
 
 import (
@@ -18,7 +29,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are what the filters need to know.
+// Options configure the chain.
 type Options struct {
 	Clock   clock.PassiveClock
 	Logger  logr.Logger
@@ -27,7 +38,7 @@ type Options struct {
 	Drain   *request.Drain
 
 	Authenticator authenticator.Request
-	FrontProxy    *authentication.FrontProxy // whose headers are stripped besides the standard ones; may be nil
+	FrontProxy    *authentication.FrontProxy // its headers are removed besides the standard ones; may be nil
 	Authorizer    authorizer.Authorizer
 	// ConstrainedImpersonation is the feature gate.
 	ConstrainedImpersonation bool
@@ -41,7 +52,7 @@ type Options struct {
 	CORSAllowedOrigins          []*regexp.Regexp
 }
 
-// Chain returns the handler that passes requests through all filters, outermost last in this list, to next.
+// Chain returns a handler that passes requests through all filters to next. The last filter wrapped is the outermost.
 func Chain(options Options, next http.Handler) http.Handler {
 	h := next
 	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}

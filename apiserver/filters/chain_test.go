@@ -26,7 +26,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// byName authenticates by the user named in the Authorization header; "bad" is an error, none is nobody.
+// byName authenticates by the user named in the Authorization header; "bad" is an error, and no header is no user.
 type byName struct{}
 
 func (byName) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
@@ -44,7 +44,7 @@ func (byName) AuthenticateRequest(r *http.Request) (*authenticator.Response, boo
 	return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}}, true, nil
 }
 
-// notMallory allows everybody but one.
+// notMallory allows every user except mallory.
 type notMallory struct{}
 
 func (notMallory) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -67,6 +67,15 @@ type fixture struct {
 // start serves a handler behind the chain with TLS, over HTTP/2 unless http1 is set.
 func start(t testing.TB, http1 bool, change func(*Options), handler http.HandlerFunc) *fixture {
 	t.Helper()
+	f := newFixture(t, change, handler)
+	f.server.EnableHTTP2 = !http1
+	f.server.StartTLS()
+	return f
+}
+
+// newFixture returns a fixture whose server has not started.
+func newFixture(t testing.TB, change func(*Options), handler http.HandlerFunc) *fixture {
+	t.Helper()
 	f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
 	chain := Chain(f.options(change), handler)
 	f.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,8 +83,6 @@ func start(t testing.TB, http1 bool, change func(*Options), handler http.Handler
 		defer f.serving.Done()
 		chain.ServeHTTP(w, r)
 	}))
-	f.server.EnableHTTP2 = !http1
-	f.server.StartTLS()
 	t.Cleanup(f.server.Close)
 	return f
 }
@@ -132,7 +139,7 @@ func expect(t *testing.T, response *http.Response, body string, code int, wantBo
 	}
 }
 
-// final returns what value does after all requests have left the chain.
+// final is value after all requests have left the chain.
 func (f *fixture) final(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
 	f.serving.Wait()
@@ -173,7 +180,7 @@ func TestOrdinaryRequest(t *testing.T) {
 			warning.AddWarning(r.Context(), "", "careful")
 			for _, header := range []string{"Authorization", "X-Remote-User", "X-Remote-Extra-A"} {
 				if r.Header.Get(header) != "" {
-					t.Errorf("header %s was left", header)
+					t.Errorf("header %s was not removed", header)
 				}
 			}
 			_, _ = fmt.Fprintln(w, who.GetName(), info.Verb, info.Resource, info.Namespace)
@@ -211,7 +218,7 @@ func TestOrdinaryRequest(t *testing.T) {
 		t.Errorf("authentication_attempts is %v", got)
 	}
 	if got := f.final(t, "apiserver_current_inflight_requests", `request_kind="readOnly"`); got != 0 {
-		t.Errorf("in flight %v after it was read", got)
+		t.Errorf("in flight is %v after it was read", got)
 	}
 }
 
@@ -237,8 +244,8 @@ func TestUnauthorized(t *testing.T) {
 	}
 }
 
-// TestStrangersConnectionsEnd checks that an HTTP/2 connection of somebody unknown serves one request only.
-func TestStrangersConnectionsEnd(t *testing.T) {
+// TestAnonymousHTTP2ConnectionsClose checks that an HTTP/2 connection of an anonymous client serves only one request.
+func TestAnonymousHTTP2ConnectionsClose(t *testing.T) {
 	f := start(t, false, nil, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) })
 	for who, same := range map[string]bool{"alice": true, user.Anonymous: false} {
 		f.server.Client().CloseIdleConnections()
@@ -340,7 +347,7 @@ func TestPanics(t *testing.T) {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if body, err := io.ReadAll(response.Body); err == nil {
-		t.Errorf("a broken response looks complete: %q", body)
+		t.Errorf("an aborted response looks complete: %q", body)
 	}
 	if got := f.final(t, "apiserver_request_aborts_total", `verb="GET"`); got != 1 {
 		t.Errorf("%v aborts", got)

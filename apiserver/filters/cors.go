@@ -6,7 +6,7 @@ import (
 	"regexp"
 )
 
-// cors lets pages of allowed origins call the server from a browser.
+// cors adds the headers that allow pages of --cors-allowed-origins to call the server from a browser.
 type cors struct {
 	next    http.Handler
 	allowed []*regexp.Regexp

@@ -12,7 +12,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// deadline bounds requests that are not long-running: by ?timeout=, at most by the server's own limit.
+// deadline sets the deadline of requests that are not long-running: ?timeout=, at most --request-timeout.
 type deadline struct {
 	next    http.Handler
 	maximum time.Duration
@@ -41,7 +41,7 @@ func (f *deadline) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// parseTimeout reads the parameter; 0 is no wish.
+// parseTimeout parses the parameter. 0 means that the client asked for no timeout.
 func parseTimeout(value string) (time.Duration, error) {
 	if value == "" {
 		return 0, nil

@@ -9,9 +9,9 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// essential reports whether a cluster depends on a request: those of nodes and of the control plane, and writes of
-// leases, by which both show that they are alive. Part of what the limits allow is kept for them, so that other
-// clients, however many or slow, do not stop the cluster. Priority and fairness will take its place.
+// essential reports whether the cluster depends on a request: requests of nodes and the control plane, and writes of
+// leases, which are their heartbeats. Part of each limit is reserved for these, so that other clients cannot stop the
+// cluster. Priority and fairness will replace it.
 func essential(record *request.Record) bool {
 	info := &record.Info
 	if info.Resource == "leases" && info.APIGroup == "coordination.k8s.io" && !readOnly(record) {
@@ -26,7 +26,7 @@ func essential(record *request.Record) bool {
 	})
 }
 
-// readOnly reports whether a request counts as one that only reads.
+// readOnly reports whether a request counts against --max-requests-inflight, not --max-mutating-requests-inflight.
 func readOnly(record *request.Record) bool {
 	switch record.Info.Verb {
 	case "get", "list", "watch":
@@ -35,7 +35,8 @@ func readOnly(record *request.Record) bool {
 	return false
 }
 
-// privileged reports whether a request is an administrator's or the server's own: those are always answered.
+// privileged reports whether a user is in system:masters, as administrators and the server itself are. Such requests
+// are exempt from the limits.
 func privileged(record *request.Record) bool {
 	return slices.Contains(record.User.GetGroups(), user.SystemPrivilegedGroup)
 }

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// goaway now and then asks an HTTP/2 client to connect anew, so that clients spread over replicas.
+// goaway closes HTTP/2 connections at random, so that clients spread over the replicas when they reconnect.
 type goaway struct {
 	next   http.Handler
 	chance float64
@@ -20,7 +20,7 @@ func newGoaway(next http.Handler, chance float64) http.Handler {
 
 func (f goaway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && rand.Float64() < f.chance {
-		w.Header().Set("Connection", "close") // net/http sends GOAWAY for it
+		w.Header().Set("Connection", "close") // makes net/http send GOAWAY
 	}
 	f.next.ServeHTTP(w, r)
 }

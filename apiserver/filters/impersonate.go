@@ -16,19 +16,20 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// impersonate lets a user act as another one, if authorization allows it. impersonator decides.
+// impersonate replaces the user of a request by the one that its Impersonate-* headers describe, if the impersonator
+// allows it.
 type impersonate struct {
 	next http.Handler
 	impersonator
 }
 
-// impersonator is one of the two sets of rules for impersonation: constrainedImpersonation, and legacyImpersonation
-// where the feature gate ConstrainedImpersonation is off.
+// impersonator decides about impersonation. It is constrainedImpersonation, or legacyImpersonation if the feature gate
+// ConstrainedImpersonation is off.
 type impersonator interface {
-	// invalid is the error for headers that name no user.
+	// invalid returns the error for headers that describe a user without a name.
 	invalid(wanted *user.DefaultInfo) error
-	// become returns the user that a request which is described by attributes is made as.
-	become(ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes) (user.Info, error)
+	// impersonate returns the complete user, or an error if the user of attributes may not act as wanted.
+	impersonate(ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes) (user.Info, error)
 }
 
 func newImpersonate(next http.Handler, options Options) http.Handler {
@@ -50,18 +51,18 @@ func (f *impersonate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	record := request.From(r.Context())
 	fillAttributes(record)
-	become, err := f.become(record, wanted, &record.Attributes)
+	impersonated, err := f.impersonate(record, wanted, &record.Attributes)
 	if err != nil {
 		refuse(w, r, err)
 		return
 	}
 	removeImpersonation(r.Header)
-	record.User = become
+	record.User = impersonated
 	f.next.ServeHTTP(w, r)
 }
 
-// wantedUser reads the impersonation headers as they are, and reports whether there are any. A user without a name
-// stands for headers without the one that names the user.
+// wantedUser returns the user that the impersonation headers describe, and reports whether there are any. The name is
+// empty if the header Impersonate-User is missing.
 func wantedUser(headers http.Header) (wanted *user.DefaultInfo, requested bool) {
 	if !hasImpersonation(headers) {
 		return nil, false
@@ -99,7 +100,7 @@ func hasImpersonation(headers http.Header) bool {
 	return false
 }
 
-// removeImpersonation removes the headers, so that nothing behind this filter depends on them.
+// removeImpersonation removes the headers, so that nothing after this filter depends on them.
 func removeImpersonation(headers http.Header) {
 	headers.Del(authenticationv1.ImpersonateUserHeader)
 	headers.Del(authenticationv1.ImpersonateUIDHeader)
@@ -118,12 +119,12 @@ func unescapeKey(key string) string {
 	return key
 }
 
-// noUserName is the error for headers that do not name the user they describe.
+// noUserName returns the error for headers that describe a user without a name.
 func noUserName(format string, wanted any) error {
 	return apierrors.NewBadRequest(fmt.Sprintf(format, wanted))
 }
 
-// withDefaultGroup adds the group of all who are, or are not, authenticated.
+// withDefaultGroup adds system:authenticated or, for the anonymous user, system:unauthenticated.
 func withDefaultGroup(name string, groups []string) []string {
 	if name == user.Anonymous {
 		if slices.Contains(groups, user.AllUnauthenticated) {

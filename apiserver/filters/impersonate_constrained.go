@@ -21,15 +21,16 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// constrainedImpersonation tries the modes of impersonation (KEP-5284) from the narrowest on: as the node that a
-// service account's pod runs on, as any node, as a service account, as another user, and without constraint. The mode
-// that succeeded last for the requestor comes first, and it is the first mode's refusal that the client gets:
-// kube-apiserver does both, so that which groups a node gets, and in which words impersonation is refused, depends on
-// what the same user impersonated before. What kube-apiserver also keeps for ten seconds, that a mode has succeeded, is
-// not kept here: a right that is taken away is gone at once.
+// constrainedImpersonation tries the modes of impersonation (KEP-5284), the narrowest first: the node that the pod of a
+// service account runs on, any node, a service account, another user, and the legacy mode without constraints.
+//
+// As in kube-apiserver, the mode that last succeeded for the requestor is tried first, and the client gets the error of
+// the first mode. The groups of a node and the text of an error therefore depend on earlier requests of the same user.
+// Unlike kube-apiserver, which caches successes for ten seconds, every request is authorized, so that a revoked right
+// takes effect at once.
 type constrainedImpersonation struct {
 	authorizer authorizer.Authorizer
-	last       *lru.Cache // hash of the requestor's name to the index of its mode; safe for concurrent use
+	last       *lru.Cache // from hashOfName(requestor) to the index in modes; safe for concurrent use
 	metrics    *Metrics
 	clock      clock.PassiveClock
 }
@@ -47,16 +48,16 @@ func (c *constrainedImpersonation) invalid(wanted *user.DefaultInfo) error {
 	return noUserName("requested %#v without impersonating a user name", wanted)
 }
 
-func (c *constrainedImpersonation) become(
+func (c *constrainedImpersonation) impersonate(
 	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
 ) (user.Info, error) {
 	started := c.clock.Now()
-	become, mode, err := c.firstAllowed(ctx, wanted, attributes)
+	impersonated, mode, err := c.firstAllowed(ctx, wanted, attributes)
 	c.metrics.impersonated(mode, err == nil, c.clock.Since(started))
-	return become, err
+	return impersonated, err
 }
 
-// firstAllowed returns the user by the first mode that allows it, and the mode's name.
+// firstAllowed returns the user and the name of the first mode that allows it.
 func (c *constrainedImpersonation) firstAllowed(
 	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
 ) (user.Info, string, error) {
@@ -84,7 +85,7 @@ func (c *constrainedImpersonation) firstAllowed(
 	return nil, "", refusal
 }
 
-// hashOfName makes the memory that a name takes independent of its length. A collision changes an order only.
+// hashOfName bounds the memory of a cache entry. A collision only affects the order in which modes are tried.
 func hashOfName(name string) [16]byte {
 	h := fnv.New128a()
 	_, _ = h.Write([]byte(name))
@@ -93,7 +94,7 @@ func hashOfName(name string) [16]byte {
 
 // impersonationMode is one way to be allowed to act as another user.
 type impersonationMode struct {
-	name    string // as in "impersonate:NAME" and "impersonate-on:NAME:VERB", but for legacyMode
+	name    string // NAME in the verbs "impersonate:NAME" and "impersonate-on:NAME:VERB", except for legacyMode
 	applies func(wanted *user.DefaultInfo, requestor user.Info) bool
 }
 
@@ -102,7 +103,7 @@ const (
 	legacyMode         = "legacy"
 )
 
-// modes are all modes, the narrowest first. The last applies to everything.
+// modes are in the order in which they are tried. The last one applies to every request.
 var modes = [...]impersonationMode{
 	{associatedNodeMode, func(wanted *user.DefaultInfo, requestor user.Info) bool {
 		node, isNode := nodeName(wanted.Name)
@@ -122,7 +123,7 @@ var modes = [...]impersonationMode{
 
 func (m *impersonationMode) constrained() bool { return m.name != legacyMode }
 
-// verb is what the requestor must be allowed to do to each part of the wanted user.
+// verb is the verb that must be allowed on each part of the wanted user.
 func (m *impersonationMode) verb() string {
 	if !m.constrained() {
 		return "impersonate"
@@ -163,7 +164,7 @@ func runsOn(requestor user.Info, node string) bool {
 		slices.Equal(requestor.GetExtra()[serviceaccount.NodeNameKey], []string{node})
 }
 
-// attempt is one mode at work for one request.
+// attempt evaluates one mode for one request.
 type attempt struct {
 	mode       *impersonationMode
 	authorizer authorizer.Authorizer
@@ -171,7 +172,7 @@ type attempt struct {
 	clock      clock.PassiveClock
 }
 
-// run returns the complete user if everything is allowed that acting as the wanted one takes in this mode.
+// run returns the complete user, or the error of the first check that fails.
 func (a *attempt) run(
 	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
 ) (user.Info, error) {
@@ -202,21 +203,21 @@ func (a *attempt) run(
 	return a.complete(wanted), nil
 }
 
-// complete adds the groups that the headers need not, or must not, name.
+// complete adds the implied groups: of service accounts, of nodes, and of authenticated users.
 func (a *attempt) complete(wanted *user.DefaultInfo) user.Info {
-	become := *wanted
+	impersonated := *wanted
 	namespace, _, err := serviceaccount.SplitUsername(wanted.Name)
 	switch {
 	case err == nil && len(wanted.Groups) == 0:
-		become.Groups = serviceaccount.MakeGroupNames(namespace)
+		impersonated.Groups = serviceaccount.MakeGroupNames(namespace)
 	case a.mode.constrained() && isNode(wanted.Name):
-		become.Groups = []string{user.NodesGroup}
+		impersonated.Groups = []string{user.NodesGroup}
 	}
-	become.Groups = withDefaultGroup(become.Name, become.Groups)
-	return &become
+	impersonated.Groups = withDefaultGroup(impersonated.Name, impersonated.Groups)
+	return &impersonated
 }
 
-// checkName checks the resource that stands for a user of the name.
+// checkName checks the resource that represents the user: nodes, serviceaccounts or users.
 func (a *attempt) checkName(ctx context.Context, name string, requestor user.Info) error {
 	needed := a.attributes(requestor, a.mode.group(), "users", name)
 	if node, isNode := nodeName(name); isNode && a.mode.constrained() {
@@ -231,8 +232,8 @@ func (a *attempt) checkName(ctx context.Context, name string, requestor user.Inf
 	return a.check(ctx, needed)
 }
 
-// manyChecks is the number of groups, extra keys or extra values from which on a right to all of them is looked for
-// first.
+// manyChecks is the number of groups or extra values from which a wildcard permission is checked first, as in
+// kube-apiserver.
 const manyChecks = 4
 
 func (a *attempt) checkGroups(ctx context.Context, groups []string, requestor user.Info) error {
@@ -280,7 +281,7 @@ func (a *attempt) checkExtra(ctx context.Context, extra map[string][]string, req
 	return nil
 }
 
-// validateExtra refuses keys and values that authorization rules cannot name, or that authenticators do not produce.
+// validateExtra rejects keys and values that authorization rules cannot express or that authenticators do not produce.
 func validateExtra(extra map[string][]string) error {
 	for _, key := range sortedKeys(extra) {
 		if key == "" {
@@ -289,7 +290,7 @@ func validateExtra(extra map[string][]string) error {
 		if err := utilvalidation.IsDomainPrefixedPath(field.NewPath("extra", "key"), key).ToAggregate(); err != nil {
 			return fmt.Errorf("impersonating an invalid key in extra is not allowed: %w", err)
 		}
-		if key != strings.ToLower(key) { // of a percent-encoded upper-case letter: headers themselves have no case
+		if key != strings.ToLower(key) { // only percent-encoding preserves upper case in a header name
 			return fmt.Errorf("impersonating a non-lowercase key in extra is not allowed: %q", key)
 		}
 		if slices.Contains(extra[key], "") {
@@ -318,7 +319,7 @@ func (a *attempt) attributes(requestor user.Info, group, resource, name string) 
 func (a *attempt) check(ctx context.Context, attributes authorizer.Attributes) error {
 	started := a.clock.Now()
 	decision, reason, err := a.authorizer.Authorize(ctx, attributes)
-	allowed := decision == authorizer.DecisionAllow // also when part of the policy could not be evaluated
+	allowed := decision == authorizer.DecisionAllow // even if err reports that part of the policy could not be evaluated
 	a.metrics.impersonationChecked(a.mode.name, allowed, a.clock.Since(started))
 	switch {
 	case allowed:
@@ -331,7 +332,7 @@ func (a *attempt) check(ctx context.Context, attributes authorizer.Attributes) e
 	return request.Forbidden(attributes, reason)
 }
 
-// onBehalf describes the request itself as what the requestor must be allowed to do while it impersonates.
+// onBehalf is the request itself, with the verb that allows the requestor to make it while impersonating.
 type onBehalf struct {
 	authorizer.Attributes
 	mode      string
@@ -344,8 +345,8 @@ func (o onBehalf) GetUser() user.Info { return o.requestor }
 // GetVerb implements authorizer.Attributes.
 func (o onBehalf) GetVerb() string { return "impersonate-on:" + o.mode + ":" + o.Attributes.GetVerb() }
 
-// associatedRequestor is the requestor without the extra values, which say on which node it runs: what is allowed to a
-// service account on its node it is allowed on any.
+// associatedRequestor returns the requestor with the keys but not the values of its extra, one of which is the node. A
+// service account with this permission may impersonate whatever node it runs on.
 func associatedRequestor(requestor user.Info) user.Info {
 	return &user.DefaultInfo{
 		Name: requestor.GetName(), UID: requestor.GetUID(), Groups: requestor.GetGroups(),

@@ -13,20 +13,20 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// legacyImpersonation asks for the verb "impersonate" on everything that the headers name, in their order. An error of
-// the authorizer refuses, whatever it decided.
+// legacyImpersonation requires the verb "impersonate" on each user, group, extra value and UID in the headers. As in
+// kube-apiserver, an error of the authorizer is a denial, whatever its decision.
 type legacyImpersonation struct{ authorizer authorizer.Authorizer }
 
 func (l legacyImpersonation) invalid(wanted *user.DefaultInfo) error {
 	return noUserName("requested %v without impersonating a user", wantedReferences(wanted))
 }
 
-func (l legacyImpersonation) become(
+func (l legacyImpersonation) impersonate(
 	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
 ) (user.Info, error) {
-	become := *wanted
+	impersonated := *wanted
 	if namespace, _, err := serviceaccount.SplitUsername(wanted.Name); err == nil && len(wanted.Groups) == 0 {
-		become.Groups = serviceaccount.MakeGroupNames(namespace)
+		impersonated.Groups = serviceaccount.MakeGroupNames(namespace)
 	}
 	for _, reference := range wantedReferences(wanted) {
 		needed := legacyAttributes(reference)
@@ -36,11 +36,11 @@ func (l legacyImpersonation) become(
 			return nil, request.Forbidden(needed, reason)
 		}
 	}
-	become.Groups = withDefaultGroup(become.Name, become.Groups)
-	return &become, nil
+	impersonated.Groups = withDefaultGroup(impersonated.Name, impersonated.Groups)
+	return &impersonated, nil
 }
 
-// wantedReferences lists what the headers name: the user, the groups, the extra values, the UID.
+// wantedReferences returns the user, groups, extra values and UID of the headers in kube-apiserver's order.
 func wantedReferences(wanted *user.DefaultInfo) []corev1.ObjectReference {
 	references := []corev1.ObjectReference{}
 	if namespace, name, err := serviceaccount.SplitUsername(wanted.Name); err == nil {
@@ -65,7 +65,7 @@ func wantedReferences(wanted *user.DefaultInfo) []corev1.ObjectReference {
 	return references
 }
 
-// legacyAttributes describes the impersonation of what a reference names.
+// legacyAttributes returns what must be allowed for a reference.
 func legacyAttributes(reference corev1.ObjectReference) *authorizer.AttributesRecord {
 	resources := map[string]string{
 		"ServiceAccount": "serviceaccounts", "User": "users", "Group": "groups", "UserExtra": "userextras", "UID": "uids",

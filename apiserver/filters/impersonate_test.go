@@ -29,7 +29,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// lottery answers each question, always in the same way, by chance.
+// lottery is an authorizer whose decisions are random but stable per request.
 type lottery struct{ seed, chance uint64 }
 
 func (l lottery) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -76,7 +76,7 @@ func randomImpersonation(r *rand.Rand) http.Header {
 	return headers
 }
 
-// requestors are the users that impersonate.
+// requestors are the impersonating users.
 var requestors = []*user.DefaultInfo{
 	{Name: "alice", Groups: []string{"dev"}},
 	{Name: "bert"},
@@ -85,7 +85,7 @@ var requestors = []*user.DefaultInfo{
 	}},
 }
 
-// impersonationPair is both servers' filter. They remember which modes succeeded.
+// impersonationPair has the filters of both servers, which remember the modes that succeeded.
 type impersonationPair struct {
 	theirs, ours http.Handler
 	became       user.Info // as the handler behind either saw it
@@ -110,7 +110,7 @@ func newImpersonationPair(a authorizer.Authorizer, constrained bool) *impersonat
 	return p
 }
 
-// impersonationOutcome is what became of a request.
+// impersonationOutcome is the result of one request.
 type impersonationOutcome struct {
 	code int
 	body string
@@ -137,7 +137,7 @@ func (p *impersonationPair) send(handler http.Handler, ctx context.Context, head
 	return outcome
 }
 
-// compare sends one request through both filters. It returns the user that the request was made as, if any.
+// compare sends one request through both filters and returns the impersonated user, if any.
 func (p *impersonationPair) compare(t *testing.T, by *user.DefaultInfo, headers http.Header, ordered bool) string {
 	t.Helper()
 	info := &upstream.RequestInfo{
@@ -165,8 +165,8 @@ func (p *impersonationPair) compare(t *testing.T, by *user.DefaultInfo, headers 
 	return got.user.Name
 }
 
-// TestImpersonateLikeUpstream compares the users that result, or the refusals, with those of kube-apiserver, in
-// sequences of requests: what a user impersonated before decides which mode comes first.
+// TestImpersonateLikeUpstream compares users and errors with kube-apiserver's. It sends sequences of requests, because
+// earlier requests of a user decide which mode is tried first.
 func TestImpersonateLikeUpstream(t *testing.T) {
 	for _, constrained := range []bool{true, false} {
 		t.Run(fmt.Sprintf("constrained=%t", constrained), func(t *testing.T) {
@@ -182,13 +182,13 @@ func TestImpersonateLikeUpstream(t *testing.T) {
 				}
 			}
 			if allowed < 500 {
-				t.Errorf("only %d impersonations succeeded: the test proves little", allowed)
+				t.Errorf("only %d impersonations succeeded, too few to be meaningful", allowed)
 			}
 		})
 	}
 }
 
-// FuzzImpersonationLikeUpstream compares what both filters make of any headers.
+// FuzzImpersonationLikeUpstream compares both filters for arbitrary headers.
 func FuzzImpersonationLikeUpstream(f *testing.F) {
 	f.Add("Impersonate-User: bob\nImpersonate-Group: dev\nImpersonate-Extra-Acme.com%2fProject: x", uint64(1), true)
 	f.Add("Impersonate-User: system:serviceaccount:a:b\nImpersonate-Uid: 1", uint64(2), true)
@@ -216,7 +216,7 @@ func FuzzImpersonationLikeUpstream(f *testing.F) {
 	})
 }
 
-// onlyBob allows the impersonation of bob, without constraint.
+// onlyBob allows impersonation of bob in the legacy mode.
 type onlyBob struct{}
 
 func (onlyBob) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -226,7 +226,7 @@ func (onlyBob) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// TestRefusalDependsOnTheLastMode shows that the order of modes is remembered per requestor.
+// TestRefusalDependsOnTheLastMode checks that the last successful mode is remembered per requestor.
 func TestRefusalDependsOnTheLastMode(t *testing.T) {
 	pair := newImpersonationPair(onlyBob{}, true)
 	refusal := func(by *user.DefaultInfo) string {
@@ -239,7 +239,7 @@ func TestRefusalDependsOnTheLastMode(t *testing.T) {
 	}
 	pair.compare(t, requestors[0], http.Header{"Impersonate-User": {"bob"}}, true)
 	if body := refusal(requestors[0]); !strings.Contains(body, "cannot impersonate resource") {
-		t.Errorf("after impersonation without constraint: %s", body)
+		t.Errorf("after impersonation in the legacy mode: %s", body)
 	}
 	if body := refusal(requestors[1]); !strings.Contains(body, "cannot impersonate-on:user-info:get path") {
 		t.Errorf("of another user: %s", body)

@@ -7,8 +7,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// maxInFlight answers 429 when too many requests are being served. Long-running ones are not counted, and
-// administrators always get through.
+// maxInFlight responds with 429 when too many requests are in flight. Long-running requests are not counted;
+// administrators are exempt.
 type maxInFlight struct {
 	next     http.Handler
 	reading  limit
@@ -16,22 +16,22 @@ type maxInFlight struct {
 	metrics  *Metrics
 }
 
-// reservedShare is the part of a limit that essential requests have besides it.
+// reservedShare: a limit has one reserved slot, for essential requests, for every reservedShare shared ones.
 const reservedShare = 4
 
-// limit bounds how many requests of one kind are served at once.
+// limit bounds the requests of one kind in flight.
 type limit struct {
 	shared   slots
 	reserved slots // for essential requests
 	gauge    *highWater
 }
 
-func (l *limit) init(most int, gauge *highWater) {
-	l.shared.most, l.gauge = int64(most), gauge
-	l.reserved.most = (l.shared.most + reservedShare - 1) / reservedShare
+func (l *limit) init(max int, gauge *highWater) {
+	l.shared.max, l.gauge = int64(max), gauge
+	l.reserved.max = (l.shared.max + reservedShare - 1) / reservedShare
 }
 
-// take returns where the request has got a slot, nil if there is none.
+// take returns the slots from which the request has taken one, or nil if none is free.
 func (l *limit) take(record *request.Record) *slots {
 	if essential(record) && l.reserved.take() {
 		return &l.reserved
@@ -42,14 +42,14 @@ func (l *limit) take(record *request.Record) *slots {
 	return nil
 }
 
-// slots are counted while they are taken.
+// slots counts requests in flight.
 type slots struct {
-	most  int64 // 0: any number
+	max   int64 // 0: no limit
 	taken atomic.Int64
 }
 
 func (s *slots) take() bool {
-	if n := s.taken.Add(1); s.most == 0 || n <= s.most {
+	if n := s.taken.Add(1); s.max == 0 || n <= s.max {
 		return true
 	}
 	s.taken.Add(-1)
@@ -77,7 +77,7 @@ func (f *maxInFlight) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case slot != nil:
 		defer slot.taken.Add(-1)
-		limit.gauge.see(limit.shared.taken.Load() + limit.reserved.taken.Load())
+		limit.gauge.observe(limit.shared.taken.Load() + limit.reserved.taken.Load())
 	case !privileged(record):
 		f.metrics.dropped(record, r)
 		refuseTooMany(w)
@@ -86,7 +86,7 @@ func (f *maxInFlight) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// refuseTooMany asks a client to try again later.
+// refuseTooMany responds with 429 and Retry-After, in kube-apiserver's words.
 func refuseTooMany(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)

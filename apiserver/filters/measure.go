@@ -8,8 +8,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// measure counts and times the requests that reach a handler. It is the innermost filter: the others count what they
-// refuse. A request for something that is not served is not measured.
+// measure counts and times requests that reach a handler. It is the innermost filter; the others count what they
+// reject. Requests for resources and paths that are not served are not measured.
 type measure struct {
 	next    http.Handler
 	metrics *Metrics
@@ -36,8 +36,8 @@ func (f *measure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	measured.observe(status, size, f.clock.Since(record.Received), record.ExternalLatency())
 }
 
-// seriesOf returns the series of a request, nil if what it is for is not served. The first request of a series for a
-// deprecated version marks that version as requested.
+// seriesOf returns the series of a request, or nil if its target is not served. The first request of a series also
+// records a deprecated version as requested.
 func (f *measure) seriesOf(record *request.Record, r *http.Request) *series {
 	key := requestKey(record, r)
 	if known := f.metrics.series(key); known != nil {

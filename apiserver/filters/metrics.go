@@ -25,7 +25,7 @@ var (
 	dryRunLabels = []string{"verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"}
 )
 
-// Metrics are what the filters measure, under kube-apiserver's names.
+// Metrics has the metrics of the filters, with kube-apiserver's names.
 type Metrics struct {
 	requests     *prometheus.CounterVec
 	durations    *prometheus.HistogramVec
@@ -54,14 +54,14 @@ type Metrics struct {
 	authenticationOutcomes outcomes
 	authorizationOutcomes  outcomes
 
-	catalog *resource.CatalogHolder // only what it serves is a label
+	catalog *resource.CatalogHolder // only resources that it serves become labels
 
 	mu    sync.Mutex
-	known atomic.Pointer[map[seriesKey]*series] // replaced, never changed
+	known atomic.Pointer[map[seriesKey]*series] // copy-on-write, under mu
 }
 
-// NewMetrics declares the metrics. It may be called once per registerer. The names in requests become labels only where
-// catalog serves them.
+// NewMetrics registers the metrics. It must be called at most once per registerer. Names in requests become labels only
+// if catalog serves them.
 func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolder) *Metrics {
 	f := promauto.With(registerer)
 	m := &Metrics{
@@ -102,22 +102,22 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 
 		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{},
 		bodyBytes: f.NewGauge(prometheus.GaugeOpts{
-			Name: "quorate_request_body_bytes", Help: "Bytes that are held for the bodies of requests.",
+			Name: "quorate_request_body_bytes", Help: "Bytes of request bodies currently held in memory.",
 		}),
 	}
-	m.lookUp()
-	registerer.MustRegister(metrics.OnReset(m.lookUp))
+	m.reset()
+	registerer.MustRegister(metrics.OnReset(m.reset))
 	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyInFlight, "mutating": m.mutatingInFlight} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "apiserver_current_inflight_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
-			Help: "Maximal number of requests of this kind served at once since the metric was last read.",
+			Help: "Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
 		}, mark.read)
 	}
 	return m
 }
 
-// lookUp finds the series anew that are known from the start, and forgets the others.
-func (m *Metrics) lookUp() {
+// reset looks up the series that always exist and drops all others. It runs again whenever the metrics are reset.
+func (m *Metrics) reset() {
 	m.authenticationOutcomes.find(m.authenticationAttempts, m.authenticationDurations, "success", "failure", "error")
 	m.authorizationOutcomes.find(m.authorizationAttempts, m.authorizationDurations, "allowed", "denied", "no-opinion", "error")
 	m.mu.Lock()
@@ -125,13 +125,13 @@ func (m *Metrics) lookUp() {
 	m.known.Store(&map[seriesKey]*series{})
 }
 
-// outcome is where attempts that ended in one way are counted and timed.
+// outcome has the metrics of attempts with one result.
 type outcome struct {
 	count    prometheus.Counter
 	duration prometheus.Observer
 }
 
-// outcomes are looked up once.
+// outcomes has the metrics by result.
 type outcomes struct {
 	byResult atomic.Pointer[map[string]outcome]
 }
@@ -150,10 +150,10 @@ func (o *outcomes) observe(result string, took time.Duration) {
 	one.duration.Observe(took.Seconds())
 }
 
-// highWater is the greatest number seen since it was last read.
+// highWater is the maximum of the values observed since it was last read.
 type highWater struct{ mark atomic.Int64 }
 
-func (h *highWater) see(n int64) {
+func (h *highWater) observe(n int64) {
 	for {
 		mark := h.mark.Load()
 		if n <= mark || h.mark.CompareAndSwap(mark, n) {
@@ -177,7 +177,7 @@ func (m *Metrics) authenticated(answer *authenticator.Response, ok bool, err err
 	}
 }
 
-// kindOfUser keeps names out of the metrics.
+// kindOfUser returns the label of a user. As in kube-apiserver it bounds the number of series.
 func kindOfUser(name string) string {
 	switch name {
 	case "admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default":
@@ -203,13 +203,13 @@ func (m *Metrics) authorized(decision authorizer.Decision, err error, took time.
 	m.authorizationOutcomes.observe(result, took)
 }
 
-// impersonated records an attempt to impersonate; mode is empty if none allowed it.
+// impersonated records an attempt to impersonate. mode is empty if no mode allowed it.
 func (m *Metrics) impersonated(mode string, allowed bool, took time.Duration) {
 	m.impersonationAttempts.WithLabelValues(mode, decisionLabel(allowed)).Inc()
 	m.impersonationDurations.WithLabelValues(mode, decisionLabel(allowed)).Observe(took.Seconds())
 }
 
-// impersonationChecked records one authorization that a mode of impersonation asked for.
+// impersonationChecked records one authorization check of a mode of impersonation.
 func (m *Metrics) impersonationChecked(mode string, allowed bool, took time.Duration) {
 	m.impersonationChecks.WithLabelValues(mode, decisionLabel(allowed)).Inc()
 	m.impersonationCheckDurations.WithLabelValues(mode, decisionLabel(allowed)).Observe(took.Seconds())

@@ -8,8 +8,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// panicRecovery answers a panicking handler's request with 500, or aborts it when the answer has begun. kube-apiserver
-// writes the 500, too, but panics again, upon which net/http drops it.
+// panicRecovery responds with 500 when a handler panics, or aborts a response that has started. kube-apiserver also
+// writes the 500, but panics again, so that net/http drops it.
 type panicRecovery struct {
 	next    http.Handler
 	metrics *Metrics
@@ -24,8 +24,8 @@ func (f *panicRecovery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// recovered deals with a panic. http.ErrAbortHandler is how handlers, among them Go's reverse proxy, abort a response
-// on purpose; net/http closes the connection or resets the stream for it.
+// recovered handles a panic. Handlers such as Go's reverse proxy panic with http.ErrAbortHandler to abort a response
+// deliberately; net/http then closes the connection or resets the stream.
 func (f *panicRecovery) recovered(w http.ResponseWriter, r *http.Request, reason any) {
 	record := request.From(r.Context())
 	logger := record.Logger
@@ -34,9 +34,9 @@ func (f *panicRecovery) recovered(w http.ResponseWriter, r *http.Request, reason
 		logger.Info("Timeout or abort while handling", "method", r.Method, "URI", r.RequestURI, "auditID", record.AuditID)
 		panic(reason)
 	}
-	logger.Error(fmt.Errorf("%v", reason), "A request caused a panic", "method", r.Method, "URI", r.RequestURI,
+	logger.Error(fmt.Errorf("%v", reason), "Request caused a panic", "method", r.Method, "URI", r.RequestURI,
 		"auditID", record.AuditID, "stack", string(debug.Stack()))
-	if answer, ok := w.(*response); ok && answer.begun() {
+	if answer, ok := w.(*response); ok && answer.started() {
 		panic(http.ErrAbortHandler)
 	}
 	http.Error(w, "This request caused apiserver to panic. Look in the logs for details.", http.StatusInternalServerError)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestPanicIsAnswered checks an answer that is better than kube-apiserver's. Its filter writes the same 500, but lets
-// the panic go on, so that net/http drops what was written: clients see a broken stream or connection, cannot tell it
-// from a fault of the network, and send some requests again, to the same end.
+// TestPanicIsAnswered checks a deliberate difference from kube-apiserver. Its filter writes the same 500 but panics
+// again, so that net/http drops the response. Clients then see a network error and may retry a request that panics
+// every time.
 func TestPanicIsAnswered(t *testing.T) {
 	klog.SetLogger(logr.Discard())
 	t.Cleanup(klog.ClearLogger)
@@ -32,7 +32,7 @@ func TestPanicIsAnswered(t *testing.T) {
 		defer theirs.Close()
 		if response, err := theirs.Client().Get(theirs.URL); err == nil {
 			_ = response.Body.Close()
-			t.Errorf("kube-apiserver answers %s now", response.Status)
+			t.Errorf("kube-apiserver now responds with %s", response.Status)
 		}
 
 		f := start(t, http1, nil, oops)

@@ -7,7 +7,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// requestInfo resolves what the request line asks for.
+// requestInfo parses the request line into the record's Info.
 type requestInfo struct{ next http.Handler }
 
 func (f requestInfo) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -14,27 +14,28 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// response is the writer that all filters and the handler share. It knows what has been sent, and it can be taken
-// away from a handler whose time is up.
+// response is the response writer that all filters and the handler share. It knows what has been sent, and expire stops
+// the handler's writes at the deadline. mu serializes the handler with expire, which runs on a timer; expire may
+// write only until finish.
 type response struct {
 	under http.ResponseWriter
 
-	// Set by guard, for requests with a deadline:
+	// Set by guard for requests with a deadline:
 	deadline context.Context
 	http1    bool
-	header   http.Header // the handler's own, copied to under's when the answer begins
+	header   http.Header // the handler's copy; it replaces under's when the response starts
 
-	mu      sync.Mutex
-	status  int // 0: the answer has not begun
-	size    int64
-	late    bool // the answer began after the deadline: the handler's own words on it
-	expired bool // nothing the handler writes is sent any more
-	cut     bool // expired in the middle of the answer
-	taken   bool // hijacked
-	settled bool // the handler has returned: nobody may touch under any more
+	mu        sync.Mutex
+	status    int   // 0 until the response starts
+	size      int64 // of the body; written by the handler only
+	late      bool  // The handler started the response after the deadline, usually with its own error.
+	expired   bool  // Writes of the handler are discarded.
+	truncated bool  // expired after the response had started
+	hijacked  bool
+	finished  bool // The handler has returned; under must not be used any more.
 }
 
-// guard gives the handler headers of its own, so that expire can write without it.
+// guard gives the handler its own copy of the headers, so that expire can write concurrently.
 func (w *response) guard(deadline context.Context, http1 bool) {
 	w.deadline, w.http1 = deadline, http1
 	w.header = maps.Clone(w.under.Header())
@@ -43,7 +44,7 @@ func (w *response) guard(deadline context.Context, http1 bool) {
 	}
 }
 
-// Header returns the headers to be sent.
+// Header implements http.ResponseWriter.
 func (w *response) Header() http.Header {
 	if w.header != nil {
 		return w.header
@@ -51,7 +52,7 @@ func (w *response) Header() http.Header {
 	return w.under.Header()
 }
 
-// WriteHeader begins the answer.
+// WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,7 +60,7 @@ func (w *response) WriteHeader(status int) {
 }
 
 func (w *response) writeHeader(status int) {
-	if w.expired || w.taken || w.status != 0 {
+	if w.expired || w.hijacked || w.status != 0 {
 		return
 	}
 	if w.header != nil {
@@ -74,7 +75,7 @@ func (w *response) writeHeader(status int) {
 	w.under.WriteHeader(status)
 }
 
-// Write sends part of the body.
+// Write implements http.ResponseWriter.
 func (w *response) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	if w.status == 0 {
@@ -85,16 +86,16 @@ func (w *response) Write(p []byte) (int, error) {
 	if expired {
 		return 0, http.ErrHandlerTimeout
 	}
-	// Not under the lock: a slow client may block this until expire ends it.
+	// Without the lock, because a slow client may block this write until expire ends it.
 	n, err := w.under.Write(p)
 	w.size += int64(n)
 	return n, err
 }
 
-// Flush sends what is buffered.
+// Flush implements http.Flusher.
 func (w *response) Flush() { _ = w.FlushError() }
 
-// FlushError sends what is buffered.
+// FlushError is Flush for http.ResponseController.
 func (w *response) FlushError() error {
 	w.mu.Lock()
 	if w.status == 0 {
@@ -108,7 +109,7 @@ func (w *response) FlushError() error {
 	return http.NewResponseController(w.under).Flush()
 }
 
-// Hijack hands the connection to the handler, for protocols that are not HTTP.
+// Hijack implements http.Hijacker.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,78 +117,78 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, http.ErrHandlerTimeout
 	}
 	conn, buffer, err := http.NewResponseController(w.under).Hijack()
-	w.taken = w.taken || err == nil
+	w.hijacked = w.hijacked || err == nil
 	return conn, buffer, err
 }
 
 // Unwrap lets a http.ResponseController reach the connection.
 func (w *response) Unwrap() http.ResponseWriter { return w.under }
 
-// begun tells whether part of the answer has been sent.
-func (w *response) begun() bool {
+// started reports whether part of the response has been sent.
+func (w *response) started() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.status != 0 || w.taken
+	return w.status != 0 || w.hijacked
 }
 
-// sent returns the status, which is 200 if the handler set none and 0 if it took the connection, and the size of the
-// body.
+// sent returns the status code and the size of the body. The status is 200 if the handler set none, and 0 if it
+// hijacked the connection.
 func (w *response) sent() (int, int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.status == 0 && !w.taken {
+	if w.status == 0 && !w.hijacked {
 		return http.StatusOK, w.size
 	}
 	return w.status, w.size
 }
 
-// lateAnswer is how long a handler may take to tell that its deadline passed.
-const lateAnswer = time.Second
+// lateTimeout bounds a response that the handler started after the deadline.
+const lateTimeout = time.Second
 
-// expire takes the response away from its handler: with 504 if the answer has not begun, else by cutting it off.
+// expire ends the response at the deadline: with 504 if it has not started, else by failing reads and writes.
 func (w *response) expire() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.taken || w.expired || w.settled {
+	if w.hijacked || w.expired || w.finished {
 		return
 	}
 	control := http.NewResponseController(w.under)
 	if w.late {
-		_ = control.SetWriteDeadline(time.Now().Add(lateAnswer))
+		_ = control.SetWriteDeadline(time.Now().Add(lateTimeout))
 		return
 	}
 	w.expired = true
 	past := time.Unix(1, 0)
-	_ = control.SetReadDeadline(past) // first: HTTP/1 does not write while a body is being read
+	_ = control.SetReadDeadline(past) // first, because HTTP/1 does not write while a body is being read
 	if w.status != 0 {
-		w.cut = true
+		w.truncated = true
 		_ = control.SetWriteDeadline(past)
 		return
 	}
 	w.status = http.StatusGatewayTimeout
 	if w.http1 {
-		w.under.Header().Set("Connection", "close") // nothing more can be read from it
+		w.under.Header().Set("Connection", "close") // the read deadline makes the connection unusable
 	}
 	writeJSON(w.under, request.TimedOut())
-	_ = control.Flush() // clients of HTTP/1 have their whole answer now, those of HTTP/2 all but its end
+	_ = control.Flush() // completes the response of HTTP/1; that of HTTP/2 ends when the handler returns
 }
 
-// settle makes expire do nothing from now on, and undoes what it left for the connection's next request. It tells
-// whether the deadline decided the answer, and whether in its middle.
-func (w *response) settle() (expired, cut bool) {
+// finish makes later calls of expire do nothing and resets the write deadline for the connection's next request. It
+// reports whether the deadline passed before the response was complete, and whether the response was truncated.
+func (w *response) finish() (expired, truncated bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.settled = true
+	w.finished = true
 	if w.late {
 		_ = http.NewResponseController(w.under).SetWriteDeadline(time.Time{})
 	}
-	return w.expired || w.late, w.cut
+	return w.expired || w.late, w.truncated
 }
 
-// writeJSON answers with a Status in JSON, whatever the client accepts.
+// writeJSON writes a Status in JSON, whatever the client accepts.
 func writeJSON(w http.ResponseWriter, err error) {
 	status := request.StatusOf(err)
-	body, _ := json.Marshal(status) // a Status always has JSON
+	body, _ := json.Marshal(status) // marshalling a Status cannot fail
 	headers := w.Header()
 	headers.Set("Content-Type", "application/json")
 	headers.Set("Content-Length", strconv.Itoa(len(body)+1))

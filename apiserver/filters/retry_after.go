@@ -7,7 +7,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// retryAfter sends clients elsewhere while a stopping server still listens.
+// retryAfter responds with 429 while a stopping server still listens, so that clients retry with another replica.
 type retryAfter struct {
 	next  http.Handler
 	drain *request.Drain
@@ -23,7 +23,7 @@ func (f retryAfter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "The apiserver is shutting down, please try again later.", http.StatusTooManyRequests)
 }
 
-// isExempt tells whether a request is answered to the end: probes, scrapes, and the server's own.
+// isExempt reports whether a request is served until the end: probes, metrics, and requests of the server itself.
 func isExempt(r *http.Request) bool {
 	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {
 		if strings.HasPrefix(r.URL.Path, prefix) {

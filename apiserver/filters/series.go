@@ -14,14 +14,15 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// component is the last label of everything that this server answers itself.
+// component is the label of everything that this server serves itself.
 const component = "apiserver"
 
-// seriesKey is what the metrics distinguish requests by.
+// seriesKey has the labels of a request.
 //
-// Invariant: of a key that becomes labels, or is kept, group, version, resource and subresource are those of a resource
-// that the catalog serves, or empty; everything else comes from a fixed set. A request that is refused, whoever sent
-// it, must not create a series of its own, as kube-apiserver's do in apiserver_request_terminations_total.
+// Invariant: in a key that becomes labels or is kept, group, version, resource and subresource belong to a resource
+// that the catalog serves, or are empty; all other fields come from fixed sets. Rejected requests must not create
+// series, as they do in kube-apiserver's apiserver_request_terminations_total, because clients could create any number
+// of them.
 type seriesKey struct {
 	verb, dryRun, group, version, resource, subresource, scope, component string
 }
@@ -34,7 +35,7 @@ func (k *seriesKey) withDryRun() []string {
 	return []string{k.verb, k.dryRun, k.group, k.version, k.resource, k.subresource, k.scope, k.component}
 }
 
-// clone copies the parts that share memory with the request, which would keep all of its URL alive.
+// clone copies the strings that share memory with the request, which would otherwise keep its whole URL alive.
 func (k *seriesKey) clone() seriesKey {
 	cloned := *k
 	cloned.group, cloned.version = strings.Clone(k.group), strings.Clone(k.version)
@@ -42,7 +43,8 @@ func (k *seriesKey) clone() seriesKey {
 	return cloned
 }
 
-// requestKey classifies a request in the words of the client. Only servedKey makes it fit for labels.
+// requestKey returns the key of a request with the names that the client sent. They are not safe as labels; see
+// servedKey.
 func requestKey(record *request.Record, r *http.Request) seriesKey {
 	info := &record.Info
 	if !info.IsResourceRequest {
@@ -61,7 +63,7 @@ func requestKey(record *request.Record, r *http.Request) seriesKey {
 	}
 }
 
-// servedKey returns the labels of a request: those of its resource if it is served, else its verb alone.
+// servedKey returns a key that is safe as labels: complete if the target is served, else only the verb.
 func (m *Metrics) servedKey(record *request.Record, r *http.Request) seriesKey {
 	key := requestKey(record, r)
 	if m.series(key) == nil && !m.serves(record) {
@@ -73,7 +75,7 @@ func (m *Metrics) servedKey(record *request.Record, r *http.Request) seriesKey {
 	return key.clone()
 }
 
-// serves reports whether a request is for something that exists.
+// serves reports whether the target of a request is served.
 func (m *Metrics) serves(record *request.Record) bool {
 	info := &record.Info
 	if !info.IsResourceRequest {
@@ -128,7 +130,7 @@ func verbOf(record *request.Record, r *http.Request, scope string) string {
 			return "APPLY"
 		}
 		return "PATCH"
-	case http.MethodPost: // not r.Method, which is part of the request line as it was read
+	case http.MethodPost: // not r.Method, which shares memory with the request
 		return http.MethodPost
 	case http.MethodPut:
 		return http.MethodPut
@@ -156,15 +158,15 @@ type series struct {
 	key         seriesKey
 	duration    prometheus.Observer
 	sli         prometheus.Observer // nil for dry runs
-	size        prometheus.Observer // nil for what is not a read
+	size        prometheus.Observer // nil except for GET and LIST
 	longRunning prometheus.Gauge
-	ok          prometheus.Counter // of code 200
+	ok          prometheus.Counter // with code 200
 }
 
-// series returns the series of a kind of request, nil if there has been none.
+// series returns the series of a key, or nil if there is none yet.
 func (m *Metrics) series(key seriesKey) *series { return (*m.known.Load())[key] }
 
-// addSeries makes the series of a kind of request, which must be for something that is served.
+// addSeries creates the series of a key, whose target must be served.
 func (m *Metrics) addSeries(key seriesKey) *series {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -208,20 +210,20 @@ func (s *series) observe(status int, size int64, took, external time.Duration) {
 	}
 }
 
-// terminated counts a request that was ended in self-defence.
+// terminated counts a request that the server ended to protect itself.
 func (m *Metrics) terminated(record *request.Record, r *http.Request, code int) {
 	key := m.servedKey(record, r)
 	m.terminations.WithLabelValues(append(key.target(), strconv.Itoa(code))...).Inc()
 }
 
-// dropped counts a request refused because there were too many.
+// dropped counts a request rejected because there were too many.
 func (m *Metrics) dropped(record *request.Record, r *http.Request) {
 	key := m.servedKey(record, r)
 	m.requests.WithLabelValues(append(key.withDryRun(), "429")...).Inc()
 	m.terminated(record, r, http.StatusTooManyRequests)
 }
 
-// aborted counts a request whose response was broken off.
+// aborted counts a request whose response was aborted.
 func (m *Metrics) aborted(record *request.Record, r *http.Request) {
 	key := m.servedKey(record, r)
 	m.aborts.WithLabelValues(key.target()[:len(targetLabels)-1]...).Inc()

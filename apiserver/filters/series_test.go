@@ -15,7 +15,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// refusal is a way in which a request ends before a handler answers it, or a handler that does not answer.
+// refusal is a way to end a request before its handler responds, or a handler that does not respond.
 type refusal struct {
 	user         string
 	impersonates bool
@@ -44,7 +44,7 @@ var refusals = map[string]refusal{
 	"shutting down": {user: "alice", prepare: func(f *fixture) { f.drain.Refuse() }},
 }
 
-// randomTarget is a path, or a method, that no other request has, near what is served.
+// randomTarget returns a unique method and path similar to a served one.
 func randomTarget(r *rand.Rand, number int, padding string) (method, path string) {
 	word := func(known ...string) string {
 		if i := r.IntN(2 * len(known)); i < len(known) {
@@ -70,8 +70,8 @@ func randomTarget(r *rand.Rand, number int, padding string) (method, path string
 	return method, path
 }
 
-// TestRefusedRequestsMakeNoSeries checks that no word of a client is a label unless it is the name of a served
-// resource, whatever refuses its request, and that nothing of the requests stays in memory.
+// TestRefusedRequestsMakeNoSeries checks, for each reason of a rejection, that names in requests become labels only if
+// they are served, and that no request stays in memory.
 func TestRefusedRequestsMakeNoSeries(t *testing.T) {
 	for name, refusal := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestRefusedRequestsMakeNoSeries(t *testing.T) {
 				refusal.send(chain, random, number, padding)
 			}
 			if grown := int64(heap()) - int64(before); grown > 1<<20 {
-				t.Errorf("%d requests with words of %d bytes left %d bytes in memory", large, len(padding), grown)
+				t.Errorf("%d requests with names of %d bytes left %d bytes in memory", large, len(padding), grown)
 			}
 			for number := range requests {
 				refusal.send(chain, random, large+number, "")
@@ -99,7 +99,7 @@ func TestRefusedRequestsMakeNoSeries(t *testing.T) {
 	}
 }
 
-// start returns a chain that refuses all requests but the long-running ones, if those are exempt.
+// start returns a chain that rejects all requests, except long-running ones if they are exempt.
 func (c refusal) start(t *testing.T, f *fixture) http.Handler {
 	release, entered := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(release) })
@@ -138,7 +138,7 @@ func (c refusal) send(chain http.Handler, random *rand.Rand, number int, padding
 	chain.ServeHTTP(discard{header: http.Header{}}, r)
 }
 
-// TestSeriesDoNotKeepRequests checks that the labels of a served resource are not parts of the URL that named it first.
+// TestSeriesDoNotKeepRequests checks that labels do not share memory with the URL of the first request.
 func TestSeriesDoNotKeepRequests(t *testing.T) {
 	f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
 	chain := Chain(f.options(nil), http.HandlerFunc(ok))
@@ -181,7 +181,7 @@ func countSeries(t *testing.T, registry *prometheus.Registry) (count int) {
 	return count
 }
 
-// expectKnownLabels compares all labels that requests choose with the closed sets that they come from.
+// expectKnownLabels compares all labels that depend on requests with their closed sets of values.
 func expectKnownLabels(t *testing.T, registry *prometheus.Registry) {
 	t.Helper()
 	known := map[string][]string{

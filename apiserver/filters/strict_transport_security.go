@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// strictTransportSecurity tells browsers to use HTTPS only.
+// strictTransportSecurity sets the header of --strict-transport-security-directives.
 type strictTransportSecurity struct {
 	next  http.Handler
 	value []string

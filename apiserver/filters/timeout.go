@@ -9,11 +9,12 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// timeout answers 504 when the deadline passes before the handler has answered, and aborts an answer that is not
-// complete by then.
+// timeout responds with 504 when the deadline passes before the handler has responded, and aborts a response that is
+// not complete by then.
 //
-// Handlers end by themselves when their context does, so they run on the connection's own goroutine. For one that does
-// not, or that waits for its client, the answer is given and reading and writing are stopped from the side.
+// Handlers return when their context ends, so that they run on the goroutine of the connection. For a handler that does
+// not, or that waits for its client, a timer responds and makes further reads and writes fail. kube-apiserver instead
+// runs every handler on a goroutine of its own.
 type timeout struct {
 	next    http.Handler
 	metrics *Metrics
@@ -21,29 +22,29 @@ type timeout struct {
 
 func (f *timeout) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
-	answer, ours := w.(*response)
-	if record.LongRunning || !ours {
+	answer, ok := w.(*response)
+	if record.LongRunning || !ok {
 		f.next.ServeHTTP(w, r)
 		return
 	}
 	answer.guard(record.Context, r.ProtoMajor == 1)
 	at, _ := record.Context.Deadline()
 	timer := time.AfterFunc(time.Until(at), answer.expire)
-	defer f.settle(answer, record, r, timer)
+	defer f.finish(answer, record, r, timer)
 	f.next.ServeHTTP(w, r)
 }
 
-// settle ends the request after the handler has returned.
-func (f *timeout) settle(answer *response, record *request.Record, r *http.Request, timer *time.Timer) {
+// finish ends the request after the handler has returned.
+func (f *timeout) finish(answer *response, record *request.Record, r *http.Request, timer *time.Timer) {
 	timer.Stop()
 	if errors.Is(record.Context.Err(), context.DeadlineExceeded) {
-		answer.expire() // unless the timer has
+		answer.expire() // in case the timer has not
 	}
-	expired, cut := answer.settle()
+	expired, truncated := answer.finish()
 	if expired {
 		f.metrics.terminated(record, r, http.StatusGatewayTimeout)
 	}
-	if cut {
+	if truncated {
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// waitGroup counts requests that are not long-running, so that a stopping server can wait for them.
+// waitGroup counts requests that are not long-running, so that a stopping server can wait until they are done.
 type waitGroup struct {
 	next     http.Handler
 	requests *request.Inflight

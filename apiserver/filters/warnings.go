@@ -6,7 +6,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// warnings sends the warnings that strategies and handlers record as headers of the response.
+// warnings adds recorded warnings to the headers of the response.
 type warnings struct{ next http.Handler }
 
 func (f warnings) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -5,7 +5,6 @@ import (
 	"mime"
 	"net/http"
 	"slices"
-	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,7 +17,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// contentType returns the body's media type, JSON where none is given, if it is one of those accepted.
+// contentType returns the media type of the body if it is accepted. The default is the first one accepted.
 func contentType(r *http.Request, accepted []string) (string, error) {
 	header := r.Header.Get("Content-Type")
 	if header == "" {
@@ -31,7 +30,7 @@ func contentType(r *http.Request, accepted []string) (string, error) {
 	return mediaType, nil
 }
 
-// model is the model of the endpoint's bodies.
+// codec returns the codec of the endpoint's bodies.
 func (c *call) codec() resource.Codec {
 	if c.target.Endpoint.Body != nil {
 		return c.target.Endpoint.Body
@@ -49,23 +48,26 @@ func (c *call) decodeBody(body []byte, mediaType string, validation resource.Fie
 		return nil, c.decodeError(runtime.NewStrictDecodingError(strict), kind, body)
 	}
 	registry.Warn(c.r.Context(), strict)
-	if expected := c.target.Endpoint.Kind.GroupVersion(); kind.GroupVersion() != expected && !slices.Contains(c.target.Endpoint.Accepts, kind.GroupVersion()) {
+	expected, declared := c.target.Endpoint.Kind.GroupVersion(), kind.GroupVersion()
+	if declared != expected && !slices.Contains(c.target.Endpoint.Accepts, declared) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf(
-			"the API version in the data (%s) does not match the expected API version (%s)", kind.GroupVersion(), expected))
+			"the API version in the data (%s) does not match the expected API version (%s)", declared, expected))
 	}
 	return object, nil
 }
 
-// decodeError tells the client what its body was taken for.
+// decodeError returns the error for a body that cannot be decoded, in kube-apiserver's words.
 func (c *call) decodeError(err error, kind schema.GroupVersionKind, body []byte) error {
 	wanted := c.target.Endpoint.Kind.Kind
 	if kind.Kind != "" {
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, wanted, err))
+		return apierrors.NewBadRequest(fmt.Sprintf(
+			"%s in version %q cannot be handled as a %s: %v", kind.Kind, kind.Version, wanted, err))
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", wanted, err, summary(body)))
+	return apierrors.NewBadRequest(fmt.Sprintf(
+		"the object provided is unrecognized (must be of type %s): %v (%s)", wanted, err, summary(body)))
 }
 
-// summary shows the beginning of a body that could not be decoded.
+// summary returns the beginning of a body for an error message.
 func summary(body []byte) string {
 	const shown = 30
 	switch {
@@ -81,13 +83,12 @@ func summary(body []byte) string {
 	return fmt.Sprintf("%x", body)
 }
 
-// checkNamespace makes sure that object and path mean the same namespace.
+// checkNamespace sets the namespace of the object to that of the path, or fails if they differ.
 func (c *call) checkNamespace(object runtime.Object) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
-		return nil // kinds without metadata
+		return nil // a kind without metadata
 	}
-	return rest.EnsureObjectNamespaceMatchesRequestNamespace(rest.ExpectedNamespaceForScope(c.target.Namespace, c.target.Namespaced), accessor)
+	expected := rest.ExpectedNamespaceForScope(c.target.Namespace, c.target.Namespaced)
+	return rest.EnsureObjectNamespaceMatchesRequestNamespace(expected, accessor)
 }
-
-func printable(char rune) bool { return unicode.IsPrint(char) }

@@ -13,8 +13,8 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// serveConnect answers a request that goes on to somebody else. Who that is looks at the name, which may say more than
-// a name.
+// serveConnect serves requests that are proxied. The name is not validated here, because it may contain a scheme and a
+// port, which the backend parses.
 func (c *call) serveConnect() {
 	if !slices.Contains(c.target.Endpoint.Connect.Methods, c.r.Method) {
 		request.WriteError(c.w, c.r, c.notAllowed())
@@ -25,7 +25,7 @@ func (c *call) serveConnect() {
 	}
 }
 
-// connect hands the request on to whoever answers it, with the connection itself if they want it.
+// connect passes the request to the endpoint's backend, which may hijack the connection.
 func (c *call) connect(ctx context.Context) error {
 	connect := c.target.Endpoint.Connect
 	if connect.Reads {
@@ -48,8 +48,8 @@ func (c *call) connect(ctx context.Context) error {
 	return nil
 }
 
-// acceptable looks at what the client accepts as kube-apiserver does: the route of a log produces text too, and then a
-// format of objects must be among what the client accepts.
+// acceptable checks the Accept header of a log as kube-apiserver does twice: its route produces text/plain as well, but
+// the handler then negotiates a media type of objects.
 func (c *call) acceptable() error {
 	header := c.r.Header.Get("Accept")
 	if header == "" {
@@ -64,14 +64,14 @@ func (c *call) acceptable() error {
 	return negotiation.NewNotAcceptableError(offered(c.target))
 }
 
-// connectQuery is the query, with what follows the endpoint in the path as the option "path".
+// connectQuery returns the query, with the rest of the path after the subresource as the option "path".
 func (c *call) connectQuery() url.Values {
 	query := c.record.Query()
 	if !c.target.Endpoint.Connect.Path {
 		return query
 	}
 	info := &c.record.Info
-	const own = 3 // the resource, the name and the subresource
+	const own = 3 // resource, name, subresource
 	path := strings.Join(info.Parts[own:], "/")
 	if path != "" && !strings.HasPrefix(path, "/") {
 		path = "/" + path

@@ -23,7 +23,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// FuzzAccept negotiates beside kube-apiserver's request scope, for built-in kinds and for custom resources.
+// FuzzAccept compares negotiation with that of kube-apiserver's RequestScope, for built-in kinds and custom resources.
 func FuzzAccept(f *testing.F) {
 	for _, header := range []string{
 		"", "*/*", "application/*;q=0.5,text/html", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
@@ -49,7 +49,7 @@ func FuzzAccept(f *testing.F) {
 		got, err := negotiate(r, target)
 		want, info, refused := negotiation.NegotiateOutputMediaType(r, scope.Serializer, scope)
 		if (err == nil) != (refused == nil) || (err != nil && err.Error() != refused.Error()) {
-			t.Fatalf("refused: %v, by upstream: %v", err, refused)
+			t.Fatalf("error %v, upstream's %v", err, refused)
 		}
 		if err != nil {
 			return
@@ -74,7 +74,7 @@ func formatIndex(info runtime.SerializerInfo) int {
 	return -1
 }
 
-// FuzzListOptions reads a query beside upstream's codec. What is let through is not larger than it may be.
+// FuzzListOptions compares the options of a query with upstream's. Selectors that pass are within the limits.
 func FuzzListOptions(f *testing.F) {
 	for _, query := range []string{
 		"", "labelSelector=a%3Db,c+in+(d,e)&limit=5", "fieldSelector=metadata.name%3Da,metadata.name!%3Db", "labelSelector=!", "limit=x",
@@ -97,12 +97,12 @@ func FuzzListOptions(f *testing.F) {
 		var want internalversion.ListOptions
 		if refused := internalscheme.ParameterCodec.DecodeParameters(values, metav1.SchemeGroupVersion, &want); refused != nil {
 			if err == nil {
-				t.Fatalf("upstream refuses it: %v", refused)
+				t.Fatalf("upstream rejects it: %v", refused)
 			}
 			return
 		}
 		if err != nil {
-			return // validated, too
+			return // validation rejects more than upstream's decoder
 		}
 		if (selection.Label == nil) != (want.LabelSelector == nil || want.LabelSelector.Empty()) || options.Limit != want.Limit {
 			t.Errorf("got %+v, upstream %+v", options, want)
@@ -111,7 +111,7 @@ func FuzzListOptions(f *testing.F) {
 			t.Errorf("selector %s, upstream's %s", selection.Label, want.LabelSelector)
 		}
 		if selection.Label != nil && checkLabelSelector(selection.Label) != nil || selection.Field != nil && checkFieldSelector(selection.Field) != nil {
-			t.Errorf("a selector that is too large is let through: %.100s", query)
+			t.Errorf("accepted a selector that is too large: %.100s", query)
 		}
 	})
 }

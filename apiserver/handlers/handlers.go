@@ -1,6 +1,8 @@
-// Package handlers turns HTTP requests for resources into calls of the registry and the registry's answers into
-// HTTP responses: option parsing, negotiation, bodies in and out. Responses are put together from encodings that
-// all clients share.
+// Package handlers serves the requests for resources: it parses options and bodies, negotiates the format of the
+// response, calls the registry, and writes what package encoding made of the result. It has a file for each verb.
+//
+// Errors are returned up to Serve, which writes them as a Status. A handler returns an error only while nothing has
+// been written; afterwards it can only break the connection or end the stream.
 package handlers
 
 import (
@@ -22,14 +24,14 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are what the handlers work with.
+// Options configure Handlers.
 type Options struct {
 	Registry *registry.Registry
 	Clock    clock.Clock
-	Metrics  *Metrics // nil: nothing is measured
-	// MinWatchTimeout is the least length of a watch that asks for none; it lasts up to twice as long.
+	Metrics  *Metrics // nil: no metrics
+	// MinWatchTimeout is the minimum timeout of a watch without timeoutSeconds; the maximum is twice as long.
 	MinWatchTimeout time.Duration
-	// DeleteWorkers delete the objects of one collection at the same time.
+	// DeleteWorkers is the number of concurrent deletions of one collection.
 	DeleteWorkers int
 }
 
@@ -37,7 +39,7 @@ type Options struct {
 type Handlers struct {
 	Options
 	deleteOptionsGuard *codec.Guard
-	encoded            *request.ByteLimit // of what responses hold of their own
+	responseMemory     *request.ByteLimit // of what responses hold beside the watch cache
 	writeTimeout       time.Duration      // of watches
 }
 
@@ -46,15 +48,15 @@ func New(options Options) *Handlers {
 	return &Handlers{
 		Options:            options,
 		deleteOptionsGuard: codec.NewGuard(internalscheme.Scheme),
-		encoded:            request.NewByteLimit(encodedAtOnce),
+		responseMemory:     request.NewByteLimit(maxResponseMemory),
 		writeTimeout:       writeTimeout,
 	}
 }
 
-// maxWriteDuration bounds a write whatever the client asked for.
+// maxWriteDuration is kube-apiserver's requestTimeoutUpperBound.
 const maxWriteDuration = 34 * time.Second
 
-// call is one request on its way through a handler.
+// call is the state of one request.
 type call struct {
 	*Handlers
 	w      http.ResponseWriter
@@ -62,10 +64,10 @@ type call struct {
 	record *request.Record
 	target registry.Target
 	output output
-	room   *request.Held // nil: none was taken
+	memory *request.Held // nil: none was acquired
 }
 
-// Serve answers a request for a resource that routing has found.
+// Serve responds to a request for a resource.
 func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.Match) {
 	record := request.From(r.Context())
 	record.SetNamespace(record.Info.Namespace)
@@ -89,24 +91,25 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		c.serveConnect()
 		return
 	}
-	if err := c.refused(sensible); err != nil {
+	if err := c.checkRoute(sensible); err != nil {
 		request.WriteError(w, r, err)
 		return
 	}
 	if match.Version.Deprecation != "" {
 		record.Warnings.AddWarning("", match.Version.Deprecation)
 	}
-	if complaints := path.IsValidPathSegmentName(c.target.Name); len(complaints) > 0 {
-		request.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(complaints, ";"))))
+	if problems := path.IsValidPathSegmentName(c.target.Name); len(problems) > 0 {
+		message := fmt.Sprintf("Name parameter invalid: %q: %s", c.target.Name, strings.Join(problems, ";"))
+		request.WriteError(w, r, apierrors.NewBadRequest(message))
 		return
 	}
-	defer c.leaveRoom(0)
+	defer c.shrinkMemory(0)
 	if err := c.serve(r.Context()); err != nil {
 		request.WriteError(w, r, err)
 	}
 }
 
-// serve does the verb. It returns an error only while nothing has been written.
+// serve runs the handler of the verb. It returns an error only while nothing has been written.
 func (c *call) serve(ctx context.Context) (err error) {
 	if c.output, err = negotiate(c.r, c.target); err != nil {
 		return err
@@ -136,15 +139,15 @@ func (c *call) serve(ctx context.Context) (err error) {
 	case "patch":
 		return c.patch(ctx)
 	case "delete":
-		return c.remove(ctx)
+		return c.delete(ctx)
 	case "deletecollection":
-		return c.removeCollection(ctx)
+		return c.deleteCollection(ctx)
 	}
 	return c.notAllowed()
 }
 
-// allowed reports whether the endpoint has the request's verb. What can be listed has a path for watches, too, even if
-// it cannot be watched.
+// allowed reports whether the endpoint has a route for the verb. kube-apiserver has routes for watches of all built-in
+// kinds that can be listed, even if their storage cannot be watched.
 func (c *call) allowed() bool {
 	verb := c.record.Info.Verb
 	if verb == "watch" && c.target.Source == resource.BuiltIn {

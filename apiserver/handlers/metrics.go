@@ -7,32 +7,35 @@ import (
 	"quorate.dev/apiserver/registry"
 )
 
-// Metrics are what the handlers measure, under kube-apiserver's names.
+// Metrics are the metrics of handlers, under kube-apiserver's names.
 type Metrics struct {
 	watchLists *prometheus.HistogramVec
 }
 
-// NewMetrics declares the metrics. It may be called once per registerer.
+// NewMetrics registers the metrics. It must be called at most once per registerer.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	return &Metrics{
 		watchLists: promauto.With(registerer).NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "apiserver_watch_list_duration_seconds",
-			Help:    "Response latency distribution in seconds for watch list requests broken by group, version, resource and scope.",
+			Name: "apiserver_watch_list_duration_seconds",
+			Help: "Response latency distribution in seconds for watch list requests " +
+				"broken by group, version, resource and scope.",
 			Buckets: []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 15, 20, 30, 45, 60},
 		}, []string{"group", "version", "resource", "scope"}),
 	}
 }
 
-// watchListed records that the initial events of a watch have been sent.
+// watchListed observes the latency of the initial events of a watch, which have just been sent.
 func (c *call) watchListed(selection registry.Selection) {
 	if c.Metrics == nil {
 		return
 	}
 	took := c.Clock.Since(c.record.Received)
-	c.Metrics.watchLists.WithLabelValues(c.target.Group, c.target.Version.Name, c.target.Plural, watchScope(c.target, selection)).Observe(took.Seconds())
+	scope := watchScope(c.target, selection)
+	observer := c.Metrics.watchLists.WithLabelValues(c.target.Group, c.target.Version.Name, c.target.Plural, scope)
+	observer.Observe(took.Seconds())
 }
 
-// watchScope is what of a resource is watched, as kube-apiserver's metrics call it.
+// watchScope returns the scope label: resource, namespace or cluster, as kube-apiserver determines it.
 func watchScope(t registry.Target, selection registry.Selection) string {
 	selects := func(field string) bool {
 		if selection.Field == nil {

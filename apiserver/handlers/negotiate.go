@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// presentation is what of an object is shown.
+// presentation is the form of objects in the response.
 type presentation int
 
 const (
@@ -25,36 +26,37 @@ const (
 	table
 )
 
-// output is how a client wants its response.
+// output is the negotiated form of the response.
 type output struct {
 	media  codec.Media
 	as     presentation
-	list   bool                // of PartialObjectMetadata: the list was asked for
-	group  schema.GroupVersion // of Table and PartialObjectMetadata: meta.k8s.io/v1 or v1beta1
+	list   bool                // with metadataOnly: the client accepts PartialObjectMetadataList
+	group  schema.GroupVersion // with table and metadataOnly: meta.k8s.io/v1 or v1beta1
 	pretty bool
-	// undecorated is set where objects are shown as they are stored, without Definition.Decorate.
+	// undecorated is set if objects are shown as they are stored, without Definition.Decorate.
 	undecorated bool
 }
 
-// rewritten reports whether a body in JSON is laid out anew before it is sent.
-func (o output) rewritten() bool { return o.pretty || o.media == codec.YAML }
+// reformatted reports whether the JSON body is indented or converted to YAML before it is sent.
+func (o output) reformatted() bool { return o.pretty || o.media == codec.YAML }
 
-// contentType is the response's header; parameters of a transformation are repeated in it as kube-apiserver does.
+// contentType returns the Content-Type of the response. Like kube-apiserver's, it lacks the parameters of "as".
 func (o output) contentType(stream bool) string {
-	kind := [...]string{codec.JSON: "application/json", codec.Protobuf: "application/vnd.kubernetes.protobuf", codec.YAML: "application/yaml"}[o.media]
+	mediaType := [...]string{codec.JSON: mediaTypes[0], codec.YAML: mediaTypes[1], codec.Protobuf: mediaTypes[2]}[o.media]
 	if stream && o.media == codec.Protobuf {
-		kind += ";stream=watch"
+		mediaType += ";stream=watch"
 	}
-	return kind
+	return mediaType
 }
 
-// negotiate picks the first of the client's choices that the target can be served as, the way kube-apiserver does.
+// negotiate returns the client's first choice that the target can be served as, by kube-apiserver's rules.
 func negotiate(r *http.Request, t registry.Target) (output, error) {
 	header := r.Header.Get("Accept")
 	if header == "" || header == "application/json" || header == "*/*" {
 		return output{pretty: wantsPretty(r)}, nil
 	}
-	chosen, ok := negotiation.NegotiateMediaTypeOptions(header, serializers, restrictions{custom: t.Source == resource.Custom, tables: !t.Endpoint.NoTable})
+	allowed := restrictions{custom: t.Source == resource.Custom, tables: !t.Endpoint.NoTable}
+	chosen, ok := negotiation.NegotiateMediaTypeOptions(header, serializers, allowed)
 	if !ok {
 		return output{}, negotiation.NewNotAcceptableError(mediaTypes)
 	}
@@ -70,23 +72,32 @@ func negotiate(r *http.Request, t registry.Target) (output, error) {
 	return o, nil
 }
 
-// streamable is the error of an output that there are no streams of.
+// streamable returns an error for an output that has no streams.
 func (o output) streamable() error {
 	if o.media == codec.YAML {
-		return negotiation.NewNotAcceptableError([]string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"})
+		return negotiation.NewNotAcceptableError(streamTypes)
 	}
 	return nil
 }
 
-// What is written, in kube-apiserver's order.
+// The media types of responses, in kube-apiserver's order.
 var (
 	mediaTypes  = []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
+	streamTypes = []string{"application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"}
 	serializers = []runtime.SerializerInfo{
-		{MediaType: mediaTypes[0], MediaTypeType: "application", MediaTypeSubType: "json", StreamSerializer: &runtime.StreamSerializerInfo{}},
-		{MediaType: mediaTypes[1], MediaTypeType: "application", MediaTypeSubType: "yaml"},
-		{MediaType: mediaTypes[2], MediaTypeType: "application", MediaTypeSubType: "vnd.kubernetes.protobuf", StreamSerializer: &runtime.StreamSerializerInfo{}},
+		serializer("json", &runtime.StreamSerializerInfo{}),
+		serializer("yaml", nil),
+		serializer("vnd.kubernetes.protobuf", &runtime.StreamSerializerInfo{}),
 	}
 )
+
+// serializer returns what negotiation needs of a serializer.
+func serializer(subType string, stream *runtime.StreamSerializerInfo) runtime.SerializerInfo {
+	return runtime.SerializerInfo{
+		MediaType: "application/" + subType, MediaTypeType: "application", MediaTypeSubType: subType,
+		StreamSerializer: stream,
+	}
+}
 
 func mediaOf(subType string) codec.Media {
 	switch subType {
@@ -98,14 +109,14 @@ func mediaOf(subType string) codec.Media {
 	return codec.JSON
 }
 
-// restrictions says what a target can be served as: kube-apiserver's RequestScope.
+// restrictions are the forms that a target can be served in, as in kube-apiserver's RequestScope.
 type restrictions struct {
 	custom bool
-	tables bool // its objects can be rows
+	tables bool
 }
 
-// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions. Custom resources have no protobuf, their metadata
-// has; tables are text.
+// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions. Protobuf is not available for custom resources,
+// except for their metadata, and not for tables.
 func (r restrictions) AllowsMediaTypeTransform(_, subType string, kind *schema.GroupVersionKind) bool {
 	text := mediaOf(subType) != codec.Protobuf
 	switch {
@@ -127,28 +138,28 @@ func (restrictions) AllowsServerVersion(version string) bool {
 // AllowsStreamSchema implements negotiation.EndpointRestrictions.
 func (restrictions) AllowsStreamSchema(schema string) bool { return schema == "watch" }
 
-// produced are the media types of a route of objects.
+// produced returns the media types that a route of objects produces.
 func produced(collection bool) []string {
 	if !collection {
 		return mediaTypes
 	}
-	return append(mediaTypes[:3:3], "application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
+	return slices.Concat(mediaTypes, streamTypes)
 }
 
-// unsupported is the answer to a body of a type that a route does not consume.
+// unsupported returns the error for a body of a media type that the route does not consume.
 func unsupported(message string) error {
 	err := request.Generic(http.StatusUnsupportedMediaType)
 	err.ErrStatus.Message = message
 	return err
 }
 
-// isCollection reports whether a request lists or watches.
+// isCollection reports whether the verb is list or watch.
 func isCollection(r *http.Request) bool {
 	record := request.From(r.Context())
 	return record != nil && (record.Info.Verb == "list" || record.Info.Verb == "watch")
 }
 
-// offered lists the media types of bodies.
+// offered returns the media types of request bodies.
 func offered(t registry.Target) []string {
 	if t.Source == resource.Custom {
 		return mediaTypes[:2:2]
@@ -160,7 +171,7 @@ func isMeta(group schema.GroupVersion) bool {
 	return group.Group == metav1.GroupName && (group.Version == "v1" || group.Version == "v1beta1")
 }
 
-// wantsPretty guesses, as kube-apiserver does, whether a person reads the response.
+// wantsPretty reports whether to indent the response. The default depends on the user agent, as in kube-apiserver.
 func wantsPretty(r *http.Request) bool {
 	if strings.Contains(r.URL.RawQuery, "pretty") {
 		if wanted := r.URL.Query().Get("pretty"); wanted != "" {

@@ -21,7 +21,7 @@ func TestNegotiate(t *testing.T) {
 		accept string
 		source resource.Source
 		want   output
-		code   int // of the refusal
+		code   int // of the error; 0: none
 	}{
 		{accept: "", want: output{}},
 		{accept: "*/*", want: output{}},

@@ -3,6 +3,7 @@ package handlers
 import (
 	"net/http"
 	"net/url"
+	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -38,7 +39,7 @@ func invalidOptions(kind string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 }
 
-// listOptions reads the options of LIST, WATCH and DELETE of a collection. A name in the path selects by name.
+// listOptions decodes the options of list, watch and deletecollection. A name in the path becomes a field selector.
 func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, error) {
 	options := &internalversion.ListOptions{}
 	var selection registry.Selection
@@ -60,7 +61,7 @@ func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, 
 	return options, selection, err
 }
 
-// fieldSelector translates a selector into the definition's spelling and adds the name in the path.
+// fieldSelector converts a selector to the field labels of the internal version and adds the name in the path.
 func (c *call) fieldSelector(selector fields.Selector) (fields.Selector, error) {
 	name := c.record.Info.Name
 	if selector != nil && !selector.Empty() {
@@ -85,20 +86,20 @@ func (c *call) fieldSelector(selector fields.Selector) (fields.Selector, error) 
 	return fields.OneTermEqualSelector("metadata.name", name), nil
 }
 
-// writeOptions are those common to create, update and patch, as the registry wants them.
+// writeOptions returns the registry's options of a create, update or patch.
 func (c *call) writeOptions(dryRun []string, manager string, options runtime.Object) registry.WriteOptions {
 	return registry.WriteOptions{DryRun: len(dryRun) > 0, Manager: managerOrAgent(manager, c.r), Options: options}
 }
 
-// managerOrAgent names the manager of fields: the client's own word, else its user agent up to the first slash.
+// managerOrAgent returns the field manager: the option, or the user agent up to its first slash.
 func managerOrAgent(manager string, r *http.Request) string {
 	if manager != "" {
 		return manager
 	}
-	const longest = 128
+	const maxLength = 128
 	agent := []rune(r.UserAgent())
 	for i, char := range agent {
-		if char == '/' || i == longest || !printable(char) {
+		if char == '/' || i == maxLength || !unicode.IsPrint(char) {
 			return string(agent[:i])
 		}
 	}
@@ -129,7 +130,7 @@ func (c *call) patchOptions(patch types.PatchType) (*metav1.PatchOptions, error)
 	return options, invalidOptions("PatchOptions", validation.ValidatePatchOptions(options, patch))
 }
 
-// deleteOptions are in the body, or in the query where there is none.
+// deleteOptions decodes the body or, if it is empty, the query.
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	body, err := c.record.Body(c.r)
 	if err != nil {
@@ -161,7 +162,8 @@ func (c *call) decodeDeleteOptions(body []byte) (*metav1.DeleteOptions, error) {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	options := &metav1.DeleteOptions{}
-	decoded, _, err := internalscheme.Codecs.DecoderToVersion(info.Serializer, kind.GroupVersion()).Decode(body, &kind, options)
+	decoder := internalscheme.Codecs.DecoderToVersion(info.Serializer, kind.GroupVersion())
+	decoded, _, err := decoder.Decode(body, &kind, options)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
@@ -171,7 +173,7 @@ func (c *call) decodeDeleteOptions(body []byte) (*metav1.DeleteOptions, error) {
 	return options, nil
 }
 
-// fieldValidation defaults to warnings.
+// fieldValidation returns the validation of an option; the default is Warn.
 func fieldValidation(value string) resource.FieldValidation {
 	if value == "" {
 		return resource.Warn

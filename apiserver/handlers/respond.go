@@ -12,14 +12,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding"
+	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 )
 
-// chunkSize is how much of a list is put together before it is handed to the connection: few large writes cost
-// much less than many small ones.
+// chunkSize is the size of the writes of a list: few large writes cost much less than many small ones.
 const chunkSize = 64 << 10
 
-// pools recycle what large responses are made with; a package-wide pool holds no state that could be observed.
+// The pools are global, because their contents cannot be observed.
 var (
 	chunks      = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkSize/2); return &b }}
 	compressors = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
@@ -27,28 +28,28 @@ var (
 
 // send writes a complete body.
 func (c *call) send(code int, body []byte) error {
-	if c.output.rewritten() {
-		if err := c.takeRoom(int64(len(body)) * c.output.layoutFactor()); err != nil {
+	if c.output.reformatted() {
+		if err := c.acquireMemory(int64(len(body)) * c.output.reformatFactor()); err != nil {
 			return err
 		}
 	}
-	body, err := c.present(body)
+	body, err := c.reformat(body)
 	if err != nil {
 		return err
 	}
-	c.leaveRoom(int64(len(body)))
+	c.shrinkMemory(int64(len(body)))
 	header := c.w.Header()
 	header["Content-Type"] = []string{c.output.contentType(false)}
 	if request.Compresses(c.r, len(body)) {
 		return c.compressed(code, func(w io.Writer) { _, _ = w.Write(body) })
 	}
 	c.w.WriteHeader(code)
-	_, _ = c.w.Write(body) // the client is gone if this fails
+	_, _ = c.w.Write(body) // an error means that the client has disconnected
 	return nil
 }
 
-// present lays a JSON body out for people, or turns it into YAML.
-func (c *call) present(body []byte) ([]byte, error) {
+// reformat indents a JSON body, or converts it to YAML, if the output says so.
+func (c *call) reformat(body []byte) ([]byte, error) {
 	switch {
 	case c.output.media == codec.YAML:
 		return yaml.JSONToYAML(body)
@@ -58,7 +59,7 @@ func (c *call) present(body []byte) ([]byte, error) {
 	return body, nil
 }
 
-// compressed sends what write produces as gzip.
+// compressed sends the output of write as gzip.
 func (c *call) compressed(code int, write func(io.Writer)) error {
 	w := c.compressor(code)
 	defer compressors.Put(w)
@@ -67,8 +68,8 @@ func (c *call) compressed(code int, write func(io.Writer)) error {
 	return nil
 }
 
-// compressor sends the head of a compressed response and returns what to write the body to. Who has it closes it and puts
-// it back.
+// compressor sends the header of a compressed response and returns the writer for its body. The caller must Close it
+// and return it to the pool.
 func (c *call) compressor(code int) *gzip.Writer {
 	header := c.w.Header()
 	header.Set("Content-Encoding", "gzip")
@@ -79,9 +80,9 @@ func (c *call) compressor(code int) *gzip.Writer {
 	return w
 }
 
-// sendList writes a list from shared pieces, without ever having it in one piece.
+// sendList writes a list of shared items in chunks. Only a reformatted list is in memory as a whole.
 func (c *call) sendList(body *codec.ListBody) error {
-	if c.output.rewritten() {
+	if c.output.reformatted() {
 		whole := bytes.NewBuffer(make([]byte, 0, body.Size()))
 		writeChunks(whole, body)
 		return c.send(http.StatusOK, whole.Bytes())
@@ -95,7 +96,7 @@ func (c *call) sendList(body *codec.ListBody) error {
 	return nil
 }
 
-// writeChunks stops at the first failure: the client is gone.
+// writeChunks writes a list in chunks. It stops at the first error, which means that the client has disconnected.
 func writeChunks(w io.Writer, body *codec.ListBody) {
 	pooled := chunks.Get().(*[]byte)
 	defer chunks.Put(pooled)
@@ -111,23 +112,47 @@ func writeChunks(w io.Writer, body *codec.ListBody) {
 		chunk = chunk[:0]
 	}
 	_, _ = w.Write(body.AppendTail(chunk))
-	if cap(chunk) <= 4*chunkSize {
+	if cap(chunk) <= 4*chunkSize { // the pool must not collect buffers that a huge item has grown
 		*pooled = chunk[:0]
 	}
 }
 
-// sendStatus answers with a Status, however the client wanted to see the object.
+// sendStatus responds with a Status, in the media type of the output.
 func (c *call) sendStatus(code int, status *metav1.Status) error {
 	kind := metav1.Unversioned.WithKind("Status")
 	item, err := codec.Item(c.output.media, status)
 	if err != nil {
 		return err
 	}
-	e := encoder{call: c, media: c.output.media, kind: kind, head: codec.Head(kind)}
-	return c.send(code, e.body(item))
+	return c.send(code, encoding.Envelope{Media: c.output.media, Kind: kind}.Body(item))
 }
 
-// sendView answers with a stored object, through the endpoint's view if it has one.
+// sendResult responds with the object that a write left in storage, and offers its encoding to the watch cache.
+func (c *call) sendResult(code int, result *registry.Result) error {
+	if result.Stored == nil {
+		if status, ok := result.Object.(*metav1.Status); ok && status.Code == 0 {
+			status.Code = int32(code)
+		}
+		return c.sendObject(code, result.Object)
+	}
+	if c.target.Endpoint.View != nil || c.output.as == table {
+		internal, err := c.Registry.DecodeResult(c.target, result)
+		if err != nil {
+			return err
+		}
+		return c.sendView(code, internal)
+	}
+	c.output.undecorated = c.output.undecorated || result.Outcome.Undecorated()
+	f := c.format()
+	item, err := f.Encode(result.Stored, result.Revision)
+	if err != nil {
+		return err
+	}
+	c.Registry.Offer(c.target, result, f, f.Trim(item, result.Stored, result.Revision))
+	return c.send(code, f.Envelope().Body(item))
+}
+
+// sendView responds with a stored object, converted by the endpoint's View if it has one.
 func (c *call) sendView(code int, internal runtime.Object) error {
 	if view := c.target.Endpoint.View; view != nil {
 		var err error
@@ -138,7 +163,7 @@ func (c *call) sendView(code int, internal runtime.Object) error {
 	return c.sendObject(code, internal)
 }
 
-// sendObject answers with a internal version object of the endpoint's kind.
+// sendObject responds with an internal object of the endpoint's kind.
 func (c *call) sendObject(code int, internal runtime.Object) error {
 	if status, ok := internal.(*metav1.Status); ok {
 		return c.sendStatus(code, status)
@@ -150,14 +175,14 @@ func (c *call) sendObject(code int, internal runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	e := c.encoder()
+	f := c.format()
+	envelope := f.Envelope()
 	if c.target.Endpoint.Body != nil && c.output.as == whole {
-		e.kind = c.target.Endpoint.Kind
-		e.head = codec.Head(e.kind)
+		envelope.Kind, envelope.Complete = c.target.Endpoint.Kind, false
 	}
-	item, err := e.external(external)
+	item, err := f.Item(external)
 	if err != nil {
 		return err
 	}
-	return c.send(code, e.body(item))
+	return c.send(code, envelope.Body(item))
 }

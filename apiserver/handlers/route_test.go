@@ -55,7 +55,7 @@ func TestRouted(t *testing.T) {
 	}
 }
 
-// TestRoutedByVerb asks for paths with a verb in them, which say nothing of what is done there.
+// TestRoutedByVerb has paths with a verb in them.
 func TestRoutedByVerb(t *testing.T) {
 	watchable, proxy := &resource.Endpoint{Verbs: []string{"list", "watch"}}, &resource.Endpoint{Connect: &resource.Connect{Methods: []string{"GET", "POST"}}}
 	for name, c := range map[string]struct {
@@ -63,13 +63,13 @@ func TestRoutedByVerb(t *testing.T) {
 		endpoint          *resource.Endpoint
 		custom, exists    bool
 	}{
-		"watch":                       {verb: "watch", endpoint: watchable, exists: true},
-		"watch of what is only there": {verb: "watch", endpoint: &resource.Endpoint{Verbs: []string{"get", "list"}}},
-		"watch of a subresource":      {verb: "watch", subresource: "status", endpoint: watchable},
-		"connect":                     {verb: "watch", subresource: "proxy", endpoint: proxy},
-		"former proxy":                {verb: "proxy", endpoint: watchable},
-		"custom":                      {verb: "proxy", endpoint: watchable, custom: true, exists: true},
-		"custom connect":              {verb: "watch", subresource: "proxy", endpoint: proxy, custom: true},
+		"watch":                        {verb: "watch", endpoint: watchable, exists: true},
+		"watch of an unwatchable kind": {verb: "watch", endpoint: &resource.Endpoint{Verbs: []string{"get", "list"}}},
+		"watch of a subresource":       {verb: "watch", subresource: "status", endpoint: watchable},
+		"connect":                      {verb: "watch", subresource: "proxy", endpoint: proxy},
+		"former proxy":                 {verb: "proxy", endpoint: watchable},
+		"custom":                       {verb: "proxy", endpoint: watchable, custom: true, exists: true},
+		"custom connect":               {verb: "watch", subresource: "proxy", endpoint: proxy, custom: true},
 	} {
 		definition := &resource.Definition{}
 		if c.custom {

@@ -13,7 +13,6 @@ import (
 	"github.com/go-logr/logr/testr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/watch"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
@@ -29,8 +28,8 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// TestBookmarkAfterManyEvents has more events wait at the moment of a bookmark than a watcher takes at once. The
-// bookmark comes after all of them, and no revision before an earlier one.
+// TestBookmarkAfterManyEvents has more events pending at the time of a bookmark than one call of Next returns. The
+// bookmark follows all of them, and revisions never decrease.
 func TestBookmarkAfterManyEvents(t *testing.T) {
 	const count = 700
 	store := storage.New(etcdtest.Client(t), "/registry")
@@ -49,15 +48,15 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if page, err := r.ReadList(t.Context(), target, registry.ListOptions{}); err != nil || len(page.Entries) != count {
+	if page, err := r.List(t.Context(), target, registry.ListOptions{}); err != nil || len(page.Entries) != count {
 		t.Fatal(page, err)
 	}
 
 	answer := httptest.NewRecorder()
 	c := &call{Handlers: New(Options{Registry: r, Clock: clock.RealClock{}}), w: answer, r: httptest.NewRequest(http.MethodGet, "/", nil), target: target}
-	s := &stream{call: c, encoder: c.encoder(), changes: changes, seen: changes.Start, bookmarks: true, guard: newWriteGuard(answer, writeTimeout)}
+	s := &stream{call: c, format: c.format(), changes: changes, seen: changes.Start, bookmarks: true, guard: newWriteGuard(answer, writeTimeout)}
 	if !s.catchUp(t.Context()) {
-		t.Fatal("the stream is over")
+		t.Fatal("the stream ended")
 	}
 	decoder := json.NewDecoder(answer.Body)
 	var revision int64
@@ -77,7 +76,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 	}
 }
 
-// TestWatchEventsDoNotWait delivers events one after the other although no time passes.
+// TestWatchEventsDoNotWait delivers events one by one while the clock stands still.
 func TestWatchEventsDoNotWait(t *testing.T) {
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
@@ -121,10 +120,10 @@ func TestWatchEventsDoNotWait(t *testing.T) {
 	}
 }
 
-// configMaps returns a registry that serves them as they are stored.
-func configMaps(t *testing.T, store *storage.Store) (*registry.Registry, registry.Target) {
+// configMaps returns a registry with config maps as its only resource.
+func configMaps(t testing.TB, store *storage.Store) (*registry.Registry, registry.Target) {
 	t.Helper()
-	caches := watchcache.New(store, watchcache.Options{Logger: testr.New(t)})
+	caches := watchcache.New(store, watchcache.Options{Logger: testr.NewWithInterface(t, testr.Options{})})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { _ = caches.Run(ctx); close(ended) }()
@@ -139,34 +138,7 @@ func configMaps(t *testing.T, store *storage.Store) (*registry.Registry, registr
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definition))
 	r := registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
+		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.NewWithInterface(t, testr.Options{}),
 	})
 	return r, registry.Target{Match: resource.Match{Definition: definition, Version: version}, Endpoint: endpoint, Namespace: "a"}
-}
-
-// TestFormats checks that each way of encoding has one identity for each version.
-func TestFormats(t *testing.T) {
-	one, another := &resource.Version{}, &resource.Version{}
-	seen := map[*watchcache.Format]string{}
-	for _, media := range []codec.Media{codec.JSON, codec.Protobuf} {
-		for name, o := range map[string]output{
-			"whole":    {},
-			"metadata": {as: metadataOnly, group: metav1.SchemeGroupVersion},
-			"beta":     {as: metadataOnly, group: metav1beta1.SchemeGroupVersion},
-		} {
-			for frame := range frames {
-				for i, version := range []*resource.Version{one, another} {
-					format := &formatsOf(version).of(media, o)[frame]
-					what := fmt.Sprint(media, name, frame, i)
-					if other, taken := seen[format]; taken {
-						t.Errorf("%s is also %s", what, other)
-					}
-					seen[format] = what
-					if again := &formatsOf(version).of(media, o)[frame]; again != format {
-						t.Errorf("%s has two", what)
-					}
-				}
-			}
-		}
-	}
 }

@@ -17,35 +17,35 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Source is the part of the registry that informers are made of.
+// Source is the part of the registry that informers use.
 type Source interface {
 	// Cache returns the cache of a resource.
 	Cache(resource.Match) *watchcache.Cache
-	// FollowEntries calls handle with every entry, present and future, until ctx ends; before is what it was told
-	// last, after is nil when the object was deleted. synced is called once, after all that were there at the start.
+	// FollowEntries calls handle with every entry, existing and future, until ctx ends. before is nil for a new object,
+	// after for a deleted one. synced is called once, after the entries that existed at the start.
 	FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error
 }
 
-// collection reads one resource as the watch cache has it, in one served version.
+// collection reads one resource from the watch cache in one served version.
 type collection struct {
 	resource schema.GroupVersionResource
 	source   Source
 	catalog  *resource.CatalogHolder
 	logger   logr.Logger
-	opened   atomic.Pointer[open]
+	opened   atomic.Pointer[open] // nil until the resource is served, then constant
 	memo     memo
 }
 
-// open is a collection whose definition is known.
+// open is a collection whose definition and cache are resolved.
 type open struct {
 	resource.Match
 	cache *watchcache.Cache
 }
 
-// errNotServed says that the resource is not served, or not yet.
+// errNotServed is returned while the resource is not served.
 var errNotServed = errors.New("the resource is not served")
 
-// open finds the definition, once it is published, and with it the cache. Built-in kinds keep both.
+// open resolves the definition and the cache, once the catalog contains them.
 func (c *collection) open() (*open, error) {
 	if known := c.opened.Load(); known != nil {
 		return known, nil
@@ -63,10 +63,10 @@ func (c *collection) open() (*open, error) {
 	return found, nil
 }
 
-// readWait bounds a read while the cache is being loaded; afterwards reads do not wait.
-const readWait = 10 * time.Second
+// loadTimeout bounds reads while the cache is loading; later reads do not block.
+const loadTimeout = 10 * time.Second
 
-// snapshot is the present state.
+// snapshot returns the latest state.
 func (c *collection) snapshot() (*open, *watchcache.Snapshot, error) {
 	o, err := c.open()
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *collection) snapshot() (*open, *watchcache.Snapshot, error) {
 	}
 	ctx := context.Background()
 	if !o.cache.Loaded() {
-		limited, cancel := context.WithTimeout(ctx, readWait)
+		limited, cancel := context.WithTimeout(ctx, loadTimeout)
 		defer cancel()
 		ctx = limited
 	}
@@ -82,7 +82,7 @@ func (c *collection) snapshot() (*open, *watchcache.Snapshot, error) {
 	return o, snapshot, err
 }
 
-// get returns the object under a key, "namespace/name" or "name"; nil if there is none.
+// get returns the object with a key, "namespace/name" or "name", or nil.
 func (c *collection) get(key string) (runtime.Object, error) {
 	o, snapshot, err := c.snapshot()
 	if err != nil {
@@ -95,10 +95,10 @@ func (c *collection) get(key string) (runtime.Object, error) {
 	return c.decoded(entry)
 }
 
-// list returns the objects of a namespace, or all, that can be decoded.
+// list returns the objects of a namespace, or all objects for "". It skips objects that fail to decode.
 func (c *collection) list(namespace string) ([]any, error) {
 	var objects []any
-	err := c.each(namespace, func(entry *watchcache.Entry) {
+	err := c.forEach(namespace, func(entry *watchcache.Entry) {
 		if object := c.readable(entry); object != nil {
 			objects = append(objects, object)
 		}
@@ -106,15 +106,15 @@ func (c *collection) list(namespace string) ([]any, error) {
 	return objects, err
 }
 
-// keys returns the keys of a namespace, or all.
+// keys returns the keys of a namespace, or all keys for "".
 func (c *collection) keys(namespace string) ([]string, error) {
 	var keys []string
-	err := c.each(namespace, func(entry *watchcache.Entry) { keys = append(keys, keyOf(entry)) })
+	err := c.forEach(namespace, func(entry *watchcache.Entry) { keys = append(keys, keyOf(entry)) })
 	return keys, err
 }
 
-// each visits the entries of a namespace, or all.
-func (c *collection) each(namespace string, visit func(*watchcache.Entry)) error {
+// forEach visits the entries of a namespace, or all entries for "".
+func (c *collection) forEach(namespace string, visit func(*watchcache.Entry)) error {
 	o, snapshot, err := c.snapshot()
 	if err != nil {
 		return err
@@ -140,20 +140,20 @@ func keyOf(entry *watchcache.Entry) string {
 	return entry.Name()
 }
 
-// decoded returns the object of an entry, which is shared: nobody may change it.
+// decoded returns the object of an entry. It is shared and must not be changed.
 func (c *collection) decoded(entry *watchcache.Entry) (runtime.Object, error) {
 	decode := func() (runtime.Object, error) { return c.decode(entry) }
 	return c.memo.at(entry.Path(), entry.Revision(), len(entry.Stored()), decode).object()
 }
 
-// readable returns nil for what is not there or cannot be decoded, which is then treated as if it were not there.
+// readable returns nil for an absent entry and for one that fails to decode, which it logs.
 func (c *collection) readable(entry *watchcache.Entry) runtime.Object {
 	if entry == nil {
 		return nil
 	}
 	object, err := c.decoded(entry)
 	if err != nil {
-		c.logger.Error(err, "an object cannot be decoded and is passed over", "key", entry.Path())
+		c.logger.Error(err, "Skipping an object that fails to decode", "key", entry.Path())
 		return nil
 	}
 	return object

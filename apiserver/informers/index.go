@@ -9,21 +9,21 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// index finds keys by what a function says of their objects. It holds no objects.
+// index maps the values of an index function to keys. It holds no objects.
 type index struct {
 	function     cache.IndexFunc
 	registration cache.ResourceEventHandlerRegistration
 
 	mu      sync.RWMutex
-	byValue map[string]map[string]struct{} // keys by value
+	byValue map[string]map[string]struct{} // keys by value; Invariant: the inverse of byKey, without empty sets
 	byKey   map[string][]string            // values by key
 }
 
-// indexes by name.
+// indexes are the indexes by name.
 type indexes map[string]*index
 
-// AddIndexers implements cache.SharedIndexInformer. The index by namespace is there without it, being the order of
-// the watch cache.
+// AddIndexers implements cache.SharedIndexInformer. The namespace index is ignored: the watch cache is ordered by
+// namespace.
 func (i *informer) AddIndexers(functions cache.Indexers) error {
 	for name, function := range functions {
 		if name == cache.NamespaceIndex {
@@ -40,7 +40,7 @@ func (i *informer) AddIndexers(functions cache.Indexers) error {
 		i.mu.Lock()
 		added.registration = registration
 		i.mu.Unlock()
-		i.settle() // the registration may have been synced before it was known
+		i.closeIfSynced() // the handler may have synced before registration was set
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func (x *index) OnUpdate(_, object any) { x.set(object, true) }
 // OnDelete implements cache.ResourceEventHandler.
 func (x *index) OnDelete(object any) { x.set(object, false) }
 
-// set brings the index up to date with an object. One for which the function fails has no values.
+// set updates the values of an object. An error of the function means no values.
 func (x *index) set(object any, present bool) {
 	key, err := cache.MetaNamespaceKeyFunc(object)
 	if err != nil {

@@ -10,21 +10,21 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// informer implements cache.SharedIndexInformer. Its store reads the watch cache; each handler follows the resource on
-// its own, from the state at the moment on, and gets every event in order. A handler that is slow makes nobody wait.
+// informer implements cache.SharedIndexInformer. Its store reads the watch cache. Every handler follows the resource
+// separately and gets all events in order.
 type informer struct {
 	*collection
 
-	mu       sync.Mutex
+	mu       sync.Mutex      // guards running, stopped, used, handlers and indexes
 	running  context.Context // nil before Run
-	stopped  bool
-	used     bool // somebody reads it or waits for it, so that it is worth loading before it is read
+	stopped  bool            // Invariant: once set, no handler is added
+	used     bool            // the store or HasSynced is used, so the cache is loaded at the start
 	handlers []*registration
 	indexes  indexes
 
 	loading sync.Once
-	loaded  chan struct{} // closed when the cache has been loaded
-	synced  chan struct{} // closed, with the lock held, when besides the indexes have been made
+	loaded  chan struct{} // closed when the cache is loaded
+	synced  chan struct{} // closed under mu when the cache is loaded and all indexes are built
 }
 
 var _ cache.SharedIndexInformer = &informer{}
@@ -58,7 +58,7 @@ func (i *informer) AddEventHandler(handler cache.ResourceEventHandler) (cache.Re
 
 var errStopped = errors.New("the informer has stopped")
 
-// AddEventHandlerWithResyncPeriod implements cache.SharedInformer. There are no resyncs: nothing is missed.
+// AddEventHandlerWithResyncPeriod implements cache.SharedInformer. It never resyncs: no event is lost.
 func (i *informer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, _ time.Duration) (cache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandler(handler)
 }
@@ -117,23 +117,23 @@ func (i *informer) RunWithContext(ctx context.Context) {
 	i.stopped = true
 }
 
-// load makes sure that the cache is loaded, in the background.
+// load starts loading the cache in the background, once.
 func (i *informer) load() {
 	o, err := i.open()
 	if err != nil {
-		return // HasSynced will try again
+		return // HasSynced retries
 	}
 	i.loading.Do(func() {
 		go func() {
 			if _, err := o.cache.Snapshot(context.Background(), 0); err == nil {
 				close(i.loaded)
-				i.settle()
-			} // else the server is stopping
+				i.closeIfSynced()
+			} // an error means shutdown
 		}()
 	})
 }
 
-// HasSynced implements cache.SharedInformer: the cache is loaded, and the indexes made.
+// HasSynced implements cache.SharedInformer. It reports whether the cache is loaded and the indexes are built.
 func (i *informer) HasSynced() bool {
 	if !isClosed(i.loaded) {
 		i.load()
@@ -144,7 +144,7 @@ func (i *informer) HasSynced() bool {
 	return i.complete()
 }
 
-// complete reports whether the cache is loaded, and the indexes made. The caller holds the lock.
+// complete reports whether the cache is loaded and the indexes are built. The caller holds i.mu.
 func (i *informer) complete() bool {
 	for _, index := range i.indexes {
 		if index.registration == nil || !index.registration.HasSynced() {
@@ -154,8 +154,8 @@ func (i *informer) complete() bool {
 	return isClosed(i.loaded)
 }
 
-// settle closes synced, if it is time.
-func (i *informer) settle() {
+// closeIfSynced closes synced if complete.
+func (i *informer) closeIfSynced() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !isClosed(i.synced) && i.complete() {
@@ -163,8 +163,8 @@ func (i *informer) settle() {
 	}
 }
 
-// HasSyncedChecker implements cache.SharedInformer. Somebody will wait for it: what is not served yet is loaded when
-// the informer runs.
+// HasSyncedChecker implements cache.SharedInformer. It marks the informer as used, so that a resource that is not
+// served yet is loaded when the informer runs.
 func (i *informer) HasSyncedChecker() cache.DoneChecker {
 	i.mu.Lock()
 	i.used = true
@@ -181,12 +181,13 @@ func (i *informer) SetWatchErrorHandlerWithContext(cache.WatchErrorHandlerWithCo
 	return nil
 }
 
-// SetTransform implements cache.SharedInformer. Objects are shared and handed out as they are.
+// SetTransform implements cache.SharedInformer. Decoded objects are shared between informers' users and must not be
+// changed.
 func (i *informer) SetTransform(transform cache.TransformFunc) error {
 	if transform == nil {
 		return nil
 	}
-	return errors.New("objects of the watch cache cannot be transformed")
+	return errors.New("informers on the watch cache do not support transforms")
 }
 
 // IsStopped implements cache.SharedInformer.
@@ -202,7 +203,7 @@ func (i *informer) GetStore() cache.Store { return i.GetIndexer() }
 // GetController implements cache.SharedInformer.
 func (i *informer) GetController() cache.Controller { return passive{i} }
 
-// passive is a controller that has nothing to do: what drives an informer is the watch cache.
+// passive is a controller without work: the watch cache drives the informer.
 type passive struct{ *informer }
 
 // RunWithContext implements cache.Controller.

@@ -1,6 +1,18 @@
-// Package informers gives upstream's parts (admission plugins, authorizers, quota) the informers they ask for, made
-// of the watch cache: they read its entries and hold no second copy of what it holds. An object is decoded when
-// somebody asks for it, and kept decoded as long as it does not change and there is room.
+// Package informers implements client-go's informers on the watch cache, for upstream's admission plugins, authorizers,
+// quota and controllers. An informer holds no copy of the objects: its store reads watch-cache snapshots and decodes
+// entries on demand; recently decoded objects are kept (memo).
+//
+// Path of an event: Source.FollowEntries calls each registration with the entries before and after a change; the
+// registration decodes both through the memo and calls its handler. Every handler follows the resource in its own
+// goroutine, so a slow handler delays no other one, and there is no shared queue to overflow. Indexes are handlers too:
+// they map values to keys and hold no objects. An index may therefore lag behind the store; reads through it return the
+// current state of the objects it finds.
+//
+// client-go's SharedInformerFactory over the local client was rejected: it would hold every object decoded, per
+// version, and copy what the watch cache already has.
+//
+// Lock order: informer.mu before index.mu, memo.mu and the locks of the watch cache. Handlers run without any of these
+// locks.
 package informers
 
 import (
@@ -29,18 +41,18 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are what a factory needs.
+// Options configure a factory.
 type Options struct {
-	// Client is for kinds that are not made of the watch cache.
+	// Client serves kinds that are not in kinds. Optional for All.
 	Client kubernetes.Interface
 	Source Source
-	// Catalog has the definitions by the time the factory is started.
+	// Catalog must contain the definitions when the factory is started.
 	Catalog *resource.CatalogHolder
 	Logger  logr.Logger
 }
 
-// New returns a factory. It can be made, and its informers handed out, before anything is served; events come and
-// objects can be read once it is started.
+// New returns a factory. Informers may be requested before the catalog is published; events and reads start with the
+// factory.
 func New(options Options) informers.SharedInformerFactory {
 	factory := informers.NewSharedInformerFactory(options.Client, 0)
 	for _, kind := range kinds() {
@@ -50,8 +62,7 @@ func New(options Options) informers.SharedInformerFactory {
 	return factory
 }
 
-// All returns a factory whose informers of all built-in kinds are made of the watch cache, for controllers, which read
-// everything. The catalog must be published.
+// All returns a factory with informers for all built-in kinds, for controllers. The catalog must be published.
 func All(options Options) informers.SharedInformerFactory {
 	factory := informers.NewSharedInformerFactory(options.Client, 0)
 	for _, d := range options.Catalog.Current().Definitions() {
@@ -71,7 +82,7 @@ type kind struct {
 	resource schema.GroupVersionResource
 }
 
-// kinds are those which upstream's parts of a server read.
+// kinds are the kinds read by upstream's server components.
 func kinds() []kind {
 	core, storage := corev1.SchemeGroupVersion.WithResource, storagev1.SchemeGroupVersion.WithResource
 	rbac, dynamic := rbacv1.SchemeGroupVersion.WithResource, resourcev1.SchemeGroupVersion.WithResource

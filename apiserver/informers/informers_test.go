@@ -38,20 +38,21 @@ var secrets = schema.GroupResource{Resource: "secrets"}
 
 // world is a registry of the built-in kinds on an etcd of its own.
 type world struct {
-	*registry.Registry
+	*registry.Client
+	Registry  *registry.Registry
 	etcd      *clientv3.Client
 	publisher *resource.CatalogHolder
 	decoded   atomic.Int64  // objects
-	unfollow  chan struct{} // gets one whenever somebody follows no longer
+	unfollow  chan struct{} // receives when a FollowEntries call ends
 }
 
 // FollowEntries implements informers.Source.
 func (w *world) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
 	defer func() { w.unfollow <- struct{}{} }()
-	return w.Registry.FollowEntries(ctx, name, handle, synced)
+	return w.Client.FollowEntries(ctx, name, handle, synced)
 }
 
-// counting counts what is decoded.
+// counting counts decoded objects.
 type counting struct {
 	resource.Codec
 	decoded *atomic.Int64
@@ -62,7 +63,7 @@ func (c counting) LoadExternal(stored []byte) (runtime.Object, error) {
 	return c.Codec.LoadExternal(stored)
 }
 
-// publish has the built-in kinds served.
+// publish serves the built-in kinds.
 func (w *world) publish() {
 	definitions := builtin.Definitions(builtin.Options{Objects: w, Catalog: w.publisher, Clock: clock.RealClock{}})
 	for _, definition := range definitions {
@@ -81,7 +82,7 @@ func open(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
 	return w, factory
 }
 
-// openUnserved returns a world in which nothing is served yet.
+// openUnserved returns a world with an empty catalog.
 func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) {
 	t.Helper()
 	client := etcdtest.Client(t)
@@ -93,6 +94,7 @@ func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) 
 	w.Registry = registry.New(registry.Options{
 		Store: store, Caches: caches, Catalog: w.publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
 	})
+	w.Client = w.Registry.Client()
 	go func() { _ = caches.Run(ctx) }()
 	return w, informers.New(informers.Options{Source: w, Catalog: w.publisher, Logger: testr.New(t)})
 }
@@ -100,7 +102,8 @@ func openUnserved(t *testing.T) (*world, clientinformers.SharedInformerFactory) 
 func create(t *testing.T, w *world, namespace, name string) {
 	t.Helper()
 	secret := &api.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"n": []byte("0")}}
-	if _, err := w.Create(t.Context(), secrets, namespace, secret, false); err != nil {
+	key := resource.Key{GroupResource: secrets, Namespace: namespace}
+	if _, err := w.Create(t.Context(), key, secret, resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -146,7 +149,7 @@ func TestListerReadsTheCache(t *testing.T) {
 	}
 }
 
-// recorder writes down what a handler is told.
+// recorder records the calls of a handler.
 type recorder struct {
 	mu  sync.Mutex
 	log []string
@@ -196,11 +199,14 @@ func TestHandlersGetEveryEventInOrder(t *testing.T) {
 	}
 	await(t, "late handler synced", second.HasSynced)
 	create(t, r, "a", "two")
-	_, err = r.Update(t.Context(), secrets, "", "a", "two", func(o runtime.Object) error { o.(*api.Secret).Data["n"] = []byte("1"); return nil }, false)
+	_, err = r.Update(t.Context(),
+		resource.Key{GroupResource: secrets, Namespace: "a", Name: "two"},
+		func(o runtime.Object) error { o.(*api.Secret).Data["n"] = []byte("1"); return nil }, resource.WriteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Delete(t.Context(), secrets, "a", "one", &metav1.DeleteOptions{}); err != nil {
+	key := resource.Key{GroupResource: secrets, Namespace: "a", Name: "one"}
+	if err := r.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, recorder := range []*recorder{&early, &late} {
@@ -211,13 +217,13 @@ func TestHandlersGetEveryEventInOrder(t *testing.T) {
 	if err := informer.RemoveEventHandler(second); err != nil {
 		t.Fatal(err)
 	}
-	<-r.unfollow // from now on nobody can tell the removed handler of anything
+	<-r.unfollow // no event reaches the removed handler from here on
 	create(t, r, "a", "three")
 	await(t, "a fifth event", func() bool {
 		return early.has("add one=0 true", "add two=0 false", "update two=0 two=1", "delete one=0", "add three=0 false")
 	})
 	if !late.has("add one=0 true", "add two=0 false", "update two=0 two=1", "delete one=0") {
-		t.Errorf("a removed handler was told of an event: %q", late.log)
+		t.Errorf("a removed handler received an event: %q", late.log)
 	}
 }
 
@@ -247,14 +253,15 @@ func TestIndex(t *testing.T) {
 	if objects, err := informer.GetIndexer().ByIndex("first letter", "b"); err != nil || len(objects) != 1 {
 		t.Errorf("got %v, %v", objects, err)
 	}
-	if err := r.Delete(t.Context(), secrets, "zoo", "ape", &metav1.DeleteOptions{}); err != nil {
+	if err := r.Delete(t.Context(),
+		resource.Key{GroupResource: secrets, Namespace: "zoo", Name: "ape"}, &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "one key", func() bool { return keys() == "zoo/ant" })
 }
 
-// TestWhatCannotBeDecodedIsPassedOver: one object that nobody can read must not keep others from being read.
-func TestWhatCannotBeDecodedIsPassedOver(t *testing.T) {
+// TestObjectThatFailsToDecodeIsSkipped: an object that fails to decode must not prevent reads of others.
+func TestObjectThatFailsToDecodeIsSkipped(t *testing.T) {
 	w, factory := open(t)
 	create(t, w, "a", "one")
 	create(t, w, "a", "two")
@@ -281,7 +288,7 @@ func TestWhatCannotBeDecodedIsPassedOver(t *testing.T) {
 	await(t, "two events", func() bool { return told.has("add one=0 true", "add two=0 true") })
 }
 
-// TestEachStateIsDecodedOnce, however many handlers are told of a change from one to the next.
+// TestEachStateIsDecodedOnce: the handlers of a change share the decoded states before and after it.
 func TestEachStateIsDecodedOnce(t *testing.T) {
 	w, factory := open(t)
 	create(t, w, "a", "one")
@@ -298,10 +305,11 @@ func TestEachStateIsDecodedOnce(t *testing.T) {
 		for _, handler := range handlers {
 			await(t, "an event", func() bool { return handler.has(want...) })
 		}
-		_, err := w.Update(t.Context(), secrets, "", "a", "one", func(o runtime.Object) error {
+		key := resource.Key{GroupResource: secrets, Namespace: "a", Name: "one"}
+		_, err := w.Update(t.Context(), key, func(o runtime.Object) error {
 			o.(*api.Secret).Data["n"] = []byte(strconv.Itoa(n + 1))
 			return nil
-		}, false)
+		}, resource.WriteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -315,7 +323,7 @@ func TestEachStateIsDecodedOnce(t *testing.T) {
 	}
 }
 
-// TestSyncedCheckerComesWithTheIndexes, even if it is asked for before anything is served.
+// TestSyncedCheckerComesWithTheIndexes: also if requested before the resource is served.
 func TestSyncedCheckerComesWithTheIndexes(t *testing.T) {
 	w, factory := openUnserved(t)
 	informer := factory.Core().V1().Secrets().Informer()

@@ -6,22 +6,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// memoBytes bounds what is kept decoded of one resource, in stored bytes; decoded it is some six times that.
+// memoBytes bounds the stored size of the decoded objects kept per resource. Decoded objects are about six times as
+// large.
 const memoBytes = 1 << 20
 
-// memo remembers decoded objects by path and revision, in two generations: what is asked for moves to the young one,
-// and when that has its half of the budget it becomes the old one, whose own content is forgotten.
+// memo caches decoded objects by path and revision in two generations. A read object moves to the young generation;
+// when that exceeds half of the budget, it becomes the old one and the previous old one is dropped.
+//
+// Invariant: bytes is the stored size of the young generation, at most memoBytes/2; the old one is not larger.
 type memo struct {
-	mu         sync.Mutex
-	young, old map[string]remembered
+	mu         sync.Mutex // not held while decoding
+	young, old map[string]memoEntry
 	bytes      int // of the young generation
 }
 
-// remembered are the last two states of an object: whoever is told of a change wants both.
-type remembered struct{ last, former *decoding }
+// memoEntry are the two latest states of an object: event handlers need the states before and after a change.
+type memoEntry struct{ last, former *decodedState }
 
-func (r remembered) at(revision int64) *decoding {
-	for _, known := range []*decoding{r.last, r.former} {
+func (r memoEntry) at(revision int64) *decodedState {
+	for _, known := range []*decodedState{r.last, r.former} {
 		if known != nil && known.revision == revision {
 			return known
 		}
@@ -29,8 +32,8 @@ func (r remembered) at(revision int64) *decoding {
 	return nil
 }
 
-func (r remembered) bytes() (sum int) {
-	for _, known := range []*decoding{r.last, r.former} {
+func (r memoEntry) bytes() (sum int) {
+	for _, known := range []*decodedState{r.last, r.former} {
 		if known != nil {
 			sum += known.bytes
 		}
@@ -38,16 +41,15 @@ func (r remembered) bytes() (sum int) {
 	return sum
 }
 
-// decoding is one state of an object, decoded by the first who asks for it.
-type decoding struct {
+// decodedState is one state of an object. The first caller of object decodes it; concurrent callers wait.
+type decodedState struct {
 	revision int64
 	bytes    int
 	object   func() (runtime.Object, error)
 }
 
-// at returns the state of an object at a revision. What is not remembered is decoded by decode, and remembered unless
-// a newer state is.
-func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime.Object, error)) *decoding {
+// at returns the state of an object at a revision. It is cached unless a newer state is.
+func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime.Object, error)) *decodedState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	known, young := m.young[path]
@@ -60,16 +62,16 @@ func (m *memo) at(path string, revision int64, bytes int, decode func() (runtime
 		}
 		return found
 	}
-	made := &decoding{revision: revision, bytes: bytes, object: sync.OnceValues(decode)}
+	made := &decodedState{revision: revision, bytes: bytes, object: sync.OnceValues(decode)}
 	if bytes <= memoBytes/2 && (known.last == nil || known.last.revision < revision) {
-		m.add(path, remembered{last: made, former: known.last})
+		m.add(path, memoEntry{last: made, former: known.last})
 	}
 	return made
 }
 
-func (m *memo) add(path string, added remembered) {
+func (m *memo) add(path string, added memoEntry) {
 	if m.young == nil {
-		m.young = map[string]remembered{}
+		m.young = map[string]memoEntry{}
 	}
 	m.bytes += added.bytes() - m.young[path].bytes()
 	m.young[path] = added

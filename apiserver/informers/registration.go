@@ -8,16 +8,16 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// registration is a handler and its place in the stream of events.
+// registration is a handler that follows the resource.
 type registration struct {
 	informer *informer
 	handler  cache.ResourceEventHandler
-	synced   chan struct{} // closed when the handler has been told of all that was there at the start
-	stopped  bool          // guarded by the informer's lock
+	synced   chan struct{} // closed when the handler got all objects of the initial state
+	stopped  bool          // guarded by informer.mu, like cancel
 	cancel   context.CancelFunc
 }
 
-// start begins to follow. The caller holds the informer's lock.
+// start begins to follow the resource. The caller holds informer.mu.
 func (r *registration) start(ctx context.Context) {
 	if r.stopped {
 		return
@@ -26,7 +26,7 @@ func (r *registration) start(ctx context.Context) {
 	go r.follow(ctx)
 }
 
-// stop ends the stream of events. The caller holds the informer's lock.
+// stop ends the stream of events. The caller holds informer.mu.
 func (r *registration) stop() {
 	r.stopped = true
 	if r.cancel != nil {
@@ -40,13 +40,13 @@ func (r *registration) follow(ctx context.Context) {
 			r.handle(before, after)
 		}
 	}
-	err := r.informer.source.FollowEntries(ctx, r.informer.resource.GroupResource(), handle, func() { close(r.synced); r.informer.settle() })
+	err := r.informer.source.FollowEntries(ctx, r.informer.resource.GroupResource(), handle, func() { close(r.synced); r.informer.closeIfSynced() })
 	if err != nil && ctx.Err() == nil {
-		r.informer.logger.Error(err, "a resource cannot be followed")
+		r.informer.logger.Error(err, "Failed to follow a resource")
 	}
 }
 
-// handle tells the handler of one event.
+// handle calls the handler. An object that fails to decode is treated as absent.
 func (r *registration) handle(before, after *watchcache.Entry) {
 	then, now := r.informer.readable(before), r.informer.readable(after)
 	switch {

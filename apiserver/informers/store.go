@@ -9,13 +9,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// store implements cache.Indexer on the watch cache. It is read-only. What cannot be read in time is an error where
-// the interface has one, and logged where it has none.
+// store implements cache.Indexer on the watch cache. It is read-only. Methods without an error result log read errors.
 type store struct{ *informer }
 
 var _ cache.Indexer = store{}
 
-var errReadOnly = errors.New("the store of an informer is read-only")
+var errReadOnly = errors.New("the store of the informer is read-only")
 
 // Get implements cache.Store.
 func (s store) Get(object any) (any, bool, error) {
@@ -51,7 +50,7 @@ func (s store) ListKeys() []string {
 
 func (s store) report(err error) {
 	if err != nil {
-		s.logger.Error(err, "a resource cannot be listed")
+		s.logger.Error(err, "Failed to list a resource")
 	}
 }
 
@@ -129,7 +128,7 @@ func (s store) ByIndex(name, value string) ([]any, error) {
 	return s.objects(keys)
 }
 
-// objects returns those under keys that are there.
+// objects returns the existing objects of the keys.
 func (s store) objects(keys []string) ([]any, error) {
 	var objects []any
 	for _, key := range keys {

@@ -1,5 +1,5 @@
-// Package kubelet connects clients with what runs on nodes: it gives the endpoints that a kubelet, a pod or what stands
-// behind a service answers their meaning. Addresses are found by upstream's logic, connections made here.
+// Package kubelet serves the subresources that connect clients with nodes, pods and Services: log, exec, attach,
+// portforward and proxy. Upstream's code resolves the backend address; this package makes the connection.
 package kubelet
 
 import (
@@ -30,36 +30,37 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options say how kubelets are reached.
+// Options configure the connections to kubelets.
 type Options struct {
-	// AddressTypes are the kinds of a node's addresses, preferred first.
+	// AddressTypes are types of node addresses, preferred first.
 	AddressTypes []string
-	// CertFile and KeyFile are what this server identifies itself to kubelets with.
+	// CertFile and KeyFile are the client certificate for kubelets.
 	CertFile, KeyFile string
-	// CAFile is who signs kubelets' certificates; empty: they are not verified.
+	// CAFile has the CA of the kubelets' serving certificates; empty disables verification.
 	CAFile string
-	// Port of kubelets that do not report theirs; 0: 10250.
+	// Port is used for kubelets that report none; 0 means 10250.
 	Port uint
-	// BytesPerSecond bounds each connection; 0: no limit.
+	// BytesPerSecond limits each connection; 0 means no limit.
 	BytesPerSecond int64
 
 	Authorizer authorizer.Authorizer
 	Registerer prometheus.Registerer
 }
 
-// Kubelets hands requests on to nodes, pods and services.
+// Kubelets proxies requests to nodes, pods and Services.
 type Kubelets struct {
-	objects    resource.Objects
+	objects    resource.Client
 	authorizer authorizer.Authorizer
 	nodes      client.ConnectionInfoGetter
-	// pods is the transport to pods, services and other ports of nodes, whose names no certificate vouches for.
+	// pods is the transport to pods, Services and other ports of nodes. It does not verify certificates, like
+	// kube-apiserver's: their names are not known.
 	pods           http.RoundTripper
 	bytesPerSecond int64
 	metrics        *metrics
 }
 
-// New returns the adapter to the nodes among objects.
-func New(objects resource.Objects, options Options) (*Kubelets, error) {
+// New returns the adapter to the nodes in objects.
+func New(objects resource.Client, options Options) (*Kubelets, error) {
 	config := client.KubeletClientConfig{
 		Port: options.Port, PreferredAddressTypes: options.AddressTypes,
 		TLSClientConfig: client.KubeletTLSConfig{CertFile: options.CertFile, KeyFile: options.KeyFile, CAFile: options.CAFile},
@@ -70,13 +71,13 @@ func New(objects resource.Objects, options Options) (*Kubelets, error) {
 	k := &Kubelets{objects: objects, authorizer: options.Authorizer, bytesPerSecond: options.BytesPerSecond, metrics: newMetrics(options.Registerer)}
 	var err error
 	if k.nodes, err = client.NewNodeConnectionInfoGetter(client.NodeGetterFunc(k.node), config); err != nil {
-		return nil, fmt.Errorf("the client of kubelets: %w", err)
+		return nil, fmt.Errorf("create the kubelet client: %w", err)
 	}
 	k.pods = utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
 	return k, nil
 }
 
-// Names of what is looked up.
+// Resources used to resolve backends.
 var (
 	nodes     = schema.GroupResource{Resource: "nodes"}
 	pods      = schema.GroupResource{Resource: "pods"}
@@ -84,9 +85,9 @@ var (
 	endpoints = schema.GroupResource{Resource: "endpoints"}
 )
 
-// node returns a node as upstream's client of kubelets wants it.
+// node implements the node getter of upstream's kubelet client.
 func (k *Kubelets) node(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
-	found, err := k.in(nodes, "").Get(ctx, name, nil)
+	found, err := k.getter(nodes, "").Get(ctx, name, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -101,31 +102,32 @@ func (k *Kubelets) node(ctx context.Context, name string, _ metav1.GetOptions) (
 	return node, nil
 }
 
-// collection is one resource in one namespace, as upstream's logic reads it.
+// collection implements upstream's ResourceGetter for one resource and namespace.
 type collection struct {
-	objects   resource.Objects
+	objects   resource.Client
 	resource  schema.GroupResource
 	namespace string
 }
 
-func (k *Kubelets) in(resource schema.GroupResource, namespace string) collection {
+func (k *Kubelets) getter(resource schema.GroupResource, namespace string) collection {
 	return collection{k.objects, resource, namespace}
 }
 
-// Get reads an object as it is now. What is not found is called by the name of what was asked for, as kube-apiserver
-// does it: "pods" also where the pod's node is missing.
+// Get reads an object from etcd. As in kube-apiserver, a NotFound error has the resource of the request: "pods" also if
+// the pod's node is missing.
 func (c collection) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	if complaints := path.IsValidPathSegmentName(name); len(complaints) > 0 {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name, strings.Join(complaints, ";")))
 	}
-	found, err := c.objects.Get(ctx, c.resource, c.namespace, name)
+	found, err := c.objects.Get(ctx,
+		resource.Key{GroupResource: c.resource, Namespace: c.namespace, Name: name}, resource.ReadOptions{})
 	if record := request.From(ctx); record != nil && apierrors.IsNotFound(err) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: record.Info.APIGroup, Resource: record.Info.Resource}, name)
 	}
 	return found, err
 }
 
-// optionsOf returns a function that reads options of type T from a query.
+// optionsOf returns a decoder of query parameters into options of type T.
 func optionsOf[T any, P interface {
 	*T
 	runtime.Object
@@ -137,19 +139,19 @@ func optionsOf[T any, P interface {
 	}
 }
 
-// wrongOptions is the error of a call with options of another endpoint.
+// wrongOptions returns the error for options of an unexpected type.
 func wrongOptions(options runtime.Object) error {
 	return fmt.Errorf("invalid options object: %T", options)
 }
 
-// throttled returns a proxy to location, no faster than the server allows.
+// throttled returns a proxy to location with the configured bandwidth limit.
 func (k *Kubelets) throttled(location *url.URL, transport http.RoundTripper, rewrite, upgradeRequired bool) *proxy.UpgradeAwareHandler {
 	handler := proxy.NewUpgradeAwareHandler(location, transport, rewrite, upgradeRequired, responder{})
 	handler.MaxBytesPerSec = k.bytesPerSecond
 	return handler
 }
 
-// responder answers when the other side cannot be reached.
+// responder writes the errors of a proxy.
 type responder struct{}
 
 func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {

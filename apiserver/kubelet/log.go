@@ -22,14 +22,14 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// PodLog answers pods/log: what a container has written.
+// PodLog serves pods/log.
 func (k *Kubelets) PodLog() *resource.Connect {
 	return &resource.Connect{
 		Methods: []string{http.MethodGet}, Reads: true, Options: optionsOf[api.PodLogOptions](), Handler: k.log,
 	}
 }
 
-func (k *Kubelets) log(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
+func (k *Kubelets) log(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
 	options, ok := call.Body.(*api.PodLogOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
@@ -42,11 +42,11 @@ func (k *Kubelets) log(ctx context.Context, _ resource.Objects, call resource.Ca
 	if errs := validation.ValidatePodLogOptions(options, splits); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(api.Kind("PodLogOptions"), call.Name, errs)
 	}
-	location, transport, err := pod.LogLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	location, transport, err := pod.LogLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {
 		return nil, err
 	}
-	return &reader{
+	return &logReader{
 		location: location, client: http.Client{Transport: transport, CheckRedirect: genericrest.PreventRedirects},
 		pod: call.Name, follow: options.Follow, metrics: k.metrics,
 	}, nil
@@ -59,16 +59,16 @@ func verification(skipped bool) string {
 	return "enforce_tls"
 }
 
-// reader sends a client what a kubelet answers to one request.
-type reader struct {
-	location *url.URL // nil: nobody has anything to say yet
+// logReader copies a response of a kubelet to the client.
+type logReader struct {
+	location *url.URL // nil: the container has not started
 	client   http.Client
 	pod      string
-	follow   bool // each piece is sent when it comes
+	follow   bool // flush every chunk
 	metrics  *metrics
 }
 
-func (l *reader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (l *logReader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if l.location == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return
@@ -90,14 +90,14 @@ func (l *reader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	_ = control.Flush()
 	if !l.follow {
-		_, _ = io.Copy(w, source) // whoever is gone, nobody is left to tell
+		_, _ = io.Copy(w, source) // either side has closed the connection
 		return
 	}
 	_, _ = io.Copy(flushed{w, control}, source)
 }
 
-// open asks the kubelet. The request ends with ctx, so that an abandoned log is not read on.
-func (l *reader) open(ctx context.Context) (io.ReadCloser, error) {
+// open sends the request to the kubelet. It is canceled with ctx, so that the kubelet stops reading an abandoned log.
+func (l *logReader) open(ctx context.Context) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.location.String(), nil)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (l *reader) open(ctx context.Context) (io.ReadCloser, error) {
 	return response.Body, nil
 }
 
-// flushed sends everything written to it at once.
+// flushed flushes every write.
 type flushed struct {
 	w       io.Writer
 	control *http.ResponseController

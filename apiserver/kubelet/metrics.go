@@ -6,11 +6,11 @@ import (
 	translation "k8s.io/apiserver/pkg/util/proxy/metrics"
 )
 
-// metrics are kube-apiserver's of connections to kubelets.
+// metrics are kube-apiserver's metrics of connections to kubelets.
 type metrics struct {
-	logs        *prometheus.CounterVec // by whether the kubelet's certificate is verified
+	logs        *prometheus.CounterVec // by usage
 	logFailures prometheus.Counter
-	streams     *prometheus.CounterVec // by subresource, and who speaks WebSocket
+	streams     *prometheus.CounterVec // by subresource and proxy type
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {

@@ -14,8 +14,8 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 )
 
-// serviceLocation chooses one of the pods behind a service. The request names it as "name", "name:port" or
-// "scheme:name:port", the port by its name or number.
+// serviceLocation returns a random endpoint of a Service. The request names it as "name", "name:port" or
+// "scheme:name:port", with the name or number of the port.
 func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string) (*url.URL, error) {
 	scheme, name, port, ok := utilnet.SplitSchemeNamePort(asked)
 	if !ok {
@@ -26,7 +26,7 @@ func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string)
 			return nil, err
 		}
 	}
-	found, err := k.in(endpoints, namespace).Get(ctx, name, nil)
+	found, err := k.getter(endpoints, namespace).Get(ctx, name, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -34,12 +34,12 @@ func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string)
 	if len(subsets) == 0 {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
 	}
-	for _, subset := range inTurn(subsets) {
+	for _, subset := range rotated(subsets) {
 		for _, candidate := range subset.Ports {
 			if candidate.Name != port {
 				continue
 			}
-			for _, address := range inTurn(subset.Addresses) {
+			for _, address := range rotated(subset.Addresses) {
 				if k.isPod(ctx, namespace, address) {
 					return &url.URL{Scheme: scheme, Host: net.JoinHostPort(address.IP, strconv.Itoa(int(candidate.Port)))}, nil
 				}
@@ -49,9 +49,9 @@ func (k *Kubelets) serviceLocation(ctx context.Context, namespace, asked string)
 	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", asked))
 }
 
-// portName finds out what a service calls one of its ports.
+// portName returns the name of a Service port.
 func (k *Kubelets) portName(ctx context.Context, namespace, name string, number int64) (string, error) {
-	found, err := k.in(services, namespace).Get(ctx, name, nil)
+	found, err := k.getter(services, namespace).Get(ctx, name, nil)
 	if err != nil {
 		return "", err
 	}
@@ -63,8 +63,8 @@ func (k *Kubelets) portName(ctx context.Context, namespace, name string, number 
 	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", number, name))
 }
 
-// inTurn returns all, beginning somewhere.
-func inTurn[T any](all []T) []T {
+// rotated returns the elements rotated to a random start.
+func rotated[T any](all []T) []T {
 	if len(all) < 2 {
 		return all
 	}
@@ -72,13 +72,13 @@ func inTurn[T any](all []T) []T {
 	return slices.Concat(all[start:], all[:start])
 }
 
-// isPod tells whether an address is that of a pod of the namespace: requests are handed on to nobody else, whatever
-// was written into the endpoints.
+// isPod reports whether an address belongs to a pod of the namespace. Endpoints are writable by users, so requests are
+// not proxied to other addresses.
 func (k *Kubelets) isPod(ctx context.Context, namespace string, address api.EndpointAddress) bool {
 	if address.TargetRef == nil || address.TargetRef.Namespace != namespace {
 		return false
 	}
-	found, err := k.in(pods, namespace).Get(ctx, address.TargetRef.Name, nil)
+	found, err := k.getter(pods, namespace).Get(ctx, address.TargetRef.Name, nil)
 	if err != nil {
 		return false
 	}

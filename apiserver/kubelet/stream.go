@@ -23,33 +23,33 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// upgradeable are the methods that begin a stream: browsers can only GET a WebSocket.
+// upgradeable are the methods that start a stream. Browsers open WebSockets with GET.
 var upgradeable = []string{http.MethodGet, http.MethodPost}
 
-// PodExec answers pods/exec: a command in a container.
+// PodExec serves pods/exec.
 func (k *Kubelets) PodExec() *resource.Connect {
 	return &resource.Connect{Methods: upgradeable, Options: optionsOf[api.PodExecOptions](), Handler: k.exec}
 }
 
-// PodAttach answers pods/attach: the process of a container.
+// PodAttach serves pods/attach.
 func (k *Kubelets) PodAttach() *resource.Connect {
 	return &resource.Connect{Methods: upgradeable, Options: optionsOf[api.PodAttachOptions](), Handler: k.attach}
 }
 
-// PodPortForward answers pods/portforward: connections to ports of a pod.
+// PodPortForward serves pods/portforward.
 func (k *Kubelets) PodPortForward() *resource.Connect {
 	return &resource.Connect{Methods: upgradeable, Options: optionsOf[api.PodPortForwardOptions](), Handler: k.forward}
 }
 
-func (k *Kubelets) exec(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
-	if err := k.mayCreate(ctx); err != nil {
+func (k *Kubelets) exec(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	options, ok := call.Body.(*api.PodExecOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
 	}
-	location, kubelet, err := pod.ExecLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	location, kubelet, err := pod.ExecLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {
 		return nil, err
 	}
@@ -57,15 +57,15 @@ func (k *Kubelets) exec(ctx context.Context, _ resource.Objects, call resource.C
 	return k.command("exec", location, kubelet, streams), nil
 }
 
-func (k *Kubelets) attach(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
-	if err := k.mayCreate(ctx); err != nil {
+func (k *Kubelets) attach(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	options, ok := call.Body.(*api.PodAttachOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
 	}
-	location, kubelet, err := pod.AttachLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	location, kubelet, err := pod.AttachLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {
 		return nil, err
 	}
@@ -73,15 +73,15 @@ func (k *Kubelets) attach(ctx context.Context, _ resource.Objects, call resource
 	return k.command("attach", location, kubelet, streams), nil
 }
 
-func (k *Kubelets) forward(ctx context.Context, _ resource.Objects, call resource.Call) (http.Handler, error) {
-	if err := k.mayCreate(ctx); err != nil {
+func (k *Kubelets) forward(ctx context.Context, _ resource.Client, call resource.Call) (http.Handler, error) {
+	if err := k.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	options, ok := call.Body.(*api.PodPortForwardOptions)
 	if !ok {
 		return nil, wrongOptions(call.Body)
 	}
-	location, kubelet, err := pod.PortForwardLocation(ctx, k.in(pods, call.Namespace), k.nodes, call.Name, options)
+	location, kubelet, err := pod.PortForwardLocation(ctx, k.getter(pods, call.Namespace), k.nodes, call.Name, options)
 	if err != nil {
 		return nil, err
 	}
@@ -92,8 +92,7 @@ func (k *Kubelets) forward(ctx context.Context, _ resource.Objects, call resourc
 	return proxy.NewTranslatingHandler(handler, proxy.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }
 
-// command connects a client with a process. What current clients send over a WebSocket is turned into SPDY here,
-// unless the kubelet can do it.
+// command connects a client with a process. It translates WebSocket to SPDY unless the kubelet supports WebSocket.
 func (k *Kubelets) command(subresource string, location *url.URL, kubelet *client.ConnectionInfo, streams proxy.Options) http.Handler {
 	handler := k.throttled(location, kubelet.Transport, false, true)
 	if !k.translates(subresource, features.TranslateStreamCloseWebsocketRequests, kubelet) {
@@ -103,7 +102,7 @@ func (k *Kubelets) command(subresource string, location *url.URL, kubelet *clien
 	return proxy.NewTranslatingHandler(handler, translator, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 }
 
-// translates tells whether it is this server that speaks WebSocket with the client, and counts who does.
+// translates reports whether this server translates WebSocket for the kubelet, and counts the request.
 func (k *Kubelets) translates(subresource string, gate featuregate.Feature, kubelet *client.ConnectionInfo) bool {
 	if !utilfeature.DefaultFeatureGate.Enabled(gate) {
 		return false
@@ -117,8 +116,8 @@ func (k *Kubelets) translates(subresource string, gate featuregate.Feature, kube
 	return true
 }
 
-// mayCreate refuses a user who may only get: a WebSocket begins with GET, and lets do more than read.
-func (k *Kubelets) mayCreate(ctx context.Context) error {
+// authorizeCreate checks the create permission of requests that start a stream with GET.
+func (k *Kubelets) authorizeCreate(ctx context.Context) error {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.AuthorizePodWebsocketUpgradeCreatePermission) {
 		return nil
 	}

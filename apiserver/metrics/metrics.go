@@ -1,5 +1,5 @@
-// Package metrics makes the registry of one server and serves it. Each package declares its own metrics, in its
-// metrics.go, on the prometheus.Registerer it is given, under the names kube-apiserver uses.
+// Package metrics has the metrics registry of one server and its handler. Each package registers its own metrics, with
+// kube-apiserver's names, in the prometheus.Registerer that it gets as an argument.
 package metrics
 
 import (
@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// NewRegistry returns a registry with what every process reports: the Go runtime, the process, and its build.
+// NewRegistry returns a registry with the metrics of the Go runtime, the process and the build.
 func NewRegistry(build version.Info) *Registry {
 	registry := &Registry{Registry: prometheus.NewRegistry()}
 	registry.MustRegister(
@@ -32,7 +32,8 @@ func NewRegistry(build version.Info) *Registry {
 	return registry
 }
 
-// Handler serves what has been gathered, in the format the client asks for. started, when the process was, is a header.
+// Handler serves the metrics in the format that the client accepts. started, the start time of the process, is sent in
+// a header.
 func Handler(gatherer prometheus.Gatherer, started time.Time) http.Handler {
 	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{ProcessStartTime: started})
 }

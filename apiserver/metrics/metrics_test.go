@@ -21,7 +21,7 @@ func TestRegistryIsServed(t *testing.T) {
 	}
 }
 
-// TestReset empties the vectors, one of which somebody keeps a series of.
+// TestReset resets vectors, a series of which is cached.
 func TestReset(t *testing.T) {
 	registry := NewRegistry(version.Info{})
 	factory := promauto.With(registry)
@@ -47,7 +47,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestPassed passes on what another registry has, in the families that are named.
+// TestPassed collects the families with the given prefixes from another registry.
 func TestPassed(t *testing.T) {
 	process := NewRegistry(version.Info{})
 	factory := promauto.With(process)
@@ -72,7 +72,7 @@ func TestPassed(t *testing.T) {
 		}
 	}
 	if strings.Contains(answer, "kept_total") {
-		t.Error("more is passed on than was named")
+		t.Error("a family without a prefix was collected")
 	}
 	registry.Reset()
 	if strings.Contains(scrape(), "passed_total{") {

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Registry is that of one server. Its vectors can be emptied.
+// Registry is the registry of one server. Its vectors can be reset.
 type Registry struct {
 	*prometheus.Registry
 
@@ -17,7 +17,7 @@ type Registry struct {
 	resettable []resettable
 }
 
-// resettable are the vectors, and who keeps series of them.
+// resettable has the vectors, and the OnReset functions of packages that cache their series.
 type resettable interface{ Reset() }
 
 // Register implements prometheus.Registerer.
@@ -42,7 +42,7 @@ func (r *Registry) MustRegister(collectors ...prometheus.Collector) {
 	}
 }
 
-// Reset empties all vectors, in the order in which they were registered.
+// Reset resets all vectors and calls all OnReset functions, in the order of their registration.
 func (r *Registry) Reset() {
 	r.mu.Lock()
 	all := slices.Clone(r.resettable)
@@ -52,11 +52,11 @@ func (r *Registry) Reset() {
 	}
 }
 
-// OnReset is registered, after its vectors, by who keeps series of them: those are not seen any more then. As a collector
-// it has nothing to tell.
+// OnReset is called after its vectors were reset, so that a package can drop cached series, which are no longer
+// collected. It must be registered after its vectors. As a prometheus.Collector it collects nothing.
 type OnReset func()
 
-// Reset forgets the series.
+// Reset calls the function.
 func (f OnReset) Reset() { f() }
 
 // Describe implements prometheus.Collector.
@@ -65,7 +65,7 @@ func (OnReset) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (OnReset) Collect(chan<- prometheus.Metric) {}
 
-// Resettable answers DELETE by a reset, and everything else as next does.
+// Resettable resets the registry on DELETE, and passes all other requests to next.
 func Resettable(registry *Registry, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodDelete {

@@ -7,13 +7,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Process is a registry of the whole process, in which upstream's packages count.
+// Process is the registry of the process, in which upstream's packages register.
 type Process interface {
 	prometheus.Gatherer
 	Reset()
 }
 
-// Passed is a collector that passes on the families of a process's registry whose names have one of the prefixes.
+// Passed returns a collector of the families in process whose names have one of the prefixes.
 func Passed(process Process, prefixes ...string) prometheus.Collector {
 	return passed{Process: process, prefixes: prefixes}
 }
@@ -23,7 +23,7 @@ type passed struct {
 	prefixes []string
 }
 
-// Describe implements prometheus.Collector. What there will be is not known.
+// Describe implements prometheus.Collector. It describes nothing, because the families are not known in advance.
 func (passed) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -53,7 +53,7 @@ func (p passed) passes(name string) bool {
 	return false
 }
 
-// gathered is a metric that has been gathered from elsewhere, labels included.
+// gathered is a metric, with its labels, from another registry.
 type gathered struct {
 	description *prometheus.Desc
 	metric      *dto.Metric

@@ -16,13 +16,13 @@ import (
 //go:embed builtin.zip
 var builtIn []byte
 
-// archive holds the documents of the built-in kinds.
+// archive has the documents of the built-in kinds.
 type archive struct {
 	files map[string]*zip.File
 	index archiveIndex
 }
 
-// archiveIndex says what an archive holds; see the generator.
+// archiveIndex is the index of the archive; see the generator.
 type archiveIndex struct {
 	V2        string              `json:"v2"`
 	Places    reduction.Places    `json:"places"`
@@ -61,8 +61,7 @@ func (a *archive) read(name string) ([]byte, error) {
 	return decompress(compressed)
 }
 
-// gzipped returns a file as a gzip stream. Both formats hold the same deflated data, so none is compressed or
-// decompressed.
+// gzipped returns a file as a gzip stream. ZIP and gzip share the deflate format, so nothing is recompressed.
 func (a *archive) gzipped(name string) ([]byte, error) {
 	file, ok := a.files[name]
 	if !ok {

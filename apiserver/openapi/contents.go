@@ -14,28 +14,28 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// contents says which documents there are for one catalog.
+// contents describe the documents of one catalog.
 type contents struct {
 	catalog *resource.Catalog
-	// v3Tags are the entity tags of the version 3 documents by path ("apis/apps/v1").
+	// v3Tags are the entity tags of version 3 documents by path ("apis/apps/v1").
 	v3Tags map[string]string
-	// custom are the groups and versions whose documents are made from definitions.
+	// custom are the group versions whose documents are generated from definitions.
 	custom map[string]resource.GroupVersion
-	// partial are the paths of version 3 documents that hold more than is served.
+	// partial are the paths of version 3 documents whose archived form has more than is served.
 	partial map[string]bool
 	// served are the built-in resources, as group/version/plural.
 	served map[string]bool
-	// whole is set when they are those that are served by default.
+	// whole is set if the served built-in resources are the default ones.
 	whole bool
 	// v2Tag is the entity tag of the version 2 document.
 	v2Tag string
 	// index is the document that lists the version 3 documents.
 	index []byte
-	// made is when the catalog came into force, as far as clients can tell.
+	// made is the Last-Modified time of the documents.
 	made time.Time
 }
 
-// contentsCache keeps the contents of the catalog in force.
+// contentsCache caches the contents of the current catalog.
 type contentsCache struct {
 	lock    sync.Mutex
 	current *contents
@@ -78,7 +78,7 @@ func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, erro
 		}
 	}
 	for path, tag := range built.V3 {
-		if !ofVersion(path) && (present[path] || !ofGroup(path)) {
+		if !isVersionPath(path) && (present[path] || !isGroupPath(path)) {
 			c.v3Tags[path] = tag
 		}
 	}
@@ -90,7 +90,7 @@ func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, erro
 	return c, c.makeIndex()
 }
 
-// customResources are all custom resources, by group, version and plural.
+// customResources returns all custom resources by group, version and plural.
 func (c *contents) customResources() []resource.Match {
 	var all []resource.Match
 	for _, path := range slices.Sorted(maps.Keys(c.custom)) {
@@ -99,7 +99,7 @@ func (c *contents) customResources() []resource.Match {
 	return all
 }
 
-// addBuiltIn notes the built-in resources of a version and reports whether there are any.
+// addBuiltIn adds the built-in resources of a version and reports whether there are any.
 func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archiveIndex) bool {
 	var served []string
 	for _, m := range gv.Resources {
@@ -139,13 +139,13 @@ func (c *contents) byDefault(built archiveIndex) bool {
 	return true
 }
 
-// servedTag is the entity tag of a document that is cut down to what is served.
+// servedTag is the entity tag of a reduced document.
 func (c *contents) servedTag(built string, served []string) string {
 	return fmt.Sprintf("%X", sha512.Sum512([]byte(built+" "+strings.Join(served, " "))))
 }
 
-// ofVersion tells the documents of versions from others.
-func ofVersion(path string) bool {
+// isVersionPath reports whether a path is a version's.
+func isVersionPath(path string) bool {
 	return strings.HasPrefix(path, "api/") || strings.HasPrefix(path, "apis/") && strings.Count(path, "/") == 2
 }
 
@@ -156,12 +156,12 @@ func pathOf(gv resource.GroupVersion) string {
 	return "apis/" + gv.Group + "/" + gv.Version
 }
 
-// ofGroup tells the documents of groups, and of their versions, from those of other paths of the server.
-func ofGroup(path string) bool {
+// isGroupPath reports whether a path is a group's or version's.
+func isGroupPath(path string) bool {
 	return strings.HasPrefix(path, "apis/") || strings.HasPrefix(path, "api/")
 }
 
-// revisionTag is the entity tag of a document before it is made.
+// revisionTag is the entity tag of a document that is not built yet.
 func revisionTag(gv resource.GroupVersion) string {
 	sum := sha512.New()
 	for _, m := range gv.Resources {

@@ -14,7 +14,7 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// template is what documents of custom resources take from those of the built-in kinds; see the generator.
+// template has the parts of built-in documents that documents of custom resources share; see the generator.
 type template struct {
 	V2 dialectTemplate `json:"v2"`
 	V3 dialectTemplate `json:"v3"`
@@ -31,7 +31,7 @@ type writer struct {
 	template dialectTemplate
 	paths    object
 	schemas  object
-	// renamed are the names of models that would be those of built-in ones.
+	// renamed are models whose names collide with built-in models.
 	renamed map[string]string
 }
 
@@ -43,7 +43,7 @@ func newWriter(dialect crd.Dialect, t template) *writer {
 	return w
 }
 
-// add writes all of a custom resource in one of its versions.
+// add writes one version of a custom resource.
 func (w *writer) add(m resource.Match) error {
 	if err := w.addSchemas(m); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (w *writer) add(m resource.Match) error {
 	return nil
 }
 
-// pathParameters are those of all operations on a path.
+// pathParameters returns the parameters of all operations on a path.
 func (w *writer) pathParameters(path string, m resource.Match) []object {
 	if m.Namespaced && !strings.Contains(path, "{namespace}") {
 		return w.template.Parameters["everywhere"]
@@ -69,7 +69,7 @@ func (w *writer) pathParameters(path string, m resource.Match) []object {
 		parameters = append(parameters, w.nameParameter(m.Kind))
 	}
 	for _, p := range w.template.Parameters["collection"] {
-		if m.Namespaced || !is(p, "namespace") {
+		if m.Namespaced || !hasName(p, "namespace") {
 			parameters = append(parameters, p)
 		}
 	}
@@ -86,23 +86,23 @@ func (w *writer) nameParameter(kind string) object {
 	return parameter
 }
 
-// is tells whether a parameter has a name, be it a reference to a shared one.
-func is(parameter object, name string) bool {
+// hasName reports whether a parameter, or the shared one it references, has a name.
+func hasName(parameter object, name string) bool {
 	reference, _ := parameter["$ref"].(string)
 	return parameter["name"] == name || strings.HasPrefix(reference, "#/parameters/"+name+"-")
 }
 
-// parameters are those of one operation.
+// parameters returns the parameters of one operation.
 func (w *writer) parameters(r route, m resource.Match) []object {
 	if m.Namespaced && !strings.Contains(r.path, "{namespace}") {
-		return nil // the only operation on its path, which has them all
+		return nil // all parameters are on the path
 	}
 	switch r.action {
 	case "deletecollection":
 		return w.template.Parameters["list"]
 	case "get":
 		for _, p := range w.template.Parameters["list"] {
-			if is(p, "resourceVersion") {
+			if hasName(p, "resourceVersion") {
 				return []object{p}
 			}
 		}
@@ -174,7 +174,7 @@ func (w *writer) reference(model string) object {
 	return object{"$ref": w.dialect.Reference(w.name(model))}
 }
 
-// name is what a model is called in the document.
+// name returns the name of a model in the document.
 func (w *writer) name(model string) string {
 	if renamed, ok := w.renamed[model]; ok {
 		return renamed

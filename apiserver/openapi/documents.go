@@ -49,8 +49,7 @@ func protobufV3(content []byte) ([]byte, error) {
 	return binary, nil
 }
 
-// reducedV3 makes the document of a version of which not all resources are served. It is made for each client that
-// asks: few do, and not again.
+// reducedV3 builds the document of a version that is partly served. It is not cached, because few clients request it.
 func (h *Handler) reducedV3(c *contents, path string, form encoding) (document, error) {
 	var whole object
 	if err := h.archive.decode("v3/"+path+".json", &whole); err != nil {
@@ -71,7 +70,7 @@ func (h *Handler) reducedV3(c *contents, path string, form encoding) (document, 
 	return document{plain: content, tag: c.v3Tags[path]}, nil
 }
 
-// customV3 makes the document of the custom resources of one group and version, complete in itself.
+// customV3 builds the document of the custom resources of a group version.
 func (h *Handler) customV3(gv resource.GroupVersion) ([]byte, error) {
 	var t template
 	if err := h.archive.decode("template.json", &t); err != nil {
@@ -101,8 +100,8 @@ func (h *Handler) customV3(gv resource.GroupVersion) ([]byte, error) {
 
 func customInfo() object { return object{"title": "Kubernetes CRD Swagger", "version": "v0.1.0"} }
 
-// mergedCache keeps the last version 2 document with custom resources, or without some built-in ones, in each encoding,
-// compressed: making one costs milliseconds per resource.
+// mergedCache caches the last version 2 document that differs from the archived one, compressed in each encoding:
+// building one takes milliseconds per resource.
 type mergedCache struct {
 	lock  sync.Mutex
 	known map[encoding]document
@@ -158,11 +157,11 @@ func (h *Handler) mergedV2(c *contents, form encoding) ([]byte, error) {
 	return insertJSON(built, at, w)
 }
 
-// builtInModels is what the name of every built-in model begins with.
+// builtInModels is the prefix of the names of built-in models.
 const builtInModels = "io.k8s."
 
-// renames gives models of custom resources other names where a built-in model has theirs, as kube-openapi's aggregator
-// does: the first free one with a number at its end.
+// renames renames models of custom resources that collide with built-in models by the first free numeric suffix, like
+// kube-openapi's aggregator.
 func (h *Handler) renames(c *contents) (map[string]string, error) {
 	var inDoubt []string
 	for _, m := range c.customResources() {
@@ -203,8 +202,8 @@ func (h *Handler) renames(c *contents) (map[string]string, error) {
 	return renamed, nil
 }
 
-// builtInV2 returns the version 2 document of the built-in resources that are served, and where in it, being JSON, more
-// can be put.
+// builtInV2 returns the version 2 document of the served built-in resources and the places in its JSON where more can
+// be inserted.
 func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Places, error) {
 	if c.whole {
 		built, err := h.archive.read("v2" + form.suffix())
@@ -229,7 +228,7 @@ func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Place
 	return binary, at, err
 }
 
-// insertJSON puts paths and definitions into a document at the places known for it.
+// insertJSON inserts paths and definitions at known places.
 func insertJSON(built []byte, at reduction.Places, w *writer) ([]byte, error) {
 	paths, err := members(w.paths)
 	if err != nil {
@@ -242,7 +241,7 @@ func insertJSON(built []byte, at reduction.Places, w *writer) ([]byte, error) {
 	return slices.Concat(built[:at.Paths], paths, built[at.Paths:at.Definitions], definitions, built[at.Definitions:]), nil
 }
 
-// members encodes what is between the braces of an object, to be put after other members.
+// members encodes the members of an object, to be inserted after others.
 func members(of object) ([]byte, error) {
 	encoded, err := json.Marshal(of)
 	if err != nil {
@@ -252,7 +251,7 @@ func members(of object) ([]byte, error) {
 	return encoded[:len(encoded)-1], nil
 }
 
-// appendProtobuf relies on how protobuf merges: a message that comes again adds to its repeated fields.
+// appendProtobuf relies on protobuf's merge semantics: a repeated message appends to its repeated fields.
 func appendProtobuf(built []byte, w *writer) ([]byte, error) {
 	encoded, err := json.Marshal(object{"swagger": "2.0", "info": customInfo(), "paths": w.paths, "definitions": w.schemas})
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package openapi serves the OpenAPI documents: version 2 in one piece, version 3 by group and version.
+// Package openapi serves the OpenAPI documents: version 2 as one document, version 3 by group version.
 //
-// Those of built-in kinds are made at build time and kept compressed. Those of custom resources are made from
-// their definitions when they are asked for; their entity tags follow from the definitions' revisions, so that
-// clients that have a document already cost nothing.
+// Documents of built-in kinds are generated at build time and kept compressed. Documents of custom resources are built
+// from their definitions on request; their entity tags derive from the revisions of the definitions, so requests of
+// clients with a current document cost nothing.
 package openapi
 
 //go:generate go run ./generate
@@ -22,7 +22,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Handler serves /openapi/v2, /openapi/v3 and what is below it.
+// Handler serves /openapi/v2, /openapi/v3 and the paths below it.
 type Handler struct {
 	catalogs *resource.CatalogHolder
 	clock    clock.PassiveClock
@@ -32,7 +32,7 @@ type Handler struct {
 	merged   mergedCache
 }
 
-// New returns a handler of the documents of the catalog in force.
+// New returns a handler for the documents of the current catalog.
 func New(catalogs *resource.CatalogHolder, clock clock.PassiveClock, logger logr.Logger) (*Handler, error) {
 	archive, err := openArchive(builtIn)
 	if err != nil {
@@ -41,7 +41,7 @@ func New(catalogs *resource.CatalogHolder, clock clock.PassiveClock, logger logr
 	return &Handler{catalogs: catalogs, clock: clock, logger: logger, archive: archive}, nil
 }
 
-// encoding is a form in which documents are served.
+// encoding is an encoding of documents.
 type encoding int
 
 const (
@@ -49,7 +49,7 @@ const (
 	asProtobuf
 )
 
-// suffix is what names of files of the encoding end in.
+// suffix returns the file suffix of the encoding.
 func (e encoding) suffix() string {
 	if e == asProtobuf {
 		return ".pb"
@@ -57,7 +57,7 @@ func (e encoding) suffix() string {
 	return ".json"
 }
 
-// version 2 and 3 differ in their protobuf media types only by a digit. With @ is how older clients ask.
+// The protobuf media types of version 2 and 3 differ only by a digit. Old clients send the form with @.
 func mediaTypes(version string) map[string]encoding {
 	return map[string]encoding{
 		"json": asJSON,
@@ -73,7 +73,7 @@ func (e encoding) contentType(version string) string {
 	return "application/json"
 }
 
-// negotiate picks the encoding for the first clause of Accept that can be met.
+// negotiate returns the encoding of the first acceptable clause of Accept.
 func negotiate(accept, version string) (encoding, bool) {
 	if accept == "" {
 		return asJSON, true
@@ -118,7 +118,7 @@ func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request, contents *cont
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	if answeredByTag(w, r, contents.v2Tag) {
+	if notModified(w, r, contents.v2Tag) {
 		return
 	}
 	doc, err := h.v2(contents, form)
@@ -149,7 +149,7 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, contents *cont
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", h.clock.Now().UTC().AddDate(1, 0, 0).Format(time.RFC1123))
 	}
-	if answeredByTag(w, r, tag) {
+	if notModified(w, r, tag) {
 		return
 	}
 	doc, err := h.v3(contents, path, form)
@@ -160,26 +160,26 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, contents *cont
 	serve(w, r, doc, contents.made, form.contentType("v3"))
 }
 
-// urlOf is the address of a version 3 document, which with its hash never changes.
+// urlOf returns the URL of a version 3 document. Its hash makes it immutable.
 func urlOf(path, tag string) string {
 	address := url.URL{Path: "/openapi/v3/" + path, RawQuery: url.Values{"hash": {tag}}.Encode()}
 	return address.String()
 }
 
 func (h *Handler) fail(w http.ResponseWriter, err error) {
-	h.logger.Error(err, "cannot serve an OpenAPI document")
+	h.logger.Error(err, "Failed to serve an OpenAPI document")
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// document is content with its entity tag, which may be empty: none; at least one of plain and compressed (gzip) is set.
+// document has content with an optional entity tag. At least one of plain and compressed (gzip) is set.
 type document struct {
 	plain      []byte
 	compressed []byte
 	tag        string
 }
 
-// answeredByTag answers a client that has the document already, before it is made.
-func answeredByTag(w http.ResponseWriter, r *http.Request, tag string) bool {
+// notModified responds 304 to a client with a current document, before the document is built.
+func notModified(w http.ResponseWriter, r *http.Request, tag string) bool {
 	if r.Header.Get("If-None-Match") != strconv.Quote(tag) {
 		return false
 	}

@@ -42,7 +42,7 @@ func widgets(t *testing.T) *resource.Definition {
 	return definitionOf(t, func(*apiextensionsv1.CustomResourceDefinition) {})
 }
 
-// definitionOf is the definition of the sample with a change.
+// definitionOf returns the definition of the sample after a change.
 func definitionOf(t *testing.T, change func(*apiextensionsv1.CustomResourceDefinition)) *resource.Definition {
 	t.Helper()
 	content, err := os.ReadFile("testdata/widgets.yaml")
@@ -100,7 +100,7 @@ func decode(t *testing.T, content []byte, into any) {
 	}
 }
 
-// index returns the addresses of the version 3 documents.
+// index returns the URLs of the version 3 documents.
 func index(t *testing.T, h http.Handler) map[string]string {
 	t.Helper()
 	var list struct {
@@ -206,7 +206,7 @@ func TestCustomResourceV2(t *testing.T) {
 	assertReferencesResolve(t, w.Body.Bytes(), "#/parameters/", func(name string) bool { _, ok := document.Parameters[name]; return ok })
 }
 
-// The protobuf forms hold what the JSON forms hold.
+// TestProtobuf: the protobuf encodings equal the JSON encodings.
 func TestProtobuf(t *testing.T) {
 	h := handler(t, deployments(), widgets(t))
 	t.Run("v2", func(t *testing.T) {
@@ -296,8 +296,11 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// The archive is what the generator makes of the Kubernetes module in use.
+// TestArchiveIsGenerated: the archive is up to date with the Kubernetes module.
 func TestArchiveIsGenerated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the generator")
+	}
 	output := filepath.Join(t.TempDir(), "builtin.zip")
 	if log, err := exec.Command("go", "run", "./generate", "-output", output).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, log)
@@ -315,9 +318,9 @@ func TestArchiveIsGenerated(t *testing.T) {
 	}
 }
 
-// TestModelsHaveNamesOfTheirOwn: the names of models are made of the reversed group, so that a custom resource can have
-// one that is taken by a built-in kind.
-func TestModelsHaveNamesOfTheirOwn(t *testing.T) {
+// TestModelNameCollision: model names are derived from the group, so a custom resource may collide with a
+// built-in kind.
+func TestModelNameCollision(t *testing.T) {
 	custom := definitionOf(t, func(d *apiextensionsv1.CustomResourceDefinition) {
 		d.Name, d.Spec.Group = "deployments.apps.api.k8s.io", "apps.api.k8s.io"
 		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{

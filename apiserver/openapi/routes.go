@@ -27,31 +27,31 @@ type route struct {
 	id          string
 	description string
 	response    string   // model
-	body        string   // model; empty: none
-	statuses    []string // of success
+	body        string   // model; empty without body
+	statuses    []string // on success
 }
 
-// routes returns the operations on a custom resource in one of its versions.
+// routes returns the operations on one version of a custom resource.
 func routes(m resource.Match) []route {
 	kind, list := crd.ModelName(m.Version.Kind), listModel(m)
 	b := routeBuilder{match: m, prefix: "/apis/" + m.Group + "/" + m.Version.Name + "/"}
 	var all []route
 	collection := b.prefix + m.Plural
 	if m.Namespaced {
-		everywhere := b.route(collection, "get", "list", "list", "", list, "")
+		everywhere := b.route(operation{path: collection, method: "get", action: "list", verb: "list", response: list})
 		everywhere.id = b.id("list", m.Kind+"ForAllNamespaces")
 		all = append(all, everywhere)
 		collection = b.prefix + "namespaces/{namespace}/" + m.Plural
 	}
 	one := collection + "/{name}"
 	all = append(all,
-		b.route(collection, "get", "list", "list", "", list, ""),
-		b.route(collection, "post", "post", "create", "", kind, kind, "201", "202"),
-		b.route(collection, "delete", "deletecollection", "deletecollection", "", modelStatus, ""),
-		b.route(one, "get", "get", "read", "", kind, ""),
-		b.route(one, "put", "put", "replace", "", kind, kind, "201"),
-		b.route(one, "delete", "delete", "delete", "", modelStatus, modelDeleteOptions, "202"),
-		b.route(one, "patch", "patch", "patch", "", kind, modelPatch))
+		b.route(operation{path: collection, method: "get", action: "list", verb: "list", response: list}),
+		b.route(operation{path: collection, method: "post", action: "post", verb: "create", response: kind, body: kind, more: []string{"201", "202"}}),
+		b.route(operation{path: collection, method: "delete", action: "deletecollection", verb: "deletecollection", response: modelStatus}),
+		b.route(operation{path: one, method: "get", action: "get", verb: "read", response: kind}),
+		b.route(operation{path: one, method: "put", action: "put", verb: "replace", response: kind, body: kind, more: []string{"201"}}),
+		b.route(operation{path: one, method: "delete", action: "delete", verb: "delete", response: modelStatus, body: modelDeleteOptions, more: []string{"202"}}),
+		b.route(operation{path: one, method: "patch", action: "patch", verb: "patch", response: kind, body: modelPatch}))
 	for subresource := range m.Version.Endpoints {
 		if subresource == "" {
 			continue
@@ -62,14 +62,14 @@ func routes(m resource.Match) []route {
 		}
 		path := one + "/" + subresource
 		all = append(all,
-			b.route(path, "get", "get", "read", subresource, model, ""),
-			b.route(path, "put", "put", "replace", subresource, model, model, "201"),
-			b.route(path, "patch", "patch", "patch", subresource, model, modelPatch))
+			b.route(operation{path: path, method: "get", action: "get", verb: "read", subresource: subresource, response: model}),
+			b.route(operation{path: path, method: "put", action: "put", verb: "replace", subresource: subresource, response: model, body: model, more: []string{"201"}}),
+			b.route(operation{path: path, method: "patch", action: "patch", verb: "patch", subresource: subresource, response: model, body: modelPatch}))
 	}
 	return all
 }
 
-// listModel is the model of a custom resource's list.
+// listModel returns the model of a custom resource's list.
 func listModel(m resource.Match) string {
 	return crd.ModelName(m.Version.Kind.GroupVersion().WithKind(m.ListKind))
 }
@@ -79,20 +79,29 @@ type routeBuilder struct {
 	prefix string
 }
 
-func (b routeBuilder) route(path, method, action, verb, subresource, response, body string, more ...string) route {
+// operation is the input of a route.
+type operation struct {
+	path, method, action string
+	verb                 string // in the id and the description
+	subresource          string
+	response, body       string   // models
+	more                 []string // statuses on success besides 200
+}
+
+func (b routeBuilder) route(o operation) route {
 	scope := ""
 	if b.match.Namespaced {
 		scope = "Namespaced"
 	}
 	return route{
-		path: path, method: method, action: action, response: response, body: body,
-		statuses:    append([]string{"200"}, more...),
-		id:          b.id(verb, scope+b.match.Kind+capitalized(subresource)),
-		description: describe(verb, subresource, b.match.Kind),
+		path: o.path, method: o.method, action: o.action, response: o.response, body: o.body,
+		statuses:    append([]string{"200"}, o.more...),
+		id:          b.id(o.verb, scope+b.match.Kind+capitalized(o.subresource)),
+		description: describe(o.verb, o.subresource, b.match.Kind),
 	}
 }
 
-// id names an operation: the verb, group and version, then what it is done to.
+// id returns an operationId: verb, group, version, object.
 func (b routeBuilder) id(verb, object string) string {
 	if verb == "deletecollection" {
 		verb, object = "delete", "Collection"+object
@@ -101,12 +110,12 @@ func (b routeBuilder) id(verb, object string) string {
 	return verb + identifier(group, true) + identifier(b.match.Version.Name, true) + identifier(object, true)
 }
 
-// tag names the group and version.
+// tag returns the tag of a group version.
 func tag(m resource.Match) string {
 	return identifier(strings.TrimSuffix(m.Group, ".k8s.io"), false) + "_" + identifier(m.Version.Name, false)
 }
 
-// identifier leaves out what is no letter, digit or underscore and capitalizes what follows.
+// identifier drops characters other than letters, digits and underscores and capitalizes the following ones.
 func identifier(s string, capitalize bool) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -150,7 +159,7 @@ func describe(verb, subresource, kind string) string {
 func article(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "s") && !strings.HasSuffix(noun, "ss"):
-		return " " // a plural has none
+		return " " // plurals have none
 	case noun != "" && strings.ContainsAny(strings.ToLower(noun[:1]), "aeiou"):
 		return " an "
 	}

@@ -11,29 +11,17 @@ import (
 	"quorate.dev/apiserver/admission"
 )
 
-// namespaces are said to be created in themselves.
 var namespaces = schema.GroupResource{Resource: "namespaces"}
 
-// attributes describe a write to admission.
-func (r *Registry) attributes(ctx context.Context, t Target, operation admission.Operation, object, old runtime.Object, options WriteOptions) *admission.Attributes {
-	user, _ := request.UserFrom(ctx)
-	a := &admission.Attributes{
-		Operation:   operation,
-		Definition:  t.Definition,
-		Version:     t.Version,
-		Subresource: t.Endpoint.Subresource,
-		Kind:        t.Endpoint.Kind,
-		Namespace:   t.Namespace,
-		Name:        t.Name,
-		Object:      object,
-		Old:         old,
-		Options:     optionsOf(operation, options.Options),
-		DryRun:      options.DryRun,
-		User:        user,
-		Internal:    options.Internal,
-	}
-	if operation == admission.Create && t.GroupResource() == namespaces {
-		a.Namespace = t.Name
+// attributes completes the attributes of a write for admission. The caller sets Operation, Object and Old.
+func attributes(ctx context.Context, t Target, options WriteOptions, a *admission.Attributes) *admission.Attributes {
+	a.Definition, a.Version = t.Definition, t.Version
+	a.Subresource, a.Kind = t.Endpoint.Subresource, t.Endpoint.Kind
+	a.Namespace, a.Name = t.Namespace, t.Name
+	a.Options, a.DryRun, a.Internal = optionsOf(a.Operation, options.Options), options.DryRun, options.Internal
+	a.User, _ = request.UserFrom(ctx)
+	if a.Operation == admission.Create && t.GroupResource() == namespaces {
+		a.Namespace = t.Name // kube-apiserver's rule: a namespace is created in itself
 	}
 	if options.Collection {
 		a.Name = ""
@@ -41,7 +29,7 @@ func (r *Registry) attributes(ctx context.Context, t Target, operation admission
 	return a
 }
 
-// admit asks all of admission about what is not stored, or was asked about before.
+// admit runs mutating and validating admission in one step, for operations without an object to complete in between.
 func (r *Registry) admit(ctx context.Context, attributes *admission.Attributes) error {
 	if err := r.admission.Admit(ctx, attributes); err != nil {
 		return err

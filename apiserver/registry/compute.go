@@ -10,7 +10,7 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// computed returns entries of objects that are made when they are asked for. They have no revision.
+// computed returns entries of objects that are computed on each read. They have no revision.
 func (r *Registry) computed(ctx context.Context, t Target) ([]*watchcache.Entry, error) {
 	objects, err := t.Endpoint.Compute(ctx, t.Name)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *Registry) computed(ctx context.Context, t Target) ([]*watchcache.Entry,
 	return entries, nil
 }
 
-// listComputed returns those that are selected, of all that there are. Nothing is paged.
+// listComputed returns the selected computed objects. Limit and Continue are ignored.
 func (r *Registry) listComputed(ctx context.Context, t Target, selection Selection) (*List, error) {
 	entries, err := r.computed(ctx, t.named(""))
 	if err != nil {

@@ -33,7 +33,7 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// plain is a strategy that lets everything through.
+// plain is a strategy that accepts everything.
 type plain struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -52,7 +52,7 @@ func (plain) ValidateUpdate(context.Context, runtime.Object, runtime.Object) fie
 	return nil
 }
 
-// configMaps are served as they are stored.
+// configMaps is the definition of config maps whose internal version is v1.
 func configMaps() *resource.Definition {
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	strategy := plain{clientscheme.Scheme, names.SimpleNameGenerator}
@@ -71,7 +71,7 @@ func configMaps() *resource.Definition {
 
 var configMapResource = schema.GroupResource{Resource: "configmaps"}
 
-// open returns a registry on an etcd of its own.
+// open returns a registry with its own etcd.
 func open(t *testing.T) (*registry.Registry, registry.Target) {
 	t.Helper()
 	r, target, _ := openStore(t)
@@ -83,14 +83,14 @@ func openStore(t *testing.T) (*registry.Registry, registry.Target, *storage.Stor
 	return openOn(t, etcdtest.Client(t), configMaps())
 }
 
-// openOn returns a registry of config maps with a definition of their own.
+// openOn returns a registry of the given definition.
 func openOn(t *testing.T, client *clientv3.Client, definition *resource.Definition) (*registry.Registry, registry.Target, *storage.Store) {
 	t.Helper()
 	w := openWorld(t, client, definition)
 	return w.registry, w.target, w.store
 }
 
-// world is a registry of one resource, with what it works with.
+// world is a registry of one resource and its dependencies.
 type world struct {
 	registry  *registry.Registry
 	target    registry.Target
@@ -119,8 +119,8 @@ func openWorld(t *testing.T, client *clientv3.Client, definition *resource.Defin
 	return &world{registry: r, target: target, store: store, caches: caches, publisher: publisher, stop: stop}
 }
 
-// TestConcurrentWriters lets many writers count in one object and many watchers look on: no increment may be lost,
-// and every watcher sees every value exactly once and in order.
+// Many writers increment a counter in one object: no increment is lost, and every watcher sees every value exactly
+// once, in order.
 func TestConcurrentWriters(t *testing.T) {
 	const writers, increments, watchers = 8, 25, 6
 	r, target := open(t)
@@ -150,7 +150,7 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 	writing.Wait()
 	watching.Wait()
-	object, err := r.Get(t.Context(), configMapResource, "a", "counter")
+	object, err := r.Client().Get(t.Context(), configMap("counter"), resource.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,35 +159,40 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 }
 
+// configMap is the key of a config map, or of all of them for "".
+func configMap(name string) resource.Key {
+	return resource.Key{GroupResource: configMapResource, Namespace: "a", Name: name}
+}
+
 // create stores the counter and returns its revision.
 func create(t *testing.T, r *registry.Registry) string {
 	t.Helper()
-	object, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{
+	object, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "counter", Namespace: "a"}, Data: map[string]string{"n": "0"},
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return object.(*corev1.ConfigMap).ResourceVersion
 }
 
-// increment counts one up: by a change that the registry repeats until it fits, or by replacing what was read and
-// trying again after a conflict, as clients do.
+// increment increments the counter: by a change that the registry retries, or by a replacement that it retries itself
+// after a conflict, like a client.
 func increment(ctx context.Context, r *registry.Registry, target registry.Target, byChange bool) error {
 	if byChange {
-		_, err := r.Update(ctx, configMapResource, "", "a", "counter", up, false)
+		_, err := r.Client().Update(ctx, configMap("counter"), up, resource.WriteOptions{})
 		return err
 	}
 	target.Name = "counter"
 	for {
-		current, err := r.GetCached(ctx, configMapResource, "a", "counter")
+		current, err := r.Client().Get(ctx, configMap("counter"), resource.ReadOptions{Cached: true})
 		if err != nil {
 			return err
 		}
 		if err := up(current); err != nil {
 			return err
 		}
-		_, err = r.Write(ctx, target, registry.Replacement{Object: current}, registry.WriteOptions{})
+		_, err = r.Update(ctx, target, registry.Replacement{Object: current}, registry.WriteOptions{})
 		if !apierrors.IsConflict(err) {
 			return err
 		}
@@ -201,7 +206,7 @@ func up(object runtime.Object) error {
 	return err
 }
 
-// seesEach reads events until the counter is at last.
+// seesEach reads events until the counter reaches last.
 func seesEach(ctx context.Context, w *registry.Watch, last int) error {
 	for expected := 1; expected <= last; {
 		events, _, err := w.Next(ctx)
@@ -222,21 +227,21 @@ func seesEach(ctx context.Context, w *registry.Watch, last int) error {
 	return nil
 }
 
-// TestConcurrentCreation lets many create the same name: exactly one succeeds; and many delete it: exactly one does.
+// Of many concurrent creates of a name exactly one succeeds; of many deletes as well.
 func TestConcurrentCreation(t *testing.T) {
 	const clients = 10
 	r, _ := open(t)
 	for round := range 5 {
 		name := fmt.Sprintf("x%d", round)
 		created := outcomes(clients, func() error {
-			_, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, false)
+			_, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, resource.WriteOptions{})
 			return err
 		})
 		if created.ok != 1 || created.refused(apierrors.IsAlreadyExists) != clients-1 {
 			t.Errorf("%d created: %v", created.ok, created.errs)
 		}
 		deleted := outcomes(clients, func() error {
-			return r.Delete(t.Context(), configMapResource, "a", name, &metav1.DeleteOptions{})
+			return r.Client().Delete(t.Context(), configMap(name), &metav1.DeleteOptions{})
 		})
 		if deleted.ok != 1 || deleted.refused(apierrors.IsNotFound) != clients-1 {
 			t.Errorf("%d deleted: %v", deleted.ok, deleted.errs)
@@ -258,7 +263,7 @@ func (o outcome) refused(as func(error) bool) (count int) {
 	return count
 }
 
-// outcomes does the same many times at once.
+// outcomes runs a function many times concurrently.
 func outcomes(count int, do func() error) (o outcome) {
 	errs := make([]error, count)
 	var group sync.WaitGroup
@@ -275,24 +280,23 @@ func outcomes(count int, do func() error) (o outcome) {
 	return o
 }
 
-// TestErrorsOfAChange come back as they are, and change nothing.
+// An error of a change is returned unwrapped, and nothing is written.
 func TestErrorsOfAChange(t *testing.T) {
 	r, _ := open(t)
 	create(t, r)
 	own := errors.New("not like this")
-	_, err := r.Update(t.Context(), configMapResource, "", "a", "counter", func(runtime.Object) error { return own }, false)
+	_, err := r.Client().Update(t.Context(), configMap("counter"), func(runtime.Object) error { return own }, resource.WriteOptions{})
 	if !errors.Is(err, own) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestExpiredContinue goes on with a list of which the revision is gone: the client is told so, with a token that
-// continues with what is there now.
+// The error for an expired continue token has a token that continues at the current revision.
 func TestExpiredContinue(t *testing.T) {
 	r, target, store := openStore(t)
 	start := create(t, r)
 	for _, name := range []string{"x", "y"} {
-		if _, err := r.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, false); err != nil {
+		if _, err := r.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}}, resource.WriteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -304,12 +308,12 @@ func TestExpiredContinue(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1","rv":` + start + `,"start":"/counter\u0000"}`))
-	_, err = r.ReadList(t.Context(), target, registry.ListOptions{Limit: 1, Continue: token})
+	_, err = r.List(t.Context(), target, registry.ListOptions{Limit: 1, Continue: token})
 	var expired apierrors.APIStatus
 	if !apierrors.IsResourceExpired(err) || !errors.As(err, &expired) {
 		t.Fatalf("got %v", err)
 	}
-	page, err := r.ReadList(t.Context(), target, registry.ListOptions{Limit: 1, Continue: expired.Status().Continue})
+	page, err := r.List(t.Context(), target, registry.ListOptions{Limit: 1, Continue: expired.Status().Continue})
 	if err != nil {
 		t.Fatal(err)
 	}

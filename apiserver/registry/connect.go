@@ -10,16 +10,18 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Connect finds who answers a request that goes on to somebody else, if admission lets it.
+// Connect runs admission on a request to a proxying subresource (exec, log, proxy) and returns the handler that
+// serves it.
 func (r *Registry) Connect(ctx context.Context, t Target, options runtime.Object) (http.Handler, error) {
 	ctx = t.context(ctx)
 	connect := t.Endpoint.Connect
 	if !connect.Reads {
-		if err := r.admit(ctx, r.attributes(ctx, t, admission.Connect, options, nil, WriteOptions{})); err != nil {
+		a := attributes(ctx, t, WriteOptions{}, &admission.Attributes{Operation: admission.Connect, Object: options})
+		if err := r.admit(ctx, a); err != nil {
 			return nil, err
 		}
 	}
-	return connect.Handler(ctx, r, resource.Call{
+	return connect.Handler(ctx, r.Client(), resource.Call{
 		Definition: t.Definition, Version: t.Version, Namespace: t.Namespace, Name: t.Name, Body: options,
 	})
 }

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// continueToken is where a limited list goes on: kube-apiserver's own format, so that a client may be served by
-// either server.
+// continueToken is the position at which a limited list continues. It has kube-apiserver's format, so that either
+// server can continue a list.
 type continueToken struct {
 	APIVersion string `json:"v"`
-	// Revision of the list; -1: continue with what is there now.
+	// Revision of the list; -1: continue at the current revision.
 	Revision int64 `json:"rv"`
-	// Start is the key to go on with, relative to the collection.
+	// Start is the key to continue at, relative to the collection.
 	Start string `json:"start"`
 }
 
@@ -30,7 +30,7 @@ var (
 	errTokenVersion = errors.New("continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
 )
 
-// encodeContinue makes the token that goes on at key, which lies in collection.
+// encodeContinue returns the token that continues at key, which must be in collection.
 func encodeContinue(key, collection string, revision int64) (string, error) {
 	start, ok := strings.CutPrefix(key, collection)
 	if !ok {
@@ -43,7 +43,7 @@ func encodeContinue(key, collection string, revision int64) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(encoded), nil
 }
 
-// decodeContinue returns the key and revision to go on with. A token that leads out of the collection is refused.
+// decodeContinue returns the key and revision to continue at. It refuses a token that points outside the collection.
 func decodeContinue(token, collection string) (key string, revision int64, err error) {
 	data, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
@@ -62,11 +62,11 @@ func decodeContinue(token, collection string) (key string, revision int64, err e
 	if c.Start == "" {
 		return "", 0, errors.New("continue key is not valid: encoded start key empty (version meta.k8s.io/v1)")
 	}
-	// Resolving the key must not leave the collection.
+	// "a/../../b" must not leave the collection.
 	start := "/" + strings.TrimPrefix(c.Start, "/")
 	if path.Clean(start) != start {
 		return "", 0, fmt.Errorf("%w: %v", errTokenInvalid, c.Start)
 	}
-	// Every negative revision stands for the present one.
+	// kube-apiserver accepts every negative revision as the current one.
 	return collection + start[1:], max(c.Revision, latestRevision), nil
 }

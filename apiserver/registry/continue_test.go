@@ -12,7 +12,7 @@ func TestContinueIsUpstreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// kube-apiserver's cache cuts off the prefix without the slash at its end.
+	// kube-apiserver's cache removes the prefix without its trailing slash.
 	theirs, err := upstream.EncodeContinue("/pods/a/x\u0000", "/pods/a", 7)
 	if err != nil {
 		t.Fatal(err)
@@ -25,11 +25,11 @@ func TestContinueIsUpstreams(t *testing.T) {
 		t.Errorf("got %q at %d: %v", key, revision, err)
 	}
 	if _, err := encodeContinue("secrets/a/x", "pods/a/", 7); err == nil {
-		t.Error("made a token of a key from elsewhere")
+		t.Error("encoded a key outside the collection")
 	}
 }
 
-// FuzzDecodeContinue compares with upstream, and makes sure that no token leads out of its collection.
+// FuzzDecodeContinue compares with upstream. No token may point outside its collection.
 func FuzzDecodeContinue(f *testing.F) {
 	for _, token := range []string{
 		"", "!", "nonsense",
@@ -47,7 +47,7 @@ func FuzzDecodeContinue(f *testing.F) {
 			t.Fatalf("got %q, %d, %v; want %q, %d, %v", key, revision, err, wantKey, wantRevision, wantErr)
 		}
 		if err == nil && (!strings.HasPrefix(key, collection) || strings.Contains(key, "/../")) {
-			t.Fatalf("leads to %q", key)
+			t.Fatalf("points to %q", key)
 		}
 	})
 }

@@ -3,9 +3,7 @@ package registry
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,91 +13,66 @@ import (
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/resource"
-	"quorate.dev/apiserver/storage"
 )
 
-// Remove deletes the target's object, or begins to: an object with finalizers or a grace period is marked and
-// stays until others are done with it.
-func (r *Registry) Remove(ctx context.Context, t Target, options *metav1.DeleteOptions, write WriteOptions) (*Result, error) {
+// Delete deletes the target's object. An object with finalizers or a grace period is only marked: it gets a deletion
+// timestamp and stays until its finalizers are removed or it is deleted with a grace period of zero.
+func (r *Registry) Delete(
+	ctx context.Context, t Target, options *metav1.DeleteOptions, write WriteOptions,
+) (*Result, error) {
 	ctx = t.context(ctx)
 	if guard, ok := t.Endpoint.Delete.(resource.DeletionGuard); ok && !write.Collection {
 		if err := guard.CheckDeletion(t.Name); err != nil {
 			return nil, err
 		}
 	}
-	current, err := r.stateFor(ctx, t, write.DryRun)
-	if err != nil {
-		return nil, status(err, t)
-	}
-	var marked *deleteResult
-	for {
-		switch {
-		case !current.found && marked != nil: // somebody else was faster to remove what is marked, which is as well
-			marked.Deleted = true
-			return &marked.Result, nil
-		case !current.found:
-			return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
-		}
-		result, err := r.deleteFrom(ctx, t, current, options.DeepCopy(), write)
-		if err != nil && result != nil {
-			marked = result
-		}
-		var conflict *storage.ConflictError
-		switch {
-		case err == nil && (result.written || current.fresh):
-			return &result.Result, nil
-		case errors.As(err, &conflict):
-			current = conflictState(conflict)
-		case current.fresh:
-			return nil, status(err, t)
-		default:
-			if current, err = r.storedState(ctx, t); err != nil {
-				return nil, status(err, t)
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, status(ctx.Err(), t)
-		}
-	}
+	return r.retry(ctx, t, write.DryRun, &deletion{registry: r, target: t, requested: options, write: write})
 }
 
-// deleteResult is a Result and whether storage has taken it; if not, the object was found to be as it should be, which it
-// may not be any more if the state was old.
-type deleteResult struct {
-	Result
-	written bool
+// deletion is a DELETE of one object. The fields below marked belong to the latest attempt.
+type deletion struct {
+	registry  *Registry
+	target    Target
+	requested *metav1.DeleteOptions // the client's; read-only
+	write     WriteOptions
+	// marked is the result of an attempt that marked the object but then could not remove it. The deletion then
+	// succeeds even if a concurrent request removes the object first.
+	marked *Result
+
+	current    state
+	options    *metav1.DeleteOptions // a copy: rest.BeforeDelete and strategies change it
+	attributes *admission.Attributes
 }
 
-// deleteFrom makes one attempt from one state. A result beside an error is what has been marked to be removed at once.
-func (r *Registry) deleteFrom(ctx context.Context, t Target, current state, options *metav1.DeleteOptions, write WriteOptions) (*deleteResult, error) {
-	object, err := load(t, current)
+// attempt implements writer.
+func (d *deletion) attempt(ctx context.Context, current state) (*Result, error) {
+	if !current.found {
+		if d.marked == nil {
+			return nil, apierrors.NewNotFound(d.target.GroupResource(), d.target.Name)
+		}
+		d.marked.Outcome = Finalized
+		return d.marked, nil
+	}
+	object, err := load(d.target, current)
 	if err != nil {
 		return nil, err
 	}
-	write.Options = options
-	attributes := r.attributes(ctx, t, admission.Delete, nil, object, write)
-	if err := r.admit(ctx, attributes); err != nil {
+	d.current, d.options = current, d.requested.DeepCopy()
+	d.write.Options = d.options
+	d.attributes = attributes(ctx, d.target, d.write, &admission.Attributes{Operation: admission.Delete, Old: object})
+	if err := d.registry.admit(ctx, d.attributes); err != nil {
 		return nil, err
 	}
-	d := deletion{registry: r, target: t, current: current, options: options, dryRun: write.DryRun, attributes: attributes}
-	if terminator, ok := t.Endpoint.Delete.(resource.Terminator); ok {
+	if terminator, ok := d.target.Endpoint.Delete.(resource.Terminator); ok {
 		return d.terminate(ctx, terminator, object)
 	}
 	return d.run(ctx, object)
 }
 
-// deletion is one attempt to delete one state of an object.
-type deletion struct {
-	registry   *Registry
-	target     Target
-	current    state
-	options    *metav1.DeleteOptions
-	dryRun     bool
-	attributes *admission.Attributes
-}
-
-// terminate deletes an object that others finish off.
-func (d *deletion) terminate(ctx context.Context, terminator resource.Terminator, object runtime.Object) (*deleteResult, error) {
+// terminate deletes an object whose content is removed first. The first request only marks it.
+func (d *deletion) terminate(
+	ctx context.Context, terminator resource.Terminator, object runtime.Object,
+) (*Result, error) {
 	if err := d.checkPreconditions(object); err != nil {
 		return nil, err
 	}
@@ -118,11 +91,12 @@ func (d *deletion) terminate(ctx context.Context, terminator resource.Terminator
 	return d.run(ctx, object)
 }
 
-// unchanged is the result of a deletion that is already under way.
-func (d *deletion) unchanged(object runtime.Object) *deleteResult {
-	return &deleteResult{Result: Result{Object: object, Stored: d.current.data, Revision: d.current.revision}}
+// unchanged is the result while an earlier deletion is pending.
+func (d *deletion) unchanged(object runtime.Object) *Result {
+	return &Result{Object: object, Stored: d.current.data, Revision: d.current.revision, DryRun: d.write.DryRun}
 }
 
+// checkPreconditions mirrors kube-apiserver's Preconditions.Check, which rest.BeforeDelete otherwise runs.
 func (d *deletion) checkPreconditions(object runtime.Object) error {
 	if d.options.Preconditions == nil {
 		return nil
@@ -131,22 +105,22 @@ func (d *deletion) checkPreconditions(object runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	conflict := func(what string, wanted, actual any) error {
+	conflict := func(field string, expected, actual any) error {
 		return apierrors.NewConflict(d.target.GroupResource(), d.target.Name, fmt.Errorf(
-			"Precondition failed: %s in precondition: %v, %s in object meta: %v", what, wanted, what, actual))
+			"Precondition failed: %s in precondition: %v, %s in object meta: %v", field, expected, field, actual))
 	}
-	wanted := d.options.Preconditions
-	if wanted.UID != nil && *wanted.UID != accessor.GetUID() {
-		return conflict("UID", *wanted.UID, accessor.GetUID())
+	expected := d.options.Preconditions
+	if expected.UID != nil && *expected.UID != accessor.GetUID() {
+		return conflict("UID", *expected.UID, accessor.GetUID())
 	}
-	if wanted.ResourceVersion != nil && *wanted.ResourceVersion != accessor.GetResourceVersion() {
-		return conflict("ResourceVersion", *wanted.ResourceVersion, accessor.GetResourceVersion())
+	if expected.ResourceVersion != nil && *expected.ResourceVersion != accessor.GetResourceVersion() {
+		return conflict("ResourceVersion", *expected.ResourceVersion, accessor.GetResourceVersion())
 	}
 	return nil
 }
 
-// run deletes an object, or marks it where it has to wait.
-func (d *deletion) run(ctx context.Context, object runtime.Object) (*deleteResult, error) {
+// run removes an object without finalizers and grace period, and marks any other.
+func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, error) {
 	graceful, pending, err := rest.BeforeDelete(d.target.Endpoint.Delete, ctx, object, d.options)
 	if err != nil {
 		return nil, err
@@ -158,148 +132,103 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*deleteResul
 	if err != nil {
 		return nil, err
 	}
-	waited := len(accessor.GetFinalizers()) > 0
+	hadFinalizers := len(accessor.GetFinalizers()) > 0
 	accessor.SetFinalizers(collectionFinalizers(ctx, d.target.Endpoint.Delete, accessor.GetFinalizers(), d.options))
-	waits := len(accessor.GetFinalizers()) > 0
+	hasFinalizers := len(accessor.GetFinalizers()) > 0
 	switch {
-	case d.dryRun && waited && !waits && !graceful:
-		return d.blank()
-	case waits && !graceful:
+	case d.write.DryRun && hadFinalizers && !hasFinalizers && !graceful:
+		return d.empty()
+	case hasFinalizers && !graceful:
 		markDeleting(accessor, metav1.NewTime(d.registry.clock.Now()))
 		return d.mark(ctx, object)
-	case waits, graceful && *d.options.GracePeriodSeconds > 0:
+	case hasFinalizers, graceful && *d.options.GracePeriodSeconds > 0:
 		return d.mark(ctx, object)
 	case graceful:
-		// Clients that watch see the object marked before they see it gone.
-		marked, err := d.mark(ctx, object)
-		if err != nil {
-			return nil, err
-		}
-		d.current.data, d.current.revision = marked.Stored, marked.Revision
-		removed, err := d.remove(ctx, object)
-		if err != nil {
-			return marked, err
-		}
-		return removed, nil
+		return d.markAndRemove(ctx, object)
 	}
 	return d.remove(ctx, object)
 }
 
-// mark stores the object as one that is being deleted, unless it is already. As in kube-apiserver, one that would have
-// expired by itself waits for its finalizers from now on.
-func (d *deletion) mark(ctx context.Context, object runtime.Object) (*deleteResult, error) {
-	if !d.dryRun {
-		removeLink(object)
+// markAndRemove deletes an object whose grace period is zero. As with kube-apiserver, watchers see it marked before
+// they see it deleted.
+func (d *deletion) markAndRemove(ctx context.Context, object runtime.Object) (*Result, error) {
+	marked, err := d.mark(ctx, object)
+	if err != nil {
+		return nil, err
+	}
+	d.current.data, d.current.revision = marked.Stored, marked.Revision
+	removed, err := d.remove(ctx, object)
+	if err != nil {
+		d.marked = marked
+		return nil, err
+	}
+	return removed, nil
+}
+
+// mark stores the object with its deletion timestamp, unless it is stored already. As in kube-apiserver, an object
+// with a TTL loses it and waits for its finalizers.
+func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, error) {
+	if !d.write.DryRun {
+		removeSelfLink(object)
 	}
 	data, err := encode(d.target, object)
 	if err != nil {
 		return nil, err
 	}
-	result := &deleteResult{Result: Result{
-		Object: object, Stored: data, Revision: d.current.revision, Rehearsed: d.dryRun, Undecorated: true,
-	}}
-	if d.dryRun || bytes.Equal(data, d.current.data) {
+	result := &Result{
+		Outcome: Marked, Object: object, Stored: data, Revision: d.current.revision, DryRun: d.write.DryRun,
+	}
+	if bytes.Equal(data, d.current.data) {
+		result.Outcome = StillMarked
+		return result, nil
+	}
+	if d.write.DryRun {
 		return result, nil
 	}
 	result.Revision, err = d.registry.store.Update(ctx, d.target.path(), d.current.revision, data, 0)
 	if err != nil {
 		return nil, err
 	}
-	result.written = true
 	setRevision(object, result.Revision)
 	return result, nil
 }
 
-// remove takes the object out of storage.
-func (d *deletion) remove(ctx context.Context, object runtime.Object) (*deleteResult, error) {
+// remove deletes the object from storage.
+func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, error) {
 	result := d.unchanged(object)
-	result.Deleted, result.Rehearsed = true, d.dryRun
-	if d.dryRun {
+	result.Outcome = Deleted
+	if d.write.DryRun {
 		return result, nil
 	}
 	revision, err := d.registry.store.Delete(ctx, d.target.path(), d.current.revision)
 	if err != nil {
 		return nil, err
 	}
-	result.Revision, result.written = revision, true
+	result.Revision = revision
 	setRevision(object, revision)
 	d.registry.admission.Commit(ctx, d.attributes)
 	return result, nil
 }
 
-// blank is what kube-apiserver answers to the rehearsal of a deletion that takes away the last finalizer: an object of the
-// kind with nothing in it.
-func (d *deletion) blank() (*deleteResult, error) {
+// empty is what kube-apiserver returns for the dry run of a deletion that removes the last finalizer: an object of
+// the kind without content.
+func (d *deletion) empty() (*Result, error) {
 	object := d.target.Version.Codec.New()
 	data, err := d.target.Version.Codec.Store(object)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	return &deleteResult{Result: Result{Object: object, Stored: data, Deleted: true, Rehearsed: true, Blank: true}}, nil
+	return &Result{Outcome: DeletedEmpty, Object: object, Stored: data, DryRun: true}, nil
 }
 
-// markDeleting marks an object of a kind without grace periods.
+// markDeleting sets the deletion timetimestamp of an object of a kind without grace periods.
 func markDeleting(object metav1.Object, now metav1.Time) {
 	if object.GetDeletionTimestamp() == nil && object.GetGeneration() > 0 {
 		object.SetGeneration(object.GetGeneration() + 1)
 	}
-	if stamp := object.GetDeletionTimestamp(); stamp == nil || stamp.After(now.Time) {
+	if timestamp := object.GetDeletionTimestamp(); timestamp == nil || timestamp.After(now.Time) {
 		object.SetDeletionTimestamp(&now)
 	}
 	zero := int64(0)
 	object.SetDeletionGracePeriodSeconds(&zero)
-}
-
-// collectionFinalizers returns an object's finalizers with those of garbage collection as the propagation policy
-// wants them: the client's, else what the finalizers already say, else the kind's default.
-func collectionFinalizers(ctx context.Context, strategy rest.RESTDeleteStrategy, finalizers []string, options *metav1.DeleteOptions) []string {
-	policy := propagation(ctx, strategy, finalizers, options)
-	has := func(finalizer string) bool { return slices.Contains(finalizers, finalizer) }
-	orphan, foreground := policy == metav1.DeletePropagationOrphan, policy == metav1.DeletePropagationForeground
-	if has(metav1.FinalizerOrphanDependents) == orphan && has(metav1.FinalizerDeleteDependents) == foreground {
-		return finalizers
-	}
-	kept := make([]string, 0, len(finalizers)+1)
-	for _, finalizer := range finalizers {
-		if finalizer != metav1.FinalizerOrphanDependents && finalizer != metav1.FinalizerDeleteDependents {
-			kept = append(kept, finalizer)
-		}
-	}
-	if orphan {
-		kept = append(kept, metav1.FinalizerOrphanDependents)
-	}
-	if foreground {
-		kept = append(kept, metav1.FinalizerDeleteDependents)
-	}
-	return kept
-}
-
-// propagation decides what happens to an object's dependents.
-func propagation(ctx context.Context, strategy rest.RESTDeleteStrategy, finalizers []string, options *metav1.DeleteOptions) metav1.DeletionPropagation {
-	standard := rest.DeleteDependents
-	if s, ok := strategy.(rest.GarbageCollectionDeleteStrategy); ok {
-		standard = s.DefaultGarbageCollectionPolicy(ctx)
-	}
-	switch {
-	case standard == rest.Unsupported:
-		return metav1.DeletePropagationBackground
-	case options.OrphanDependents != nil && *options.OrphanDependents: //nolint:staticcheck // still sent by old clients
-		return metav1.DeletePropagationOrphan
-	case options.OrphanDependents != nil: //nolint:staticcheck // still sent by old clients
-		return metav1.DeletePropagationBackground
-	case options.PropagationPolicy != nil:
-		return *options.PropagationPolicy
-	}
-	for _, finalizer := range finalizers {
-		switch finalizer {
-		case metav1.FinalizerOrphanDependents:
-			return metav1.DeletePropagationOrphan
-		case metav1.FinalizerDeleteDependents:
-			return metav1.DeletePropagationForeground
-		}
-	}
-	if standard == rest.OrphanDependents {
-		return metav1.DeletePropagationOrphan
-	}
-	return metav1.DeletePropagationBackground
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// collected is a delete strategy of which only the policy of garbage collection matters.
+// collected is a delete strategy with a default garbage collection policy.
 type collected struct {
 	rest.RESTDeleteStrategy
 	policy rest.GarbageCollectionPolicy
@@ -32,17 +32,17 @@ func TestCollectionFinalizers(t *testing.T) {
 		options    *metav1.DeleteOptions
 		want       []string
 	}{
-		"nothing said":                     {rest.DeleteDependents, nil, &metav1.DeleteOptions{}, nil},
-		"kind orphans":                     {rest.OrphanDependents, nil, &metav1.DeleteOptions{}, []string{orphan}},
-		"kind orphans, client does not":    {rest.OrphanDependents, nil, policy(metav1.DeletePropagationBackground), nil},
-		"client orphans":                   {rest.DeleteDependents, []string{other}, policy(metav1.DeletePropagationOrphan), []string{other, orphan}},
-		"client waits":                     {rest.DeleteDependents, nil, policy(metav1.DeletePropagationForeground), []string{foreground}},
-		"client changes its mind":          {rest.DeleteDependents, []string{orphan, other}, policy(metav1.DeletePropagationForeground), []string{other, foreground}},
-		"finalizers decide":                {rest.DeleteDependents, []string{foreground}, &metav1.DeleteOptions{}, []string{foreground}},
-		"background takes finalizers away": {rest.DeleteDependents, []string{foreground, other}, policy(metav1.DeletePropagationBackground), []string{other}},
-		"old option, true":                 {rest.DeleteDependents, nil, &metav1.DeleteOptions{OrphanDependents: ptr.To(true)}, []string{orphan}},
-		"old option, false":                {rest.OrphanDependents, []string{orphan}, &metav1.DeleteOptions{OrphanDependents: ptr.To(false)}, []string{}},
-		"not collected":                    {rest.Unsupported, nil, policy(metav1.DeletePropagationOrphan), nil},
+		"default":                       {rest.DeleteDependents, nil, &metav1.DeleteOptions{}, nil},
+		"kind orphans":                  {rest.OrphanDependents, nil, &metav1.DeleteOptions{}, []string{orphan}},
+		"kind orphans, client does not": {rest.OrphanDependents, nil, policy(metav1.DeletePropagationBackground), nil},
+		"client orphans":                {rest.DeleteDependents, []string{other}, policy(metav1.DeletePropagationOrphan), []string{other, orphan}},
+		"client waits":                  {rest.DeleteDependents, nil, policy(metav1.DeletePropagationForeground), []string{foreground}},
+		"client changes policy":         {rest.DeleteDependents, []string{orphan, other}, policy(metav1.DeletePropagationForeground), []string{other, foreground}},
+		"existing finalizer":            {rest.DeleteDependents, []string{foreground}, &metav1.DeleteOptions{}, []string{foreground}},
+		"background removes finalizers": {rest.DeleteDependents, []string{foreground, other}, policy(metav1.DeletePropagationBackground), []string{other}},
+		"old option, true":              {rest.DeleteDependents, nil, &metav1.DeleteOptions{OrphanDependents: ptr.To(true)}, []string{orphan}},
+		"old option, false":             {rest.OrphanDependents, []string{orphan}, &metav1.DeleteOptions{OrphanDependents: ptr.To(false)}, []string{}},
+		"not collected":                 {rest.Unsupported, nil, policy(metav1.DeletePropagationOrphan), nil},
 	} {
 		got := collectionFinalizers(t.Context(), collected{policy: c.standard}, c.finalizers, c.options)
 		if !slices.Equal(got, c.want) {
@@ -65,7 +65,7 @@ func TestMarkDeleting(t *testing.T) {
 	}
 }
 
-func TestGoneForGood(t *testing.T) {
+func TestDeletionComplete(t *testing.T) {
 	now := metav1.Now()
 	for name, c := range map[string]struct {
 		after, before metav1.ObjectMeta

@@ -11,31 +11,40 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// RemoveCollection deletes every selected object and returns them as they were, in a list that the caller must close. It
-// is not atomic: after an error some objects are gone.
-func (r *Registry) RemoveCollection(ctx context.Context, t Target, list ListOptions, options *metav1.DeleteOptions, write WriteOptions, workers int) (*List, error) {
-	page, err := r.ReadList(ctx, t, list)
+// DeleteCollectionOptions are the options of DeleteCollection.
+type DeleteCollectionOptions struct {
+	List   ListOptions           // which objects
+	Delete *metav1.DeleteOptions // of each of them
+	Write  WriteOptions
+	// Workers is how many objects are deleted concurrently; at least one.
+	Workers int
+}
+
+// DeleteCollection deletes the selected objects. It returns the list of them from before, which the caller must
+// close. It is not atomic: after an error, some of the objects are deleted.
+func (r *Registry) DeleteCollection(ctx context.Context, t Target, options DeleteCollectionOptions) (*List, error) {
+	page, err := r.List(ctx, t, options.List)
 	if err != nil {
 		return nil, err
 	}
-	write.Collection = true
-	work := make(chan *watchcache.Entry)
-	failures := make([]error, max(workers, 1))
+	options.Write.Collection = true
+	entries := make(chan *watchcache.Entry)
+	failures := make([]error, max(options.Workers, 1))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var group sync.WaitGroup
+	var workers sync.WaitGroup
 	for worker := range failures {
-		group.Go(func() {
-			for entry := range work {
-				if failures[worker] = r.deleteEntry(ctx, t, entry, options, write); failures[worker] != nil {
+		workers.Go(func() {
+			for entry := range entries {
+				if failures[worker] = r.deleteEntry(ctx, t, entry, options); failures[worker] != nil {
 					cancel()
 					return
 				}
 			}
 		})
 	}
-	hand(ctx, work, page.Entries)
-	group.Wait()
+	feed(ctx, entries, page.Entries)
+	workers.Wait()
 	if err := errors.Join(failures...); err != nil {
 		page.Close()
 		return nil, err
@@ -43,22 +52,24 @@ func (r *Registry) RemoveCollection(ctx context.Context, t Target, list ListOpti
 	return page, nil
 }
 
-// hand gives entries to the workers until all are given or ctx ends.
-func hand(ctx context.Context, work chan<- *watchcache.Entry, entries []*watchcache.Entry) {
-	defer close(work)
+// feed sends entries to the workers until all are sent or ctx ends, and closes the channel.
+func feed(ctx context.Context, to chan<- *watchcache.Entry, entries []*watchcache.Entry) {
+	defer close(to)
 	for _, entry := range entries {
 		select {
-		case work <- entry:
+		case to <- entry:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (r *Registry) deleteEntry(ctx context.Context, t Target, entry *watchcache.Entry, options *metav1.DeleteOptions, write WriteOptions) error {
-	one := t.named(entry.Name())
-	one.Namespace = entry.Namespace()
-	_, err := r.Remove(ctx, one, options, write)
+func (r *Registry) deleteEntry(
+	ctx context.Context, t Target, entry *watchcache.Entry, options DeleteCollectionOptions,
+) error {
+	object := t.named(entry.Name())
+	object.Namespace = entry.Namespace()
+	_, err := r.Delete(ctx, object, options.Delete, options.Write)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

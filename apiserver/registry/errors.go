@@ -13,19 +13,19 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// modifiedMessage is what clients look for when they decide to retry.
+// modifiedMessage mirrors kube-apiserver; some clients match it to decide whether to retry.
 const modifiedMessage = "the object has been modified; please apply your changes to the latest version and try again"
 
-// status turns an error of storage or the watch cache into the API status kube-apiserver would answer with.
+// status converts an error of storage or the watch cache into the API status that kube-apiserver returns.
 func status(err error, t Target) error {
 	var conflict *storage.ConflictError
 	var large *storage.TooLargeError
 	var api apierrors.APIStatus
-	var own *editError
+	var edit *editError
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &own), errors.As(err, &api), errors.Is(err, watchcache.ErrDropped):
+	case errors.As(err, &edit), errors.As(err, &api), errors.Is(err, watchcache.ErrDropped):
 		return err
 	case errors.Is(err, storage.ErrNotFound):
 		return apierrors.NewNotFound(t.GroupResource(), t.Name)
@@ -42,17 +42,17 @@ func status(err error, t Target) error {
 	case errors.Is(err, storage.ErrNoSpace):
 		return noSpace(err, t)
 	case errors.As(err, &large):
-		return large // in etcd's words alone, which clients see from kube-apiserver
+		return large // only the message of etcd, like kube-apiserver
 	}
-	return err // answered with 500 and the bare text, as kube-apiserver does
+	return err // becomes code 500 with the plain message, like in kube-apiserver
 }
 
-// notServed is the answer to a request for a resource that went while the request was on its way.
+// notServed is the error for a resource that was removed during the request.
 func notServed(t Target) error {
 	return apierrors.NewGenericServerResponse(http.StatusNotFound, "", t.GroupResource(), t.Name, "", 0, true)
 }
 
-// tooLarge is the answer to a read that asks for a revision the server has not reached.
+// tooLarge is the error for a read at a revision that the server has not reached.
 func tooLarge(requested, current int64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{

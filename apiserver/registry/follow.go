@@ -12,20 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Follow calls handle with every object of a resource, present and future, one call at a time, until ctx ends. The
-// object is nil when it was deleted. synced is called once, after all that were there at the start. Objects are internal version
-// objects and belong to the handler.
-func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
-	t, err := r.target(name, "", "", "")
+// Follow calls handle with every existing and future state of the objects of a resource, one call at a time, until
+// ctx ends. The object is nil after a deletion; otherwise it is the internal version and owned by handle. synced is
+// called once, after the objects that existed at the start.
+func (c *Client) Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
+	t, err := c.target(resource.Key{GroupResource: name})
 	if err != nil {
 		return err
 	}
 	var batch map[*watchcache.Entry]internal
-	return r.follow(ctx, t, &follower{
-		prepare: func(entries []*watchcache.Entry) { batch = r.internals(t, entries) },
+	return c.registry.follow(ctx, t, &follower{
+		prepare: func(entries []*watchcache.Entry) { batch = c.registry.internals(t, entries) },
 		handle: func(before, after *watchcache.Entry) {
 			if after == nil {
 				handle(t.key(before), nil)
@@ -33,10 +34,10 @@ func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle
 			}
 			decoded, ok := batch[after]
 			if !ok {
-				decoded.object, decoded.err = r.Decode(t, after)
+				decoded.object, decoded.err = c.registry.Decode(t, after)
 			}
 			if decoded.err != nil {
-				r.logger.Error(decoded.err, "an object cannot be decoded and is passed over", "key", after.Path())
+				c.registry.logger.Error(decoded.err, "Skipping an object that cannot be decoded", "key", after.Path())
 				return
 			}
 			handle(t.key(after), decoded.object)
@@ -45,13 +46,13 @@ func (r *Registry) Follow(ctx context.Context, name schema.GroupResource, handle
 	})
 }
 
-// internal version is what came of decoding an entry.
+// internal is a decoded entry.
 type internal struct {
 	object runtime.Object
 	err    error
 }
 
-// internal versions decodes entries on all processors: a restarted server serves custom resources only once it has read all their
+// internals decodes entries on all processors: a restarted server serves no custom resource before it has decoded all
 // definitions.
 func (r *Registry) internals(t Target, entries []*watchcache.Entry) map[*watchcache.Entry]internal {
 	decoded := make([]internal, len(entries))
@@ -72,23 +73,23 @@ func (r *Registry) internals(t Target, entries []*watchcache.Entry) map[*watchca
 	return byEntry
 }
 
-// FollowEntries is Follow for those who decode for themselves, or not at all. before is what handle was told last of
-// the object, nil where that is nothing; after is nil when the object was deleted.
-func (r *Registry) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
-	t, err := r.target(name, "", "", "")
+// FollowEntries is Follow without decoding. before is the entry of the previous call for the object, nil at the first
+// call; after is nil if the object was deleted.
+func (c *Client) FollowEntries(ctx context.Context, name schema.GroupResource, handle func(before, after *watchcache.Entry), synced func()) error {
+	t, err := c.target(resource.Key{GroupResource: name})
 	if err != nil {
 		return err
 	}
-	return r.follow(ctx, t, &follower{handle: handle, synced: synced})
+	return c.registry.follow(ctx, t, &follower{handle: handle, synced: synced})
 }
 
-// FollowObject calls handle whenever one object may have changed, beginning now, until ctx ends.
-func (r *Registry) FollowObject(ctx context.Context, name schema.GroupResource, namespace, object string, handle func()) error {
-	t, err := r.target(name, "", namespace, object)
+// FollowObject calls handle at the start and whenever the object may have changed, until ctx ends.
+func (c *Client) FollowObject(ctx context.Context, key resource.Key, handle func()) error {
+	t, err := c.target(key)
 	if err != nil {
 		return err
 	}
-	return r.follow(ctx, t, &follower{handle: func(_, _ *watchcache.Entry) { handle() }, synced: handle})
+	return c.registry.follow(ctx, t, &follower{handle: func(_, _ *watchcache.Entry) { handle() }, synced: handle})
 }
 
 func (r *Registry) follow(ctx context.Context, t Target, f *follower) error {
@@ -99,7 +100,7 @@ func (r *Registry) follow(ctx context.Context, t Target, f *follower) error {
 			return ctx.Err()
 		}
 		if !apierrors.IsResourceExpired(err) {
-			r.logger.Error(err, "following a resource was interrupted; starting again", "resource", t.GroupResource().String())
+			r.logger.Error(err, "Watch failed; restarting it", "resource", t.GroupResource().String())
 			if err := r.pause(ctx); err != nil {
 				return err
 			}
@@ -107,7 +108,7 @@ func (r *Registry) follow(ctx context.Context, t Target, f *follower) error {
 	}
 }
 
-// pause waits a moment before trying again.
+// pause waits before a watch is restarted.
 func (r *Registry) pause(ctx context.Context) error {
 	timer := r.clock.NewTimer(200 * time.Millisecond)
 	defer timer.Stop()
@@ -119,20 +120,21 @@ func (r *Registry) pause(ctx context.Context) error {
 	}
 }
 
-// follower remembers what it has handed out, so that it can tell what vanished while it was not looking. The entries
-// are those of the cache, not copies.
+// follower is one Follow call. It survives restarts of its watch.
 type follower struct {
 	registry *Registry
 	target   Target
-	// prepare, if set, is called with the entries that handle is called with next, and with nil after those. It bounds how
-	// much of what existed at the start is decoded at a time.
+	// prepare, if set, is called with the next entries of the initial state before handle is, and with nil after
+	// them. It bounds how many objects are decoded at a time.
 	prepare func([]*watchcache.Entry)
 	handle  func(before, after *watchcache.Entry)
 	synced  func()
-	known   map[string]*watchcache.Entry
+	// known has the entry of the last call per path. A restarted watch delivers no DELETED events for objects deleted
+	// in between; they are the known ones that its initial state lacks. Entries are shared with the watch cache.
+	known map[string]*watchcache.Entry
 }
 
-// followBatch is how many entries are prepared at a time.
+// followBatch is the number of entries per call of prepare.
 const followBatch = 64
 
 func (f *follower) follow(ctx context.Context) error {
@@ -176,7 +178,7 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// handleBatch handles entries that are prepared together.
+// handleBatch prepares and handles entries.
 func (f *follower) handleBatch(entries []*watchcache.Entry) {
 	if f.prepare != nil {
 		f.prepare(entries)
@@ -187,7 +189,7 @@ func (f *follower) handleBatch(entries []*watchcache.Entry) {
 	}
 }
 
-// seen reports whether an entry was handled before the watch began anew.
+// seen reports whether an entry was handled before the watch was restarted.
 func (f *follower) seen(entry *watchcache.Entry) bool {
 	before := f.known[entry.Path()]
 	return before != nil && before.Revision() == entry.Revision()
@@ -210,6 +212,3 @@ func (f *follower) remove(path string) {
 	delete(f.known, path)
 	f.handle(before, nil)
 }
-
-// key is "namespace/name", or "name" for a resource without namespaces.
-func (t Target) key(entry *watchcache.Entry) string { return entry.Path()[len(t.StoragePath)+1:] }

@@ -19,7 +19,7 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// named is the target of one object of a target's collection.
+// named returns a target with another name.
 func named(t registry.Target, name string) registry.Target {
 	t.Name = name
 	return t
@@ -28,9 +28,9 @@ func named(t registry.Target, name string) registry.Target {
 // put creates a config map and returns its revision.
 func (w *world) put(t *testing.T, name string) int64 {
 	t.Helper()
-	object, err := w.registry.Create(t.Context(), configMapResource, "a", &corev1.ConfigMap{
+	object, err := w.registry.Client().Create(t.Context(), configMap(""), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "a"}, Data: map[string]string{"n": name},
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,12 +41,12 @@ func (w *world) put(t *testing.T, name string) int64 {
 	return revision
 }
 
-// TestReadsWhileTheCacheLags asks for the present state when the cache does not get there in time.
+// Consistent reads go to storage if the cache does not catch up in time.
 func TestReadsWhileTheCacheLags(t *testing.T) {
 	t.Parallel() // each read waits some seconds for the cache
 	w := openWorld(t, etcdtest.Client(t), configMaps())
 	w.put(t, "one")
-	if _, err := w.registry.Read(t.Context(), named(w.target, "one"), ""); err != nil {
+	if _, err := w.registry.Get(t.Context(), named(w.target, "one"), ""); err != nil {
 		t.Fatal(err)
 	}
 	w.stop()
@@ -54,24 +54,24 @@ func TestReadsWhileTheCacheLags(t *testing.T) {
 	third := w.put(t, "three")
 	t.Run("get", func(t *testing.T) {
 		t.Parallel()
-		entry, err := w.registry.Read(t.Context(), named(w.target, "three"), "")
+		entry, err := w.registry.Get(t.Context(), named(w.target, "three"), "")
 		if err != nil || entry.Revision() != third {
 			t.Errorf("got %v, %v", entry, err)
 		}
 	})
-	t.Run("get nothing", func(t *testing.T) {
+	t.Run("get a missing object", func(t *testing.T) {
 		t.Parallel()
-		if _, err := w.registry.Read(t.Context(), named(w.target, "four"), ""); !apierrors.IsNotFound(err) {
+		if _, err := w.registry.Get(t.Context(), named(w.target, "four"), ""); !apierrors.IsNotFound(err) {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("list", func(t *testing.T) {
 		t.Parallel()
-		page, err := w.registry.ReadList(t.Context(), w.target, registry.ListOptions{Limit: 2})
+		page, err := w.registry.List(t.Context(), w.target, registry.ListOptions{Limit: 2})
 		if err != nil || len(page.Entries) != 2 || page.Entries[1].Name() != "three" || page.Revision != third || page.Continue == "" {
 			t.Fatalf("got %+v, %v", page, err)
 		}
-		rest, err := w.registry.ReadList(t.Context(), w.target, registry.ListOptions{Limit: 2, Continue: page.Continue})
+		rest, err := w.registry.List(t.Context(), w.target, registry.ListOptions{Limit: 2, Continue: page.Continue})
 		if err != nil || len(rest.Entries) != 1 || rest.Entries[0].Name() != "two" {
 			t.Errorf("then %+v, %v", rest, err)
 		}
@@ -85,12 +85,12 @@ func TestReadsWhileTheCacheLags(t *testing.T) {
 	})
 }
 
-// TestWatchWithoutInitialEvents begins at no revision and at any.
+// Without initial events a watch starts at the current revision, or at any cached one.
 func TestWatchWithoutInitialEvents(t *testing.T) {
 	w := openWorld(t, etcdtest.Client(t), configMaps())
 	w.put(t, "before")
 	for name, resourceVersion := range map[string]string{"now": "", "any": "0"} {
-		if _, err := w.registry.Read(t.Context(), named(w.target, "before"), ""); err != nil {
+		if _, err := w.registry.Get(t.Context(), named(w.target, "before"), ""); err != nil {
 			t.Fatal(err)
 		}
 		changes, err := w.registry.Watch(t.Context(), w.target, registry.WatchOptions{ResourceVersion: resourceVersion})
@@ -106,7 +106,7 @@ func TestWatchWithoutInitialEvents(t *testing.T) {
 	}
 }
 
-// custom is the definition of config maps as a custom resource that can be selected by one field.
+// custom is the definition of config maps as a custom resource with one selectable field.
 func custom(field string) *resource.Definition {
 	d := configMaps()
 	d.Source, d.Revision = resource.Custom, field
@@ -116,8 +116,7 @@ func custom(field string) *resource.Definition {
 	return d
 }
 
-// TestRequestsOverlapANewDefinition has a request that found the old definition use the cache after the new one has
-// been put in force.
+// A request that was routed to the old definition uses the cache of the new one, once it is published.
 func TestRequestsOverlapANewDefinition(t *testing.T) {
 	w := openWorld(t, etcdtest.Client(t), custom("old"))
 	old := w.target
@@ -125,11 +124,11 @@ func TestRequestsOverlapANewDefinition(t *testing.T) {
 	w.publisher.Publish(resource.NewCatalog(next))
 	w.registry.Release(old.Definition)
 	w.put(t, "one")
-	if _, err := w.registry.Read(t.Context(), named(old, "one"), ""); err != nil {
+	if _, err := w.registry.Get(t.Context(), named(old, "one"), ""); err != nil {
 		t.Fatal(err)
 	}
 	w.target.Match = resource.Match{Definition: next, Version: next.Versions[0]}
-	page, err := w.registry.ReadList(t.Context(), w.target, registry.ListOptions{
+	page, err := w.registry.List(t.Context(), w.target, registry.ListOptions{
 		Selection: registry.Selection{Field: fields.OneTermEqualSelector("new", "one")},
 	})
 	if err != nil || len(page.Entries) != 1 {
@@ -137,7 +136,7 @@ func TestRequestsOverlapANewDefinition(t *testing.T) {
 	}
 }
 
-// TestRequestsOverlapAnEnd has a request that found a definition use the cache after the definition has gone.
+// A request that was routed to a definition fails with NotFound once the definition is gone.
 func TestRequestsOverlapAnEnd(t *testing.T) {
 	w := openWorld(t, etcdtest.Client(t), custom("old"))
 	w.put(t, "one")
@@ -157,17 +156,17 @@ func TestRequestsOverlapAnEnd(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	_, err = w.registry.Read(t.Context(), named(w.target, "one"), "")
+	_, err = w.registry.Get(t.Context(), named(w.target, "one"), "")
 	expectGone("read", err)
-	_, err = w.registry.ReadList(t.Context(), w.target, registry.ListOptions{})
+	_, err = w.registry.List(t.Context(), w.target, registry.ListOptions{})
 	expectGone("list", err)
 	_, err = w.registry.Watch(t.Context(), w.target, registry.WatchOptions{InitialEvents: true})
 	expectGone("watch", err)
-	if w.registry.Cache(w.target.Match).Loaded() {
+	if w.registry.Client().Cache(w.target.Match).Loaded() {
 		t.Error("the collection is cached")
 	}
 	w.publisher.Publish(resource.NewCatalog(custom("old")))
-	if _, err := w.registry.Read(t.Context(), named(w.target, "one"), ""); err != nil {
+	if _, err := w.registry.Get(t.Context(), named(w.target, "one"), ""); err != nil {
 		t.Errorf("served again: %v", err)
 	}
 }

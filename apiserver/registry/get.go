@@ -12,9 +12,9 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Read returns an object's entry. resourceVersion is the client's: "" asks for the state at this moment or later,
-// "0" for whatever the cache has, anything else for at least that revision.
-func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
+// Get returns an object's entry. resourceVersion is the client's: "" for a consistent read, "0" for any cached state,
+// otherwise for a state not older than that revision.
+func (r *Registry) Get(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
 	if t.Endpoint.Compute != nil {
 		entries, err := r.computed(ctx, t)
 		if err != nil {
@@ -24,11 +24,11 @@ func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (
 	}
 	snapshot, err := r.snapshot(ctx, t, resourceVersion)
 	if errors.Is(err, watchcache.ErrTooNew) {
-		return r.readStored(ctx, t)
+		return r.getStored(ctx, t)
 	}
 	var malformed *field.Error
 	if t.TimeToLive != nil && errors.As(err, &malformed) {
-		// In kube-apiserver there is no cache before what expires, and its storage words this another way.
+		// kube-apiserver does not cache resources with a TTL, so the error text is etcd3's.
 		err = apierrors.NewBadRequest("invalid resource version: " + malformed.Error())
 	}
 	if err != nil {
@@ -41,8 +41,8 @@ func (r *Registry) Read(ctx context.Context, t Target, resourceVersion string) (
 	return entry, nil
 }
 
-// readStored reads an object from storage, for clients that need its present state while the cache lags behind.
-func (r *Registry) readStored(ctx context.Context, t Target) (*watchcache.Entry, error) {
+// getStored reads an object from storage, for consistent reads while the cache lags.
+func (r *Registry) getStored(ctx context.Context, t Target) (*watchcache.Entry, error) {
 	value, err := r.store.Get(ctx, t.path())
 	if err != nil {
 		return nil, status(err, t)
@@ -50,9 +50,9 @@ func (r *Registry) readStored(ctx context.Context, t Target) (*watchcache.Entry,
 	return r.cache(t.Match).Detached(value), nil
 }
 
-// snapshot returns a state of the collection that satisfies resourceVersion as "not older than". A cache that was
-// dropped meanwhile, because the resource's definition changed, is replaced by a new one. It fails with ErrTooNew if the
-// cache does not come in time to the state at this moment.
+// snapshot returns a state of the collection that is not older than resourceVersion. If the resource's definition
+// changes meanwhile and its cache is dropped, it continues with the new cache. It fails with ErrTooNew if the cache
+// does not catch up with a consistent read in time.
 func (r *Registry) snapshot(ctx context.Context, t Target, resourceVersion string) (*watchcache.Snapshot, error) {
 	for {
 		snapshot, err := r.snapshotOnce(ctx, t, resourceVersion)
@@ -62,19 +62,19 @@ func (r *Registry) snapshot(ctx context.Context, t Target, resourceVersion strin
 	}
 }
 
-// dropped tells whether an error means that a cache was dropped and another has taken its place. Where none has, because
-// the resource is not served any more, the error becomes what the client is told.
-func (r *Registry) dropped(t Target, err error) (again bool, told error) {
+// dropped reports whether an error means that the cache was dropped and the request should use its successor. If the
+// resource is no longer served, there is none, and the error becomes the client's.
+func (r *Registry) dropped(t Target, err error) (again bool, _ error) {
 	if !errors.Is(err, watchcache.ErrDropped) {
 		return false, err
 	}
-	if _, served := r.inForce(t.Match); served {
+	if _, served := r.currentMatch(t.Match); served {
 		return true, err
 	}
 	return false, notServed(t)
 }
 
-// snapshotOnce returns a state of the collection that satisfies resourceVersion as "not older than".
+// snapshotOnce is snapshot for the cache of this moment; it fails with ErrDropped.
 func (r *Registry) snapshotOnce(ctx context.Context, t Target, resourceVersion string) (*watchcache.Snapshot, error) {
 	cache := r.cache(t.Match)
 	if resourceVersion == "" {
@@ -92,7 +92,7 @@ func (r *Registry) snapshotOnce(ctx context.Context, t Target, resourceVersion s
 	return snapshot, status(err, t)
 }
 
-// parseRevision reads a client's resourceVersion. The error is a *field.Error.
+// parseRevision parses a client's resourceVersion option. The error is a *field.Error.
 func parseRevision(resourceVersion string) (int64, error) {
 	revision, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {

@@ -7,55 +7,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/watchcache"
 )
 
-// Selection is which objects of a collection a client wants. Nil selectors select everything. Field selectors are
-// in the definition's own spelling.
-type Selection struct {
-	Label labels.Selector
-	Field fields.Selector
-}
-
-// everything reports whether nothing is left out.
-func (s Selection) everything() bool {
-	return (s.Label == nil || s.Label.Empty()) && (s.Field == nil || s.Field.Empty())
-}
-
-// matches reports whether an entry is selected.
-func (s Selection) matches(e *watchcache.Entry) (bool, error) {
-	if s.Label != nil && !s.Label.Empty() && !s.Label.Matches(e.Labels()) {
-		return false, nil
-	}
-	if s.Field == nil || s.Field.Empty() {
-		return true, nil
-	}
-	set, err := e.Fields()
-	if err != nil {
-		return false, err
-	}
-	return s.Field.Matches(set), nil
-}
-
-// only returns the path of the one object that can be selected in a target's collection, if the selectors name it.
-func (s Selection) only(t Target) (path string, ok bool) {
-	if s.Field == nil {
-		return "", false
-	}
-	name, named := s.Field.RequiresExactMatch("metadata.name")
-	if t.Namespaced && t.Namespace == "" {
-		var inNamespace bool
-		t.Namespace, inNamespace = s.Field.RequiresExactMatch("metadata.namespace")
-		named = named && inNamespace && t.Namespace != ""
-	}
-	return t.named(name).path(), named && name != ""
-}
-
-// ListOptions are a client's options, validated.
+// ListOptions are a client's validated options.
 type ListOptions struct {
 	Selection
 	ResourceVersion string
@@ -64,74 +21,121 @@ type ListOptions struct {
 	Continue        string
 }
 
-// List is the answer to a list request: entries in key order, at one revision.
+// most returns the largest number of objects that a list of a collection of count objects can have.
+func (o ListOptions) most(count int64) int64 {
+	if o.Limit > 0 {
+		return min(count, o.Limit)
+	}
+	return count
+}
+
+// List is a page of a collection: entries in key order, all at one revision.
 type List struct {
 	Entries  []*watchcache.Entry
 	Revision int64
-	// Continue is the token of the rest; empty: there is none.
+	// Continue is the token of the next page; empty on the last page.
 	Continue string
-	// Remaining is how many objects follow; nil: not known.
+	// Remaining is the number of objects on the following pages; nil: unknown.
 	Remaining *int64
 
-	held *request.Held // nil: the entries are the cache's
+	// held is the share of Registry.listBytes that the entries use; nil if they belong to the watch cache.
+	held *request.Held
 }
 
-// Close gives back the room that a list from storage takes. Its entries must not be used afterwards.
+// Close releases the memory budget of a list from storage. Its entries must not be used afterwards.
 func (l *List) Close() {
 	if l.held != nil {
 		l.held.Release()
 	}
 }
 
-const (
-	expiredContinue = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list."
-)
+// Meta returns the list metadata for clients.
+func (l *List) Meta() metav1.ListMeta {
+	listMeta := metav1.ListMeta{Continue: l.Continue, RemainingItemCount: l.Remaining}
+	if l.Revision > 0 { // computed objects have none
+		listMeta.ResourceVersion = strconv.FormatInt(l.Revision, 10)
+	}
+	return listMeta
+}
 
-// ReadList returns the selected objects of the target's collection. The caller must close the list.
-func (r *Registry) ReadList(ctx context.Context, t Target, options ListOptions) (*List, error) {
+// listing is one List call.
+type listing struct {
+	registry   *Registry
+	target     Target
+	options    ListOptions
+	collection string // path prefix
+	from       string // path at which the page starts, inclusive
+}
+
+// List returns the selected objects of the target's collection. The caller must close the list.
+func (r *Registry) List(ctx context.Context, t Target, options ListOptions) (*List, error) {
 	if t.Endpoint.Compute != nil {
 		return r.listComputed(ctx, t, options.Selection)
 	}
 	collection := t.collection()
-	from := collection
+	l := &listing{registry: r, target: t, options: options, collection: collection, from: collection}
 	if options.Continue != "" {
-		key, revision, err := decodeContinue(options.Continue, collection)
-		if err != nil {
-			return nil, apierrors.NewBadRequest("invalid continue token: " + err.Error())
-		}
-		switch options.ResourceVersion {
-		case "":
-		case "0":
-			options.Limit = 0
-		default:
-			return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
-		}
-		if revision != latestRevision {
-			return r.listAt(ctx, t, options, key, revision)
-		}
-		options.ResourceVersion, from = "", key
+		return l.resume(ctx)
 	}
-	exact, err := exactRevision(options)
+	return l.start(ctx)
+}
+
+// resume lists the page that a continue token points to.
+func (l *listing) resume(ctx context.Context) (*List, error) {
+	key, revision, err := decodeContinue(l.options.Continue, l.collection)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("invalid continue token: " + err.Error())
+	}
+	switch l.options.ResourceVersion {
+	case "":
+	case "0":
+		l.options.Limit = 0
+	default:
+		return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
+	}
+	l.from = key
+	if revision != latestRevision {
+		return l.at(ctx, revision)
+	}
+	l.options.ResourceVersion = ""
+	return l.start(ctx)
+}
+
+// start lists a page at the revision that the options ask for.
+func (l *listing) start(ctx context.Context) (*List, error) {
+	exact, err := exactRevision(l.options)
 	if err != nil {
 		return nil, apierrors.NewBadRequest("invalid resource version: " + err.Error())
 	}
 	if exact > 0 {
-		return r.listAt(ctx, t, options, from, exact)
+		return l.at(ctx, exact)
 	}
-	snapshot, err := r.snapshot(ctx, t, options.ResourceVersion)
+	snapshot, err := l.registry.snapshot(ctx, l.target, l.options.ResourceVersion)
 	if errors.Is(err, watchcache.ErrTooNew) {
-		return r.listPresent(ctx, t, options, from)
+		return l.latestStored(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if options.ResourceVersion == "0" {
-		options.Limit = 0 // as kube-apiserver does when any state will do
+	if l.options.ResourceVersion == "0" {
+		l.options.Limit = 0 // like kube-apiserver's cache
 	}
-	return r.listSnapshot(ctx, t, options, snapshot, from)
+	return l.page(ctx, snapshot)
 }
 
-// exactRevision returns the one revision that the options ask for, or 0.
+// at lists a page at exactly one revision: from the watch cache if it still has the revision, otherwise from storage.
+func (l *listing) at(ctx context.Context, revision int64) (*List, error) {
+	snapshot, err := l.registry.exactSnapshot(ctx, l.target, revision)
+	switch {
+	case err == nil:
+		return l.page(ctx, snapshot)
+	case errors.Is(err, watchcache.ErrExpired), errors.Is(err, watchcache.ErrTooNew):
+		return l.stored(ctx, revision)
+	}
+	return nil, status(err, l.target)
+}
+
+// exactRevision returns the revision that the options require exactly, or 0.
 func exactRevision(options ListOptions) (int64, error) {
 	if options.ResourceVersion == "" {
 		return 0, nil
@@ -144,72 +148,69 @@ func exactRevision(options ListOptions) (int64, error) {
 	return revision, nil
 }
 
-// scanInterval is how many objects are looked at between two looks at the context.
+// scanInterval is how many objects a scan visits between two checks of the context.
 const scanInterval = 16
 
-// listSnapshot collects a page from a state of the cache.
-func (r *Registry) listSnapshot(ctx context.Context, t Target, options ListOptions, snapshot *watchcache.Snapshot, from string) (*List, error) {
-	collection := t.collection()
+// page collects a page from a snapshot of the watch cache.
+func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*List, error) {
 	page := &List{Revision: snapshot.Revision()}
-	if options.everything() && options.Limit == 0 {
-		page.Entries = make([]*watchcache.Entry, 0, snapshot.Count(collection))
+	if l.options.everything() && l.options.Limit == 0 {
+		page.Entries = make([]*watchcache.Entry, 0, snapshot.Count(l.collection))
 	}
-	var more bool
-	var failure error
+	more, err := l.scan(ctx, snapshot, page)
+	if err != nil {
+		return nil, err
+	}
+	if !more {
+		return page, nil
+	}
+	l.registry.cache(l.target.Match).Retain(snapshot) // for the next page
+	last := page.Entries[len(page.Entries)-1].Path()
+	if l.options.everything() {
+		remaining := countAfter(snapshot, l.collection, last)
+		page.Remaining = &remaining
+	}
+	page.Continue, err = encodeContinue(last+firstKeyAfter, l.collection, page.Revision)
+	return page, err
+}
+
+// scan appends the selected entries to the page until it is full. more reports whether entries follow, selected or
+// not.
+func (l *listing) scan(ctx context.Context, snapshot *watchcache.Snapshot, page *List) (more bool, err error) {
 	visited := 0
 	visit := func(e *watchcache.Entry) bool {
 		if visited++; visited%scanInterval == 0 && ctx.Err() != nil {
 			return false
 		}
-		if options.Limit > 0 && int64(len(page.Entries)) == options.Limit {
-			more = true // whether the rest is selected is for the next page to find out
+		if l.options.Limit > 0 && int64(len(page.Entries)) == l.options.Limit {
+			more = true
 			return false
 		}
 		var selected bool
-		if selected, failure = options.matches(e); selected {
+		if selected, err = l.options.matches(e); selected {
 			page.Entries = append(page.Entries, e)
 		}
-		return failure == nil
+		return err == nil
 	}
-	if path, ok := options.only(t); !ok {
-		snapshot.Ascend(collection, from, visit)
-	} else if e, found := snapshot.Get(path); found && path >= from {
+	if path, ok := l.options.only(l.target); !ok {
+		snapshot.Ascend(l.collection, l.from, visit)
+	} else if e, found := snapshot.Get(path); found && path >= l.from {
 		visit(e)
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, status(err, t)
+	if ctx.Err() != nil {
+		return false, status(ctx.Err(), l.target)
 	}
-	if failure != nil {
-		return nil, apierrors.NewInternalError(failure)
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
 	}
-	if !more {
-		return page, nil
-	}
-	r.cache(t.Match).Retain(snapshot)
-	last := page.Entries[len(page.Entries)-1].Path()
-	if options.everything() {
-		remaining := countAfter(snapshot, collection, last)
-		page.Remaining = &remaining
-	}
-	var err error
-	page.Continue, err = encodeContinue(last+firstKeyAfter, collection, page.Revision)
-	return page, err
+	return more, nil
 }
 
-// countAfter counts the keys of a collection that follow last.
+// countAfter counts the paths of a collection after last.
 func countAfter(snapshot *watchcache.Snapshot, collection, last string) (count int64) {
 	snapshot.Ascend(collection, last+firstKeyAfter, func(*watchcache.Entry) bool {
 		count++
 		return true
 	})
 	return count
-}
-
-// Meta is the list's metadata for the client.
-func (l *List) Meta() metav1.ListMeta {
-	listMeta := metav1.ListMeta{Continue: l.Continue, RemainingItemCount: l.Remaining}
-	if l.Revision > 0 { // else it is of objects that are stored nowhere
-		listMeta.ResourceVersion = strconv.FormatInt(l.Revision, 10)
-	}
-	return listMeta
 }

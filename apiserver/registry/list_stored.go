@@ -7,41 +7,29 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
 )
 
 const (
-	// storedAtOnce bounds the stored bytes that lists from storage hold at the same time, however many they are.
-	storedAtOnce = 64 << 20
-	// pageBytes is about what is fetched from storage at once.
+	// maxListBytes bounds the stored bytes that all concurrent lists from storage hold.
+	maxListBytes = 64 << 20
+	// pageBytes is the target size of one range request to etcd.
 	pageBytes = 4 << 20
-	// smallestPage and largestPage bound how many objects are fetched at once.
-	smallestPage, largestPage = 100, 10_000
-	// usualSize is taken for the bytes of an object where there is none to go by.
-	usualSize = 4 << 10
+	// minPageSize and maxPageSize bound the number of objects of one range request.
+	minPageSize, maxPageSize = 100, 10_000
+	// defaultObjectSize is assumed, in bytes, while the watch cache has no mean size of the collection.
+	defaultObjectSize = 4 << 10
 )
 
-type byteLimit = request.ByteLimit
+const expiredContinue = "The provided continue parameter is too old to display a consistent list result. You can start a new " +
+	"list without the continue parameter, or use the continue token in this response to retrieve the " +
+	"remainder of the results. Continuing with the provided token results in an inconsistent list - " +
+	"objects that were created, modified, or deleted between the time the first chunk was returned and " +
+	"now may show up in the list."
 
-func newStoredLimit() *byteLimit { return request.NewByteLimit(storedAtOnce) }
-
-// listAt collects a page from the state at exactly one revision: from the cache as far back as it reaches, else from
-// storage.
-func (r *Registry) listAt(ctx context.Context, t Target, options ListOptions, from string, revision int64) (*List, error) {
-	snapshot, err := r.exactSnapshot(ctx, t, revision)
-	switch {
-	case err == nil:
-		return r.listSnapshot(ctx, t, options, snapshot, from)
-	case errors.Is(err, watchcache.ErrExpired), errors.Is(err, watchcache.ErrTooNew):
-		return r.listStored(ctx, t, options, from, revision)
-	}
-	return nil, status(err, t)
-}
-
-// exactSnapshot returns the state of the collection at exactly a revision. A cache that was dropped meanwhile is replaced
-// by a new one, as in snapshot.
+// exactSnapshot returns the state of the collection at exactly a revision. Like snapshot it replaces a cache that is
+// dropped meanwhile.
 func (r *Registry) exactSnapshot(ctx context.Context, t Target, revision int64) (*watchcache.Snapshot, error) {
 	for {
 		snapshot, err := r.cache(t.Match).Exact(ctx, revision)
@@ -51,111 +39,111 @@ func (r *Registry) exactSnapshot(ctx context.Context, t Target, revision int64) 
 	}
 }
 
-// listPresent collects a page from storage, for clients that need the present state while the cache lags behind.
-func (r *Registry) listPresent(ctx context.Context, t Target, options ListOptions, from string) (*List, error) {
-	revision, err := r.caches.Current(ctx)
+// latestStored lists a page of the current state from storage, for consistent reads while the watch cache lags.
+func (l *listing) latestStored(ctx context.Context) (*List, error) {
+	revision, err := l.registry.caches.Current(ctx)
 	if err != nil {
-		return nil, status(err, t)
+		return nil, status(err, l.target)
 	}
-	return r.listStored(ctx, t, options, from, revision)
+	return l.stored(ctx, revision)
 }
 
-// listStored collects a page from storage, once there is room for what is read.
-func (r *Registry) listStored(ctx context.Context, t Target, options ListOptions, from string, revision int64) (*List, error) {
+// stored lists a page from storage. It waits until the memory budget of such lists has room for it.
+func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 	page := &List{Revision: revision}
-	size := r.cache(t.Match).MeanSize()
+	size := l.registry.cache(l.target.Match).MeanSize()
 	if size == 0 {
-		size = usualSize
+		size = defaultObjectSize
 	}
-	count, err := r.store.Count(ctx, t.collection(), from, revision)
+	count, err := l.registry.store.Count(ctx, l.collection, l.from, revision)
 	if err == nil {
-		page.held, err = r.stored.Acquire(ctx, pageBytes+size*options.most(count))
+		page.held, err = l.registry.listBytes.Acquire(ctx, pageBytes+size*l.options.most(count))
 	}
 	if err == nil {
-		err = r.fillStored(ctx, t, options, page, from, size)
+		err = l.fill(ctx, page, size)
 	}
 	if err != nil {
 		page.Close()
-		return nil, r.listError(ctx, t, options, from, revision, err)
+		return nil, l.storedError(ctx, revision, err)
 	}
 	return page, nil
 }
 
-// most is how many of so many objects a list holds at most.
-func (o ListOptions) most(count int64) int64 {
-	if o.Limit > 0 {
-		return min(count, o.Limit)
-	}
-	return count
-}
-
-// fillStored reads a page from storage.
-func (r *Registry) fillStored(ctx context.Context, t Target, options ListOptions, page *List, from string, size int64) error {
-	cache := r.cache(t.Match)
+// fill reads a page from storage, in chunks. size is the expected size of an object. It leaves l.from alone: after an
+// error the client has seen nothing of the page and starts there again.
+func (l *listing) fill(ctx context.Context, page *List, size int64) error {
+	from := l.from
 	for {
-		stored, err := r.store.List(ctx, t.collection(), storage.ListOptions{
-			Revision: page.Revision, From: from, Limit: pageSize(options, len(page.Entries), size),
+		chunk, err := l.registry.store.List(ctx, l.collection, storage.ListOptions{
+			Revision: page.Revision, From: from, Limit: chunkSize(l.options, len(page.Entries), size),
 		})
 		if err != nil {
 			return err
 		}
-		for i, value := range stored.Values {
-			if i%scanInterval == 0 && ctx.Err() != nil {
-				return ctx.Err()
-			}
-			from = value.Path + firstKeyAfter
-			entry := cache.Detached(value)
-			selected, err := options.matches(entry)
-			if err != nil {
-				return apierrors.NewInternalError(err)
-			}
-			if selected {
-				page.Entries = append(page.Entries, entry)
-			}
-			if options.Limit > 0 && int64(len(page.Entries)) == options.Limit {
-				return finishPage(t, options, page, stored, value.Path)
-			}
+		full, err := l.appendChunk(ctx, page, chunk)
+		if err != nil || full || !chunk.More {
+			return err
 		}
-		if !stored.More {
-			return nil
-		}
+		from = chunk.Values[len(chunk.Values)-1].Path + firstKeyAfter
 	}
 }
 
-// pageSize is how many objects, of about so many bytes each, to fetch from storage at once, having some: no more than are
-// wanted when nothing is filtered out.
-func pageSize(options ListOptions, having int, size int64) int64 {
-	count := min(max(pageBytes/max(size, 1), smallestPage), largestPage)
+// appendChunk appends the selected objects of a chunk and reports whether the page is full.
+func (l *listing) appendChunk(ctx context.Context, page *List, chunk storage.Page) (full bool, err error) {
+	cache := l.registry.cache(l.target.Match)
+	for i, value := range chunk.Values {
+		if i%scanInterval == 0 && ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		entry := cache.Detached(value)
+		selected, err := l.options.matches(entry)
+		if err != nil {
+			return false, apierrors.NewInternalError(err)
+		}
+		if selected {
+			page.Entries = append(page.Entries, entry)
+		}
+		if l.options.Limit > 0 && int64(len(page.Entries)) == l.options.Limit {
+			return true, l.finishPage(page, chunk, value.Path)
+		}
+	}
+	return false, nil
+}
+
+// chunkSize returns how many objects of the given size to read at once for a page that has count objects. Without
+// selectors it never reads more than the page needs.
+func chunkSize(options ListOptions, count int, size int64) int64 {
+	chunk := min(max(pageBytes/max(size, 1), minPageSize), maxPageSize)
 	if options.Limit > 0 && options.everything() {
-		return min(options.Limit-int64(having), count)
+		return min(options.Limit-int64(count), chunk)
 	}
-	return count
+	return chunk
 }
 
-// finishPage adds the continue token to a page that is full after the object at last.
-func finishPage(t Target, options ListOptions, page *List, stored storage.Page, last string) (err error) {
-	if !stored.More && strings.HasSuffix(stored.Values[len(stored.Values)-1].Path, last) {
+// finishPage adds the continue token to a page whose last object is at last.
+func (l *listing) finishPage(page *List, chunk storage.Page, last string) (err error) {
+	if !chunk.More && strings.HasSuffix(chunk.Values[len(chunk.Values)-1].Path, last) {
 		return nil
 	}
-	if options.everything() {
-		remaining := stored.Remaining
+	if l.options.everything() {
+		remaining := chunk.Remaining
 		page.Remaining = &remaining
 	}
-	page.Continue, err = encodeContinue(last+firstKeyAfter, t.collection(), page.Revision)
+	page.Continue, err = encodeContinue(last+firstKeyAfter, l.collection, page.Revision)
 	return err
 }
 
-// listError explains why a revision cannot be listed. A client in the middle of a paged list is offered to go on
-// with the present state.
-func (r *Registry) listError(ctx context.Context, t Target, options ListOptions, from string, revision int64, err error) error {
+// storedError returns the API status of an error. A client in the middle of a paged list gets a token that continues
+// at the current revision.
+func (l *listing) storedError(ctx context.Context, revision int64, err error) error {
 	switch {
 	case errors.Is(err, storage.ErrFuture):
-		current, _ := r.caches.Current(ctx)
+		current, _ := l.registry.caches.Current(ctx)
 		return tooLarge(revision, current)
-	case errors.Is(err, storage.ErrCompacted) && options.Continue != "":
+	case errors.Is(err, storage.ErrCompacted) && l.options.Continue != "":
 		expired := apierrors.NewResourceExpired(expiredContinue)
-		expired.ErrStatus.ListMeta.Continue, _ = encodeContinue(from, t.collection(), latestRevision)
+		expired.ErrStatus.ListMeta.Continue, _ = encodeContinue(l.from, l.collection, latestRevision)
 		return expired
 	}
-	return status(err, t)
+	return status(err, l.target)
 }

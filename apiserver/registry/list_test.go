@@ -17,22 +17,22 @@ import (
 	"quorate.dev/apiserver/registry"
 )
 
-// exactly asks for the state at a revision.
+// exactly returns options for the state at exactly a revision.
 func exactly(revision int64) registry.ListOptions {
 	return registry.ListOptions{ResourceVersion: strconv.FormatInt(revision, 10), Match: metav1.ResourceVersionMatchExact}
 }
 
-// list reads a list that must be there.
+// list returns a list that must succeed.
 func (w *world) list(t *testing.T, options registry.ListOptions) *registry.List {
 	t.Helper()
-	page, err := w.registry.ReadList(t.Context(), w.target, options)
+	page, err := w.registry.List(t.Context(), w.target, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return page
 }
 
-// TestExactListIsOfTheCache reads a past state: its objects are those that the cache has, not copies from storage.
+// A list at a past revision returns the entries of the cache, not copies from storage.
 func TestExactListIsOfTheCache(t *testing.T) {
 	w := openWorld(t, etcdtest.Client(t), configMaps())
 	w.list(t, registry.ListOptions{}) // fills the cache
@@ -51,8 +51,7 @@ func TestExactListIsOfTheCache(t *testing.T) {
 	}
 }
 
-// TestCompactedContinue pages through a list whose revision is compacted meanwhile: the client is told so, although the
-// cache still has the state.
+// A continue token whose revision was compacted has expired, although the cache still has the state.
 func TestCompactedContinue(t *testing.T) {
 	w := openWorld(t, etcdtest.Client(t), configMaps())
 	for _, name := range []string{"a", "b", "c"} {
@@ -69,14 +68,14 @@ func TestCompactedContinue(t *testing.T) {
 	}
 	w.caches.Compacted(last)
 	for name, options := range map[string]registry.ListOptions{"continued": again, "exact": exactly(first.Revision)} {
-		_, err := w.registry.ReadList(t.Context(), w.target, options)
+		_, err := w.registry.List(t.Context(), w.target, options)
 		var status apierrors.APIStatus
 		if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) {
 			t.Errorf("%s: got %v", name, err)
 			continue
 		}
 		if token := status.Status().Continue; (token != "") != (options.Continue != "") {
-			t.Errorf("%s: the token to go on with is %q", name, token)
+			t.Errorf("%s: the token to continue with is %q", name, token)
 		}
 	}
 	if page := w.list(t, exactly(last)); len(page.Entries) != 4 {
@@ -84,7 +83,7 @@ func TestCompactedContinue(t *testing.T) {
 	}
 }
 
-// leaving is a selector that selects everything, and ends a context while it does.
+// leaving is a selector that selects everything and ends a context after some objects.
 type leaving struct {
 	labels.Selector
 	end    func()
@@ -97,7 +96,7 @@ func (l leaving) Matches(labels.Labels) bool {
 	return true
 }
 
-// TestScansEndWithTheirContext looks at few objects more once nobody waits for the answer.
+// A scan stops soon after the context of its request ends.
 func TestScansEndWithTheirContext(t *testing.T) {
 	const stored = 200
 	client := etcdtest.Client(t)
@@ -111,13 +110,13 @@ func TestScansEndWithTheirContext(t *testing.T) {
 	putMany(t, client, definition, 1, string(data)) // the state before is not in the cache
 	scans := map[string]func(context.Context, registry.Selection) error{
 		"list": func(ctx context.Context, s registry.Selection) error {
-			_, err := w.registry.ReadList(ctx, w.target, registry.ListOptions{Selection: s})
+			_, err := w.registry.List(ctx, w.target, registry.ListOptions{Selection: s})
 			return err
 		},
 		"list from storage": func(ctx context.Context, s registry.Selection) error {
 			options := exactly(past)
 			options.Selection = s
-			_, err := w.registry.ReadList(ctx, w.target, options)
+			_, err := w.registry.List(ctx, w.target, options)
 			return err
 		},
 		"watch": func(ctx context.Context, s registry.Selection) error {
@@ -132,14 +131,14 @@ func TestScansEndWithTheirContext(t *testing.T) {
 		looked := 0
 		err := scan(ctx, registry.Selection{Label: leaving{labels.Set{"a": "b"}.AsSelector(), cancel, &looked}})
 		if !errors.Is(err, context.Canceled) || looked > 20 {
-			t.Errorf("%s: looked at %d objects, %v", name, looked, err)
+			t.Errorf("%s: visited %d objects, %v", name, looked, err)
 		}
 		cancel()
 	}
 	w.list(t, exactly(past)).Close() // there is room: the one that failed holds nothing
 }
 
-// TestListsFromStorageWaitForEachOther reads two of them where there is room for one.
+// Of two lists from storage the second waits if the memory budget is only sufficient for one.
 func TestListsFromStorageWaitForEachOther(t *testing.T) {
 	client := etcdtest.Client(t)
 	definition := configMaps()
@@ -155,8 +154,8 @@ func TestListsFromStorageWaitForEachOther(t *testing.T) {
 	first := w.list(t, exactly(past))
 	waiting, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := w.registry.ReadList(waiting, w.target, exactly(past)); !apierrors.IsTimeout(err) {
-		t.Errorf("beside another: %v", err)
+	if _, err := w.registry.List(waiting, w.target, exactly(past)); !apierrors.IsTimeout(err) {
+		t.Errorf("while the first is open: %v", err)
 	}
 	w.list(t, registry.ListOptions{})
 	first.Close()

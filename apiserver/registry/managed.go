@@ -16,7 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// track records in object's managed fields what manager changed since current; current is nil for a new object.
+// track updates the managed fields of object with the changes of manager since current, which is nil for a new
+// object.
 func track(t Target, current, object runtime.Object, manager string) error {
 	if t.Endpoint.FieldManager == nil {
 		return nil
@@ -31,8 +32,8 @@ func track(t Target, current, object runtime.Object, manager string) error {
 	return recoverable(func() { fields.UpdateNoErrors(current, object, manager) })
 }
 
-// recoverable returns what structured-merge-diff panics with when an object has no JSON form. That is the client's
-// fault: a protobuf body can hold anything where JSON is embedded, as in the data of a ControllerRevision.
+// recoverable converts the panic of structured-merge-diff for an object without a JSON form into a bad request: the
+// JSON embedded in a protobuf body, as in the data of a ControllerRevision, may be invalid.
 func recoverable(update func()) (err error) {
 	defer func() {
 		switch cause := recover().(type) {
@@ -49,7 +50,7 @@ func recoverable(update func()) (err error) {
 	return nil
 }
 
-// sameManagers reports whether two lists of managed fields differ in nothing but their times.
+// sameManagers reports whether two lists of managed fields are equal except for their times.
 func sameManagers(a, b []metav1.ManagedFieldsEntry) bool {
 	return slices.EqualFunc(a, b, func(x, y metav1.ManagedFieldsEntry) bool {
 		return x.Manager == y.Manager && x.Operation == y.Operation && x.APIVersion == y.APIVersion &&
@@ -64,8 +65,8 @@ func sameFields(a, b *metav1.FieldsV1) bool {
 	return a.Equal(*b)
 }
 
-// Warnings of duplicate owner references, in kube-apiserver's words. Bodies of creates and updates are examined before
-// admission, too; patched objects only after it.
+// Warnings about duplicate owner references, as in kube-apiserver. Bodies of creates and updates are checked before
+// and after mutating admission, patched objects only after it.
 const (
 	duplicateOwners         = duplicateEntries + duplicateOwnersAdvice
 	duplicateOwnersAdmitted = duplicateEntries + " after mutating admission happens" + duplicateOwnersAdvice
@@ -75,7 +76,7 @@ const (
 		"1.24; please fix your requests; duplicate UID(s) observed: %v"
 )
 
-// removeDuplicateOwners drops repeated owner references and warns the client in the given words.
+// removeDuplicateOwners removes duplicate owner references and sends a warning of the given format.
 func removeDuplicateOwners(ctx context.Context, object runtime.Object, warningFormat string) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {

@@ -28,16 +28,16 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// maxPatchOperations is how many operations a JSON patch may have.
+// maxPatchOperations bounds the operations of a JSON patch.
 const maxPatchOperations = 10_000
 
-// maxPatchCopies is how many bytes the operations of a JSON patch may copy.
+// maxPatchCopies bounds the bytes that the copy operations of a JSON patch add.
 const maxPatchCopies = 3 << 20
 
-// limitPatches sets the limit that the library keeps for the whole process.
-func limitPatches() { atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopies) }
+// LimitPatches sets the limit of copied bytes, which the JSON patch library keeps in a package variable.
+func LimitPatches() { atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopies) }
 
-// operationList is what kube-apiserver, which names it to clients, calls the list of a JSON patch's operations.
+// operationList is the Go type name of kube-apiserver's JSON patch operations, which its error messages contain.
 const operationList = "[]handlers.jsonPatchOp"
 
 // Patch is the Change of a PATCH request.
@@ -45,11 +45,11 @@ type Patch struct {
 	Type       types.PatchType
 	Data       []byte
 	Manager    string
-	Force      bool // of an apply patch: take over fields that others manage
+	Force      bool // of server-side apply: take ownership of conflicting fields
 	Validation resource.FieldValidation
 }
 
-// CreatesMissing implements Change: only an applied configuration is a whole object.
+// CreatesMissing implements Change: only a server-side apply has a whole object.
 func (p Patch) CreatesMissing() bool { return p.Type == types.ApplyYAMLPatchType }
 
 // Apply implements Change.
@@ -74,7 +74,7 @@ func (p Patch) Apply(ctx context.Context, t Target, current runtime.Object) (run
 	return object, CheckName(accessor, t)
 }
 
-// check bounds what a patch may hold, as bodies are bounded.
+// check applies the limits of request bodies to a patch.
 func (p Patch) check(codec resource.Codec) error {
 	checker, ok := codec.(resource.BodyChecker)
 	if !ok {
@@ -86,7 +86,7 @@ func (p Patch) check(codec resource.Codec) error {
 	return checker.CheckBody(p.Data, runtime.ContentTypeJSON)
 }
 
-// UID implements Change: a patch of the UID is refused by validation.
+// UID implements Change: validation refuses to change the UID.
 func (Patch) UID() types.UID { return "" }
 
 func (p Patch) patched(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
@@ -101,8 +101,8 @@ func (p Patch) patched(ctx context.Context, t Target, current runtime.Object) (r
 	return nil, fmt.Errorf("%v: unimplemented patch type", p.Type)
 }
 
-// strictly reports whether unknown and duplicate fields are to be found.
-func (p Patch) strictly() bool { return p.Validation != resource.Ignore }
+// detectsUnknown reports whether unknown and duplicate fields are reported.
+func (p Patch) detectsUnknown() bool { return p.Validation != resource.Ignore }
 
 // jsonPatch applies a JSON patch or merge patch to the served version's JSON.
 func (p Patch) jsonPatch(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
@@ -115,7 +115,7 @@ func (p Patch) jsonPatch(ctx context.Context, t Target, current runtime.Object) 
 	if err != nil {
 		return nil, err
 	}
-	after, complaints, err := p.patchJSON(before)
+	after, warnings, err := p.patchJSON(before)
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +123,11 @@ func (p Patch) jsonPatch(ctx context.Context, t Target, current runtime.Object) 
 	if err != nil {
 		return nil, invalidPatch(after, err)
 	}
-	complaints = append(complaints, strict...)
-	if len(complaints) > 0 && p.Validation == resource.Strict {
-		return nil, invalidPatch(after, runtime.NewStrictDecodingError(complaints))
+	warnings = append(warnings, strict...)
+	if len(warnings) > 0 && p.Validation == resource.Strict {
+		return nil, invalidPatch(after, runtime.NewStrictDecodingError(warnings))
 	}
-	Warn(ctx, complaints)
+	Warn(ctx, warnings)
 	return object, track(t, current, object, p.Manager)
 }
 
@@ -137,12 +137,12 @@ func invalidPatch(patched []byte, err error) error {
 	})
 }
 
-func (p Patch) patchJSON(before []byte) (after []byte, complaints []error, err error) {
+func (p Patch) patchJSON(before []byte) (after []byte, warnings []error, err error) {
 	if p.Type == types.JSONPatchType {
 		return p.jsonOperations(before)
 	}
-	if p.strictly() {
-		if complaints, err = kjson.UnmarshalStrict(p.Data, &map[string]any{}); err != nil {
+	if p.detectsUnknown() {
+		if warnings, err = kjson.UnmarshalStrict(p.Data, &map[string]any{}); err != nil {
 			return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
 		}
 	}
@@ -150,10 +150,10 @@ func (p Patch) patchJSON(before []byte) (after []byte, complaints []error, err e
 	if errors.Is(err, jsonpatch.ErrBadJSONPatch) {
 		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
-	return after, complaints, err
+	return after, warnings, err
 }
 
-// jsonPatchOp is one step of a JSON patch, for strict decoding. Errors name the type to clients.
+// jsonPatchOp is an operation of a JSON patch, for strict decoding. Error messages contain the type's name.
 type jsonPatchOp struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -161,14 +161,14 @@ type jsonPatchOp struct {
 	Value any    `json:"value"`
 }
 
-func (p Patch) jsonOperations(before []byte) (after []byte, complaints []error, err error) {
-	if p.strictly() {
-		if complaints, err = kjson.UnmarshalStrict(p.Data, &[]jsonPatchOp{}); err != nil {
+func (p Patch) jsonOperations(before []byte) (after []byte, warnings []error, err error) {
+	if p.detectsUnknown() {
+		if warnings, err = kjson.UnmarshalStrict(p.Data, &[]jsonPatchOp{}); err != nil {
 			message := strings.ReplaceAll(err.Error(), fmt.Sprintf("%T", []jsonPatchOp{}), operationList)
 			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + message)
 		}
-		for i, complaint := range complaints {
-			complaints[i] = fmt.Errorf("json patch %w", complaint)
+		for i, warning := range warnings {
+			warnings[i] = fmt.Errorf("json patch %w", warning)
 		}
 	}
 	operations, err := jsonpatch.DecodePatch(p.Data)
@@ -180,7 +180,7 @@ func (p Patch) jsonOperations(before []byte) (after []byte, complaints []error, 
 			"The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(operations)))
 	}
 	after, err = applyOperations(operations, before)
-	return after, complaints, err
+	return after, warnings, err
 }
 
 func unprocessable(err error) error {
@@ -188,8 +188,8 @@ func unprocessable(err error) error {
 		http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 }
 
-// applyOperations applies a JSON patch. The library dereferences what is missing in some operations, such as the value
-// of a test of the whole object: with kube-apiserver this is an internal error.
+// applyOperations applies a JSON patch. The library panics on some incomplete operations, such as a test of the whole
+// object without a value. kube-apiserver returns an internal error for them.
 func applyOperations(operations jsonpatch.Patch, before []byte) (after []byte, err error) {
 	defer func() {
 		if recover() != nil {
@@ -203,7 +203,7 @@ func applyOperations(operations jsonpatch.Patch, before []byte) (after []byte, e
 	return after, nil
 }
 
-// strategic applies a strategic merge patch, which the served version's Go type directs.
+// strategic applies a strategic merge patch according to the struct tags of the served version's Go type.
 func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
 	codec := bodyCodec(t)
 	external, err := codec.External(current)
@@ -215,9 +215,9 @@ func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) 
 		return nil, err
 	}
 	patch := map[string]any{}
-	var complaints []error
-	if p.strictly() {
-		complaints, err = kjson.UnmarshalStrict(p.Data, &patch)
+	var warnings []error
+	if p.detectsUnknown() {
+		warnings, err = kjson.UnmarshalStrict(p.Data, &patch)
 	} else {
 		err = kjson.UnmarshalCaseSensitivePreserveInts(p.Data, &patch)
 	}
@@ -229,7 +229,7 @@ func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) 
 		return nil, strategicError(err)
 	}
 	updated := codec.NewExternal()
-	if err := p.fromMap(ctx, patch, after, updated, complaints); err != nil {
+	if err := p.fromMap(ctx, patch, after, updated, warnings); err != nil {
 		return nil, err
 	}
 	codec.Default(updated)
@@ -240,20 +240,20 @@ func (p Patch) strategic(ctx context.Context, t Target, current runtime.Object) 
 	return object, track(t, current, object, p.Manager)
 }
 
-// fromMap fills a typed object, reporting what it has no field for. patch is what the client sent.
-func (p Patch) fromMap(ctx context.Context, patch, from map[string]any, to runtime.Object, complaints []error) error {
-	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(from, to, p.strictly())
+// fromMap converts from into a typed object and reports unknown fields. patch is the client's, for error messages.
+func (p Patch) fromMap(ctx context.Context, patch, from map[string]any, to runtime.Object, warnings []error) error {
+	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(from, to, p.detectsUnknown())
 	if err != nil {
 		strict, ok := runtime.AsStrictDecodingError(err)
 		if !ok {
 			return invalidMap(patch, err)
 		}
-		complaints = append(complaints, strict.Errors()...)
+		warnings = append(warnings, strict.Errors()...)
 	}
-	if len(complaints) > 0 && p.Validation == resource.Strict {
-		return invalidMap(patch, runtime.NewStrictDecodingError(complaints))
+	if len(warnings) > 0 && p.Validation == resource.Strict {
+		return invalidMap(patch, runtime.NewStrictDecodingError(warnings))
 	}
-	Warn(ctx, complaints)
+	Warn(ctx, warnings)
 	return nil
 }
 
@@ -263,7 +263,7 @@ func invalidMap(patch map[string]any, err error) error {
 	})
 }
 
-// strategicError tells a patch that is malformed from one that does not fit the object.
+// strategicError returns the API status of a malformed patch, or of one that does not fit the object.
 func strategicError(err error) error {
 	switch err {
 	case mergepatch.ErrBadJSONDoc, mergepatch.ErrBadPatchFormatForPrimitiveList, mergepatch.ErrBadPatchFormatForRetainKeys,
@@ -275,7 +275,7 @@ func strategicError(err error) error {
 	return err
 }
 
-// apply merges an applied configuration, field by field, with what others manage.
+// apply is server-side apply.
 func (p Patch) apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
 	fields, err := t.Endpoint.FieldManager()
 	if err != nil {
@@ -292,7 +292,7 @@ func (p Patch) apply(ctx context.Context, t Target, current runtime.Object) (run
 	if err != nil {
 		return nil, err
 	}
-	if !p.strictly() {
+	if !p.detectsUnknown() {
 		return object, nil
 	}
 	if err := yaml.UnmarshalStrict(p.Data, &map[string]any{}); err != nil {
@@ -304,10 +304,10 @@ func (p Patch) apply(ctx context.Context, t Target, current runtime.Object) (run
 	return object, nil
 }
 
-// Warn sends complaints about a body to the client as warnings, those of the YAML decoder line by line.
-func Warn(ctx context.Context, complaints []error) {
-	for _, complaint := range complaints {
-		text := complaint.Error()
+// Warn sends decoding problems to the client as warnings. Those of the YAML decoder become one warning per line.
+func Warn(ctx context.Context, warnings []error) {
+	for _, problem := range warnings {
+		text := problem.Error()
 		lines, ofYAML := strings.CutPrefix(text, "error converting YAML to JSON: ")
 		lines, listed := strings.CutPrefix(lines, "yaml: unmarshal errors:\n")
 		if !listed && !ofYAML {

@@ -11,8 +11,8 @@ import (
 	"quorate.dev/apiserver/registry"
 )
 
-// With an etcd that is not known to support progress requests, consistent reads are as new as with any other, and do
-// not wait for news that nothing may bring.
+// With an etcd that is not known to support progress requests, reads are consistent and do not wait for progress
+// notifications.
 func TestConsistentReadsWithoutProgress(t *testing.T) {
 	client := etcdtest.Remote(t)
 	w := openWorld(t, client, configMaps())
@@ -23,17 +23,17 @@ func TestConsistentReadsWithoutProgress(t *testing.T) {
 	for i := range 5 {
 		name := fmt.Sprint("object-", i)
 		revision := w.put(t, name)
-		entry, err := w.registry.Read(t.Context(), named(w.target, name), "")
+		entry, err := w.registry.Get(t.Context(), named(w.target, name), "")
 		if err != nil || entry.Revision() != revision {
 			t.Fatalf("reading %s: %v, %v", name, entry, err)
 		}
 		if _, err := client.Put(t.Context(), "elsewhere", name); err != nil { // the watch cache has no event of it
 			t.Fatal(err)
 		}
-		if _, err := w.registry.Read(t.Context(), named(w.target, name), ""); err != nil {
+		if _, err := w.registry.Get(t.Context(), named(w.target, name), ""); err != nil {
 			t.Fatal(err)
 		}
-		page, err := w.registry.ReadList(t.Context(), w.target, registry.ListOptions{})
+		page, err := w.registry.List(t.Context(), w.target, registry.ListOptions{})
 		if err != nil || len(page.Entries) != i+1 || page.Revision <= revision {
 			t.Fatalf("listing: %+v, %v", page, err)
 		}
@@ -48,7 +48,7 @@ func TestConsistentReadsWithoutProgress(t *testing.T) {
 			t.Errorf("after the initial state: %+v, %v", events, err)
 		}
 		watch.Close()
-		if err := w.registry.Delete(t.Context(), configMapResource, "a", "another-"+name,
+		if err := w.registry.Client().Delete(t.Context(), configMap("another-"+name),
 			&metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -18,8 +18,8 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// rival is somebody else at the same etcd who is always a little faster: just before a key is deleted, it does the next
-// of its actions to the key.
+// rival is a concurrent client of the same etcd that always wins: just before a transaction deletes a key, it runs
+// the next of its actions on the key.
 type rival struct {
 	clientv3.KV
 	actions []func(ctx context.Context, kv clientv3.KV, key string) error
@@ -70,7 +70,7 @@ func (t *rivalTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.Commit()
 }
 
-// touch writes what is there once more.
+// touch rewrites the key with the same value.
 func touch(ctx context.Context, kv clientv3.KV, key string) error {
 	response, err := kv.Get(ctx, key)
 	if err != nil {
@@ -85,15 +85,16 @@ func remove(ctx context.Context, kv clientv3.KV, key string) error {
 	return err
 }
 
-// graceful is a strategy of objects that are marked before they are removed.
+// graceful is a strategy of objects with a grace period: they are marked before they are removed.
 type graceful struct{ plain }
 
 func (graceful) CheckGracefulDelete(context.Context, runtime.Object, *metav1.DeleteOptions) bool {
 	return true
 }
 
-// againstRival returns a registry of objects that are deleted gracefully, or not, and somebody who is faster.
-func againstRival(t *testing.T, gracefully bool) (*registry.Registry, *rival) {
+// againstRival returns a registry whose deletions race with a rival. gracefully selects a strategy with a grace
+// period.
+func againstRival(t *testing.T, gracefully bool) (*registry.Registry, registry.Target, *rival) {
 	t.Helper()
 	definition := configMaps()
 	if gracefully {
@@ -103,66 +104,69 @@ func againstRival(t *testing.T, gracefully bool) (*registry.Registry, *rival) {
 	client := etcdtest.Client(t)
 	rival := &rival{KV: client.KV}
 	client.KV = rival
-	r, _, _ := openOn(t, client, definition)
-	return r, rival
+	r, target, _ := openOn(t, client, definition)
+	return r, target, rival
 }
 
-// TestDeletionThatSomebodyElseFinishes deletes at once what others may delete too: it was there, and it is gone.
-func TestDeletionThatSomebodyElseFinishes(t *testing.T) {
-	r, rival := againstRival(t, true)
+// A deletion that has marked the object succeeds even if a concurrent request removes it first.
+func TestDeletionFinishedByConcurrentRequest(t *testing.T) {
+	r, target, rival := againstRival(t, true)
 	for name, actions := range map[string][]func(context.Context, clientv3.KV, string) error{
 		"gone":                   {remove},
 		"changed":                {touch},
 		"changed, then gone":     {touch, remove},
 		"changed twice and gone": {touch, touch, remove},
 	} {
-		create(t, r)
+		// The attempt must start from this object, not from a cached one of an earlier case.
+		if _, err := r.Get(t.Context(), named(target, "counter"), create(t, r)); err != nil {
+			t.Fatal(err)
+		}
 		rival.actions = actions
-		if err := r.Delete(t.Context(), configMapResource, "a", "counter", metav1.NewDeleteOptions(0)); err != nil {
+		if err := r.Client().Delete(t.Context(), configMap("counter"), metav1.NewDeleteOptions(0)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := r.Get(t.Context(), configMapResource, "a", "counter"); !apierrors.IsNotFound(err) {
+		if _, err := r.Client().Get(t.Context(), configMap("counter"), resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: got %v afterwards", name, err)
 		}
 	}
 }
 
-// TestDeletionThatSomebodyElseDoes deletes what is not marked before: who is too late is told that it is not there.
-func TestDeletionThatSomebodyElseDoes(t *testing.T) {
-	r, rival := againstRival(t, false)
+// A deletion without a grace period fails with NotFound if a concurrent request removes the object first.
+func TestDeletionLostToConcurrentRequest(t *testing.T) {
+	r, _, rival := againstRival(t, false)
 	create(t, r)
 	rival.actions = append(rival.actions, remove)
-	if err := r.Delete(t.Context(), configMapResource, "a", "counter", &metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+	if err := r.Client().Delete(t.Context(), configMap("counter"), &metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestLastFinalizerThatSomebodyElseRemoves takes away the last finalizer while somebody else does so too.
-func TestLastFinalizerThatSomebodyElseRemoves(t *testing.T) {
-	r, rival := againstRival(t, false)
+// Two concurrent requests may both remove the last finalizer.
+func TestLastFinalizerRemovedConcurrently(t *testing.T) {
+	r, _, rival := againstRival(t, false)
 	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Namespace: "a", Finalizers: []string{"example.com/hold"}}}
-	if _, err := r.Create(t.Context(), configMapResource, "a", held, false); err != nil {
+	if _, err := r.Client().Create(t.Context(), configMap(""), held, resource.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Delete(t.Context(), configMapResource, "a", "held", &metav1.DeleteOptions{}); err != nil {
+	if err := r.Client().Delete(t.Context(), configMap("held"), &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	rival.actions = append(rival.actions, remove)
-	released, err := r.Update(t.Context(), configMapResource, "", "a", "held", func(object runtime.Object) error {
+	released, err := r.Client().Update(t.Context(), configMap("held"), func(object runtime.Object) error {
 		object.(*corev1.ConfigMap).Finalizers = nil
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil || len(released.(*corev1.ConfigMap).Finalizers) > 0 {
 		t.Errorf("got %v, %v", released, err)
 	}
 }
 
-// creatable is a strategy of objects that an update creates.
+// creatable is a strategy that allows create on update.
 type creatable struct{ plain }
 
 func (creatable) AllowCreateOnUpdate() bool { return true }
 
-// TestConcurrentUpdatesThatCreate lets many write what is not there yet: one creates it, the others change it.
+// Of many concurrent updates of a missing object, one creates it and the others update it.
 func TestConcurrentUpdatesThatCreate(t *testing.T) {
 	const clients = 10
 	definition := configMaps()
@@ -174,14 +178,14 @@ func TestConcurrentUpdatesThatCreate(t *testing.T) {
 		created := make(chan bool, clients)
 		written := outcomes(clients, func() error {
 			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: target.Name, Namespace: "a"}}
-			result, err := r.Write(t.Context(), target, registry.Replacement{Object: object}, registry.WriteOptions{})
+			result, err := r.Update(t.Context(), target, registry.Replacement{Object: object}, registry.WriteOptions{})
 			if err == nil {
-				created <- result.Created
+				created <- result.Outcome == registry.Created
 			}
 			return err
 		})
 		if written.ok != clients {
-			t.Fatalf("%d of %d were written: %v", written.ok, clients, written.errs)
+			t.Fatalf("%d of %d succeeded: %v", written.ok, clients, written.errs)
 		}
 		var creations int
 		for range clients {
@@ -195,7 +199,7 @@ func TestConcurrentUpdatesThatCreate(t *testing.T) {
 	}
 }
 
-// TestRemainingOfALargePage lists more than is fetched from storage at once, at a revision that only storage has.
+// remainingItemCount is right for a page of several chunks, at a revision that only storage has.
 func TestRemainingOfALargePage(t *testing.T) {
 	const stored, limit = 10_030, 10_010
 	client := etcdtest.Client(t)
@@ -207,7 +211,7 @@ func TestRemainingOfALargePage(t *testing.T) {
 	revision := putMany(t, client, definition, stored, string(data))
 	putMany(t, client, definition, 1, string(data))
 	r, target, _ := openOn(t, client, definition)
-	page, err := r.ReadList(t.Context(), target, registry.ListOptions{
+	page, err := r.List(t.Context(), target, registry.ListOptions{
 		ResourceVersion: strconv.FormatInt(revision, 10), Match: metav1.ResourceVersionMatchExact, Limit: limit,
 	})
 	if err != nil {
@@ -218,10 +222,10 @@ func TestRemainingOfALargePage(t *testing.T) {
 	}
 }
 
-// putMany writes objects past the server and returns the revision of the last one.
+// putMany writes objects directly to etcd and returns the revision of the last one.
 func putMany(t *testing.T, client *clientv3.Client, definition *resource.Definition, count int, data string) (revision int64) {
 	t.Helper()
-	const largest = 100 // operations of one transaction
+	const largest = 100 // operations per transaction
 	for begin := 0; begin < count; begin += largest {
 		var puts []clientv3.Op
 		for i := begin; i < min(begin+largest, count); i++ {

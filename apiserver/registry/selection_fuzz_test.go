@@ -18,8 +18,8 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// FuzzSelection selects an object by its stored bytes, beside upstream's predicate on the object itself. What narrows the
-// search for it never passes it over.
+// FuzzSelection compares selection by stored bytes with upstream's predicate on the object. Neither Selection.only
+// nor the scope of a watch may exclude a selected object.
 func FuzzSelection(f *testing.F) {
 	for _, seed := range []struct{ label, field, set, name, namespace string }{
 		{"", "", "", "a", "b"},
@@ -91,7 +91,7 @@ func FuzzSelection(f *testing.F) {
 	})
 }
 
-// parseSet reads labels from "key=value;key=value".
+// parseSet parses labels from "key=value;key=value".
 func parseSet(text string) map[string]string {
 	set := map[string]string{}
 	for pair := range strings.SplitSeq(text, ";") {

@@ -8,49 +8,50 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 
-	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/resource"
 )
 
-// changeView applies a change to the view of an object, has it admitted, and carries it over to a copy of the object.
-func (r *Registry) changeView(ctx context.Context, t Target, change Change, old runtime.Object, options WriteOptions) (runtime.Object, error) {
-	parent := old.DeepCopyObject()
-	accessor, err := meta.Accessor(parent)
+// changeView applies the change to the view of the object, runs mutating admission on the view, and writes it back
+// into a copy of the object.
+func (u *update) changeView(ctx context.Context) error {
+	view := u.target.Endpoint.View
+	u.object = u.old.DeepCopyObject()
+	accessor, err := meta.Accessor(u.object)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	before, err := viewBefore(t.Endpoint.View, old)
+	before, err := viewBefore(view, u.old)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	fields := viewFields(t, accessor.GetManagedFields())
+	fields := viewFields(u.target, accessor.GetManagedFields())
 	if err := fields.toView(before); err != nil {
-		return nil, err
+		return err
 	}
-	after, err := change.Apply(ctx, t, before)
+	after, err := u.change.Apply(ctx, u.target, before)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.admission.Admit(ctx, r.attributes(ctx, t, admission.Update, after, before, options)); err != nil {
-		return nil, err
+	if err := u.registry.admission.Admit(ctx, u.attributes(ctx, after, before)); err != nil {
+		return err
 	}
-	if err := t.Endpoint.View.Validate(after); err != nil {
-		return nil, err
+	if err := view.Validate(after); err != nil {
+		return err
 	}
-	if err := t.Endpoint.View.Set(parent, after); err != nil {
-		return nil, err
+	if err := view.Set(u.object, after); err != nil {
+		return err
 	}
-	view, err := meta.Accessor(after)
+	changed, err := meta.Accessor(after)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if revision := view.GetResourceVersion(); revision != "" {
+	if revision := changed.GetResourceVersion(); revision != "" {
 		accessor.SetResourceVersion(revision)
 	}
-	return parent, fields.toParent(parent, after)
+	return fields.toParent(u.object, after)
 }
 
-// viewBefore is the view that a change starts from.
+// viewBefore returns the view that a change starts from.
 func viewBefore(view resource.View, old runtime.Object) (runtime.Object, error) {
 	if initial, ok := view.(resource.Initial); ok {
 		return initial.Before(old)
@@ -58,7 +59,7 @@ func viewBefore(view resource.View, old runtime.Object) (runtime.Object, error) 
 	return view.Get(old)
 }
 
-// viewManagedFields carries managed fields between an object and its view; nil where the view has none.
+// viewManagedFields converts managed fields between an object and its view. handler is nil if the view has none.
 type viewManagedFields struct {
 	handler *managedfields.ScaleHandler
 }

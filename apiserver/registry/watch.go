@@ -11,35 +11,36 @@ import (
 	"quorate.dev/apiserver/watchcache"
 )
 
-// WatchOptions are a client's options, validated.
+// WatchOptions are a client's validated options.
 type WatchOptions struct {
 	Selection
-	// ResourceVersion is where the client is: "" at this moment, "0" at whatever the cache has, else at that revision.
+	// ResourceVersion is the revision after which events follow; "": the current one; "0": that of any cached state.
 	ResourceVersion string
-	// InitialEvents asks for the state there, or a later one, as ADDED events first.
+	// InitialEvents requests a state not older than ResourceVersion as ADDED events first.
 	InitialEvents bool
 }
 
-// Watch is a client's place in the stream of changes. It is a cursor, not a queue: it holds no events and has no
-// goroutine. One goroutine uses it.
+// Watch is a cursor into the events of a collection. It holds no events and has no goroutine. It must be used by one
+// goroutine at a time.
 type Watch struct {
 	target    Target
 	selection Selection
-	// Initial is the state the watch starts from, selected, as ADDED events; nil when it was not asked for.
+	// Initial has the selected entries of the initial state; nil without InitialEvents.
 	Initial []*watchcache.Entry
 	// Start is the revision after which events follow.
 	Start   int64
 	watcher *watchcache.Watcher
 }
 
-// WatchEvent is a change as one client sees it: with its selectors, an object may come into sight or go out of it.
+// WatchEvent is an event as one client sees it: an update that makes an object match the selectors, or no longer
+// match, is ADDED or DELETED.
 type WatchEvent struct {
 	Type watch.EventType
 	*watchcache.Event
 }
 
-// Watch begins to follow the target's collection, or one object of it if the target has a name. A cache that was
-// dropped meanwhile, because the resource's definition changed, is replaced by a new one.
+// Watch watches the target's collection, or one object if the target has a name. The caller must close it. If the
+// resource's definition changes meanwhile and its cache is dropped, it continues with the new cache.
 func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
 	for {
 		w, err := r.watchOnce(ctx, t, options)
@@ -55,7 +56,7 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 	if options.InitialEvents {
 		err = w.readInitial(ctx, r, options.ResourceVersion)
 	} else {
-		w.Start, err = r.startOf(ctx, t, options.ResourceVersion)
+		w.Start, err = r.startRevision(ctx, t, options.ResourceVersion)
 	}
 	if err != nil {
 		return nil, err
@@ -68,8 +69,8 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 	return w, nil
 }
 
-// startOf returns the revision after which a watch without initial events begins.
-func (r *Registry) startOf(ctx context.Context, t Target, resourceVersion string) (int64, error) {
+// startRevision returns the revision after which a watch without initial events starts.
+func (r *Registry) startRevision(ctx context.Context, t Target, resourceVersion string) (int64, error) {
 	if resourceVersion == "" {
 		revision, err := r.caches.Current(ctx)
 		return revision, status(err, t)
@@ -120,10 +121,15 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 	return failure
 }
 
-// readInitialStored reads the initial state from storage: etcd is too old to say whether the cache is current. What
-// happens after that state is delivered when the cache receives it. kube-apiserver refuses such a watch.
+// readInitialStored reads the initial state from storage, for an etcd too old for progress notifications that would
+// show that the cache is current. Later events are delivered when the cache receives them. kube-apiserver refuses
+// such a watch.
 func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
-	stored, err := r.listPresent(ctx, w.target, ListOptions{Selection: w.selection}, w.target.collection())
+	collection := w.target.collection()
+	list := &listing{
+		registry: r, target: w.target, options: ListOptions{Selection: w.selection}, collection: collection, from: collection,
+	}
+	stored, err := list.latestStored(ctx)
 	if err != nil {
 		return err
 	}
@@ -137,7 +143,7 @@ func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
 	return nil
 }
 
-// selected reports whether an entry is one the client watches.
+// selected reports whether the watch selects an entry. It is false for nil.
 func (w *Watch) selected(e *watchcache.Entry) (bool, error) {
 	if e == nil || (w.target.Name != "" && e.Name() != w.target.Name) {
 		return false, nil
@@ -145,7 +151,7 @@ func (w *Watch) selected(e *watchcache.Entry) (bool, error) {
 	return w.selection.matches(e)
 }
 
-// scope narrows what wakes the watcher. It may be wider than the selection, never narrower.
+// scope returns which events wake the watcher. Invariant: it includes every event of the selection.
 func scope(t Target, selection Selection) watchcache.Scope {
 	s := watchcache.Scope{Namespace: t.Namespace, Name: t.Name}
 	if s.Name == "" && selection.Field != nil {
@@ -161,20 +167,20 @@ func scope(t Target, selection Selection) watchcache.Scope {
 	return s
 }
 
-// nodeField is what every kubelet selects by; its watchers are found by it.
+// nodeField is the field selector of every kubelet. The watch cache indexes watchers by its value.
 const nodeField = "spec.nodeName"
 
-// Close gives up the place.
+// Close ends the watch.
 func (w *Watch) Close() { w.watcher.Close() }
 
-// Poll is Next without waiting: it tells how far the client's view reaches.
+// Poll is Next with a progress request: it returns as soon as the revision of the watch is known, for bookmarks.
 func (w *Watch) Poll(ctx context.Context) ([]WatchEvent, int64, error) {
 	w.watcher.RequestProgress()
 	return w.Next(ctx)
 }
 
-// Next waits for changes and returns those the client sees, and the revision up to which it has now seen
-// everything. It returns no events when nothing but the revision moved.
+// Next waits for changes. It returns the selected events and the revision up to which the client has seen all of
+// them, which can advance without events.
 func (w *Watch) Next(ctx context.Context) ([]WatchEvent, int64, error) {
 	changes, revision, err := w.watcher.Next(ctx)
 	if err != nil {
@@ -193,7 +199,7 @@ func (w *Watch) Next(ctx context.Context) ([]WatchEvent, int64, error) {
 	return events, revision, nil
 }
 
-// sight tells how a change looks through the client's selectors.
+// classify returns the event type of a change for the watch's selectors, and whether the change is visible at all.
 func (w *Watch) classify(change *watchcache.Event) (watch.EventType, bool, error) {
 	if change.Type == watchcache.Deleted {
 		was, err := w.selected(change.Previous)
@@ -217,8 +223,9 @@ func (w *Watch) classify(change *watchcache.Event) (watch.EventType, bool, error
 	return "", false, nil
 }
 
-// watchError explains why a watch cannot start or continue after a revision, where events after the oldest are held.
-// kube-apiserver does not cache resources with a TTL, so their error text is etcd3's.
+// watchError returns the API status of a watch that cannot start or continue after a revision. oldest is the revision
+// after which the cache has events. kube-apiserver does not cache resources with a TTL, so their error text is
+// etcd3's.
 func watchError(err error, t Target, after, oldest int64) error {
 	switch {
 	case !errors.Is(err, watchcache.ErrExpired):

@@ -10,25 +10,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MaxBody is the size in bytes of the largest body of a request for a resource.
+// MaxBody is the maximum size in bytes of the body of a resource request.
 const MaxBody = 3 << 20
 
-// The buffer for a body starts small and grows by a factor as bytes arrive: a client gets memory for what it has sent,
-// not for what it has announced.
+// The buffer of a body starts small and grows by a factor as bytes arrive, so that memory is used for what a client has
+// sent, not for its Content-Length.
 const (
 	firstBuffer   = 16 << 10
-	unknownBuffer = 512 // where the length is not known; often there is no body at all
+	unknownBuffer = 512 // for an unknown length; often there is no body at all
 	bufferGrowth  = 4
 )
 
-// body is that of one request, once it has been read.
+// body is the body of one request after it has been read.
 type body struct {
 	data []byte
 	err  error
 	read bool
 }
 
-// Body returns the body of the record's request, and reads it if ReadBody has not.
+// Body returns the body of the record's request. It reads the body unless ReadBody has.
 func (r *Record) Body(from *http.Request) ([]byte, error) {
 	if !r.body.read {
 		_ = r.ReadBody(from.Body, from.ContentLength, func(int64) error { return nil })
@@ -36,9 +36,9 @@ func (r *Record) Body(from *http.Request) ([]byte, error) {
 	return r.body.data, r.body.err
 }
 
-// ReadBody reads the whole body of the record's request, of the length that the client announced, for Body. reserve is
-// called with the number of bytes by which the buffer is about to grow; its error ends the reading, and is the only one
-// returned: that of a body which is too large, or ends early, is for Body to return.
+// ReadBody reads the whole body of the record's request for Body. length is its Content-Length. reserve is called with
+// the number of bytes by which the buffer is about to grow; its error ends the reading and is the only one that
+// ReadBody returns. Body returns the errors of bodies that are too large or end early.
 func (r *Record) ReadBody(from io.Reader, length int64, reserve func(bytes int64) error) error {
 	if r.body.read = true; length > MaxBody {
 		r.body.err = tooLarge()
@@ -62,7 +62,7 @@ func (r *Record) ReadBody(from io.Reader, length int64, reserve func(bytes int64
 	return nil
 }
 
-// bodyError is the client's error in a body that was read up to an error of the connection.
+// bodyError returns the Status error for a read error.
 func bodyError(data []byte, length int64, err error) error {
 	ended := err == nil || errors.Is(err, io.EOF)
 	if ended && 0 < len(data) && int64(len(data)) < length {
@@ -77,8 +77,8 @@ func bodyError(data []byte, length int64, err error) error {
 	return nil
 }
 
-// bufferAfter returns the size of the buffer that follows one of the size given. length is that of the body; it is not
-// known if it is not positive, as that of a request without a body, and in HTTP/2 that of one in chunks.
+// bufferAfter returns the size of the buffer after one of the given size. A length that is not positive is unknown: the
+// request has no body, or a chunked one.
 func bufferAfter(size int, length int64) int {
 	first, most := unknownBuffer, MaxBody+1 // one byte more than allowed shows that there is more
 	if length > 0 {
@@ -91,7 +91,7 @@ func tooLarge() error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", MaxBody))
 }
 
-// BodyTooSlow is the error of a request whose body arrives slower than the least rate.
+// BodyTooSlow is the error of a request whose body arrives too slowly.
 func BodyTooSlow() *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout,

@@ -51,7 +51,7 @@ func TestReadBody(t *testing.T) {
 	}
 }
 
-// TestBodyThatEndsEarly breaks the connection, and shows when memory is asked for.
+// TestBodyThatEndsEarly breaks the connection and checks how much memory was reserved.
 func TestBodyThatEndsEarly(t *testing.T) {
 	for _, c := range []struct {
 		body     io.Reader
@@ -83,7 +83,7 @@ func TestBodyThatEndsEarly(t *testing.T) {
 	}
 }
 
-// TestBodyWithoutMemory refuses to reserve.
+// TestBodyWithoutMemory makes reserve fail.
 func TestBodyWithoutMemory(t *testing.T) {
 	record := Begin(httptest.NewRequest("POST", "/", nil), time.Time{}, logr.Discard())
 	full, calls := errors.New("full"), 0

@@ -8,12 +8,12 @@ import (
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// userShare is the part of a limit, 1/4, that the requests of one user hold together while those of others wait.
+// userShare is the part of a limit, 1/4, that the requests of one user may hold together.
 const userShare = 4
 
-// ByteLimit bounds the bytes that requests hold at the same time, in all and by user: a user whose clients do not read
-// what they asked for holds a share of them only. Requests that wait are served in their order, those of one user first
-// among themselves.
+// ByteLimit bounds the bytes that requests hold concurrently, in total and by user: clients that do not read their
+// responses hold at most their user's share. Waiting requests are served in order, those of one user among themselves
+// first.
 type ByteLimit struct {
 	bound, share int64
 	free         *semaphore.Weighted
@@ -28,17 +28,16 @@ type userLimit struct {
 	requests int // guarded by the limit's mutex
 }
 
-// NewByteLimit returns a limit of so many bytes.
+// NewByteLimit returns a limit of the given number of bytes.
 func NewByteLimit(bound int64) *ByteLimit {
 	return &ByteLimit{
 		bound: bound, share: max(bound/userShare, 1), free: semaphore.NewWeighted(bound), users: map[string]*userLimit{},
 	}
 }
 
-// Acquire waits until so many bytes more may be held for the user of ctx, or fails with the error of ctx. More than the
-// bound count as the bound: such a request is served when no other holds anything; more than a user's share count as
-// the share, when no other of the same user does. A caller that holds some must not acquire more: two such callers could
-// wait for each other.
+// Acquire waits until the bytes may be held for the user of ctx, or returns the error of ctx. More than the limit count as
+// the limit, so that such a request is served when no other holds anything; more than a user's share count as the share.
+// A caller must not acquire again before Release, because two such callers could deadlock.
 func (l *ByteLimit) Acquire(ctx context.Context, bytes int64) (*Held, error) {
 	bytes = min(bytes, l.bound)
 	if bytes <= 0 {
@@ -87,7 +86,7 @@ func (l *ByteLimit) leave(name string) {
 	}
 }
 
-// Held is what one request holds of a limit. It is used by one goroutine.
+// Held is one request's share of a limit. It is not safe for concurrent use.
 type Held struct {
 	limit *ByteLimit
 	name  string
@@ -95,7 +94,7 @@ type Held struct {
 	bytes int64
 }
 
-// Shrink gives back what is held above so many bytes.
+// Shrink returns all but the given number of bytes.
 func (h *Held) Shrink(to int64) {
 	if to >= h.bytes {
 		return
@@ -109,5 +108,5 @@ func (h *Held) Shrink(to int64) {
 	}
 }
 
-// Release gives back all that is held. Doing so again has no effect.
+// Release returns all bytes. Further calls have no effect.
 func (h *Held) Release() { h.Shrink(0) }

@@ -11,7 +11,7 @@ import (
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// TestByteLimit has requests of all sizes come at once: never is more held than the bound, and all are served.
+// TestByteLimit sends requests of all sizes concurrently: the limit is never exceeded, and all are served.
 func TestByteLimit(t *testing.T) {
 	const bound = 100
 	limit := NewByteLimit(bound)
@@ -41,7 +41,7 @@ func TestByteLimit(t *testing.T) {
 	}
 }
 
-// TestByteLimitIsFair has a large request come before small ones that would fit: they do not overtake it.
+// TestByteLimitIsFair checks that small requests that would fit do not overtake a large one that waits.
 func TestByteLimitIsFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := NewByteLimit(100)
@@ -80,7 +80,7 @@ func TestByteLimitIsFair(t *testing.T) {
 	})
 }
 
-// TestByteLimitEndsWithItsCaller leaves nothing behind of one who stops waiting.
+// TestByteLimitEndsWithItsCaller checks that a caller that stops waiting leaves nothing behind.
 func TestByteLimitEndsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := NewByteLimit(100)

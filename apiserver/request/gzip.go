@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// CompressAbove is the size in bytes above which answers are compressed for clients that take gzip.
+// CompressAbove is the size in bytes above which responses are compressed for clients that accept gzip.
 const CompressAbove = 128 << 10
 
-// Compresses tells whether an answer of a size is to be compressed. As kube-apiserver does, it knows no weights: a client
-// that gives gzip one does not get it.
+// Compresses reports whether a response of a size is compressed. As in kube-apiserver, "gzip" with a weight does not
+// match.
 func Compresses(r *http.Request, size int) bool {
 	if size <= CompressAbove {
 		return false

@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// Inflight counts the requests being served, so that a stop can wait for them. The zero value is ready for use.
+// Inflight counts requests in flight, so that a shutdown can wait for them. The zero value is ready to use.
 type Inflight struct {
 	mu     sync.Mutex
 	count  int
 	closed bool
-	idle   chan struct{} // closed when the count reaches zero after Close
+	idle   chan struct{} // closed when the count is zero after Close
 }
 
-// Enter counts a request in, unless the server no longer takes any. Leave must follow a true.
+// Enter counts a request and returns true, unless Close has been called. The caller must then call Leave.
 func (i *Inflight) Enter() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -25,7 +25,7 @@ func (i *Inflight) Enter() bool {
 	return true
 }
 
-// Leave counts a request out.
+// Leave ends a request.
 func (i *Inflight) Leave() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -35,7 +35,7 @@ func (i *Inflight) Leave() {
 	}
 }
 
-// Close makes Enter refuse from now on and returns a channel that closes when the last request has left.
+// Close makes Enter return false and returns a channel that is closed when the last request has left.
 func (i *Inflight) Close() <-chan struct{} {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -56,17 +56,17 @@ func (i *Inflight) Count() int {
 	return i.count
 }
 
-// Watches holds the watches being served, so that a stop can end them. The zero value is ready for use.
+// Watches holds the running watches, so that a shutdown can end them. The zero value is ready to use.
 type Watches struct {
 	inflight Inflight
 
 	mu   sync.Mutex
 	next int
-	open map[int]context.CancelFunc // by the number Enter gave; without those already told to end
+	open map[int]context.CancelFunc // by the number that Enter returned; without watches that End has cancelled
 }
 
-// Enter counts a watch in, unless the server no longer takes any. end must make it return without an error.
-// Leave must be called with the number returned, if ok.
+// Enter registers a watch, unless Close has been called. end must make the watch return without an error. If ok, the
+// caller must call Leave with the number.
 func (w *Watches) Enter(end context.CancelFunc) (number int, ok bool) {
 	if !w.inflight.Enter() {
 		return 0, false
@@ -81,7 +81,7 @@ func (w *Watches) Enter(end context.CancelFunc) (number int, ok bool) {
 	return w.next, true
 }
 
-// Leave counts a watch out.
+// Leave ends a watch.
 func (w *Watches) Leave(number int) {
 	w.mu.Lock()
 	delete(w.open, number)
@@ -89,37 +89,37 @@ func (w *Watches) Leave(number int) {
 	w.inflight.Leave()
 }
 
-// Close makes Enter refuse from now on and returns a channel that closes when the last watch has left.
+// Close makes Enter fail and returns a channel that is closed when the last watch has left.
 func (w *Watches) Close() <-chan struct{} { return w.inflight.Close() }
 
 // Count returns how many watches are being served.
 func (w *Watches) Count() int { return w.inflight.Count() }
 
-// End tells up to n watches to end and returns how many it told.
+// End cancels up to n watches and returns how many it cancelled.
 func (w *Watches) End(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	told := 0
+	cancelled := 0
 	for number, end := range w.open {
-		if told == n {
+		if cancelled == n {
 			break
 		}
 		end()
 		delete(w.open, number)
-		told++
+		cancelled++
 	}
-	return told
+	return cancelled
 }
 
-// Drain is what the filters tell a stopping server, and it them.
+// Drain is the state that the filters share with the server for a graceful shutdown.
 type Drain struct {
 	Requests Inflight // those that are not long-running
 	Watches  Watches
 	refusing atomic.Bool
 }
 
-// Refuse makes the filters answer new requests with 429 and Retry-After.
+// Refuse makes the filters respond to new requests with 429 and Retry-After.
 func (d *Drain) Refuse() { d.refusing.Store(true) }
 
-// Refusing tells whether Refuse has been called.
+// Refusing reports whether Refuse has been called.
 func (d *Drain) Refusing() bool { return d.refusing.Load() }

@@ -12,7 +12,7 @@ import (
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// Resolve fills Info from the request line. On an error Info holds what was known before it.
+// Resolve sets Info from the request line. On an error Info is incomplete.
 //
 // Resource paths are /api/{version}/... and /apis/{group}/{version}/..., followed by [watch|proxy/]
 // [namespaces/{namespace}/]{resource}[/{name}[/{subresource}/...]]. Everything else is a non-resource path.
@@ -50,7 +50,7 @@ func (r *Record) Resolve(method string) error {
 	return nil
 }
 
-// resolveTarget reads namespace, resource, name and subresource from the parts after the version.
+// resolveTarget sets namespace, resource, name and subresource from the path segments after the version.
 func (r *Record) resolveTarget(parts []string) {
 	info := &r.Info
 	if parts[0] == "namespaces" && len(parts) > 1 {
@@ -70,7 +70,7 @@ func (r *Record) resolveTarget(parts []string) {
 	}
 }
 
-// resolveCollection turns get and delete without a name into list, watch and deletecollection.
+// resolveCollection changes get and delete without a name to list, watch and deletecollection.
 func (r *Record) resolveCollection() {
 	info := &r.Info
 	if info.Name != "" {
@@ -91,7 +91,7 @@ func (r *Record) resolveCollection() {
 	}
 }
 
-// selectedName returns the name that a field selector restricts a list to, if the options can be parsed.
+// selectedName returns the name to which a field selector restricts a list, or "" if there is none.
 func (r *Record) selectedName() string {
 	selector := r.Query()["fieldSelector"]
 	if len(selector) == 0 || !strings.Contains(selector[0], "metadata.name") {
@@ -100,7 +100,7 @@ func (r *Record) selectedName() string {
 	options := metainternalversion.ListOptions{}
 	err := metainternalversionscheme.ParameterCodec.DecodeParameters(r.Query(), metav1.SchemeGroupVersion, &options)
 	if err != nil || options.FieldSelector == nil {
-		return "" // the handler refuses the options with a proper message
+		return "" // the handler rejects the options with a Status
 	}
 	name, found := options.FieldSelector.RequiresExactMatch("metadata.name")
 	if !found || len(content.IsPathSegmentName(name)) > 0 {
@@ -109,7 +109,7 @@ func (r *Record) selectedName() string {
 	return name
 }
 
-// resolveSelectors keeps the selectors for authorization.
+// resolveSelectors sets the selectors for authorization.
 func (r *Record) resolveSelectors() {
 	info := &r.Info
 	if r.url.RawQuery == "" || (info.Verb != "list" && info.Verb != "watch" && info.Verb != "deletecollection") {
@@ -123,13 +123,13 @@ func (r *Record) resolveSelectors() {
 	}
 }
 
-// WantsWatch tells whether the watch parameter of a query is true.
+// WantsWatch reports whether the watch parameter of a query is true.
 func WantsWatch(query map[string][]string) bool {
 	values := query["watch"]
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
-// split returns the non-empty path's segments, in the record's own array when they fit.
+// split returns the non-empty segments of a path, in the record's own array if they fit.
 func (r *Record) split(path string) []string {
 	path = strings.Trim(path, "/")
 	if path == "" {
@@ -172,7 +172,7 @@ func resourceVerb(method string) string {
 	return ""
 }
 
-// IsLongRunning tells whether a request may last as long as its client likes.
+// IsLongRunning reports whether a request has no deadline, as kube-apiserver's BasicLongRunningRequestCheck.
 func IsLongRunning(info *upstream.RequestInfo) bool {
 	switch info.Verb {
 	case "watch", "proxy":

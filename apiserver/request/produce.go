@@ -8,8 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Produce is the error for a client that accepts nothing of what a route produces. It looks at the Accept header as
-// kube-apiserver's routes do, which know neither weights nor parameters nor half a type.
+// Produce returns an error if the client accepts none of the types that a route produces. Like kube-apiserver's routes
+// it ignores weights, parameters and ranges such as text/* in the Accept header.
 func Produce(r *http.Request, mediaTypes ...string) error {
 	header := r.Header.Get("Accept")
 	if header == "" || accepts(header, mediaTypes) {

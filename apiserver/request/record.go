@@ -1,9 +1,9 @@
-// Package request is what is known about one request: when it came, what it asks for, who asks, its warnings and
-// its query. It also turns errors into the Status a client receives, and counts the requests that are being served.
+// Package request has what is known about one request: its target, user, received time, query and warnings. It is the
+// one place that converts errors to the Status that a client receives. It also counts requests in flight.
 //
-// All of it lives in one Record, which is itself the request's context. It answers the context keys of
-// k8s.io/apiserver (request info, user, namespace, received time, warning recorder), so that upstream's strategies
-// read what they need without a chain of nested contexts.
+// A Record holds all of this and is itself the request's context. It has values for the context keys of
+// k8s.io/apiserver (request info, user, namespace, received time, warning recorder), so that upstream's strategies work
+// without a chain of nested contexts.
 package request
 
 import (
@@ -21,21 +21,21 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// Record is the context of one request. The filters fill it, in their order, before the handler starts; from then on
-// only the warnings change.
+// Record is the context of one request. The filters set its fields before the handler starts; afterwards only the
+// warnings change.
 type Record struct {
 	context.Context // the connection's context, later bounded by the request's deadline
 
 	Received time.Time // when the request reached the first filter
-	AuditID  string    // as the client sent it, or made here
+	AuditID  string    // from the client, or generated
 	Info     upstream.RequestInfo
-	// VerbInPath is set where the verb is part of the path, as in /api/v1/watch/pods, and the method says nothing of it.
+	// VerbInPath is set if the verb is a segment of the path, as in /api/v1/watch/pods.
 	VerbInPath bool
-	// User is who asks, after impersonation; nil before authentication.
+	// User is the authenticated user or, after impersonation, the impersonated one; nil before authentication.
 	User user.Info
-	// Attributes are what authorization was asked.
+	// Attributes are those of the request's authorization.
 	Attributes authorizer.AttributesRecord
-	// LongRunning requests (watches, logs, streams) have no deadline, no part in the limits, and bodies that are streams.
+	// LongRunning requests (watches, logs, streams) have no deadline, do not count as in flight, and stream their bodies.
 	LongRunning bool
 	Warnings    Warnings
 	Logger      logr.Logger
@@ -49,7 +49,7 @@ type Record struct {
 	parts        [8]string // backs Info.Parts of ordinary paths
 }
 
-// Begin starts the record of a request that came in at the time given. The logger is what logr.FromContext returns.
+// Begin returns the record of a request received at the given time. logr.FromContext returns logger for it.
 func Begin(r *http.Request, received time.Time, logger logr.Logger) *Record {
 	return &Record{Context: r.Context(), Received: received, Logger: logger, url: r.URL}
 }
@@ -71,18 +71,18 @@ func (r *Record) Query() url.Values {
 	return r.query
 }
 
-// HasParameter tells whether the query may have a parameter of the name, without parsing it.
+// HasParameter reports whether the query may have a parameter, without parsing it.
 func (r *Record) HasParameter(name string) bool { return strings.Contains(r.url.RawQuery, name) }
 
-// SetNamespace sets the namespace that upstream's request.NamespaceFrom reports: that of the objects dealt with, ""
-// for cluster-scoped ones. A handler sets it before it calls strategies.
+// SetNamespace sets the namespace that upstream's request.NamespaceFrom returns, "" for cluster-scoped resources.
+// Handlers set it before they call strategies.
 func (r *Record) SetNamespace(namespace string) {
 	r.namespace, r.hasNamespace = namespace, true
 }
 
 type recordKey struct{}
 
-// Value answers for what the record holds and otherwise asks the connection's context.
+// Value implements context.Context. Keys that the record does not know are looked up in the connection's context.
 func (r *Record) Value(key any) any {
 	switch key {
 	case recordKey{}:
@@ -109,8 +109,8 @@ func (r *Record) Value(key any) any {
 	return r.Context.Value(key)
 }
 
-// The keys under which k8s.io/apiserver and logr look things up. They are not exported, but a context is asked for
-// them.
+// The context keys of k8s.io/apiserver and logr. They are not exported, so the functions that look them up are called
+// with a context that records the key.
 var (
 	userKey      = keyAskedBy(func(ctx context.Context) { upstream.UserFrom(ctx) })
 	infoKey      = keyAskedBy(func(ctx context.Context) { upstream.RequestInfoFrom(ctx) })
@@ -121,7 +121,7 @@ var (
 	warningKey   = keyAskedBy(func(ctx context.Context) { warning.AddWarning(ctx, "", "") })
 )
 
-// keyAskedBy returns the key that a function looks up in a context.
+// keyAskedBy returns the key that a function looks up in its context.
 func keyAskedBy(look func(context.Context)) any {
 	probe := &keyProbe{Context: context.Background()}
 	look(probe)

@@ -114,11 +114,11 @@ func TestWatchesEnd(t *testing.T) {
 	if _, ok := watches.Enter(func() {}); ok {
 		t.Error("entered after Close")
 	}
-	if told := watches.End(2); told != 2 || len(ended) != 2 {
-		t.Errorf("told %d, ended %v", told, ended)
+	if cancelled := watches.End(2); cancelled != 2 || len(ended) != 2 {
+		t.Errorf("cancelled %d, ended %v", cancelled, ended)
 	}
-	if told := watches.End(2); told != 1 || len(ended) != 3 {
-		t.Errorf("then told %d, ended %v", told, ended)
+	if cancelled := watches.End(2); cancelled != 1 || len(ended) != 3 {
+		t.Errorf("then cancelled %d, ended %v", cancelled, ended)
 	}
 	for _, number := range numbers {
 		watches.Leave(number)

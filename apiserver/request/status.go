@@ -21,12 +21,11 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 )
 
-// WriteError answers a request with the Status that an error stands for, in the format the client accepts, and
-// returns its code.
+// WriteError responds with the Status of an error in a format that the client accepts, and returns its code.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) int {
 	status := StatusOf(err)
 	var known apierrors.APIStatus
-	// A client that has gone is no failure of ours.
+	// A disconnected client is not an error of the server.
 	gone := errors.Is(err, context.Canceled) && r.Context().Err() != nil
 	if status.Code >= http.StatusInternalServerError && !errors.As(err, &known) && !gone {
 		logr.FromContextOrDiscard(r.Context()).Error(err, "Request failed", "method", r.Method, "path", r.URL.Path)
@@ -34,12 +33,12 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) int {
 	return WriteStatus(w, r, status)
 }
 
-// WriteTextError answers with the Status that an error stands for where there is no protobuf.
+// WriteTextError is WriteError for paths that do not support protobuf.
 func WriteTextError(w http.ResponseWriter, r *http.Request, err error) {
 	writeStatus(w, r, StatusOf(err), statusFormats{textOnly: true})
 }
 
-// WriteStatus answers a request with a Status, in the format the client accepts, and returns its code.
+// WriteStatus responds with a Status in a format that the client accepts, and returns its code.
 func WriteStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status) int {
 	return writeStatus(w, r, status, statusFormats{})
 }
@@ -69,7 +68,7 @@ func writeStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status, 
 	return code
 }
 
-// writeRaw is for clients that accept none of our formats.
+// writeRaw responds to clients that accept no supported format.
 func writeRaw(w http.ResponseWriter, code int, status *metav1.Status) {
 	body, err := json.MarshalIndent(status, "", "  ")
 	if err != nil {
@@ -81,8 +80,8 @@ func writeRaw(w http.ResponseWriter, code int, status *metav1.Status) {
 	_, _ = w.Write(body)
 }
 
-// StatusOf returns the Status that an error stands for: its own, if it has one; a time-out for an exceeded deadline;
-// else an internal error with the error's text.
+// StatusOf returns the Status of an error: its own if it is an APIStatus, a timeout for an exceeded deadline, else an
+// internal error with the error's text.
 func StatusOf(err error) *metav1.Status {
 	var status metav1.Status
 	var known apierrors.APIStatus
@@ -107,32 +106,32 @@ func StatusOf(err error) *metav1.Status {
 	return &status
 }
 
-// Generic is the error of a code that names no resource.
+// Generic returns the error of a status code without a resource.
 func Generic(code int) *apierrors.StatusError {
 	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false)
 }
 
-// TimedOut is the error of a request that was not done by its deadline.
+// TimedOut returns the error of a request that exceeded its deadline.
 func TimedOut() *apierrors.StatusError {
 	return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 }
 
-// ShuttingDown is the error of a request that came too late.
+// ShuttingDown returns the error of a request received while the server shuts down.
 func ShuttingDown() *apierrors.StatusError {
 	return apierrors.NewServiceUnavailable("apiserver is shutting down")
 }
 
-// WriteInternalError answers in text with what should never happen.
+// WriteInternalError responds with 500 and plain text, as kube-apiserver's responsewriters.InternalError.
 func WriteInternalError(w http.ResponseWriter, r *http.Request, err error) {
 	logr.FromContextOrDiscard(r.Context()).Error(err, "Request failed", "method", r.Method, "path", r.URL.Path)
 	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err)
 	http.Error(w, escapeHTML.Replace(text), http.StatusInternalServerError)
 }
 
-// escapeHTML keeps messages that quote the client's words from being taken for HTML.
+// escapeHTML escapes messages that quote the request, so that browsers cannot take them for HTML.
 var escapeHTML = strings.NewReplacer(`&`, "&amp;", `<`, "&lt;", `>`, "&gt;")
 
-// Forbidden is the error of a request that authorization refused, for a reason that may be empty.
+// Forbidden returns the error of a request that authorization denied. reason may be empty.
 func Forbidden(attributes authorizer.Attributes, reason string) *apierrors.StatusError {
 	message := escapeHTML.Replace(refusal(attributes))
 	if reason != "" {
@@ -161,7 +160,7 @@ func refusal(attributes authorizer.Attributes) string {
 	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", name, attributes.GetVerb(), resource, attributes.GetAPIGroup(), where)
 }
 
-// statusFormats are the formats in which a Status is written. Its encoders need no scheme: a Status carries its kind.
+// statusFormats has the media types of a Status. The encoders need no scheme because a Status has its kind set.
 type statusFormats struct{ textOnly bool }
 
 func (f statusFormats) SupportedMediaTypes() []runtime.SerializerInfo {

@@ -8,15 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/net"
 )
 
-// Once the warnings of a response exceed totalRunes, each is cut to itemRunes, and no more are added when even those
-// exceed it: clients and proxies limit the size of headers.
+// kube-apiserver's limits, because clients and proxies limit the size of headers: once the warnings of a response
+// exceed totalRunes, each is truncated to itemRunes, and when these exceed totalRunes too, no more are added.
 const (
 	totalRunes = 4 * 1024
 	itemRunes  = 256
 )
 
-// Warnings become Warning headers of the response as they are added, each text once. It implements
-// k8s.io/apiserver/pkg/warning.Recorder. Warnings added after the response has begun are lost.
+// Warnings adds each distinct warning to the headers of the response. It implements
+// k8s.io/apiserver/pkg/warning.Recorder. Warnings added after the response has started are lost.
 type Warnings struct {
 	mu      sync.Mutex
 	writer  http.ResponseWriter
@@ -27,7 +27,7 @@ type Warnings struct {
 
 type addedWarning struct{ agent, text string }
 
-// To says whose headers the warnings go to; before that they are dropped.
+// To sets the response whose headers get the warnings. Warnings added before are dropped.
 func (w *Warnings) To(writer http.ResponseWriter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Catalog is an immutable set of definitions with the one lookup that routing needs.
+// Catalog is an immutable set of definitions, indexed for routing.
 type Catalog struct {
 	definitions []*Definition
 	byName      map[schema.GroupVersionResource]Match
-	// builtIn are the groups that have built-in kinds. kube-apiserver routes all of their paths to those, so a custom
-	// resource in such a group is not served, although discovery lists it in versions without built-in kinds.
+	// builtIn are the groups with built-in kinds. As in kube-apiserver, a custom resource in such a group is not
+	// served, although discovery lists it in versions without built-in kinds.
 	builtIn map[string]bool
-	// builtInVersions are the versions of those groups that have built-in kinds.
+	// builtInVersions are the versions of those groups with built-in kinds.
 	builtInVersions map[schema.GroupVersion]bool
 	// byPath are the definitions that share a collection in storage.
 	byPath map[string][]*Definition
@@ -94,8 +94,9 @@ type GroupVersion struct {
 	Resources []Match
 }
 
-// GroupVersions returns every group and version that discovery lists, sorted by group and, within it, in order of first
-// appearance; resources are sorted by plural. Custom resources in the versions of built-in kinds are not listed.
+// GroupVersions returns every group and version that discovery lists, sorted by group and, within it, in order of
+// first appearance; resources are sorted by plural. Custom resources in the versions of built-in kinds are not
+// listed.
 func (c *Catalog) GroupVersions() []GroupVersion {
 	var all []GroupVersion
 	index := map[schema.GroupVersion]int{}
@@ -123,13 +124,13 @@ func (c *Catalog) GroupVersions() []GroupVersion {
 	return all
 }
 
-// Publisher holds the catalog in force. Readers load it once per request.
+// CatalogHolder holds the current catalog. Requests load it once.
 type CatalogHolder struct {
 	current atomic.Pointer[Catalog]
 }
 
-// Publish puts a catalog in force.
+// Publish replaces the current catalog.
 func (p *CatalogHolder) Publish(c *Catalog) { p.current.Store(c) }
 
-// Current returns the catalog in force; never nil after the first Publish.
+// Current returns the current catalog; never nil after the first Publish.
 func (p *CatalogHolder) Current() *Catalog { return p.current.Load() }

@@ -8,17 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Connect is what an endpoint means whose requests go on to somebody else.
+// Connect describes an endpoint whose requests are proxied.
 type Connect struct {
-	// Methods of HTTP that are let through.
+	// Methods are the allowed HTTP methods.
 	Methods []string
-	// Path is set where what follows the endpoint in the path is passed on, as the option "path".
+	// Path is set if the rest of the URL path becomes the option "path".
 	Path bool
-	// Reads is set where the answer is a stream read from elsewhere, in the place of an object: a log. Admission is
-	// asked about all others.
+	// Reads is set for a GET that streams content instead of an object: a log. Admission sees all others.
 	Reads bool
-	// Options reads the internal version of the endpoint's options from a query.
+	// Options parses a query into the internal version of the endpoint's options.
 	Options func(query url.Values) (runtime.Object, error)
-	// Handler finds who answers a request with these options. Call.Body holds them. Errors are API status errors.
-	Handler func(ctx context.Context, objects Objects, call Call) (http.Handler, error)
+	// Handler returns the handler of a request, whose options are in Call.Body. Errors are API status errors.
+	Handler func(ctx context.Context, objects Client, call Call) (http.Handler, error)
 }

@@ -2,17 +2,18 @@ package resource
 
 import "context"
 
-// defaultManager is who is recorded in the managed fields of what the server itself writes.
+// defaultManager is the field manager of the server's own writes.
 const defaultManager = "kube-apiserver"
 
 type managerKey struct{}
 
-// WithManager sets who is recorded in the managed fields of what the server itself writes through Objects.
+// WithManager sets the field manager of writes through a Client. It is a context value, since some upstream code
+// calls the Client through interfaces without options.
 func WithManager(ctx context.Context, manager string) context.Context {
 	return context.WithValue(ctx, managerKey{}, manager)
 }
 
-// Manager is who is to be recorded: whom WithManager has set, else kube-apiserver.
+// Manager returns the field manager set by WithManager, or kube-apiserver.
 func Manager(ctx context.Context) string {
 	if manager, ok := ctx.Value(managerKey{}).(string); ok {
 		return manager

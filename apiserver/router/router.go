@@ -1,4 +1,4 @@
-// Package router finds who answers a request: one look at the path, one look into the catalog.
+// Package router finds the handler of a request by its path and one lookup in the catalog.
 package router
 
 import (
@@ -13,27 +13,26 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// ResourceHandler answers requests for resources.
+// ResourceHandler serves requests for resources.
 type ResourceHandler interface {
 	Serve(w http.ResponseWriter, r *http.Request, match resource.Match)
 }
 
-// Options are what a Router works with.
+// Options configure a Router.
 type Options struct {
 	Catalog   *resource.CatalogHolder
 	Resources ResourceHandler
-	// Discovery answers the paths of groups and versions.
+	// Discovery serves the paths of groups and versions.
 	Discovery http.Handler
-	// Complete reports whether the catalog has all resources that existed at the start. It stays true.
+	// Complete reports whether the catalog has all resources that existed at the start. It never returns to false.
 	Complete func() bool
 }
 
 // Router is the innermost handler of the chain.
 type Router struct {
 	Options
-	// documents answer exact paths; prefixes answer everything below them, the longest first.
-	documents map[string]http.Handler
-	prefixes  []prefix
+	handlers map[string]http.Handler // by exact path
+	prefixes []prefix                // latest first
 }
 
 type prefix struct {
@@ -41,23 +40,24 @@ type prefix struct {
 	handler http.Handler
 }
 
-// New returns a router without documents.
+// New returns a router that serves resources and discovery only.
 func New(options Options) *Router {
-	return &Router{Options: options, documents: map[string]http.Handler{}}
+	return &Router{Options: options, handlers: map[string]http.Handler{}}
 }
 
-// Document answers exactly one path. It must not be called once requests are served.
-func (r *Router) Handle(path string, handler http.Handler) { r.documents[path] = handler }
+// Handle registers the handler of one path. It must not be called while requests are served.
+func (r *Router) Handle(path string, handler http.Handler) { r.handlers[path] = handler }
 
-// Below answers every path that begins with path, which ends in a slash. Later ones are asked first.
+// HandlePrefix registers the handler of all paths that begin with path, which ends in a slash. Later calls take
+// precedence. It must not be called while requests are served.
 func (r *Router) HandlePrefix(path string, handler http.Handler) {
 	r.prefixes = append([]prefix{{path, handler}}, r.prefixes...)
 }
 
-// Documents returns the paths that are answered exactly.
+// Documents returns the paths registered by Handle.
 func (r *Router) Documents() []string {
-	paths := make([]string, 0, len(r.documents))
-	for path := range r.documents {
+	paths := make([]string, 0, len(r.handlers))
+	for path := range r.handlers {
 		paths = append(paths, path)
 	}
 	return paths
@@ -65,7 +65,7 @@ func (r *Router) Documents() []string {
 
 // ServeHTTP implements http.Handler.
 func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	// Invariant: read before the catalog, which then lacks only what does not exist.
+	// Read before the catalog: if complete, a resource that the catalog lacks does not exist.
 	complete := r.Complete()
 	record := request.From(q.Context())
 	if record.Info.IsResourceRequest {
@@ -87,7 +87,8 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	r.nonResource(q.URL.Path, complete).ServeHTTP(w, q)
 }
 
-// unknown answers requests for resources that do not exist: with a Status in the groups of built-in kinds.
+// unknown returns the handler of resources that are not in the catalog. It responds with a Status in groups of built-in
+// kinds.
 func (r *Router) unknown(info *upstream.RequestInfo, complete bool) http.Handler {
 	if info.APIPrefix == "api" || r.Catalog.Current().BuiltIn(info.APIGroup) {
 		return notFound{}
@@ -95,7 +96,7 @@ func (r *Router) unknown(info *upstream.RequestInfo, complete bool) http.Handler
 	return missing(complete)
 }
 
-// missing answers what nothing else answers.
+// missing returns the handler of paths without another handler.
 func missing(complete bool) http.Handler {
 	if complete {
 		return http.NotFoundHandler()
@@ -103,8 +104,8 @@ func missing(complete bool) http.Handler {
 	return incomplete{}
 }
 
-// incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: a garbage
-// collector takes it for a deletion.
+// incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: the garbage
+// collector treats it as a deletion.
 type incomplete struct{}
 
 func (incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -115,8 +116,8 @@ func (incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request.WriteError(w, r, err)
 }
 
-// needsAll reports whether the answer to a path depends on custom resources. kube-apiserver answers such documents as
-// far as it knows; a list that lacks groups is worse than none for a client that acts on what it lacks.
+// needsAll reports whether a document depends on custom resources. kube-apiserver serves incomplete documents at the
+// start; here they fail, because clients act on the absence of groups.
 func (r *Router) needsAll(path string) bool {
 	if path == "/apis" || strings.HasPrefix(path, "/openapi/") {
 		return true
@@ -126,22 +127,21 @@ func (r *Router) needsAll(path string) bool {
 	return ok && (group == "" || !r.Catalog.Current().BuiltIn(group))
 }
 
-// notFound answers with a Status that names nothing.
+// notFound responds with a generic Status.
 type notFound struct{}
 
 func (notFound) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request.WriteError(w, r, request.Generic(http.StatusNotFound))
 }
 
-// readOnly reports whether a path is one of the documents that kube-apiserver answers to GET only; it does not care
-// about the method of the others.
+// readOnly reports whether kube-apiserver serves a path for GET only. It ignores the method of other documents.
 func readOnly(path string) bool {
 	path = strings.TrimSuffix(path, "/")
 	return path == "/version" || path == "/api" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
 }
 
 func (r *Router) nonResource(path string, complete bool) http.Handler {
-	if handler, ok := r.documents[path]; ok {
+	if handler, ok := r.handlers[path]; ok {
 		return handler
 	}
 	for _, p := range r.prefixes {

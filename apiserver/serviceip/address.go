@@ -22,13 +22,13 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// manager is what kube-apiserver calls itself in the IPAddress objects that it makes for Services.
+// manager is the value of the managed-by label of IPAddresses that kube-apiserver creates for Services.
 const manager = "ipallocator.k8s.io"
 
 var addresses = schema.GroupResource{Group: "networking.k8s.io", Resource: "ipaddresses"}
 
-// addressRange are the addresses of one family: size of them from first on. The lower ones, up to reserved, are
-// left for those who name their address, as long as there are others.
+// addressRange is a CIDR of one family: size allocatable addresses starting at first. Addresses below first+reserved
+// are allocated dynamically only when all others are in use, as upstream's ipallocator does.
 type addressRange struct {
 	prefix   netip.Prefix
 	family   api.IPFamily
@@ -43,7 +43,7 @@ func newAddressRange(prefix netip.Prefix) addressRange {
 	hostBits := min(prefix.Addr().BitLen()-prefix.Bits(), 63)
 	r.size = 1<<hostBits - 1
 	if prefix.Addr().Is4() {
-		// The last one is for broadcasts.
+		// The broadcast address is not allocatable.
 		r.size = max(r.size, 1) - 1
 	}
 	if whole := uint64(1) << hostBits; whole > 16 {
@@ -61,7 +61,7 @@ func (r addressRange) at(n uint64) netip.Addr {
 	return netip.AddrFrom16(raw).Unmap()
 }
 
-// contains tells whether an address can be given to a Service.
+// contains reports whether an address is allocatable.
 func (r addressRange) contains(address netip.Addr) bool {
 	if !r.prefix.Contains(address) || address.Less(r.first) {
 		return false
@@ -69,11 +69,12 @@ func (r addressRange) contains(address netip.Addr) bool {
 	return address.Is6() || r.size > 0 && !r.last().Less(address)
 }
 
-// last returns the last address of an IPv4 range, or the last that is ever given of a larger one.
+// last returns the last allocatable address; of an IPv6 range with more than 2^63 addresses, the last that candidates
+// visits.
 func (r addressRange) last() netip.Addr { return r.at(r.size - 1) }
 
-// candidates visits every address of the range once, in the order in which they are tried, until visit returns true:
-// those above the reserved ones first, each part beginning at a random place.
+// candidates visits every address once until visit returns true: first those above the reserved part, then the reserved
+// part, each from a random start.
 func (r addressRange) candidates(visit func(netip.Addr) (done bool)) {
 	for _, part := range []struct{ from, size uint64 }{{r.reserved, r.size - r.reserved}, {0, r.reserved}} {
 		if part.size == 0 {
@@ -88,10 +89,11 @@ func (r addressRange) candidates(visit func(netip.Addr) (done bool)) {
 	}
 }
 
-// needsAddresses tells which of a Service's families an address has to be taken for, from the first index on.
+// needsAddresses reports whether an address has to be allocated for a Service. from is the index of the first IP family
+// without one.
 func needsAddresses(service, previous *api.Service) (from int, ok bool) {
 	switch {
-	case service.Spec.Type == api.ServiceTypeExternalName, keepsPreferred(service, previous):
+	case service.Spec.Type == api.ServiceTypeExternalName, matchesPreferDualStack(service, previous):
 		return 0, false
 	case previous == nil || previous.Spec.Type == api.ServiceTypeExternalName:
 		return 0, !isHeadless(service)
@@ -101,64 +103,72 @@ func needsAddresses(service, previous *api.Service) (from int, ok bool) {
 	return 1, len(previous.Spec.IPFamilies) == 1 && len(service.Spec.IPFamilies) == 2
 }
 
-// takeAddresses gives a Service the addresses that it lacks and returns those taken, also with an error.
-func (a *Allocator) takeAddresses(ctx context.Context, objects resource.Objects, service, previous *api.Service, dryRun bool) ([]string, error) {
+// allocateAddresses allocates the missing addresses of a Service. It returns the allocated ones, also with an error.
+func (a *Allocator) allocateAddresses(ctx context.Context, objects resource.Client, service, previous *api.Service, dryRun bool) ([]string, error) {
 	from, ok := needsAddresses(service, previous)
 	if !ok {
 		return nil, nil
 	}
-	var taken []string
+	request := addressRequest{objects, service, dryRun}
+	var allocated []string
 	spec := &service.Spec
 	spec.ClusterIPs = slices.Clone(spec.ClusterIPs)
 	for len(spec.ClusterIPs) < len(spec.IPFamilies) {
 		spec.ClusterIPs = append(spec.ClusterIPs, "")
 	}
 	for i := from; i < len(spec.IPFamilies); i++ {
-		address, err := a.takeAddress(ctx, objects, service, spec.IPFamilies[i], spec.ClusterIPs[i], dryRun)
+		address, err := a.allocateAddress(ctx, request, spec.IPFamilies[i], spec.ClusterIPs[i])
 		if err != nil {
-			return taken, err
+			return allocated, err
 		}
-		taken = append(taken, address)
+		allocated = append(allocated, address)
 		spec.ClusterIPs[i] = address
 	}
 	if len(spec.ClusterIPs) > 0 {
 		spec.ClusterIP = spec.ClusterIPs[0]
 	}
-	return taken, nil
+	return allocated, nil
 }
 
-// takeAddress takes the address that is wanted, or any.
-func (a *Allocator) takeAddress(ctx context.Context, objects resource.Objects, service *api.Service, family api.IPFamily, wanted string, dryRun bool) (string, error) {
-	if wanted == "" {
+// addressRequest is what the allocations of one Service have in common.
+type addressRequest struct {
+	objects resource.Client
+	service *api.Service
+	dryRun  bool
+}
+
+// allocateAddress allocates the requested address, or any if requested is empty.
+func (a *Allocator) allocateAddress(ctx context.Context, r addressRequest, family api.IPFamily, requested string) (string, error) {
+	if requested == "" {
 		var address netip.Addr
-		err := a.within(ctx, objects, func(ranges *Ranges) (err error) {
-			address, err = a.takeAny(ctx, objects, service, ranges.of(family), dryRun)
+		err := a.withRanges(ctx, r.objects, func(ranges *Ranges) (err error) {
+			address, err = a.allocateDynamic(ctx, r, ranges.of(family))
 			return err
 		})
 		if errors.Is(err, errFull) {
-			return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", service.Name, err))
+			return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", r.service.Name, err))
 		}
 		if err != nil {
-			return "", invalidAddresses(service, fmt.Sprintf("failed to allocate IP: %v", err))
+			return "", invalidAddresses(r.service, fmt.Sprintf("failed to allocate IP: %v", err))
 		}
 		return address.String(), nil
 	}
-	address, ok := parseAddress(wanted)
+	address, ok := parseAddress(requested)
 	if !ok {
-		return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", wanted))
+		return "", apierrors.NewInternalError(fmt.Errorf("failed to parse service IP %q", requested))
 	}
-	err := a.within(ctx, objects, func(ranges *Ranges) error {
-		return a.takeWanted(ctx, objects, service, address, ranges.of(familyOfAddress(address)), dryRun)
+	err := a.withRanges(ctx, r.objects, func(ranges *Ranges) error {
+		return a.allocateStatic(ctx, r, address, ranges.of(familyOfAddress(address)))
 	})
 	if err != nil {
-		return "", invalidAddresses(service, fmt.Sprintf("failed to allocate IP %v: %v", wanted, err))
+		return "", invalidAddresses(r.service, fmt.Sprintf("failed to allocate IP %v: %v", requested, err))
 	}
-	return wanted, nil
+	return requested, nil
 }
 
-// within takes from the ranges that are known or, where those do not do, from those that storage has, if they are others:
-// a Service may be sent as soon as a client sees that a range is ready.
-func (a *Allocator) within(ctx context.Context, objects resource.Objects, take func(*Ranges) error) error {
+// withRanges allocates from the ranges known from events and, if none of them fits, from the stored ones: a client may
+// create a Service as soon as it sees a ServiceCIDR ready, before this replica receives the event.
+func (a *Allocator) withRanges(ctx context.Context, objects resource.Client, take func(*Ranges) error) error {
 	err := take(a.ranges)
 	if !errors.Is(err, errFull) && !errors.Is(err, errMismatched) {
 		return err
@@ -173,13 +183,13 @@ func (a *Allocator) within(ctx context.Context, objects resource.Objects, take f
 	return take(stored)
 }
 
-// parseAddress reads an address as old clients may write it, with leading zeros.
+// parseAddress accepts leading zeros, as Services stored by former releases may have them.
 func parseAddress(text string) (netip.Addr, bool) {
 	address, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
 	return address.Unmap(), ok
 }
 
-// What is wrong with an address, in kube-apiserver's words.
+// Errors with kube-apiserver's texts.
 var (
 	errFull       = errors.New("range is full")
 	errAllocated  = errors.New("provided IP is already allocated")
@@ -187,43 +197,44 @@ var (
 	errNotReady   = errors.New("allocator not ready")
 )
 
-// takeWanted takes one address. A rehearsal asks, as kube-apiserver's does, any one range.
-func (a *Allocator) takeWanted(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr, offers []offer, dryRun bool) error {
-	if dryRun {
+// allocateStatic allocates a given address. Like kube-apiserver's, a dry run only checks one range.
+func (a *Allocator) allocateStatic(ctx context.Context, r addressRequest, address netip.Addr, ranges []serviceRange) error {
+	if r.dryRun {
 		switch {
-		case len(offers) == 0 || !offers[0].ready:
+		case len(ranges) == 0 || !ranges[0].ready:
 			return errNotReady
-		case !offers[0].contains(address):
-			return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", address, offers[0].prefix)
+		case !ranges[0].contains(address):
+			return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", address, ranges[0].prefix)
 		}
 		return nil
 	}
-	for _, o := range offers {
-		if o.ready && o.contains(address) {
+	for _, candidate := range ranges {
+		if candidate.ready && candidate.contains(address) {
 			begun := a.clock.Now()
-			err := hold(ctx, objects, service, address)
-			a.metrics.address(o.prefix, static, a.clock.Since(begun), err)
+			err := createIPAddress(ctx, r.objects, r.service, address)
+			a.metrics.address(candidate.prefix, static, a.clock.Since(begun), err)
 			return err
 		}
 	}
 	return errMismatched
 }
 
-// takeAny takes some address of the first range that has one. A rehearsal takes none and shows the network's.
-func (a *Allocator) takeAny(ctx context.Context, objects resource.Objects, service *api.Service, offers []offer, dryRun bool) (netip.Addr, error) {
-	if dryRun {
-		if len(offers) == 0 || !offers[0].ready {
+// allocateDynamic allocates an address from the first range with a free one. Like kube-apiserver's, a dry run allocates
+// nothing and returns the network address.
+func (a *Allocator) allocateDynamic(ctx context.Context, r addressRequest, ranges []serviceRange) (netip.Addr, error) {
+	if r.dryRun {
+		if len(ranges) == 0 || !ranges[0].ready {
 			return netip.Addr{}, errNotReady
 		}
-		return offers[0].prefix.Addr(), nil
+		return ranges[0].prefix.Addr(), nil
 	}
-	for _, o := range offers {
-		if !o.ready {
+	for _, candidate := range ranges {
+		if !candidate.ready {
 			continue
 		}
 		begun := a.clock.Now()
-		address, err := takeFrom(ctx, objects, service, o.addressRange)
-		a.metrics.address(o.prefix, dynamic, a.clock.Since(begun), err)
+		address, err := allocateFrom(ctx, r.objects, r.service, candidate.addressRange)
+		a.metrics.address(candidate.prefix, dynamic, a.clock.Since(begun), err)
 		if !errors.Is(err, errFull) {
 			return address, err
 		}
@@ -231,35 +242,37 @@ func (a *Allocator) takeAny(ctx context.Context, objects resource.Objects, servi
 	return netip.Addr{}, errFull
 }
 
-// takeFrom takes the first free address of a range. It looks into the cache first; where that does not know of an
-// address yet that another replica has just taken, creating its IPAddress fails.
-func takeFrom(ctx context.Context, objects resource.Objects, service *api.Service, r addressRange) (taken netip.Addr, err error) {
+// allocateFrom allocates the first free address of a range. Addresses with an IPAddress in the cache are skipped; when
+// the cache is stale, the create fails with AlreadyExists.
+func allocateFrom(ctx context.Context, objects resource.Client, service *api.Service, r addressRange) (allocated netip.Addr, err error) {
 	err = errFull
 	r.candidates(func(address netip.Addr) bool {
-		if _, cached := objects.GetCached(ctx, addresses, "", address.String()); cached == nil {
+		key := resource.Key{GroupResource: addresses, Name: address.String()}
+		if _, cached := objects.Get(ctx, key, resource.ReadOptions{Cached: true}); cached == nil {
 			return false
 		}
-		holding := hold(ctx, objects, service, address)
+		holding := createIPAddress(ctx, objects, service, address)
 		if errors.Is(holding, errAllocated) {
 			return false
 		}
-		taken, err = address, holding
+		allocated, err = address, holding
 		return true
 	})
-	return taken, err
+	return allocated, err
 }
 
-// hold makes the IPAddress that holds an address for a Service; if there is one already, it says so.
-func hold(ctx context.Context, objects resource.Objects, service *api.Service, address netip.Addr) error {
-	_, err := objects.Create(ctx, addresses, "", newHolder(address, service.Namespace, service.Name), false)
+// createIPAddress creates the IPAddress of an address. The error is errAllocated if there is one.
+func createIPAddress(ctx context.Context, objects resource.Client, service *api.Service, address netip.Addr) error {
+	_, err := objects.Create(ctx, resource.Key{GroupResource: addresses},
+		newIPAddress(address, service.Namespace, service.Name), resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return errAllocated
 	}
 	return err
 }
 
-// newHolder is the IPAddress that holds an address for a Service.
-func newHolder(address netip.Addr, namespace, name string) *networking.IPAddress {
+// newIPAddress returns the IPAddress that allocates an address to a Service.
+func newIPAddress(address netip.Addr, namespace, name string) *networking.IPAddress {
 	return &networking.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: address.String(),
@@ -271,22 +284,23 @@ func newHolder(address netip.Addr, namespace, name string) *networking.IPAddress
 	}
 }
 
-// release removes the IPAddress that holds an address for a Service. One that holds it for another Service stays, also
-// if it takes the other's place meanwhile.
-func release(ctx context.Context, objects resource.Objects, service *api.Service, text string) error {
+// releaseAddress deletes the IPAddress of an address if it references the Service. The UID precondition of the delete
+// protects an IPAddress that another Service creates meanwhile.
+func releaseAddress(ctx context.Context, objects resource.Client, service *api.Service, text string) error {
 	address, ok := parseAddress(text)
 	if !ok {
-		return fmt.Errorf("release address %q: it cannot be read", text)
+		return fmt.Errorf("release address %q: not an IP address", text)
 	}
 	for {
-		object, err := objects.Get(ctx, addresses, "", address.String())
+		object, err := objects.Get(ctx,
+			resource.Key{GroupResource: addresses, Name: address.String()}, resource.ReadOptions{})
 		if err == nil {
-			holder := object.(*networking.IPAddress)
-			parent := holder.Spec.ParentRef
+			ipAddress := object.(*networking.IPAddress)
+			parent := ipAddress.Spec.ParentRef
 			if parent == nil || parent.Namespace != service.Namespace || parent.Name != service.Name {
 				return nil
 			}
-			err = removeHolder(ctx, objects, holder)
+			err = deleteIPAddress(ctx, objects, ipAddress)
 		}
 		switch {
 		case err == nil, apierrors.IsNotFound(err):
@@ -297,10 +311,10 @@ func release(ctx context.Context, objects resource.Objects, service *api.Service
 	}
 }
 
-// removeHolder deletes an IPAddress. The error is a conflict if another one has taken its place.
-func removeHolder(ctx context.Context, objects resource.Objects, holder *networking.IPAddress) error {
-	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(holder.UID))}
-	return objects.Delete(ctx, addresses, "", holder.Name, options)
+// deleteIPAddress deletes an IPAddress. The error is a conflict if it was deleted and created again.
+func deleteIPAddress(ctx context.Context, objects resource.Client, ipAddress *networking.IPAddress) error {
+	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(ipAddress.UID))}
+	return objects.Delete(ctx, resource.Key{GroupResource: addresses, Name: ipAddress.Name}, options)
 }
 
 func invalidAddresses(service *api.Service, detail string) error {

@@ -25,150 +25,163 @@ import (
 )
 
 const (
-	// creationGrace is how old an IPAddress is left alone whose Service is not there: it may be about to be stored.
+	// creationGrace is the minimum age at which an IPAddress without its Service is deleted: the Service may not be
+	// stored yet.
 	creationGrace = time.Minute
-	// undoGrace is the same for one that its Service does not name: it may be about to be given back.
-	undoGrace = 5 * time.Second
+	// rollbackGrace is the same for an IPAddress that its Service does not list: a rollback may be about to delete it.
+	rollbackGrace = 5 * time.Second
 
 	addressController = "ipallocator-repair-controller"
 )
 
-// AddressRepair keeps Services and the IPAddress objects that hold their addresses consistent with each other.
+// AddressRepair keeps Services and the IPAddresses that allocate their cluster IPs consistent, as kube-apiserver's
+// ipallocator-repair-controller does. SetService and SetIPAddress feed it from two independent watches, so its view of
+// the two may be inconsistent. Invariant: no IPAddress is written before the issue was confirmed by reads from etcd.
 type AddressRepair struct {
-	objects resource.Objects
+	objects resource.Client
 	ranges  *Ranges
 	events  *Events
 	clock   clock.WithTicker
 	logger  logr.Logger
 	queue   workqueue.TypedRateLimitingInterface[task]
 
-	mu       sync.Mutex
-	services map[string]*owner     // by key
-	holders  map[string]holderNote // by name
+	mu          sync.Mutex                // guards services and ipAddresses; not held during requests
+	services    map[string]*serviceState  // by namespace/name
+	ipAddresses map[string]ipAddressState // by name, which is the address
 }
 
-// task is something to look at: a Service, or an IPAddress.
+// task is an item of the queue: a Service or an IPAddress.
 type task struct {
-	address bool
+	address bool // key is the name of an IPAddress, otherwise namespace/name of a Service
 	key     string
 }
 
-// owner is what matters of a Service.
-type owner struct {
-	object    *api.Service // without what does not matter here
+// serviceState is the part of a Service that repairs use.
+type serviceState struct {
+	object    *api.Service // only metadata and the type
 	addresses []string
 }
 
-// holderNote is what matters of an IPAddress.
-type holderNote struct {
+// ipAddressState is the part of an IPAddress that repairs use.
+type ipAddressState struct {
 	object  *networking.IPAddress
-	labeled bool // as the allocator labels it
-	managed bool // by the allocator
+	labeled bool // has all labels of the allocator
+	managed bool // has the managed-by label of the allocator
 }
 
-// NewAddressRepair returns a repair that knows of nothing yet.
-func NewAddressRepair(objects resource.Objects, ranges *Ranges, events *Events, c clock.WithTicker, logger logr.Logger, registerer prometheus.Registerer) *AddressRepair {
+// AddressRepairOptions configure an AddressRepair.
+type AddressRepairOptions struct {
+	Objects    resource.Client
+	Ranges     *Ranges
+	Events     *Events
+	Clock      clock.WithTicker
+	Logger     logr.Logger
+	Registerer prometheus.Registerer
+}
+
+// NewAddressRepair returns a repair without any known objects.
+func NewAddressRepair(options AddressRepairOptions) *AddressRepair {
 	r := &AddressRepair{
-		objects: objects, ranges: ranges, events: events, clock: c, logger: logger,
+		objects: options.Objects, ranges: options.Ranges, events: options.Events, clock: options.Clock, logger: options.Logger,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[task](),
-			workqueue.TypedRateLimitingQueueConfig[task]{Clock: c}),
-		services: map[string]*owner{}, holders: map[string]holderNote{},
+			workqueue.TypedRateLimitingQueueConfig[task]{Clock: options.Clock}),
+		services: map[string]*serviceState{}, ipAddresses: map[string]ipAddressState{},
 	}
-	registerer.MustRegister(r)
+	options.Registerer.MustRegister(r)
 	return r
 }
 
-// SetService notes a Service, in internal version; nil: that it is gone.
+// SetService stores the state of a Service in internal version; nil marks it as deleted.
 func (r *AddressRepair) SetService(key string, object runtime.Object) {
 	service := asService(object)
 	r.mu.Lock()
 	before := r.services[key]
 	delete(r.services, key)
 	if service != nil {
-		r.services[key] = ownerOf(service)
+		r.services[key] = newServiceState(service)
 	}
 	r.mu.Unlock()
-	if before == nil || service == nil || !slices.Equal(before.addresses, addressesOf(service)) {
+	if before == nil || service == nil || !slices.Equal(before.addresses, clusterIPsOf(service)) {
 		r.queue.Add(task{key: key})
 	}
-	for _, address := range affected(before, addressesOf(service)) {
+	for _, address := range removedAddresses(before, clusterIPsOf(service)) {
 		r.queue.Add(task{address: true, key: address})
 	}
 }
 
-// affected are the addresses that a Service had and has no more.
-func affected(before *owner, now []string) []string {
+// removedAddresses returns the addresses that a Service no longer has.
+func removedAddresses(before *serviceState, now []string) []string {
 	if before == nil {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(before.addresses), func(address string) bool { return slices.Contains(now, address) })
 }
 
-func ownerOf(service *api.Service) *owner {
+func newServiceState(service *api.Service) *serviceState {
 	note := &api.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: service.Namespace, Name: service.Name, UID: service.UID, CreationTimestamp: service.CreationTimestamp,
 		ResourceVersion: service.ResourceVersion,
 	}}
 	note.Spec.Type = service.Spec.Type
-	return &owner{object: note, addresses: addressesOf(service)}
+	return &serviceState{object: note, addresses: clusterIPsOf(service)}
 }
 
-// SetHolder notes an IPAddress, in internal version; nil: that it is gone.
-func (r *AddressRepair) SetHolder(name string, object runtime.Object) {
+// SetIPAddress stores the state of an IPAddress in internal version; nil marks it as deleted.
+func (r *AddressRepair) SetIPAddress(name string, object runtime.Object) {
 	r.mu.Lock()
-	owner := r.holders[name].owner()
-	delete(r.holders, name)
-	if holder, ok := object.(*networking.IPAddress); ok {
-		r.holders[name] = noteOf(holder)
-		owner = r.holders[name].owner()
+	owner := r.ipAddresses[name].serviceKey()
+	delete(r.ipAddresses, name)
+	if ipAddress, ok := object.(*networking.IPAddress); ok {
+		r.ipAddresses[name] = newIPAddressState(ipAddress)
+		owner = r.ipAddresses[name].serviceKey()
 	}
 	r.mu.Unlock()
 	r.queue.Add(task{address: true, key: name})
 	r.queue.Add(task{key: owner})
 }
 
-func noteOf(holder *networking.IPAddress) holderNote {
-	managed := holder.Labels[networkingv1.LabelManagedBy] == manager
+func newIPAddressState(ipAddress *networking.IPAddress) ipAddressState {
+	managed := ipAddress.Labels[networkingv1.LabelManagedBy] == manager
 	note := &networking.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: holder.Name, UID: holder.UID, CreationTimestamp: holder.CreationTimestamp, ResourceVersion: holder.ResourceVersion,
+			Name: ipAddress.Name, UID: ipAddress.UID, CreationTimestamp: ipAddress.CreationTimestamp, ResourceVersion: ipAddress.ResourceVersion,
 		},
-		Spec: holder.Spec,
+		Spec: ipAddress.Spec,
 	}
 	family := api.IPv4Protocol
-	if strings.Contains(holder.Name, ":") {
+	if strings.Contains(ipAddress.Name, ":") {
 		family = api.IPv6Protocol
 	}
-	return holderNote{
+	return ipAddressState{
 		object: note, managed: managed,
-		labeled: managed && holder.Labels[networkingv1.LabelIPAddressFamily] == string(family),
+		labeled: managed && ipAddress.Labels[networkingv1.LabelIPAddressFamily] == string(family),
 	}
 }
 
-// Once looks at everything that is known, Services first.
+// Once reconciles all known objects, Services first.
 func (r *AddressRepair) Once(ctx context.Context) error {
-	for _, t := range r.everything() {
-		if err := r.look(ctx, t); err != nil {
+	for _, t := range r.allTasks() {
+		if err := r.reconcile(ctx, t); err != nil {
 			return fmt.Errorf("repair the addresses of Services: %w", err)
 		}
 	}
 	return nil
 }
 
-func (r *AddressRepair) everything() []task {
+func (r *AddressRepair) allTasks() []task {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]task, 0, len(r.services)+len(r.holders))
+	all := make([]task, 0, len(r.services)+len(r.ipAddresses))
 	for key := range r.services {
 		all = append(all, task{key: key})
 	}
-	for name := range r.holders {
+	for name := range r.ipAddresses {
 		all = append(all, task{address: true, key: name})
 	}
 	return all
 }
 
-// Run looks at what changes, and at everything once per interval, until ctx ends.
+// Run reconciles changed objects, and all objects once per interval, until ctx ends.
 func (r *AddressRepair) Run(ctx context.Context, interval time.Duration) {
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
@@ -178,8 +191,8 @@ func (r *AddressRepair) Run(ctx context.Context, interval time.Duration) {
 		if ended {
 			return
 		}
-		if err := r.look(ctx, t); err != nil && ctx.Err() == nil {
-			r.logger.V(1).Info("An address could not be repaired; trying again", "key", t.key, "error", err.Error())
+		if err := r.reconcile(ctx, t); err != nil && ctx.Err() == nil {
+			r.logger.V(1).Info("Failed to repair the address of a Service; retrying", "key", t.key, "error", err.Error())
 			r.queue.AddRateLimited(t)
 		} else {
 			r.queue.Forget(t)
@@ -196,17 +209,17 @@ func (r *AddressRepair) resync(ctx context.Context, interval time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C():
-			for _, t := range r.everything() {
+			for _, t := range r.allTasks() {
 				r.queue.Add(t)
 			}
 		}
 	}
 }
 
-func (r *AddressRepair) look(ctx context.Context, t task) error {
+func (r *AddressRepair) reconcile(ctx context.Context, t task) error {
 	ctx = system.WithServerUser(ctx)
 	if t.address {
-		return r.lookAtHolder(ctx, t)
+		return r.reconcileIPAddress(ctx, t)
 	}
 	r.mu.Lock()
 	service := r.services[t.key]
@@ -215,202 +228,206 @@ func (r *AddressRepair) look(ctx context.Context, t task) error {
 		return nil
 	}
 	for _, text := range service.addresses {
-		if err := r.lookAtAddress(ctx, service, text); err != nil {
+		if err := r.reconcileClusterIP(ctx, service, text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// flaw is what is wrong with an address of a Service, or with the IPAddress that holds it.
+// issue is a difference between a cluster IP of a Service and its IPAddress.
 type issue int
 
 const (
 	none issue = iota
 	unreadable
 	outOfRange
-	notHeld
-	heldWrongly // for something that does not use it
-	heldTwice   // for another Service that uses it too
+	notAllocated
+	wrongReference // the IPAddress references an object that does not use the address
+	duplicate      // the IPAddress references another Service that uses the address too
 	wrongLabels
 )
 
-// addressFlaw judges an address of a Service. holder is what holds it, if there is one, and other the Service that
-// it is held for, if that is there.
-func addressFlaw(service *owner, address netip.Addr, inRange bool, holder holderNote, other *owner) issue {
+// evaluateClusterIP evaluates a cluster IP of a Service. ipAddress is its IPAddress, if any, and other the Service that
+// the IPAddress references, if that exists.
+func evaluateClusterIP(service *serviceState, address netip.Addr, inRange bool, ipAddress ipAddressState, other *serviceState) issue {
 	switch {
 	case !inRange:
 		return outOfRange
-	case holder.object == nil:
-		return notHeld
+	case ipAddress.object == nil:
+		return notAllocated
 	}
-	parent := holder.object.Spec.ParentRef
+	parent := ipAddress.object.Spec.ParentRef
 	if parent == nil || parent.Group != "" || parent.Resource != "services" {
-		return heldWrongly
+		return wrongReference
 	}
 	if parent.Namespace != service.object.Namespace || parent.Name != service.object.Name {
 		if other == nil {
-			return heldWrongly
+			return wrongReference
 		}
 		if slices.ContainsFunc(other.addresses, func(text string) bool { return sameAddress(text, address.String()) }) {
-			return heldTwice
+			return duplicate
 		}
 	}
-	if !holder.labeled {
+	if !ipAddress.labeled {
 		return wrongLabels
 	}
 	return none
 }
 
-func (r *AddressRepair) lookAtAddress(ctx context.Context, service *owner, text string) error {
+func (r *AddressRepair) reconcileClusterIP(ctx context.Context, service *serviceState, text string) error {
 	address, ok := parseAddress(text)
 	if !ok {
-		return r.mend(ctx, service, address, holderNote{}, unreadable)
+		return r.repair(ctx, service, address, ipAddressState{}, unreadable)
 	}
-	holder, other := r.known(address.String())
-	what := addressFlaw(service, address, r.ranges.contain(address), holder, other)
-	if what == none || what == outOfRange {
-		return r.mend(ctx, service, address, holder, what)
+	ipAddress, other := r.cached(address.String())
+	found := evaluateClusterIP(service, address, r.ranges.contains(address), ipAddress, other)
+	if found == none || found == outOfRange {
+		return r.repair(ctx, service, address, ipAddress, found)
 	}
-	// Services and holders are learned of one by one: what looks inconsistent may only be news that are on their way.
-	// The holder is read first. It is made before its Service is stored and goes afterwards: if there is none, and the
-	// Service still has the address, the address is not held.
-	holder, other, err := r.stored(ctx, address.String())
+	// The two watches are not ordered, so the difference may be transient: confirm it with reads from etcd. The
+	// IPAddress is read first: it is created before its Service is stored and deleted after, so if it is missing and a
+	// later read still shows the address in the Service, the address is really unallocated.
+	ipAddress, other, err := r.readIPAddress(ctx, address.String())
 	if err != nil {
 		return err
 	}
-	service, err = r.storedOwner(ctx, service.object.Namespace, service.object.Name)
+	service, err = r.readService(ctx, service.object.Namespace, service.object.Name)
 	if err != nil || service == nil || !slices.Contains(service.addresses, text) {
 		return err
 	}
-	return r.mend(ctx, service, address, holder, addressFlaw(service, address, r.ranges.contain(address), holder, other))
+	return r.repair(ctx, service, address, ipAddress, evaluateClusterIP(service, address, r.ranges.contains(address), ipAddress, other))
 }
 
-// known returns what is known of an address's holder, and the Service that it is held for.
-func (r *AddressRepair) known(address string) (holderNote, *owner) {
+// cached returns the cached IPAddress of an address and the Service that it references.
+func (r *AddressRepair) cached(address string) (ipAddressState, *serviceState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	holder := r.holders[address]
-	return holder, r.services[holder.owner()]
+	ipAddress := r.ipAddresses[address]
+	return ipAddress, r.services[ipAddress.serviceKey()]
 }
 
-// owner is the key of the Service that an address is held for.
-func (h holderNote) owner() string {
+// serviceKey returns namespace/name of the Service that the IPAddress references.
+func (h ipAddressState) serviceKey() string {
 	if h.object == nil || h.object.Spec.ParentRef == nil {
 		return ""
 	}
 	return h.object.Spec.ParentRef.Namespace + "/" + h.object.Spec.ParentRef.Name
 }
 
-// stored is known as storage has it.
-func (r *AddressRepair) stored(ctx context.Context, address string) (holder holderNote, service *owner, err error) {
-	object, err := r.objects.Get(ctx, addresses, "", address)
+// readIPAddress is cached with reads from etcd.
+func (r *AddressRepair) readIPAddress(ctx context.Context, address string) (ipAddress ipAddressState, service *serviceState, err error) {
+	object, err := r.objects.Get(ctx, resource.Key{GroupResource: addresses, Name: address}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
-		return holderNote{}, nil, nil
+		return ipAddressState{}, nil, nil
 	}
 	if err != nil {
-		return holderNote{}, nil, err
+		return ipAddressState{}, nil, err
 	}
-	holder = noteOf(object.(*networking.IPAddress))
-	if parent := holder.object.Spec.ParentRef; parent != nil {
-		service, err = r.storedOwner(ctx, parent.Namespace, parent.Name)
+	ipAddress = newIPAddressState(object.(*networking.IPAddress))
+	if parent := ipAddress.object.Spec.ParentRef; parent != nil {
+		service, err = r.readService(ctx, parent.Namespace, parent.Name)
 	}
-	return holder, service, err
+	return ipAddress, service, err
 }
 
-func (r *AddressRepair) storedOwner(ctx context.Context, namespace, name string) (*owner, error) {
-	object, err := r.objects.Get(ctx, servicesResource, namespace, name)
+func (r *AddressRepair) readService(ctx context.Context, namespace, name string) (*serviceState, error) {
+	object, err := r.objects.Get(ctx,
+		resource.Key{GroupResource: servicesResource, Namespace: namespace, Name: name}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return ownerOf(object.(*api.Service)), nil
+	return newServiceState(object.(*api.Service)), nil
 }
 
-// mend tells of a flaw and repairs what can be repaired. holder is what holds the address, if there is one.
-func (r *AddressRepair) mend(
-	ctx context.Context, service *owner, address netip.Addr, holder holderNote, what issue,
+// repair warns about an issue and repairs it if possible. ipAddress is the IPAddress of the address, if any.
+func (r *AddressRepair) repair(
+	ctx context.Context, service *serviceState, address netip.Addr, ipAddress ipAddressState, found issue,
 ) error {
 	warn := func(reason, action, format string, arguments ...any) {
-		r.events.Warn(ctx, service.object, addressController, reason, action, fmt.Sprintf(format, arguments...))
+		r.events.Warn(ctx, service.object, Warning{
+			Controller: addressController, Reason: reason, Action: action, Note: fmt.Sprintf(format, arguments...),
+		})
 	}
 	family := familyOfAddress(address)
 	namespace, name := service.object.Namespace, service.object.Name
-	switch what {
+	switch found {
 	case unreadable:
 		warn("ClusterIPNotValid", "ClusterIPValidation", "Cluster IP %s is not a valid IP; please recreate Service", "<nil>")
 	case outOfRange:
 		warn("ClusterIPOutOfRange", "ClusterIPAllocation", "Cluster IP [%v]: %s is not within any configured Service CIDR; please recreate service", family, address)
-	case heldTwice:
+	case duplicate:
 		warn("ClusterIPAlreadyAllocated", "ClusterIPAllocation", "Cluster IP [%v]:%s was assigned to multiple services; please recreate service", family, address)
-	case notHeld:
+	case notAllocated:
 		warn("ClusterIPNotAllocated", "ClusterIPAllocation", "Cluster IP [%v]: %s is not allocated; repairing", family, address)
 		return r.create(ctx, service, address)
-	case heldWrongly:
+	case wrongReference:
 		warn("ClusterIPNotAllocated", "ClusterIPAllocation", "the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, address, namespace, name)
-		return r.recreate(ctx, service, address, holder)
+		return r.recreate(ctx, service, address, ipAddress)
 	case wrongLabels:
-		return r.recreate(ctx, service, address, holder)
+		return r.recreate(ctx, service, address, ipAddress)
 	}
 	return nil
 }
 
-func (r *AddressRepair) create(ctx context.Context, service *owner, address netip.Addr) error {
-	_, err := r.objects.Create(ctx, addresses, "", newHolder(address, service.object.Namespace, service.object.Name), false)
+func (r *AddressRepair) create(ctx context.Context, service *serviceState, address netip.Addr) error {
+	_, err := r.objects.Create(ctx, resource.Key{GroupResource: addresses},
+		newIPAddress(address, service.object.Namespace, service.object.Name), resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // another replica was faster
+		return nil // by another replica
 	}
 	return err
 }
 
-func (r *AddressRepair) recreate(ctx context.Context, service *owner, address netip.Addr, holder holderNote) error {
-	if err := r.remove(ctx, holder); err != nil {
+func (r *AddressRepair) recreate(ctx context.Context, service *serviceState, address netip.Addr, ipAddress ipAddressState) error {
+	if err := r.remove(ctx, ipAddress); err != nil {
 		return err
 	}
 	return r.create(ctx, service, address)
 }
 
-// remove deletes an IPAddress. If another one has taken its place, the error makes the caller look again.
-func (r *AddressRepair) remove(ctx context.Context, holder holderNote) error {
-	err := removeHolder(ctx, r.objects, holder.object)
+// remove deletes an IPAddress. A conflict with a new IPAddress of the name is an error, so that the caller retries.
+func (r *AddressRepair) remove(ctx context.Context, ipAddress ipAddressState) error {
+	err := deleteIPAddress(ctx, r.objects, ipAddress.object)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// verdict is what is to be done about an IPAddress.
+// decision is the result of evaluating an IPAddress.
 type decision struct {
-	reason, note string        // to remove it; empty: it may stay
-	again        time.Duration // when to look again; 0: when something happens
+	reason, note string        // of the deletion; empty to keep it
+	recheckAfter time.Duration // delay of the next evaluation; 0: at the next event
 }
 
-// judge decides about an IPAddress of the allocator's that nothing may need. service is the one that it is held for,
-// if that is there.
-func judge(holder holderNote, service *owner, now time.Time) decision {
-	parent := holder.object.Spec.ParentRef
+// evaluateIPAddress decides whether an IPAddress of the allocator has leaked. service is the Service that it
+// references, if that exists.
+func evaluateIPAddress(ipAddress ipAddressState, service *serviceState, now time.Time) decision {
+	parent := ipAddress.object.Spec.ParentRef
 	if parent == nil || parent.Group != "" || parent.Resource != "services" {
 		return decision{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
-			"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", holder.object.Name, parent)}
+			"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", ipAddress.object.Name, parent)}
 	}
-	age := now.Sub(holder.object.CreationTimestamp.Time)
+	age := now.Sub(ipAddress.object.CreationTimestamp.Time)
 	switch {
 	case service == nil && age <= creationGrace:
-		return decision{again: creationGrace - age + time.Second}
+		return decision{recheckAfter: creationGrace - age + time.Second}
 	case service == nil:
 		return decision{reason: "IPAddressNotAllocated", note: fmt.Sprintf(
-			"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", holder.object.Name, parent.Namespace, parent.Name)}
-	case slices.ContainsFunc(service.addresses, func(text string) bool { return sameAddress(text, holder.object.Name) }):
+			"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", ipAddress.object.Name, parent.Namespace, parent.Name)}
+	case slices.ContainsFunc(service.addresses, func(text string) bool { return sameAddress(text, ipAddress.object.Name) }):
 		return decision{}
 	case service.object.Spec.Type == api.ServiceTypeExternalName && age < creationGrace:
-		return decision{again: creationGrace - age}
-	case !holder.object.CreationTimestamp.Before(&service.object.CreationTimestamp) && age < undoGrace:
-		return decision{again: undoGrace}
+		return decision{recheckAfter: creationGrace - age}
+	case !ipAddress.object.CreationTimestamp.Before(&service.object.CreationTimestamp) && age < rollbackGrace:
+		return decision{recheckAfter: rollbackGrace}
 	}
 	return decision{reason: "IPAddressWrongReference", note: fmt.Sprintf(
-		"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", holder.object.Name, service.object.Namespace, service.object.Name)}
+		"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", ipAddress.object.Name, service.object.Namespace, service.object.Name)}
 }
 
 func sameAddress(text, name string) bool {
@@ -418,25 +435,27 @@ func sameAddress(text, name string) bool {
 	return ok && address.String() == name
 }
 
-func (r *AddressRepair) lookAtHolder(ctx context.Context, t task) error {
-	holder, service := r.known(t.key)
-	if holder.object == nil || !holder.managed {
+func (r *AddressRepair) reconcileIPAddress(ctx context.Context, t task) error {
+	ipAddress, service := r.cached(t.key)
+	if ipAddress.object == nil || !ipAddress.managed {
 		return nil
 	}
-	decided := judge(holder, service, r.clock.Now())
+	decided := evaluateIPAddress(ipAddress, service, r.clock.Now())
 	if decided.reason != "" {
 		var err error
-		if holder, service, err = r.stored(ctx, t.key); err != nil || holder.object == nil || !holder.managed {
+		if ipAddress, service, err = r.readIPAddress(ctx, t.key); err != nil || ipAddress.object == nil || !ipAddress.managed {
 			return err
 		}
-		decided = judge(holder, service, r.clock.Now())
+		decided = evaluateIPAddress(ipAddress, service, r.clock.Now())
 	}
-	if decided.again > 0 {
-		r.queue.AddAfter(t, decided.again)
+	if decided.recheckAfter > 0 {
+		r.queue.AddAfter(t, decided.recheckAfter)
 	}
 	if decided.reason == "" {
 		return nil
 	}
-	r.events.Warn(ctx, holder.object, addressController, decided.reason, "IPAddressAllocation", decided.note)
-	return r.remove(ctx, holder)
+	r.events.Warn(ctx, ipAddress.object, Warning{
+		Controller: addressController, Reason: decided.reason, Action: "IPAddressAllocation", Note: decided.note,
+	})
+	return r.remove(ctx, ipAddress)
 }

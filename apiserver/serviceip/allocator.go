@@ -1,8 +1,18 @@
-// Package serviceip gives Services what they hold exclusively: cluster addresses and node ports.
+// Package serviceip allocates cluster IPs and node ports to Services and repairs the allocations.
 //
-// An address is held by an IPAddress object of its name, as kube-apiserver does it: creating one is atomic for all
-// replicas. Node ports in use are bits of one value in etcd, kube-apiserver's too, that is replaced by
-// compare-and-swap.
+// An address is allocated by creating the IPAddress of its name, as kube-apiserver does: the create is atomic across
+// replicas, and no lock is needed. Node ports in use are a bitmap in one RangeAllocation, kube-apiserver's format too,
+// replaced by compare-and-swap; the allocations of concurrent requests are batched into one write (sharedRange).
+//
+// Order of writes: Allocate runs before its Service is stored, Release after the Service is deleted or updated. A crash
+// in between leaks an allocation and never allocates twice; PortRepair and AddressRepair release what leaked, after a
+// grace period that covers requests in flight.
+//
+// Allocations follow ServiceCIDRs by events (Ranges). A replica that has not received an event yet would reject a valid
+// request, so before an allocation fails for lack of a range, the ServiceCIDRs are read from etcd.
+//
+// Lock order: Events.mu is held during writes of Events; AddressRepair.mu, Ranges.mu and sharedRange.mu are leaves: no
+// request is made and no other lock is taken while one of them is held.
 package serviceip
 
 import (
@@ -34,7 +44,7 @@ var (
 	endpointsResource = schema.GroupResource{Resource: "endpoints"}
 )
 
-// Allocator gives addresses and ports to Services and takes them back. It is safe for concurrent use.
+// Allocator allocates cluster IPs and node ports of Services. It is safe for concurrent use.
 type Allocator struct {
 	families  []api.IPFamily // of the cluster; the first is the default one
 	ranges    *Ranges
@@ -46,10 +56,10 @@ type Allocator struct {
 	metrics   *allocations
 }
 
-// Options are what an Allocator is made from.
+// Options configure an Allocator.
 type Options struct {
-	CIDRs      []string // ranges of addresses as the flag gives them; what matters of them is their families
-	Ranges     *Ranges  // the addresses that there are
+	CIDRs      []string // of --service-cluster-ip-range; only their families are used
+	Ranges     *Ranges  // the ranges to allocate from
 	Ports      utilnet.PortRange
 	Store      *storage.Store
 	Clock      clock.PassiveClock
@@ -57,7 +67,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// New returns an allocator. Repair must run before it has ports to give.
+// New returns an allocator. It has no node ports to allocate until PortRepair ran on an empty etcd.
 func New(options Options) (*Allocator, error) {
 	a := &Allocator{
 		ranges: options.Ranges, portRange: options.Ports, used: &sharedRange{store: options.Store, path: nodePortsPath},
@@ -78,107 +88,109 @@ func New(options Options) (*Allocator, error) {
 	return a, nil
 }
 
-// Allocate completes a Service before it is validated: the addresses and ports it needs beyond those of old, which is
-// nil for a new one. An old Service that a former release stored is decorated first, in place: validation compares the
-// new one with it. What Allocate takes is given back by Undo if the Service is not stored after all.
-func (a *Allocator) Allocate(ctx context.Context, objects resource.Objects, object, old runtime.Object, dryRun bool) error {
+// Allocate completes a Service before validation: it allocates the addresses and ports that old, nil for a create, does
+// not have. Fields that old lacks because a former release stored it are filled in place, because validation compares
+// the two. Rollback releases the allocations if the Service is not stored.
+func (a *Allocator) Allocate(ctx context.Context, objects resource.Client, object, old runtime.Object, dryRun bool) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
 		return nil
 	}
 	if previous != nil {
-		decorate(previous, a.families[0])
-		keepAllocated(service, previous)
+		defaultOnRead(previous, a.families[0])
+		patchAllocatedValues(service, previous)
 	}
-	alignAddresses(service, previous)
-	if err := a.completeFamilies(service, previous); err != nil {
+	normalizeClusterIPs(service, previous)
+	if err := a.initIPFamilyFields(service, previous); err != nil {
 		return err
 	}
 	ctx = system.WithServerUser(ctx)
-	taken, err := a.takeAddresses(ctx, objects, service, previous, dryRun)
+	allocated, err := a.allocateAddresses(ctx, objects, service, previous, dryRun)
 	if err == nil {
-		err = a.takePorts(service, previous, dryRun)
+		err = a.allocatePorts(service, previous, dryRun)
 	}
 	if err != nil && !dryRun {
-		a.giveBack(context.WithoutCancel(ctx), objects, service, taken)
+		a.releaseAddresses(context.WithoutCancel(ctx), objects, service, allocated)
 	}
 	return err
 }
 
-// giveBack releases addresses that were taken for a Service that is refused.
-func (a *Allocator) giveBack(ctx context.Context, objects resource.Objects, service *api.Service, taken []string) {
+// releaseAddresses releases the addresses allocated to a rejected Service.
+func (a *Allocator) releaseAddresses(ctx context.Context, objects resource.Client, service *api.Service, allocated []string) {
 	var errs []error
-	for _, address := range taken {
-		errs = append(errs, release(ctx, objects, service, address))
+	for _, address := range allocated {
+		errs = append(errs, releaseAddress(ctx, objects, service, address))
 	}
-	a.report(service, errs)
+	a.logLeaks(service, errs)
 }
 
-// report tells of what a refused Service goes on to hold, until the repairs find it.
-func (a *Allocator) report(service *api.Service, errs []error) {
+// logLeaks logs leaked allocations of a rejected Service. The repairs release them.
+func (a *Allocator) logLeaks(service *api.Service, errs []error) {
 	if err := errors.Join(errs...); err != nil {
-		a.logger.Error(err, "What a refused Service held could not be given back", "namespace", service.Namespace, "name", service.Name)
+		a.logger.Error(err, "Failed to release the allocations of a rejected Service", "namespace", service.Namespace, "name", service.Name)
 	}
 }
 
-// Undo gives back what Allocate has taken for a Service that was not stored after all.
-func (a *Allocator) Rollback(ctx context.Context, objects resource.Objects, object, old runtime.Object) error {
+// Rollback releases what Allocate allocated to a Service that was not stored.
+func (a *Allocator) Rollback(ctx context.Context, objects resource.Client, object, old runtime.Object) error {
 	service, previous := asService(object), asService(old)
 	if service == nil {
 		return nil
 	}
 	var errs []error
-	for _, port := range takenPorts(service, previous) {
+	for _, port := range allocatedPorts(service, previous) {
 		errs = append(errs, a.ports.Release(int(port)))
 	}
 	if from, ok := needsAddresses(service, previous); ok {
 		for _, address := range service.Spec.ClusterIPs[min(from, len(service.Spec.ClusterIPs)):] {
-			errs = append(errs, release(system.WithServerUser(ctx), objects, service, address))
+			errs = append(errs, releaseAddress(system.WithServerUser(ctx), objects, service, address))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Release gives back what a stored Service held and keep, which is nil after a deletion, does not.
-func (a *Allocator) Release(ctx context.Context, objects resource.Objects, object, keep runtime.Object) error {
+// Release releases the allocations of a stored Service that keep, nil after a delete, does not have.
+func (a *Allocator) Release(ctx context.Context, objects resource.Client, object, keep runtime.Object) error {
 	service := asService(object)
 	if service == nil {
 		return nil
 	}
 	ctx = system.WithServerUser(ctx)
-	kept := addressesOf(asService(keep))
+	kept := clusterIPsOf(asService(keep))
 	errs := []error{a.releasePorts(service, asService(keep))}
-	for _, address := range addressesOf(service) {
+	for _, address := range clusterIPsOf(service) {
 		if !slices.Contains(kept, address) {
-			errs = append(errs, release(ctx, objects, service, address))
+			errs = append(errs, releaseAddress(ctx, objects, service, address))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Deleted gives back all that a deleted Service held. Its Endpoints go too, so that another Service of the name
-// does not begin with them.
-func (a *Allocator) Deleted(ctx context.Context, objects resource.Objects, object runtime.Object) error {
+// Deleted releases all allocations of a deleted Service. It also deletes its Endpoints, so that a new Service of the
+// same name does not start with them.
+func (a *Allocator) Deleted(ctx context.Context, objects resource.Client, object runtime.Object) error {
 	service := asService(object)
 	if service == nil {
 		return nil
 	}
-	decorate(service, a.families[0])
-	err := objects.Delete(system.WithServerUser(ctx), endpointsResource, service.Namespace, service.Name, &metav1.DeleteOptions{})
+	defaultOnRead(service, a.families[0])
+	err := objects.Delete(system.WithServerUser(ctx),
+		resource.Key{GroupResource: endpointsResource, Namespace: service.Namespace, Name: service.Name},
+		&metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}
 	return errors.Join(err, a.Release(ctx, objects, service, nil))
 }
 
-// asService returns nil for anything that is no Service.
+// asService returns nil if object is not a Service.
 func asService(object runtime.Object) *api.Service {
 	service, _ := object.(*api.Service)
 	return service
 }
 
-// addressesOf returns the addresses a Service holds.
-func addressesOf(service *api.Service) []string {
+// clusterIPsOf returns the allocated cluster IPs of a Service.
+func clusterIPsOf(service *api.Service) []string {
 	if service == nil || service.Spec.Type == api.ServiceTypeExternalName || isHeadless(service) {
 		return nil
 	}

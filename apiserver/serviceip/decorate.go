@@ -8,19 +8,19 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Decorator returns the function that shows a Service of a former release as clients expect it: with the fields that
-// its release did not have, and without one that it should not have. primary is the cluster's default family; empty:
-// IPv4. It mirrors upstream's defaultOnRead.
+// Decorator returns a function that completes Services stored by former releases: it sets fields those did not have and
+// clears internalTrafficPolicy of ExternalName Services. primary is the cluster's default family; empty means IPv4. It
+// mirrors upstream's defaultOnRead.
 func Decorator(primary api.IPFamily) func(internal runtime.Object) {
 	primary = cmp.Or(primary, api.IPv4Protocol)
 	return func(internal runtime.Object) {
 		if service := asService(internal); service != nil {
-			decorate(service, primary)
+			defaultOnRead(service, primary)
 		}
 	}
 }
 
-func decorate(service *api.Service, primary api.IPFamily) {
+func defaultOnRead(service *api.Service, primary api.IPFamily) {
 	spec := &service.Spec
 	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
 		spec.ClusterIPs = []string{spec.ClusterIP}
@@ -30,11 +30,11 @@ func decorate(service *api.Service, primary api.IPFamily) {
 		return
 	}
 	if len(spec.IPFamilies) == 0 {
-		decorateFamilies(spec, primary)
+		defaultFamiliesOnRead(spec, primary)
 	}
 }
 
-func decorateFamilies(spec *api.ServiceSpec, primary api.IPFamily) {
+func defaultFamiliesOnRead(spec *api.ServiceSpec, primary api.IPFamily) {
 	switch {
 	case spec.ClusterIP == api.ClusterIPNone && len(spec.Selector) == 0:
 		spec.IPFamilies = []api.IPFamily{primary, otherFamily(primary)}

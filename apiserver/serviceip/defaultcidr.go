@@ -22,34 +22,34 @@ import (
 )
 
 const (
-	// defaultCIDR is the name of the ServiceCIDR with the ranges of the flag.
+	// defaultCIDR is the name of the ServiceCIDR with the ranges of --service-cluster-ip-range.
 	defaultCIDR = "kubernetes"
-	// cidrController is how the server calls itself in that object.
+	// cidrController is the field manager and event source, as in kube-apiserver.
 	cidrController = "kubernetes-service-cidr-controller"
 	cidrInterval   = 10 * time.Second
 )
 
 var cidrs = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 
-// DefaultCIDR makes the ServiceCIDR with the ranges of the flag. It becomes one of two families when the flag names a
-// second one; every other difference between flag and object is only told.
+// DefaultCIDR creates the ServiceCIDR with the ranges of --service-cluster-ip-range. It adds the second family when the
+// flag has one; any other difference between flag and object is only reported.
 type DefaultCIDR struct {
 	CIDRs   []string
-	Objects resource.Applier
+	Objects resource.Client
 	Clock   clock.WithTicker
 	Logger  logr.Logger
 
-	told map[string]bool
+	reported map[string]bool // reasons reported as Events
 }
 
-// Run keeps the object until ctx ends. synced is called when it is there for the first time.
+// Run reconciles the ServiceCIDR until ctx ends. It calls synced once, after the first success.
 func (d *DefaultCIDR) Run(ctx context.Context, synced func()) error {
 	for {
 		wait := cidrInterval
 		if err := d.Once(ctx); err != nil {
-			d.Logger.Error(err, "The default ServiceCIDR could not be kept")
+			d.Logger.Error(err, "Failed to reconcile the default ServiceCIDR")
 			if synced != nil {
-				wait = 100 * time.Millisecond // nobody has addresses before it is there
+				wait = 100 * time.Millisecond // no address can be allocated before it exists
 			}
 		} else if synced != nil {
 			synced()
@@ -63,10 +63,11 @@ func (d *DefaultCIDR) Run(ctx context.Context, synced func()) error {
 	}
 }
 
-// Once makes the object, or what it lacks.
+// Once creates the ServiceCIDR or reconciles the existing one.
 func (d *DefaultCIDR) Once(ctx context.Context) error {
 	ctx = system.WithServerUser(ctx)
-	object, err := d.Objects.GetCached(ctx, cidrs, "", defaultCIDR)
+	object, err := d.Objects.Get(ctx,
+		resource.Key{GroupResource: cidrs, Name: defaultCIDR}, resource.ReadOptions{Cached: true})
 	if apierrors.IsNotFound(err) {
 		return d.create(ctx)
 	}
@@ -87,7 +88,7 @@ func (d *DefaultCIDR) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	created, err := d.Objects.Create(ctx, cidrs, "", internal, false)
+	created, err := d.Objects.Create(ctx, resource.Key{GroupResource: cidrs}, internal, resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -97,68 +98,69 @@ func (d *DefaultCIDR) create(ctx context.Context) error {
 	return d.report(ctx, created.(*networking.ServiceCIDR))
 }
 
-// addFamily makes the object one of two families.
+// addFamily adds the second family.
 func (d *DefaultCIDR) addFamily(ctx context.Context, cidr *networking.ServiceCIDR) error {
-	_, err := d.Objects.Update(ctx, cidrs, "", "", defaultCIDR, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: cidrs, Name: defaultCIDR}
+	_, err := d.Objects.Update(ctx, key, func(object runtime.Object) error {
 		object.(*networking.ServiceCIDR).Spec.CIDRs = slices.Clone(d.CIDRs)
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
-		d.tell(ctx, cidr, "KubernetesDefaultServiceCIDRError", fmt.Sprintf(
+		d.warn(ctx, cidr, "KubernetesDefaultServiceCIDRError", fmt.Sprintf(
 			"The default ServiceCIDR can not be upgraded from %s to dual stack %v : %v", d.CIDRs[0], d.CIDRs, err))
 	}
 	return nil
 }
 
-// report says in the object's status that it is ready, where nobody has said otherwise, and tells where it is not as
-// the flag has it.
+// report sets the Ready condition if it is unknown, and warns if the object does not match the flag.
 func (d *DefaultCIDR) report(ctx context.Context, cidr *networking.ServiceCIDR) error {
 	if cidr.DeletionTimestamp != nil {
-		return nil // its end is the controller manager's
+		return nil // kube-controller-manager finalizes it
 	}
 	if !slices.Equal(cidr.Spec.CIDRs, d.CIDRs) {
-		d.tell(ctx, cidr, "KubernetesDefaultServiceCIDRInconsistent", fmt.Sprintf(
+		d.warn(ctx, cidr, "KubernetesDefaultServiceCIDRInconsistent", fmt.Sprintf(
 			"The default ServiceCIDR %v does not match the controller flag configurations %s", cidr.Spec.CIDRs, d.CIDRs))
 		return nil
 	}
 	ready := meta.FindStatusCondition(cidr.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
 	switch {
 	case ready == nil || ready.Status == metav1.ConditionUnknown:
-		if err := d.sayReady(ctx); err != nil {
-			d.tell(ctx, cidr, "KubernetesDefaultServiceCIDRError", "The default ServiceCIDR Status can not be set to Ready=True")
+		if err := d.markReady(ctx); err != nil {
+			d.warn(ctx, cidr, "KubernetesDefaultServiceCIDRError", "The default ServiceCIDR Status can not be set to Ready=True")
 			d.Logger.Error(err, "The default ServiceCIDR could not be marked ready")
 		}
 	case ready.Status == metav1.ConditionFalse:
-		d.tell(ctx, cidr, ready.Reason, "Configuration matches, but "+ready.Message)
+		d.warn(ctx, cidr, ready.Reason, "Configuration matches, but "+ready.Message)
 	}
 	return nil
 }
 
-func (d *DefaultCIDR) sayReady(ctx context.Context) error {
-	_, err := d.Objects.Apply(resource.WithManager(ctx, cidrController), cidrs, "status", "", defaultCIDR, map[string]any{
+func (d *DefaultCIDR) markReady(ctx context.Context) error {
+	key := resource.Key{GroupResource: cidrs, Subresource: "status", Name: defaultCIDR}
+	_, err := d.Objects.Apply(resource.WithManager(ctx, cidrController), key, map[string]any{
 		"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": map[string]any{"name": defaultCIDR},
 		"status": map[string]any{"conditions": []any{map[string]any{
 			"type": networkingv1.ServiceCIDRConditionReady, "status": metav1.ConditionTrue,
 			"message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": d.Clock.Now().UTC().Format(time.RFC3339),
 		}}},
-	})
+	}, resource.WriteOptions{})
 	return err
 }
 
-// tell records a warning about the object as an Event and in the log, each kind until it is recorded.
-func (d *DefaultCIDR) tell(ctx context.Context, cidr *networking.ServiceCIDR, reason, message string) {
-	if d.told[reason] {
+// warn records a warning about the ServiceCIDR in the log and, once per reason, as an Event.
+func (d *DefaultCIDR) warn(ctx context.Context, cidr *networking.ServiceCIDR, reason, message string) {
+	if d.reported[reason] {
 		return
 	}
 	d.Logger.Info(message, "reason", reason)
 	if err := d.record(ctx, cidr, reason, message); err != nil {
-		d.Logger.Error(err, "A warning could not be recorded as an Event", "reason", reason)
+		d.Logger.Error(err, "Failed to create the Event of a warning", "reason", reason)
 		return
 	}
-	if d.told == nil {
-		d.told = map[string]bool{}
+	if d.reported == nil {
+		d.reported = map[string]bool{}
 	}
-	d.told[reason] = true
+	d.reported[reason] = true
 }
 
 func (d *DefaultCIDR) record(ctx context.Context, cidr *networking.ServiceCIDR, reason, message string) error {
@@ -176,6 +178,8 @@ func (d *DefaultCIDR) record(ctx context.Context, cidr *networking.ServiceCIDR, 
 	if err != nil {
 		return err
 	}
-	_, err = d.Objects.Create(ctx, schema.GroupResource{Resource: "events"}, metav1.NamespaceDefault, event, false)
+	_, err = d.Objects.Create(ctx,
+		resource.Key{GroupResource: schema.GroupResource{Resource: "events"}, Namespace: metav1.NamespaceDefault},
+		event, resource.WriteOptions{})
 	return err
 }

@@ -25,50 +25,55 @@ import (
 
 var eventsResource = schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 
-// As in client-go's broadcaster, which the repairs of kube-apiserver tell their events to:
+// As in client-go's event broadcaster, which kube-apiserver's repairs use:
 const (
-	// seriesEnd is how long nothing must have happened for a series to be over. Its last count is written then.
+	// seriesEnd is the time without an occurrence after which a series is complete and its final count is written.
 	seriesEnd = 6 * time.Minute
-	// seriesRefresh is how often the count of a series that goes on is written, so that the Event does not expire.
+	// seriesRefresh is the period at which the count of an active series is written, so that the Event does not expire.
 	seriesRefresh = 30 * time.Minute
-	// maxSeries is how many are remembered before all are forgotten.
+	// maxSeries bounds the cached series. At the limit all of them are dropped.
 	maxSeries = 4096
 )
 
-// Events tells users, by Event objects and in the log, what is wrong with their objects. What happens again is counted as
-// a series of one Event.
+// Events records warnings about objects as Events and in the log. Repeated warnings are a series of one Event.
 type Events struct {
-	Objects  resource.Objects
+	Objects  resource.Client
 	Clock    clock.WithTicker
 	Logger   logr.Logger
-	Instance string // which replica this is: the host's name
+	Instance string // hostname of this replica
 
-	mu     sync.Mutex                    // also held while an Event is written, so that those of a series are written in order
-	series map[seriesKey]*eventsv1.Event // as last written, and counted since
+	mu     sync.Mutex                    // held during writes too, which keeps the writes of a series in order
+	series map[seriesKey]*eventsv1.Event // last written state with the current count
 }
 
-// seriesKey is what the events of a series have in common, the version of the object among it.
+// seriesKey identifies a series. It includes the resourceVersion of the object.
 type seriesKey struct {
 	regarding                  corev1.ObjectReference
 	controller, reason, action string
 }
 
-// Warn tells of a warning about an object, in internal version. One that cannot be recorded is told again when it is given again.
-func (e *Events) Warn(ctx context.Context, object runtime.Object, controller, reason, action, note string) {
+// Warning is the content of an Event.
+type Warning struct {
+	Controller, Reason, Action, Note string
+}
+
+// Warn records a warning about an object in internal version. A warning that fails to be written is written at its next
+// occurrence.
+func (e *Events) Warn(ctx context.Context, object runtime.Object, w Warning) {
 	regarding, err := referenceTo(object)
 	if err != nil {
-		e.Logger.Error(err, "A warning cannot be recorded", "reason", reason, "note", note)
+		e.Logger.Error(err, "Failed to reference the object of a warning", "reason", w.Reason, "note", w.Note)
 		return
 	}
-	key := seriesKey{*regarding, controller, reason, action}
+	key := seriesKey{*regarding, w.Controller, w.Reason, w.Action}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.record(ctx, key, regarding, note); err != nil && ctx.Err() == nil {
-		e.Logger.Error(err, "A warning could not be recorded as an Event", "reason", reason)
+	if err := e.record(ctx, key, regarding, w.Note); err != nil && ctx.Err() == nil {
+		e.Logger.Error(err, "Failed to record a warning as an Event", "reason", w.Reason)
 	}
 }
 
-// record writes an Event, or makes it one of a series. The caller holds the lock.
+// record creates an Event or counts it in a series. The caller holds e.mu.
 func (e *Events) record(ctx context.Context, key seriesKey, regarding *corev1.ObjectReference, note string) error {
 	now := metav1.NewMicroTime(e.Clock.Now())
 	event := e.series[key]
@@ -86,7 +91,7 @@ func (e *Events) record(ctx context.Context, key seriesKey, regarding *corev1.Ob
 			event.Series = nil
 			return err
 		}
-	default: // written when the series ends, or is refreshed
+	default: // finish and refresh write the count
 		event.Series.Count++
 		event.Series.LastObservedTime = now
 	}
@@ -116,24 +121,27 @@ func (e *Events) create(ctx context.Context, event *eventsv1.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.Objects.Create(system.WithServerUser(ctx), eventsResource, event.Namespace, internal, false)
+	_, err = e.Objects.Create(system.WithServerUser(ctx),
+		resource.Key{GroupResource: eventsResource, Namespace: event.Namespace}, internal, resource.WriteOptions{})
 	return err
 }
 
-// write writes the series of an Event, which is made again if it has expired.
+// write updates the series of an Event. It creates the Event again if it has expired.
 func (e *Events) write(ctx context.Context, event *eventsv1.Event) error {
 	count := func(object runtime.Object) error {
 		object.(*core.Event).Series = &core.EventSeries{Count: event.Series.Count, LastObservedTime: event.Series.LastObservedTime}
 		return nil
 	}
-	_, err := e.Objects.Update(system.WithServerUser(ctx), eventsResource, "", event.Namespace, event.Name, count, false)
+	_, err := e.Objects.Update(system.WithServerUser(ctx),
+		resource.Key{GroupResource: eventsResource, Namespace: event.Namespace, Name: event.Name},
+		count, resource.WriteOptions{})
 	if apierrors.IsNotFound(err) {
 		return e.create(ctx, event)
 	}
 	return err
 }
 
-// remember keeps an Event that may begin a series. The caller holds the lock.
+// remember caches an Event that may start a series. The caller holds e.mu.
 func (e *Events) remember(key seriesKey, event *eventsv1.Event) {
 	if e.series == nil || len(e.series) == maxSeries {
 		e.series = map[seriesKey]*eventsv1.Event{}
@@ -158,7 +166,7 @@ func (e *Events) Run(ctx context.Context) {
 	}
 }
 
-// finish writes the last count of series that are over, and forgets them.
+// finish writes the final counts of completed series and drops them.
 func (e *Events) finish(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -169,7 +177,7 @@ func (e *Events) finish(ctx context.Context) {
 			delete(e.series, key)
 		case event.Series != nil && event.Series.LastObservedTime.Time.Before(over):
 			if err := e.write(ctx, event); err != nil {
-				e.Logger.Error(err, "The count of an Event could not be written", "namespace", event.Namespace, "name", event.Name)
+				e.Logger.Error(err, "Failed to write the count of an Event", "namespace", event.Namespace, "name", event.Name)
 				continue
 			}
 			delete(e.series, key)
@@ -177,7 +185,7 @@ func (e *Events) finish(ctx context.Context) {
 	}
 }
 
-// refresh writes the count of all series.
+// refresh writes the counts of all series.
 func (e *Events) refresh(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -186,12 +194,12 @@ func (e *Events) refresh(ctx context.Context) {
 			continue
 		}
 		if err := e.write(ctx, event); err != nil {
-			e.Logger.Error(err, "The count of an Event could not be written", "namespace", event.Namespace, "name", event.Name)
+			e.Logger.Error(err, "Failed to write the count of an Event", "namespace", event.Namespace, "name", event.Name)
 		}
 	}
 }
 
-// referenceTo names an object in internal version as clients know it.
+// referenceTo returns a reference to an object in internal version, with the kind that clients see.
 func referenceTo(internal runtime.Object) (*corev1.ObjectReference, error) {
 	kinds, _, err := legacyscheme.Scheme.ObjectKinds(internal)
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// alignAddresses makes clusterIPs follow clusterIP where an old client knows only the latter.
-func alignAddresses(service, previous *api.Service) {
+// normalizeClusterIPs derives clusterIPs from clusterIP for clients that only set clusterIP. It mirrors upstream's
+// normalizeClusterIPs.
+func normalizeClusterIPs(service, previous *api.Service) {
 	spec := &service.Spec
 	if previous == nil {
 		if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
@@ -37,9 +38,9 @@ func alignAddresses(service, previous *api.Service) {
 	}
 }
 
-// completeFamilies decides the IP families of a Service and their policy.
-func (a *Allocator) completeFamilies(service, previous *api.Service) error {
-	if service.Spec.Type == api.ServiceTypeExternalName || keepsPreferred(service, previous) {
+// initIPFamilyFields sets the IP families and the family policy of a Service. It mirrors upstream's defaultOnWrite.
+func (a *Allocator) initIPFamilyFields(service, previous *api.Service) error {
+	if service.Spec.Type == api.ServiceTypeExternalName || matchesPreferDualStack(service, previous) {
 		return nil
 	}
 	completePolicy(service, previous)
@@ -59,9 +60,9 @@ func (a *Allocator) completeFamilies(service, previous *api.Service) error {
 	return nil
 }
 
-// keepsPreferred tells whether a Service that prefers two families stays as it is: it is not upgraded or
-// downgraded because the cluster has changed.
-func keepsPreferred(service, previous *api.Service) bool {
+// matchesPreferDualStack reports whether a PreferDualStack Service stays as it is: it is not upgraded or downgraded
+// because the families of the cluster changed.
+func matchesPreferDualStack(service, previous *api.Service) bool {
 	return previous != nil && previous.Spec.Type == service.Spec.Type &&
 		ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicyPreferDualStack &&
 		ptr.Deref(previous.Spec.IPFamilyPolicy, api.IPFamilyPolicyPreferDualStack) == api.IPFamilyPolicyPreferDualStack &&
@@ -83,14 +84,14 @@ func completePolicy(service, previous *api.Service) {
 	}
 }
 
-// reduceFamilies drops the second address and family of a Service that becomes one of a single family, and
-// refuses to drop them otherwise.
+// reduceFamilies drops the secondary address and family when a Service becomes single-stack, and rejects the loss of
+// either otherwise.
 func reduceFamilies(service, previous *api.Service) field.ErrorList {
 	if previous == nil {
 		return nil
 	}
 	spec, before := &service.Spec, &previous.Spec
-	if isSingle(service) {
+	if isSingleStack(service) {
 		if len(spec.ClusterIPs) > 1 && slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
 			spec.ClusterIPs = spec.ClusterIPs[:1]
 		}
@@ -112,16 +113,16 @@ func reduceFamilies(service, previous *api.Service) field.ErrorList {
 func checkSingle(service *api.Service) field.ErrorList {
 	var errs field.ErrorList
 	const detail = "must be 'RequireDualStack' or 'PreferDualStack' when multiple %s are specified"
-	if isSingle(service) && len(service.Spec.ClusterIPs) == 2 {
+	if isSingleStack(service) && len(service.Spec.ClusterIPs) == 2 {
 		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, fmt.Sprintf(detail, "cluster IPs")))
 	}
-	if isSingle(service) && len(service.Spec.IPFamilies) == 2 {
+	if isSingleStack(service) && len(service.Spec.IPFamilies) == 2 {
 		errs = append(errs, field.Invalid(policyPath(), service.Spec.IPFamilyPolicy, fmt.Sprintf(detail, "IP families")))
 	}
 	return errs
 }
 
-// inferFamilies adds the families of the addresses that a client names.
+// inferFamilies adds the families of the requested addresses.
 func (a *Allocator) inferFamilies(service *api.Service) field.ErrorList {
 	var errs field.ErrorList
 	for i, address := range service.Spec.ClusterIPs {
@@ -155,14 +156,14 @@ func (a *Allocator) checkConfigured(service *api.Service) field.ErrorList {
 	return errs
 }
 
-// addFamilies adds the cluster's first family, and for Services of two families the other one. A headless Service
-// without selector has its addresses from elsewhere and may be of a family that the cluster has not.
+// addFamilies adds the cluster's default family and, for dual-stack Services, the other one. A headless Service without
+// selector has endpoints from elsewhere, so it may have a family that the cluster lacks.
 func (a *Allocator) addFamilies(service *api.Service) {
 	if len(service.Spec.IPFamilies) == 0 {
 		service.Spec.IPFamilies = []api.IPFamily{a.families[0]}
 	}
 	foreign := isHeadless(service) && len(service.Spec.Selector) == 0
-	if isSingle(service) || len(service.Spec.IPFamilies) != 1 || len(a.families) < 2 && !foreign {
+	if isSingleStack(service) || len(service.Spec.IPFamilies) != 1 || len(a.families) < 2 && !foreign {
 		return
 	}
 	service.Spec.IPFamilies = append(service.Spec.IPFamilies, otherFamily(service.Spec.IPFamilies[0]))
@@ -175,13 +176,13 @@ func otherFamily(family api.IPFamily) api.IPFamily {
 	return api.IPv4Protocol
 }
 
-func isSingle(service *api.Service) bool {
+func isSingleStack(service *api.Service) bool {
 	return ptr.Deref(service.Spec.IPFamilyPolicy, "") == api.IPFamilyPolicySingleStack
 }
 
 func policyPath() *field.Path { return field.NewPath("spec", "ipFamilyPolicy") }
 
-// familyOf returns the family of an address as a client may write it, leading zeros included.
+// familyOf returns the family of an address, which may have leading zeros.
 func familyOf(text string) api.IPFamily {
 	address, ok := parseAddress(text)
 	if !ok {

@@ -10,16 +10,16 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
 )
 
-// allocations counts what is given to Services, under kube-apiserver's names.
+// allocations are kube-apiserver's metrics of allocations.
 type allocations struct {
-	addresses, addressErrors *prometheus.CounterVec // by range and whether one was asked for
+	addresses, addressErrors *prometheus.CounterVec // by CIDR and scope
 	addressSeconds           *prometheus.HistogramVec
-	ports, portErrors        *prometheus.CounterVec // by whether one was asked for
+	ports, portErrors        *prometheus.CounterVec // by scope
 }
 
 const (
-	static  = "static"  // the client asked for it
-	dynamic = "dynamic" // any will do
+	static  = "static"  // requested by the client
+	dynamic = "dynamic" // chosen by the allocator
 )
 
 func newAllocations(registerer prometheus.Registerer) *allocations {
@@ -65,13 +65,13 @@ func (r *AddressRepair) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- availableAddresses
 }
 
-// Collect implements prometheus.Collector: how many addresses of each range are held and free now, whoever took them.
+// Collect implements prometheus.Collector. It counts the allocations of all replicas.
 func (r *AddressRepair) Collect(values chan<- prometheus.Metric) {
-	held := r.held()
+	addresses := r.allocated()
 	for _, family := range []api.IPFamily{api.IPv4Protocol, api.IPv6Protocol} {
 		for _, o := range r.ranges.of(family) {
 			allocated := 0
-			for _, address := range held {
+			for _, address := range addresses {
 				if o.prefix.Contains(address) {
 					allocated++
 				}
@@ -83,13 +83,13 @@ func (r *AddressRepair) Collect(values chan<- prometheus.Metric) {
 	}
 }
 
-// held are the addresses that the allocator's IPAddresses hold.
-func (r *AddressRepair) held() []netip.Addr {
+// allocated returns the addresses of the allocator's IPAddresses.
+func (r *AddressRepair) allocated() []netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []netip.Addr
-	for name, holder := range r.holders {
-		if address, err := netip.ParseAddr(name); err == nil && holder.labeled {
+	for name, ipAddress := range r.ipAddresses {
+		if address, err := netip.ParseAddr(name); err == nil && ipAddress.labeled {
 			all = append(all, address)
 		}
 	}
@@ -104,7 +104,7 @@ func (a *allocations) port(scope string, err error) {
 	a.ports.WithLabelValues(scope).Inc()
 }
 
-// countedPorts counts what is allocated.
+// countedPorts counts allocations.
 type countedPorts struct {
 	*portallocator.PortAllocator
 	metrics *allocations

@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// keepAllocated fills in what a client left out that the Service has already.
-func keepAllocated(service, previous *api.Service) {
+// patchAllocatedValues fills in addresses and ports that an update omits.
+func patchAllocatedValues(service, previous *api.Service) {
 	if service.Spec.Type != api.ServiceTypeExternalName && previous.Spec.Type != api.ServiceTypeExternalName {
 		if service.Spec.ClusterIP == "" {
 			service.Spec.ClusterIP = previous.Spec.ClusterIP
@@ -22,7 +22,7 @@ func keepAllocated(service, previous *api.Service) {
 			service.Spec.ClusterIPs = previous.Spec.ClusterIPs
 		}
 	}
-	if wantsPorts(service) && wantsPorts(previous) {
+	if shouldAllocateNodePorts(service) && shouldAllocateNodePorts(previous) {
 		keepPorts(service.Spec.Ports, previous.Spec.Ports)
 	}
 	if apiservice.NeedsHealthCheck(service) && apiservice.NeedsHealthCheck(previous) && service.Spec.HealthCheckNodePort == 0 {
@@ -30,7 +30,7 @@ func keepAllocated(service, previous *api.Service) {
 	}
 }
 
-// keepPorts gives ports without a node port that which the port of the same name had, unless another has it now.
+// keepPorts keeps the node port of the service port with the same name, unless the update uses it for another one.
 func keepPorts(ports, previous []api.ServicePort) {
 	used := nodePorts(ports)
 	before := make(map[string]int32, len(previous))
@@ -44,12 +44,12 @@ func keepPorts(ports, previous []api.ServicePort) {
 	}
 }
 
-// mayHavePorts tells whether a type of Service can have node ports, wantsPorts whether it gets them unasked.
-func mayHavePorts(service *api.Service) bool {
+// canHaveNodePorts reports whether the type of a Service allows node ports.
+func canHaveNodePorts(service *api.Service) bool {
 	return service.Spec.Type == api.ServiceTypeNodePort || service.Spec.Type == api.ServiceTypeLoadBalancer
 }
 
-func wantsPorts(service *api.Service) bool {
+func shouldAllocateNodePorts(service *api.Service) bool {
 	return service.Spec.Type == api.ServiceTypeNodePort ||
 		service.Spec.Type == api.ServiceTypeLoadBalancer && ptr.Deref(service.Spec.AllocateLoadBalancerNodePorts, true)
 }
@@ -78,19 +78,18 @@ func portsOf(service *api.Service) []int32 {
 	return slices.Compact(ports)
 }
 
-// takePorts gives a Service the node ports that it lacks, and refuses ones that others have. With an error it has
-// taken none.
-func (a *Allocator) takePorts(service, previous *api.Service, dryRun bool) error {
+// allocatePorts allocates the missing node ports of a Service. With an error it has allocated none.
+func (a *Allocator) allocatePorts(service, previous *api.Service, dryRun bool) error {
 	operation := portallocator.StartOperation(a.ports, dryRun)
-	if err := takeAll(operation, service, previous); err != nil {
-		a.report(service, operation.Rollback())
+	if err := allocateAllPorts(operation, service, previous); err != nil {
+		a.logLeaks(service, operation.Rollback())
 		return err
 	}
 	return nil
 }
 
-func takeAll(operation *portallocator.PortAllocationOperation, service, previous *api.Service) error {
-	if mayHavePorts(service) {
+func allocateAllPorts(operation *portallocator.PortAllocationOperation, service, previous *api.Service) error {
+	if canHaveNodePorts(service) {
 		assign := assignNew
 		if previous != nil {
 			assign = assignChanged
@@ -108,26 +107,27 @@ func takeAll(operation *portallocator.PortAllocationOperation, service, previous
 	return nil
 }
 
-// assignNew gives a new Service its node ports. Ports of the same number, for different protocols, share one.
+// assignNew allocates the node ports of a new Service. Service ports with the same number share one node port across
+// protocols.
 func assignNew(operation *portallocator.PortAllocationOperation, service, _ *api.Service) error {
 	shared := map[int32]int32{} // node port by port
 	for i := range service.Spec.Ports {
 		port := &service.Spec.Ports[i]
-		if port.NodePort == 0 && !wantsPorts(service) {
+		if port.NodePort == 0 && !shouldAllocateNodePorts(service) {
 			continue
 		}
 		common := shared[port.Port]
 		switch {
 		case common == 0:
-			wanted := wantedNodePort(service.Spec.Ports, port.Port)
-			if err := takePort(operation, service, i, wanted); err != nil {
+			requested := requestedNodePort(service.Spec.Ports, port.Port)
+			if err := allocatePort(operation, service, i, requested); err != nil {
 				return err
 			}
 			shared[port.Port] = port.NodePort
 		case port.NodePort == 0:
 			port.NodePort = common
 		case port.NodePort != common:
-			if err := takePort(operation, service, i, port.NodePort); err != nil {
+			if err := allocatePort(operation, service, i, port.NodePort); err != nil {
 				return err
 			}
 		}
@@ -135,8 +135,8 @@ func assignNew(operation *portallocator.PortAllocationOperation, service, _ *api
 	return nil
 }
 
-// wantedNodePort returns the first node port that is asked for a port number, 0 for none.
-func wantedNodePort(ports []api.ServicePort, number int32) int32 {
+// requestedNodePort returns the first node port requested for a port number, 0 for none.
+func requestedNodePort(ports []api.ServicePort, number int32) int32 {
 	for _, port := range ports {
 		if port.Port == number && port.NodePort != 0 {
 			return port.NodePort
@@ -145,9 +145,9 @@ func wantedNodePort(ports []api.ServicePort, number int32) int32 {
 	return 0
 }
 
-// takePort takes a node port for one port of a Service: the one that is wanted or, for 0, any.
-func takePort(operation *portallocator.PortAllocationOperation, service *api.Service, index int, wanted int32) error {
-	if wanted == 0 {
+// allocatePort allocates a node port for one service port: the requested one, or any for 0.
+func allocatePort(operation *portallocator.PortAllocationOperation, service *api.Service, index int, requested int32) error {
+	if requested == 0 {
 		next, err := operation.AllocateNext()
 		if err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
@@ -155,35 +155,35 @@ func takePort(operation *portallocator.PortAllocationOperation, service *api.Ser
 		service.Spec.Ports[index].NodePort = int32(next)
 		return nil
 	}
-	if err := operation.Allocate(int(wanted)); err != nil {
-		return invalid(service, field.NewPath("spec", "ports").Index(index).Child("nodePort"), wanted, err.Error())
+	if err := operation.Allocate(int(requested)); err != nil {
+		return invalid(service, field.NewPath("spec", "ports").Index(index).Child("nodePort"), requested, err.Error())
 	}
-	service.Spec.Ports[index].NodePort = wanted
+	service.Spec.Ports[index].NodePort = requested
 	return nil
 }
 
-// socket is what can be used once on a node. Its form is what a client reads in a message.
+// socket is the unit that must be unique in a Service. Its formatted value is part of kube-apiserver's error message.
 type socket struct {
 	Protocol api.Protocol
 	NodePort int32
 }
 
-// assignChanged gives a changed Service the node ports that it did not have before.
+// assignChanged allocates the node ports that an updated Service did not have.
 func assignChanged(operation *portallocator.PortAllocationOperation, service, previous *api.Service) error {
 	had, taken := nodePorts(previous.Spec.Ports), []int32{}
 	seen := map[socket]bool{}
 	for i := range service.Spec.Ports {
 		port := &service.Spec.Ports[i]
-		if port.NodePort == 0 && !wantsPorts(service) {
+		if port.NodePort == 0 && !shouldAllocateNodePorts(service) {
 			continue
 		}
 		if !slices.Contains(had, port.NodePort) && !slices.Contains(taken, port.NodePort) {
-			wanted := port.NodePort
-			if err := takePort(operation, service, i, wanted); err != nil {
+			requested := port.NodePort
+			if err := allocatePort(operation, service, i, requested); err != nil {
 				return err
 			}
-			if wanted != 0 {
-				taken = append(taken, wanted)
+			if requested != 0 {
+				taken = append(taken, requested)
 			}
 		}
 		used := socket{port.Protocol, port.NodePort}
@@ -211,13 +211,13 @@ func assignHealthCheck(operation *portallocator.PortAllocationOperation, service
 	return nil
 }
 
-// takenPorts are the node ports that takePorts has taken for a Service, each once.
-func takenPorts(service, previous *api.Service) []int32 {
+// allocatedPorts returns the node ports that allocatePorts allocated, without duplicates.
+func allocatedPorts(service, previous *api.Service) []int32 {
 	var had, taken []int32
 	if previous != nil {
 		had = nodePorts(previous.Spec.Ports)
 	}
-	if mayHavePorts(service) {
+	if canHaveNodePorts(service) {
 		taken = slices.DeleteFunc(nodePorts(service.Spec.Ports), func(port int32) bool { return slices.Contains(had, port) })
 	}
 	if apiservice.NeedsHealthCheck(service) && (previous == nil || !apiservice.NeedsHealthCheck(previous)) && service.Spec.HealthCheckNodePort != 0 {
@@ -227,7 +227,7 @@ func takenPorts(service, previous *api.Service) []int32 {
 	return slices.Compact(taken)
 }
 
-// releasePorts gives back the node ports that a Service has and keep has not.
+// releasePorts releases the node ports of a Service that keep does not have.
 func (a *Allocator) releasePorts(service, keep *api.Service) error {
 	kept := portsOf(keep)
 	for _, port := range portsOf(service) {

@@ -17,32 +17,33 @@ import (
 )
 
 const (
-	// leakPatience is how many repairs in a row must find a port without Service before it is given back: a Service
-	// may be about to be stored.
+	// leakPatience is the number of consecutive repairs that must find a port without a Service before it is released:
+	// the Service may not be stored yet.
 	leakPatience = 3
-	// repairAttempts is how often a repair is tried when others change the ports in use meanwhile.
+	// repairAttempts is the number of attempts of a repair when writes conflict.
 	repairAttempts = 5
 )
 
-// PortRepair makes the node ports in use those that Services have.
+// PortRepair makes the allocated node ports those of the stored Services, as kube-apiserver's portallocator repair
+// does.
 type PortRepair struct {
 	used      *sharedRange
 	portRange utilnet.PortRange
-	services  func(context.Context) ([]runtime.Object, error) // as storage has them
+	services  func(context.Context) ([]runtime.Object, error) // lists all Services from etcd
 	events    *Events
 	logger    logr.Logger
-	suspects  map[int]int // how many repairs in a row have found each port without Service, less than leakPatience
+	suspects  map[int]int // Invariant: value < leakPatience. Consecutive repairs that found a port without a Service
 
-	found    *prometheus.CounterVec
+	detected *prometheus.CounterVec
 	failures prometheus.Counter
 }
 
-// NewPortRepair returns the repair of an allocator's ports. services lists all Services as storage has them.
+// NewPortRepair returns the repair of an allocator's ports. services lists all Services from etcd.
 func NewPortRepair(a *Allocator, services func(context.Context) ([]runtime.Object, error), events *Events, logger logr.Logger, registerer prometheus.Registerer) *PortRepair {
 	factory := promauto.With(registerer)
 	return &PortRepair{
 		used: a.used, portRange: a.portRange, services: services, events: events, logger: logger,
-		found: factory.NewCounterVec(prometheus.CounterOpts{
+		detected: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_port_errors_total",
 			Help: "Number of errors detected on ports by the repair loop broken down by type of error: leak, repair, full, outOfRange, duplicate, unknown",
 		}, []string{"type"}),
@@ -53,7 +54,7 @@ func NewPortRepair(a *Allocator, services func(context.Context) ([]runtime.Objec
 	}
 }
 
-// Once repairs. It is not safe for concurrent use.
+// Once runs one repair. It is not safe for concurrent use.
 func (r *PortRepair) Once(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := r.attempt(ctx)
@@ -69,7 +70,8 @@ func (r *PortRepair) Once(ctx context.Context) error {
 }
 
 func (r *PortRepair) attempt(ctx context.Context) error {
-	// The ports first: a Service that is stored afterwards has its ports, and one that is not may yet be.
+	// Ports are read before Services: a Service stored in between has allocated ports that are not in current, and the
+	// write conflicts.
 	current, err := r.used.load(ctx)
 	if err != nil {
 		return err
@@ -86,11 +88,11 @@ func (r *PortRepair) attempt(ctx context.Context) error {
 		return err
 	}
 	r.suspects = found.suspects
-	r.tell(ctx, found)
+	r.record(ctx, found)
 	return nil
 }
 
-// store makes the ports that were rebuilt those in use, unless somebody has changed these meanwhile.
+// store replaces the stored ports by the rebuilt ones, unless they have changed since current was read.
 func (r *PortRepair) store(ctx context.Context, current snapshot, rebuilt *portallocator.PortAllocator) error {
 	var next api.RangeAllocation
 	if err := rebuilt.Snapshot(&next); err != nil {
@@ -103,22 +105,22 @@ func (r *PortRepair) store(ctx context.Context, current snapshot, rebuilt *porta
 	return err
 }
 
-// findings are what one look at the ports has found. They are true once the ports rebuilt are stored.
+// findings are the result of one repair. They are valid once rebuilt is stored.
 type findings struct {
-	stored   *portallocator.PortAllocator // in use and not found with a Service yet
-	rebuilt  *portallocator.PortAllocator // to be in use
-	flaws    []portFlaw
-	suspects map[int]int // how many repairs in a row have found each port without Service
-	freed    []int       // suspects that are given back
+	stored   *portallocator.PortAllocator // allocated ports not yet found in a Service
+	rebuilt  *portallocator.PortAllocator // ports to store
+	issues   []portIssue
+	suspects map[int]int // next value of PortRepair.suspects
+	freed    []int       // leaked ports that are released
 }
 
-// portFlaw is something wrong with a port of a Service.
-type portFlaw struct {
+// portIssue is a warning about a port of a Service.
+type portIssue struct {
 	service            *api.Service
 	kind, reason, note string
 }
 
-// examine compares the ports in use with those of the Services.
+// examine compares the allocated ports with those of the Services.
 func (r *PortRepair) examine(current snapshot, services []runtime.Object) (*findings, error) {
 	stored, err := storedPorts(current, r.portRange)
 	if err != nil {
@@ -136,7 +138,7 @@ func (r *PortRepair) examine(current snapshot, services []runtime.Object) (*find
 	return found, nil
 }
 
-// storedPorts are those in use as stored, perhaps for another range of ports than the current one.
+// storedPorts returns the allocated ports. Their range may differ from the current one.
 func storedPorts(s snapshot, current utilnet.PortRange) (*portallocator.PortAllocator, error) {
 	if s.revision == 0 || s.spec == "" {
 		return portallocator.NewInMemory(current)
@@ -144,14 +146,14 @@ func storedPorts(s snapshot, current utilnet.PortRange) (*portallocator.PortAllo
 	return portallocator.NewFromSnapshot(&api.RangeAllocation{Range: s.spec, Data: s.data})
 }
 
-// claim notes the ports of a Service as in use, and what is wrong with them.
+// claim marks the ports of a Service as allocated and records issues.
 func (f *findings) claim(service *api.Service, ports utilnet.PortRange) {
-	for _, port := range claims(service) {
+	for _, port := range collectNodePorts(service) {
 		err := f.rebuilt.Allocate(port)
 		var outside *portallocator.ErrNotInRange
 		switch {
 		case err == nil && f.stored.Has(port):
-			_ = f.stored.Release(port) // what is left over has leaked; it is in memory only
+			_ = f.stored.Release(port) // in memory; the remaining ports have leaked
 		case err == nil:
 			f.note(service, "repair", "PortNotAllocated", fmt.Sprintf("Port %d is not allocated; repairing", port))
 		case errors.Is(err, portallocator.ErrAllocated):
@@ -165,38 +167,41 @@ func (f *findings) claim(service *api.Service, ports utilnet.PortRange) {
 }
 
 func (f *findings) note(service *api.Service, kind, reason, note string) {
-	f.flaws = append(f.flaws, portFlaw{service, kind, reason, note})
+	f.issues = append(f.issues, portIssue{service, kind, reason, note})
 }
 
-// suspect keeps a port in use that no Service has, until enough repairs in a row have found it.
+// suspect keeps a port without a Service until enough consecutive repairs have found it.
 func (f *findings) suspect(port, repairs int) {
 	if repairs == leakPatience {
 		f.freed = append(f.freed, port)
 		return
 	}
 	f.suspects[port] = repairs
-	_ = f.rebuilt.Allocate(port) // fails outside the current range, where nothing is to be kept
+	_ = f.rebuilt.Allocate(port) // fails for ports outside the current range, which are dropped
 }
 
-// tell says what was found and done.
-func (r *PortRepair) tell(ctx context.Context, found *findings) {
-	for _, flaw := range found.flaws {
-		r.found.WithLabelValues(flaw.kind).Inc()
-		r.events.Warn(ctx, flaw.service, "portallocator-repair-controller", flaw.reason, "PortAllocation", flaw.note)
+// record records the findings as Events, metrics and logs.
+func (r *PortRepair) record(ctx context.Context, found *findings) {
+	for _, issue := range found.issues {
+		r.detected.WithLabelValues(issue.kind).Inc()
+		r.events.Warn(ctx, issue.service, Warning{
+			Controller: "portallocator-repair-controller", Reason: issue.reason, Action: "PortAllocation", Note: issue.note,
+		})
 	}
 	for port, repairs := range found.suspects {
 		if repairs == 1 {
-			r.logger.V(1).Info("A node port in use belongs to no Service; it is given back unless one appears", "port", port)
+			r.logger.V(1).Info("An allocated node port belongs to no Service; it will be released unless one appears", "port", port)
 		}
 	}
 	for _, port := range found.freed {
-		r.found.WithLabelValues("leak").Inc()
-		r.logger.Info("A node port in use belonged to no Service and was given back", "port", port)
+		r.detected.WithLabelValues("leak").Inc()
+		r.logger.Info("Released an allocated node port that belonged to no Service", "port", port)
 	}
 }
 
-// claims are the node ports of a Service; one is there twice if the Service uses it twice for the same protocol.
-func claims(service *api.Service) []int {
+// collectNodePorts returns the node ports of a Service. A port that the Service uses twice for one protocol is listed
+// twice.
+func collectNodePorts(service *api.Service) []int {
 	var ports []int
 	seen := map[socket]bool{}
 	any := map[int32]bool{}

@@ -17,43 +17,43 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Ranges are the ranges of addresses that ServiceCIDRs offer, kept up to date by Set.
+// Ranges are the address ranges of all ServiceCIDRs, kept up to date by Set.
 type Ranges struct {
 	mu     sync.RWMutex
-	byName map[string][]offer
+	byName map[string][]serviceRange
 }
 
-// offer is one range of one ServiceCIDR.
-type offer struct {
+// serviceRange is one range of a ServiceCIDR.
+type serviceRange struct {
 	addressRange
-	ready bool // may new addresses be taken from it?
+	ready bool // new addresses may be allocated
 }
 
-// NewRanges returns none.
-func NewRanges() *Ranges { return &Ranges{byName: map[string][]offer{}} }
+// NewRanges returns Ranges without any ServiceCIDR.
+func NewRanges() *Ranges { return &Ranges{byName: map[string][]serviceRange{}} }
 
-// Set notes a ServiceCIDR, in internal version; nil: that it is gone.
+// Set stores a ServiceCIDR in internal version; nil marks it as deleted.
 func (r *Ranges) Set(name string, object runtime.Object) {
-	var offers []offer
+	var ranges []serviceRange
 	if cidr, ok := object.(*networking.ServiceCIDR); ok {
 		for _, text := range cidr.Spec.CIDRs {
-			if prefix, err := netip.ParsePrefix(text); err == nil { // it has been validated
-				offers = append(offers, offer{newAddressRange(prefix), isReady(cidr)})
+			if prefix, err := netip.ParsePrefix(text); err == nil { // validated by the API
+				ranges = append(ranges, serviceRange{newAddressRange(prefix), isReady(cidr)})
 			}
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.byName, name)
-	if len(offers) > 0 {
-		r.byName[name] = offers
+	if len(ranges) > 0 {
+		r.byName[name] = ranges
 	}
 }
 
-// storedRanges are those that storage has, which may be a moment ahead of those that Set was told of. They are good for
-// one request: from then on the news count, which come in order.
-func storedRanges(ctx context.Context, objects resource.Objects) (*Ranges, error) {
-	all, err := objects.Latest(ctx, cidrs, "")
+// storedRanges reads the ServiceCIDRs from etcd, which may be ahead of the events. The result is used for one request;
+// later requests use the ranges from events.
+func storedRanges(ctx context.Context, objects resource.Client) (*Ranges, error) {
+	all, err := objects.List(ctx, resource.Key{GroupResource: cidrs}, resource.ReadOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the ServiceCIDRs: %w", err)
 	}
@@ -66,15 +66,15 @@ func storedRanges(ctx context.Context, objects resource.Objects) (*Ranges, error
 	return stored, nil
 }
 
-// equal tells whether the same is offered by ranges that nobody else has.
+// equal reports whether others has the same ranges. The caller owns others.
 func (r *Ranges) equal(others *Ranges) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return maps.EqualFunc(r.byName, others.byName, slices.Equal)
 }
 
-// isReady tells whether addresses of a ServiceCIDR may be given. Where nobody says whether it is ready, it is: the
-// controller manager, which would, need not run.
+// isReady reports whether addresses of a ServiceCIDR may be allocated. Without a Ready condition they may:
+// kube-controller-manager, which sets it, need not run.
 func isReady(cidr *networking.ServiceCIDR) bool {
 	if cidr.DeletionTimestamp != nil {
 		return false
@@ -87,18 +87,18 @@ func isReady(cidr *networking.ServiceCIDR) bool {
 	return true
 }
 
-// of returns the ranges of a family in random order, each once. A range that several ServiceCIDRs offer is ready if
+// of returns the ranges of a family in random order, without duplicates. A range of several ServiceCIDRs is ready if
 // one of them is.
-func (r *Ranges) of(family api.IPFamily) []offer {
+func (r *Ranges) of(family api.IPFamily) []serviceRange {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	var all []offer
-	for _, offers := range r.byName {
-		for _, candidate := range offers {
+	var all []serviceRange
+	for _, ranges := range r.byName {
+		for _, candidate := range ranges {
 			if candidate.family != family {
 				continue
 			}
-			same := slices.IndexFunc(all, func(o offer) bool { return o.prefix == candidate.prefix })
+			same := slices.IndexFunc(all, func(o serviceRange) bool { return o.prefix == candidate.prefix })
 			if same < 0 {
 				all = append(all, candidate)
 				continue
@@ -110,8 +110,8 @@ func (r *Ranges) of(family api.IPFamily) []offer {
 	return all
 }
 
-// contain tells whether an address is in a range that some ServiceCIDR offers, ready or not.
-func (r *Ranges) contain(address netip.Addr) bool {
+// contains reports whether an address is in a range of any ServiceCIDR, ready or not.
+func (r *Ranges) contains(address netip.Addr) bool {
 	for _, o := range r.of(familyOfAddress(address)) {
 		if o.contains(address) {
 			return true

@@ -22,30 +22,30 @@ import (
 )
 
 const (
-	// nodePortsPath is where kube-apiserver keeps the node ports in use: a RangeAllocation, written by compare-and-swap.
+	// nodePortsPath is kube-apiserver's key of the allocated node ports, a RangeAllocation.
 	nodePortsPath = "ranges/servicenodeports"
-	// changeTimeout bounds one change of a shared range.
+	// changeTimeout bounds the write of one batch.
 	changeTimeout = 10 * time.Second
 )
 
 var (
-	errTaken    = errors.New("taken")
-	errNoneLeft = errors.New("none left")
-	errNotThere = errors.New("cannot allocate resources of type servicenodeportallocations at this time")
+	errItemAllocated = errors.New("taken")
+	errNoFreeItem    = errors.New("none left")
+	errNotStored     = errors.New("cannot allocate resources of type servicenodeportallocations at this time")
 
-	rangeModel = newRangeModel()
+	rangeCodec = newRangeCodec()
 )
 
-func newRangeModel() resource.Codec {
+func newRangeCodec() resource.Codec {
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
 	kind := corev1.SchemeGroupVersion.WithKind("RangeAllocation")
 	return codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)
 }
 
-// change is something to be done to a range: take a certain item, take any, or give one back.
+// change is one operation on a range.
 type change struct {
 	kind changeKind
-	item int // which one; of takeAny: which it was
+	item int // the result of allocateNext
 	err  error
 	done chan struct{}
 }
@@ -53,55 +53,55 @@ type change struct {
 type changeKind int
 
 const (
-	take changeKind = iota
-	takeAny
-	giveBack
+	allocate changeKind = iota
+	allocateNext
+	release
 )
 
 func (c *change) apply(items *allocator.AllocationBitmap) {
 	ok := true
 	switch c.kind {
-	case take:
+	case allocate:
 		if ok, c.err = items.Allocate(c.item); c.err == nil && !ok {
-			c.err = errTaken
+			c.err = errItemAllocated
 		}
-	case takeAny:
+	case allocateNext:
 		if c.item, ok, c.err = items.AllocateNext(); c.err == nil && !ok {
-			c.err = errNoneLeft
+			c.err = errNoFreeItem
 		}
-	case giveBack:
+	case release:
 		c.err = items.Release(c.item)
 	}
 }
 
-// sharedRange is a range of items, each in use or free, that all API servers on one etcd share, kube-apiserver among
-// them. All changes that wait at the same moment are one write.
+// sharedRange is a bitmap of allocated items shared by all API servers on one etcd, kube-apiserver included. Concurrent
+// changes are batched into one compare-and-swap.
 type sharedRange struct {
 	store  *storage.Store
 	path   string
-	spec   string // of the range, as in RangeAllocation.range
+	spec   string // RangeAllocation.range
 	size   int
-	offset int // items below it are the last to be given unasked
+	offset int // AllocateNext returns lower items only when all others are allocated
 
-	mu      sync.Mutex
-	waiting []*change
-	running bool
-	known   snapshot // as last seen
+	mu        sync.Mutex // guards the fields below; not held during requests
+	waiting   []*change
+	running   bool     // Invariant: a goroutine runs run if and only if this is set; waiting is empty otherwise
+	lastKnown snapshot // last state read or written
 }
 
-// snapshot is the stored state of a range.
+// snapshot is a stored state of the bitmap.
 type snapshot struct {
 	spec     string
 	data     []byte
-	revision int64 // 0: not stored, or never looked
+	revision int64 // 0: not stored or unknown
 }
 
 var _ allocator.Interface = &sharedRange{}
 
 // Allocate implements allocator.Interface.
 func (r *sharedRange) Allocate(item int) (bool, error) {
-	c := r.do(take, item)
-	if errors.Is(c.err, errTaken) {
+	c := r.do(allocate, item)
+	if errors.Is(c.err, errItemAllocated) {
 		return false, nil
 	}
 	return c.err == nil, c.err
@@ -109,30 +109,30 @@ func (r *sharedRange) Allocate(item int) (bool, error) {
 
 // AllocateNext implements allocator.Interface.
 func (r *sharedRange) AllocateNext() (int, bool, error) {
-	c := r.do(takeAny, 0)
-	if errors.Is(c.err, errNoneLeft) {
+	c := r.do(allocateNext, 0)
+	if errors.Is(c.err, errNoFreeItem) {
 		return 0, false, nil
 	}
 	return c.item, c.err == nil, c.err
 }
 
 // Release implements allocator.Interface.
-func (r *sharedRange) Release(item int) error { return r.do(giveBack, item).err }
+func (r *sharedRange) Release(item int) error { return r.do(release, item).err }
 
-// ForEach implements allocator.Interface. It tells what was last seen.
+// ForEach implements allocator.Interface on the last known state.
 func (r *sharedRange) ForEach(visit func(int)) {
 	if items, err := r.items(r.last()); err == nil {
 		items.ForEach(visit)
 	}
 }
 
-// Has implements allocator.Interface. It tells what was last seen.
+// Has implements allocator.Interface on the last known state.
 func (r *sharedRange) Has(item int) bool {
 	items, err := r.items(r.last())
 	return err == nil && items.Has(item)
 }
 
-// Free implements allocator.Interface. It tells what was last seen.
+// Free implements allocator.Interface on the last known state.
 func (r *sharedRange) Free() int {
 	items, err := r.items(r.last())
 	if err != nil {
@@ -147,10 +147,10 @@ func (*sharedRange) Destroy() {}
 func (r *sharedRange) last() snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.known
+	return r.lastKnown
 }
 
-// do makes a change together with the others that wait.
+// do applies a change in the next batch and waits for the result.
 func (r *sharedRange) do(kind changeKind, item int) *change {
 	c := &change{kind: kind, item: item, done: make(chan struct{})}
 	r.mu.Lock()
@@ -164,7 +164,7 @@ func (r *sharedRange) do(kind changeKind, item int) *change {
 	return c
 }
 
-// run makes changes until nobody waits.
+// run writes batches until no change waits.
 func (r *sharedRange) run() {
 	for batch := r.next(); batch != nil; batch = r.next() {
 		ctx, cancel := context.WithTimeout(context.Background(), changeTimeout)
@@ -188,8 +188,8 @@ func (r *sharedRange) next() []*change {
 	return batch
 }
 
-// write applies a batch to the state last seen and stores the result, again and again until that was the state. Where
-// nothing is to be stored it makes sure of the state by reading, so that what is refused is refused with reason.
+// write applies a batch to the last known state and stores the result, and retries on conflicts. If the batch changes
+// nothing, it is evaluated again on a fresh read, so that no rejection is based on stale state.
 func (r *sharedRange) write(ctx context.Context, batch []*change) error {
 	current, fresh := r.last(), false
 	for {
@@ -201,7 +201,7 @@ func (r *sharedRange) write(ctx context.Context, batch []*change) error {
 			fresh = true
 		}
 		if current.revision == 0 {
-			return errNotThere
+			return errNotStored
 		}
 		next, err := r.applied(batch, current)
 		if err != nil {
@@ -225,7 +225,7 @@ func (r *sharedRange) write(ctx context.Context, batch []*change) error {
 	}
 }
 
-// applied is the state after a batch.
+// applied returns the state after a batch.
 func (r *sharedRange) applied(batch []*change, current snapshot) (snapshot, error) {
 	items, err := r.items(current)
 	if err != nil {
@@ -238,7 +238,7 @@ func (r *sharedRange) applied(batch []*change, current snapshot) (snapshot, erro
 	return current, nil
 }
 
-// items are those of a state, free to be changed.
+// items returns a copy of the bitmap of a state.
 func (r *sharedRange) items(s snapshot) (*allocator.AllocationBitmap, error) {
 	items := allocator.NewAllocationMapWithOffset(r.size, r.spec, r.offset)
 	if s.revision == 0 {
@@ -247,23 +247,23 @@ func (r *sharedRange) items(s snapshot) (*allocator.AllocationBitmap, error) {
 	return items, items.Restore(s.spec, s.data)
 }
 
-// load reads what is stored.
+// load reads the state from etcd.
 func (r *sharedRange) load(ctx context.Context) (snapshot, error) {
 	value, err := r.store.Get(ctx, r.path)
 	if errors.Is(err, storage.ErrNotFound) {
-		return r.see(storage.Value{})
+		return r.decode(storage.Value{})
 	}
 	if err != nil {
 		return snapshot{}, err
 	}
-	return r.see(value)
+	return r.decode(value)
 }
 
-// see decodes what is stored and remembers it.
-func (r *sharedRange) see(value storage.Value) (snapshot, error) {
+// decode decodes a stored value and remembers it.
+func (r *sharedRange) decode(value storage.Value) (snapshot, error) {
 	seen := snapshot{revision: value.Revision}
 	if value.Revision != 0 {
-		object, err := rangeModel.Load(value.Data)
+		object, err := rangeCodec.Load(value.Data)
 		if err != nil {
 			return snapshot{}, fmt.Errorf("%s: %w", r.path, err)
 		}
@@ -277,27 +277,27 @@ func (r *sharedRange) see(value storage.Value) (snapshot, error) {
 func (r *sharedRange) remember(s snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.known = s
+	r.lastKnown = s
 }
 
-// replace stores a state where the given revision is, 0 for none; else it returns what is there, and a
-// *storage.ConflictError.
+// replace stores a state if the stored revision is the given one, 0 for none. Otherwise it returns the stored state and
+// a *storage.ConflictError.
 func (r *sharedRange) replace(ctx context.Context, revision int64, next snapshot) (snapshot, error) {
-	data, err := rangeModel.Store(&api.RangeAllocation{Range: next.spec, Data: next.data})
+	data, err := rangeCodec.Store(&api.RangeAllocation{Range: next.spec, Data: next.data})
 	if err != nil {
 		return snapshot{}, err
 	}
 	next.revision, err = r.store.Update(ctx, r.path, revision, data, 0)
 	var conflict *storage.ConflictError
 	if errors.As(err, &conflict) {
-		current, failure := r.see(conflict.Current)
+		current, failure := r.decode(conflict.Current)
 		if failure != nil {
 			return snapshot{}, failure
 		}
 		return current, err
 	}
 	if err != nil {
-		r.remember(snapshot{}) // it may have been stored
+		r.remember(snapshot{}) // unknown: the write may have succeeded
 		return snapshot{}, err
 	}
 	r.remember(next)

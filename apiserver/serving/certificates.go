@@ -16,13 +16,14 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// certificates are what the server shows to clients: one by the name they ask for, or else the standard one.
+// certificates are the server's certificates: one per SNI name, and the default.
 type certificates struct {
 	standard *keyPair
 	byName   []*keyPair
 }
 
-// loadCertificates reads the certificates, and makes the standard one if none is named and none is there.
+// loadCertificates reads the certificates. If --tls-cert-file is not set and --cert-dir has none, it creates a
+// self-signed default.
 func loadCertificates(options Options) (*certificates, error) {
 	serving := options.Config
 	certFile, keyFile := serving.CertFile, serving.KeyFile
@@ -49,7 +50,7 @@ func loadCertificates(options Options) (*certificates, error) {
 	return c, nil
 }
 
-// parseSNI reads "cert,key" or "cert,key:name,...".
+// parseSNI parses "cert,key" or "cert,key:name,...".
 func parseSNI(value string) (*keyPair, error) {
 	files, names, _ := strings.Cut(value, ":")
 	certFile, keyFile, ok := strings.Cut(files, ",")
@@ -71,7 +72,7 @@ func (c *certificates) reloadables() []Reloadable {
 	return all
 }
 
-// choose is a tls.Config's GetCertificate.
+// choose implements tls.Config.GetCertificate.
 func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if hello.ServerName != "" {
 		for _, pair := range c.byName {
@@ -83,21 +84,21 @@ func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return c.standard.current.Load(), nil
 }
 
-// keyPair is a certificate and its key in files that may change.
+// keyPair is a certificate and its key in files that may be replaced.
 type keyPair struct {
 	certFile, keyFile string
-	names             []string // "*.example.com" stands for one label; empty: the certificate's own
+	names             []string // "*.example.com" matches one label; empty: the names in the certificate
 	current           atomic.Pointer[tls.Certificate]
 }
 
-// Files names what to watch.
+// Files implements Reloadable.
 func (k *keyPair) Files() []string { return []string{k.certFile, k.keyFile} }
 
-// Reload reads the files again. On an error, such as a new certificate beside an old key, the pair stays as it was.
+// Reload implements Reloadable. On an error, such as a new certificate with an old key, the current pair stays in use.
 func (k *keyPair) Reload() error {
 	pair, err := tls.LoadX509KeyPair(k.certFile, k.keyFile)
 	if err != nil {
-		return fmt.Errorf("loading certificate %s and key %s: %w", k.certFile, k.keyFile, err)
+		return fmt.Errorf("load certificate %s and key %s: %w", k.certFile, k.keyFile, err)
 	}
 	k.current.Store(&pair)
 	return nil
@@ -115,7 +116,7 @@ func (k *keyPair) isFor(name string, certificate *tls.Certificate) bool {
 	return slices.Contains(k.names, "*."+parent)
 }
 
-// tlsConfigOf returns the settings of the server's TLS, without what concerns client certificates.
+// tlsConfigOf returns the TLS settings, except those for client certificates.
 func tlsConfigOf(serving config.Serving, c *certificates) (*tls.Config, error) {
 	settings := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
@@ -138,7 +139,7 @@ func tlsConfigOf(serving config.Serving, c *certificates) (*tls.Config, error) {
 	return settings, nil
 }
 
-// makeIfMissing writes a self-signed certificate and its key, unless both are there.
+// makeIfMissing writes a self-signed certificate and its key, unless both files exist.
 func makeIfMissing(certFile, keyFile string, hosts []string, now time.Time) error {
 	_, certErr := os.Stat(certFile)
 	_, keyErr := os.Stat(keyFile)
@@ -150,7 +151,7 @@ func makeIfMissing(certFile, keyFile string, hosts []string, now time.Time) erro
 	}
 	certPEM, keyPEM, err := selfSigned(hosts, now)
 	if err != nil {
-		return fmt.Errorf("making a certificate: %w", err)
+		return fmt.Errorf("create a self-signed certificate: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(certFile), 0o755); err != nil {
 		return err

@@ -9,9 +9,9 @@ import (
 	"quorate.dev/apiserver/authentication"
 )
 
-// requestCertificates makes the server ask clients for a certificate, naming the authorities: a client with several
-// certificates, or one for something else, sends what can be verified. Authentication verifies it, not TLS, so that a
-// client whose certificate is no good has its other credentials left.
+// requestCertificates makes the handshake request a client certificate and name the authorities, so that a client with
+// several certificates sends one that can be verified. Authentication verifies it, not TLS, so that a client with an
+// invalid certificate can still use its other credentials.
 func requestCertificates(settings *tls.Config, authorities []*authentication.Authority) {
 	if len(authorities) == 0 {
 		return
@@ -21,20 +21,20 @@ func requestCertificates(settings *tls.Config, authorities []*authentication.Aut
 	settings.GetConfigForClient = h.config
 }
 
-// handshakes makes the settings of new connections, which follow the authorities.
+// handshakes returns the TLS settings of new connections, with the current authorities.
 type handshakes struct {
 	settings    *tls.Config
 	authorities []*authentication.Authority
 	current     atomic.Pointer[authoritySettings]
 }
 
-// authoritySettings are the settings that name these certificates.
+// authoritySettings is a tls.Config that names certificates. Both are immutable.
 type authoritySettings struct {
 	certificates []*x509.Certificate
 	config       *tls.Config
 }
 
-// config is a tls.Config's GetConfigForClient.
+// config implements tls.Config.GetConfigForClient.
 func (h *handshakes) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	var certificates []*x509.Certificate
 	for _, authority := range h.authorities {

@@ -37,11 +37,11 @@ func newAuthorityFile(t *testing.T, file, name string) (subject []byte) {
 	return certificate.RawSubject
 }
 
-// named returns the authorities that the server names in a handshake, and whether it asks for a certificate at all.
+// named returns the authorities that the server names in a handshake, and whether it requests a certificate.
 func named(t *testing.T, address string, version uint16) (authorities [][]byte, asked bool) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, &tls.Config{
-		InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, //nolint:gosec // who asks is no question here
+		InsecureSkipVerify: true, MinVersion: version, MaxVersion: version, //nolint:gosec // the test is about the client certificate
 		GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			authorities, asked = info.AcceptableCAs, true
 			return &tls.Certificate{}, nil
@@ -54,7 +54,7 @@ func named(t *testing.T, address string, version uint16) (authorities [][]byte, 
 	return authorities, asked
 }
 
-// TestHandshakeNamesAuthorities checks that clients learn whose certificates are verified, also after a change.
+// TestHandshakeNamesAuthorities checks that the handshake names the current authorities, also after a change.
 func TestHandshakeNamesAuthorities(t *testing.T) {
 	o := options(t)
 	directory := t.TempDir()
@@ -75,7 +75,7 @@ func TestHandshakeNamesAuthorities(t *testing.T) {
 	same := func(got [][]byte) bool { return slices.EqualFunc(got, want, bytes.Equal) }
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		if got, asked := named(t, s.Addr().String(), version); !asked || !same(got) {
-			t.Errorf("version %x: asked for a certificate %t, of authorities %q", version, asked, got)
+			t.Errorf("version %x: requested a certificate %t, of authorities %q", version, asked, got)
 		}
 	}
 	for i, file := range files {
@@ -86,15 +86,15 @@ func TestHandshakeNamesAuthorities(t *testing.T) {
 	}
 }
 
-// TestHandshakeWithoutAuthorities checks that no certificate is asked for that nothing would verify.
+// TestHandshakeWithoutAuthorities checks that no certificate is requested if there is no authority to verify it.
 func TestHandshakeWithoutAuthorities(t *testing.T) {
 	s := serve(t, options(t))
 	if _, asked := named(t, s.Addr().String(), 0); asked {
-		t.Error("a certificate is asked for")
+		t.Error("a certificate was requested")
 	}
 }
 
-// TestSessionsResume checks that connections still save a handshake.
+// TestSessionsResume checks that TLS sessions can be resumed.
 func TestSessionsResume(t *testing.T) {
 	o := options(t)
 	file := filepath.Join(t.TempDir(), "clients.crt")

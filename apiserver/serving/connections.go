@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// connections is a listener that knows which connections are open. The HTTP server forgets those that a handler has
-// taken over, such as streams to a pod; they end with the others, so that a peer hears of it at once.
+// connections is a listener that tracks its open connections. net/http does not track hijacked ones, such as exec
+// streams; end closes them too, so that their clients notice at once.
 type connections struct {
 	net.Listener
 	mu   sync.Mutex
-	open map[*connection]struct{} // nil: ended
+	open map[*connection]struct{} // nil after end
 }
 
 func newConnections(listener net.Listener) *connections {
@@ -35,18 +35,18 @@ func (c *connections) Accept() (net.Conn, error) {
 	return accepted, nil
 }
 
-// end closes what is open, and what may still come.
+// end closes all connections, and those accepted later.
 func (c *connections) end() {
 	c.mu.Lock()
 	open := c.open
 	c.open = nil
 	c.mu.Unlock()
 	for accepted := range open {
-		_ = accepted.Conn.Close() // the peer may have been faster
+		_ = accepted.Conn.Close() // fails if the peer has closed it already
 	}
 }
 
-// connection leaves the open ones when it is closed.
+// connection removes itself from all.open when it is closed.
 type connection struct {
 	net.Conn
 	all *connections

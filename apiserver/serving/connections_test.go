@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestShutdownEndsStreams takes a connection over, as streams do: it lives while others are drained, and not longer.
+// TestShutdownEndsStreams hijacks a connection, as streams do. It must survive the drain and then be closed.
 func TestShutdownEndsStreams(t *testing.T) {
 	o := options(t)
 	ended := make(chan error, 1)
@@ -26,7 +26,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	})
 	o.Drain.Requests.Enter()
 	s := serve(t, o)
-	conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it is about the connection
+	conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the test is about the connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,11 +46,11 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 	fmt.Fprintln(conn, "still there?")
 	if line, err := from.ReadString('\n'); err != nil || line != "still there?\n" {
-		t.Errorf("while a request is finished: %q, %v", line, err)
+		t.Errorf("while a request finishes: %q, %v", line, err)
 	}
 	o.Drain.Requests.Leave()
 	if _, err := from.ReadByte(); err == nil {
-		t.Error("the stream goes on")
+		t.Error("the stream was not closed")
 	}
 	<-ended
 	if err := <-stopped; err != nil {

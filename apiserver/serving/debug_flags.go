@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// longestFlag is how many bytes of a flag's new value are read.
+// longestFlag is the maximum length in bytes of a flag's new value.
 const longestFlag = 1 << 10
 
-// DebugFlags answers /debug/flags and below: which flags can be changed while the process runs.
+// DebugFlags serves /debug/flags, the list of flags that can be changed while the process runs.
 func DebugFlags() http.Handler { return debugFlags{} }
 
 type debugFlags struct{}
@@ -35,12 +35,12 @@ full flags configurable<br>
 `)
 }
 
-// Verbosity is how much is logged.
+// Verbosity is a logger whose verbosity can be changed.
 type Verbosity interface {
 	SetVerbosity(level uint32)
 }
 
-// VerbosityFlag answers /debug/flags/v, which changes verbosity by PUT.
+// VerbosityFlag serves /debug/flags/v; PUT changes the verbosity.
 func VerbosityFlag(verbosity Verbosity) http.Handler { return verbosityFlag{verbosity} }
 
 type verbosityFlag struct{ verbosity Verbosity }

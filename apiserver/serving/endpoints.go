@@ -10,7 +10,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// Version answers /version.
+// Version serves /version.
 func Version(info version.Info) (http.Handler, error) {
 	body, err := json.MarshalIndent(info, "", "  ")
 	if err != nil {
@@ -30,7 +30,7 @@ func (h versionHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(h)
 }
 
-// Profiling answers /debug/pprof and the paths below it.
+// Profiling serves /debug/pprof and the paths below it.
 func Profiling() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))

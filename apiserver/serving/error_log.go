@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// errorLog takes what net/http has to say. Failed handshakes are counted and otherwise of little interest: port
-// scanners and probes cause them all the time.
+// errorLog receives the log lines of net/http. Failed handshakes are counted and logged only at V(5), because probes
+// and port scanners cause them constantly.
 type errorLog struct {
 	logger     logr.Logger
 	handshakes prometheus.Counter
@@ -23,7 +23,7 @@ func newErrorLog(logger logr.Logger, registerer prometheus.Registerer) *errorLog
 	})}
 }
 
-// Write implements io.Writer for a log.Logger: one line a call.
+// Write implements io.Writer for log.Logger, which passes one line per call.
 func (l *errorLog) Write(line []byte) (int, error) {
 	message := string(bytes.TrimSpace(line))
 	if bytes.Contains(line, []byte("TLS handshake error")) {
@@ -31,6 +31,6 @@ func (l *errorLog) Write(line []byte) (int, error) {
 		l.logger.V(5).Info(message)
 		return len(line), nil
 	}
-	l.logger.Error(errors.New(message), "HTTP server")
+	l.logger.Error(errors.New(message), "HTTP server error")
 	return len(line), nil
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Endpoint is one of the paths under which checks are asked; several are added with |.
+// Endpoint is a set of health endpoints, combined with |.
 type Endpoint int
 
 const (
@@ -26,19 +26,19 @@ const (
 	AllEndpoints = Healthz | Livez | Readyz
 )
 
-// Check is one named condition of health.
+// Check is a named health check.
 type Check struct {
 	Name  string // may contain slashes
-	Group string // by which it can be excluded together with others; usually empty
+	Group string // a name in ?exclude= that excludes all checks of the group; usually empty
 	Run   func(context.Context) error
 	// StartUp checks do not fail /livez during the grace period after start.
 	StartUp bool
-	// Advisory checks fail no endpoint and are reported, with their reason, only while they fail. Everyone may read the
-	// reason.
+	// Advisory checks do not fail the endpoint. They are reported only while they fail, with their error, which every
+	// client that may read the endpoint can see.
 	Advisory bool
 }
 
-// Health answers /healthz, /livez and /readyz, and the paths of the single checks below them.
+// Health serves /healthz, /livez and /readyz, and the individual checks below them.
 type Health struct {
 	clock   clock.PassiveClock
 	logger  logr.Logger
@@ -57,8 +57,8 @@ type registeredCheck struct {
 	at Endpoint
 }
 
-// NewHealth returns the checks every server has: ping, and on /readyz shutdown. grace is the time start-up may take
-// before /livez fails.
+// NewHealth returns a Health with the checks ping and, on /readyz, shutdown. grace is how long StartUp checks may fail
+// before /livez does.
 func NewHealth(grace time.Duration, c clock.PassiveClock, logger logr.Logger) *Health {
 	h := &Health{
 		clock: c, logger: logger, started: c.Now(), grace: grace,
@@ -69,14 +69,14 @@ func NewHealth(grace time.Duration, c clock.PassiveClock, logger logr.Logger) *H
 	return h
 }
 
-// Add adds a check to the endpoints given. Checks run in the order added.
+// Add adds a check to endpoints. Checks run in the order in which they were added.
 func (h *Health) Add(at Endpoint, check Check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checks = append(h.checks, registeredCheck{Check: check, at: at})
 }
 
-// ShutDown makes /readyz fail from now on.
+// ShutDown makes /readyz fail permanently.
 func (h *Health) ShutDown() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,7 +92,7 @@ func (h *Health) checkShutdown(context.Context) error {
 	return nil
 }
 
-// Paths are those of all checks: /healthz/ping and so on.
+// Paths returns the paths of all checks, such as /healthz/ping.
 func (h *Health) Paths() []string {
 	var paths []string
 	for _, endpoint := range []string{"healthz", "livez", "readyz"} {
@@ -103,7 +103,7 @@ func (h *Health) Paths() []string {
 	return paths
 }
 
-// ServeHTTP answers /healthz, /livez, /readyz, and /healthz/NAME and so on.
+// ServeHTTP implements http.Handler.
 func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	endpoint, name, single := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	checks := h.checksOf(endpoint)
@@ -118,7 +118,7 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.serveAll(w, r, endpoint, checks)
 }
 
-// Passes tells whether all checks of an endpoint, such as "readyz", pass now.
+// Passes reports whether all checks of an endpoint, such as "readyz", pass.
 func (h *Health) Passes(ctx context.Context, endpoint string) bool {
 	for _, check := range h.checksOf(endpoint) {
 		if h.run(ctx, endpoint, check) != nil && !check.Advisory {
@@ -141,7 +141,7 @@ func (h *Health) checksOf(endpoint string) []Check {
 			checks = append(checks, check.Check)
 		}
 	}
-	if at == Readyz { // last, as kube-apiserver has it
+	if at == Readyz { // last, as in kube-apiserver
 		checks = append(checks, Check{Name: "shutdown", Run: h.checkShutdown})
 	}
 	return checks
@@ -160,7 +160,8 @@ func (h *Health) serveOne(w http.ResponseWriter, r *http.Request, endpoint, name
 	_, _ = fmt.Fprint(w, "ok")
 }
 
-// serveAll runs the checks that are not excluded. Reasons go to the log only, since anybody may ask here.
+// serveAll runs the checks that are not excluded. Errors are only logged, because anonymous clients may read the
+// response.
 func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint string, checks []Check) {
 	excluded := exclusionsOf(r)
 	var report strings.Builder
@@ -204,7 +205,7 @@ func (h *Health) serveAll(w http.ResponseWriter, r *http.Request, endpoint strin
 	_, _ = fmt.Fprintf(w, "%s%s check passed\n", report.String(), endpoint)
 }
 
-// run runs one check, and notes its result.
+// run runs one check and records its result in the metrics.
 func (h *Health) run(ctx context.Context, endpoint string, check Check) error {
 	err := check.Run(ctx)
 	if err != nil && endpoint == "livez" && check.StartUp && h.clock.Since(h.started) < h.grace {
@@ -219,7 +220,7 @@ func (h *Health) run(ctx context.Context, endpoint string, check Check) error {
 	return err
 }
 
-// exclusions are the names a request excludes, and whether something had that name.
+// exclusions maps each name in ?exclude= to whether a check or group has it.
 type exclusions map[string]bool
 
 func exclusionsOf(r *http.Request) exclusions {
@@ -238,7 +239,7 @@ func (e exclusions) takes(name string) bool {
 	return true
 }
 
-// unknown returns the names that nothing had, quoted and sorted.
+// unknown returns the names that no check or group has, quoted and sorted.
 func (e exclusions) unknown() string {
 	var names []string
 	for name, known := range e {

@@ -51,7 +51,7 @@ func TestHealthLikeUpstream(t *testing.T) {
 	}
 }
 
-// An advisory check says what is wrong without failing anything.
+// An advisory check is reported without failing its endpoint.
 func TestAdvisoryCheck(t *testing.T) {
 	h := newHealth(testclock.NewFakeClock(time.Now()), 0)
 	h.Add(Readyz,
@@ -65,7 +65,7 @@ func TestAdvisoryCheck(t *testing.T) {
 	}
 	if code(h, "/readyz") != http.StatusOK || code(h, "/readyz/etcd-space") != http.StatusInternalServerError ||
 		!h.Passes(t.Context(), "readyz") {
-		t.Error("the check alone must fail, and nothing else")
+		t.Error("the path of an advisory check must fail, but not its endpoint")
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// listen opens the port.
+// listen opens the port of --bind-address and --secure-port.
 func listen(options config.Serving) (net.Listener, error) {
 	listening := net.ListenConfig{KeepAlive: 3 * time.Minute}
 	if options.PermitPortSharing || options.PermitAddressSharing {
@@ -24,12 +24,12 @@ func listen(options config.Serving) (net.Listener, error) {
 	address := net.JoinHostPort(options.BindAddress, strconv.Itoa(options.Port))
 	listener, err := listening.Listen(context.Background(), "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listening on %s: %w", address, err)
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
 	return listener, nil
 }
 
-// share lets several processes listen on one port, or this one on an address in transition.
+// share sets SO_REUSEPORT, SO_REUSEADDR or both.
 func share(conn syscall.RawConn, port, address bool) error {
 	var err error
 	set := func(descriptor uintptr) {

@@ -12,8 +12,8 @@ import (
 	"quorate.dev/apiserver/authentication"
 )
 
-// Local is a http.RoundTripper that hands requests to a handler in the same process, as the user given: for
-// controllers that run within the server. Responses stream, so that watches work.
+// Local is a http.RoundTripper that passes requests to a handler in the same process, authenticated as User. It takes
+// the place of kube-apiserver's loopback client. Responses stream, so that watches work.
 type Local struct {
 	Handler http.Handler
 	User    user.Info
@@ -22,7 +22,7 @@ type Local struct {
 // RoundTrip implements http.RoundTripper.
 func (l Local) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(authentication.Local(r.Context(), l.User))
-	incoming := r.Clone(ctx) // the handler may change headers, the caller keeps its own
+	incoming := r.Clone(ctx) // a RoundTripper must not modify the request, and filters remove headers
 	incoming.RequestURI, incoming.RemoteAddr = r.URL.RequestURI(), "local"
 	incoming.Proto, incoming.ProtoMajor, incoming.ProtoMinor = "HTTP/1.1", 1, 1
 	if incoming.Host == "" {
@@ -32,11 +32,12 @@ func (l Local) RoundTrip(r *http.Request) (*http.Response, error) {
 		incoming.Body = http.NoBody
 	}
 	reader, writer := io.Pipe()
-	w := &localResponse{header: make(http.Header), body: writer, begun: make(chan struct{})}
-	context.AfterFunc(ctx, func() { _ = writer.CloseWithError(context.Cause(ctx)) }) // whatever the handler does
+	w := &localResponse{header: make(http.Header), body: writer, started: make(chan struct{})}
+	// The caller is unblocked even if the handler ignores its context.
+	context.AfterFunc(ctx, func() { _ = writer.CloseWithError(context.Cause(ctx)) })
 	go l.serve(w, incoming, cancel)
 	select {
-	case <-w.begun:
+	case <-w.started:
 	case <-ctx.Done():
 		cancel()
 		return nil, ctx.Err()
@@ -48,13 +49,13 @@ func (l Local) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// serve runs the handler to its end.
+// serve runs the handler until it returns or panics.
 func (l Local) serve(w *localResponse, r *http.Request, cancel context.CancelFunc) {
 	defer func() {
 		_ = r.Body.Close()
 		defer cancel()
 		if reason := recover(); reason != nil {
-			// As over the network: the response breaks off.
+			// As over the network, the response is truncated.
 			w.WriteHeader(http.StatusInternalServerError)
 			_ = w.body.CloseWithError(io.ErrUnexpectedEOF)
 			return
@@ -65,40 +66,40 @@ func (l Local) serve(w *localResponse, r *http.Request, cancel context.CancelFun
 	l.Handler.ServeHTTP(w, r)
 }
 
-// localResponse is the handler's side of a response.
+// localResponse is the http.ResponseWriter of the handler.
 type localResponse struct {
 	header http.Header
 	body   *io.PipeWriter
 
-	once   sync.Once
-	begun  chan struct{} // closed when status and sent are set
-	status int
-	sent   http.Header
+	once    sync.Once
+	started chan struct{} // Closed when status and sent are set, which do not change afterwards.
+	status  int
+	sent    http.Header
 }
 
 func (w *localResponse) Header() http.Header { return w.header }
 
-// WriteHeader begins the response; the caller gets it now.
+// WriteHeader starts the response, which lets RoundTrip return.
 func (w *localResponse) WriteHeader(status int) {
 	if status < http.StatusOK {
 		return
 	}
 	w.once.Do(func() {
 		w.status, w.sent = status, w.header.Clone()
-		close(w.begun)
+		close(w.started)
 	})
 }
 
-// Write hands a part of the body to the caller, and waits until it has read it.
+// Write blocks until the caller has read p.
 func (w *localResponse) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	return w.body.Write(p)
 }
 
-// Flush begins the response; there is nothing buffered.
+// Flush starts the response. Nothing is buffered.
 func (w *localResponse) Flush() { w.WriteHeader(http.StatusOK) }
 
-// length returns the length the handler announced, -1 if none.
+// length returns the Content-Length, or -1 if the handler set none.
 func (w *localResponse) length() int64 {
 	if length, err := strconv.ParseInt(w.sent.Get("Content-Length"), 10, 64); err == nil {
 		return length
@@ -106,13 +107,13 @@ func (w *localResponse) length() int64 {
 	return -1
 }
 
-// localBody is the caller's side of a response's body. Closing it ends the request.
+// localBody is the response body for the caller. Closing it cancels the request.
 type localBody struct {
 	*io.PipeReader
 	cancel context.CancelFunc
 }
 
-// Close ends the request.
+// Close implements io.Closer.
 func (b *localBody) Close() error {
 	b.cancel()
 	return b.PipeReader.Close()

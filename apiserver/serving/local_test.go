@@ -123,7 +123,7 @@ func TestLocalAbort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if body, err := io.ReadAll(response.Body); err == nil {
-		t.Errorf("half an answer looks complete: %q", body)
+		t.Errorf("a truncated response looks complete: %q", body)
 	}
 }
 

@@ -14,17 +14,17 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// component is what kube-apiserver calls itself on its pages.
+// component is the name of kube-apiserver on its pages.
 const component = "apiserver"
 
-// pageGroup is the API group of pages asked for as objects. Its older version is deprecated.
+// pageGroup is the API group of pages as objects. Its v1alpha1 is deprecated.
 const (
 	pageGroup         = "config.k8s.io"
 	pageVersion       = "v1beta1"
 	deprecatedVersion = "v1alpha1"
 )
 
-// page is about this process: text for people, and an object for programs that ask for its version by name.
+// page describes this process, as text or, for clients that accept a version of pageGroup, as an object.
 type page interface {
 	path() string // "/statusz"
 	kind() string // "Statusz"
@@ -32,13 +32,13 @@ type page interface {
 	object(header pageHeader) runtime.Object
 }
 
-// pageHeader is what all pages begin with as objects.
+// pageHeader has the fields that all pages have as objects.
 type pageHeader struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 }
 
-// pageHandler answers for a page, to every method. It is also what may be negotiated.
+// pageHandler serves a page for every method, and implements negotiation.EndpointRestrictions.
 type pageHandler struct{ page }
 
 func (h pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -76,7 +76,7 @@ func (h pageHandler) serveObject(w http.ResponseWriter, kind schema.GroupVersion
 	}), w)
 }
 
-// AllowsMediaTypeTransform allows text as it is, and the versions of the object.
+// AllowsMediaTypeTransform implements negotiation.EndpointRestrictions: plain text, or an object in a known version.
 func (h pageHandler) AllowsMediaTypeTransform(mediaType, subtype string, kind *schema.GroupVersionKind) bool {
 	if mediaType == "text" && subtype == "plain" {
 		return kind == nil
@@ -90,7 +90,7 @@ func (pageHandler) AllowsServerVersion(string) bool { return false }
 // AllowsStreamSchema implements negotiation.EndpointRestrictions.
 func (pageHandler) AllowsStreamSchema(string) bool { return false }
 
-// pageFormats are the media types of pages.
+// pageFormats has the media types of pages.
 type pageFormats struct{}
 
 func (pageFormats) SupportedMediaTypes() []runtime.SerializerInfo {

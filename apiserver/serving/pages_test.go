@@ -34,7 +34,7 @@ func TestFlagz(t *testing.T) {
 	}
 }
 
-// levels remembers what verbosity was set.
+// levels records the verbosity that is set.
 type levels []uint32
 
 func (l *levels) SetVerbosity(level uint32) { *l = append(*l, level) }

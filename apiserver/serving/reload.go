@@ -9,14 +9,14 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Reloadable is something read from files that may change. Reload keeps what it has when it fails.
+// Reloadable is read from files that may change. When Reload fails, the previous content must stay in use.
 type Reloadable interface {
 	Files() []string
 	Reload() error
 }
 
-// reloader reloads what is read from files when the system tells that something in their directories changed. It
-// watches directories, as files are usually replaced, not written: mounted Secrets by swapping a link.
+// reloader calls Reload when files change. It watches their directories, because files are usually replaced, not
+// written: the kubelet updates a mounted Secret by swapping a symbolic link.
 type reloader struct {
 	watcher *fsnotify.Watcher
 	all     []Reloadable
@@ -26,7 +26,7 @@ type reloader struct {
 func newReloader(all []Reloadable, logger logr.Logger) (*reloader, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return nil, fmt.Errorf("watching files: %w", err)
+		return nil, fmt.Errorf("watch files: %w", err)
 	}
 	r := &reloader{watcher: watcher, all: all, logger: logger}
 	if err := r.watch(); err != nil {
@@ -35,26 +35,26 @@ func newReloader(all []Reloadable, logger logr.Logger) (*reloader, error) {
 	return r, nil
 }
 
-// watch watches the directory of each file, and that of what it links to. Directories watched already stay so.
+// watch watches the directory of each file and of the file that it links to. Watching a directory twice has no effect.
 func (r *reloader) watch() error {
 	for _, one := range r.all {
 		for _, file := range one.Files() {
 			if err := r.watcher.Add(filepath.Dir(file)); err != nil {
-				return fmt.Errorf("watching %s: %w", file, err)
+				return fmt.Errorf("watch %s: %w", file, err)
 			}
 			target, err := filepath.EvalSymlinks(file)
 			if err != nil || filepath.Dir(target) == filepath.Dir(file) {
 				continue
 			}
 			if err := r.watcher.Add(filepath.Dir(target)); err != nil {
-				return fmt.Errorf("watching %s: %w", target, err)
+				return fmt.Errorf("watch %s: %w", target, err)
 			}
 		}
 	}
 	return nil
 }
 
-// run reloads until Close. Several events in a row lead to one reload, as the later ones find the queue's end.
+// run reloads until Close. Events that are pending at the same time cause one reload.
 func (r *reloader) run() {
 	for {
 		select {
@@ -70,13 +70,13 @@ func (r *reloader) run() {
 			if !ok {
 				return
 			}
-			r.logger.Error(err, "Watching files") // events may have been lost
+			r.logger.Error(err, "File watch failed; events may have been lost")
 			r.reload()
 		}
 	}
 }
 
-// concerns tells whether an event may mean that one of the files has changed: itself, or a link on the way to it.
+// concerns reports whether an event may change the content of a file: on the file itself or a link on its path.
 func (r *reloader) concerns(name string) bool {
 	for _, one := range r.all {
 		for _, file := range one.Files() {
@@ -95,11 +95,11 @@ func (r *reloader) concerns(name string) bool {
 func (r *reloader) reload() {
 	for _, one := range r.all {
 		if err := one.Reload(); err != nil {
-			r.logger.Error(err, "Reloading failed; the previous content stays in use")
+			r.logger.Error(err, "Failed to reload; the previous content stays in use")
 		}
 	}
 	if err := r.watch(); err != nil {
-		r.logger.Error(err, "Watching files")
+		r.logger.Error(err, "Failed to watch files")
 	}
 }
 

@@ -16,11 +16,11 @@ import (
 
 const selfSignedLife = 365 * 24 * time.Hour
 
-// selfSigned makes a certificate for the hosts, followed by the authority that signed it, and its key, in PEM. The
-// authority's key is forgotten.
+// selfSigned returns a certificate for hosts, followed by the authority that signed it, and the certificate's key, in
+// PEM. The authority's key is discarded.
 func selfSigned(hosts []string, now time.Time) (certPEM, keyPEM []byte, err error) {
 	if len(hosts) == 0 {
-		return nil, nil, errors.New("no host name or address to certify")
+		return nil, nil, errors.New("no host names or addresses for the certificate")
 	}
 	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -59,9 +59,9 @@ func selfSigned(hosts []string, now time.Time) (certPEM, keyPEM []byte, err erro
 	return certPEM, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// template starts a certificate. It is valid from an hour ago, as clocks differ.
+// template returns the common fields of a certificate. It is valid from an hour ago, because clocks differ.
 func template(name string, now time.Time) *x509.Certificate {
-	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) // rand.Reader does not fail
+	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) // rand.Reader never fails
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSignedLife), KeyUsage: x509.KeyUsageDigitalSignature,

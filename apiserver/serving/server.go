@@ -1,5 +1,12 @@
-// Package serving accepts connections and ends well: listeners, certificates that reload, HTTP/2 settings, the order
-// of a graceful stop, health checks, and calls from within the process.
+// Package serving is the HTTPS server: listeners, certificates that reload, HTTP/2 settings, health checks, the
+// graceful shutdown, and the transport for clients in the same process.
+//
+// Server.Shutdown drains in kube-apiserver's order. /readyz fails first, while requests are still served, so that load
+// balancers stop sending new ones; preShutdown runs in this phase. Then new requests are refused: the port closes and
+// HTTP/2 clients get GOAWAY or, with --shutdown-send-retry-after, the port stays open and requests get 429. Running
+// requests finish within --request-timeout, and watches end over --shutdown-watch-termination-grace-period, so that not
+// all clients reconnect elsewhere at once. Last, idle connections close, and whatever is left is closed with the
+// listener, including hijacked connections such as exec streams, which net/http no longer tracks.
 package serving
 
 import (
@@ -22,7 +29,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// HTTP/2 settings of kube-apiserver: nearly all objects fit in one stream's window.
+// kube-apiserver's settings. Nearly all objects fit into the window of one HTTP/2 stream.
 const (
 	streamWindow      = 256 << 10
 	maxStreams        = 100
@@ -31,19 +38,19 @@ const (
 	maxHeaderBytes    = 1 << 20
 )
 
-// Options are what a server needs.
+// Options configure a Server.
 type Options struct {
 	Config   config.Serving
 	Listener net.Listener // nil: listen as Config says
 	Handler  http.Handler // the filter chain
 	Drain    *request.Drain
 	Health   *Health
-	// ClientAuthorities are those of client certificates and of front proxies. Without any, clients are not asked for a
-	// certificate.
+	// ClientAuthorities verify the certificates of clients and front proxies. If there are none, the handshake does not
+	// request a certificate.
 	ClientAuthorities []*authentication.Authority
-	// Reload names further files to reload when they change, besides the server's own certificates.
+	// Reload is reloaded when its files change, in addition to the server's own certificates.
 	Reload []Reloadable
-	// Hosts are the names and addresses for which a certificate is made when there is none.
+	// Hosts are the names and addresses of the self-signed certificate that is created when there is none.
 	Hosts []string
 
 	Clock      clock.Clock
@@ -59,7 +66,7 @@ type Server struct {
 	reloader *reloader
 }
 
-// New opens the port and reads, or makes, the certificates.
+// New opens the port and reads the certificates, or creates a self-signed one.
 func New(options Options) (*Server, error) {
 	s := &Server{options: options}
 	certificates, err := loadCertificates(options)
@@ -106,7 +113,7 @@ func configureHTTP2(server *http.Server, streams int) error {
 		MaxUploadBufferPerConnection: streamWindow * int32(streams),
 	})
 	if err != nil {
-		return fmt.Errorf("configuring HTTP/2: %w", err)
+		return fmt.Errorf("configure HTTP/2: %w", err)
 	}
 	return nil
 }
@@ -122,17 +129,17 @@ func (s *Server) Serve() error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
-	return fmt.Errorf("serving on %s: %w", s.Addr(), err)
+	return fmt.Errorf("serve on %s: %w", s.Addr(), err)
 }
 
-// Close ends all connections at once.
+// Close closes the listener and all connections immediately.
 func (s *Server) Close() error {
 	err := errors.Join(s.http.Close(), closeListener(s.listener), s.reloader.Close())
 	s.listener.end()
 	return err
 }
 
-// closeListener closes a listener that may have been closed.
+// closeListener closes a listener that may already be closed.
 func closeListener(listener net.Listener) error {
 	if err := listener.Close(); !errors.Is(err, net.ErrClosed) {
 		return err
@@ -140,13 +147,12 @@ func closeListener(listener net.Listener) error {
 	return nil
 }
 
-// Shutdown stops the server in the order of kube-apiserver's RunWithContext, and returns when no connection is left, or
-// ctx is done. preShutdown runs while requests are still served, and is waited for.
+// Shutdown drains and stops the server in the order of kube-apiserver's RunWithContext. It returns when no connection
+// is left or ctx is done. preShutdown runs while requests are still served, and Shutdown waits for it.
 func (s *Server) Shutdown(ctx context.Context, preShutdown func(context.Context)) error {
 	logger, options := s.options.Logger, s.options.Config
 
-	// Load balancers see that this replica is going, and get time to act on it. What the replica itself has to give back
-	// it gives back in that time.
+	// Load balancers notice that /readyz fails, and the replica releases its leases.
 	s.options.Health.ShutDown()
 	prepared := make(chan struct{})
 	go func() {
@@ -156,7 +162,7 @@ func (s *Server) Shutdown(ctx context.Context, preShutdown func(context.Context)
 	s.pause(ctx, options.ShutdownDelay)
 	waitFor(ctx, prepared)
 
-	// No new work. Either clients are told to go elsewhere, or the port closes and HTTP/2 clients get GOAWAY.
+	// No new requests: either they get 429 with Retry-After, or the port closes and HTTP/2 clients get GOAWAY.
 	closed := make(chan struct{})
 	closing, abandon := context.WithCancel(ctx)
 	defer abandon()
@@ -166,7 +172,7 @@ func (s *Server) Shutdown(ctx context.Context, preShutdown func(context.Context)
 		go s.closeIdle(closing, closed)
 	}
 
-	// The work at hand is finished, watches end.
+	// Running requests finish, watches end.
 	requests, watches := s.options.Drain.Requests.Close(), s.options.Drain.Watches.Close()
 	logger.Info("Draining", "requests", s.options.Drain.Requests.Count(), "watches", s.options.Drain.Watches.Count())
 	s.endWatches(ctx, watches)
@@ -175,7 +181,7 @@ func (s *Server) Shutdown(ctx context.Context, preShutdown func(context.Context)
 	waitFor(finishing, requests)
 	waitFor(finishing, watches)
 
-	// The last frames go out, and what is left is cut off.
+	// The last frames are sent, then remaining connections are closed.
 	if options.ShutdownSendRetryAfter {
 		go s.closeIdle(closing, closed)
 	}
@@ -186,28 +192,28 @@ func (s *Server) Shutdown(ctx context.Context, preShutdown func(context.Context)
 	return s.Close()
 }
 
-// lastFrames is how long connections without requests get to close.
+// lastFrames bounds how long connections without requests may take to close.
 const lastFrames = 2 * time.Second
 
-// closeIdle closes the port and each connection when it is idle, and then the channel.
+// closeIdle closes the port, then each connection when it is idle, then the channel.
 func (s *Server) closeIdle(ctx context.Context, closed chan<- struct{}) {
 	defer close(closed)
 	if err := s.http.Shutdown(ctx); err != nil && ctx.Err() == nil {
-		s.options.Logger.Error(err, "Closing the port")
+		s.options.Logger.Error(err, "Failed to close the port")
 	}
 }
 
-// leastWatchesPerSecond bounds how slowly watches are ended.
-const leastWatchesPerSecond = 200
+// minWatchesPerSecond bounds how slowly watches are ended.
+const minWatchesPerSecond = 200
 
-// endWatches ends the watches: all at once or, if they were given time, spread over it, so that not all clients
-// connect to another replica in the same moment.
+// endWatches ends all watches, spread over --shutdown-watch-termination-grace-period if it is set, so that not all
+// clients reconnect to another replica at the same time.
 func (s *Server) endWatches(ctx context.Context, ended <-chan struct{}) {
 	const tick = 50 * time.Millisecond
 	grace := s.options.Config.ShutdownWatchTerminationGrace
 	each := s.options.Drain.Watches.Count()
 	if grace > 0 {
-		each = max(leastWatchesPerSecond*int(tick)/int(time.Second), each*int(tick)/int(grace)+1)
+		each = max(minWatchesPerSecond*int(tick)/int(time.Second), each*int(tick)/int(grace)+1)
 	}
 	for s.options.Drain.Watches.End(each) > 0 {
 		timer := s.options.Clock.NewTimer(tick)

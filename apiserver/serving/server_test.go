@@ -24,7 +24,7 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// running is a server and what its test observes.
+// running is a server under test.
 type running struct {
 	*Server
 	drain  *request.Drain
@@ -95,7 +95,7 @@ func TestSelfSignedCertificate(t *testing.T) {
 	}
 }
 
-// writePair writes a new self-signed pair into a directory, as a mounted Secret would be: by swapping a link.
+// writePair writes a new self-signed pair by swapping a link, as the kubelet updates a mounted Secret.
 func writePair(t testing.TB, directory, version string, hosts ...string) {
 	t.Helper()
 	certPEM, keyPEM, err := selfSigned(hosts, time.Now())
@@ -117,7 +117,7 @@ func writePair(t testing.TB, directory, version string, hosts ...string) {
 // shown returns the serial number of the certificate that the server shows for a name.
 func shown(t testing.TB, address, name string) string {
 	t.Helper()
-	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: name}) //nolint:gosec // which certificate it is, is the question
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: name}) //nolint:gosec // the test compares the certificate
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func serialOf(t testing.TB, file string) string {
 	return certificate.SerialNumber.String()
 }
 
-// reloads tells its test whenever it is reloaded.
+// reloads notifies its test of each reload.
 type reloads struct {
 	file string
 	done chan struct{}
@@ -186,7 +186,7 @@ func TestCertificateReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := pair.Reload(); err == nil || pair.current.Load() != before {
-		t.Errorf("a broken pair was taken: %v", err)
+		t.Errorf("a broken pair was loaded: %v", err)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestTLSSettings(t *testing.T) {
 	o := options(t)
 	o.Config.TLSMinVersion = "VersionTLS13"
 	s := serve(t, o)
-	_, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}) //nolint:gosec // to be refused
+	_, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}) //nolint:gosec // must be rejected
 	if err == nil {
 		t.Error("TLS 1.2 was accepted")
 	}
@@ -261,8 +261,8 @@ func TestSharedPort(t *testing.T) {
 	serve(t, second)
 }
 
-// TestShutdownOrder follows a stop step by step: readiness fails, the delay passes while the work before the shutdown
-// is done, the port closes, the request at hand is finished and the watch is ended, and only then the server is gone.
+// TestShutdownOrder follows a shutdown step by step: readiness fails, the delay passes while preShutdown runs, the port
+// closes, the running request finishes and the watch ends, and only then Shutdown returns.
 func TestShutdownOrder(t *testing.T) {
 	c := testclock.NewFakeClock(time.Now())
 	o := options(t)
@@ -317,7 +317,7 @@ func TestShutdownOrder(t *testing.T) {
 	}
 	c.Step(10 * time.Second)
 	if got := fetch(hc, url+"/readyz"); !strings.HasPrefix(got, "500") {
-		t.Errorf("readyz before the work before the shutdown is done: %s", got)
+		t.Errorf("readyz before preShutdown has returned: %s", got)
 	}
 	close(prepare)
 	if err := <-s.served; err != nil { // the port is closed while both requests are still there
@@ -358,7 +358,7 @@ func fetch(client *http.Client, url string) string {
 	return response.Status[:3] + " " + string(body)
 }
 
-// TestWatchesEndOverTheGracePeriod checks the pace at which watches are told to end.
+// TestWatchesEndOverTheGracePeriod checks the rate at which watches are ended.
 func TestWatchesEndOverTheGracePeriod(t *testing.T) {
 	c := testclock.NewFakeClock(time.Now())
 	o := options(t)
@@ -388,7 +388,7 @@ func TestWatchesEndOverTheGracePeriod(t *testing.T) {
 	}
 	<-finished
 	if !slices.IsSorted(progress) || progress[0] == 0 || progress[0] > 100 || progress[4] > 500 {
-		t.Errorf("told to end after each 50 ms: %v", progress)
+		t.Errorf("watches ended after each 50 ms: %v", progress)
 	}
 }
 
@@ -402,7 +402,7 @@ func TestRetryAfterMode(t *testing.T) {
 		t.Error(err)
 	}
 	if !o.Drain.Refusing() {
-		t.Error("clients were not sent elsewhere")
+		t.Error("clients did not get Retry-After")
 	}
 	if err := <-s.served; err != nil {
 		t.Error(err)

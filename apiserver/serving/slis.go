@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Indicators answers /metrics/slis: the results of the health checks, for those who measure availability. DELETE
-// forgets them, if resettable. started is when the process was.
+// Indicators serves /metrics/slis, the results of the health checks. If resettable, DELETE resets them. started is the
+// start time of the process.
 func (h *Health) Indicators(started time.Time, resettable bool) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(h.results, h.counts)

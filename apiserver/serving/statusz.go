@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Statusz answers /statusz: since when this process runs, which versions it is made of, and where to ask further.
-// paths returns everything that is listed.
+// Statusz serves /statusz: start time and versions of this process, and paths for debugging. paths returns all paths of
+// the index.
 func Statusz(build version.Info, started time.Time, c clock.PassiveClock, paths func() []string) http.Handler {
 	return pageHandler{statusz{build: build, started: started, clock: c, paths: paths}}
 }
@@ -44,13 +44,13 @@ func (s statusz) object(header pageHeader) runtime.Object {
 	}
 }
 
-// uptime is in seconds.
+// uptime returns whole seconds.
 func (s statusz) uptime() int64 { return int64(s.clock.Since(s.started) / time.Second) }
 
-// version is that of Kubernetes, without a patch.
+// version returns the Kubernetes version without its patch level.
 func (s statusz) version() string { return s.build.Major + "." + s.build.Minor }
 
-// statuszObject is the page in config.k8s.io.
+// statuszObject is the page as an object of group config.k8s.io.
 type statuszObject struct {
 	pageHeader       `json:",inline"`
 	StartTime        metav1.Time `json:"startTime"`
@@ -68,10 +68,10 @@ func (o *statuszObject) DeepCopyObject() runtime.Object {
 	return &copied
 }
 
-// apiPaths are the first parts of paths that do not help somebody who looks into the process.
+// apiPaths are the first segments of paths that are not for debugging.
 var apiPaths = []string{"", "api", "apis", "openid", "openapi", ".well-known"}
 
-// debugging returns the first parts of those paths that tell about the process, sorted.
+// debugging returns the sorted first segments of the paths that describe the process.
 func debugging(paths []string) []string {
 	found := map[string]bool{}
 	for _, path := range paths {

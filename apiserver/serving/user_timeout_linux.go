@@ -8,12 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userTimeout bounds how long a peer may leave unacknowledged, or unread, what it was sent. A connection that is over it
-// ends, and with it the handlers that write to it.
+// userTimeout bounds how long sent data may stay unacknowledged or unread by the peer. A connection that exceeds it is
+// closed, and the handlers that write to it return.
 const userTimeout = time.Minute
 
-// setUserTimeout bounds writes to a connection. What has no such option, such as a connection of multipath TCP, is left as
-// it is.
+// setUserTimeout sets TCP_USER_TIMEOUT. Connections without this option, such as multipath TCP, are left unchanged.
 func setUserTimeout(accepted net.Conn) {
 	socket, ok := accepted.(syscall.Conn)
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// TestConnectionsHaveAUserTimeout looks at the option of an accepted connection.
+// TestConnectionsHaveAUserTimeout reads the option of an accepted connection.
 func TestConnectionsHaveAUserTimeout(t *testing.T) {
 	listener, err := listen(config.Serving{BindAddress: "127.0.0.1"})
 	if err != nil {

@@ -4,5 +4,5 @@ package serving
 
 import "net"
 
-// setUserTimeout has no effect where there is no TCP_USER_TIMEOUT.
+// setUserTimeout has no effect on systems without TCP_USER_TIMEOUT.
 func setUserTimeout(net.Conn) {}

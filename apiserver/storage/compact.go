@@ -13,11 +13,11 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// compactionKey is where all servers on one etcd, kube-apiserver among them, agree on compaction: its version
-// counts the rounds, its value is the revision compacted to. It lies outside every prefix.
+// compactionKey coordinates compaction among all servers of one etcd, like in kube-apiserver: its version counts the
+// rounds, its value is the revision compacted to. It is outside every prefix.
 const compactionKey = "compact_rev_key"
 
-// Compact removes what was superseded or deleted before a revision. Compacting to a revision again is no error.
+// Compact compacts the history before a revision. It is idempotent.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
 	_, err := s.client.Compact(ctx, revision)
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
@@ -26,29 +26,30 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// shortageInterval is the interval of compaction while the soft quota is exceeded, unless the usual one is shorter.
-const shortageInterval = 15 * time.Second
+// fullInterval is the interval of compaction while the soft quota is exceeded, unless the configured one is shorter.
+const fullInterval = 15 * time.Second
 
-// RunCompaction compacts to the revision of one interval ago, once per interval among all the servers that do so, until
-// ctx ends. An interval of 0 never compacts. While the soft quota is exceeded every server compacts, at a shorter
-// interval: superseded revisions take space that is needed.
-func (s *Store) RunCompaction(ctx context.Context, interval time.Duration, quota *SoftQuota, clock clock.WithTicker,
-	log logr.Logger) {
+// RunCompaction compacts to the revision of one interval ago until ctx ends, once per interval among all servers of
+// the etcd. An interval of 0 disables it. While the soft quota is exceeded every server compacts, at a shorter
+// interval: superseded revisions use space that writes need.
+func (s *Store) RunCompaction(
+	ctx context.Context, interval time.Duration, quota *SoftQuota, clock clock.WithTicker, log logr.Logger,
+) {
 	if interval <= 0 {
 		return
 	}
-	usual, short := clock.NewTicker(interval), clock.NewTicker(min(interval, shortageInterval))
-	defer usual.Stop()
+	regular, short := clock.NewTicker(interval), clock.NewTicker(min(interval, fullInterval))
+	defer regular.Stop()
 	defer short.Stop()
 	var last round
-	var shortage int64 // revision at the last tick of a shortage; 0: there was none
+	var full int64 // revision at the last short tick; 0: the quota was not exceeded then
 	for {
 		var err error
 		select {
-		case <-usual.C():
+		case <-regular.C():
 			last, err = s.compactRound(ctx, last)
 		case <-short.C():
-			shortage, err = s.compactInShortage(ctx, quota, shortage)
+			full, err = s.compactWhileFull(ctx, quota, full)
 		case <-ctx.Done():
 			return
 		}
@@ -58,9 +59,9 @@ func (s *Store) RunCompaction(ctx context.Context, interval time.Duration, quota
 	}
 }
 
-// compactInShortage compacts to where the store was at the last tick, if space was short then and still is. It returns
-// where the store is now.
-func (s *Store) compactInShortage(ctx context.Context, quota *SoftQuota, last int64) (int64, error) {
+// compactWhileFull compacts to the revision of the last tick, if the quota was exceeded then and still is. It returns
+// the current revision.
+func (s *Store) compactWhileFull(ctx context.Context, quota *SoftQuota, last int64) (int64, error) {
 	if !quota.Exceeded() {
 		return 0, nil
 	}
@@ -68,7 +69,7 @@ func (s *Store) compactInShortage(ctx context.Context, quota *SoftQuota, last in
 	if err != nil || last == 0 {
 		return current, err
 	}
-	// Other servers learn from the key what the store is compacted to; etcd may refuse the write, but not the compaction.
+	// The key announces the compaction to the other servers. etcd may refuse the write while it still compacts.
 	_, err = s.client.Put(ctx, compactionKey, strconv.FormatInt(last, 10))
 	if err = classify(err); err != nil && !errors.Is(err, ErrNoSpace) {
 		return current, fmt.Errorf("announcing a compaction: %w", err)
@@ -76,14 +77,14 @@ func (s *Store) compactInShortage(ctx context.Context, quota *SoftQuota, last in
 	return current, s.Compact(ctx, last)
 }
 
-// round is what a server knows of the servers' common compaction.
+// round is what a server observed in its last round of compaction.
 type round struct {
-	version  int64 // of the compaction key, when last looked at
-	revision int64 // of the store at that time; 0: unknown
+	version  int64 // of the compaction key
+	revision int64 // of etcd at that time; 0: unknown
 }
 
-// compactRound tries to be the server that compacts in this interval: it is if no other moved the key since the
-// last interval. It compacts to where the store was then. It returns what is known for the next round.
+// compactRound claims this interval's round by a transaction on the version of the key. It succeeds unless another
+// server claimed a round since the last interval. The winner compacts to the revision of the last interval.
 func (s *Store) compactRound(ctx context.Context, last round) (round, error) {
 	response, err := s.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.Version(compactionKey), "=", last.version)).
@@ -109,8 +110,8 @@ func (s *Store) compactRound(ctx context.Context, last round) (round, error) {
 	return next, s.Compact(ctx, last.revision)
 }
 
-// compactUnclaimed compacts without a claim: etcd refuses the write of the key while its alarm NOSPACE is raised, but
-// not compaction. Several servers may do so in the same interval; that is harmless.
+// compactUnclaimed compacts without a claim: while its NOSPACE alarm is raised, etcd refuses the write of the key but
+// not compaction. Several servers may do so in the same interval, which is harmless.
 func (s *Store) compactUnclaimed(ctx context.Context, last round) (round, error) {
 	revision, err := s.Revision(ctx)
 	if err != nil {

@@ -12,73 +12,75 @@ import (
 )
 
 var (
-	// ErrNotFound says that nothing is stored under the path.
+	// ErrNotFound: the path does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrExists says that something is stored under the path already.
+	// ErrExists: the path exists already.
 	ErrExists = errors.New("exists already")
-	// ErrCompacted says that the revision asked for is no longer kept.
+	// ErrCompacted: the requested revision was compacted.
 	ErrCompacted = errors.New("revision has been compacted")
-	// ErrFuture says that the revision asked for has not been reached.
+	// ErrFuture: the requested revision is above the current one.
 	ErrFuture = errors.New("revision is in the future")
-	// ErrUnavailable says that etcd did not answer. Whether a write happened is unknown.
+	// ErrUnavailable: etcd did not respond. A write may or may not have been applied.
 	ErrUnavailable = errors.New("storage is unavailable")
-	// ErrTooLarge says that etcd refuses a write of this size.
+	// ErrTooLarge: etcd refuses a write of this size.
 	ErrTooLarge = errors.New("too large for storage")
-	// ErrNoSpace says that the database has reached its quota.
+	// ErrNoSpace: the database has reached its quota.
 	ErrNoSpace = errors.New("storage is full")
 )
 
-// ConflictError says that a path is not at the revision that a write expected.
+// ConflictError is the failed precondition of a write: the path is not at the expected revision.
 type ConflictError struct {
-	Current Value // what is stored now, if Found
+	Current Value // the current value, if Found
 	Found   bool
 }
 
 func (e *ConflictError) Error() string {
 	if !e.Found {
-		return "conflict: nothing is stored any more"
+		return "conflict: the path does not exist"
 	}
 	return fmt.Sprintf("conflict: %s is at revision %d", e.Current.Path, e.Current.Revision)
 }
 
-// TooLargeError is ErrTooLarge in the words of whoever refused: etcd, or the client, which sends no message of that size.
+// TooLargeError is ErrTooLarge with the message of etcd, or of the gRPC client, which refuses to send such a message.
 type TooLargeError struct{ Reason error }
 
 func (e *TooLargeError) Error() string { return e.Reason.Error() }
 
-// Unwrap makes it ErrTooLarge too.
+// Unwrap makes errors.Is report ErrTooLarge.
 func (e *TooLargeError) Unwrap() []error { return []error{ErrTooLarge, e.Reason} }
 
-// classify adds one of this package's errors to an error of etcd. Errors of the caller's context stay as they are.
+// classify wraps an error of etcd in one of this package's errors. It returns errors of the caller's context
+// unchanged.
 func classify(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	err = rpctypes.Error(err) // a client in the same process returns some errors as they look on the wire
+	err = rpctypes.Error(err) // the client of an embedded member returns some errors in their wire form
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return fmt.Errorf("%w: %w", ErrCompacted, err)
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		return fmt.Errorf("%w: %w", ErrFuture, err)
-	case errors.Is(err, rpctypes.ErrRequestTooLarge), unsendable(err):
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), isTooLargeToSend(err):
 		return &TooLargeError{err}
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
-	case unanswered(err):
+	case isUnavailable(err):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err
 }
 
-// unsendable tells whether a request never left, being larger than a message may be. Only gRPC's words tell that from a
-// server that is short of something.
-func unsendable(err error) bool {
+// isTooLargeToSend reports whether gRPC refused to send a request because of its size. Only the message distinguishes
+// this from a server that is out of a resource.
+func isTooLargeToSend(err error) bool {
 	s, ok := status.FromError(err)
-	return ok && s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "trying to send message larger than max")
+	return ok && s.Code() == codes.ResourceExhausted &&
+		strings.Contains(s.Message(), "trying to send message larger than max")
 }
 
-// unanswered tells whether a request got no answer, as opposed to an answer that refuses it.
-func unanswered(err error) bool {
+// isUnavailable reports whether a request got no response, as opposed to a response that refuses it.
+func isUnavailable(err error) bool {
 	code := status.Code(err)
 	var etcd rpctypes.EtcdError
 	if errors.As(err, &etcd) {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// etcd before 3.4.31, and 3.5 before 3.5.13, may answer a progress request before it has sent the events up to the
-// revision that it answers with (etcd-io/etcd#15220, #17507). kube-apiserver has the same limits.
+// etcd before 3.4.31, and 3.5 before 3.5.13, may send a progress notification before the events up to its revision
+// (etcd-io/etcd#15220, #17507). kube-apiserver requires the same versions.
 var (
 	progress34 = version.MustParseSemantic("3.4.31")
 	etcd35     = version.MustParseSemantic("3.5.0")
@@ -20,67 +20,67 @@ var (
 )
 
 const (
-	firstFeatureRetry = 10 * time.Millisecond
-	lastFeatureRetry  = 15 * time.Second
+	minFeatureRetry = 10 * time.Millisecond
+	maxFeatureRetry = 15 * time.Second
 )
 
-// SupportsProgress reports whether what a feed says of its progress after RequestProgress is true. It is not known of
-// an etcd in another process until CheckFeatures has had an answer.
+// SupportsProgress reports whether progress notifications of this etcd are reliable. For a remote etcd it is false
+// until CheckFeatures knows the version of a member.
 func (s *Store) SupportsProgress() bool { return s.progressSupported.Load() }
 
-// FeaturesKnown is closed once the version of a member of etcd is known.
+// FeaturesKnown is closed once the version of a member is known.
 func (s *Store) FeaturesKnown() <-chan struct{} { return s.featuresKnown }
 
-func (s *Store) foundProgress(supported bool) {
+func (s *Store) setProgressSupported(supported bool) {
 	s.progressSupported.Store(supported)
 	s.featuresOnce.Do(func() { close(s.featuresKnown) })
 }
 
-// CheckFeatures asks each member of etcd for its version until it answers or ctx ends. SupportsProgress holds from the
-// first answer on, unless a member is too old.
+// CheckFeatures requests the version of each member until all have responded or ctx ends. SupportsProgress is true
+// from the first response, until a member turns out to be too old.
 func (s *Store) CheckFeatures(ctx context.Context, clock clock.Clock, log logr.Logger) {
-	var asked sync.WaitGroup
+	var members sync.WaitGroup
 	var mu sync.Mutex
 	tooOld := false
 	for _, endpoint := range s.client.Endpoints() {
-		asked.Go(func() {
+		members.Go(func() {
 			found, err := s.awaitVersion(ctx, endpoint, clock, log)
 			if err != nil {
 				return // ctx has ended
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if !progressIsRight(found) {
+			if !supportsProgress(found) {
 				tooOld = true
 				log.Info("The version of etcd is too old for consistent reads from the watch cache", "endpoint", endpoint,
 					"version", found)
 			}
-			s.foundProgress(!tooOld)
+			s.setProgressSupported(!tooOld)
 		})
 	}
-	asked.Wait()
+	members.Wait()
 }
 
 func (s *Store) awaitVersion(ctx context.Context, endpoint string, clock clock.Clock, log logr.Logger) (string, error) {
-	for retry := firstFeatureRetry; ; retry = min(2*retry, lastFeatureRetry) {
-		limited, cancel := context.WithTimeout(ctx, spaceTimeout)
+	for retry := minFeatureRetry; ; retry = min(2*retry, maxFeatureRetry) {
+		limited, cancel := context.WithTimeout(ctx, statusTimeout)
 		status, err := s.client.Status(limited, endpoint)
 		cancel()
 		if err == nil {
 			return status.Version, nil
 		}
-		log.V(1).Info("The version of etcd is unknown; asking again", "endpoint", endpoint, "reason", err.Error())
+		log.V(1).Info("The version of etcd is unknown; retrying", "endpoint", endpoint, "reason", err.Error())
 		select {
 		case <-clock.After(retry):
 		case <-ctx.Done():
-			return "", fmt.Errorf("asking for the version of etcd: %w", ctx.Err())
+			return "", fmt.Errorf("reading the version of etcd: %w", ctx.Err())
 		}
 	}
 }
 
-// progressIsRight reports whether a version of etcd answers progress requests only after the events before. A version
-// that cannot be read does not count as such.
-func progressIsRight(etcd string) bool {
+// supportsProgress reports whether a version of etcd sends progress notifications only after the events up to their
+// revision. It is false for an invalid version.
+func supportsProgress(etcd string) bool {
 	v, err := version.ParseSemantic(etcd)
 	if err != nil {
 		return false

@@ -20,13 +20,13 @@ func TestProgressIsRight(t *testing.T) {
 		"3.3.25": false, "3.4.30": false, "3.4.31": true, "3.4.40": true, "3.5.0": false, "3.5.12": false,
 		"3.5.13": true, "3.6.0": true, "3.7.3": true, "4.0.0": true, "": false, "latest": false,
 	} {
-		if got := progressIsRight(version); got != want {
+		if got := supportsProgress(version); got != want {
 			t.Errorf("%s: %v", version, got)
 		}
 	}
 }
 
-// versions answers for members of different versions; an empty one is not there.
+// versions is a maintenance client of members with different versions; a member with an empty one is unavailable.
 type versions struct {
 	clientv3.Maintenance
 	of    map[string]string
@@ -48,7 +48,7 @@ func TestCheckFeatures(t *testing.T) {
 	}
 	real := New(etcdtest.Remote(t), "/registry")
 	if real.SupportsProgress() {
-		t.Error("an etcd elsewhere counts as supporting progress requests before its version is known")
+		t.Error("a remote etcd supports progress requests before its version is known")
 	}
 	if real.CheckFeatures(t.Context(), clock.NewFakeClock(time.Now()), logr.Discard()); !real.SupportsProgress() {
 		t.Error("a real etcd does not support progress requests")

@@ -14,9 +14,9 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// TestFeedBesideOthers has etcd announce a new watch before it sends a progress answer that it gave earlier. The new
-// feed must not take that for its own.
-func TestFeedBesideOthers(t *testing.T) {
+// etcd may confirm a new watch before it sends an older progress notification. A new WatchStream must not take that
+// for its own.
+func TestProgressOfOtherStreams(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		open func(*storage.Store, context.Context, int64) (*storage.WatchStream, error)
@@ -40,19 +40,19 @@ func TestFeedBesideOthers(t *testing.T) {
 			second := must[*storage.WatchStream](t)(test.open(s, ctx, start))
 			batch, err := second.Next(ctx)
 			if err != nil || len(batch.Events) != 1 || batch.Revision != created {
-				t.Errorf("the first news are %+v, %v; want the event of revision %d", batch, err, created)
+				t.Errorf("the first batch is %+v, %v; want the event of revision %d", batch, err, created)
 			}
 		})
 	}
 }
 
-// lateProgress sends progress answers as late as etcd may: after the next announcement of a watch on their stream.
+// lateProgress delays progress notifications as long as etcd may: until the next watch on their stream is confirmed.
 type lateProgress struct {
 	pb.WatchClient
-	held chan struct{} // capacity 1: an answer waits
+	held chan struct{} // capacity 1: a notification is delayed
 }
 
-// await returns when an answer to a feed's request waits. There is none while etcd has not synchronized the watch.
+// await returns once a progress notification is delayed. etcd sends none before the watch is synchronized.
 func (l *lateProgress) await(t *testing.T, feed *storage.WatchStream) {
 	t.Helper()
 	for {
@@ -98,10 +98,10 @@ func (l *lateStream) Recv() (*pb.WatchResponse, error) {
 	}
 }
 
-// TestFeedsLeaveNothing checks that a feed's stream ends with it, and that a request that comes too late opens none.
-func TestFeedsLeaveNothing(t *testing.T) { eachClient(t, testFeedsLeaveNothing) }
+// The gRPC stream of a WatchStream ends with it, and a late progress request opens no other.
+func TestClosedStreamsLeakNothing(t *testing.T) { eachClient(t, testClosedStreamsLeakNothing) }
 
-func testFeedsLeaveNothing(t *testing.T, client *clientv3.Client) {
+func testClosedStreamsLeakNothing(t *testing.T, client *clientv3.Client) {
 	ctx := t.Context()
 	s := storage.New(client, "/registry")
 	start := must[int64](t)(s.Revision(ctx))
@@ -111,7 +111,7 @@ func testFeedsLeaveNothing(t *testing.T, client *clientv3.Client) {
 		next(t, feed, 1)
 		feed.Close()
 		if err := feed.RequestProgress(); err == nil {
-			t.Error("a feed that has ended answers")
+			t.Error("a closed stream accepts a progress request")
 		}
 	}
 	open()
@@ -122,7 +122,7 @@ func testFeedsLeaveNothing(t *testing.T, client *clientv3.Client) {
 	}
 	for deadline := time.Now().Add(20 * time.Second); runtime.NumGoroutine() >= before+feeds; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines before %d feeds, %d after them", before, feeds, runtime.NumGoroutine())
+			t.Fatalf("%d goroutines before %d streams, %d after them", before, feeds, runtime.NumGoroutine())
 		}
 		runtime.Gosched()
 	}

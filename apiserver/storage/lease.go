@@ -13,40 +13,40 @@ import (
 const (
 	leaseMaxObjects = 1000
 	leaseMaxReuse   = 60 // seconds
-	leaseReuseShare = 20 // a lease is reused for at most this fraction (1/20, 5 %) of the time to live
+	leaseReuseShare = 20 // a lease is reused for at most 1/20 (5 %) of the TTL
 )
 
-// granter grants leases; *clientv3.Client is one.
-type granter interface {
+// leaseGranter is the part of *clientv3.Client that grants leases.
+type leaseGranter interface {
 	Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error)
 }
 
-// leases shares one lease among the objects written shortly after one another with the same time to live, since
-// leases are expensive for etcd. Only the last lease is remembered: events are what uses leases, and all of
-// them live equally long.
+// leases shares a lease among objects with the same TTL that are written in short succession, like kube-apiserver's
+// lease manager: leases are expensive for etcd. It keeps only the last lease, since the only objects with a TTL are
+// Events, and all of them have the same.
 type leases struct {
-	granter granter
+	granter leaseGranter
 	clock   clock.PassiveClock
 
 	mu   sync.Mutex
 	last lease
 }
 
-// lease is a granted lease and how many objects have been attached to it.
+// lease is a granted lease and the number of objects attached to it.
 type lease struct {
 	id      clientv3.LeaseID
 	expires time.Time
 	objects int
 }
 
-// reuse returns for how many seconds after it was granted a lease for a time to live, in seconds, is shared.
-func reuse(ttl int64) int64 { return min(ttl/leaseReuseShare, leaseMaxReuse) }
+// reuseSeconds returns for how long a lease for a TTL is shared after it was granted. Both are in seconds.
+func reuseSeconds(ttl int64) int64 { return min(ttl/leaseReuseShare, leaseMaxReuse) }
 
-// fits tells whether an object that shall live for ttl seconds from now on may be attached: it must not die too
-// early, nor live longer than the extra time allows.
+// fits reports whether an object with a TTL, in seconds, can be attached: it must not expire early, nor live longer
+// than the reuse time permits.
 func (l lease) fits(now time.Time, ttl int64) bool {
 	earliest := now.Add(time.Duration(ttl) * time.Second)
-	latest := earliest.Add(time.Duration(reuse(ttl)) * time.Second)
+	latest := earliest.Add(time.Duration(reuseSeconds(ttl)) * time.Second)
 	return l.objects < leaseMaxObjects && !l.expires.Before(earliest) && !l.expires.After(latest)
 }
 
@@ -55,7 +55,7 @@ func (l *leases) get(ctx context.Context, ttl int64) (clientv3.LeaseID, error) {
 	defer l.mu.Unlock()
 	now := l.clock.Now()
 	if !l.last.fits(now, ttl) {
-		total := ttl + reuse(ttl)
+		total := ttl + reuseSeconds(ttl)
 		granted, err := l.granter.Grant(ctx, total)
 		if err != nil {
 			return 0, fmt.Errorf("granting a lease of %d s: %w", total, err)

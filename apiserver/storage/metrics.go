@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Metrics are what a Store measures, under kube-apiserver's names. nil measures nothing.
+// Metrics are the metrics of a Store, under kube-apiserver's names. A nil *Metrics records nothing.
 type Metrics struct {
 	clock    clock.PassiveClock
 	resource func(path string) schema.GroupResource
@@ -19,32 +19,41 @@ type Metrics struct {
 	requests, errors *prometheus.CounterVec
 }
 
-// Measure makes the store measure its requests to etcd, and tell the size of the database when that is asked for.
-// resource tells what is stored under a path. It must be called before the store is used.
-func (s *Store) Measure(registerer prometheus.Registerer, clock clock.PassiveClock, resource func(path string) schema.GroupResource) {
+// Measure registers the metrics of the store's requests to etcd and of the size of the database. resource returns the
+// resource of a path. It must be called before the store is used.
+func (s *Store) Measure(
+	registerer prometheus.Registerer, clock clock.PassiveClock, resource func(path string) schema.GroupResource,
+) {
 	f := promauto.With(registerer)
 	labels := []string{"operation", "group", "resource"}
 	s.metrics = &Metrics{
 		clock: clock, resource: resource,
 		durations: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "etcd_request_duration_seconds", Help: "Etcd request latency in seconds for each operation and object type.",
-			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60},
+			Name: "etcd_request_duration_seconds",
+			Help: "Etcd request latency in seconds for each operation and object type.",
+			Buckets: []float64{
+				0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
+			},
 		}, labels),
-		requests: f.NewCounterVec(prometheus.CounterOpts{Name: "etcd_requests_total", Help: "Etcd request counts for each operation and object type."}, labels),
-		errors:   f.NewCounterVec(prometheus.CounterOpts{Name: "etcd_request_errors_total", Help: "Etcd failed request counts for each operation and object type."}, labels),
+		requests: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "etcd_requests_total", Help: "Etcd request counts for each operation and object type.",
+		}, labels),
+		errors: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "etcd_request_errors_total", Help: "Etcd failed request counts for each operation and object type.",
+		}, labels),
 	}
-	registerer.MustRegister(space{s})
+	registerer.MustRegister(spaceCollector{s})
 }
 
-func (m *Metrics) begin() time.Time {
+func (m *Metrics) start() time.Time {
 	if m == nil {
 		return time.Time{}
 	}
 	return m.clock.Now()
 }
 
-// end records a request to etcd. A transaction whose conditions did not hold is no error.
-func (m *Metrics) end(operation, path string, began time.Time, err error) {
+// observe records a request to etcd. A failed precondition is not an error.
+func (m *Metrics) observe(operation, path string, began time.Time, err error) {
 	if m == nil {
 		return
 	}
@@ -56,21 +65,23 @@ func (m *Metrics) end(operation, path string, began time.Time, err error) {
 	}
 }
 
-// space measures the database whenever the metrics are read.
-type space struct{ store *Store }
+// spaceCollector measures the database at each scrape.
+type spaceCollector struct{ store *Store }
 
 const (
-	sizeTimeout = time.Second
-	clusterID   = "etcd-0" // what kube-apiserver calls its first, here only, cluster
+	collectTimeout = time.Second
+	clusterID      = "etcd-0" // kube-apiserver's ID of its first cluster; there is only one here
 )
 
 var (
 	sizeDescription = describe("apiserver_storage_size_bytes",
 		"Size of the storage database file physically allocated in bytes.")
-	inUseDescription = describe("apiserver_storage_in_use_bytes", "Bytes of the storage database file that hold data.")
-	quotaDescription = describe("apiserver_storage_quota_bytes", "Size at which etcd refuses all writes but deletions.")
+	inUseDescription = describe("apiserver_storage_in_use_bytes",
+		"Size of the data in the storage database file in bytes.")
+	quotaDescription = describe("apiserver_storage_quota_bytes",
+		"Size of the storage database file in bytes at which etcd refuses all writes except deletions.")
 	alarmDescription = describe("apiserver_storage_no_space_alarm",
-		"1 while etcd's alarm NOSPACE is raised: all writes but deletions are refused.")
+		"1 while the NOSPACE alarm of etcd is raised and it refuses all writes except deletions, otherwise 0.")
 )
 
 func describe(name, help string) *prometheus.Desc {
@@ -78,15 +89,15 @@ func describe(name, help string) *prometheus.Desc {
 }
 
 // Describe implements prometheus.Collector.
-func (space) Describe(out chan<- *prometheus.Desc) {
+func (spaceCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, description := range []*prometheus.Desc{sizeDescription, inUseDescription, quotaDescription, alarmDescription} {
 		out <- description
 	}
 }
 
-// Collect implements prometheus.Collector. There are no values while etcd does not answer.
-func (s space) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), sizeTimeout)
+// Collect implements prometheus.Collector. It returns no values while etcd is unavailable.
+func (s spaceCollector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
 	now, err := s.store.Space(ctx)
 	if err != nil {
@@ -107,10 +118,10 @@ func (s space) Collect(out chan<- prometheus.Metric) {
 	gauge(alarmDescription, raised)
 }
 
-// Count counts refusals. It must be called before the quota is used.
+// Count registers the counter of refused writes. It must be called before the quota is used.
 func (q *SoftQuota) Count(registerer prometheus.Registerer) {
 	q.refused = promauto.With(registerer).NewCounter(prometheus.CounterOpts{
 		Name: "apiserver_storage_soft_quota_refusals_total",
-		Help: "Writes refused because they would grow storage beyond its soft quota.",
+		Help: "Number of writes refused because they would grow storage beyond its soft quota.",
 	})
 }

@@ -43,13 +43,13 @@ func TestLeaseFits(t *testing.T) {
 		}
 	}
 	for ttl, want := range map[int64]int64{10: 0, 100: 5, 1200: 60, 3600: 60} {
-		if got := reuse(ttl); got != want {
+		if got := reuseSeconds(ttl); got != want {
 			t.Errorf("a lease for %d s is reused for %d s, want %d", ttl, got, want)
 		}
 	}
 }
 
-// grants counts leases.
+// grants is a leaseGranter that counts leases.
 type grants struct{ count int64 }
 
 func (g *grants) Grant(context.Context, int64) (*clientv3.LeaseGrantResponse, error) {
@@ -82,13 +82,13 @@ func TestLeasesAreShared(t *testing.T) {
 	}
 }
 
-// TestRevisionIsShared checks that callers share a question, but only one that was asked after they came.
+// Callers share a read, but only one that is sent after their call.
 func TestRevisionIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan int64)
 		asked := 0
 		s := &Store{}
-		s.questions.ask = func(context.Context) (int64, error) {
+		s.revisions.read = func(context.Context) (int64, error) {
 			asked++
 			return <-answers, nil
 		}
@@ -99,7 +99,7 @@ func TestRevisionIsShared(t *testing.T) {
 			synctest.Wait()
 		}
 		call(0)
-		call(1) // while the question of the first is on its way
+		call(1) // while the read of the first is in flight
 		call(2)
 		answers <- 7
 		synctest.Wait()
@@ -109,7 +109,7 @@ func TestRevisionIsShared(t *testing.T) {
 		answers <- 9
 		callers.Wait()
 		if want := []int64{7, 8, 8, 9}; fmt.Sprint(got) != fmt.Sprint(want) || asked != 3 {
-			t.Errorf("answers %v after %d questions, want %v after 3", got, asked, want)
+			t.Errorf("got %v after %d reads, want %v after 3", got, asked, want)
 		}
 	})
 }
@@ -117,7 +117,7 @@ func TestRevisionIsShared(t *testing.T) {
 func TestRevisionEndsWithCaller(t *testing.T) {
 	s := &Store{}
 	release := make(chan struct{})
-	s.questions.ask = func(context.Context) (int64, error) { <-release; return 1, nil }
+	s.revisions.read = func(context.Context) (int64, error) { <-release; return 1, nil }
 	defer close(release)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -167,11 +167,10 @@ func TestClassify(t *testing.T) {
 		}
 	}
 	if got := classify(context.Canceled); errors.Is(got, ErrUnavailable) {
-		t.Error("a caller's own cancellation looks like an outage")
+		t.Error("the cancellation of the caller's context is classified as unavailable")
 	}
 }
 
-// rounds is the part of etcd that compaction uses, for one server after another.
 func TestCompactionRounds(t *testing.T) {
 	client := etcdtest.Client(t)
 	s, other := New(client, "/registry"), New(client, "/registry")
@@ -193,7 +192,7 @@ func TestCompactionRounds(t *testing.T) {
 		return revision
 	}
 	mine := step(s, round{})       // claims the first round, compacts nothing
-	theirs := step(other, round{}) // learns of it
+	theirs := step(other, round{}) // observes it
 	if mine.version != 1 || theirs.version != 1 || compacted() != 0 {
 		t.Fatalf("first round: %+v, %+v, compacted %d", mine, theirs, compacted())
 	}
@@ -201,18 +200,18 @@ func TestCompactionRounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs2 := step(other, theirs) // is faster this time
+	theirs2 := step(other, theirs) // claims the second round
 	if theirs2.version != 2 || compacted() != theirs.revision {
 		t.Errorf("second round: %+v, compacted to %d, want %d", theirs2, compacted(), theirs.revision)
 	}
 	if mine = step(s, mine); mine.version != 2 || compacted() != theirs.revision {
-		t.Errorf("the slower one compacted too: %+v, %d", mine, compacted())
+		t.Errorf("the server without the claim compacted too: %+v, %d", mine, compacted())
 	}
 	if mine = step(s, mine); compacted() < first {
 		t.Errorf("third round: %+v, compacted to %d, before %d", mine, compacted(), first)
 	}
 	if _, err := s.List(ctx, "", ListOptions{Revision: theirs.revision}); !errors.Is(err, ErrCompacted) {
-		t.Errorf("what was compacted can be read: %v", err)
+		t.Errorf("a compacted revision is readable: %v", err)
 	}
 }
 
@@ -225,7 +224,7 @@ func TestRunCompaction(t *testing.T) {
 	go func() { s.RunCompaction(ctx, time.Minute, nil, clock, logr.Discard()); close(ended) }()
 	watch := client.Watch(ctx, compactionKey, clientv3.WithRev(1))
 	for !clock.HasWaiters() {
-		time.Sleep(time.Millisecond) // the fake clock cannot tell when somebody comes to wait
+		time.Sleep(time.Millisecond) // the fake clock does not report waiters
 	}
 	for round := range 2 {
 		clock.Step(time.Minute)

@@ -7,26 +7,26 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ListOptions narrow a List.
+// ListOptions are the options of List.
 type ListOptions struct {
-	Revision int64  // state as of this revision; 0: now, linearizable
-	From     string // first path to return, inclusive; empty: the first below the prefix
-	Limit    int64  // most values to return; 0: no limit
+	Revision int64  // exact revision; 0: the current one, linearizable
+	From     string // first path, inclusive; empty: the prefix
+	Limit    int64  // maximum number of values; 0: no limit
 }
 
-// Page is a part of a collection, in the order of paths.
+// Page is a part of a collection, sorted by path.
 type Page struct {
 	Values    []Value
-	Revision  int64 // that the values are of
+	Revision  int64 // at which all values were read
 	More      bool  // values follow the last one
 	Remaining int64 // number of values that follow
 }
 
-// Get returns what is stored under a path now. It is linearizable.
+// Get returns the value of a path. It is a linearizable read.
 func (s *Store) Get(ctx context.Context, path string) (Value, error) {
-	began := s.metrics.begin()
+	began := s.metrics.start()
 	response, err := s.client.Get(ctx, s.Key(path), clientv3.WithLimit(1))
-	s.metrics.end("get", path, began, err)
+	s.metrics.observe("get", path, began, err)
 	if err != nil {
 		return Value{}, fmt.Errorf("getting %s: %w", path, classify(err))
 	}
@@ -43,10 +43,10 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	if options.From != "" {
 		first = s.Key(options.From)
 	}
-	began := s.metrics.begin()
+	began := s.metrics.start()
 	response, err := s.client.Get(ctx, first,
 		clientv3.WithRange(end), clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit))
-	s.metrics.end("list", prefix, began, err)
+	s.metrics.observe("list", prefix, began, err)
 	if err != nil {
 		return Page{}, fmt.Errorf("listing %s: %w", prefix, classify(err))
 	}
@@ -65,15 +65,15 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	return page, nil
 }
 
-// Count returns how many values there are whose paths begin with prefix, which ends in a slash, and are not before from,
-// as of a revision.
+// Count returns the number of values at a revision whose paths begin with prefix, which ends in a slash, and are not
+// below from.
 func (s *Store) Count(ctx context.Context, prefix, from string, revision int64) (int64, error) {
 	first := s.Key(prefix)
 	end := clientv3.GetPrefixRangeEnd(first)
-	began := s.metrics.begin()
+	began := s.metrics.start()
 	response, err := s.client.Get(ctx, max(first, s.Key(from)),
 		clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithCountOnly())
-	s.metrics.end("list", prefix, began, err)
+	s.metrics.observe("list", prefix, began, err)
 	if err != nil {
 		return 0, fmt.Errorf("counting %s: %w", prefix, classify(err))
 	}

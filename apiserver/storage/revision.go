@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// questionTimeout bounds one question for the current revision; callers usually give up earlier by themselves.
-const questionTimeout = 10 * time.Second
+// revisionTimeout bounds one read. The contexts of most callers end earlier.
+const revisionTimeout = 10 * time.Second
 
-// Revision returns the current revision of the store. It is linearizable: at least that of every write that had
-// finished when it was called. Callers that wait at the same moment share one question to etcd.
+// Revision returns the current revision of etcd. It is linearizable: not below that of any write that completed
+// before the call. Concurrent callers share one read (a ReadIndex, for an embedded member).
 func (s *Store) Revision(ctx context.Context) (int64, error) {
-	q := s.questions.join()
+	q := s.revisions.join()
 	select {
-	case <-q.answered:
+	case <-q.done:
 	case <-ctx.Done():
-		return 0, fmt.Errorf("asking for the current revision: %w", ctx.Err())
+		return 0, fmt.Errorf("reading the current revision: %w", ctx.Err())
 	}
 	if q.err != nil {
-		return 0, fmt.Errorf("asking for the current revision: %w", q.err)
+		return 0, fmt.Errorf("reading the current revision: %w", q.err)
 	}
 	return q.revision, nil
 }
 
-// askRevision reads a key that is never there: the answer's header carries the revision.
-func (s *Store) askRevision(ctx context.Context) (int64, error) {
+// readRevision reads the prefix as a key, which never exists. The revision is in the response header.
+func (s *Store) readRevision(ctx context.Context) (int64, error) {
 	response, err := s.client.Get(ctx, s.prefix)
 	if ctx.Err() != nil {
-		return 0, fmt.Errorf("%w: no answer within %v", ErrUnavailable, questionTimeout)
+		return 0, fmt.Errorf("%w: no response within %v", ErrUnavailable, revisionTimeout)
 	}
 	if err != nil {
 		return 0, classify(err)
@@ -37,54 +37,54 @@ func (s *Store) askRevision(ctx context.Context) (int64, error) {
 	return response.Header.Revision, nil
 }
 
-// question is asked once for everybody who joined it before it was sent.
+// revisionRead is one read, shared by all callers that joined it before it was sent.
 type revisionRead struct {
-	answered chan struct{}
+	done     chan struct{} // closed when the fields below are set
 	revision int64
 	err      error
 }
 
-// questions keeps one question on its way and collects, meanwhile, the callers of the next: an answer is
-// only good for callers who came before the question was sent.
-type revisionReads struct {
-	ask func(context.Context) (int64, error)
+// revisionReader batches reads of the current revision: while one is in flight, callers join the next. They cannot
+// join the one in flight, because it may have been served before a write that completed before the call.
+type revisionReader struct {
+	read func(context.Context) (int64, error)
 
-	mu    sync.Mutex
-	next  *revisionRead
-	going bool
+	mu      sync.Mutex
+	next    *revisionRead // not sent yet; nil: no caller waits for it
+	running bool          // run is active and will send next
 }
 
-// join returns a question that has not been sent yet.
-func (q *revisionReads) join() *revisionRead {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.next == nil {
-		q.next = &revisionRead{answered: make(chan struct{})}
+// join returns a read that has not been sent yet.
+func (r *revisionReader) join() *revisionRead {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == nil {
+		r.next = &revisionRead{done: make(chan struct{})}
 	}
-	joined := q.next
-	if !q.going {
-		q.going = true
-		go q.run()
+	joined := r.next
+	if !r.running {
+		r.running = true
+		go r.run()
 	}
 	return joined
 }
 
-// run sends questions until nobody waits.
-func (q *revisionReads) run() {
-	for current := q.take(); current != nil; current = q.take() {
-		ctx, cancel := context.WithTimeout(context.Background(), questionTimeout)
-		current.revision, current.err = q.ask(ctx)
+// run sends reads until no caller waits for one. It runs in the background, since callers may leave early.
+func (r *revisionReader) run() {
+	for current := r.take(); current != nil; current = r.take() {
+		ctx, cancel := context.WithTimeout(context.Background(), revisionTimeout)
+		current.revision, current.err = r.read(ctx)
 		cancel()
-		close(current.answered)
+		close(current.done)
 	}
 }
 
-// take returns the question to send now; callers from here on join another.
-func (q *revisionReads) take() *revisionRead {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	current := q.next
-	q.next = nil
-	q.going = current != nil
+// take returns the read to send now. Later callers join another.
+func (r *revisionReader) take() *revisionRead {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	current := r.next
+	r.next = nil
+	r.running = current != nil
 	return current
 }

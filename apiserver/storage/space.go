@@ -14,37 +14,38 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Space is how full the database is.
+// Space is the usage of the database.
 type Space struct {
-	Size  int64 // bytes that the file takes; etcd compares them with the quota
-	InUse int64 // bytes of them that hold data
+	Size  int64 // bytes of the file, which etcd compares with the quota
+	InUse int64 // bytes of data in the file
 	Quota int64 // bytes; 0: unknown or unlimited
-	// NoSpace is set while etcd's alarm NOSPACE is raised: etcd refuses everything but deletions until it is disarmed.
+	// NoSpace is set while etcd's NOSPACE alarm is raised. Until it is disarmed, etcd refuses all writes except
+	// deletions.
 	NoSpace bool
 }
 
-// SoftQuota refuses to let the database grow before it reaches etcd's quota. At etcd's quota all writes but plain
-// deletions fail, those of leases and heartbeats included, until an administrator makes room. Updates that do not grow
-// and deletions leave superseded revisions behind, which need the room above the soft quota until the next compaction.
-// A nil SoftQuota refuses nothing.
+// SoftQuota refuses writes that grow the database before it reaches etcd's quota. At etcd's quota all writes except
+// plain deletions fail, including heartbeats, until an administrator frees space. The space between the two quotas is
+// for the superseded revisions that deletions and updates leave until the next compaction. A nil SoftQuota refuses
+// nothing.
 type SoftQuota struct {
 	// Measure is called for each write that grows the database.
 	Measure func() Space
-	// Percent of etcd's quota that may be in use; 100: growth is never refused.
+	// Percent of etcd's quota that may be in use; 100 disables the soft quota.
 	Percent int64
 
-	refused prometheus.Counter // nil: not counted
-	wanted  atomic.Int64       // size of the last data that was refused; 0: there has been room for that since
+	refused     prometheus.Counter // nil: not counted
+	refusedSize atomic.Int64       // size of the last refused data; 0: it would be admitted now
 }
 
-// fileGrowth is by how many times the size of new data the file may grow even while much of it holds no data: the data
-// is stored in one piece, with a neighbour, which moves.
+// fileGrowth bounds the growth of the file as a multiple of the size of new data, even if much of the file is free:
+// bbolt stores the data in contiguous pages and moves its neighbours.
 const fileGrowth = 3
 
-// FullError says that growth was refused: ErrNoSpace, with what to do about it.
+// FullError is ErrNoSpace from the soft quota. Its message says how to free space.
 type FullError struct {
 	Space
-	fragmented bool // there is room within the file
+	fragmented bool // the file has free space
 }
 
 func (e *FullError) Error() string {
@@ -57,12 +58,12 @@ func (e *FullError) Error() string {
 		"Until then objects cannot be created and cannot grow", used, quota)
 }
 
-// Is makes it ErrNoSpace.
+// Is makes errors.Is report ErrNoSpace.
 func (*FullError) Is(target error) bool { return target == ErrNoSpace }
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// Admit returns a *FullError if data of one size, in bytes, may not replace data of another.
+// Admit returns a *FullError if data of size after must not replace data of size before, in bytes.
 func (q *SoftQuota) Admit(before, after int) error {
 	if q == nil || after <= before {
 		return nil
@@ -71,14 +72,14 @@ func (q *SoftQuota) Admit(before, after int) error {
 	if err == nil {
 		return nil
 	}
-	q.wanted.Store(int64(after))
+	q.refusedSize.Store(int64(after))
 	if q.refused != nil {
 		q.refused.Inc()
 	}
 	return err
 }
 
-// check returns an error if there is no room for data of a size.
+// check returns an error if there is no space for data of a size.
 func (q *SoftQuota) check(size int64) error {
 	space := q.Measure()
 	switch {
@@ -97,24 +98,24 @@ func (q *SoftQuota) Exceeded() bool {
 	if q == nil {
 		return false
 	}
-	wanted := q.wanted.Load()
+	wanted := q.refusedSize.Load()
 	exceeded := q.check(wanted) != nil
 	if !exceeded {
-		q.wanted.CompareAndSwap(wanted, 0)
+		q.refusedSize.CompareAndSwap(wanted, 0)
 	}
 	return exceeded || q.Measure().NoSpace
 }
 
-// Space measures the databases of all members of etcd that answer, and returns what is known of the fullest.
+// Space reads the status of all members and returns the usage of the fullest database among those that respond.
 func (s *Store) Space(ctx context.Context) (Space, error) {
 	endpoints := s.client.Endpoints()
 	if len(endpoints) == 0 {
-		endpoints = []string{""} // a client in the same process has no endpoint
+		endpoints = []string{""} // the client of an embedded member has none
 	}
 	spaces, failures := make([]Space, len(endpoints)), make([]error, len(endpoints))
-	var asked sync.WaitGroup
+	var members sync.WaitGroup
 	for i, endpoint := range endpoints {
-		asked.Go(func() {
+		members.Go(func() {
 			status, err := s.client.Status(ctx, endpoint)
 			if err == nil {
 				spaces[i] = spaceOf(status)
@@ -122,12 +123,12 @@ func (s *Store) Space(ctx context.Context) (Space, error) {
 			failures[i] = err
 		})
 	}
-	asked.Wait()
+	members.Wait()
 	var fullest *Space
 	noSpace := false
 	for i := range spaces {
 		noSpace = noSpace || spaces[i].NoSpace
-		if failures[i] == nil && (fullest == nil || spaces[i].fuller(*fullest)) {
+		if failures[i] == nil && (fullest == nil || spaces[i].fullerThan(*fullest)) {
 			fullest = &spaces[i]
 		}
 	}
@@ -138,7 +139,7 @@ func (s *Store) Space(ctx context.Context) (Space, error) {
 	return *fullest, nil
 }
 
-// spaceOf reads a member's status. That of a member before etcd 3.6 has no quota.
+// spaceOf returns the usage in a member's status. Members before etcd 3.6 report no quota.
 func spaceOf(status *clientv3.StatusResponse) Space {
 	space := Space{Size: status.DbSize, InUse: status.DbSizeInUse, Quota: max(status.DbSizeQuota, 0)}
 	for _, problem := range status.Errors {
@@ -147,24 +148,24 @@ func spaceOf(status *clientv3.StatusResponse) Space {
 	return space
 }
 
-// fuller reports whether less of the quota is left than in another; without quotas, whether more is in use.
-func (s Space) fuller(than Space) bool {
+// fullerThan reports whether less of the quota is free than in another database; without quotas, whether more is in
+// use.
+func (s Space) fullerThan(than Space) bool {
 	if s.Quota == 0 || than.Quota == 0 {
 		return s.InUse > than.InUse
 	}
 	return s.Quota-s.InUse < than.Quota-than.InUse
 }
 
-// spaceTimeout bounds one measurement by polling.
-const spaceTimeout = 5 * time.Second
+// statusTimeout bounds one status request.
+const statusTimeout = 5 * time.Second
 
-// PollSpace measures until ctx ends, at an interval, and hands over what it finds. An error leaves the last measurement
-// in force.
+// PollSpace calls found with the usage of the database at an interval, until ctx ends. It skips failed measurements.
 func (s *Store) PollSpace(ctx context.Context, interval time.Duration, clock clock.WithTicker, found func(Space)) {
 	ticker := clock.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		limited, cancel := context.WithTimeout(ctx, spaceTimeout)
+		limited, cancel := context.WithTimeout(ctx, statusTimeout)
 		space, err := s.Space(limited)
 		cancel()
 		if err == nil {

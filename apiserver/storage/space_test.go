@@ -45,25 +45,25 @@ func TestSoftQuota(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 			if refused && !q.Exceeded() {
-				t.Error("data was refused, and the quota is not exceeded")
+				t.Error("data was refused, but the quota is not exceeded")
 			}
 			test.space = Space{Quota: quota}
 			if q.Exceeded() {
-				t.Error("there is room, and the quota is exceeded")
+				t.Error("there is free space, but the quota is exceeded")
 			}
 			test.space.NoSpace = true
 			if !q.Exceeded() {
-				t.Error("etcd's alarm is raised, and the quota is not exceeded")
+				t.Error("the NOSPACE alarm is raised, but the quota is not exceeded")
 			}
 		})
 	}
 	var none *SoftQuota
 	if none.Admit(0, 1<<30) != nil || none.Exceeded() {
-		t.Error("no quota refuses something")
+		t.Error("a nil quota refuses a write")
 	}
 }
 
-// full is a store whose etcd has reached its quota.
+// full returns a store whose etcd has reached its quota.
 func full(t *testing.T) (*Store, *clientv3.Client) {
 	t.Helper()
 	flags := etcdtest.Flags(t)
@@ -82,11 +82,11 @@ func full(t *testing.T) (*Store, *clientv3.Client) {
 	return nil, nil
 }
 
-// Compaction, without which deletion frees nothing, works while etcd refuses the write by which servers agree on it.
+// Compaction works while etcd refuses to write the compaction key. Without it, deletions would not free space.
 func TestCompactionWithoutSpace(t *testing.T) {
 	s, client := full(t)
 	if _, err := s.Create(t.Context(), "events/a", []byte("x"), time.Hour); !errors.Is(err, ErrNoSpace) {
-		t.Errorf("creating something with a lease: %v", err)
+		t.Errorf("creating with a lease: %v", err)
 	}
 	space, err := s.Space(t.Context())
 	if err != nil || !space.NoSpace || space.Quota != 8<<20 {
@@ -108,11 +108,11 @@ func TestCompactionWithoutSpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.List(t.Context(), "pods/", ListOptions{Revision: first.revision}); !errors.Is(err, ErrCompacted) {
-		t.Errorf("what was deleted can be read: %v", err)
+		t.Errorf("a deleted key is readable: %v", err)
 	}
 }
 
-// While the soft quota is exceeded, compaction does not wait for its interval.
+// While the soft quota is exceeded, compaction runs at a shorter interval.
 func TestCompactionWhileTheSoftQuotaIsExceeded(t *testing.T) {
 	client := etcdtest.Client(t)
 	s := New(client, "/registry")
@@ -127,30 +127,30 @@ func TestCompactionWhileTheSoftQuotaIsExceeded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last, err := s.compactInShortage(t.Context(), quota, 0)
+	last, err := s.compactWhileFull(t.Context(), quota, 0)
 	if err != nil || last != 0 {
 		t.Fatalf("with room: %d, %v", last, err)
 	}
 	exceeded = true
-	if last, err = s.compactInShortage(t.Context(), quota, last); err != nil || last != created {
+	if last, err = s.compactWhileFull(t.Context(), quota, last); err != nil || last != created {
 		t.Fatalf("at the first tick: %d, %v", last, err)
 	}
 	if _, err := s.Delete(t.Context(), "pods/a", created); err != nil {
 		t.Fatal(err)
 	}
-	deleted, err := s.compactInShortage(t.Context(), quota, last)
+	deleted, err := s.compactWhileFull(t.Context(), quota, last)
 	if err != nil || deleted <= created {
 		t.Fatalf("at the second tick: %d, %v", deleted, err)
 	}
-	if _, err = s.compactInShortage(t.Context(), quota, deleted); err != nil {
+	if _, err = s.compactWhileFull(t.Context(), quota, deleted); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.List(t.Context(), "pods/", ListOptions{Revision: created}); !errors.Is(err, ErrCompacted) {
-		t.Errorf("what was deleted can be read: %v", err)
+		t.Errorf("a deleted key is readable: %v", err)
 	}
 }
 
-// The space of an etcd elsewhere is measured again and again.
+// The usage of a remote etcd is polled.
 func TestPollSpace(t *testing.T) {
 	s := New(etcdtest.Remote(t), "/registry")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -174,8 +174,8 @@ func TestPollSpace(t *testing.T) {
 	<-ended
 }
 
-// A shortage is looked for at an interval of its own.
-func TestRunCompactionInShortage(t *testing.T) {
+// RunCompaction checks the soft quota at its own interval.
+func TestRunCompactionWhileFull(t *testing.T) {
 	client := etcdtest.Client(t)
 	s := New(client, "/registry")
 	revision, err := s.Create(t.Context(), "pods/a", []byte("x"), 0)
@@ -201,10 +201,10 @@ func TestRunCompactionInShortage(t *testing.T) {
 		if _, err := s.Create(t.Context(), fmt.Sprint("pods/", clock.Now().Unix()), []byte("x"), 0); err != nil {
 			t.Fatal(err)
 		}
-		clock.Step(shortageInterval)
+		clock.Step(fullInterval)
 		<-measured
 		if clock.Since(time.Unix(0, 0)) > 30*time.Minute {
-			t.Fatal("there was no compaction within half of the usual interval")
+			t.Fatal("no compaction within half of the configured interval")
 		}
 	}
 	cancel()

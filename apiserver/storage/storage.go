@@ -1,8 +1,3 @@
-// Package storage keeps bytes under paths in etcd, in kube-apiserver's key layout and with kube-apiserver's
-// transactions, so that both kinds of servers can work on one etcd at the same time.
-//
-// A path is relative to the store's prefix and has no leading slash: "pods/default/web-0"; the path of a
-// collection ends in a slash: "pods/", "pods/default/". A revision is etcd's: one counter for the whole store.
 package storage
 
 import (
@@ -17,29 +12,32 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Value is what is stored under one path.
+// Value is a stored key-value pair.
 type Value struct {
 	Path     string
-	Data     []byte // never changed after it was read; the reader must not change it either
-	Revision int64  // of the last write to this path
-	Created  int64  // revision of the write that created it
+	Data     []byte // immutable: it is shared with the watch cache and its readers
+	Revision int64  // etcd's ModRevision: of the last write to this path
+	Created  int64  // etcd's CreateRevision
 }
 
-// Store reads and writes everything below one prefix of an etcd. It is safe for concurrent use.
+// Store reads and writes all keys below one prefix of an etcd. It is safe for concurrent use.
+//
+// leases and revisions each have a mutex of their own. No method holds both.
 type Store struct {
 	client    *clientv3.Client
 	prefix    string // ends in a slash
 	leases    *leases
-	questions revisionReads
-	metrics   *Metrics // nil: nothing is measured
+	revisions revisionReader
+	metrics   *Metrics // nil: not measured. Set before first use.
 
+	// progressSupported may be reset to false when the version of another member becomes known.
 	progressSupported atomic.Bool
-	featuresKnown     chan struct{}
+	featuresKnown     chan struct{} // closed by featuresOnce
 	featuresOnce      sync.Once
 }
 
-// New returns a store of the keys below prefix ("/registry"), which needs no slash at either end. The client may be
-// remote or in the same process.
+// New returns a store of the keys below prefix. "/registry" and "registry/" are the same prefix. The client may
+// connect to a remote etcd or to the member in this process.
 func New(client *clientv3.Client, prefix string) *Store {
 	s := &Store{
 		client: client,
@@ -48,9 +46,9 @@ func New(client *clientv3.Client, prefix string) *Store {
 
 		featuresKnown: make(chan struct{}),
 	}
-	s.questions.ask = s.askRevision
-	if len(client.Endpoints()) == 0 { // etcd in the same process is of this module's version
-		s.foundProgress(true)
+	s.revisions.read = s.readRevision
+	if len(client.Endpoints()) == 0 { // the etcd in this process is of this module's version
+		s.setProgressSupported(true)
 	}
 	return s
 }
@@ -67,5 +65,5 @@ func (s *Store) value(kv *mvccpb.KeyValue) Value {
 	}
 }
 
-// seconds rounds a time to live down to whole seconds, at least one.
+// seconds rounds a TTL down to whole seconds, at least one.
 func seconds(ttl time.Duration) int64 { return max(int64(ttl/time.Second), 1) }

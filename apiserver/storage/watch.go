@@ -13,128 +13,134 @@ import (
 // Event is a change of one path.
 type Event struct {
 	Path     string
-	Data     []byte // nil: deleted
+	Data     []byte // nil: deleted. An empty value is not nil.
 	Revision int64
-	Created  int64  // revision of the write that created the path; 0: deleted
-	Previous []byte // what was stored before, in feeds of History only
+	Created  int64  // etcd's CreateRevision; 0: deleted
+	Previous []byte // the replaced value; only in streams of History
 	Replaced int64  // revision of Previous; 0: none
 }
 
-// Batch is a run of events in the order of their revisions. It never ends in the middle of a revision.
+// Batch is a sequence of events in the order of their revisions. It never ends in the middle of a revision, because
+// etcd sends all events of a revision in one response (WithFragment is reassembled by the client).
 type Batch struct {
 	Events   []Event
-	Revision int64 // everything up to this revision has been delivered
+	Revision int64 // all events up to this revision have been delivered
 }
 
-// Feed delivers the changes below a prefix. It has a stream to etcd of its own: etcd's answer to a progress request is
-// for all watches of the stream that the request came by, and the client hands it to every watch that it knows when the
-// answer arrives. etcd, however, may announce a watch before it sends an answer that it gave earlier: the new watch
-// would take for its own progress what others had seen, and pass over what it has not been sent yet. Alone on its
-// stream, a watch hears of no progress but its own; nor do others wait for theirs while it catches up.
+// WatchStream delivers the changes below a prefix. It is the only watch on its gRPC stream. On a shared stream
+// progress responses are ambiguous: etcd answers a progress request for all watches of the stream, and the client
+// passes the answer to every watch that it knows when the answer arrives. etcd may confirm a new watch before it
+// sends an older answer. The new watch would then take the revision of the other watches for its own and skip events
+// that it has not received yet. A watch that catches up also delays no progress of others.
+//
+// One goroutine receives from etcd and one calls Next. They share pending and err under mu; received only wakes Next.
 type WatchStream struct {
 	store    *Store
-	ctx      context.Context // carries what identifies the stream, for progress requests
+	ctx      context.Context // carries streamKey, so that progress requests use the same stream
 	cancel   context.CancelFunc
-	received chan struct{} // capacity 1: something is pending
+	received chan struct{} // capacity 1: pending or err was set since the last take
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// pending has the events that were received since the last take. Its Revision is 0 if there was no response; it
+	// is never below the revision of its last event.
 	pending Batch
-	err     error
+	err     error // terminal; returned once pending is empty
 }
 
-// Watch follows everything below the store's prefix after a revision. The feed ends with ctx or Close.
+// Watch watches all keys below the store's prefix after a revision. The stream ends with ctx or Close.
 func (s *Store) Watch(ctx context.Context, after int64) (*WatchStream, error) {
-	return s.feed(ctx, "", after), nil
+	return s.watch(ctx, "", after), nil
 }
 
-// History follows one collection after a revision, with what each change replaced.
+// History watches one collection after a revision. Its events have the replaced values.
 func (s *Store) History(ctx context.Context, prefix string, after int64) (*WatchStream, error) {
-	return s.feed(ctx, prefix, after, clientv3.WithPrevKV()), nil
+	return s.watch(ctx, prefix, after, clientv3.WithPrevKV()), nil
 }
 
-// streamKey is the name of the metadata that makes the client give each feed a stream of its own.
+// streamKey is a gRPC metadata key. The etcd client opens one stream per distinct outgoing metadata, so that a random
+// value gives each WatchStream its own.
 const streamKey = "quorate-feed"
 
-func (s *Store) feed(ctx context.Context, prefix string, after int64, options ...clientv3.OpOption) *WatchStream {
+func (s *Store) watch(ctx context.Context, prefix string, after int64, options ...clientv3.OpOption) *WatchStream {
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), streamKey, rand.Text())
 	ctx, cancel := context.WithCancel(ctx)
-	f := &WatchStream{store: s, ctx: ctx, cancel: cancel, received: make(chan struct{}, 1)}
+	w := &WatchStream{store: s, ctx: ctx, cancel: cancel, received: make(chan struct{}, 1)}
 	options = append(options, clientv3.WithPrefix(), clientv3.WithRev(after+1),
 		clientv3.WithFragment(), clientv3.WithProgressNotify())
-	go f.receive(s.client.Watch(ctx, s.Key(prefix), options...))
-	return f
+	go w.receive(s.client.Watch(ctx, s.Key(prefix), options...))
+	return w
 }
 
-// Close ends the feed and gives back what it holds.
-func (f *WatchStream) Close() { f.cancel() }
+// Close ends the stream.
+func (w *WatchStream) Close() { w.cancel() }
 
-// Next waits for news and returns all that has been received. Its errors end the feed: ErrCompacted if events
-// have been lost for ever, ErrUnavailable if a new feed after the last revision may go on.
-func (f *WatchStream) Next(ctx context.Context) (Batch, error) {
+// Next waits for a response and returns everything received. Errors are terminal: after ErrCompacted events are lost,
+// after ErrUnavailable a new stream can continue at the last revision.
+func (w *WatchStream) Next(ctx context.Context) (Batch, error) {
 	for {
-		if batch, err, ok := f.take(); ok {
+		if batch, err, ok := w.take(); ok {
 			return batch, err
 		}
 		select {
-		case <-f.received:
+		case <-w.received:
 		case <-ctx.Done():
 			return Batch{}, ctx.Err()
 		}
 	}
 }
 
-// RequestProgress asks etcd to tell how far the feed has come. The answer is a batch, perhaps without events;
-// there is none while the feed lags behind.
-func (f *WatchStream) RequestProgress() error {
-	if f.ctx.Err() != nil { // the client would open a stream for the request, and never close it
-		return fmt.Errorf("requesting progress: %w: the feed has ended", ErrUnavailable)
+// RequestProgress requests a progress notification from etcd, which Next returns as a batch, possibly without events.
+// etcd does not send one while the watch lags.
+func (w *WatchStream) RequestProgress() error {
+	if w.ctx.Err() != nil { // the client would open a stream for the request and leak it
+		return fmt.Errorf("requesting progress: %w: the watch stream has ended", ErrUnavailable)
 	}
-	if err := f.store.client.RequestProgress(f.ctx); err != nil {
+	if err := w.store.client.RequestProgress(w.ctx); err != nil {
 		return fmt.Errorf("requesting progress: %w", classify(err))
 	}
 	return nil
 }
 
-func (f *WatchStream) take() (Batch, error, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.pending.Revision > 0 {
-		batch := f.pending
-		f.pending = Batch{}
+func (w *WatchStream) take() (Batch, error, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.pending.Revision > 0 {
+		batch := w.pending
+		w.pending = Batch{}
 		return batch, nil, true
 	}
-	return Batch{}, f.err, f.err != nil
+	return Batch{}, w.err, w.err != nil
 }
 
-// receive collects what etcd sends, so that Next finds all of it at once.
-func (f *WatchStream) receive(responses clientv3.WatchChan) {
-	defer f.cancel()
+// receive merges the responses into one batch, so that a slow reader needs one Next for all of them.
+func (w *WatchStream) receive(responses clientv3.WatchChan) {
+	defer w.cancel()
 	for response := range responses {
 		if err := response.Err(); err != nil {
-			f.fail(fmt.Errorf("watching: %w", classify(err)))
+			w.fail(fmt.Errorf("watching: %w", classify(err)))
 			return
 		}
-		f.add(response)
+		w.add(response)
 	}
-	f.fail(fmt.Errorf("watching: %w: the stream has ended", ErrUnavailable))
+	w.fail(fmt.Errorf("watching: %w: the stream has ended", ErrUnavailable))
 }
 
-func (f *WatchStream) add(response clientv3.WatchResponse) {
-	f.mu.Lock()
+func (w *WatchStream) add(response clientv3.WatchResponse) {
+	w.mu.Lock()
 	for _, event := range response.Events {
-		f.pending.Events = append(f.pending.Events, f.event(event))
+		w.pending.Events = append(w.pending.Events, w.event(event))
 	}
 	if n := len(response.Events); n > 0 {
-		f.pending.Revision = response.Events[n-1].Kv.ModRevision
+		w.pending.Revision = response.Events[n-1].Kv.ModRevision
 	} else if response.IsProgressNotify() {
-		f.pending.Revision = max(f.pending.Revision, response.Header.Revision)
+		w.pending.Revision = max(w.pending.Revision, response.Header.Revision)
 	}
-	f.mu.Unlock()
-	f.notify()
+	w.mu.Unlock()
+	w.notify()
 }
 
-func (f *WatchStream) event(e *clientv3.Event) Event {
-	event := Event{Path: string(e.Kv.Key[len(f.store.prefix):]), Revision: e.Kv.ModRevision}
+func (w *WatchStream) event(e *clientv3.Event) Event {
+	event := Event{Path: string(e.Kv.Key[len(w.store.prefix):]), Revision: e.Kv.ModRevision}
 	if e.Type == clientv3.EventTypePut {
 		event.Data, event.Created = e.Kv.Value, e.Kv.CreateRevision
 	}
@@ -147,16 +153,16 @@ func (f *WatchStream) event(e *clientv3.Event) Event {
 	return event
 }
 
-func (f *WatchStream) fail(err error) {
-	f.mu.Lock()
-	f.err = err
-	f.mu.Unlock()
-	f.notify()
+func (w *WatchStream) fail(err error) {
+	w.mu.Lock()
+	w.err = err
+	w.mu.Unlock()
+	w.notify()
 }
 
-func (f *WatchStream) notify() {
+func (w *WatchStream) notify() {
 	select {
-	case f.received <- struct{}{}:
+	case w.received <- struct{}{}:
 	default:
 	}
 }

@@ -8,16 +8,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Create stores data under a path where nothing is stored, and returns the revision of the write. A ttl above
-// zero removes it again when it has passed.
+// Create stores data under a path that does not exist, and returns the revision of the write. With a ttl above zero
+// etcd deletes the path when the ttl expires.
 func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.Duration) (int64, error) {
 	put, err := s.put(ctx, path, data, ttl)
 	if err != nil {
 		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
 	}
-	began := s.metrics.begin()
+	began := s.metrics.start()
 	response, err := s.client.Txn(ctx).If(s.at(path, 0)).Then(put).Commit()
-	s.metrics.end("create", path, began, err)
+	s.metrics.observe("create", path, began, err)
 	if err != nil {
 		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
 	}
@@ -27,9 +27,11 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 	return response.Header.Revision, nil
 }
 
-// Update replaces what is stored under a path if it is still at the expected revision, and returns the revision
-// of the write; else it returns a *ConflictError.
-func (s *Store) Update(ctx context.Context, path string, expected int64, data []byte, ttl time.Duration) (int64, error) {
+// Update replaces the value of a path if its ModRevision is expected, and returns the revision of the write.
+// Otherwise it returns a *ConflictError with the current value.
+func (s *Store) Update(
+	ctx context.Context, path string, expected int64, data []byte, ttl time.Duration,
+) (int64, error) {
 	put, err := s.put(ctx, path, data, ttl)
 	if err != nil {
 		return 0, fmt.Errorf("updating %s: %w", path, classify(err))
@@ -41,8 +43,8 @@ func (s *Store) Update(ctx context.Context, path string, expected int64, data []
 	return revision, nil
 }
 
-// Delete removes what is stored under a path if it is still at the expected revision, and returns the revision
-// of the deletion; else it returns a *ConflictError.
+// Delete deletes a path if its ModRevision is expected, and returns the revision of the deletion. Otherwise it
+// returns a *ConflictError with the current value.
 func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64, error) {
 	revision, err := s.swap(ctx, "delete", path, expected, clientv3.OpDelete(s.Key(path)))
 	if err != nil {
@@ -51,12 +53,13 @@ func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64,
 	return revision, nil
 }
 
-// swap does one operation, of the name given, if the path is at the expected revision, and reads the path if it is not.
+// swap runs the operation if the ModRevision of the path is expected, and reads the path otherwise, in one
+// transaction. name is the value of the metric label "operation".
 func (s *Store) swap(ctx context.Context, name, path string, expected int64, operation clientv3.Op) (int64, error) {
-	began := s.metrics.begin()
+	began := s.metrics.start()
 	response, err := s.client.Txn(ctx).
 		If(s.at(path, expected)).Then(operation).Else(clientv3.OpGet(s.Key(path))).Commit()
-	s.metrics.end(name, path, began, err)
+	s.metrics.observe(name, path, began, err)
 	if err != nil {
 		return 0, classify(err)
 	}

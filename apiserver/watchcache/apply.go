@@ -1,10 +1,11 @@
 package watchcache
 
 import (
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/storage"
 )
 
-// apply brings the cache up to date with events of one batch, which all are of this collection.
+// apply applies events of this collection. While the collection is being read, it buffers them for install.
 func (c *Cache) apply(events []storage.Event, now int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -20,8 +21,8 @@ func (c *Cache) apply(events []storage.Event, now int64) {
 	}
 }
 
-// applyEvent changes the tree and tells the watchers, unless the collection was read after the event: the feed
-// may lag behind that. The caller holds the lock and publishes afterwards.
+// applyEvent changes the tree and notifies watchers. It ignores events up to the revision of the read, which contained
+// them already: the watch stream may lag behind the read. The caller holds the lock and publishes afterwards.
 func (c *Cache) applyEvent(event storage.Event, now int64) {
 	if event.Revision <= c.read {
 		return
@@ -56,30 +57,30 @@ func (c *Cache) remove(path string, revision, now int64) {
 	c.releaseEntry(removed.entry)
 }
 
-// let gives up the tree's hold of an entry.
+// releaseEntry releases the tree's hold on an entry.
 func (c *Cache) releaseEntry(entry *Entry) {
 	c.stored -= int64(len(entry.stored))
 	c.labels.release(entry.labels)
 	c.release(&entry.encodings)
 }
 
-// release gives up one hold of the owner of encodings.
+// release releases one hold on the owner of encodings.
 func (c *Cache) release(owner *encodings) {
 	if owner.holders--; owner.holders == 0 {
 		c.budget().retire(owner)
 	}
 }
 
-// record adds an event to the ring and hands it to the watchers it concerns.
+// record adds an event to the ring and dispatches it to the watchers whose scope it matches.
 func (c *Cache) record(added *record) {
 	added.entry.holders++
 	added.holders++
 	sequence := c.ring.push(added)
 	c.trim(added.received)
-	c.watchers.notify(c, added, sequence)
+	c.watchers.dispatch(c, added, sequence)
 }
 
-// trim drops events that are too old or too many.
+// trim drops the oldest events until the ring is within its limits.
 func (c *Cache) trim(now int64) {
 	for c.ring.outdated(now) {
 		oldest := c.ring.pop()
@@ -88,7 +89,7 @@ func (c *Cache) trim(now int64) {
 	}
 }
 
-// publish shows the tree to readers. The caller holds the lock.
+// publish makes the tree visible to readers. The caller holds the lock.
 func (c *Cache) publish() {
 	c.current.Store(&view{tree: c.tree.Clone(), changed: c.changed})
 	c.stats.objects.Store(int64(c.tree.Len()))
@@ -96,9 +97,9 @@ func (c *Cache) publish() {
 	c.stats.capacity.Store(int64(len(c.ring.records)))
 }
 
-// Offer gives the cache an encoding of an object that the caller has just written, so that nobody needs to make
-// it. It is attached to the entry of that revision when the event arrives, or at once if it has.
-func (c *Cache) Offer(path string, revision int64, format *Format, encoded []byte) {
+// Offer gives the cache an encoding, trimmed by Format.Trim, that the response to a write needed anyway. Offer attaches
+// it to the entry of that revision at once, or when the event of the write arrives.
+func (c *Cache) Offer(path string, revision int64, format encoding.Format, encoded []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state != ready {
@@ -119,25 +120,26 @@ func (c *Cache) attachOffer(entry *Entry) {
 	}
 }
 
-func (c *Cache) attach(entry *Entry, format *Format, encoded []byte) {
+// attach does nothing if the entry has the encoding or a reader makes it, because waiting would hold the lock.
+func (c *Cache) attach(entry *Entry, format encoding.Format, encoded []byte) {
 	if entry.find(format) != nil {
-		return // made, or being made: not waited for while the cache is locked
+		return
 	}
-	_, _ = entry.Encoded(format, func() ([]byte, error) { return encoded, nil })
+	_, _ = entry.get(c.budget(), format, func() ([]byte, error) { return encoded, nil })
 }
 
-// maxOffers bounds the offers that wait for their event.
+// maxOffers bounds the paths with pending offers.
 const maxOffers = 1024
 
-// offer is an encoding that waits for the event of the write it is of.
+// offer is an encoding whose write the watch stream has not delivered yet.
 type offer struct {
 	path     string
 	revision int64
-	format   *Format
+	format   encoding.Format
 	encoded  []byte
 }
 
-// offers by path.
+// offers are pending offers by path. Invariant: no list is empty, and lists are in order of arrival.
 type offers map[string][]offer
 
 func (o offers) add(added offer) {
@@ -146,7 +148,7 @@ func (o offers) add(added offer) {
 	}
 }
 
-// take returns the offers for a revision of a path, and forgets those up to it.
+// take returns the offers for a revision of a path, and removes them and all earlier ones.
 func (o offers) take(path string, revision int64) []offer {
 	if len(o) == 0 {
 		return nil
@@ -167,7 +169,7 @@ func (o offers) take(path string, revision int64) []offer {
 	return due
 }
 
-// forget drops offers whose events cannot come any more.
+// forget drops offers of events up to a revision, which have all been delivered.
 func (o offers) forget(seen int64) {
 	for path, list := range o {
 		if list[len(list)-1].revision <= seen {

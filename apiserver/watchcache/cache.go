@@ -11,23 +11,23 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// freshWait is how long a reader waits for a revision that has not been reached.
+// freshWait is the time that a reader waits for a future revision, as in kube-apiserver.
 const freshWait = 3 * time.Second
 
-// state of a cache. While it is not ready, events are buffered until the collection has been read.
+// state of a cache.
 type state int
 
 const (
-	idle state = iota
-	loading
-	ready
-	dropped
+	idle    state = iota // not used yet; events are ignored
+	loading              // the collection is being read; events are buffered
+	ready                // events are applied
+	dropped              // permanently unusable
 )
 
-// view is what readers see: a tree that is complete as of the revision of its last change, and later until
-// it is replaced.
+// view is the published state: a tree that contains all events up to progress.seen, and the revision of its last
+// change.
 type view struct {
-	tree    *tree
+	tree    *tree // immutable
 	changed int64
 }
 
@@ -41,28 +41,37 @@ type Cache struct {
 	stats   stats
 
 	start    sync.Once
-	current  atomic.Pointer[view] // nil while not ready
-	incoming []storage.Event      // of the batch being applied; the feed's own
+	current  atomic.Pointer[view] // Invariant: not nil exactly while state is ready.
+	incoming []storage.Event      // of the batch being applied; used by the goroutine of Run only
 
-	extending chan struct{} // a lock that can be waited for with a context
-	deriving  chan struct{} // the same, of Exact
+	// extending and deriving are mutexes, of extend and derive, whose Lock can be cancelled by a context.
+	extending, deriving chan struct{}
 
-	mu       sync.RWMutex // everything below, and the contents of tree
-	state    state
-	epoch    int           // counts invalidations
-	settled  chan struct{} // closed when ready or dropped; another one after an invalidation
-	buffered []storage.Event
-	tree     *tree
-	stored   int64 // bytes of all objects in tree
-	changed  int64
+	// mu guards everything below, the contents of tree, and the mutable fields of watchers. See the package documentation
+	// for the order of locks.
+	mu    sync.RWMutex
+	state state
+	// epoch counts invalidations. A read of the collection that began in an earlier epoch must not be installed: events
+	// between the read and the buffered ones may be lost.
+	epoch    int
+	settled  chan struct{}   // closed when ready or dropped, and replaced by an invalidation
+	buffered []storage.Event // since begin, while loading
+	tree     *tree           // nil before the first install
+	stored   int64           // bytes of all objects in tree
+	changed  int64           // revision of the last change of tree; Invariant: changed >= read
 	ring     ring
 	watchers watchers
 	offers   offers
 	retained []retained
 
-	read      int64 // revision at which the collection was read; the events up to it are contained
-	filled    int64 // the ring's floor when the collection was read, or moved back by earlier events
-	forgotten int64 // the store does not have the events after this revision any more
+	// read is the revision at which the collection was last read. Invariant: tree contains all events up to it, so that
+	// applyEvent ignores those that the watch stream delivers afterwards.
+	read int64
+	// filled is ring.floor as of the last fill, lowered by extend. The ring can be extended only while ring.floor ==
+	// filled: once the ring has dropped events, or reconcile has raised floor, earlier events would leave a gap.
+	filled int64
+	// forgotten is the greatest revision after which the store is known to lack events. It saves repeated attempts.
+	forgotten int64
 }
 
 func newCache(caches *Caches, path string, extract Extract) *Cache {
@@ -81,13 +90,13 @@ func newCache(caches *Caches, path string, extract Extract) *Cache {
 
 func (c *Cache) budget() *budget { return &c.caches.encoded }
 
-// Prefix is the path of the collection with a slash at its end, for Snapshot.Ascend.
+// Prefix returns the path of the collection with a trailing slash, for Snapshot.Ascend.
 func (c *Cache) Prefix() string { return c.prefix }
 
-// Snapshot returns a state at least as new as a revision; 0 is any. It waits for a revision that has not been
-// reached, at most 3 s, then fails with ErrTooNew.
+// Snapshot returns a state at a revision or later; 0 means any. It waits up to 3 s for a future revision, then fails
+// with ErrTooNew.
 func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) {
-	if err := c.awaitReady(ctx); err != nil {
+	if err := c.awaitReady(ctx, nil); err != nil {
 		return nil, err
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= atLeast {
@@ -95,14 +104,14 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 	}
 	began := c.caches.clock.Now()
 	defer func() { c.stats.waited(c.caches.clock.Since(began)) }()
-	limited, cancel := context.WithTimeoutCause(ctx, freshWait, ErrTooNew)
-	defer cancel()
+	timeout := c.caches.clock.NewTimer(freshWait)
+	defer timeout.Stop()
 	for {
-		err := c.caches.progress.wait(limited, atLeast)
+		err := c.caches.progress.wait(ctx, timeout.C(), atLeast)
 		if err == nil {
-			err = c.awaitReady(limited)
+			err = c.awaitReady(ctx, timeout.C())
 		}
-		if err != nil && errors.Is(context.Cause(limited), ErrTooNew) {
+		if errors.Is(err, errTimeout) {
 			return nil, fmt.Errorf("%w: %d, current: %d", ErrTooNew, atLeast, c.caches.Revision())
 		}
 		if err != nil {
@@ -114,7 +123,7 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 	}
 }
 
-// Latest returns a state that contains every write that had finished when it was called.
+// Latest returns a state that contains every write that finished before the call.
 func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 	c.start.Do(c.load)
 	revision, err := c.caches.Current(ctx)
@@ -127,21 +136,21 @@ func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 	return c.Snapshot(ctx, revision)
 }
 
-// latestWithoutProgress returns the present state if it is as new as a revision, else ErrTooNew: without progress
-// requests nothing says when the cache has come as far as a write to another collection.
+// latestWithoutProgress returns the current state if it has reached a revision, else ErrTooNew. Without progress
+// requests, the cache cannot wait for the revision of a write to another collection.
 func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Snapshot, error) {
-	if err := c.awaitReady(ctx); err != nil {
+	if err := c.awaitReady(ctx, nil); err != nil {
 		return nil, err
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= revision {
 		return snapshot, nil
 	}
-	return nil, fmt.Errorf("%w: %d, current: %d, and etcd is too old to ask for progress", ErrTooNew, revision,
-		c.caches.Revision())
+	return nil, fmt.Errorf("%w: %d, current: %d, and this version of etcd does not support progress requests",
+		ErrTooNew, revision, c.caches.Revision())
 }
 
-// now returns the present state, nil while there is none. The order of the two loads matters: the view is at
-// least as new as the progress that was read before.
+// now returns the current state, nil while the cache is not ready. The progress must be loaded before the view: views
+// are published before the progress advances, so that the view contains all events up to it.
 func (c *Cache) now() *Snapshot {
 	seen := c.caches.progress.seen.Load()
 	v := c.current.Load()
@@ -151,25 +160,32 @@ func (c *Cache) now() *Snapshot {
 	return &Snapshot{tree: v.tree, changed: v.changed, revision: max(seen, v.changed)}
 }
 
-// Loaded reports whether the collection has been read, so that Snapshot answers at once.
+// Loaded reports whether the cache is ready, so that Snapshot does not wait for the collection to be read.
 func (c *Cache) Loaded() bool { return c.current.Load() != nil }
 
-// MeanSize is how many stored bytes an object has on average.
+// MeanSize returns the mean size of the stored objects, in bytes.
 func (c *Cache) MeanSize() int64 {
 	return c.stats.stored.Load() / max(c.stats.objects.Load(), 1)
 }
 
-func (c *Cache) awaitReady(ctx context.Context) error {
+// errTimeout means that a reader has waited for freshWait.
+var errTimeout = errors.New("timed out")
+
+// awaitReady starts the cache if necessary and waits until it is ready, or until a value arrives on timeout, which may
+// be nil.
+func (c *Cache) awaitReady(ctx context.Context, timeout <-chan time.Time) error {
 	c.start.Do(c.load)
 	for c.current.Load() == nil {
 		c.mu.RLock()
-		settled, now := c.settled, c.state
+		settled, state := c.settled, c.state
 		c.mu.RUnlock()
-		if now == dropped {
+		if state == dropped {
 			return ErrDropped
 		}
 		select {
 		case <-settled:
+		case <-timeout:
+			return errTimeout
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.caches.ctx.Done():
@@ -179,6 +195,7 @@ func (c *Cache) awaitReady(ctx context.Context) error {
 	return nil
 }
 
+// sweep drops what is too old, for caches without events.
 func (c *Cache) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,13 +205,14 @@ func (c *Cache) sweep(now time.Time) {
 	c.offers.forget(c.caches.Revision())
 }
 
+// extractLabels returns the labels of a stored object. One bad object must not make the collection unavailable.
 func (c *Cache) extractLabels(path string, data []byte) map[string]string {
 	if c.extract.Labels == nil {
 		return nil
 	}
 	set, err := c.extract.Labels(data)
 	if err != nil {
-		c.caches.log.Error(err, "The labels of a stored object cannot be read; it is taken to have none", "path", path)
+		c.caches.log.Error(err, "Could not read the labels of a stored object; treating it as unlabelled", "path", path)
 	}
 	return set
 }

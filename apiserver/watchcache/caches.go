@@ -1,10 +1,3 @@
-// Package watchcache keeps collections of a store in memory as encoded objects, up to date through one watch
-// of the store, for readers who take no lock and for any number of watchers who cost nothing while nothing
-// happens to what they watch.
-//
-// A collection is cached from its first use on. What clients get is made once per object and format, shared by
-// all of them, and dropped when memory for it runs out. Readers see immutable snapshots; watchers are cursors
-// into one ring of events per collection.
 package watchcache
 
 import (
@@ -26,33 +19,33 @@ import (
 )
 
 var (
-	// ErrExpired says that events a watcher needs are no longer kept.
+	// ErrExpired means that events or states at a revision are no longer available.
 	ErrExpired = errors.New("too old resource version")
-	// ErrTooNew says that the store did not come to the revision in time.
+	// ErrTooNew means that the store did not reach a revision in time.
 	ErrTooNew = errors.New("too large resource version")
-	// ErrDropped says that the collection is not cached any more.
+	// ErrDropped means that the collection is no longer cached.
 	ErrDropped = errors.New("the cache has been dropped")
 )
 
 const (
 	defaultEncodingBudget = 64 << 20
 	defaultRingBytes      = 32 << 20
-	// loadsAtOnce bounds the collections that are read from the store at the same time.
-	loadsAtOnce = 8
+	// maxLoads bounds the number of collections that are read from the store concurrently.
+	maxLoads = 8
 )
 
-// Options are what a set of caches needs besides its store. Zero values have defaults.
+// Options configure Caches. All fields are optional.
 type Options struct {
 	Clock          clock.WithTicker
 	Logger         logr.Logger
 	Registerer     prometheus.Registerer // nil: no metrics
-	EncodingBudget int64                 // bytes of encodings of all caches together; default 64 MiB
+	EncodingBudget int64                 // bytes of encodings in all caches together; default 64 MiB
 	RingBytes      int64                 // bytes of events kept per collection; default 32 MiB
 }
 
-// Extract tells what the cache must know of an object, from its stored bytes.
+// Extract reads from stored bytes what the cache indexes.
 type Extract struct {
-	Resource schema.GroupResource // for metrics
+	Resource schema.GroupResource // label of metrics
 	Labels   func(stored []byte) (map[string]string, error)
 	Fields   func(stored []byte) (fields.Set, error)
 }
@@ -62,24 +55,26 @@ type Caches struct {
 	store    *storage.Store
 	clock    clock.WithTicker
 	log      logr.Logger
-	encoded  budget
-	ring     int64 // bytes per ring
+	encoded  budget // of the encodings of all caches
+	ring     int64  // bytes per ring
 	progress progress
-	// compacted is the revision before which the store has forgotten all states; 0: not known to have forgotten any.
+	// compacted is the revision before which the store has no states; 0: none is known.
 	compacted atomic.Int64
-	loads     chan struct{} // a semaphore
+	loads     chan struct{} // semaphore of maxLoads
 
-	live     chan struct{} // closed when the feed has a position: what happens after it will arrive
+	// live is closed when the first watch stream is established. Invariant: collections are read only afterwards, so that
+	// no event between the read and the stream is lost.
+	live     chan struct{}
 	liveOnce sync.Once
-	ctx      context.Context // ends with Run; what outlives a caller's request uses it
+	ctx      context.Context // ends with Run; for reads that outlive the request that caused them
 	stop     context.CancelFunc
 
-	mu     sync.Mutex // serializes changes of byPath
-	byPath atomic.Pointer[map[string]*Cache]
-	feed   atomic.Pointer[storage.WatchStream]
+	mu     sync.Mutex                          // serializes changes of byPath
+	byPath atomic.Pointer[map[string]*Cache]   // replaced, never changed
+	stream atomic.Pointer[storage.WatchStream] // nil while there is none
 }
 
-// New returns caches without contents. Run brings them to life.
+// New returns caches, which are not usable until Run is called.
 func New(store *storage.Store, options Options) *Caches {
 	c := &Caches{store: store, clock: options.Clock, log: options.Logger, ring: options.RingBytes}
 	if c.clock == nil {
@@ -93,7 +88,7 @@ func New(store *storage.Store, options Options) *Caches {
 		c.encoded.limit = defaultEncodingBudget
 	}
 	c.progress.wanted = make(chan struct{}, 1)
-	c.loads = make(chan struct{}, loadsAtOnce)
+	c.loads = make(chan struct{}, maxLoads)
 	c.live = make(chan struct{})
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.byPath.Store(&map[string]*Cache{})
@@ -103,12 +98,11 @@ func New(store *storage.Store, options Options) *Caches {
 	return c
 }
 
-// For returns the cache of the collection under a path without slashes at its ends. It is filled on first use.
-// The same path always has the same cache until it is dropped.
+// For returns the cache of the collection under a path without leading or trailing slashes. A path has the same cache
+// until Drop. The collection is read on the first use of its cache.
 //
-// describe is called when a cache must be made. It tells what the cache must know and whether the collection is to be
-// cached at all; if not, the cache returned has been dropped from the beginning. Drop does not come in between: one
-// who changes the description and then drops the cache can rely on that nobody makes it after the old description.
+// describe is called when there is no cache yet. It returns false if the collection must not be cached; the cache
+// returned is then dropped. After a description changes and Drop returns, no cache can be built from the old one.
 func (c *Caches) For(path string, describe func() (Extract, bool)) *Cache {
 	if known := (*c.byPath.Load())[path]; known != nil {
 		return known
@@ -130,7 +124,7 @@ func (c *Caches) For(path string, describe func() (Extract, bool)) *Cache {
 	return added
 }
 
-// Drop forgets the cache of a collection; its watchers end.
+// Drop removes the cache of a collection. Its watchers and readers fail with ErrDropped.
 func (c *Caches) Drop(path string) {
 	c.mu.Lock()
 	next := maps.Clone(*c.byPath.Load())
@@ -143,11 +137,11 @@ func (c *Caches) Drop(path string) {
 	}
 }
 
-// Revision is how far all caches are up to date.
+// Revision returns the revision that all caches have reached.
 func (c *Caches) Revision() int64 { return c.progress.seen.Load() }
 
-// Compacted says that the store has been compacted to a revision: states before it are not given out any more, so that
-// clients find the same whichever server they ask.
+// Compacted must be called when the store has been compacted to a revision. Earlier states then expire, even if they
+// are in memory, so that clients get the same response from all replicas.
 func (c *Caches) Compacted(revision int64) {
 	for known := c.compacted.Load(); revision > known; known = c.compacted.Load() {
 		if c.compacted.CompareAndSwap(known, revision) {
@@ -156,7 +150,7 @@ func (c *Caches) Compacted(revision int64) {
 	}
 }
 
-// ResourceOf names the resource that a path belongs to: what its cache was made for, else the first part of the path.
+// ResourceOf returns the resource of a path: that of its cache, or the first part of the path.
 func (c *Caches) ResourceOf(path string) schema.GroupResource {
 	if cache := cacheOf(*c.byPath.Load(), path); cache != nil && cache.extract.Resource.Resource != "" {
 		return cache.extract.Resource
@@ -165,8 +159,8 @@ func (c *Caches) ResourceOf(path string) schema.GroupResource {
 	return schema.GroupResource{Resource: first}
 }
 
-// cacheOf finds the cache that a path belongs to, nil if its collection is not cached. The path of a collection
-// has one part ("pods") or two ("services/specs").
+// cacheOf returns the cache of a path, nil if its collection is not cached. Paths of collections have one part ("pods")
+// or two ("services/specs").
 func cacheOf(byPath map[string]*Cache, path string) *Cache {
 	for end := 0; ; end++ {
 		slash := strings.IndexByte(path[end:], '/')
@@ -180,6 +174,7 @@ func cacheOf(byPath map[string]*Cache, path string) *Cache {
 	}
 }
 
+// sleep waits for a duration, or until ctx ends.
 func (c *Caches) sleep(ctx context.Context, duration time.Duration) {
 	timer := c.clock.NewTimer(duration)
 	defer timer.Stop()

@@ -7,16 +7,18 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/storage"
 )
 
-// Entry is one object at one revision. It is immutable but for what is made on demand.
+// Entry is one object at one revision. It is immutable except for fields and encodings, which are added on demand.
 type Entry struct {
 	cache    *Cache
 	path     string
 	stored   []byte
 	revision int64
-	created  int64 // revision that created the object
+	created  int64 // revision of the object's creation; distinguishes it from a recreated one
 	labels   *labelSet
 	fields   atomic.Pointer[fields.Set]
 	encodings
@@ -33,20 +35,20 @@ func (c *Cache) entryOf(v storage.Value) *Entry {
 	return c.newEntry(v.Path, v.Data, v.Revision, v.Created)
 }
 
-// deleted returns the last state of an entry as of its deletion.
+// deleted returns the entry of an object's last state at the revision of its deletion.
 func (e *Entry) deleted(revision int64) *Entry {
 	return &Entry{
 		cache: e.cache, path: e.path, stored: e.stored, revision: revision, created: e.created, labels: e.labels,
 	}
 }
 
-// Path is the key below the store's prefix.
+// Path returns the key below the store's prefix.
 func (e *Entry) Path() string { return e.path }
 
-// Name is the object's name.
+// Name returns the object's name.
 func (e *Entry) Name() string { return e.path[strings.LastIndexByte(e.path, '/')+1:] }
 
-// Namespace is the object's namespace, empty for objects without one.
+// Namespace returns the object's namespace, empty for cluster-scoped objects.
 func (e *Entry) Namespace() string { return namespaceOf(e.path[len(e.cache.prefix):]) }
 
 // namespaceOf returns the namespace in "namespace/name" or "name".
@@ -58,10 +60,10 @@ func namespaceOf(relative string) string {
 	return namespace
 }
 
-// Revision is that of the write that stored the object or, in a Deleted event, of its deletion.
+// Revision returns the revision of the write that stored the object or, in a Deleted event, of its deletion.
 func (e *Entry) Revision() int64 { return e.revision }
 
-// Stored returns the bytes in storage. The caller must not change them.
+// Stored returns the stored bytes. The caller must not change them.
 func (e *Entry) Stored() []byte { return e.stored }
 
 // Labels returns the object's labels. The caller must not change them: entries with equal labels share them.
@@ -72,7 +74,7 @@ func (e *Entry) Labels() labels.Set {
 	return e.labels.set
 }
 
-// Fields returns the selectable fields, found on first demand.
+// Fields returns the selectable fields, which are extracted on the first call.
 func (e *Entry) Fields() (fields.Set, error) {
 	if known := e.fields.Load(); known != nil {
 		return *known, nil
@@ -88,11 +90,21 @@ func (e *Entry) Fields() (fields.Set, error) {
 	return found, nil
 }
 
-// Encoded returns the object in a format. encode is called if that encoding does not exist; everybody who asks
-// meanwhile waits for it. The caller must not change the result.
-func (e *Entry) Encoded(format *Format, encode func() ([]byte, error)) ([]byte, error) {
-	return e.encodings.get(e.cache.budget(), format, encode)
+// Encoded returns the object in a format. The first caller makes the encoding; concurrent ones wait for it. The caller
+// must not change the result.
+func (e *Entry) Encoded(format encoding.Format) (codec.Encoding, error) {
+	kept, err := e.encodings.get(e.cache.budget(), format, func() ([]byte, error) {
+		item, err := format.Encode(e.stored, e.revision)
+		if err != nil {
+			return nil, err
+		}
+		return format.Trim(item, e.stored, e.revision), nil
+	})
+	if err != nil {
+		return codec.Encoding{}, err
+	}
+	return format.Assemble(kept, e.stored, e.revision), nil
 }
 
-// Keeps reports whether the cache has the object in a format now, so that Encoded makes nothing.
-func (e *Entry) Keeps(format *Format) bool { return e.encodings.find(format) != nil }
+// Keeps reports whether the cache has the object in a format now, so that Encoded encodes nothing.
+func (e *Entry) Keeps(format encoding.Format) bool { return e.encodings.find(format) != nil }

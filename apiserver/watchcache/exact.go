@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// maxRetained is how many snapshots are retained per cache, and for how long at most.
+	// maxRetained bounds the retained snapshots of a cache, and retainedTime their age.
 	maxRetained  = 16
 	retainedTime = 5 * time.Minute
-	// checkInterval is how many events are undone between two looks at the caller's context.
+	// checkInterval is the number of events undone between two checks of the context.
 	checkInterval = 1024
 )
 
-// retained is a snapshot kept for readers who come back to its revision.
+// retained is a snapshot kept for later pages of a list.
 type retained struct {
 	snapshot *Snapshot
 	expires  time.Time
-	dropped  int64 // the ring's, when the snapshot was retained
+	dropped  int64 // ring.dropped when the snapshot was retained
 }
 
-// Retain keeps a snapshot for At and Exact: for some minutes, as long as not too many others are retained later, and as
-// long as the objects that only it holds are not larger than a ring.
+// Retain keeps a snapshot for At and Exact. It is dropped after 5 minutes, after 16 others, or when the objects that
+// only the snapshot holds become larger than a ring.
 func (c *Cache) Retain(snapshot *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,9 +37,9 @@ func (c *Cache) Retain(snapshot *Snapshot) {
 	c.retained = append(c.retained, retained{snapshot: snapshot, expires: now.Add(retainedTime), dropped: c.ring.dropped})
 }
 
-// expire drops retained snapshots whose time is over, that hold too much, or that the store itself has compacted. What
-// only a snapshot holds are the objects that were replaced after it and have left the ring since. The caller holds the
-// lock.
+// expire drops retained snapshots that are too old, too large, or compacted in the store. The size of a snapshot is
+// that of the objects that only it holds: those that were replaced after it and have left the ring since. The caller
+// holds the lock.
 func (c *Cache) expire(now time.Time) {
 	compacted := c.caches.compacted.Load()
 	c.retained = slices.DeleteFunc(c.retained, func(r retained) bool {
@@ -47,8 +47,7 @@ func (c *Cache) expire(now time.Time) {
 	})
 }
 
-// At returns the state at exactly a revision if it is the present one or has been retained, and the store has not
-// compacted it.
+// At returns the state at exactly a revision if it is current or retained, and the store has not compacted it.
 func (c *Cache) At(revision int64) (*Snapshot, bool) {
 	if revision < c.caches.compacted.Load() {
 		return nil, false
@@ -71,8 +70,8 @@ func (c *Cache) recall(revision int64) (*Snapshot, bool) {
 	return nil, false
 }
 
-// Exact returns the state at exactly a revision, as far back as the events held reach and the store has not compacted it;
-// beyond, it fails with ErrExpired. Like Snapshot, it waits for a revision that has not been reached.
+// Exact returns the state at exactly a revision. It fails with ErrExpired if the ring does not reach back to it or the
+// store has compacted it. Like Snapshot, it waits for a future revision.
 func (c *Cache) Exact(ctx context.Context, revision int64) (*Snapshot, error) {
 	if _, err := c.Snapshot(ctx, revision); err != nil {
 		return nil, err
@@ -80,7 +79,7 @@ func (c *Cache) Exact(ctx context.Context, revision int64) (*Snapshot, error) {
 	if found, ok := c.At(revision); ok {
 		return found, nil
 	}
-	select { // one at a time: mostly the others find what they need when it is their turn
+	select { // one at a time: the next caller often finds the state of the one before
 	case c.deriving <- struct{}{}:
 		defer func() { <-c.deriving }()
 	case <-ctx.Done():
@@ -97,8 +96,9 @@ func (c *Cache) Exact(ctx context.Context, revision int64) (*Snapshot, error) {
 	return past.at(revision), nil
 }
 
-// derive makes the state at a revision by undoing the events after it: an object was then what the first event after it
-// replaced. Only one caller may do this at a time, because the present tree is cloned.
+// derive builds the state at a revision by undoing the events after it: the first event of each object after the
+// revision has the object's state at that time. The caller holds deriving: Clone is not safe for concurrent use on one
+// tree.
 func (c *Cache) derive(ctx context.Context, revision int64) (*Snapshot, error) {
 	present, events, past := c.since(revision)
 	if past == nil || revision < c.caches.compacted.Load() {
@@ -124,8 +124,8 @@ func (c *Cache) derive(ctx context.Context, revision int64) (*Snapshot, error) {
 	return past, nil
 }
 
-// since returns the present tree, the events in it that are newer than a revision, and the snapshot, still without a
-// tree, of all revisions between the event before and the first of them; nil where not all of them are held.
+// since returns the current tree, its events after a revision, and a snapshot without a tree that spans the revisions
+// between the events around that revision. past is nil if the ring does not hold all of the events.
 func (c *Cache) since(revision int64) (present *tree, events []*record, past *Snapshot) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -144,6 +144,6 @@ func (c *Cache) since(revision int64) (present *tree, events []*record, past *Sn
 	for n := first; n < c.ring.end; n++ {
 		events = append(events, c.ring.at(n))
 	}
-	// Published under the lock that is held, so that it contains all events of the ring.
+	// publish runs under the write lock, so that this tree contains all events of the ring.
 	return c.current.Load().tree, events, past
 }

@@ -15,7 +15,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// TestExactStates compares the state at every revision with what was written, and finds those that are too old refused.
+// TestExactStates compares the state at every revision with what was written. Revisions before the ring expire.
 func TestExactStates(t *testing.T) {
 	const steps = 400
 	w := newWorld(t, Options{RingBytes: 200 * (recordOverhead + 8)})
@@ -72,7 +72,7 @@ func TestExactStates(t *testing.T) {
 	}
 }
 
-// written spells objects as contents does.
+// written returns objects in the form of contents.
 func written(objects map[string]string) string {
 	var lines []string
 	for _, path := range slices.Sorted(maps.Keys(objects)) {
@@ -81,7 +81,7 @@ func written(objects map[string]string) string {
 	return strings.Join(lines, " ")
 }
 
-// TestExactStateIsMadeOnce has many readers ask for one past state: they share it.
+// TestExactStateIsMadeOnce has many concurrent readers of one past state, which they share.
 func TestExactStateIsMadeOnce(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
@@ -107,7 +107,7 @@ func TestExactStateIsMadeOnce(t *testing.T) {
 	}
 }
 
-// TestExactStateFromHistory reads a state from before the cache was filled, after a watcher has had the events fetched.
+// TestExactStateFromHistory reads a state from before the cache was filled, after a watcher has extended the ring.
 func TestExactStateFromHistory(t *testing.T) {
 	w := newWorld(t, Options{})
 	first := w.create("pods/a/1", "x;")
@@ -128,7 +128,7 @@ func TestExactStateFromHistory(t *testing.T) {
 	}
 }
 
-// TestExactStateAcrossAGap asks for a state between two that the cache has seen, where it has not seen the events.
+// TestExactStateAcrossAGap reads a state from a time whose events the cache has lost.
 func TestExactStateAcrossAGap(t *testing.T) {
 	w := newStoppedWorld(t, Options{})
 	pods := w.cache("pods")
@@ -152,7 +152,7 @@ func TestExactStateAcrossAGap(t *testing.T) {
 	}
 }
 
-// TestCompactedStates are given out neither from what is retained nor from events.
+// TestCompactedStates checks that compacted states expire, even if they are retained or can be derived.
 func TestCompactedStates(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
@@ -174,7 +174,7 @@ func TestCompactedStates(t *testing.T) {
 	w.expect(w.watch(pods, retained, Scope{}), "MODIFIED pods/a/1@y;", "MODIFIED pods/a/1@z;") // a watch may begin there
 }
 
-// TestRetainedHoldsLittle drops a retained snapshot when more than a ring of what it alone holds has been replaced.
+// TestRetainedHoldsLittle drops a retained snapshot when it alone holds more than the size of a ring.
 func TestRetainedHoldsLittle(t *testing.T) {
 	const held = 10
 	w := newWorld(t, Options{RingBytes: held * (recordOverhead + 2)})
@@ -192,7 +192,7 @@ func TestRetainedHoldsLittle(t *testing.T) {
 	}
 }
 
-// TestExactStopsWithItsCaller gives up when the context has ended.
+// TestExactStopsWithItsCaller stops when the context ends.
 func TestExactStopsWithItsCaller(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
@@ -210,7 +210,7 @@ func TestExactStopsWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestExactStatesWhileThereAreWrites compares past states with the store's, while it goes on.
+// TestExactStatesWhileThereAreWrites compares past states with those of the store during writes.
 func TestExactStatesWhileThereAreWrites(t *testing.T) {
 	const readers, reads, objects = 4, 25, 30
 	w := newWorld(t, Options{})

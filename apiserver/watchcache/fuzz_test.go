@@ -141,13 +141,13 @@ func (w *fuzzWorld) mayExpire(seen int, scope Scope) bool {
 	return false
 }
 
-// drain compares what a watcher receives with what has happened.
+// drain compares the events of a watcher with the model.
 func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
 	var received []string
 	for {
 		events, err := watcher.take()
 		switch {
-		case errors.Is(err, errNoPlace):
+		case errors.Is(err, errNoPosition):
 			if watcher.over = !w.extend(watcher, history); watcher.over {
 				return
 			}
@@ -182,7 +182,7 @@ func (w *fuzzWorld) drain(watcher *fuzzWatcher, history []storage.Event) {
 	}
 }
 
-// extend does what Watcher.placeInHistory does, without a store. It reports whether the watcher has a place.
+// extend is Watcher.positionInHistory without a store. It reports whether the watcher has a position.
 func (w *fuzzWorld) extend(watcher *fuzzWatcher, history []storage.Event) bool {
 	w.cache.mu.Lock()
 	defer w.cache.mu.Unlock()
@@ -198,12 +198,11 @@ func (w *fuzzWorld) extend(watcher *fuzzWatcher, history []storage.Event) bool {
 		w.cache.prepend(history[first:last], watcher.after)
 	}
 	watcher.waiting = false
-	watcher.place()
+	watcher.position()
 	return true
 }
 
-// FuzzHistory lets a cache be filled in the middle of a history, with a small ring, and watchers begin before and after
-// that.
+// FuzzHistory fills a cache with a small ring in the middle of a history. Watchers start before and after that.
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte("\x00abcdefghi\xf0\xe0"))            // a watcher from the change before the last

@@ -5,15 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr/testr"
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -33,7 +39,21 @@ func newWorld(t testing.TB, options Options) *world {
 	return w
 }
 
-// newStoppedWorld returns a world whose caches follow the store only when the test says so.
+// fastClock shortens waits and retries while it is fast.
+type fastClock struct {
+	clock.RealClock
+	fast atomic.Bool
+}
+
+func (c *fastClock) NewTimer(d time.Duration) clock.Timer {
+	if c.fast.Load() {
+		d = min(d, 50*time.Millisecond)
+	}
+	return c.RealClock.NewTimer(d)
+}
+
+// newStoppedWorld returns a world whose caches follow the store only between calls of follow and the function it
+// returns.
 func newStoppedWorld(t testing.TB, options Options) *world {
 	t.Helper()
 	client := etcdtest.Client(t)
@@ -44,7 +64,7 @@ func newStoppedWorld(t testing.TB, options Options) *world {
 	return w
 }
 
-// quiet drops what arrives after the test.
+// quiet drops log lines after the end of the test.
 type quiet struct{ testing.TB }
 
 func (q quiet) Log(args ...any) {
@@ -60,8 +80,7 @@ func (w *world) run() {
 	w.Cleanup(func() { cancel(); <-ended })
 }
 
-// follow has the caches follow the store after a position until the returned function is called, which returns
-// the position reached.
+// follow makes the caches follow the store after a revision until stop is called, which returns the revision reached.
 func (w *world) follow(position int64) (stop func() int64) {
 	ctx, cancel := context.WithCancel(w.Context())
 	reached := make(chan int64, 1)
@@ -149,7 +168,7 @@ func (w *world) watch(c *Cache, after int64, scope Scope) *Watcher {
 	return watcher
 }
 
-// expect reads events until there are as many as wanted, and compares them, written "ADDED path@data".
+// expect compares the next events, written as "ADDED path@data".
 func (w *world) expect(watcher *Watcher, want ...string) []Event {
 	w.Helper()
 	var events []Event
@@ -172,7 +191,7 @@ func (w *world) expect(watcher *Watcher, want ...string) []Event {
 	return events
 }
 
-// expectNothing checks that a watcher that has seen everything up to a revision has no events.
+// expectNothing checks that a watcher has no events up to the current revision.
 func (w *world) expectNothing(c *Cache, watcher *Watcher) {
 	w.Helper()
 	want := w.latest(c).Revision()
@@ -203,7 +222,7 @@ func (w *world) expectEnd(watcher *Watcher, want error) {
 	}
 }
 
-// contents writes a snapshot as "path@data" lines.
+// contents returns a snapshot as "path@data", separated by spaces.
 func contents(s *Snapshot, prefix string) string {
 	var lines []string
 	s.Ascend(prefix, "", func(e *Entry) bool {
@@ -213,7 +232,24 @@ func contents(s *Snapshot, prefix string) string {
 	return strings.Join(lines, " ")
 }
 
-// metric returns the value of a metric without labels, or summed over them.
+// textCodec decodes the objects of the tests: their name is what is stored.
+type textCodec struct {
+	resource.Codec
+	err error
+}
+
+func (c textCodec) LoadExternal(stored []byte) (runtime.Object, error) {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: string(stored)}}, c.err
+}
+
+// newFormat returns a format that differs from all others. err is what encoding fails with.
+func newFormat(err error) encoding.Format {
+	return encoding.Format{Resource: resource.Match{
+		Definition: &resource.Definition{}, Version: &resource.Version{Codec: textCodec{err: err}},
+	}}
+}
+
+// metric returns the sum of a metric over its labels.
 func (w *world) metric(name string) float64 {
 	w.Helper()
 	families, err := w.registry.Gather()

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// historyMargin is how many revisions before the one asked for are fetched too: where one client comes back
-	// after a restart of the server, others come with somewhat older revisions.
+	// historyMargin is the number of earlier revisions fetched with a requested one: after a restart of the server, many
+	// clients reconnect with slightly different revisions.
 	historyMargin = 1000
-	// maxHistory bounds the events fetched.
+	// maxHistory bounds the number of events fetched.
 	maxHistory = 10_000
-	// historyPoll is the time between requests for progress while history is fetched.
+	// historyPoll is the interval of progress requests while history is fetched.
 	historyPoll = 50 * time.Millisecond
 )
 
-// extend puts the events before the cache was filled into its ring, as long as the store still has them, so that
-// clients who knew an earlier revision, from another server or from before a restart, need not start anew.
+// extend adds the events before the cache was filled to its ring, as far as the store has them. Clients with an earlier
+// revision, from another server or from before a restart, can then continue their watches without a new list.
 func (c *Cache) extend(ctx context.Context, after int64) error {
-	select { // one at a time: mostly the others find what they need when it is their turn
+	select { // one at a time: the next caller usually finds the events of the one before
 	case c.extending <- struct{}{}:
 		defer func() { <-c.extending }()
 	case <-ctx.Done():
@@ -58,26 +58,26 @@ func (c *Cache) extend(ctx context.Context, after int64) error {
 	return nil
 }
 
-// extensible tells whether events from before the ring can be put into it: it begins where the cache was filled,
-// the store still has them, and its progress answers are reliable. The caller holds the lock.
+// extensible reports whether the ring can be extended to a revision: it begins where the cache was filled, the store is
+// not known to have compacted the events, and its progress notifications are reliable. The caller holds the lock.
 func (c *Cache) extensible(after int64) bool {
 	return c.state == ready && c.ring.floor == c.filled && after > c.forgotten && c.caches.store.SupportsProgress()
 }
 
-// history fetches the events after one revision, up to another.
+// history fetches the events after one revision up to another from the store.
 func (c *Cache) history(ctx context.Context, after, until int64) ([]storage.Event, error) {
-	feed, err := c.caches.store.History(ctx, c.prefix, after)
+	stream, err := c.caches.store.History(ctx, c.prefix, after)
 	if err != nil {
 		return nil, err
 	}
-	defer feed.Close()
+	defer stream.Close()
 	var events []storage.Event
 	for reached := after; reached < until; {
 		limited, cancel := context.WithTimeout(ctx, historyPoll)
-		batch, err := feed.Next(limited)
+		batch, err := stream.Next(limited)
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			err = feed.RequestProgress()
+			err = stream.RequestProgress()
 		}
 		if err != nil {
 			return nil, err
@@ -87,7 +87,7 @@ func (c *Cache) history(ctx context.Context, after, until int64) ([]storage.Even
 				break
 			}
 			if event.Replaced == 0 && event.Created != event.Revision {
-				return nil, ErrExpired // compaction was faster: what the event replaced is gone
+				return nil, ErrExpired // compacted meanwhile: the previous state is lost
 			}
 			events = append(events, event)
 		}
@@ -99,11 +99,11 @@ func (c *Cache) history(ctx context.Context, after, until int64) ([]storage.Even
 	return events, nil
 }
 
-// prepend puts events before those of the ring, which then holds all after a revision. The caller holds the lock.
+// prepend adds events before those of the ring, which then holds all after a revision. The caller holds the lock.
 func (c *Cache) prepend(events []storage.Event, after int64) {
 	now := c.caches.clock.Now().UnixNano()
 	records := make([]*record, 0, len(events))
-	known := map[string]*Entry{} // the last entry of each path
+	known := map[string]*Entry{} // the latest entry of each path so far
 	for _, event := range events {
 		r := &record{kind: Modified, received: now, previous: known[event.Path]}
 		if r.previous == nil && event.Replaced > 0 {
@@ -130,7 +130,8 @@ func (c *Cache) prepend(events []storage.Event, after int64) {
 	c.ring.floor, c.filled = after, after
 }
 
-// past returns the entry of an earlier revision, or the present one if it is that. It does not share its labels.
+// historicalEntry returns the entry of an earlier revision: the current one if it has that revision, else one whose
+// labels are not shared.
 func (c *Cache) historicalEntry(path string, data []byte, revision int64) *Entry {
 	if present, ok := c.tree.Get(item{path: path}); ok && present.entry.revision == revision {
 		return present.entry

@@ -7,8 +7,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestHistoryWithoutPrevious has compaction overtake etcd as it reads what the events of the past replaced. A watch
-// from before such an event must not begin: it would take a change for a creation and miss a deletion.
+// TestHistoryWithoutPrevious compacts etcd while it reads the previous states of events. A watch from before such an
+// event must expire: it would report a modification as a creation, and miss a deletion.
 func TestHistoryWithoutPrevious(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -32,7 +32,7 @@ func TestHistoryWithoutPrevious(t *testing.T) {
 	}
 }
 
-// overtaken is an etcd that has not found what was there before a revision.
+// overtaken is an etcd whose events lack the previous states before a revision.
 type overtaken struct {
 	clientv3.Watcher
 	revision int64

@@ -9,20 +9,20 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// labelSet is a set of labels shared by all entries that have just these.
+// labelSet is a set of labels shared by all entries with equal labels.
 type labelSet struct {
 	key     string
 	set     labels.Set
-	entries int // that have it
+	entries int // reference count
 }
 
-// labelSets keeps every distinct set of labels of a cache once: most objects have siblings with equal labels.
+// labelSets keeps every distinct set of labels of a cache once: most objects have the labels of their siblings.
 type labelSets struct {
 	mu   sync.Mutex
 	sets map[string]*labelSet
 }
 
-// acquire returns the shared set equal to the given one, to be given back with release.
+// acquire returns the shared set equal to the given one. The caller releases it.
 func (l *labelSets) acquire(set map[string]string) *labelSet {
 	if len(set) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func (l *labelSets) release(shared *labelSet) {
 	}
 }
 
-// labelKey spells a set of labels; neither names nor values can contain the separators.
+// labelKey returns a unique key of a set of labels, whose names and values cannot contain the separators.
 func labelKey(set map[string]string) string {
 	names := make([]string, 0, len(set))
 	size := 0

@@ -7,35 +7,35 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// pageSize bounds one read while a collection is loaded.
+// pageSize is the number of objects per request while a collection is read.
 const pageSize = 10_000
 
-// load starts reading the collection in the background; the caches' Run must be or come alive.
+// load starts reading the collection. It proceeds once Run has established the watch stream.
 func (c *Cache) load() {
 	go c.fetch(c.caches.ctx)
 }
 
-// fetch reads the collection until that has worked.
+// fetch reads the collection and retries until it succeeds.
 func (c *Cache) fetch(ctx context.Context) {
 	select {
 	case <-c.caches.live:
 	case <-ctx.Done():
 		return
 	}
-	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		done, err := c.fetchOnce(ctx)
 		if done || ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			c.caches.log.Error(err, "Reading a collection failed; trying again", "path", c.path)
-			c.caches.sleep(ctx, retry)
+			c.caches.log.Error(err, "Could not read a collection; retrying", "path", c.path)
+			c.caches.sleep(ctx, backoff)
 		}
 	}
 }
 
-// fetchOnce reads the collection while the feed's events are buffered. It is not done if it failed or if the
-// feed lost events meanwhile.
+// fetchOnce reads the collection while events are buffered. It returns false if the read failed, or if the watch stream
+// lost events during it.
 func (c *Cache) fetchOnce(ctx context.Context) (done bool, err error) {
 	select {
 	case c.caches.loads <- struct{}{}:
@@ -57,7 +57,7 @@ func (c *Cache) fetchOnce(ctx context.Context) (done bool, err error) {
 	return false, err
 }
 
-// begin starts buffering. Whatever happened before is contained in a read that begins afterwards.
+// begin starts to buffer events. The read that follows contains all events before.
 func (c *Cache) begin() (epoch int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +68,7 @@ func (c *Cache) begin() (epoch int, ok bool) {
 	return c.epoch, true
 }
 
-// list reads all entries at one revision, in the order of paths.
+// list reads all entries at one revision, in order of path.
 func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 	var entries []*Entry
 	options := storage.ListOptions{Limit: pageSize}
@@ -89,8 +89,8 @@ func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 	}
 }
 
-// install makes what was read, and what was buffered meanwhile, the state of the cache. Watchers of an earlier
-// state get the differences as events.
+// install makes the entries that were read, and the events that were buffered since, the state of the cache. Existing
+// watchers get the differences as events. It returns false if the read must be repeated.
 func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,6 +122,7 @@ func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 	return true
 }
 
+// fill sets the contents of a cache without earlier contents.
 func (c *Cache) fill(entries []*Entry) {
 	c.tree = newTree()
 	for _, entry := range entries {
@@ -131,8 +132,8 @@ func (c *Cache) fill(entries []*Entry) {
 	}
 }
 
-// reconcile turns the differences between the state before events were lost and the collection as read now into
-// events. Deletions, whose revisions are unknown, come last, at the revision of the read.
+// reconcile dispatches the differences between the state before events were lost and the collection as read now.
+// Deletions, whose revisions are unknown, come last and have the revision of the read.
 func (c *Cache) reconcile(entries []*Entry, revision, now int64) {
 	present := make(map[string]bool, len(entries))
 	var changed []*Entry
@@ -149,19 +150,19 @@ func (c *Cache) reconcile(entries []*Entry, revision, now int64) {
 		c.recreate(entry, now)
 		c.put(entry, now)
 	}
-	var gone []string
+	var deleted []string
 	c.tree.Ascend(func(i item) bool {
 		if !present[i.path] {
-			gone = append(gone, i.path)
+			deleted = append(deleted, i.path)
 		}
 		return true
 	})
-	for _, path := range gone {
+	for _, path := range deleted {
 		c.remove(path, revision, now)
 	}
 }
 
-// recreate tells watchers of the deletion of an object whose path has been taken by a new one.
+// recreate dispatches the deletion of an object that was deleted and created again while events were lost.
 func (c *Cache) recreate(entry *Entry, now int64) {
 	old, ok := c.tree.Get(item{path: entry.path})
 	if ok && old.entry.created != entry.created {
@@ -169,8 +170,8 @@ func (c *Cache) recreate(entry *Entry, now int64) {
 	}
 }
 
-// invalidate hides the state because events have been lost, and tells whether the collection must be fetched
-// again. Back says that the store lost what it had, so that revisions that clients know mean nothing any more.
+// invalidate withdraws the state because events were lost. It reports whether the caller must fetch the collection
+// again. back means that the store returned to an earlier revision, so that the revisions of clients are void.
 func (c *Cache) invalidate(back bool) (fetch bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +181,7 @@ func (c *Cache) invalidate(back bool) (fetch bool) {
 	}
 	c.watchers.expireAhead(c.caches.Revision())
 	if c.state != ready {
-		return false // idle, or a fetch under way begins again by itself
+		return false // idle or dropped; while loading, the current fetch notices the epoch and starts again
 	}
 	c.state, c.buffered = loading, nil
 	c.current.Store(nil)
@@ -188,7 +189,7 @@ func (c *Cache) invalidate(back bool) (fetch bool) {
 	return true
 }
 
-// forget gives up the contents and all watchers. The caller holds the lock.
+// forget drops the contents and expires all watchers. The caller holds the lock.
 func (c *Cache) forget() {
 	for c.ring.end > c.ring.first {
 		oldest := c.ring.pop()
@@ -203,8 +204,8 @@ func (c *Cache) forget() {
 	c.watchers.expireAll()
 }
 
-// drop gives up everything for good. Watchers are told so, not that they have missed something: a new cache of the
-// collection goes on where they are.
+// drop makes the cache permanently unusable. Watchers fail with ErrDropped instead of ErrExpired: clients can continue
+// with the next cache of the collection at their revision.
 func (c *Cache) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

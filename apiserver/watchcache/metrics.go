@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// stats counts what happens in one cache.
+// stats are the values of one cache's metrics.
 type stats struct {
 	objects         atomic.Int64
 	stored          atomic.Int64 // bytes of the objects
@@ -26,12 +26,13 @@ func (s *stats) waited(duration time.Duration) {
 	s.waitedFor.Add(int64(duration))
 }
 
-// collector reads the metrics when they are asked for. Names are kube-apiserver's where it has such a metric.
+// collector exports stats. Metrics that kube-apiserver has too have its names.
 type collector struct {
 	caches *Caches
 
-	objects, objectsByGroup, storageEvents, capacity, received, dispatched, initializations, terminated, waits, watchers, revision *prometheus.Desc
-	encodings, encodedBytes, evictions                                                                                             *prometheus.Desc
+	objects, objectsByGroup, capacity, watchers, revision                   *prometheus.Desc
+	storageEvents, received, dispatched, initializations, terminated, waits *prometheus.Desc
+	encodings, encodedBytes, evictions                                      *prometheus.Desc
 }
 
 func newCollector(caches *Caches) *collector {
@@ -42,20 +43,29 @@ func newCollector(caches *Caches) *collector {
 	return &collector{
 		caches: caches,
 		objects: prometheus.NewDesc("apiserver_storage_objects",
-			"[DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects, as cached.", []string{"resource"}, nil),
-		objectsByGroup:  perResource("apiserver_resource_objects", "Number of stored objects, as cached."),
-		storageEvents:   perResource("apiserver_storage_events_received_total", "Number of etcd events received split by kind."),
-		capacity:        perResource("apiserver_watch_cache_capacity", "Events that the watch cache has room for."),
-		received:        perResource("apiserver_watch_cache_events_received_total", "Events received from storage."),
-		dispatched:      perResource("apiserver_watch_cache_events_dispatched_total", "Events handed to watchers."),
-		initializations: perResource("apiserver_watch_cache_initializations_total", "Times the collection was read from storage."),
-		terminated:      perResource("apiserver_terminated_watchers_total", "Watchers that fell behind."),
-		waits:           perResource("apiserver_watch_cache_read_wait_seconds", "Time readers waited for a revision."),
-		watchers:        perResource("apiserver_watch_cache_watchers", "Watchers now."),
-		revision:        overall("apiserver_watch_cache_resource_version", "Revision up to which the watch cache is current."),
-		encodings:       overall("apiserver_watch_cache_encodings", "Encodings kept."),
-		encodedBytes:    overall("apiserver_watch_cache_encoded_bytes", "Memory of the encodings kept."),
-		evictions:       overall("apiserver_watch_cache_encoding_evictions_total", "Encodings dropped to keep within the budget."),
+			"[DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects, as cached.",
+			[]string{"resource"}, nil),
+		objectsByGroup: perResource("apiserver_resource_objects", "Number of stored objects, as cached."),
+		storageEvents: perResource("apiserver_storage_events_received_total",
+			"Number of etcd events received split by kind."),
+		capacity: perResource("apiserver_watch_cache_capacity", "Number of events that fit into the watch cache."),
+		received: perResource("apiserver_watch_cache_events_received_total", "Number of events received from storage."),
+		dispatched: perResource("apiserver_watch_cache_events_dispatched_total",
+			"Number of events dispatched to watchers."),
+		initializations: perResource("apiserver_watch_cache_initializations_total",
+			"Number of times the collection was read from storage."),
+		terminated: perResource("apiserver_terminated_watchers_total",
+			"Number of watchers terminated because they lagged behind."),
+		waits: perResource("apiserver_watch_cache_read_wait_seconds",
+			"Time in seconds that readers waited for a revision."),
+		watchers: perResource("apiserver_watch_cache_watchers", "Number of watchers."),
+		revision: overall("apiserver_watch_cache_resource_version",
+			"Revision that the watch cache has reached."),
+		encodings: overall("apiserver_watch_cache_encodings", "Number of encodings in the watch cache."),
+		encodedBytes: overall("apiserver_watch_cache_encoded_bytes",
+			"Memory of the encodings in the watch cache, in bytes."),
+		evictions: overall("apiserver_watch_cache_encoding_evictions_total",
+			"Number of encodings evicted to stay within the budget."),
 	}
 }
 
@@ -100,5 +110,6 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 	counter(c.dispatched, s.dispatched.Load())
 	counter(c.initializations, s.initializations.Load())
 	counter(c.terminated, s.terminated.Load())
-	out <- prometheus.MustNewConstSummary(c.waits, uint64(s.waits.Load()), time.Duration(s.waitedFor.Load()).Seconds(), nil, group, resource)
+	waited := time.Duration(s.waitedFor.Load()).Seconds()
+	out <- prometheus.MustNewConstSummary(c.waits, uint64(s.waits.Load()), waited, nil, group, resource)
 }

@@ -5,28 +5,31 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
-// progress is how far the feed has come, for all caches together. Caches publish the state that contains an
-// event before progress reaches the event's revision.
+// progress is the revision that the watch stream has reached, for all caches together.
 type progress struct {
+	// seen is that revision. It is written under mu. Invariant: each ready cache has published all events up to it.
 	seen   atomic.Int64
-	wanted chan struct{} // capacity 1: somebody began to wait
+	wanted chan struct{} // capacity 1; a reader began to wait
 
-	mu      sync.Mutex
-	waiters []*waiter
-	rewound chan struct{} // closed with the next rewind; nil: none is requested
+	mu      sync.Mutex    // never held together with another lock
+	waiters []*waiter     // Invariant: all targets are greater than seen.
+	rewound chan struct{} // closed by the next rewind; nil: none is requested
 
-	highest atomic.Int64 // that the store is known to have reached since the last rewind; perhaps less than seen
-	rewinds atomic.Int64 // how often the caches began anew because the store went back in time
+	// highest is the greatest revision that the store has returned since the last rewind. It may be less than seen.
+	highest atomic.Int64
+	rewinds atomic.Int64 // number of times that the store went back to an earlier revision
 }
 
+// waiter is a reader that waits for a revision.
 type waiter struct {
 	target int64
 	done   chan struct{}
 }
 
-// advance releases everybody who waits for a revision up to this one.
+// advance sets a greater revision and releases the readers that wait for it.
 func (p *progress) advance(revision int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -43,7 +46,7 @@ func (p *progress) advance(revision int64) {
 	})
 }
 
-// reset goes back to an earlier revision: the store has been restored from a backup.
+// reset sets an earlier revision, after the store was restored from a backup.
 func (p *progress) reset(revision int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,8 +59,9 @@ func (p *progress) reset(revision int64) {
 	}
 }
 
-// wait returns when the feed has come to a revision, or with the error of ctx.
-func (p *progress) wait(ctx context.Context, target int64) error {
+// wait waits until the watch stream has reached a revision. It fails when ctx ends, and with errTimeout when a value
+// arrives on timeout.
+func (p *progress) wait(ctx context.Context, timeout <-chan time.Time, target int64) error {
 	if p.seen.Load() >= target {
 		return nil
 	}
@@ -72,12 +76,16 @@ func (p *progress) wait(ctx context.Context, target int64) error {
 	select {
 	case <-w.done:
 		return nil
+	case <-timeout:
+		p.leave(w)
+		return errTimeout
 	case <-ctx.Done():
 		p.leave(w)
 		return ctx.Err()
 	}
 }
 
+// join adds a waiter. It returns false if the target has been reached meanwhile.
 func (p *progress) join(w *waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,13 +8,12 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// Current returns the current revision of the store: that of every write that had finished when it was called, or a
-// later one. A store that answers with an earlier revision than one seen before has gone back in time: a backup was
-// restored under the running server. Then Current returns once no cache holds anything of before, so that what follows
-// is of the store as it is now.
+// Current returns a revision of the store that is not less than that of any write that finished before the call. If the
+// store returns an earlier revision than before, a backup was restored under the running server: Current then waits
+// until all caches have dropped what they held.
 //
-// A restored store that has come further than it was before cannot be distinguished from one that was not restored;
-// 'etcdutl snapshot restore --bump-revision' avoids that.
+// A restored store whose revision has passed the former one cannot be detected. 'etcdutl snapshot restore
+// --bump-revision' avoids that.
 func (c *Caches) Current(ctx context.Context) (int64, error) {
 	rewinds, highest := c.progress.position()
 	revision, err := c.store.Revision(ctx)
@@ -28,15 +27,14 @@ func (c *Caches) Current(ctx context.Context) (int64, error) {
 	return revision, nil
 }
 
-// rewind has the caches begin anew with the store as it is, and waits until they have, unless they have done so since
-// an earlier count of rewinds.
+// rewind makes the caches start over and waits until they have, unless they did so since the given count of rewinds.
 func (c *Caches) rewind(ctx context.Context, rewinds int64) error {
 	rewound := c.progress.requestRewind(rewinds)
 	if rewound == nil {
 		return nil
 	}
-	if feed := c.feed.Load(); feed != nil {
-		feed.Close() // etcd's client resumes its watches after the revision that they had reached, and waits for the next
+	if stream := c.stream.Load(); stream != nil {
+		stream.Close() // etcd's client would resume it after a revision that is in the future now
 	}
 	timer := c.clock.NewTimer(freshWait)
 	defer timer.Stop()
@@ -44,28 +42,28 @@ func (c *Caches) rewind(ctx context.Context, rewinds int64) error {
 	case <-rewound:
 		return nil
 	case <-timer.C():
-		return fmt.Errorf("%w: it went back in time, and cannot be followed from there yet", storage.ErrUnavailable)
+		return fmt.Errorf("%w: it returned to an earlier revision and cannot be watched yet", storage.ErrUnavailable)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// checkTime notices a store that went back in time where no reader does.
-func (c *Caches) checkTime(ctx context.Context) {
+// checkRewind detects a store that went back to an earlier revision while there are no readers.
+func (c *Caches) checkRewind(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if _, err := c.Current(ctx); err != nil && ctx.Err() == nil {
-		c.log.V(1).Info("The current revision is unknown", "reason", err.Error())
+		c.log.V(1).Info("Could not read the current revision of the store", "reason", err.Error())
 	}
 }
 
-// position returns how often the caches have begun anew, and the highest revision known to have been reached since.
+// position returns the count of rewinds, and the greatest revision known since the last.
 func (p *progress) position() (rewinds, highest int64) {
-	rewinds = p.rewinds.Load() // before the others: reset changes them first
+	rewinds = p.rewinds.Load() // first, because reset changes it last
 	return rewinds, max(p.highest.Load(), p.seen.Load())
 }
 
-// answered notes a revision that the store returned when there had been so many rewinds.
+// answered records a revision that the store returned, unless there was a rewind since the given count.
 func (p *progress) answered(rewinds, revision int64) {
 	if revision <= p.highest.Load() {
 		return
@@ -77,7 +75,7 @@ func (p *progress) answered(rewinds, revision int64) {
 	}
 }
 
-// requestRewind returns what is closed once the caches have begun anew, nil if they have done so since the count given.
+// requestRewind returns a channel that the next rewind closes, nil if there was one since the given count.
 func (p *progress) requestRewind(rewinds int64) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +88,7 @@ func (p *progress) requestRewind(rewinds int64) <-chan struct{} {
 	return p.rewound
 }
 
-// rewindRequested reports whether a reader waits for the caches to begin anew.
+// rewindRequested reports whether a reader waits for a rewind.
 func (p *progress) rewindRequested() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,6 +10,8 @@ import (
 	"github.com/go-logr/logr"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/etcd"
@@ -17,7 +19,7 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// restorable is an etcd that can be put back to an earlier state while its clients stay connected.
+// restorable is an etcd that can return to an earlier state while its clients stay connected.
 type restorable struct {
 	testing.TB
 	flags  config.Member
@@ -62,6 +64,8 @@ func newRestorableWorld(t *testing.T) (*world, *restorable) {
 		t.Fatal(err)
 	}
 	configuration.Logger = zap.NewNop()
+	reconnect := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}
+	configuration.DialOptions = append(configuration.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect}))
 	client, err := clientv3.New(configuration)
 	if err != nil {
 		t.Fatal(err)
@@ -73,8 +77,8 @@ func newRestorableWorld(t *testing.T) (*world, *restorable) {
 	return w, r
 }
 
-// A backup is restored under running caches. etcd's client resumes its watches after the revision that it had reached,
-// which is in the future now, so that no event says that anything has happened.
+// TestStoreGoesBackUnderItsClient restores a backup under running caches. etcd's client resumes its watches after a
+// revision that is in the future now, so that no event indicates the restoration.
 func TestStoreGoesBackUnderItsClient(t *testing.T) {
 	t.Parallel()
 	w, r := newRestorableWorld(t)
@@ -93,11 +97,11 @@ func TestStoreGoesBackUnderItsClient(t *testing.T) {
 
 	snapshot := w.latest(pods)
 	if got := contents(snapshot, "pods/"); got != "pods/a/kept@x;" || snapshot.Revision() >= later {
-		t.Errorf("the restored state is %q at revision %d; before it was at %d", got, snapshot.Revision(), later)
+		t.Errorf("the restored state is %q at revision %d, after %d", got, snapshot.Revision(), later)
 	}
 	w.expectExpired(watcher)
 	if _, ok := pods.At(later); ok {
-		t.Error("a state of before is there")
+		t.Error("a state from before the restoration is available")
 	}
 	watcher = w.watch(pods, snapshot.Revision(), Scope{})
 	w.create("pods/a/new", "z;")
@@ -105,7 +109,8 @@ func TestStoreGoesBackUnderItsClient(t *testing.T) {
 	w.expectNothing(pods, watcher)
 }
 
-// A store that went back is noticed even if the caches lagged behind what a reader was answered, and without readers.
+// TestStoreGoesBackUnseen restores a backup whose revision the caches, but not a reader, had seen exceeded. It is
+// detected without further readers.
 func TestStoreGoesBackUnseen(t *testing.T) {
 	t.Parallel()
 	w, r := newRestorableWorld(t)
@@ -122,16 +127,16 @@ func TestStoreGoesBackUnseen(t *testing.T) {
 	}
 	rewinds, highest := w.caches.progress.position()
 	if highest < want {
-		t.Errorf("%d was answered, %d is remembered", want, highest)
+		t.Errorf("the store returned %d, remembered %d", want, highest)
 	}
 	r.restore(saved)
 	for deadline := time.Now().Add(20 * time.Second); ; {
-		w.caches.checkTime(t.Context())
+		w.caches.checkRewind(t.Context())
 		if now, _ := w.caches.progress.position(); now > rewinds {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("nothing was noticed")
+			t.Fatal("the restoration was not detected")
 		}
 	}
 	if got := contents(w.latest(pods), "pods/"); got != "pods/a/kept@x;" {

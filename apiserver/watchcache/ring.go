@@ -6,58 +6,20 @@ import (
 )
 
 const (
-	// minEvents is how many events are kept however old they are, as kube-apiserver keeps them: also when the store has
-	// been compacted, watches may begin there.
+	// minEvents is the number of events kept regardless of their age, as in kube-apiserver: watches can start there even
+	// after a compaction.
 	minEvents = 100
-	// minCapacity is the least length of a ring that is not empty, a power of two.
+	// minCapacity is the minimum length of a ring that is not empty. It must be a power of two.
 	minCapacity = 128
-	// maxEvents is how many are kept at most, however young.
+	// maxEvents is the maximum number of events kept.
 	maxEvents = 100_000
-	// freshness is how long events are kept if there is room: a client that reconnects within it misses nothing.
+	// freshness is the age up to which events are kept within the other limits, for clients that reconnect.
 	freshness = 75 * time.Second
-	// recordOverhead is about what a kept event takes beside the object, in bytes.
+	// recordOverhead is the approximate memory of an event beside the object, in bytes.
 	recordOverhead = 256
 )
 
-// Type says what happened to an object.
-type Type uint8
-
-// The types of events.
-const (
-	Added Type = iota + 1
-	Modified
-	Deleted
-)
-
-// String returns the type as the watch protocol spells it.
-func (t Type) String() string {
-	switch t {
-	case Added:
-		return "ADDED"
-	case Modified:
-		return "MODIFIED"
-	case Deleted:
-		return "DELETED"
-	}
-	return "UNKNOWN"
-}
-
-// Event is a change of one object, shared by all who watch it.
-type Event struct {
-	Type     Type
-	Entry    *Entry // after the change; for Deleted the last state, at the revision of the deletion
-	Previous *Entry // before the change; nil for Added
-	Revision int64
-	shared   *record
-}
-
-// Encoded returns the event in a format: Entry.Encoded for events. The formats of events should be others than
-// those of objects.
-func (e Event) Encoded(format *Format, encode func() ([]byte, error)) ([]byte, error) {
-	return e.shared.encodings.get(e.Entry.cache.budget(), format, encode)
-}
-
-// record is what the ring keeps of an event.
+// record is an event in the ring, with the encodings that its watchers share.
 type record struct {
 	kind     Type
 	entry    *Entry
@@ -72,23 +34,29 @@ func (r *record) event() Event {
 
 func (r *record) size() int64 { return int64(len(r.entry.stored)) + recordOverhead }
 
-// firstSequence leaves room for events from before the first.
+// firstSequence leaves sequence numbers for events that extend puts before the first.
 const firstSequence = 1 << 40
 
-// ring holds the latest events of one collection. Sequence numbers count events; those from first up to, excluding,
-// end are held.
+// ring holds the latest events of one collection in the order of their dispatch. Watchers refer to events by sequence
+// number. Guarded by Cache.mu.
 type ring struct {
-	maxBytes   int64
-	records    []*record // a power of two long; the event with sequence number n is at n modulo its length
+	maxBytes int64 // before trim drops the oldest
+	// records has the event with sequence number n at n modulo its length.
+	// Invariant: the length is 0 or a power of two, and at least end - first.
+	records []*record
+	// first and end bound the sequence numbers held; end is excluded. Invariant: first <= end.
 	first, end uint64
-	bytes      int64
-	dropped    int64 // bytes of all events that have been popped
-	floor      int64 // all events after this revision are held
+	bytes      int64 // Invariant: the sum of size() over the events held.
+	dropped    int64 // bytes of all events that were ever popped
+	// floor is the least revision that a watch can start after. Invariant: the ring holds all events after floor, in order
+	// of revision. Events up to floor may be held too, for watchers that are positioned already: those that reconcile has
+	// derived are neither complete nor in order.
+	floor int64
 }
 
 func (r *ring) at(sequence uint64) *record { return r.records[sequence&uint64(len(r.records)-1)] }
 
-// push adds an event and returns its sequence number. Trim makes room before.
+// push appends an event and returns its sequence number.
 func (r *ring) push(added *record) uint64 {
 	if int(r.end-r.first) == len(r.records) {
 		r.resize(max(minCapacity, 2*len(r.records)))
@@ -100,7 +68,7 @@ func (r *ring) push(added *record) uint64 {
 	return sequence
 }
 
-// unshift adds an event before all others.
+// unshift adds an event before all others. The caller lowers floor afterwards.
 func (r *ring) unshift(added *record) {
 	if int(r.end-r.first) == len(r.records) {
 		r.resize(max(minCapacity, 2*len(r.records)))
@@ -110,7 +78,7 @@ func (r *ring) unshift(added *record) {
 	r.bytes += added.size()
 }
 
-// outdated tells whether the oldest event should go.
+// outdated reports whether the oldest event exceeds a limit.
 func (r *ring) outdated(now int64) bool {
 	held := r.end - r.first
 	if held == 0 {
@@ -120,7 +88,7 @@ func (r *ring) outdated(now int64) bool {
 	return held >= maxEvents || r.bytes > r.maxBytes || (old && held > minEvents)
 }
 
-// pop drops the oldest event and returns it.
+// pop removes and returns the oldest event. The caller releases its encodings.
 func (r *ring) pop() *record {
 	oldest := r.at(r.first)
 	r.records[r.first&uint64(len(r.records)-1)] = nil
@@ -131,7 +99,7 @@ func (r *ring) pop() *record {
 	return oldest
 }
 
-// shrink gives memory back after a burst.
+// shrink halves a ring that is less than a quarter full, so that memory is freed after a burst.
 func (r *ring) shrink() {
 	if held := int(r.end - r.first); len(r.records) > minCapacity && held < len(r.records)/4 {
 		r.resize(len(r.records) / 2)
@@ -146,7 +114,7 @@ func (r *ring) resize(length int) {
 	r.records = records
 }
 
-// after returns the sequence number of the first event after a revision.
+// after returns the sequence number of the first event after a revision, which must be at least floor.
 func (r *ring) after(revision int64) uint64 {
 	held := int(r.end - r.first)
 	return r.first + uint64(sort.Search(held, func(i int) bool {

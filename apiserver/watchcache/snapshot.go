@@ -6,10 +6,10 @@ import (
 	"github.com/google/btree"
 )
 
-// treeDegree is that of the trees: nodes of 31 to 63 items copy cheaply and keep the trees flat.
+// treeDegree makes nodes of 31 to 63 items: cheap to copy on write, and few levels.
 const treeDegree = 32
 
-// item is an entry with its key at hand.
+// item is an entry with its key, which comparisons need without following a pointer.
 type item struct {
 	path  string
 	entry *Entry
@@ -23,20 +23,20 @@ func newTree() *tree { return btree.NewG(treeDegree, less) }
 
 // Snapshot is the state of one collection at one revision. It is immutable; reading it takes no lock.
 type Snapshot struct {
-	tree     *tree
-	changed  int64 // the state is the same from this revision on, up to revision
-	revision int64
+	tree *tree
+	// The state is the same at all revisions from changed to revision. Invariant: changed <= revision.
+	changed, revision int64
 }
 
-// isAt reports whether the state is that of a revision.
+// isAt reports whether this is the state at a revision.
 func (s *Snapshot) isAt(revision int64) bool { return s.changed <= revision && revision <= s.revision }
 
-// at is the same state as that of another revision that it isAt.
+// at returns the state as that of another revision, for which isAt must be true.
 func (s *Snapshot) at(revision int64) *Snapshot {
 	return &Snapshot{tree: s.tree, changed: s.changed, revision: revision}
 }
 
-// Revision is that of the state.
+// Revision returns the revision of the state.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
 // Get returns the entry under a path.

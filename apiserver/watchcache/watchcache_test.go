@@ -2,13 +2,16 @@ package watchcache
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"quorate.dev/apiserver/storage"
 )
@@ -60,17 +63,18 @@ func TestLatestSeesWritesOutsideThePrefix(t *testing.T) {
 }
 
 func TestTooNew(t *testing.T) {
-	t.Parallel() // takes the 3 s that readers wait
-	w := newWorld(t, Options{})
+	fast := &fastClock{}
+	w := newWorld(t, Options{Clock: fast})
 	pods := w.cache("pods")
 	revision := w.latest(pods).Revision()
+	fast.fast.Store(true)
 	if _, err := pods.Snapshot(t.Context(), revision+1000); !errors.Is(err, ErrTooNew) {
-		t.Errorf("a revision that never comes: %v", err)
+		t.Errorf("a revision that the store does not reach: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := pods.Snapshot(ctx, revision+1000); !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller who left: %v", err)
+		t.Errorf("a cancelled caller: %v", err)
 	}
 }
 
@@ -87,7 +91,7 @@ func TestWatchScopes(t *testing.T) {
 	w.create("pods/a/1", ";")
 	w.create("pods/a/2", ";n")
 	w.create("pods/b/1", ";m")
-	w.update("pods/a/1", ";n") // comes onto the node
+	w.update("pods/a/1", ";n") // moves to the node
 	w.update("pods/a/2", ";m") // leaves it
 	w.delete("pods/a/1")
 	w.delete("pods/b/1")
@@ -149,7 +153,7 @@ func TestWatchExpired(t *testing.T) {
 	}
 }
 
-// TestWatchFromBeforeTheCache watches from revisions that another server, or this one before a restart, gave out.
+// TestWatchFromBeforeTheCache watches from revisions that clients got from another server, or before a restart.
 func TestWatchFromBeforeTheCache(t *testing.T) {
 	w := newWorld(t, Options{})
 	revisions := []int64{w.create("pods/a/old", "x;"), w.create("pods/b/1", "x;n"), w.update("pods/b/1", "y;"),
@@ -231,11 +235,11 @@ func TestSlowWatcherFallsOut(t *testing.T) {
 	w.expectNothing(pods, idle)
 }
 
-func TestFeedResumesWithoutLoss(t *testing.T) {
+func TestStreamResumesWithoutLoss(t *testing.T) {
 	w := newWorld(t, Options{})
 	pods := w.cache("pods")
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
-	w.caches.feed.Load().Close()
+	w.caches.stream.Load().Close()
 	w.create("pods/a/1", "x;")
 	w.update("pods/a/1", "y;")
 	w.expect(watcher, "ADDED pods/a/1@x;", "MODIFIED pods/a/1@y;")
@@ -244,7 +248,7 @@ func TestFeedResumesWithoutLoss(t *testing.T) {
 	}
 }
 
-func TestFeedLosesEvents(t *testing.T) {
+func TestStreamLosesEvents(t *testing.T) {
 	w := newStoppedWorld(t, Options{})
 	for _, path := range []string{"pods/a/deleted", "pods/a/modified", "pods/a/recreated", "pods/a/same"} {
 		w.create(path, "old;")
@@ -293,7 +297,7 @@ func TestDrop(t *testing.T) {
 	w.create("pods/a/1", "x;")
 	pods := w.cache("pods")
 	entry, _ := w.latest(pods).Get("pods/a/1")
-	if _, err := entry.Encoded(&Format{}, func() ([]byte, error) { return []byte("encoded"), nil }); err != nil {
+	if _, err := entry.Encoded(newFormat(nil)); err != nil {
 		t.Fatal(err)
 	}
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
@@ -312,7 +316,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestRefused asks for the cache of a collection that is not to be cached any more.
+// TestRefused has a collection whose description does not permit caching any more.
 func TestRefused(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.create("pods/a/1", "x;")
@@ -323,7 +327,7 @@ func TestRefused(t *testing.T) {
 	if _, err := refused.Watch(1, Scope{}); !errors.Is(err, ErrDropped) {
 		t.Errorf("watched: %v", err)
 	}
-	refused.Offer("pods/a/1", 1, &Format{}, nil)
+	refused.Offer("pods/a/1", 1, newFormat(nil), nil)
 	if got := contents(w.latest(w.cache("pods")), "pods/"); got != "pods/a/1@x;" {
 		t.Errorf("cached afterwards: %s", got)
 	}
@@ -392,12 +396,12 @@ func TestConcurrentWritersAndReaders(t *testing.T) {
 	}
 }
 
-// lastPath is written last of all.
+// lastPath is the last path written.
 const lastPath = "pods/end/end"
 
-// replay keeps a view from events until the last object comes.
+// replay applies events to a view until lastPath arrives.
 func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string]string) {
-	format := &Format{}
+	format := newFormat(nil)
 	var last int64
 	for view[lastPath] == "" {
 		events, _, err := watcher.Next(ctx)
@@ -410,14 +414,21 @@ func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string
 				t.Errorf("revision %d after %d", event.Revision, last)
 			}
 			last = event.Revision
-			frame, _ := event.Encoded(format, func() ([]byte, error) {
-				return []byte(event.Type.String() + event.Entry.Path() + "@" + string(event.Entry.Stored())), nil
-			})
-			path, data, _ := strings.Cut(strings.TrimPrefix(string(frame), event.Type.String()), "@")
+			var frame struct {
+				Type   watch.EventType
+				Object metav1.PartialObjectMetadata
+			}
+			data, err := event.Encoded(format, watch.EventType(event.Type.String()))
+			if err == nil {
+				err = json.Unmarshal(data, &frame)
+			}
+			if err != nil || string(frame.Type) != event.Type.String() {
+				t.Errorf("frame %s, %v", data, err)
+			}
 			if event.Type == Deleted {
-				delete(view, path)
+				delete(view, event.Entry.Path())
 			} else {
-				view[path] = data
+				view[event.Entry.Path()] = frame.Object.Name
 			}
 		}
 	}
@@ -425,7 +436,7 @@ func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string
 
 // readOwnWrites checks that a finished write is always in the latest snapshot.
 func readOwnWrites(w *world, ctx context.Context, pods *Cache) {
-	format := &Format{}
+	format := newFormat(nil)
 	revision := w.create("pods/own/1", "0;")
 	for i := 1; i <= 100 && ctx.Err() == nil; i++ {
 		data := []byte(fmt.Sprint(i, ";"))
@@ -470,8 +481,8 @@ func write(w *world, prefix string) {
 	}
 }
 
-// TestLaggingFeed has the feed deliver what the collection, when it was read, contained already.
-func TestLaggingFeed(t *testing.T) {
+// TestLaggingStream delivers an event that the collection contained already when it was read.
+func TestLaggingStream(t *testing.T) {
 	w := newStoppedWorld(t, Options{})
 	start := w.create("pods/a/1", "x;")
 	updated := w.update("pods/a/1", "y;")

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// batchSize bounds the events that one Next returns.
+// batchSize bounds the events of one Next.
 const batchSize = 256
 
-// Scope narrows a watcher to some objects. Empty parts do not restrict; the zero value is the whole collection.
+// Scope restricts a watcher to some objects. Empty parts match everything; the zero value is the whole collection.
 type Scope struct {
 	Namespace string
 	Name      string
@@ -17,7 +17,7 @@ type Scope struct {
 	Value     string
 }
 
-// shape is which parts of a scope restrict.
+// shape is the set of parts of a scope that are not empty.
 type shape struct {
 	namespace, name bool
 	field           string
@@ -27,7 +27,7 @@ func (s Scope) shape() shape {
 	return shape{namespace: s.Namespace != "", name: s.Name != "", field: s.Field}
 }
 
-// scope returns the scope of this shape that an entry is in.
+// scope returns the scope of this shape that an entry matches.
 func (s shape) scope(entry *Entry) (Scope, bool) {
 	var scope Scope
 	if s.namespace {
@@ -47,25 +47,33 @@ func (s shape) scope(entry *Entry) (Scope, bool) {
 	return scope, true
 }
 
-// Watcher is one client's place in the events of a collection. Next must not be called by two at once.
+// Watcher is a cursor into the events of a collection. It has no goroutine and no copy of events. Next must not be
+// called concurrently.
 type Watcher struct {
-	cache *Cache
-	scope Scope
-	after int64         // events up to this revision are not for it
-	wake  chan struct{} // capacity 1
-	asked atomic.Bool   // progress has been requested
-	seen  atomic.Int64
+	cache    *Cache
+	scope    Scope
+	after    int64         // the watcher starts after this revision
+	wake     chan struct{} // capacity 1; see signal
+	progress atomic.Bool   // RequestProgress was called
+	// seen is the revision up to which the watcher has returned all events. Invariant: it never decreases.
+	seen atomic.Int64
 
-	// Guarded by the cache's lock; next and pending are also touched by Next under the read lock.
-	waiting bool // has no place yet: the cache is not ready, or lacks events from before it was filled
+	// Guarded by Cache.mu. Next changes next and pending under the read lock: concurrent calls of Next are not allowed,
+	// and all others that use them hold the write lock.
+
+	// waiting is set while the watcher has no position: the cache is not ready, or the ring begins after the start.
+	waiting bool
 	expired bool
 	closed  bool
-	next    uint64   // of a watcher of everything: the next event to look at
-	pending []uint64 // of any other: the sequence numbers of the events to deliver
+	// next is the sequence number of the next event to return. Used by watchers of the whole collection only.
+	// Invariant: unless waiting or expired, next < ring.first means that events were missed.
+	next uint64
+	// pending are the sequence numbers of the events to return, ascending. Used by watchers of narrower scopes only.
+	pending []uint64
 }
 
-// Watch starts watching after a revision. It fails with ErrExpired if the events after it are not to be had any
-// more; where only the store can tell, Next does.
+// Watch starts watching after a revision. It fails with ErrExpired if events after it are lost. If only the store
+// knows, Next fails instead.
 func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 	c.start.Do(c.load)
 	w := &Watcher{cache: c, scope: scope, after: after, wake: make(chan struct{}, 1)}
@@ -77,7 +85,7 @@ func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 		return nil, ErrDropped
 	case ready:
 		if after >= c.ring.floor {
-			w.place()
+			w.position()
 		} else if w.waiting = c.extensible(after); !w.waiting {
 			return nil, ErrExpired
 		}
@@ -88,23 +96,24 @@ func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 	return w, nil
 }
 
-// place finds the watcher's place in the ring.
-func (w *Watcher) place() {
+// position sets the cursor to the first event after the start. The caller holds the write lock.
+func (w *Watcher) position() {
 	ring := &w.cache.ring
 	w.next = ring.after(w.after)
-	if w.everything() {
+	if w.wholeCollection() {
 		return
 	}
 	for n := w.next; n < ring.end; n++ {
-		if w.concerns(ring.at(n)) {
+		if w.matches(ring.at(n)) {
 			w.pending = append(w.pending, n)
 		}
 	}
 }
 
-func (w *Watcher) everything() bool { return w.scope == Scope{} }
+func (w *Watcher) wholeCollection() bool { return w.scope == Scope{} }
 
-func (w *Watcher) concerns(r *record) bool {
+// matches reports whether an event is in the scope, before or after the change.
+func (w *Watcher) matches(r *record) bool {
 	s := w.scope.shape()
 	if scope, ok := s.scope(r.entry); ok && scope == w.scope {
 		return true
@@ -116,16 +125,16 @@ func (w *Watcher) concerns(r *record) bool {
 	return ok && scope == w.scope
 }
 
-// Next waits for events and returns them, with the revision up to which the watcher has seen everything. It
-// returns without events after RequestProgress, and fails with ErrExpired if the watcher has fallen behind, with
-// ErrDropped if the cache has been dropped.
+// Next waits for events and returns them, and the revision up to which the watcher has returned all events. After
+// RequestProgress, it may return no events. It fails with ErrExpired if the watcher missed events, and with ErrDropped
+// if the cache has been dropped.
 func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 	for {
-		asked := w.asked.Swap(false)
+		progress := w.progress.Swap(false)
 		events, err := w.take()
-		if errors.Is(err, errNoPlace) {
-			err = w.placeInHistory(ctx)
-			w.asked.Store(asked || w.asked.Load())
+		if errors.Is(err, errNoPosition) {
+			err = w.positionInHistory(ctx)
+			w.progress.Store(progress || w.progress.Load())
 			if err == nil {
 				continue
 			}
@@ -133,7 +142,7 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		if len(events) > 0 || asked {
+		if len(events) > 0 || progress {
 			return events, w.seen.Load(), nil
 		}
 		select {
@@ -144,11 +153,11 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, int64, error) {
 	}
 }
 
-// errNoPlace says that the cache must get events from before it was filled, for the watcher to have a place.
-var errNoPlace = errors.New("before the first event held")
+// errNoPosition means that the ring must be extended by events from before the cache was filled.
+var errNoPosition = errors.New("the watch starts before the first event in the ring")
 
-// placeInHistory finds the watcher's place among events that the store still has.
-func (w *Watcher) placeInHistory(ctx context.Context) error {
+// positionInHistory extends the ring by events from the store and positions the watcher among them.
+func (w *Watcher) positionInHistory(ctx context.Context) error {
 	c := w.cache
 	err := c.extend(ctx, w.after)
 	c.mu.Lock()
@@ -164,18 +173,18 @@ func (w *Watcher) placeInHistory(ctx context.Context) error {
 	}
 	w.waiting = c.state != ready
 	if !w.waiting {
-		w.place()
+		w.position()
 	}
 	return nil
 }
 
-// RequestProgress makes Next return even if there are no events.
+// RequestProgress makes the current or next call of Next return even if there are no events.
 func (w *Watcher) RequestProgress() {
-	w.asked.Store(true)
+	w.progress.Store(true)
 	w.signal()
 }
 
-// Revision is that up to which the watcher has seen everything.
+// Revision returns the revision up to which the watcher has returned all events.
 func (w *Watcher) Revision() int64 { return w.seen.Load() }
 
 // Oldest returns the revision after which the cache holds all events.
@@ -188,14 +197,15 @@ func (c *Cache) Oldest() int64 {
 	return c.ring.floor
 }
 
-// Close gives up the watcher's place.
+// Close removes the watcher.
 func (w *Watcher) Close() {
 	w.cache.mu.Lock()
 	defer w.cache.mu.Unlock()
 	w.cache.watchers.remove(w)
 }
 
-// take returns the events that are there. What the progress says is read first: the ring holds all up to it.
+// take returns the available events without waiting. It must read the progress before it takes the lock: the ring then
+// contains all events up to it.
 func (w *Watcher) take() ([]Event, error) {
 	c := w.cache
 	seen := c.caches.progress.seen.Load()
@@ -208,21 +218,21 @@ func (w *Watcher) take() ([]Event, error) {
 		return nil, ErrExpired
 	}
 	if w.waiting && c.state == ready {
-		return nil, errNoPlace
+		return nil, errNoPosition
 	}
 	if w.waiting {
 		return nil, nil
 	}
 	var events []Event
 	var more bool
-	if w.everything() {
+	if w.wholeCollection() {
 		events, more = w.takeRing()
 	} else {
 		events, more = w.takePending()
 	}
 	switch {
 	case more:
-		seen = events[len(events)-1].Revision - 1 // others may have the same revision
+		seen = events[len(events)-1].Revision - 1 // the rest may have the same revision, that of one transaction
 		w.signal()
 	case c.state != ready:
 		seen = 0
@@ -235,12 +245,12 @@ func (w *Watcher) take() ([]Event, error) {
 	return events, nil
 }
 
-// behind tells whether events have been dropped that the watcher should have got.
+// behind reports whether the ring has dropped events that the watcher has not returned.
 func (w *Watcher) behind() bool {
 	if w.waiting {
 		return false
 	}
-	if w.everything() {
+	if w.wholeCollection() {
 		return w.next < w.cache.ring.first
 	}
 	return len(w.pending) > 0 && w.pending[0] < w.cache.ring.first
@@ -277,6 +287,7 @@ func (w *Watcher) takePending() (events []Event, more bool) {
 	return events, len(w.pending) > 0
 }
 
+// signal wakes Next. wake buffers one signal, so that none is lost between take and the wait.
 func (w *Watcher) signal() {
 	select {
 	case w.wake <- struct{}{}:

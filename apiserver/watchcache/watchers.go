@@ -1,11 +1,11 @@
 package watchcache
 
-// watchers are all watchers of a cache, arranged so that an event finds those it concerns without looking at
-// the others. Guarded by the cache's lock.
+// watchers are all watchers of a cache, indexed by scope, so that the cost of an event does not depend on the number of
+// watchers of other scopes. Guarded by Cache.mu.
 type watchers struct {
-	all    map[*Watcher]struct{}           // of everything
-	scoped map[Scope]map[*Watcher]struct{} // of anything narrower
-	shapes map[shape]int                   // number of watchers by the shape of their scope
+	all    map[*Watcher]struct{}           // of the whole collection
+	scoped map[Scope]map[*Watcher]struct{} // of narrower scopes; Invariant: no set is empty
+	shapes map[shape]int                   // number of scoped watchers by shape; Invariant: all are positive
 }
 
 func newWatchers() watchers {
@@ -25,7 +25,7 @@ func (ws *watchers) count() int {
 }
 
 func (ws *watchers) add(w *Watcher) {
-	if w.everything() {
+	if w.wholeCollection() {
 		ws.all[w] = struct{}{}
 		return
 	}
@@ -41,7 +41,7 @@ func (ws *watchers) remove(w *Watcher) {
 		return
 	}
 	w.closed = true
-	if w.everything() {
+	if w.wholeCollection() {
 		delete(ws.all, w)
 		return
 	}
@@ -55,26 +55,27 @@ func (ws *watchers) remove(w *Watcher) {
 	}
 }
 
-// notify wakes the watchers whom a new event concerns.
-func (ws *watchers) notify(c *Cache, r *record, sequence uint64) {
+// dispatch wakes the watchers whose scope a new event matches, before or after the change.
+func (ws *watchers) dispatch(c *Cache, r *record, sequence uint64) {
 	for w := range ws.all {
 		w.signal()
 	}
 	for s := range ws.shapes {
 		scope, ok := s.scope(r.entry)
 		if ok {
-			ws.deliver(c, scope, r, sequence)
+			ws.enqueue(c, scope, r, sequence)
 		}
 		if s.field == "" || r.previous == nil {
 			continue
 		}
 		if before, ok := s.scope(r.previous); ok && before != scope {
-			ws.deliver(c, before, r, sequence)
+			ws.enqueue(c, before, r, sequence)
 		}
 	}
 }
 
-func (ws *watchers) deliver(c *Cache, scope Scope, r *record, sequence uint64) {
+// enqueue adds an event to the pending ones of the watchers of a scope. It expires those that lag behind the ring.
+func (ws *watchers) enqueue(c *Cache, scope Scope, r *record, sequence uint64) {
 	for w := range ws.scoped[scope] {
 		if w.expired || w.waiting || r.entry.revision <= w.after {
 			continue
@@ -101,7 +102,7 @@ func (ws *watchers) each(visit func(*Watcher)) {
 	}
 }
 
-// settle places the watchers that came before the cache was ready.
+// settle positions the watchers that were added before the cache was ready.
 func (ws *watchers) settle(c *Cache) {
 	ws.each(func(w *Watcher) {
 		if !w.waiting {
@@ -109,14 +110,14 @@ func (ws *watchers) settle(c *Cache) {
 		}
 		if w.after >= c.ring.floor {
 			w.waiting = false
-			w.place()
+			w.position()
 		}
-		w.signal() // without a place, it looks for one in the store
+		w.signal() // one that starts before the ring must load history from the store
 	})
 }
 
-// expireAhead ends watchers whose clients know more than the cache: what they miss cannot be found out from the
-// difference between the cache's state and a later one.
+// expireAhead expires watchers that start after the cache's revision. The cache lost events, and the difference between
+// its state and a later one does not show which of them such a client has seen.
 func (ws *watchers) expireAhead(seen int64) {
 	ws.each(func(w *Watcher) {
 		if w.after > seen && !w.waiting {

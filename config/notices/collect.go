@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// module is one that packages are linked of, and its texts.
+// module is a linked module with its licences and notices.
 type module struct {
 	name    string            // path and version
 	root    string            // directory
@@ -25,8 +25,8 @@ var (
 	licence = regexp.MustCompile(`(?i)^(un)?(licen[cs]es?|copying|copyright)([-._].*)?$`)
 )
 
-// collect reads the notices of the modules that packages belong to, sorted by name. Code of others within a module has its
-// licence beside it, so every directory between a linked package and its module's root counts.
+// collect reads the notices of the modules that packages belong to, sorted by name. Code of others within a module has
+// its licence beside it, so every directory between a linked package and its module's root counts.
 func collect(packages []linkedPackage) ([]*module, error) {
 	modules := map[string]*module{}
 	for _, p := range packages {
@@ -52,7 +52,7 @@ func collect(packages []linkedPackage) ([]*module, error) {
 	sorted := slices.SortedFunc(maps.Values(modules), func(a, b *module) int { return strings.Compare(a.name, b.name) })
 	for _, m := range sorted {
 		if !m.licensed() {
-			errs = append(errs, fmt.Errorf("%s is linked and has no licence in %s", m.name, m.root))
+			errs = append(errs, fmt.Errorf("linked module %s has no licence in %s", m.name, m.root))
 		}
 	}
 	return sorted, errors.Join(errs...)
@@ -96,7 +96,7 @@ func (m *module) read(directory string) error {
 	return nil
 }
 
-// isNotice reports whether a file is one, and not code about them.
+// isNotice reports whether a file is a licence or notice, and not source code with such a name.
 func isNotice(name string) bool { return notice.MatchString(name) && filepath.Ext(name) != ".go" }
 
 func (m *module) licensed() bool {

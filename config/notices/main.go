@@ -2,7 +2,7 @@
 //
 //	go run ./config/notices [-os linux] [-arch arm64] > THIRD_PARTY_NOTICES
 //
-// It fails when a linked module has none.
+// It fails if a linked module has no licence.
 package main
 
 import (
@@ -40,7 +40,7 @@ func run(out io.Writer, directory, goos, goarch string) error {
 	return write(out, modules)
 }
 
-// linkedPackage is what "go list" prints of a package.
+// linkedPackage is a package in the output of "go list".
 type linkedPackage struct {
 	Dir      string
 	Standard bool
@@ -54,7 +54,7 @@ type moduleInfo struct {
 	Replace            *moduleInfo
 }
 
-// linked lists the packages that a binary is made of.
+// linked returns the packages of a binary.
 func linked(directory, goos, goarch string) ([]linkedPackage, error) {
 	command := exec.Command("go", "list", "-deps", "-json=Dir,Standard,Root,Module", ".")
 	command.Dir = directory

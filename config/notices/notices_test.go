@@ -10,7 +10,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// The binary itself says what is linked into it.
+// TestEveryLinkedModuleHasItsLicence compares the notices with the build information of the binary.
 func TestEveryLinkedModuleHasItsLicence(t *testing.T) {
 	binary, err := upstream.Quorate(t.Context())
 	if err != nil {

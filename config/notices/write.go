@@ -11,7 +11,7 @@ import (
 
 const rule = "--------------------------------------------------------------------------------"
 
-// write prints which module has which texts, and each text once.
+// write prints the texts of each module, each text once.
 func write(out io.Writer, modules []*module) error {
 	w := bufio.NewWriter(out)
 	numbers := map[string]int{}

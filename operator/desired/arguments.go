@@ -18,31 +18,31 @@ import (
 // Flags that spec.extraArgs cannot set. ApiServerClusterSpec.ExtraArgs has the same lists as CEL rules;
 // TestExtraArgsRulesAgree compares the two.
 var (
-	// operatorPrefixes are families of flags that the operator sets. Of these, users may set tunable.
+	// operatorPrefixes are prefixes of flags that the operator sets, except for those in tunable.
 	operatorPrefixes = []string{"etcd-", "peer-", "requestheader-", "tls-"}
 	tunable          = sets.New("etcd-compaction-interval", "etcd-count-metric-poll-period", "etcd-db-metric-poll-interval",
 		"etcd-healthcheck-timeout", "etcd-readycheck-timeout", "etcd-snapshot-count", "etcd-heartbeat-interval",
 		"etcd-election-timeout", "tls-min-version", "tls-cipher-suites")
-	// operatorFlags are the others. Kubelets probe anonymously, hence anonymous-auth.
+	// operatorFlags are the other flags that the operator sets. anonymous-auth is one because kubelets probe anonymously.
 	operatorFlags = sets.New("advertise-address", "anonymous-auth", "authorization-mode", "bind-address", "cert-dir",
 		"client-ca-file", "controllers", "endpoint-reconciler-type", "help", "permit-address-sharing", "permit-port-sharing",
 		"proxy-client-cert-file", "proxy-client-key-file", "secure-port", "service-account-issuer", "service-account-key-file",
 		"service-account-signing-endpoint", "service-account-signing-key-file", "version")
 
-	// unavailablePrefixes, unavailableFlags and every flag named ...-file configure what needs a file of the user's, which
-	// the pod does not have, or what the API server does not implement and therefore refuses to start with.
+	// unavailablePrefixes, unavailableFlags and flags with the suffix -file need a file that the pod does not have, or are
+	// not implemented, so that the API server would not start with them.
 	unavailablePrefixes = []string{"audit-", "authentication-", "authorization-", "encryption-", "oidc-"}
 	unavailableFlags    = sets.New("allow-metric-labels-manifest", "debug-socket-path", "kubelet-certificate-authority",
 		"kubelet-client-certificate", "kubelet-client-key")
 )
 
-// Reasons why spec.extraArgs cannot set a flag.
+// Reasons for which spec.extraArgs cannot set a flag.
 const (
 	setByOperator = "is set by the operator"
 	unavailable   = "is not available: it needs a file that the pod does not have, or the API server does not implement it"
 )
 
-// denial returns why users cannot set a flag, or "" when they can. The name is canonical.
+// denial returns the reason for which spec.extraArgs cannot set a flag, or "". The name is canonical.
 func denial(name string) string {
 	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	switch {
@@ -56,17 +56,17 @@ func denial(name string) string {
 	return ""
 }
 
-// canonicalName is the name by which the API server knows a flag, however the flag is written on a command line.
+// canonicalName returns the normalized name of a flag from any spelling that the command line accepts.
 func canonicalName(flags *pflag.FlagSet, name string) string {
 	name, _, _ = strings.Cut(strings.TrimLeft(name, "-"), "=")
 	return string(flags.GetNormalizeFunc()(flags, name))
 }
 
-// setExtra sets the user's flags. It refuses every name that is not canonical, so that one flag has one name in
-// spec.extraArgs, and every flag that users cannot set.
+// setExtra sets the flags of spec.extraArgs. It rejects names that are not canonical, so that each flag has one name,
+// and flags that users cannot set.
 func setExtra(c *config.Config, extra map[string]string) error {
 	flags := c.Flags()
-	flags.SetOutput(io.Discard) // deprecations are the server's to log
+	flags.SetOutput(io.Discard) // the API server logs deprecations
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(extra)) {
 		if err := setFlag(flags, name, extra[name]); err != nil {
@@ -85,7 +85,7 @@ func setFlag(flags *pflag.FlagSet, name, value string) error {
 	case flags.Lookup(canonical) == nil:
 		return fmt.Errorf("the API server has no flag %q", canonical)
 	case name != canonical:
-		return fmt.Errorf("flag names are given without dashes in front, underscores and values: %q is %s", name, canonical)
+		return fmt.Errorf("flag names have no leading dashes, underscores or values: %q is %s", name, canonical)
 	}
 	if err := flags.Set(name, value); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -93,8 +93,8 @@ func setFlag(flags *pflag.FlagSet, name, value string) error {
 	return nil
 }
 
-// CheckExtraArgs returns why the API server would not start with the flags that a cluster's replicas get: it sends them
-// through the server's own parser and validation.
+// CheckExtraArgs returns an error if the API server would not start with spec.extraArgs. It runs the flags of each
+// kind of replica through the API server's own parser and validation.
 func CheckExtraArgs(cluster *v1alpha1.ApiServerCluster) error {
 	for _, replica := range exampleReplicas(cluster) {
 		rendered, err := configuration(cluster, replica, exampleAddress, cluster.Spec.ExtraArgs)
@@ -102,8 +102,8 @@ func CheckExtraArgs(cluster *v1alpha1.ApiServerCluster) error {
 			return err
 		}
 		if grace := terminationGrace(rendered); grace > maxTerminationGrace {
-			return fmt.Errorf("spec.extraArgs: an orderly stop would take %s, of which --shutdown-delay-duration, "+
-				"--request-timeout and --shutdown-watch-termination-grace-period are parts; at most %s", grace, maxTerminationGrace)
+			return fmt.Errorf("spec.extraArgs: graceful termination would take %s, more than %s: reduce "+
+				"--shutdown-delay-duration, --request-timeout or --shutdown-watch-termination-grace-period", grace, maxTerminationGrace)
 		}
 		parsed := config.Default()
 		if err := parsed.Flags().Parse(rendered.Args()); err != nil {
@@ -116,22 +116,24 @@ func CheckExtraArgs(cluster *v1alpha1.ApiServerCluster) error {
 	return nil
 }
 
-// exampleAddress stands for a pod's address; RFC 5737 keeps it for documentation.
+// exampleAddress replaces the pod address during validation. RFC 5737 reserves it for documentation.
 const exampleAddress = "192.0.2.1"
 
-// exampleReplicas are one replica of each kind that a cluster can have.
+// exampleReplicas returns one replica of each kind that a cluster can have.
 func exampleReplicas(cluster *v1alpha1.ApiServerCluster) []Replica {
 	name := cluster.Name + "-0"
-	if cluster.Spec.Etcd.External != nil {
+	if cluster.ExternalEtcd() {
 		return []Replica{{Name: name}}
 	}
 	return []Replica{
-		{Name: name, Member: true, Start: Start{New: true, Cluster: map[string]string{name: PeerURL(cluster, name)}}},
+		{Name: name, Member: true, InitialCluster: InitialCluster{
+			New: true, PeerURLs: map[string]string{name: PeerURL(cluster, name)},
+		}},
 		{Name: name, Endpoints: []string{ClientURL(cluster, name)}},
 	}
 }
 
-// literal escapes values for a container's arguments, in which the kubelet expands $(NAME).
+// literal escapes values for container arguments, in which the kubelet expands $(NAME).
 func literal(extra map[string]string) map[string]string {
 	escaped := make(map[string]string, len(extra))
 	for name, value := range extra {

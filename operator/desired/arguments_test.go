@@ -25,8 +25,8 @@ func withArgs(args map[string]string) *v1alpha1.ApiServerCluster {
 	return demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = args })
 }
 
-// A flag that the server gets later must be decided about: add it to the file when users of hosted clusters may set it, else
-// to the lists that deny it. What undoes the operator's work, or cannot work in its pods, is denied.
+// TestEveryFlagIsAllowedOrDenied classifies every flag of the API server. Add a new flag to the file if users may set
+// it, otherwise to the lists of denied flags: those that override the operator or cannot work in its pods.
 func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 	text, err := os.ReadFile("testdata/allowed-flags.txt")
 	if err != nil {
@@ -37,17 +37,17 @@ func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 	serverFlags().VisitAll(func(flag *pflag.Flag) {
 		all = append(all, flag.Name)
 		if (denial(flag.Name) == "") != slices.Contains(allowed, flag.Name) {
-			t.Errorf("--%s: denial %q, in testdata/allowed-flags.txt: %v", flag.Name, denial(flag.Name), slices.Contains(allowed, flag.Name))
+			t.Errorf("--%s: denial %q, but in testdata/allowed-flags.txt: %v", flag.Name, denial(flag.Name), slices.Contains(allowed, flag.Name))
 		}
 	})
 	for _, name := range allowed {
 		if !slices.Contains(all, name) {
-			t.Errorf("testdata/allowed-flags.txt has --%s, which the API server does not know", name)
+			t.Errorf("testdata/allowed-flags.txt has --%s, which is no flag of the API server", name)
 		}
 	}
 }
 
-// adjustable are flags that the operator sets for users who do not.
+// adjustable are flags with a default of the operator that users may override.
 var adjustable = []string{"shutdown-delay-duration", "shutdown-send-retry-after"}
 
 func TestFlagsOfTheOperatorAreDenied(t *testing.T) {
@@ -59,7 +59,7 @@ func TestFlagsOfTheOperatorAreDenied(t *testing.T) {
 		for _, arg := range rendered.Args() {
 			flag, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
 			if denial(flag) != setByOperator && !slices.Contains(adjustable, flag) {
-				t.Errorf("%s gets --%s from the operator, and users may set it too", name, flag)
+				t.Errorf("%s: the operator sets --%s but spec.extraArgs may set it too", name, flag)
 			}
 		}
 	}
@@ -95,7 +95,7 @@ func TestDeniedFlags(t *testing.T) {
 		"max_requests_inflight":               `"max_requests_inflight" is max-requests-inflight`,
 		"--max-requests-inflight":             `"--max-requests-inflight" is max-requests-inflight`,
 		"max-requests-inflight=1":             `"max-requests-inflight=1" is max-requests-inflight`,
-		"Client-CA-File":                      "no flag", // the server's normalization keeps the case
+		"Client-CA-File":                      "no flag", // the normalization keeps the case
 		"":                                    "no flag",
 		"--":                                  "no flag",
 		"client-ca-file\n":                    "no flag",
@@ -103,27 +103,27 @@ func TestDeniedFlags(t *testing.T) {
 	} {
 		for _, value := range []string{"", "1"} {
 			if err := Validate(withArgs(map[string]string{name: value}), nil); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q=%q: %v, want %q", name, value, err, want)
+				t.Errorf("%q=%q: error %v, want %q", name, value, err, want)
 			}
 		}
 	}
 }
 
-// What the server would refuse at its start is refused before a pod changes.
+// TestServerWouldNotStart checks that values with which the API server would not start are rejected.
 func TestServerWouldNotStart(t *testing.T) {
 	for want, args := range map[string]map[string]string{
-		"--max-requests-inflight":            {"max-requests-inflight": "-1"},
-		"--goaway-chance":                    {"goaway-chance": "0.5"},
-		"--etcd-election-timeout":            {"etcd-election-timeout": "100ms", "etcd-heartbeat-interval": "100ms"},
-		"service-cluster-ip-range":           {"service-cluster-ip-range": "10.0.0.0/33"},
-		"--cors-allowed-origins":             {"cors-allowed-origins": "example"},
-		"--emulated-version":                 {"emulated-version": "1.35"},
-		"--shutdown-delay-duration":          {"shutdown-delay-duration": "-1s"},
-		"an orderly stop would take":         {"shutdown-delay-duration": "59m"},
-		"an orderly stop would take 4h0m12s": {"shutdown-delay-duration": "2562047h", "request-timeout": "2562047h"},
+		"--max-requests-inflight":                 {"max-requests-inflight": "-1"},
+		"--goaway-chance":                         {"goaway-chance": "0.5"},
+		"--etcd-election-timeout":                 {"etcd-election-timeout": "100ms", "etcd-heartbeat-interval": "100ms"},
+		"service-cluster-ip-range":                {"service-cluster-ip-range": "10.0.0.0/33"},
+		"--cors-allowed-origins":                  {"cors-allowed-origins": "example"},
+		"--emulated-version":                      {"emulated-version": "1.35"},
+		"--shutdown-delay-duration":               {"shutdown-delay-duration": "-1s"},
+		"graceful termination would take":         {"shutdown-delay-duration": "59m"},
+		"graceful termination would take 4h0m12s": {"shutdown-delay-duration": "2562047h", "request-timeout": "2562047h"},
 	} {
 		if err := Validate(withArgs(args), nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want %q", args, err, want)
+			t.Errorf("%v: error %v, want %q", args, err, want)
 		}
 	}
 	for _, args := range []map[string]string{
@@ -144,17 +144,17 @@ func TestPodsMayTakeAsLongToStopAsTheServer(t *testing.T) {
 		{map[string]string{"shutdown-delay-duration": "70s"}, 142},
 		{map[string]string{"shutdown-watch-termination-grace-period": "30s", "request-timeout": "2m"}, 165},
 	} {
-		pod, err := Pod(withArgs(c.args), "quorate:1", replicas["founder"].replica, "")
+		pod, err := Pod(withArgs(c.args), "quorate:1", replicas["initial member"].replica, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := *pod.Spec.TerminationGracePeriodSeconds; got != c.want {
-			t.Errorf("%v: %d s, want %d", c.args, got, c.want)
+			t.Errorf("%v: grace period %d s, want %d", c.args, got, c.want)
 		}
 	}
 }
 
-// started is what the server in a pod gets: the kubelet expands variables.
+// started returns the configuration of the server in a pod, after the kubelet has expanded variables.
 func started(t *testing.T, cluster *v1alpha1.ApiServerCluster, replica Replica) *config.Config {
 	t.Helper()
 	pod, err := Pod(cluster, "quorate:1", replica, "hash")

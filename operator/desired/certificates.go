@@ -13,24 +13,24 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// Trust domains: each has an authority of its own, in a Secret of that name behind the cluster's.
+// Trust domains. Each has its own certificate authority, in the Secret <cluster>-<domain>.
 const (
 	ServingDomain    = "serving-ca"
 	ClientDomain     = "client-ca"
 	FrontProxyDomain = "front-proxy-ca"
 	PeerDomain       = "etcd-peer-ca"
-	EtcdClientDomain = "etcd-client-ca" // of the members' client URLs, both sides
+	EtcdClientDomain = "etcd-client-ca" // servers and clients of the members' client URLs
 )
 
 const frontProxyName = "front-proxy-client"
 
-// AuthorityKey of a leaf's Secret holds the authority that signed it.
+// AuthorityKey is the key of a leaf's Secret that contains the authority's certificate.
 const AuthorityKey = "ca.crt"
 
-// KubeconfigKey of the admin's Secret.
+// KubeconfigKey is the key of the Secret <cluster>-admin-kubeconfig.
 const KubeconfigKey = "kubeconfig"
 
-// ServiceAccountSecret is where the keys of service-account tokens are, behind the cluster's name.
+// ServiceAccountSecret is the suffix of the Secret with the signing key of service-account tokens.
 const ServiceAccountSecret = "service-account"
 
 // Keys of the service-account Secret.
@@ -39,36 +39,38 @@ const (
 	ServiceAccountPrivateKey = "service-account.key"
 )
 
-// Domains lists the authorities of a cluster.
+// Domains returns the trust domains of a cluster.
 func Domains(cluster *v1alpha1.ApiServerCluster) []string {
 	domains := []string{ServingDomain, ClientDomain, FrontProxyDomain}
-	if cluster.Spec.Etcd.External == nil {
+	if !cluster.ExternalEtcd() {
 		domains = append(domains, PeerDomain, EtcdClientDomain)
 	}
 	return domains
 }
 
-// Certificate is a leaf, the authority that signs it and its Secret, behind the cluster's name.
+// Certificate is a leaf certificate with its trust domain and Secret.
 type Certificate struct {
-	Secret string
+	Secret string // suffix of the name of the Secret
 	Domain string
 	Leaf   pki.Leaf
 }
 
-// Secrets of leaves that the operator itself uses.
+// Suffixes of the Secrets of the leaves that the operator uses.
 const (
 	AdminSecret        = "admin"
 	OperatorEtcdSecret = "operator-etcd-client"
 )
 
-// Certificates lists the leaves of a cluster. Addresses are those at which clients find the Service.
+// Certificates returns the leaves of a cluster. Addresses are the host names and IP addresses of the Service.
 func Certificates(cluster *v1alpha1.ApiServerCluster, addresses []string) []Certificate {
 	leaves := []Certificate{
 		{"serving", ServingDomain, servingLeaf(cluster, addresses)},
 		{"front-proxy-client", FrontProxyDomain, pki.Leaf{CommonName: frontProxyName, Client: true}},
-		{AdminSecret, ClientDomain, pki.Leaf{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Client: true}},
+		{AdminSecret, ClientDomain, pki.Leaf{
+			CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Client: true,
+		}},
 	}
-	if cluster.Spec.Etcd.External != nil {
+	if cluster.ExternalEtcd() {
 		return leaves
 	}
 	domain := MembersDomain(cluster)
@@ -102,35 +104,41 @@ func servingLeaf(cluster *v1alpha1.ApiServerCluster, addresses []string) pki.Lea
 	return leaf
 }
 
-// AuthoritySecret holds an authority. Its key never reaches a pod.
+// AuthoritySecret returns the Secret of an authority. No pod mounts its key.
 func AuthoritySecret(cluster *v1alpha1.ApiServerCluster, domain string, pair pki.Pair) *corev1.Secret {
 	return secret(cluster, domain, corev1.SecretTypeTLS, map[string][]byte{
 		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key,
 	})
 }
 
-// LeafSecret holds a leaf with the authority that signed it.
+// LeafSecret returns the Secret of a leaf with the certificate of its authority.
 func LeafSecret(cluster *v1alpha1.ApiServerCluster, name string, pair pki.Pair, authority []byte) *corev1.Secret {
 	return secret(cluster, name, corev1.SecretTypeTLS, map[string][]byte{
 		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key, AuthorityKey: authority,
 	})
 }
 
-// ServiceAccountKeys holds the keys of service-account tokens.
+// ServiceAccountKeys returns the Secret with the signing key of service-account tokens.
 func ServiceAccountKeys(cluster *v1alpha1.ApiServerCluster, pair pki.Pair) *corev1.Secret {
 	return secret(cluster, ServiceAccountSecret, corev1.SecretTypeOpaque, map[string][]byte{
 		ServiceAccountPublicKey: pair.Certificate, ServiceAccountPrivateKey: pair.Key,
 	})
 }
 
-// Kubeconfig is the administrator's way in.
-func Kubeconfig(cluster *v1alpha1.ApiServerCluster, endpoint string, authority []byte, admin pki.Pair) (*corev1.Secret, error) {
+// Kubeconfig returns the Secret with the kubeconfig of the cluster administrator.
+func Kubeconfig(
+	cluster *v1alpha1.ApiServerCluster, endpoint string, authority []byte, admin pki.Pair,
+) (*corev1.Secret, error) {
 	name := cluster.Name
 	text, err := yaml.Marshal(clientcmd.Config{
 		APIVersion: "v1", Kind: "Config", CurrentContext: name,
-		Clusters:  []clientcmd.NamedCluster{{Name: name, Cluster: clientcmd.Cluster{Server: endpoint, CertificateAuthorityData: authority}}},
-		AuthInfos: []clientcmd.NamedAuthInfo{{Name: "admin", AuthInfo: clientcmd.AuthInfo{ClientCertificateData: admin.Certificate, ClientKeyData: admin.Key}}},
-		Contexts:  []clientcmd.NamedContext{{Name: name, Context: clientcmd.Context{Cluster: name, AuthInfo: "admin"}}},
+		Clusters: []clientcmd.NamedCluster{{
+			Name: name, Cluster: clientcmd.Cluster{Server: endpoint, CertificateAuthorityData: authority},
+		}},
+		AuthInfos: []clientcmd.NamedAuthInfo{{
+			Name: "admin", AuthInfo: clientcmd.AuthInfo{ClientCertificateData: admin.Certificate, ClientKeyData: admin.Key},
+		}},
+		Contexts: []clientcmd.NamedContext{{Name: name, Context: clientcmd.Context{Cluster: name, AuthInfo: "admin"}}},
 	})
 	if err != nil {
 		return nil, err
@@ -138,12 +146,14 @@ func Kubeconfig(cluster *v1alpha1.ApiServerCluster, endpoint string, authority [
 	return secret(cluster, "admin-kubeconfig", corev1.SecretTypeOpaque, map[string][]byte{KubeconfigKey: text}), nil
 }
 
-// SecretName of a cluster.
+// SecretName returns the name of a Secret of a cluster from its suffix.
 func SecretName(cluster *v1alpha1.ApiServerCluster, name string) string {
 	return cluster.Name + "-" + name
 }
 
-func secret(cluster *v1alpha1.ApiServerCluster, name string, kind corev1.SecretType, data map[string][]byte) *corev1.Secret {
+func secret(
+	cluster *v1alpha1.ApiServerCluster, name string, kind corev1.SecretType, data map[string][]byte,
+) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: SecretName(cluster, name), Namespace: cluster.Namespace, Labels: Labels(cluster)},
 		Type:       kind, Data: data,

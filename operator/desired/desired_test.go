@@ -27,21 +27,29 @@ func demo(edit func(*v1alpha1.ApiServerClusterSpec)) *v1alpha1.ApiServerCluster 
 }
 
 func external(s *v1alpha1.ApiServerClusterSpec) {
-	s.Etcd.External = &v1alpha1.ExternalEtcd{Endpoints: []string{"https://etcd:2379"}, Prefix: "/x", SecretRef: &corev1.LocalObjectReference{Name: "theirs"}}
+	s.Etcd.External = &v1alpha1.ExternalEtcd{
+		Endpoints: []string{"https://etcd:2379"}, Prefix: "/x", SecretRef: &corev1.LocalObjectReference{Name: "theirs"},
+	}
 }
 
 var replicas = map[string]struct {
 	cluster *v1alpha1.ApiServerCluster
 	replica Replica
 }{
-	"founder":  {demo(nil), Replica{Name: "demo-0", Member: true, Start: Start{New: true, Cluster: map[string]string{"demo-0": "https://a:2380", "demo-1": "https://b:2380"}}}},
-	"member":   {demo(nil), Replica{Name: "demo-10", Member: true, Start: Start{Cluster: map[string]string{"demo-10": "https://c:2380"}}}},
-	"server":   {demo(nil), Replica{Name: "demo-3", Endpoints: []string{"https://demo-0.demo-members.ns.svc:2379", "https://demo-1.demo-members.ns.svc:2379"}}},
+	"initial member": {demo(nil), Replica{Name: "demo-0", Member: true, InitialCluster: InitialCluster{
+		New: true, PeerURLs: map[string]string{"demo-0": "https://a:2380", "demo-1": "https://b:2380"},
+	}}},
+	"member": {demo(nil), Replica{Name: "demo-10", Member: true, InitialCluster: InitialCluster{
+		PeerURLs: map[string]string{"demo-10": "https://c:2380"},
+	}}},
+	"server": {demo(nil), Replica{Name: "demo-3", Endpoints: []string{
+		"https://demo-0.demo-members.ns.svc:2379", "https://demo-1.demo-members.ns.svc:2379",
+	}}},
 	"external": {demo(external), Replica{Name: "demo-0"}},
 }
 
-// What the operator renders, the API server must understand, and find mounted.
-func TestArgumentsAreUnderstoodAndTheirFilesMounted(t *testing.T) {
+// TestArgumentsAreValidAndTheirFilesMounted parses the rendered arguments with the API server's own flags.
+func TestArgumentsAreValidAndTheirFilesMounted(t *testing.T) {
 	for name, c := range replicas {
 		t.Run(name, func(t *testing.T) {
 			pod, err := Pod(c.cluster, "quorate:1", c.replica, "hash")
@@ -66,7 +74,7 @@ func TestArgumentsAreUnderstoodAndTheirFilesMounted(t *testing.T) {
 			files := mountedFiles(pod)
 			for _, arg := range args {
 				if _, file, ok := strings.Cut(arg, certificateDirectory+"/"); ok && !slices.Contains(files, file) {
-					t.Errorf("%s is not mounted; these are: %q", file, files)
+					t.Errorf("file %s is not mounted; mounted files: %q", file, files)
 				}
 			}
 		})
@@ -99,11 +107,16 @@ func TestNoPodMountsTheKeyOfAnAuthority(t *testing.T) {
 	}
 }
 
-func TestMemberStart(t *testing.T) {
+func TestInitialCluster(t *testing.T) {
 	for name, want := range map[string][]string{
-		"founder": {"--etcd-initial-cluster=demo-0=https://a:2380,demo-1=https://b:2380", "--etcd-initial-cluster-token=ns-demo-u"},
-		"member":  {"--etcd-initial-cluster=demo-10=https://c:2380", "--etcd-initial-cluster-state=existing", "--etcd-listen-peer-urls=https://$(POD_IP):2380"},
-		"server":  {"--etcd-servers=https://demo-0.demo-members.ns.svc:2379,https://demo-1.demo-members.ns.svc:2379"},
+		"initial member": {
+			"--etcd-initial-cluster=demo-0=https://a:2380,demo-1=https://b:2380", "--etcd-initial-cluster-token=ns-demo-u",
+		},
+		"member": {
+			"--etcd-initial-cluster=demo-10=https://c:2380", "--etcd-initial-cluster-state=existing",
+			"--etcd-listen-peer-urls=https://$(POD_IP):2380",
+		},
+		"server": {"--etcd-servers=https://demo-0.demo-members.ns.svc:2379,https://demo-1.demo-members.ns.svc:2379"},
 	} {
 		pod, err := Pod(replicas[name].cluster, "quorate:1", replicas[name].replica, "")
 		if err != nil {
@@ -117,7 +130,7 @@ func TestMemberStart(t *testing.T) {
 	}
 }
 
-func TestHashesFollowTheSpecAndNothingElse(t *testing.T) {
+func TestHashesDependOnlyOnTheSpec(t *testing.T) {
 	base := HashesOf(demo(nil), "quorate:1")
 	for name, c := range map[string]struct {
 		edit         func(*v1alpha1.ApiServerClusterSpec)
@@ -136,16 +149,16 @@ func TestHashesFollowTheSpecAndNothingElse(t *testing.T) {
 	} {
 		got := HashesOf(demo(c.edit), "quorate:1")
 		if (got.Server != base.Server) != c.server || (got.Etcd != base.Etcd) != c.etcd {
-			t.Errorf("%s: %+v from %+v", name, got, base)
+			t.Errorf("change of %s: hashes %+v, before %+v", name, got, base)
 		}
 	}
-	// Written down: a new version of the operator that changes these restarts every API server in the world.
+	// An operator upgrade that changes these hashes restarts every API server.
 	if base.Server != "bcb102b0bc23d9c4" || base.Etcd != "17a28f69dc99966f" {
-		t.Errorf("the hashes of an unchanged spec are now %+v", base)
+		t.Errorf("hashes of an unchanged spec: %+v", base)
 	}
 }
 
-func TestServersFollowTheirMembers(t *testing.T) {
+func TestServersAreOutdatedWithoutTheirMembers(t *testing.T) {
 	cluster := demo(nil)
 	pod, err := Pod(cluster, "quorate:1", replicas["server"].replica, "")
 	if err != nil {
@@ -154,7 +167,7 @@ func TestServersFollowTheirMembers(t *testing.T) {
 	hashes := HashesOf(cluster, "quorate:1")
 	for voters, want := range map[string]bool{"demo-0,demo-1": false, "demo-0,demo-5": false, "demo-0,demo-5,demo-6": true, "demo-5": true} {
 		if got := Outdated(pod, hashes, strings.Split(voters, ",")); got != want {
-			t.Errorf("a server of demo-0 and demo-1 is outdated for voters %s: %v", voters, got)
+			t.Errorf("Outdated() of a server of demo-0 and demo-1 with voters %s: %v, want %v", voters, got, want)
 		}
 	}
 }
@@ -168,16 +181,16 @@ func TestPodsAreRestricted(t *testing.T) {
 		p, s := pod.Spec.SecurityContext, pod.Spec.Containers[0].SecurityContext
 		if !*p.RunAsNonRoot || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *s.AllowPrivilegeEscalation ||
 			!*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || *pod.Spec.AutomountServiceAccountToken {
-			t.Errorf("%s: %+v %+v", name, p, s)
+			t.Errorf("%s: pod and container security contexts %+v, %+v", name, p, s)
 		}
 	}
 }
 
-// Kubernetes would ask the registry for each start of a tag named latest.
+// TestImagesAreNotPulledAgain checks that the tag latest does not imply the policy Always, as it does in Kubernetes.
 func TestImagesAreNotPulledAgain(t *testing.T) {
 	for policy, want := range map[corev1.PullPolicy]corev1.PullPolicy{"": corev1.PullIfNotPresent, corev1.PullAlways: corev1.PullAlways} {
 		cluster := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ImagePullPolicy = policy })
-		pod, err := Pod(cluster, "quorate:latest", replicas["founder"].replica, "")
+		pod, err := Pod(cluster, "quorate:latest", replicas["initial member"].replica, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,10 +200,10 @@ func TestImagesAreNotPulledAgain(t *testing.T) {
 	}
 }
 
-// Members look each other up before any of them can be ready: the service must tell of them at once, and of them only.
-func TestMembersAreFoundBeforeTheyAreReady(t *testing.T) {
+// TestMembersResolveBeforeTheyAreReady: members resolve each other before any of them can become ready.
+func TestMembersResolveBeforeTheyAreReady(t *testing.T) {
 	cluster := demo(nil)
-	pod, err := Pod(cluster, "quorate:1", replicas["founder"].replica, "")
+	pod, err := Pod(cluster, "quorate:1", replicas["initial member"].replica, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,32 +213,32 @@ func TestMembersAreFoundBeforeTheyAreReady(t *testing.T) {
 	}
 	service := membersService(cluster)
 	if !service.Spec.PublishNotReadyAddresses || service.Spec.ClusterIP != corev1.ClusterIPNone {
-		t.Errorf("%+v", service.Spec)
+		t.Errorf("the members Service is not headless or does not publish unready addresses: %+v", service.Spec)
 	}
 	if pod.Spec.Subdomain != service.Name || PeerURL(cluster, pod.Name) != "https://"+pod.Spec.Hostname+"."+service.Name+".ns.svc:2380" {
-		t.Errorf("%s is %s.%s, called at %s", pod.Name, pod.Spec.Hostname, pod.Spec.Subdomain, PeerURL(cluster, pod.Name))
+		t.Errorf("pod %s has DNS name %s.%s, but peer URL %s", pod.Name, pod.Spec.Hostname, pod.Spec.Subdomain, PeerURL(cluster, pod.Name))
 	}
 	selector := labels.SelectorFromSet(service.Spec.Selector)
 	if !selector.Matches(labels.Set(pod.Labels)) || selector.Matches(labels.Set(server.Labels)) {
-		t.Errorf("%s selects %v, and not %v", selector, pod.Labels, server.Labels)
+		t.Errorf("selector %s: must select %v, must not select %v", selector, pod.Labels, server.Labels)
 	}
 }
 
-// A volume comes from its provisioner as root's; the process is not root.
+// TestMembersCanWriteTheirVolumes: provisioned volumes belong to root, which the process is not.
 func TestMembersCanWriteTheirVolumes(t *testing.T) {
-	pod, err := Pod(demo(nil), "quorate:1", replicas["founder"].replica, "")
+	pod, err := Pod(demo(nil), "quorate:1", replicas["initial member"].replica, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s := pod.Spec.SecurityContext; s.FSGroup == nil || *s.FSGroup != *s.RunAsGroup {
-		t.Errorf("%+v", s)
+		t.Errorf("fsGroup is not the group of the process: %+v", s)
 	}
 	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
 		if mount.Name == "data" && mount.MountPath == dataDirectory && !mount.ReadOnly {
 			return
 		}
 	}
-	t.Errorf("no volume for data in %+v", pod.Spec.Containers[0].VolumeMounts)
+	t.Errorf("no writable data volume in %+v", pod.Spec.Containers[0].VolumeMounts)
 }
 
 func TestServingCertificateNames(t *testing.T) {
@@ -240,28 +253,33 @@ func TestServingCertificateNames(t *testing.T) {
 	}
 	for _, name := range []string{"demo.ns.svc", "kubernetes.default.svc", "api.example.org", "lb.example.org", "*.demo-members.ns.svc"} {
 		if !slices.Contains(leaf.DNSNames, name) {
-			t.Errorf("no name %s", name)
+			t.Errorf("missing DNS name %s", name)
 		}
 	}
 	for _, address := range []string{"127.0.0.1", "10.0.0.9", "192.0.2.1"} {
 		if !slices.ContainsFunc(leaf.Addresses, net.ParseIP(address).Equal) {
-			t.Errorf("no address %s", address)
+			t.Errorf("missing address %s", address)
 		}
 	}
 }
 
 func TestBudget(t *testing.T) {
-	for _, c := range []struct{ replicas, wanted, live, min int }{{1, 1, 1, 0}, {3, 3, 3, 2}, {3, 3, 1, 2}, {1, 1, 3, 2}, {5, 5, 4, 3}, {7, 3, 5, 3}} {
-		budget := Budget(demo(nil), c.replicas, c.wanted, c.live)
+	for _, c := range []struct {
+		replicas, members int32
+		voters, min       int
+	}{{1, 1, 1, 0}, {3, 3, 3, 2}, {3, 3, 1, 2}, {1, 1, 3, 2}, {5, 5, 4, 3}, {7, 3, 5, 3}} {
+		budget := Budget(demo(func(s *v1alpha1.ApiServerClusterSpec) {
+			s.Replicas, s.Etcd.Embedded = &c.replicas, &v1alpha1.EmbeddedEtcd{Members: &c.members}
+		}), c.voters)
 		switch {
 		case c.min == 0 && budget != nil:
-			t.Errorf("%+v: a budget that could only block", c)
+			t.Errorf("%+v: a budget that allows no disruption: %+v", c, budget)
 		case c.min > 0 && (budget == nil || budget.Spec.MinAvailable.IntValue() != c.min):
-			t.Errorf("%+v: %+v", c, budget)
+			t.Errorf("%+v: budget %+v", c, budget)
 		}
 	}
-	if budget := Budget(demo(external), 2, 0, 0); budget == nil || budget.Spec.MaxUnavailable.IntValue() != 1 {
-		t.Errorf("external etcd: %+v", budget)
+	if budget := Budget(demo(external), 0); budget == nil || budget.Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("external etcd: budget %+v", budget)
 	}
 }
 
@@ -273,33 +291,33 @@ func TestValidate(t *testing.T) {
 		edit func(*v1alpha1.ApiServerClusterSpec)
 		want string
 	}{
-		"fine":            {nil, ""},
+		"valid":           {nil, ""},
 		"a larger volume": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("9Gi") }, ""},
-		"tuning":          {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-snapshot-count": "9"} }, ""},
+		"tuning flag":     {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-snapshot-count": "9"} }, ""},
 		"two voters": {func(s *v1alpha1.ApiServerClusterSpec) {
 			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](2)}
 		}, "must be 1, 3 or 5"},
 		"too many voters": {func(s *v1alpha1.ApiServerClusterSpec) {
 			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](5)}
 		}, "must not exceed spec.replicas"},
-		"no replicas":      {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](0) }, "between 1 and 100"},
-		"both":             {func(s *v1alpha1.ApiServerClusterSpec) { external(s); s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{} }, "either embedded or external"},
+		"zero replicas":    {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](0) }, "between 1 and 100"},
+		"two etcds":        {func(s *v1alpha1.ApiServerClusterSpec) { external(s); s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{} }, "either embedded or external"},
 		"a smaller volume": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") }, "only grow"},
-		"another class":    {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") }, "cannot change"},
-		"an owned flag":    {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-name": "x"} }, "set by the operator"},
-		"another one":      {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"secure-port": "1"} }, "set by the operator"},
-		"no such flag":     {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"nope": "x"} }, `no flag "nope"`},
-		"no such value":    {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"max-requests-inflight": "x"} }, "max-requests-inflight"},
+		"changed class":    {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") }, "immutable"},
+		"operator's flag":  {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-name": "x"} }, "set by the operator"},
+		"operator's port":  {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"secure-port": "1"} }, "set by the operator"},
+		"unknown flag":     {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"nope": "x"} }, `no flag "nope"`},
+		"invalid value":    {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"max-requests-inflight": "x"} }, "max-requests-inflight"},
 	} {
 		err := Validate(demo(c.edit), []corev1.PersistentVolumeClaim{claim})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
 	switched := demo(external)
-	switched.Status.Membership = &v1alpha1.Membership{Formed: true}
+	switched.Status.Membership = &v1alpha1.Membership{Bootstrapped: true}
 	if err := Validate(switched, nil); err == nil || !strings.Contains(err.Error(), "cannot be switched") {
-		t.Errorf("switching to an external etcd: %v", err)
+		t.Errorf("switching to an external etcd: error %v", err)
 	}
 	long := demo(nil)
 	long.Name = strings.Repeat("x", 46)

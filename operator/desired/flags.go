@@ -12,31 +12,31 @@ import (
 
 const (
 	dataDirectory = "/var/lib/quorate"
-	// podIP is expanded by the kubelet from the variable of that name. A replica listens on its own address only.
+	// podIP is expanded by the kubelet. A replica listens only on its own address.
 	podIP = "$(POD_IP)"
 
 	issuer = "https://kubernetes.default.svc.cluster.local"
 
-	// shutdownDelay is the time a Service needs to notice that a replica is going.
+	// shutdownDelay is the time for kube-proxies to remove a terminating replica from the Service.
 	shutdownDelay = 3 * time.Second
 )
 
-// Start is what a member is told in case its data directory is empty. A member that has run before is told of itself
-// alone, which etcd refuses on an empty directory: it must not come back without its data.
-type Start struct {
-	New     bool              // the founders make a new cluster
-	Cluster map[string]string // peer URLs by member name
+// InitialCluster is etcd's configuration for an empty data directory. For a member that has run before it contains only
+// that member, with which etcd refuses to start on an empty directory: a member must not restart without its data.
+type InitialCluster struct {
+	New      bool              // bootstrap a new cluster instead of joining an existing one
+	PeerURLs map[string]string // by member name
 }
 
-// Replica is one pod to build.
+// Replica describes the pod of one replica.
 type Replica struct {
-	Name      string
-	Member    bool
-	Start     Start    // of a member
-	Endpoints []string // of a server: client URLs of the embedded members
+	Name           string
+	Member         bool
+	InitialCluster InitialCluster // of a member
+	Endpoints      []string       // of a server: client URLs of the embedded members
 }
 
-// configuration of one replica at an address, with the user's flags.
+// configuration returns the configuration of a replica that listens on address, with the extra flags of the user.
 func configuration(
 	cluster *v1alpha1.ApiServerCluster, replica Replica, address string, extra map[string]string,
 ) (*config.Config, error) {
@@ -57,15 +57,15 @@ func configuration(
 	c.Authentication.ServiceAccountSigningKey = mounted("service-account.key")
 	c.Authorization.Modes = []string{"Node", "RBAC"}
 	c.Controllers.Enabled = []string{"*"}
-	c.API.EndpointReconcilerType = "none" // the addresses of these pods mean nothing to the clients of this API
+	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
 	switch {
-	case cluster.Spec.Etcd.External != nil:
+	case cluster.ExternalEtcd():
 		setExternal(c, cluster.Spec.Etcd.External)
 	case replica.Member:
 		setMember(c, cluster, replica, address)
 	default:
 		c.Etcd.Servers = replica.Endpoints
-		c.Etcd.CAFile, c.Etcd.CertFile, c.Etcd.KeyFile = mounted("etcd-client-ca.crt"), mounted("etcd-client.crt"), mounted("etcd-client.key")
+		setEtcdClient(c)
 	}
 	return c, setExtra(c, extra)
 }
@@ -73,8 +73,13 @@ func configuration(
 func setExternal(c *config.Config, external *v1alpha1.ExternalEtcd) {
 	c.Etcd.Servers, c.Etcd.Prefix = external.Endpoints, external.Prefix
 	if external.SecretRef != nil {
-		c.Etcd.CAFile, c.Etcd.CertFile, c.Etcd.KeyFile = mounted("etcd-client-ca.crt"), mounted("etcd-client.crt"), mounted("etcd-client.key")
+		setEtcdClient(c)
 	}
+}
+
+func setEtcdClient(c *config.Config) {
+	c.Etcd.CAFile, c.Etcd.CertFile = mounted("etcd-client-ca.crt"), mounted("etcd-client.crt")
+	c.Etcd.KeyFile = mounted("etcd-client.key")
 }
 
 func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Replica, address string) {
@@ -84,24 +89,27 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	m.AdvertisePeerURLs = []string{PeerURL(cluster, replica.Name)}
 	m.ListenClientURLs = []string{fmt.Sprintf("https://%s:%d", address, ClientPort)}
 	m.AdvertiseClientURLs = []string{ClientURL(cluster, replica.Name)}
-	m.PeerCertFile, m.PeerKeyFile, m.PeerTrustedCAFile = mounted("etcd-peer.crt"), mounted("etcd-peer.key"), mounted("etcd-peer-ca.crt")
-	m.ServerCertFile, m.ServerKeyFile, m.ServerTrustedCAFile = mounted("etcd-server.crt"), mounted("etcd-server.key"), mounted("etcd-client-ca.crt")
+	m.PeerCertFile, m.PeerKeyFile = mounted("etcd-peer.crt"), mounted("etcd-peer.key")
+	m.PeerTrustedCAFile = mounted("etcd-peer-ca.crt")
+	m.ServerCertFile, m.ServerKeyFile = mounted("etcd-server.crt"), mounted("etcd-server.key")
+	m.ServerTrustedCAFile = mounted("etcd-client-ca.crt")
 	m.QuotaBackendBytes = quota(cluster)
 	m.InitialClusterToken = fmt.Sprintf("%s-%s-%s", cluster.Namespace, cluster.Name, cluster.UID)
 	m.InitialClusterState = "existing"
-	if replica.Start.New {
+	if replica.InitialCluster.New {
 		m.InitialClusterState = "new"
 	}
 	var initial []string
-	for name, url := range replica.Start.Cluster {
+	for name, url := range replica.InitialCluster.PeerURLs {
 		initial = append(initial, name+"="+url)
 	}
 	slices.Sort(initial)
 	m.InitialCluster = strings.Join(initial, ",")
 }
 
-// quota leaves room on the volume for the log, snapshots and defragmentation. Etcd recommends at most 8 GiB.
+// quota returns the etcd quota in bytes. The rest of the volume is for the write-ahead log, snapshots and
+// defragmentation. etcd recommends at most 8 GiB.
 func quota(cluster *v1alpha1.ApiServerCluster) int64 {
-	size := StorageSize(cluster)
+	size := cluster.StorageSize()
 	return min(size.Value()/10*6, 8<<30)
 }

@@ -10,8 +10,8 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-// FuzzExtraArgs sends one further argument through the operator to the server's parser. Whatever it is, the flags that
-// users cannot set keep the operator's values, and the server would start.
+// FuzzExtraArgs passes one extra argument through the operator to the API server's parser. If the operator accepts it,
+// the flags that users cannot set keep the operator's values and the API server would start.
 func FuzzExtraArgs(f *testing.F) {
 	for _, name := range []string{
 		"client-ca-file", "client_ca_file", "--client-ca-file", "client-ca-file=/x", "Client-CA-File", "etcd_peer_trusted_ca_file",
@@ -48,8 +48,8 @@ func FuzzExtraArgs(f *testing.F) {
 	})
 }
 
-// checkSpelling compares with the server's parser: a flag that it would take from a command line, and that users cannot set,
-// has been refused, whatever its spelling.
+// checkSpelling compares with the server's parser: a flag that it would take from a command line, and that users
+// cannot set, has been refused, whatever its spelling.
 func checkSpelling(t *testing.T, name, value string, refused error) {
 	t.Helper()
 	for _, arg := range []string{fmt.Sprintf("--%s=%s", strings.TrimLeft(name, "-"), value), name + "=" + value, name} {

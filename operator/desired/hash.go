@@ -13,8 +13,8 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// The hashes are of what the user wrote, not of what the operator made of it: another operator version builds pods
-// differently without any reason to restart the old ones. Fields may be added here if their zero value is left out.
+// serverInputs and etcdInputs are hashed instead of the pods: they contain what the user specified, so that an operator
+// upgrade that builds pods differently does not restart them. Fields may be added if their zero value is omitted.
 type serverInputs struct {
 	Image            string                        `json:"image"`
 	ImagePullPolicy  corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`
@@ -30,13 +30,13 @@ type etcdInputs struct {
 	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
 }
 
-// Hashes say what a pod was made for.
+// Hashes identify the spec that a pod was created from.
 type Hashes struct {
-	Server string // what touches the API server
-	Etcd   string // what touches the member only
+	Server string // fields that affect every replica
+	Etcd   string // fields that affect only members
 }
 
-// HashesOf a spec and the image that it means.
+// HashesOf returns the hashes of a spec whose effective image is image.
 func HashesOf(cluster *v1alpha1.ApiServerCluster, image string) Hashes {
 	server, etcd := map[string]string{}, map[string]string{}
 	for name, value := range cluster.Spec.ExtraArgs {
@@ -56,13 +56,13 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string) Hashes {
 	}
 }
 
-// memberFlag tells whether a flag means something to the embedded member only.
+// memberFlag reports whether a flag affects only the embedded member.
 func memberFlag(name string) bool {
 	return slices.Contains([]string{"etcd-snapshot-count", "etcd-heartbeat-interval", "etcd-election-timeout"}, name)
 }
 
 func hash(value any) string {
-	text, err := json.Marshal(value) // maps are sorted; plain structs cannot fail
+	text, err := json.Marshal(value) // sorts maps; cannot fail for plain structs
 	if err != nil {
 		panic(err)
 	}
@@ -70,7 +70,8 @@ func hash(value any) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Outdated tells whether a pod was made for another spec, or, being a server, for members most of whom are gone.
+// Outdated reports whether a pod was created from an older spec. A server is also outdated if most of the present
+// voters are not among the members that it connects to.
 func Outdated(pod *corev1.Pod, hashes Hashes, voters []string) bool {
 	if pod.Annotations[ServerHashAnnotation] != hashes.Server {
 		return true

@@ -1,5 +1,5 @@
-// Package desired builds every object that an ApiServerCluster needs, purely from the resource and what was decided
-// elsewhere. It reads nothing.
+// Package desired builds the objects of an ApiServerCluster, and validates its spec. Its functions are pure: they read
+// no cluster state other than their arguments.
 package desired
 
 import (
@@ -10,23 +10,23 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// Labels and annotations of what the operator owns.
+// Labels and annotations of objects that the operator owns.
 const (
 	ClusterLabel = "quorate.dev/cluster"
 	RoleLabel    = "quorate.dev/role"
-	RoleMember   = "member" // an API server with a member of the embedded etcd
-	RoleServer   = "server" // an API server only
+	RoleMember   = "member" // an API server with an embedded etcd member
+	RoleServer   = "server" // an API server without etcd
 
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "quorate-operator"
 
 	NameLabel    = "app.kubernetes.io/name"
-	OperatorName = "quorate-operator" // of the operator's own pods
+	OperatorName = "quorate-operator" // NameLabel of the operator's pods
 
 	ServerHashAnnotation      = "quorate.dev/server-hash"
 	EtcdHashAnnotation        = "quorate.dev/etcd-hash"
 	CertificateHashAnnotation = "quorate.dev/certificate-hash"
-	EndpointsAnnotation       = "quorate.dev/etcd-endpoints" // of a server: the members it was given
+	EndpointsAnnotation       = "quorate.dev/etcd-endpoints" // of a server: names of the members that it connects to
 )
 
 // Ports of a replica.
@@ -36,7 +36,7 @@ const (
 	PeerPort   = 2380
 )
 
-// Labels of an object of a cluster.
+// Labels returns the labels of an object of a cluster.
 func Labels(cluster *v1alpha1.ApiServerCluster) map[string]string {
 	return map[string]string{
 		NameLabel: "quorate", "app.kubernetes.io/instance": cluster.Name,
@@ -44,7 +44,7 @@ func Labels(cluster *v1alpha1.ApiServerCluster) map[string]string {
 	}
 }
 
-// Selector of everything that belongs to a cluster.
+// Selector returns the labels that select all objects of a cluster.
 func Selector(cluster *v1alpha1.ApiServerCluster) labels.Set {
 	return labels.Set{ClusterLabel: cluster.Name}
 }
@@ -57,25 +57,25 @@ func serverSelector(cluster *v1alpha1.ApiServerCluster) map[string]string {
 	return map[string]string{ClusterLabel: cluster.Name, RoleLabel: RoleServer}
 }
 
-// MembersService is the headless Service that gives each member its DNS name.
+// MembersService returns the name of the headless Service that gives each member a DNS name.
 func MembersService(cluster *v1alpha1.ApiServerCluster) string { return cluster.Name + "-members" }
 
-// MembersDomain is the DNS domain of the members.
+// MembersDomain returns the DNS domain of the members.
 func MembersDomain(cluster *v1alpha1.ApiServerCluster) string {
 	return MembersService(cluster) + "." + cluster.Namespace + ".svc"
 }
 
-// PeerURL of a member.
+// PeerURL returns the peer URL of a member.
 func PeerURL(cluster *v1alpha1.ApiServerCluster, name string) string {
 	return fmt.Sprintf("https://%s.%s:%d", name, MembersDomain(cluster), PeerPort)
 }
 
-// ClientURL of a member.
+// ClientURL returns the client URL of a member.
 func ClientURL(cluster *v1alpha1.ApiServerCluster, name string) string {
 	return fmt.Sprintf("https://%s.%s:%d", name, MembersDomain(cluster), ClientPort)
 }
 
-// Endpoint is the URL of the API within the cluster that hosts it.
+// Endpoint returns the URL of the API for clients in the hosting cluster.
 func Endpoint(cluster *v1alpha1.ApiServerCluster) string {
 	return fmt.Sprintf("https://%s.%s.svc:%d", cluster.Name, cluster.Namespace, SecurePort)
 }

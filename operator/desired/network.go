@@ -10,29 +10,29 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// NetworkPolicies of a cluster say who may connect to its pods: anyone to the API, which is as open as its Service; to the
-// members' peer port only members; to their client port the replicas beyond the voters, and the operator. What pods connect to
-// is not restricted: API servers call kubelets, webhooks and aggregated API servers anywhere.
+// NetworkPolicies returns the policies for connections to a cluster's pods. The API port is open to all clients, like
+// the Service; the peer port to members; the client port to replicas beyond the voters and to the operator. Egress is
+// not restricted: API servers call kubelets, webhooks and aggregated API servers at any address.
 //
-// The operator is known by its namespace and label. An empty namespace means that it runs in no pod of the hosting cluster; the
-// client port is then open to all, and protected by its certificates only.
+// The operator's pods are selected by namespace and label. An empty namespace means that the operator does not run as
+// a pod of the hosting cluster; the client port is then open to all and protected only by its certificates.
 func NetworkPolicies(cluster *v1alpha1.ApiServerCluster, operatorNamespace string) []*networkingv1.NetworkPolicy {
 	if cluster.Spec.NetworkPolicies == v1alpha1.NetworkPoliciesDisabled {
 		return nil
 	}
 	policies := []*networkingv1.NetworkPolicy{networkPolicy(cluster, cluster.Name, Selector(cluster), ingress(SecurePort))}
-	if cluster.Spec.Etcd.External != nil {
+	if cluster.ExternalEtcd() {
 		return policies
 	}
 	clients := []networkingv1.NetworkPolicyPeer{pods(serverSelector(cluster)), operatorPods(operatorNamespace)}
 	if operatorNamespace == "" {
-		clients = nil // everyone
+		clients = nil // all
 	}
 	return append(policies, networkPolicy(cluster, MembersService(cluster), memberSelector(cluster),
 		ingress(PeerPort, pods(memberSelector(cluster))), ingress(ClientPort, clients...)))
 }
 
-// NetworkPolicyNames are the names that policies of a cluster can have.
+// NetworkPolicyNames returns the names of all policies that a cluster can have.
 func NetworkPolicyNames(cluster *v1alpha1.ApiServerCluster) []string {
 	return []string{cluster.Name, MembersService(cluster)}
 }
@@ -49,7 +49,7 @@ func networkPolicy(
 	}
 }
 
-// ingress allows connections to a port; without peers, everyone's.
+// ingress returns a rule that allows connections to a port, from all sources if there are no peers.
 func ingress(port int32, peers ...networkingv1.NetworkPolicyPeer) networkingv1.NetworkPolicyIngressRule {
 	return networkingv1.NetworkPolicyIngressRule{
 		Ports: []networkingv1.NetworkPolicyPort{{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromInt32(port))}},
@@ -57,7 +57,7 @@ func ingress(port int32, peers ...networkingv1.NetworkPolicyPeer) networkingv1.N
 	}
 }
 
-// pods of the policy's own namespace.
+// pods returns a peer that selects pods of the policy's namespace.
 func pods(selector map[string]string) networkingv1.NetworkPolicyPeer {
 	return networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: selector}}
 }

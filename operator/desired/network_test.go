@@ -11,7 +11,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// peer is a pod, or with a nil label set something outside the cluster.
+// peer is a pod or, without labels, a host outside the cluster.
 type peer struct {
 	namespace string
 	labels    labels.Set
@@ -26,7 +26,7 @@ func matches(t *testing.T, selector *metav1.LabelSelector, set labels.Set) bool 
 	return parsed.Matches(set)
 }
 
-// from reports whether a policy's peer includes a pod.
+// from reports whether a policy peer selects a pod.
 func from(t *testing.T, rule networkingv1.NetworkPolicyPeer, namespace string, p peer) bool {
 	t.Helper()
 	switch {
@@ -40,7 +40,8 @@ func from(t *testing.T, rule networkingv1.NetworkPolicyPeer, namespace string, p
 	return matches(t, rule.PodSelector, p.labels)
 }
 
-// connects evaluates policies as the API defines them: a pod that none selects is open, another one only to what one allows.
+// connects evaluates policies with the semantics of the NetworkPolicy API: a pod that no policy selects accepts all
+// connections, others only those that a policy allows.
 func connects(t *testing.T, policies []*networkingv1.NetworkPolicy, p peer, to labels.Set, port int32) bool {
 	t.Helper()
 	selected := false
@@ -97,7 +98,7 @@ func TestNetworkPoliciesAllowWhatIsNeeded(t *testing.T) {
 		policies := NetworkPolicies(cluster, c.operator)
 		for _, name := range everyone {
 			if got, want := connects(t, policies, peers[name], c.to, c.port), slices.Contains(c.connected, name); got != want {
-				t.Errorf("%s: %s connects: %v", c.name, name, got)
+				t.Errorf("%s: connection from %s: %v", c.name, name, got)
 			}
 		}
 	}
@@ -117,11 +118,11 @@ func TestNetworkPoliciesOfASpec(t *testing.T) {
 		for _, policy := range NetworkPolicies(demo(c.edit), "") {
 			got = append(got, policy.Name)
 			if !slices.Contains(names, policy.Name) {
-				t.Errorf("%s: a policy named %s would never be deleted", name, policy.Name)
+				t.Errorf("%s: policy %s is not in NetworkPolicyNames()", name, policy.Name)
 			}
 		}
 		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+			t.Errorf("%s: policies %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -16,18 +16,20 @@ import (
 )
 
 const (
-	// user of the processes; the image knows it as nonroot.
+	// user is the UID of the processes, nonroot in the image.
 	user = 65532
-	// handOver is the time that a member gets to move its leadership away and to close its store.
+	// handOver is the time for a member to move its leadership and to close its database.
 	handOver = 12 * time.Second
-	// maxTerminationGrace bounds how long a replica on its way out may delay a rollout or a drain.
+	// maxTerminationGrace limits the time for which a terminating replica delays a rollout or a drain.
 	maxTerminationGrace = time.Hour
-	// startupPatience is how long a replica may take to start: a large database is read, a snapshot received.
-	startupPatience = 600 // seconds
+	// startupTimeout is the time for a replica to start, which includes reading a large database or receiving a snapshot.
+	startupTimeout = 600 // seconds
 )
 
-// Pod of one replica.
-func Pod(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, certificateHash string) (*corev1.Pod, error) {
+// Pod returns the pod of a replica.
+func Pod(
+	cluster *v1alpha1.ApiServerCluster, image string, replica Replica, certificateHash string,
+) (*corev1.Pod, error) {
 	configuration, err := configuration(cluster, replica, podIP, literal(cluster.Spec.ExtraArgs))
 	if err != nil {
 		return nil, err
@@ -44,15 +46,16 @@ func Pod(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, cert
 	if replica.Member {
 		pod.Labels[RoleLabel], pod.Annotations[EtcdHashAnnotation] = RoleMember, hashes.Etcd
 		pod.Spec.Hostname, pod.Spec.Subdomain = replica.Name, MembersService(cluster)
-	} else if cluster.Spec.Etcd.External == nil {
+	} else if !cluster.ExternalEtcd() {
 		pod.Annotations[EndpointsAnnotation] = endpointNames(replica.Endpoints)
 	}
-	pod.Spec.Containers = []corev1.Container{container(cluster, image, replica, append([]string{"apiserver"}, configuration.Args()...))}
+	args := append([]string{"apiserver"}, configuration.Args()...)
+	pod.Spec.Containers = []corev1.Container{container(cluster, image, replica, args)}
 	return pod, nil
 }
 
-// terminationGrace covers an orderly stop, after which the kubelet kills the replica. Parts out of range count as the
-// largest, so that the sum does not overflow.
+// terminationGrace returns the time for graceful termination, after which the kubelet kills the replica. Each part is
+// capped, so that the sum does not overflow.
 func terminationGrace(c *config.Config) time.Duration {
 	grace := handOver
 	for _, part := range []time.Duration{
@@ -78,14 +81,16 @@ func podSpec(cluster *v1alpha1.ApiServerCluster, replica Replica, grace time.Dur
 		PriorityClassName:             scheduling.PriorityClassName,
 		Affinity:                      affinity(cluster),
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](user), RunAsGroup: ptr.To[int64](user), FSGroup: ptr.To[int64](user),
+			RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](user), RunAsGroup: ptr.To[int64](user),
+			FSGroup:             ptr.To[int64](user),
 			FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
 			SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 	}
 }
 
-// affinity prefers hosts that have no replica of the cluster. It does not require them: a small cluster has fewer.
+// affinity returns a preference for nodes and zones without another replica. It is not a requirement, because a hosting
+// cluster may have fewer nodes than replicas.
 func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 	if cluster.Spec.Scheduling.Affinity != nil {
 		return cluster.Spec.Scheduling.Affinity
@@ -102,7 +107,9 @@ func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, args []string) corev1.Container {
 	c := corev1.Container{
 		Name: "apiserver", Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
-		Env:          []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"}}}},
+		Env: []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"},
+		}}},
 		Ports:        []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
 		Resources:    resources(cluster),
 		VolumeMounts: mounts(replica),
@@ -110,8 +117,8 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
-		// An etcd without a quorum is no reason to restart API servers.
-		StartupProbe:             probe("/livez?exclude=etcd", 1, startupPatience),
+		// etcd is excluded: restarting API servers does not restore its quorum.
+		StartupProbe:             probe("/livez?exclude=etcd", 1, startupTimeout),
 		LivenessProbe:            probe("/livez?exclude=etcd", 10, 6),
 		ReadinessProbe:           probe("/readyz", 1, 3),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -124,8 +131,8 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 	return c
 }
 
-// pullPolicy does not follow Kubernetes' default of asking the registry each time for a tag named latest: a replica must
-// start again while the registry is away, and not become another version by restarting.
+// pullPolicy defaults to IfNotPresent also for the tag latest, unlike Kubernetes: a replica must be able to restart
+// while the registry is unavailable, and a restart must not change its version.
 func pullPolicy(cluster *v1alpha1.ApiServerCluster) corev1.PullPolicy {
 	return cmp.Or(cluster.Spec.ImagePullPolicy, corev1.PullIfNotPresent)
 }
@@ -148,7 +155,7 @@ func probe(path string, period, failures int32) *corev1.Probe {
 	}
 }
 
-// endpointNames are the members behind client URLs.
+// endpointNames returns the member names in client URLs.
 func endpointNames(urls []string) string {
 	names := make([]string, 0, len(urls))
 	for _, url := range urls {

@@ -15,7 +15,7 @@ import (
 	embedded "quorate.dev/config"
 )
 
-// rules returns what the CEL rules of the resource's schema say about a value of spec.extraArgs.
+// rules returns a function that evaluates the CEL rules of the CRD on a value of spec.extraArgs.
 func rules(t *testing.T) func(extra map[string]any) string {
 	t.Helper()
 	text, err := embedded.CRDs.ReadFile("crd/quorate.dev_apiserverclusters.yaml")
@@ -45,7 +45,8 @@ func rules(t *testing.T) func(extra map[string]any) string {
 	}
 }
 
-// The schema's rules and the operator's own deny the same flags, however they are written.
+// TestExtraArgsRulesAgree compares the flags that the CRD rejects with those that the operator rejects, in all
+// spellings.
 func TestExtraArgsRulesAgree(t *testing.T) {
 	evaluate := rules(t)
 	flags := serverFlags()
@@ -55,11 +56,11 @@ func TestExtraArgsRulesAgree(t *testing.T) {
 		message := evaluate(map[string]any{name: "1"})
 		switch reason := denial(name); {
 		case reason == "" && message != "", reason != "" && !strings.Contains(message, reason):
-			t.Errorf("%s: the operator's rule is %q, the schema's %q", name, reason, message)
+			t.Errorf("%s: operator rejects with %q, CRD with %q", name, reason, message)
 		}
 		for _, spelling := range []string{"--" + name, "-" + name, name + "=1", strings.ReplaceAll(name, "-", "_"), strings.ToUpper(name)} {
 			if message := evaluate(map[string]any{spelling: "1"}); message == "" && spelling != name {
-				t.Errorf("the schema has no rule against %q", spelling)
+				t.Errorf("the CRD accepts %q", spelling)
 			}
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// Services of a cluster: one for clients, and with an embedded etcd one for the members, which publishes addresses that are
-// not ready, as members must find each other before they can be.
+// Services returns the Service for clients and, with an embedded etcd, the headless Service for members. The latter
+// publishes addresses of unready pods, because members must resolve each other before they can become ready.
 func Services(cluster *v1alpha1.ApiServerCluster) []*corev1.Service {
 	services := []*corev1.Service{clientService(cluster)}
-	if cluster.Spec.Etcd.External == nil {
+	if !cluster.ExternalEtcd() {
 		services = append(services, membersService(cluster))
 	}
 	return services
@@ -23,7 +23,9 @@ func Services(cluster *v1alpha1.ApiServerCluster) []*corev1.Service {
 func clientService(cluster *v1alpha1.ApiServerCluster) *corev1.Service {
 	spec := cluster.Spec.Service
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: cluster.Name, Namespace: cluster.Namespace, Labels: Labels(cluster), Annotations: spec.Annotations},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: cluster.Name, Namespace: cluster.Namespace, Labels: Labels(cluster), Annotations: spec.Annotations,
+		},
 		Spec: corev1.ServiceSpec{
 			Type: serviceType(cluster), Selector: Selector(cluster), Ports: []corev1.ServicePort{port("https", SecurePort)},
 			LoadBalancerClass: spec.LoadBalancerClass, LoadBalancerSourceRanges: spec.LoadBalancerSourceRanges,
@@ -53,19 +55,20 @@ func port(name string, number int32) corev1.ServicePort {
 	return corev1.ServicePort{Name: name, Port: number, TargetPort: intstr.FromInt32(number), Protocol: corev1.ProtocolTCP}
 }
 
-// Budget keeps evictions from taking the quorum, also while the number of voters changes; without an embedded etcd it lets
-// one replica go at a time. There is none where it could only block: a single replica, a single voter.
-func Budget(cluster *v1alpha1.ApiServerCluster, replicas, wantedVoters, liveVoters int) *policyv1.PodDisruptionBudget {
+// Budget returns a disruption budget that keeps the quorum of the present and of the desired voters, or, with an
+// external etcd, allows one disruption at a time. It returns nil for a single voter or replica, which could never be
+// evicted.
+func Budget(cluster *v1alpha1.ApiServerCluster, voters int) *policyv1.PodDisruptionBudget {
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: cluster.Name, Namespace: cluster.Namespace, Labels: Labels(cluster)},
 		Spec:       policyv1.PodDisruptionBudgetSpec{UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow)},
 	}
-	voters := max(wantedVoters, liveVoters)
+	voters = max(voters, cluster.VoterCount())
 	switch {
-	case cluster.Spec.Etcd.External != nil && replicas > 1:
+	case cluster.ExternalEtcd() && cluster.ReplicaCount() > 1:
 		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: Selector(cluster)}
 		budget.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(1))
-	case cluster.Spec.Etcd.External == nil && voters > 1:
+	case !cluster.ExternalEtcd() && voters > 1:
 		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: memberSelector(cluster)}
 		budget.Spec.MinAvailable = ptr.To(intstr.FromInt(voters/2 + 1))
 	default:

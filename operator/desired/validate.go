@@ -6,50 +6,21 @@ import (
 	"regexp"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/operator/api/v1alpha1"
-	"quorate.dev/operator/membership"
 )
-
-// Replicas wanted.
-func Replicas(cluster *v1alpha1.ApiServerCluster) int {
-	if cluster.Spec.Replicas == nil {
-		return 3
-	}
-	return int(*cluster.Spec.Replicas)
-}
-
-// StorageSize of each member.
-func StorageSize(cluster *v1alpha1.ApiServerCluster) resource.Quantity {
-	if cluster.Spec.Storage.Size.IsZero() {
-		return resource.MustParse("8Gi")
-	}
-	return cluster.Spec.Storage.Size
-}
-
-// Voters wanted; none with an external etcd.
-func Voters(cluster *v1alpha1.ApiServerCluster) int {
-	if cluster.Spec.Etcd.External != nil {
-		return 0
-	}
-	if embedded := cluster.Spec.Etcd.Embedded; embedded != nil && embedded.Members != nil {
-		return int(*embedded.Members)
-	}
-	return membership.DefaultVoters(Replicas(cluster))
-}
 
 var namePattern = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 
-// Validate says what is wrong with a spec: the rules of the resource's schema once more, for servers that did not check
-// them, and what a schema cannot know. Claims are the ones that exist.
+// Validate returns the errors in a spec: those that the rules of the CRD detect, for objects that were stored without
+// them, and those that only the operator can detect. Claims are the existing claims of the cluster.
 func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolumeClaim) error {
 	var errs []error
 	if !namePattern.MatchString(cluster.Name) || len(cluster.Name) > 45 {
-		errs = append(errs, errors.New("metadata.name becomes part of host names: at most 45 lower-case letters, digits and -, beginning with a letter"))
+		errs = append(errs, errors.New("metadata.name becomes part of DNS names: at most 45 lower-case letters, digits and -, beginning with a letter"))
 	}
-	if replicas := Replicas(cluster); replicas < 1 || replicas > 100 {
+	if replicas := cluster.ReplicaCount(); replicas < 1 || replicas > 100 {
 		errs = append(errs, fmt.Errorf("spec.replicas %d must be between 1 and 100", replicas))
 	}
 	errs = append(errs, validateEtcd(cluster), validateStorage(cluster, claims))
@@ -60,10 +31,10 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 }
 
 func validateEtcd(cluster *v1alpha1.ApiServerCluster) error {
-	etcd, voters := cluster.Spec.Etcd, Voters(cluster)
+	etcd, voters := cluster.Spec.Etcd, cluster.VoterCount()
 	switch {
 	case etcd.Embedded != nil && etcd.External != nil:
-		return errors.New("spec.etcd is either embedded or external")
+		return errors.New("spec.etcd is either embedded or external, not both")
 	case etcd.External != nil && cluster.Status.Membership != nil:
 		return errors.New("spec.etcd cannot be switched from embedded to external")
 	case etcd.External == nil && cluster.Status.Membership == nil && cluster.Status.Replicas > 0:
@@ -72,24 +43,26 @@ func validateEtcd(cluster *v1alpha1.ApiServerCluster) error {
 		return errors.New("spec.etcd.external.endpoints must not be empty")
 	case etcd.External == nil && voters != 1 && voters != 3 && voters != 5:
 		return fmt.Errorf("spec.etcd.embedded.members %d must be 1, 3 or 5", voters)
-	case voters > Replicas(cluster):
-		return fmt.Errorf("spec.etcd.embedded.members %d must not exceed spec.replicas %d", voters, Replicas(cluster))
+	case voters > cluster.ReplicaCount():
+		return fmt.Errorf("spec.etcd.embedded.members %d must not exceed spec.replicas %d", voters, cluster.ReplicaCount())
 	}
 	return nil
 }
 
 func validateStorage(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolumeClaim) error {
 	storage := cluster.Spec.Storage
-	wanted := StorageSize(cluster)
-	if wanted.Sign() < 0 {
+	desired := cluster.StorageSize()
+	if desired.Sign() < 0 {
 		return errors.New("spec.storage.size must be positive")
 	}
 	for _, claim := range claims {
-		if size := claim.Spec.Resources.Requests[corev1.ResourceStorage]; wanted.Cmp(size) < 0 {
-			return fmt.Errorf("spec.storage.size %s is less than the %s that claim %s has; it can only grow", wanted.String(), size.String(), claim.Name)
+		if size := claim.Spec.Resources.Requests[corev1.ResourceStorage]; desired.Cmp(size) < 0 {
+			return fmt.Errorf("spec.storage.size %s is less than the %s of claim %s; it can only grow",
+				desired.String(), size.String(), claim.Name)
 		}
 		if class := claim.Spec.StorageClassName; storage.Class != nil && class != nil && *class != *storage.Class {
-			return fmt.Errorf("spec.storage.class %s is not the %s of claim %s; it cannot change", *storage.Class, *class, claim.Name)
+			return fmt.Errorf("spec.storage.class %s differs from %s of claim %s; it is immutable",
+				*storage.Class, *class, claim.Name)
 		}
 	}
 	return nil

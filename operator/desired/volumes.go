@@ -10,17 +10,21 @@ import (
 
 const certificateDirectory = "/etc/quorate/certificates"
 
-// mounted is where a file of the certificate volume is in the pod.
+// mounted returns the path of a file of the certificate volume in the pod.
 func mounted(file string) string { return certificateDirectory + "/" + file }
 
-// Claim of a member's volume.
+// Claim returns the PersistentVolumeClaim of a member.
 func Claim(cluster *v1alpha1.ApiServerCluster, name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster.Namespace, Labels: merged(Labels(cluster), memberSelector(cluster))},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: cluster.Namespace, Labels: merged(Labels(cluster), memberSelector(cluster)),
+		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			StorageClassName: cluster.Spec.Storage.Class,
-			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: StorageSize(cluster)}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: cluster.StorageSize()},
+			},
 		},
 	}
 }
@@ -51,21 +55,23 @@ func mounts(replica Replica) []corev1.VolumeMount {
 	return mounts
 }
 
-// certificateSources are the files that a replica needs, and no other: no key of an authority, no key of a domain that
-// it has no part in.
+// certificateSources returns only the files that a replica needs: no key of an authority, and no key of a trust domain
+// that the replica does not use.
 func certificateSources(cluster *v1alpha1.ApiServerCluster, replica Replica) []corev1.VolumeProjection {
 	sources := []corev1.VolumeProjection{
 		leafSource(cluster, "serving"),
 		leafSource(cluster, "front-proxy-client"),
 		authoritySource(cluster, ClientDomain),
 		authoritySource(cluster, FrontProxyDomain),
-		source(SecretName(cluster, ServiceAccountSecret), item(ServiceAccountPublicKey, ServiceAccountPublicKey), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)),
+		source(SecretName(cluster, ServiceAccountSecret),
+			item(ServiceAccountPublicKey, ServiceAccountPublicKey), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)),
 	}
 	external := cluster.Spec.Etcd.External
 	switch {
 	case external != nil && external.SecretRef != nil:
 		return append(sources, source(external.SecretRef.Name,
-			item(AuthorityKey, "etcd-client-ca.crt"), item(corev1.TLSCertKey, "etcd-client.crt"), item(corev1.TLSPrivateKeyKey, "etcd-client.key")))
+			item(AuthorityKey, "etcd-client-ca.crt"), item(corev1.TLSCertKey, "etcd-client.crt"),
+			item(corev1.TLSPrivateKeyKey, "etcd-client.key")))
 	case external != nil:
 		return sources
 	case replica.Member:
@@ -84,7 +90,9 @@ func authoritySource(cluster *v1alpha1.ApiServerCluster, domain string) corev1.V
 }
 
 func source(secret string, items ...corev1.KeyToPath) corev1.VolumeProjection {
-	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Items: items}}
+	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+		LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Items: items,
+	}}
 }
 
 func item(key, path string) corev1.KeyToPath { return corev1.KeyToPath{Key: key, Path: path} }

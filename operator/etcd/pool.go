@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Pool keeps a client per cluster for as long as its members' addresses and credentials stay the same, so that looking
-// again costs no handshakes.
+// Pool caches one client per cluster while the members' addresses and credentials do not change, so that
+// reconciliations reuse connections. It is safe for concurrent use; the clients are not.
 type Pool struct {
 	mutex   sync.Mutex
 	clients map[string]pooled
@@ -15,21 +15,21 @@ type Pool struct {
 
 type pooled struct {
 	client    *Client
-	signature [sha256.Size]byte // of all that it was made from
+	signature [sha256.Size]byte // of the arguments of Get
 }
 
-// NewPool makes an empty pool.
+// NewPool returns an empty pool.
 func NewPool() *Pool { return &Pool{clients: map[string]pooled{}} }
 
-// Get returns the client of a cluster. The pool closes it.
+// Get returns the client of a cluster. It belongs to the pool: the caller must not close it.
 func (p *Pool) Get(cluster string, endpoints []Endpoint, port string, credentials Credentials) (*Client, error) {
 	signature := sha256.Sum256(fmt.Append(nil, endpoints, port, credentials))
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	if known, ok := p.clients[cluster]; ok && known.signature == signature {
-		return known.client, nil
+	if cached, ok := p.clients[cluster]; ok && cached.signature == signature {
+		return cached.client, nil
 	}
-	client, err := Dial(endpoints, port, credentials)
+	client, err := NewClient(endpoints, port, credentials)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (p *Pool) Get(cluster string, endpoints []Endpoint, port string, credential
 	return client, nil
 }
 
-// Drop closes the client of a cluster, if there is one.
+// Drop closes and removes the client of a cluster, if it has one.
 func (p *Pool) Drop(cluster string) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -46,8 +46,8 @@ func (p *Pool) Drop(cluster string) {
 }
 
 func (p *Pool) drop(cluster string) {
-	if known, ok := p.clients[cluster]; ok {
-		known.client.Close()
+	if cached, ok := p.clients[cluster]; ok {
+		cached.client.Close()
 		delete(p.clients, cluster)
 	}
 }

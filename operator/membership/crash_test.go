@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// journey takes a cluster through its life; pause is called before each step.
+// journey scales, repairs and updates a cluster. It calls pause before each step.
 func journey(w *world, pause func()) {
 	settle := func(changes ...string) {
 		for _, change := range changes {
@@ -24,11 +24,11 @@ func journey(w *world, pause func()) {
 	settle("want 1 1")
 }
 
-// runWith is run with something before each step.
+// runWith is run with a call before each step.
 func (w *world) runWith(pause func()) {
-	for quiet, i := 0, 0; quiet <= patience+2 && !w.t.Failed(); i++ {
+	for quiet, i := 0, 0; quiet <= joinTimeout+2 && !w.t.Failed(); i++ {
 		if i > 4000 {
-			w.t.Fatalf("does not come to rest:\n%s", strings.Join(w.trace[len(w.trace)-40:], "\n"))
+			w.t.Fatalf("did not settle:\n%s", strings.Join(w.trace[len(w.trace)-40:], "\n"))
 		}
 		pause()
 		quiet++
@@ -40,8 +40,8 @@ func (w *world) runWith(pause func()) {
 	}
 }
 
-// settled fails the test unless the world is what the spec says.
-func (w *world) settled() {
+// checkSettled fails the test unless the world matches the spec.
+func (w *world) checkSettled() {
 	w.t.Helper()
 	voters, ready := 0, 0
 	for _, m := range w.members {
@@ -55,20 +55,21 @@ func (w *world) settled() {
 			ready++
 		}
 	}
-	if voters != w.voters || ready != w.replicas || len(w.pods) != w.replicas || len(w.claims) != w.voters || w.intent.Joining != "" {
-		w.t.Errorf("%d voters of %d, %d pods ready of %d (%d in all), %d claims, joining %q:\n%s", voters, w.voters, ready, w.replicas,
-			len(w.pods), len(w.claims), w.intent.Joining, strings.Join(w.trace[max(0, len(w.trace)-30):], "\n"))
+	if voters != w.voters || ready != w.replicas || len(w.pods) != w.replicas || len(w.claims) != w.voters || w.intent.JoiningMember != "" {
+		w.t.Errorf("%d of %d voters, %d of %d ready pods (%d pods), %d claims, joining member %q:\n%s",
+			voters, w.voters, ready, w.replicas, len(w.pods), len(w.claims), w.intent.JoiningMember,
+			strings.Join(w.trace[max(0, len(w.trace)-30):], "\n"))
 	}
 }
 
-// The operator dies after each of its steps in turn, not knowing whether the step was taken; a second one, which saw the world
-// as many steps ago as delay says, takes a step from there.
+// TestCrashAndStaleViewAtEveryStep interrupts the operator before each step. A second operator executes one action
+// that it planned from an observation delay steps old.
 func TestCrashAndStaleViewAtEveryStep(t *testing.T) {
 	total := 0
 	journey(newWorld(t), func() { total++ })
 	for _, delay := range []int{1, 2, 5, 15} {
 		for at := delay; at < total; at++ {
-			t.Run(fmt.Sprintf("step %d, view %d old", at, delay), func(t *testing.T) {
+			t.Run(fmt.Sprintf("step %d, view %d steps old", at, delay), func(t *testing.T) {
 				w := newWorld(t)
 				var seen []snapshot
 				journey(w, func() {
@@ -77,7 +78,7 @@ func TestCrashAndStaleViewAtEveryStep(t *testing.T) {
 						w.replay(seen[at-delay])
 					}
 				})
-				w.settled()
+				w.checkSettled()
 			})
 		}
 	}
@@ -91,8 +92,8 @@ func (w *world) replay(old snapshot) {
 	w.act(a, old)
 }
 
-// Whatever happens, no action of the plan takes a quorum away; and when all is well again the cluster becomes what the
-// spec says.
+// TestNoActionLosesTheQuorum disturbs the cluster at random. No planned action loses the quorum, and once the
+// disturbances end, the cluster matches the spec.
 func TestNoActionLosesTheQuorum(t *testing.T) {
 	for seed := range int64(400) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestNoActionLosesTheQuorum(t *testing.T) {
 			w.replicas, w.voters = 3, 3
 			var old []snapshot
 			for range 150 {
-				w.trouble(random)
+				w.disturbRandomly(random)
 				old = append(old, w.observe())
 				if random.Intn(10) == 0 {
 					w.replay(old[max(0, len(old)-1-random.Intn(6))])
@@ -115,15 +116,15 @@ func TestNoActionLosesTheQuorum(t *testing.T) {
 			}
 			w.down, w.stuck, w.lost = map[string]bool{}, map[string]bool{}, map[string]bool{}
 			w.run()
-			if w.quorate() {
-				w.settled()
+			if w.hasQuorum() {
+				w.checkSettled()
 			}
 		})
 	}
 }
 
-// trouble does something bad, or changes the wish, now and then. It never costs a quorum by itself.
-func (w *world) trouble(random *rand.Rand) {
+// disturbRandomly now and then breaks a replica or changes the spec. It never loses the quorum by itself.
+func (w *world) disturbRandomly(random *rand.Rand) {
 	if random.Intn(4) != 0 || len(w.members) == 0 {
 		return
 	}
@@ -141,23 +142,23 @@ func (w *world) trouble(random *rand.Rand) {
 			w.harm(func() { delete(w.claims, name); delete(w.pods, name) }, func() {})
 		}
 	case 4:
-		w.stuck[Name("demo", w.intent.Next)] = true
+		w.stuck[Name("demo", w.intent.NextOrdinal)] = true
 	case 5:
 		w.lost[name] = w.down[name]
 	case 6:
 		w.execute([]string{"outdate"})
 	case 7:
-		if w.quorate() {
-			w.execute([]string{"orphan", Name("demo", w.intent.Next+20)})
+		if w.hasQuorum() {
+			w.execute([]string{"orphan", Name("demo", w.intent.NextOrdinal+20)})
 		}
 	case 8:
 		w.execute([]string{"lead", name})
 	case 9:
-		delete(w.claims, name) // its process still answers, from deleted files
+		delete(w.claims, name) // the process still answers, from deleted files
 	}
 }
 
-// harm is done only where the quorum outlives it.
+// harm executes do, and undoes it if it lost the quorum.
 func (w *world) harm(do, undo func()) {
 	pods, claims := w.pods, w.claims
 	w.pods, w.claims = map[string]*worldPod{}, map[string]*Claim{}
@@ -168,7 +169,7 @@ func (w *world) harm(do, undo func()) {
 		w.claims[name] = claim
 	}
 	do()
-	if !w.quorate() {
+	if !w.hasQuorum() {
 		undo()
 		w.pods, w.claims = pods, claims
 	}

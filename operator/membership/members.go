@@ -5,37 +5,38 @@ import (
 	"slices"
 )
 
-// found brings the first members up together. Nothing is stored yet that could be lost; all claims are made before any
-// pod, so that afterwards a missing claim always means a lost one.
-func (v *view) found() (Action, bool) {
-	if len(v.Intent.Founders) == 0 {
-		names := v.founders()
+// bootstrap starts the initial members together. Nothing is stored yet, so nothing can be lost. All claims are created
+// before the first pod, so that from the first pod on a missing claim means a lost volume.
+func (v *view) bootstrap() (Action, bool) {
+	if len(v.Intent.InitialMembers) == 0 {
+		names := v.initialMembers()
 		if len(names) == 0 {
-			return Action{Kind: Wait, Reason: "waiting for the claims of a former cluster to go"}, true
+			return Action{Kind: Wait, Reason: "Waiting for volume claims of a former cluster to be deleted"}, true
 		}
-		return Action{Kind: Found, Names: names, Reason: "a new cluster"}, true
+		return Action{Kind: Bootstrap, Names: names}, true
 	}
-	if v.Reached {
-		return Action{Kind: Formed, Reason: "a quorum of the founders answers"}, true
+	if v.HasQuorum {
+		return Action{Kind: Bootstrapped}, true
 	}
-	for _, name := range v.Intent.Founders {
+	for _, name := range v.Intent.InitialMembers {
 		if _, ok := v.claims[name]; !ok {
-			return Action{Kind: CreateClaim, Name: name, Reason: "founder"}, true
+			return Action{Kind: CreateClaim, Name: name, Reason: "initial member"}, true
 		}
 	}
-	for _, name := range v.Intent.Founders {
-		if action, ok := v.restore(name, "founder", true); ok {
+	for _, name := range v.Intent.InitialMembers {
+		if action, ok := v.ensurePod(name, "initial member", true); ok {
 			return action, true
 		}
 	}
-	return Action{Kind: Wait, Reason: "the founders have not formed a cluster yet"}, true
+	return Action{Kind: Wait, Reason: "Waiting for the initial members to form a quorum"}, true
 }
 
-// founders are the owners of claims that are there already, should the intent have been lost with the status, or new ones.
-func (v *view) founders() []string {
+// initialMembers returns the owners of existing claims, which are the members if the status was lost, or else new
+// names.
+func (v *view) initialMembers() []string {
 	var names []string
 	for _, claim := range v.Claims {
-		if v.usable(claim.Name) {
+		if v.hasVolume(claim.Name) {
 			names = append(names, claim.Name)
 		}
 	}
@@ -45,74 +46,76 @@ func (v *view) founders() []string {
 	return names
 }
 
-// survive does without a quorum what cannot make anything worse: members that have their claims are started again, and if
-// that was not enough for a while, from the present spec.
-func (v *view) survive() (Action, bool) {
+// recoverQuorum takes only actions that are safe without a quorum: it recreates the pods of members that have their
+// volumes and, once the quorum has been lost for a while, restarts outdated pods from the present spec.
+func (v *view) recoverQuorum() (Action, bool) {
 	for _, claim := range v.Claims {
-		if action, ok := v.restore(claim.Name, "no quorum", v.Silent); ok && v.usable(claim.Name) {
+		if action, ok := v.ensurePod(claim.Name, "etcd has no quorum", v.QuorumLost); ok && v.hasVolume(claim.Name) {
 			return action, true
 		}
 	}
-	return Action{Kind: Wait, Reason: "etcd has no quorum"}, true
+	return Action{Kind: Wait, Reason: "Waiting for etcd to regain its quorum"}, true
 }
 
-// restore gives a member whose claim is there its pod again. It is for times without a quorum: renewing, it also replaces a
-// pod that is not ready and was made for another spec, which may be what stands in the way.
-func (v *view) restore(name, reason string, renewing bool) (Action, bool) {
+// ensurePod recreates the pod of a member that has its volume while there is no quorum. With replaceOutdated it also
+// deletes an unready pod of an older spec, because that spec may be why there is no quorum.
+func (v *view) ensurePod(name, reason string, replaceOutdated bool) (Action, bool) {
 	pod, ok := v.pods[name]
 	switch {
-	case !ok && v.usable(name):
+	case !ok && v.hasVolume(name):
 		return Action{Kind: CreatePod, Name: name, Reason: reason}, true
 	case ok && !pod.Terminating && pod.Failed:
-		return Action{Kind: DeletePod, Name: name, Reason: "it ended"}, true
-	case ok && !pod.Terminating && renewing && pod.Outdated && !pod.Ready:
-		return Action{Kind: DeletePod, Name: name, Reason: "not ready, and made for another spec"}, true
+		return Action{Kind: DeletePod, Name: name, Reason: reasonTerminated}, true
+	case ok && !pod.Terminating && replaceOutdated && pod.Outdated && !pod.Ready:
+		return Action{Kind: DeletePod, Name: name, Reason: reasonUnreadyOutdated}, true
 	}
 	return Action{}, false
 }
 
-// join takes the one learner from intent to voter, or gives it up.
-func (v *view) join() (Action, bool) {
+// advanceJoin takes the joining member from the intent to a voter, or gives up.
+func (v *view) advanceJoin() (Action, bool) {
 	for _, m := range v.learners {
-		if m.Name != v.Intent.Joining {
-			return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "a learner that nobody is adding"}, true
+		if m.Name != v.Intent.JoiningMember {
+			return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "learner was not added by the operator"}, true
 		}
 	}
-	if v.Intent.Joining == "" {
+	if v.Intent.JoiningMember == "" {
 		return Action{}, false
 	}
-	m, ok := v.member(v.Intent.Joining)
+	m, ok := v.member(v.Intent.JoiningMember)
 	switch {
-	case !ok && (len(v.voters) >= v.wanted() || v.Intent.Overdue):
-		return Action{Kind: Settle, Name: v.Intent.Joining, Reason: "given up"}, true
+	case !ok && len(v.voters) >= v.desiredVoters():
+		return Action{Kind: FinishJoin, Name: v.Intent.JoiningMember, Reason: "no longer needed"}, true
+	case !ok && v.Intent.JoinTimedOut:
+		return Action{Kind: FinishJoin, Name: v.Intent.JoiningMember, Reason: "timed out"}, true
 	case !ok && v.healthyWithout("") == len(v.voters):
-		return Action{Kind: AddLearner, Name: v.Intent.Joining, Reason: fmt.Sprintf("%d of %d voters", len(v.voters), v.wanted())}, true
+		return Action{Kind: AddLearner, Name: v.Intent.JoiningMember}, true
 	case !ok:
-		return Action{}, false // an unhealthy voter comes back, or is replaced, first
+		return Action{}, false // an unhealthy voter recovers, or is replaced, first
 	case !m.Learner:
-		return Action{Kind: Settle, Name: m.Name, Reason: "it votes"}, true
+		return Action{Kind: FinishJoin, Name: m.Name, Reason: "it is a voter"}, true
 	}
-	return v.raise(m), true
+	return v.promote(m), true
 }
 
-// raise makes a learner a voter once it is up to date.
-func (v *view) raise(m Member) Action {
+// promote makes a learner a voter once it has caught up.
+func (v *view) promote(m Member) Action {
 	switch {
-	case len(v.voters) >= v.wanted():
-		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "no longer wanted"}
-	case v.Intent.Overdue:
+	case len(v.voters) >= v.desiredVoters():
+		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "no longer needed"}
+	case v.Intent.JoinTimedOut:
 		return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: "it did not catch up in time"}
 	case !m.Started || !m.Healthy:
-		return Action{Kind: Wait, Name: m.Name, Reason: "waiting for " + m.Name + " to start"}
+		return Action{Kind: Wait, Name: m.Name, Reason: "Waiting for learner " + m.Name + " to start"}
 	case !v.caughtUp(m):
-		return Action{Kind: Wait, Name: m.Name, Reason: "waiting for " + m.Name + " to catch up"}
+		return Action{Kind: Wait, Name: m.Name, Reason: "Waiting for learner " + m.Name + " to catch up"}
 	case v.healthyWithout("")+1 < Quorum(len(v.voters)+1):
-		return Action{Kind: Wait, Name: m.Name, Reason: "too few healthy voters to promote " + m.Name}
+		return Action{Kind: Wait, Name: m.Name, Reason: "Waiting for healthy voters before promoting learner " + m.Name}
 	}
-	return Action{Kind: Promote, Name: m.Name, ID: m.ID, Reason: "it has caught up"}
+	return Action{Kind: Promote, Name: m.Name, ID: m.ID}
 }
 
-// caughtUp is etcd's own measure: nine tenths of what the leader has.
+// caughtUp mirrors the rule of etcd's MemberPromote (isLearnerReady): the learner has applied 90% of the leader's log.
 func (v *view) caughtUp(learner Member) bool {
 	for _, m := range v.voters {
 		if m.Leader {
@@ -122,55 +125,80 @@ func (v *view) caughtUp(learner Member) bool {
 	return false
 }
 
-// replace removes a voter that will not come back; grow then adds another. One without a volume is not there to stay even
-// if its process still answers; those that do not answer go first.
-func (v *view) replace() (Action, bool) {
-	var victims []Member
+// replaceVoter removes a voter that cannot recover; startJoin then adds another one. Unhealthy voters are removed
+// first. A healthy voter without a volume is removed too: its process has the files open but cannot restart.
+func (v *view) replaceVoter() (Action, bool) {
+	var candidates []Member
 	for _, m := range v.voters {
 		switch {
-		case !v.broken(m) || len(v.voters) == 1:
+		case !v.needsReplacement(m) || len(v.voters) == 1:
 		case m.Healthy:
-			victims = append(victims, m)
+			candidates = append(candidates, m)
 		default:
-			victims = slices.Insert(victims, 0, m)
+			candidates = slices.Insert(candidates, 0, m)
 		}
 	}
-	if len(victims) == 0 {
+	if len(candidates) == 0 {
 		return Action{}, false
 	}
-	reason := "its volume claim is gone"
-	if v.usable(victims[0].Name) {
+	reason := "its volume was lost"
+	if v.hasVolume(candidates[0].Name) {
 		reason = "it has been unhealthy for too long"
 	}
-	return v.depart(victims[0], reason)
+	return v.removeVoter(candidates[0], reason)
 }
 
-// shrink removes voters beyond the wanted ones: unhealthy ones first, then the highest ordinal.
+// shrink removes surplus voters: an unhealthy one first, then the highest ordinal.
 func (v *view) shrink() (Action, bool) {
 	if len(v.voters) <= v.Voters {
 		return Action{}, false
 	}
-	victim := v.voters[len(v.voters)-1]
+	candidate := v.voters[len(v.voters)-1]
 	for _, m := range v.voters {
 		if !m.Healthy {
-			victim = m
+			candidate = m
 		}
 	}
-	return v.depart(victim, fmt.Sprintf("%d of %d voters", len(v.voters), v.Voters))
+	return v.removeVoter(candidate, fmt.Sprintf("etcd has %d voters, desired are %d", len(v.voters), v.Voters))
 }
 
-func (v *view) grow() (Action, bool) {
-	if len(v.voters) >= v.wanted() || v.Intent.Joining != "" {
+// startJoin chooses the name of the next member if voters are missing.
+func (v *view) startJoin() (Action, bool) {
+	if len(v.voters) >= v.desiredVoters() || v.Intent.JoiningMember != "" {
 		return Action{}, false
 	}
-	return Action{Kind: Reserve, Name: Name(v.Cluster, v.nextOrdinal()), Reason: fmt.Sprintf("%d of %d voters", len(v.voters), v.wanted())}, true
+	return Action{
+		Kind: StartJoin, Name: Name(v.Cluster, v.nextOrdinal()),
+		Reason: fmt.Sprintf("etcd has %d of %d voters", len(v.voters), v.desiredVoters()),
+	}, true
 }
 
-// wanted is the number of voters to reach. A single voter that still answers but has lost its volume is rescued by
-// giving it a second one, after which it can go.
-func (v *view) wanted() int {
-	if len(v.voters) == 1 && v.broken(v.voters[0]) {
+// desiredVoters is Voters, or 2 while a single voter runs without its volume: a second voter takes over its data, after
+// which the first one can be removed.
+func (v *view) desiredVoters() int {
+	if len(v.voters) == 1 && v.needsReplacement(v.voters[0]) {
 		return max(2, v.Voters)
 	}
 	return v.Voters
+}
+
+// removeVoter returns the next action of removing a voter: a leader moves its leadership away first.
+func (v *view) removeVoter(m Member, reason string) (Action, bool) {
+	if !v.removable(m) {
+		return Action{Kind: Wait, Name: m.Name, Reason: fmt.Sprintf(
+			"Waiting for healthy voters before removing %s (%s): %d of the other %d are healthy",
+			m.Name, reason, v.healthyWithout(m.Name), len(v.voters)-1)}, true
+	}
+	if !v.availableWithout(m.Name) {
+		return Action{Kind: Wait, Name: m.Name, Reason: fmt.Sprintf(
+			"Waiting for another ready API server before removing %s (%s)", m.Name, reason)}, true
+	}
+	if next, ok := v.successor(m.Name); ok && m.Leader && m.Healthy {
+		return moveLeader(m, next, reason), true
+	}
+	return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: reason}, true
+}
+
+func moveLeader(from, to Member, reason string) Action {
+	return Action{Kind: MoveLeader, Name: from.Name, ID: from.ID, To: to.Name, ToID: to.ID, Reason: reason}
 }

@@ -1,116 +1,61 @@
-// Package membership decides the next safe step of one cluster: who founds it, who joins and leaves its etcd, which
-// pods and claims exist, and which pod restarts next. Plan is a pure function from what was observed to exactly one
-// action. Every intent is written before it is acted upon, so that any step can be derived again after a crash.
-//
-// Invariants:
-//   - One membership change is in flight at a time.
-//   - A voter is removed, and the pod of a healthy voter deleted, only while the healthy rest is a quorum.
-//   - A member leaves in this order: member, pod, claim. It joins as a learner: intent, member, claim, pod, promotion.
-//   - A member's name is never used again, so that no member ever finds the data of another.
 package membership
 
-// Observation is what Plan judges. Members are read linearizably, pods and claims not from a cache.
+// Observation is the input of Plan. Members are read linearizably; pods and claims are not read from a cache.
 type Observation struct {
-	Cluster  string // prefix of all names
-	External bool   // etcd is somebody else's: only stateless servers are planned
-	Replicas int    // wanted API servers
-	Voters   int    // wanted voters: 1, 3 or 5
-	Intent   Intent
-	Reached  bool // a quorum answered; Members is true
-	Silent   bool // none has answered for a while
-	Members  []Member
-	Pods     []Pod
-	Claims   []Claim
+	Cluster    string // name of the cluster, and prefix of all replica names
+	External   bool   // etcd is external: there are only stateless servers
+	Replicas   int    // desired API servers
+	Voters     int    // desired voters: 1, 3 or 5
+	Intent     Intent
+	HasQuorum  bool // a quorum answered, so Members is current
+	QuorumLost bool // no quorum has answered for a while
+	Members    []Member
+	Pods       []Pod
+	Claims     []Claim
 }
 
-// Intent is what was written down before it was begun.
+// Intent is the state that cannot be observed. It is persisted before the actions that depend on it.
 type Intent struct {
-	Founders []string
-	Formed   bool
-	Next     int    // ordinals from here on were never used by a member
-	Joining  string // the member being added
-	Overdue  bool   // it has had its time
+	InitialMembers []string
+	Bootstrapped   bool   // the initial members have formed a quorum
+	NextOrdinal    int    // Invariant: no member has ever had this ordinal or a higher one
+	JoiningMember  string // the member that is being added, or ""
+	JoinTimedOut   bool   // JoiningMember has not become a voter in time
 }
 
-// Member is one entry of etcd's member list with what the member itself says.
+// Member is an entry of etcd's member list together with the status of the member.
 type Member struct {
 	ID      uint64
 	Name    string
 	Learner bool
-	Started bool // it has ever joined
-	Healthy bool // it answers, sees a leader and has no alarm
+	Started bool // it has joined the cluster at least once
+	Healthy bool // it answers, has a leader and no alarm
 	Leader  bool
 	Applied uint64 // raft index
-	Lost    bool   // unhealthy for too long, while others run well with the same template
+	Lost    bool   // unhealthy for too long, while another member with the same pod template is healthy
 }
 
-// Pod is one replica.
+// Pod is the pod of one replica.
 type Pod struct {
 	Name        string
-	Member      bool // it runs a member; otherwise it is a stateless server
+	Member      bool // it runs an etcd member; otherwise it is a stateless server
 	Ready       bool
-	Outdated    bool // it was made for another spec
-	Failed      bool // it ended and will not be restarted
+	Outdated    bool // it was created from an older spec
+	Failed      bool // its phase is Failed or Succeeded, so the kubelet does not restart it
 	Terminating bool
 }
 
-// Claim is the volume claim of a member.
+// Claim is the PersistentVolumeClaim of a member.
 type Claim struct {
 	Name        string
-	Lost        bool // it is there, its volume is not
+	Lost        bool // the claim exists but its volume does not
 	Terminating bool
 }
 
-// Kind names an action.
-type Kind string
-
-// The actions. Found, Formed, Reserve and Settle write the intent.
-const (
-	Wait         Kind = "wait"
-	Found        Kind = "found"   // Names become the founders
-	Formed       Kind = "formed"  // the founders made a cluster
-	Reserve      Kind = "reserve" // Name will join
-	Settle       Kind = "settle"  // nobody is joining any more
-	AddLearner   Kind = "add-learner"
-	Promote      Kind = "promote"
-	MoveLeader   Kind = "move-leader" // from Name to To
-	RemoveMember Kind = "remove-member"
-	CreateClaim  Kind = "create-claim"
-	DeleteClaim  Kind = "delete-claim"
-	CreatePod    Kind = "create-pod"    // of a member
-	CreateServer Kind = "create-server" // a stateless one
-	DeletePod    Kind = "delete-pod"
-)
-
-// Action is the one thing to do next.
-type Action struct {
-	Kind   Kind
-	Name   string
-	Names  []string
-	ID     uint64 // of the member
-	To     string
-	ToID   uint64
-	Reason string
-}
-
-// Plan returns the next action. Wait without a reason means that all is as wanted.
+// Plan returns the next action. Wait without a reason means that the observed state matches the spec.
 func Plan(o Observation) Action {
-	var steps []func(*view) (Action, bool)
-	switch {
-	case o.External:
-		steps = []func(*view) (Action, bool){(*view).servers, (*view).mend, (*view).roll}
-	case !o.Intent.Formed:
-		steps = []func(*view) (Action, bool){(*view).found}
-	case !o.Reached:
-		steps = []func(*view) (Action, bool){(*view).survive}
-	default:
-		steps = []func(*view) (Action, bool){
-			(*view).revive, (*view).clean, (*view).servers, (*view).mend,
-			(*view).join, (*view).replace, (*view).shrink, (*view).grow, (*view).roll,
-		}
-	}
 	v := newView(o)
-	for _, step := range steps {
+	for _, step := range v.steps() {
 		if action, ok := step(v); ok {
 			return action
 		}
@@ -118,16 +63,24 @@ func Plan(o Observation) Action {
 	return Action{Kind: Wait}
 }
 
-// DefaultVoters is the largest odd number that fits the replicas, at most 5.
-func DefaultVoters(replicas int) int {
+// step returns its action, or false if it has nothing to do.
+type step func(*view) (Action, bool)
+
+// steps returns the steps that apply in the present state of etcd, most urgent first.
+func (v *view) steps() []step {
 	switch {
-	case replicas >= 5:
-		return 5
-	case replicas >= 3:
-		return 3
+	case v.External:
+		return []step{(*view).scaleServers, (*view).restartUnready, (*view).rollOut}
+	case !v.Intent.Bootstrapped:
+		return []step{(*view).bootstrap}
+	case !v.HasQuorum:
+		return []step{(*view).recoverQuorum}
 	}
-	return 1
+	return []step{
+		(*view).ensureMemberPods, (*view).cleanUp, (*view).scaleServers, (*view).restartUnready,
+		(*view).advanceJoin, (*view).replaceVoter, (*view).shrink, (*view).startJoin, (*view).rollOut,
+	}
 }
 
-// Quorum of a number of voters.
+// Quorum returns the number of voters that are a majority.
 func Quorum(voters int) int { return voters/2 + 1 }

@@ -4,61 +4,68 @@ import (
 	"fmt"
 )
 
-// revive gives each member in the list what it needs to run. A voter whose claim is gone gets nothing: it must not come
-// back without its data.
-func (v *view) revive() (Action, bool) {
+// Reasons of DeletePod that several steps share.
+const (
+	reasonTerminated      = "its containers have terminated"
+	reasonOutdated        = "its spec is outdated"
+	reasonUnreadyOutdated = "it is not ready and its spec is outdated"
+)
+
+// ensureMemberPods creates what members need to run: the claim of a new learner, and the pod of each member that has
+// its volume. A voter without its claim gets neither: it must not restart without its data.
+func (v *view) ensureMemberPods() (Action, bool) {
 	for _, m := range v.Members {
 		pod, ok := v.pods[m.Name]
 		_, claimed := v.claims[m.Name]
 		switch {
 		case ok && pod.Failed && !pod.Terminating:
-			return Action{Kind: DeletePod, Name: m.Name, Reason: "it ended"}, true
-		case !ok && v.usable(m.Name):
+			return Action{Kind: DeletePod, Name: m.Name, Reason: reasonTerminated}, true
+		case !ok && v.hasVolume(m.Name):
 			return Action{Kind: CreatePod, Name: m.Name, Reason: "the member has no pod"}, true
-		case !claimed && m.Learner && !m.Started && m.Name == v.Intent.Joining:
-			return Action{Kind: CreateClaim, Name: m.Name, Reason: "a new member"}, true
+		case !claimed && m.Learner && !m.Started && m.Name == v.Intent.JoiningMember:
+			return Action{Kind: CreateClaim, Name: m.Name, Reason: "new learner"}, true
 		}
 	}
 	return Action{}, false
 }
 
-// clean removes the pods, then the claims, of those who are no members. Where one of them is the joining name, it has
-// been a member, so its name is spent.
-func (v *view) clean() (Action, bool) {
+// cleanUp deletes the pods, then the claims, of former members. If the joining member is one of them, its join ends,
+// because its name must not be used again.
+func (v *view) cleanUp() (Action, bool) {
 	for _, pod := range v.Pods {
 		if _, ok := v.member(pod.Name); ok || !pod.Member {
 			continue
 		}
-		if pod.Name == v.Intent.Joining {
-			return Action{Kind: Settle, Name: pod.Name, Reason: "it is no longer a member"}, true
+		if pod.Name == v.Intent.JoiningMember {
+			return Action{Kind: FinishJoin, Name: pod.Name, Reason: "it was removed from etcd"}, true
 		}
 		if !pod.Terminating {
-			return Action{Kind: DeletePod, Name: pod.Name, Reason: "not a member"}, true
+			return Action{Kind: DeletePod, Name: pod.Name, Reason: "not an etcd member"}, true
 		}
 	}
 	for _, claim := range v.Claims {
 		if _, ok := v.member(claim.Name); ok {
 			continue
 		}
-		if claim.Name == v.Intent.Joining {
-			return Action{Kind: Settle, Name: claim.Name, Reason: "it is no longer a member"}, true
+		if claim.Name == v.Intent.JoiningMember {
+			return Action{Kind: FinishJoin, Name: claim.Name, Reason: "it was removed from etcd"}, true
 		}
 		if _, running := v.pods[claim.Name]; !running && !claim.Terminating {
-			return Action{Kind: DeleteClaim, Name: claim.Name, Reason: "not a member"}, true
+			return Action{Kind: DeleteClaim, Name: claim.Name, Reason: "not an etcd member"}, true
 		}
 	}
 	return Action{}, false
 }
 
-// servers keeps the stateless replicas. While voters are still being added the servers they make superfluous stay.
-func (v *view) servers() (Action, bool) {
+// scaleServers creates and deletes stateless servers. While voters are being added, the servers that they replace stay.
+func (v *view) scaleServers() (Action, bool) {
 	var live []Pod
 	for _, pod := range v.Pods {
 		if pod.Member || pod.Terminating {
 			continue
 		}
 		if pod.Failed {
-			return Action{Kind: DeletePod, Name: pod.Name, Reason: "it ended"}, true
+			return Action{Kind: DeletePod, Name: pod.Name, Reason: reasonTerminated}, true
 		}
 		live = append(live, pod)
 	}
@@ -69,27 +76,32 @@ func (v *view) servers() (Action, bool) {
 	}
 	switch {
 	case len(live) < floor:
-		return Action{Kind: CreateServer, Name: v.freeServer(), Reason: fmt.Sprintf("%d of %d servers", len(live), floor)}, true
+		return Action{Kind: CreateServer, Name: v.freeServerName(), Reason: scale(len(live), floor)}, true
 	case len(live) > ceiling:
-		return Action{Kind: DeletePod, Name: superfluous(live).Name, Reason: fmt.Sprintf("%d of %d servers", len(live), ceiling)}, true
+		return Action{Kind: DeletePod, Name: surplusServer(live).Name, Reason: scale(len(live), ceiling)}, true
 	}
 	return Action{}, false
 }
 
-// freeServer is a name that neither a member ever had nor a replica has. Servers keep nothing, so theirs come back.
-func (v *view) freeServer() string {
-	for ordinal := v.Intent.Next; ; ordinal++ {
+func scale(from, to int) string {
+	return fmt.Sprintf("scaling API servers without etcd from %d to %d", from, to)
+}
+
+// freeServerName returns a name that no replica has and no member ever had. Names of former servers are reused, as
+// servers store nothing.
+func (v *view) freeServerName() string {
+	for ordinal := v.Intent.NextOrdinal; ; ordinal++ {
 		name := Name(v.Cluster, ordinal)
 		_, running := v.pods[name]
 		_, claimed := v.claims[name]
-		if !running && !claimed && name != v.Intent.Joining {
+		if !running && !claimed && name != v.Intent.JoiningMember {
 			return name
 		}
 	}
 }
 
-// superfluous is the server to do without: one that is not ready, else the last.
-func superfluous(servers []Pod) Pod {
+// surplusServer returns the server to delete: an unready one, or else the last.
+func surplusServer(servers []Pod) Pod {
 	for _, pod := range servers {
 		if !pod.Ready {
 			return pod
@@ -98,18 +110,19 @@ func superfluous(servers []Pod) Pod {
 	return servers[len(servers)-1]
 }
 
-// mend restarts outdated pods that are not ready: the new spec may be the cure.
-func (v *view) mend() (Action, bool) {
+// restartUnready restarts outdated pods that are not ready, before the rollout: the new spec may repair them.
+func (v *view) restartUnready() (Action, bool) {
 	for _, pod := range v.Pods {
 		if pod.Outdated && !pod.Ready && !pod.Terminating && v.restartable(pod.Name) {
-			return Action{Kind: DeletePod, Name: pod.Name, Reason: "not ready, and made for another spec"}, true
+			return Action{Kind: DeletePod, Name: pod.Name, Reason: reasonUnreadyOutdated}, true
 		}
 	}
 	return Action{}, false
 }
 
-// roll restarts outdated pods one at a time, each after the one before is ready again: servers, followers, the leader.
-func (v *view) roll() (Action, bool) {
+// rollOut restarts outdated pods one at a time, each once the previous one is ready: servers, followers, then the
+// leader.
+func (v *view) rollOut() (Action, bool) {
 	outdated := false
 	for _, pod := range v.Pods {
 		outdated = outdated || pod.Outdated
@@ -117,7 +130,7 @@ func (v *view) roll() (Action, bool) {
 	if !outdated {
 		return Action{}, false
 	}
-	if reason := v.unsettled(); reason != "" {
+	if reason := v.rolloutBlocked(); reason != "" {
 		return Action{Kind: Wait, Reason: reason}, true
 	}
 	var leader Member
@@ -134,32 +147,32 @@ func (v *view) roll() (Action, bool) {
 		}
 	}
 	if next, ok := v.successor(leader.Name); ok {
-		return Action{Kind: MoveLeader, Name: leader.Name, ID: leader.ID, To: next.Name, ToID: next.ID, Reason: "its pod was made for another spec"}, true
+		return moveLeader(leader, next, "the spec of its pod is outdated"), true
 	}
 	return v.restart(leader.Name)
 }
 
-// unsettled says what a rollout has to wait for.
-func (v *view) unsettled() string {
+// rolloutBlocked returns what the rollout waits for, or "".
+func (v *view) rolloutBlocked() string {
 	for _, m := range v.Members {
 		if !m.Healthy || m.Learner {
-			return "the rollout waits for member " + m.Name
+			return "Waiting for member " + m.Name + " to become healthy before continuing the rollout"
 		}
 	}
 	for _, pod := range v.Pods {
 		if !pod.Ready || pod.Terminating {
-			return "the rollout waits for " + pod.Name
+			return "Waiting for pod " + pod.Name + " before continuing the rollout"
 		}
 	}
-	if v.Intent.Joining != "" || !v.External && len(v.voters) != v.Voters {
-		return "the rollout waits for the membership change"
+	if v.Intent.JoiningMember != "" || !v.External && len(v.voters) != v.Voters {
+		return "Waiting for the membership change to finish before continuing the rollout"
 	}
 	return ""
 }
 
 func (v *view) restart(name string) (Action, bool) {
 	if !v.restartable(name) {
-		return Action{Kind: Wait, Name: name, Reason: "restarting " + name + " would lose the quorum"}, true
+		return Action{Kind: Wait, Name: name, Reason: "Waiting for healthy voters before restarting " + name}, true
 	}
-	return Action{Kind: DeletePod, Name: name, Reason: "made for another spec"}, true
+	return Action{Kind: DeletePod, Name: name, Reason: reasonOutdated}, true
 }

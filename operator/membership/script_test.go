@@ -12,27 +12,27 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the actions that happen into the scripts")
+var update = flag.Bool("update", false, "rewrite the results in the scripts")
 
-// A script changes the world line by line:
+// execute runs one line of a script:
 //
-//	want REPLICAS VOTERS    what the spec says
-//	external                etcd is somebody else's
-//	run                     plan, act and let time pass until all is quiet; below it, the actions: "  > action"
+//	want REPLICAS VOTERS    set the desired replicas and voters
+//	external                use an external etcd
+//	run                     plan, act and advance the time until nothing changes; results are the actions: "  > action"
 //	step                    plan and act once
-//	tick                    let time pass
-//	kill NAME               the pod object is deleted
-//	fail NAME               the pod ends for good
-//	wipe NAME               the claim is deleted
-//	unbind NAME             the volume is gone, the claim is not
-//	down NAME / up NAME     the process hangs / comes back
-//	stuck NAME              as a learner it never catches up
-//	lost NAME               it has been unhealthy for too long
-//	orphan NAME             somebody adds a learner
-//	lead NAME               it becomes the leader
-//	outdate                 the spec of all pods changes
-//	forget                  the intent is lost
-//	state                   below it, the members and what else is there: "  = line"
+//	tick                    advance the time
+//	kill NAME               delete the pod
+//	fail NAME               terminate the pod's containers
+//	wipe NAME               delete the claim
+//	unbind NAME             lose the volume, but not its claim
+//	down NAME / up NAME     hang the process / let it continue
+//	stuck NAME              never let it catch up as a learner
+//	lost NAME               let it have been unhealthy for too long
+//	orphan NAME             add a learner that the operator does not know
+//	lead NAME               make it the leader
+//	outdate                 change the spec of all pods
+//	forget                  lose the intent
+//	state                   results are the members, servers and claims: "  = line"
 func (w *world) execute(fields []string) []string {
 	name := ""
 	if len(fields) > 1 {
@@ -92,7 +92,7 @@ func (w *world) disturb(command, name string) {
 			p.Outdated = true
 		}
 	default:
-		w.t.Fatalf("no such command: %s", command)
+		w.t.Fatalf("unknown command %q", command)
 	}
 }
 
@@ -112,7 +112,7 @@ func prefixed(prefix string, lines []string) []string {
 	return out
 }
 
-// play runs a script and returns it with what really happened.
+// play runs a script and returns it with the actual results.
 func play(t *testing.T, w *world, script []byte) []byte {
 	var out bytes.Buffer
 	lines := bufio.NewScanner(bytes.NewReader(script))
@@ -130,7 +130,7 @@ func play(t *testing.T, w *world, script []byte) []byte {
 			fmt.Fprintln(&out, result)
 		}
 		if t.Failed() {
-			t.Fatalf("at %q; so far:\n%s", text, out.String())
+			t.Fatalf("failed at %q:\n%s", text, out.String())
 		}
 	}
 	return out.Bytes()
@@ -139,7 +139,7 @@ func play(t *testing.T, w *world, script []byte) []byte {
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatal("no scripts", err)
+		t.Fatalf("testdata has no scripts: %v", err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestScripts(t *testing.T) {
 				}
 			}
 			if !*update && !bytes.Equal(got, script) {
-				t.Errorf("%s says:\n%s\nwhat happened:\n%s", file, script, got)
+				t.Errorf("got:\n%s\nwant (%s):\n%s", got, file, script)
 			}
 		})
 	}

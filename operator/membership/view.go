@@ -2,13 +2,12 @@ package membership
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// view is an observation in the order of ordinals, with lookups.
+// view is an observation sorted by ordinal, with lookups by name.
 type view struct {
 	Observation
 	voters   []Member
@@ -38,10 +37,10 @@ func newView(o Observation) *view {
 	return v
 }
 
-// Name of the replica with an ordinal.
+// Name returns the name of the replica with an ordinal.
 func Name(cluster string, ordinal int) string { return cluster + "-" + strconv.Itoa(ordinal) }
 
-// Ordinal of a replica's name; -1 when the name is not of the cluster.
+// Ordinal returns the ordinal in a replica's name, or -1 if the name is not one of the cluster's.
 func Ordinal(cluster, name string) int {
 	text, ok := strings.CutPrefix(name, cluster+"-")
 	if !ok {
@@ -54,7 +53,7 @@ func Ordinal(cluster, name string) int {
 	return ordinal
 }
 
-// compare orders names by number, never by text: demo-9 comes before demo-10.
+// compare orders names by ordinal, so that demo-9 comes before demo-10.
 func (v *view) compare(a, b string) int {
 	return cmp.Or(cmp.Compare(Ordinal(v.Cluster, a), Ordinal(v.Cluster, b)), cmp.Compare(a, b))
 }
@@ -67,16 +66,16 @@ func (v *view) member(name string) (Member, bool) {
 	return v.Members[i], true
 }
 
-// usable tells whether a member's claim is there to start it from.
-func (v *view) usable(name string) bool {
+// hasVolume reports whether the claim of a member exists and can be mounted.
+func (v *view) hasVolume(name string) bool {
 	claim, ok := v.claims[name]
 	return ok && !claim.Lost && !claim.Terminating
 }
 
-// broken tells whether a voter will not come back, or only without what it promised to remember.
-func (v *view) broken(m Member) bool { return m.Lost || !v.usable(m.Name) }
+// needsReplacement reports whether a voter cannot recover with its data.
+func (v *view) needsReplacement(m Member) bool { return m.Lost || !v.hasVolume(m.Name) }
 
-// healthyWithout counts the healthy voters besides one.
+// healthyWithout returns the number of healthy voters other than name.
 func (v *view) healthyWithout(name string) int {
 	n := 0
 	for _, m := range v.voters {
@@ -87,17 +86,19 @@ func (v *view) healthyWithout(name string) int {
 	return n
 }
 
-// servesWithout tells whether clients find as much without a replica as with it: nothing, or another one.
-func (v *view) servesWithout(name string) bool {
+// availableWithout reports whether removing a replica leaves the API as available as it is: the replica is not ready,
+// or another one is.
+func (v *view) availableWithout(name string) bool {
 	return !v.pods[name].Ready || slices.ContainsFunc(v.Pods, func(pod Pod) bool { return pod.Ready && pod.Name != name })
 }
 
-// removable tells whether the voters left after a removal still make a quorum.
+// removable reports whether the healthy voters are a quorum of the membership without m.
 func (v *view) removable(m Member) bool {
 	return len(v.voters) > 1 && v.healthyWithout(m.Name) >= Quorum(len(v.voters)-1)
 }
 
-// restartable tells whether the cluster keeps its quorum while a member restarts. A single voter has to go down once.
+// restartable reports whether etcd keeps its quorum while a member restarts. A single voter is always restartable,
+// because there is no other way to update it.
 func (v *view) restartable(name string) bool {
 	m, ok := v.member(name)
 	if !ok || m.Learner || !m.Healthy || len(v.voters) == 1 {
@@ -106,12 +107,12 @@ func (v *view) restartable(name string) bool {
 	return v.healthyWithout(name) >= Quorum(len(v.voters))
 }
 
-// successor is the voter that should lead instead: healthy, whole, already up to date if there is one.
+// successor returns the voter to move the leadership to: healthy, with its volume, preferably with an up-to-date pod.
 func (v *view) successor(leader string) (Member, bool) {
 	var best Member
 	found := false
 	for _, m := range v.voters {
-		if m.Name == leader || !m.Healthy || v.broken(m) {
+		if m.Name == leader || !m.Healthy || v.needsReplacement(m) {
 			continue
 		}
 		if !found || v.pods[best.Name].Outdated && !v.pods[m.Name].Outdated {
@@ -121,25 +122,10 @@ func (v *view) successor(leader string) (Member, bool) {
 	return best, found
 }
 
-// depart is the next step of a voter's removal: a leader hands over first.
-func (v *view) depart(m Member, reason string) (Action, bool) {
-	if !v.removable(m) {
-		return Action{Kind: Wait, Name: m.Name, Reason: fmt.Sprintf("%s (%s) cannot be removed: %d healthy voters would remain of %d",
-			m.Name, reason, v.healthyWithout(m.Name), len(v.voters)-1)}, true
-	}
-	if !v.servesWithout(m.Name) {
-		return Action{Kind: Wait, Name: m.Name, Reason: fmt.Sprintf("%s (%s) is the only one that serves", m.Name, reason)}, true
-	}
-	if next, ok := v.successor(m.Name); ok && m.Leader && m.Healthy {
-		return Action{Kind: MoveLeader, Name: m.Name, ID: m.ID, To: next.Name, ToID: next.ID, Reason: reason}, true
-	}
-	return Action{Kind: RemoveMember, Name: m.Name, ID: m.ID, Reason: reason}, true
-}
-
-// nextOrdinal was never used by a member, nor is it by any replica now.
+// nextOrdinal returns an ordinal that no member has ever had and no replica has now.
 func (v *view) nextOrdinal() int {
-	next := v.Intent.Next
-	names := append([]string{v.Intent.Joining}, v.Intent.Founders...)
+	next := v.Intent.NextOrdinal
+	names := append([]string{v.Intent.JoiningMember}, v.Intent.InitialMembers...)
 	for _, m := range v.Members {
 		names = append(names, m.Name)
 	}

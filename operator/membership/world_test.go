@@ -2,35 +2,36 @@ package membership
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// world simulates what the plans act upon: etcd, pods with their claims, and the written intent, each with the
-// preconditions that the real ones have. Time passes in ticks.
+// world simulates etcd, pods, claims and the persisted intent, with the preconditions of the real APIs. Time is in
+// ticks.
 type world struct {
-	t         *testing.T
-	replicas  int
-	voters    int
-	external  bool
-	intent    Intent
-	version   int // of the intent
-	silence   int // ticks without a quorum
-	waited    int // ticks since the intent's Joining was set
-	formed    bool
-	members   []Member
-	pods      map[string]*worldPod
-	claims    map[string]*Claim
-	stuck     map[string]bool // its learner never catches up
-	down      map[string]bool // its pod never gets ready
-	lost      map[string]bool
-	everUsed  map[string]bool   // names that have been members
-	dataOf    map[string]uint64 // whose data a claim was made for
-	nextID    uint64
-	trace     []string
-	revisions uint64
-	stale     bool // what is done now was planned from an old observation; etcd's own checks are all that is left
+	t            *testing.T
+	replicas     int
+	voters       int
+	external     bool
+	intent       Intent
+	version      int // resource version of the intent
+	noQuorum     int // ticks without a quorum
+	joining      int // ticks since the intent's JoiningMember was set
+	bootstrapped bool
+	members      []Member
+	pods         map[string]*worldPod
+	claims       map[string]*Claim
+	stuck        map[string]bool // members that never catch up as learners
+	down         map[string]bool // members whose pods never become ready
+	lost         map[string]bool
+	everUsed     map[string]bool   // names that have been members
+	dataOf       map[string]uint64 // claim name to ID of the member that wrote the data
+	nextID       uint64
+	trace        []string
+	revisions    uint64
+	stale        bool // the current action was planned from an old observation, so only etcd's own checks protect the quorum
 }
 
 type worldPod struct {
@@ -39,15 +40,19 @@ type worldPod struct {
 	age int // ticks
 }
 
-// patience is the number of ticks after which a joining member is overdue.
-const patience = 20
+// Timeouts, in ticks.
+const (
+	joinTimeout       = 20
+	quorumLossTimeout = 3
+)
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, pods: map[string]*worldPod{}, claims: map[string]*Claim{}, stuck: map[string]bool{},
-		down: map[string]bool{}, lost: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{}, nextID: 100, revisions: 1000}
+		down: map[string]bool{}, lost: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{},
+		nextID: 100, revisions: 1000}
 }
 
-// snapshot is an observation with what preconditions need.
+// snapshot is an observation with the versions that preconditions compare.
 type snapshot struct {
 	Observation
 	version int
@@ -56,11 +61,13 @@ type snapshot struct {
 
 func (w *world) observe() snapshot {
 	s := snapshot{version: w.version, uids: map[string]int{}}
-	s.Observation = Observation{Cluster: "demo", External: w.external, Replicas: w.replicas, Voters: w.voters, Intent: w.intent, Reached: w.quorate()}
-	s.Intent.Founders = slices.Clone(w.intent.Founders)
-	s.Silent = !s.Reached && w.silence > 3
-	s.Intent.Overdue = w.intent.Joining != "" && w.waited > patience
-	if s.Reached {
+	s.Observation = Observation{
+		Cluster: "demo", External: w.external, Replicas: w.replicas, Voters: w.voters, Intent: w.intent, HasQuorum: w.hasQuorum(),
+	}
+	s.Intent.InitialMembers = slices.Clone(w.intent.InitialMembers)
+	s.QuorumLost = !s.HasQuorum && w.noQuorum > quorumLossTimeout
+	s.Intent.JoinTimedOut = w.intent.JoiningMember != "" && w.joining > joinTimeout
+	if s.HasQuorum {
 		for _, m := range w.members {
 			m.Healthy, m.Lost = w.healthy(m), w.lost[m.Name]
 			if m.Learner && !w.stuck[m.Name] && m.Healthy {
@@ -82,13 +89,13 @@ func (w *world) observe() snapshot {
 	return s
 }
 
-// running tells whether a member's process answers.
+// healthy reports whether a member's process answers.
 func (w *world) healthy(m Member) bool {
 	p, ok := w.pods[m.Name]
 	return ok && m.Started && p.age > 0 && !p.Failed && !p.Terminating && !w.down[m.Name]
 }
 
-func (w *world) quorate() bool {
+func (w *world) hasQuorum() bool {
 	voters, healthy := 0, 0
 	for _, m := range w.members {
 		if !m.Learner {
@@ -98,7 +105,7 @@ func (w *world) quorate() bool {
 			}
 		}
 	}
-	return w.formed && healthy >= Quorum(voters)
+	return w.bootstrapped && healthy >= Quorum(voters)
 }
 
 func (w *world) member(name string) *Member {
@@ -110,10 +117,10 @@ func (w *world) member(name string) *Member {
 	return nil
 }
 
-// act does what an action says, in the world as it is now, with the preconditions of when it was planned.
+// act executes an action on the present state, with the preconditions of the observation that it was planned from.
 func (w *world) act(a Action, seen snapshot) {
 	switch a.Kind {
-	case Found, Formed, Reserve, Settle:
+	case Bootstrap, Bootstrapped, StartJoin, FinishJoin:
 		w.write(a, seen)
 	case AddLearner, Promote, MoveLeader, RemoveMember:
 		w.change(a)
@@ -139,12 +146,12 @@ func (w *world) act(a Action, seen snapshot) {
 	}
 }
 
-// terminate fails the test when a pod goes on which the quorum depends.
+// terminate fails the test if deleting the pod loses the quorum.
 func (w *world) terminate(a Action, p *worldPod) {
-	before := w.quorate()
+	before := w.hasQuorum()
 	p.Terminating, p.Ready, p.age = true, false, 0
 	voters := slices.DeleteFunc(slices.Clone(w.members), func(m Member) bool { return m.Learner })
-	if before && !w.quorate() && len(voters) > 1 && !w.stale {
+	if before && !w.hasQuorum() && len(voters) > 1 && !w.stale {
 		w.t.Errorf("%s (%s) lost the quorum", describe(a), a.Reason)
 	}
 }
@@ -155,24 +162,24 @@ func (w *world) write(a Action, seen snapshot) {
 	}
 	w.version++
 	switch a.Kind {
-	case Found:
-		w.intent.Founders = a.Names
+	case Bootstrap:
+		w.intent.InitialMembers = a.Names
 		for _, name := range a.Names {
-			w.intent.Next = max(w.intent.Next, Ordinal("demo", name)+1)
+			w.intent.NextOrdinal = max(w.intent.NextOrdinal, Ordinal("demo", name)+1)
 		}
-	case Formed:
-		w.intent.Formed, w.intent.Founders = true, nil
-	case Reserve:
-		w.intent.Joining, w.waited = a.Name, 0
-		w.intent.Next = Ordinal("demo", a.Name) + 1
-	case Settle:
-		w.intent.Joining = ""
+	case Bootstrapped:
+		w.intent.Bootstrapped, w.intent.InitialMembers = true, nil
+	case StartJoin:
+		w.intent.JoiningMember, w.joining = a.Name, 0
+		w.intent.NextOrdinal = Ordinal("demo", a.Name) + 1
+	case FinishJoin:
+		w.intent.JoiningMember = ""
 	}
 }
 
-// change is a request to etcd. What etcd itself refuses does nothing; what would lose the quorum fails the test.
+// change is a request to etcd. Requests that etcd rejects do nothing; requests that lose the quorum fail the test.
 func (w *world) change(a Action) {
-	if !w.quorate() {
+	if !w.hasQuorum() {
 		return
 	}
 	switch a.Kind {
@@ -181,7 +188,7 @@ func (w *world) change(a Action) {
 			return // the peer URL exists
 		}
 		if w.everUsed[a.Name] && w.claims[a.Name] != nil && !w.stale {
-			w.t.Errorf("%s joins again and finds old data", a.Name)
+			w.t.Errorf("%s joins again with old data", a.Name)
 		}
 		w.everUsed[a.Name] = true
 		w.nextID++
@@ -197,23 +204,23 @@ func (w *world) change(a Action) {
 	case RemoveMember:
 		before := slices.Clone(w.members)
 		defer func() {
-			if w.stale && !w.quorate() {
-				w.members = before // etcd refuses
+			if w.stale && !w.hasQuorum() {
+				w.members = before // etcd rejects the request
 			}
 		}()
 		w.members = slices.DeleteFunc(w.members, func(m Member) bool { return m.ID == a.ID && m.Name == a.Name })
 	}
-	if !w.quorate() && !w.stale {
+	if !w.hasQuorum() && !w.stale {
 		w.t.Errorf("%s lost the quorum", describe(a))
 	}
 }
 
-// tick lets everybody do what they do by themselves.
+// tick advances kubelets, API servers and etcd.
 func (w *world) tick() {
-	w.waited++
-	w.silence++
-	if w.quorate() {
-		w.silence = 0
+	w.joining++
+	w.noQuorum++
+	if w.hasQuorum() {
+		w.noQuorum = 0
 	}
 	for name, p := range w.pods {
 		if p.Terminating {
@@ -223,28 +230,28 @@ func (w *world) tick() {
 		p.age++
 		m := w.member(name)
 		if p.Member && m != nil && !p.Failed {
-			// With the data of another member it ends again and again.
+			// A member with the data of another member fails at startup.
 			m.Started = m.Started || w.claims[name] != nil && w.dataOf[name] == m.ID
 		}
 		p.Ready = !p.Failed && !w.down[name] && (!p.Member || m != nil && !m.Learner && w.healthy(*m))
 	}
-	w.form()
+	w.bootstrap()
 	w.elect()
 }
 
-// form: founders that see a quorum of themselves make a cluster.
-func (w *world) form() {
+// bootstrap creates the etcd cluster once a quorum of the initial members runs.
+func (w *world) bootstrap() {
 	started := 0
-	for _, name := range w.intent.Founders {
+	for _, name := range w.intent.InitialMembers {
 		if p := w.pods[name]; p != nil && p.age > 0 && !w.down[name] {
 			started++
 		}
 	}
-	if w.formed || len(w.intent.Founders) == 0 || started < Quorum(len(w.intent.Founders)) {
+	if w.bootstrapped || len(w.intent.InitialMembers) == 0 || started < Quorum(len(w.intent.InitialMembers)) {
 		return
 	}
-	w.formed = true
-	for _, name := range w.intent.Founders {
+	w.bootstrapped = true
+	for _, name := range w.intent.InitialMembers {
 		w.nextID++
 		w.everUsed[name] = true
 		w.dataOf[name] = w.nextID
@@ -253,7 +260,7 @@ func (w *world) form() {
 }
 
 func (w *world) elect() {
-	if !w.quorate() {
+	if !w.hasQuorum() {
 		return
 	}
 	for _, m := range w.members {
@@ -269,12 +276,12 @@ func (w *world) elect() {
 	}
 }
 
-// step plans once and acts. It returns false when there is nothing to do but wait.
+// step plans and executes one action. It returns false if there is nothing to do but wait.
 func (w *world) step() bool {
 	seen := w.observe()
 	a := Plan(seen.Observation)
 	if a.Kind == Wait {
-		line := "wait: " + a.Reason
+		line := describe(a)
 		if a.Reason != "" && (len(w.trace) == 0 || w.trace[len(w.trace)-1] != line) {
 			w.trace = append(w.trace, line)
 		}
@@ -282,15 +289,27 @@ func (w *world) step() bool {
 	}
 	w.trace = append(w.trace, describe(a))
 	w.act(a, seen)
+	w.checkApply(seen.Observation, a)
 	return true
 }
 
-// run plans, acts and lets time pass until nothing happens any more.
+// checkApply compares the plan from an applied observation with the plan from a fresh one.
+func (w *world) checkApply(before Observation, a Action) {
+	applied, certain := before.Apply(a)
+	if !certain {
+		return
+	}
+	if got, want := Plan(applied), Plan(w.observe().Observation); !reflect.DeepEqual(got, want) {
+		w.t.Errorf("after %s: planned %s from Apply, %s from a fresh observation", describe(a), describe(got), describe(want))
+	}
+}
+
+// run plans, acts and advances the time until nothing changes for longer than the timeouts.
 func (w *world) run() {
 	quiet := 0
-	for i := 0; quiet <= patience+2; i++ {
+	for i := 0; quiet <= joinTimeout+2; i++ {
 		if i > 2000 {
-			w.t.Fatalf("does not come to rest:\n%s", strings.Join(w.trace[len(w.trace)-40:], "\n"))
+			w.t.Fatalf("did not settle:\n%s", strings.Join(w.trace[len(w.trace)-40:], "\n"))
 		}
 		quiet++
 		if w.step() {
@@ -301,18 +320,20 @@ func (w *world) run() {
 	}
 }
 
+// describe returns a line of a script.
 func describe(a Action) string {
-	subject := a.Name
-	if len(a.Names) > 0 {
-		subject = strings.Join(a.Names, " ")
+	switch {
+	case a.Kind == Wait:
+		return a.Reason + "..."
+	case len(a.Names) > 0:
+		return fmt.Sprintf("%s %s", a.Kind, strings.Join(a.Names, " "))
+	case a.To != "":
+		return fmt.Sprintf("%s %s to %s", a.Kind, a.Name, a.To)
 	}
-	if a.To != "" {
-		subject += " to " + a.To
-	}
-	return strings.TrimSpace(fmt.Sprintf("%s %s", a.Kind, subject))
+	return strings.TrimSpace(fmt.Sprintf("%s %s", a.Kind, a.Name))
 }
 
-// state in one line per replica, for scripts.
+// state returns one line per replica, for scripts.
 func (w *world) state() []string {
 	s := w.observe()
 	v := newView(s.Observation)

@@ -1,5 +1,5 @@
-// Package observed reads the world once into one value: the pods and claims of a cluster, not from a cache, and what its
-// etcd members say. Everything decided afterwards is decided from that value.
+// Package observed reads the state of one cluster into one value: its pods and claims, not from a cache, and its etcd
+// members. All decisions of a reconciliation are based on that value, which does not change once it is read.
 package observed
 
 import (
@@ -17,87 +17,105 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
-	"quorate.dev/operator/membership"
 )
 
 const (
-	// JoinPatience is how long a learner may take to become a voter.
-	JoinPatience = 10 * time.Minute
-	// SilencePatience is how long nobody may answer before the quorum counts as lost.
-	SilencePatience = 10 * time.Second
-	// LossPatience is how long a voter may be silent before it is replaced.
-	LossPatience = 5 * time.Minute
+	// JoinTimeout is the time for a new member to become a voter.
+	JoinTimeout = 10 * time.Minute
+	// QuorumLossTimeout is the time without an answer after which the quorum counts as lost.
+	QuorumLossTimeout = 10 * time.Second
+	// MemberLossTimeout is the time for which a voter may be unhealthy before it is replaced.
+	MemberLossTimeout = 5 * time.Minute
 )
 
-// QuorumLostReason of the condition EtcdQuorum.
+// QuorumLostReason is the reason of condition EtcdQuorum while the quorum is lost.
 const QuorumLostReason = "QuorumLost"
 
-// World is what was seen of one cluster.
-type World struct {
+// State is the observed state of one cluster. It is immutable.
+type State struct {
 	Cluster *v1alpha1.ApiServerCluster
-	Image   string // that the spec means
+	Image   string // effective image of the spec
 	Pods    []corev1.Pod
 	Claims  []corev1.PersistentVolumeClaim
 	Members []etcd.Member
-	Etcd    error // why Members is unknown; nil when a quorum answered
+	EtcdErr error // why Members is unknown; nil if a quorum answered
 }
 
-// Read lists the pods and claims of a cluster. The reader must not be a cache.
-func Read(ctx context.Context, reader client.Reader, cluster *v1alpha1.ApiServerCluster, image string) (*World, error) {
-	w := &World{Cluster: cluster, Image: image, Etcd: etcd.ErrUnreachable}
-	mine := []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingLabels(desired.Selector(cluster))}
+// Read lists the pods and claims that a cluster owns. The reader must not be a cache. The etcd members are unknown.
+func Read(
+	ctx context.Context, reader client.Reader, cluster *v1alpha1.ApiServerCluster, image string,
+) (*State, error) {
+	options := []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingLabels(desired.Selector(cluster))}
 	var pods corev1.PodList
-	if err := reader.List(ctx, &pods, mine...); err != nil {
+	if err := reader.List(ctx, &pods, options...); err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
 	}
 	var claims corev1.PersistentVolumeClaimList
-	if err := reader.List(ctx, &claims, mine...); err != nil {
+	if err := reader.List(ctx, &claims, options...); err != nil {
 		return nil, fmt.Errorf("listing persistent volume claims: %w", err)
 	}
-	w.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !metav1.IsControlledBy(&pod, cluster) })
-	w.Claims = slices.DeleteFunc(claims.Items, func(claim corev1.PersistentVolumeClaim) bool { return !metav1.IsControlledBy(&claim, cluster) })
-	return w, nil
+	return &State{
+		Cluster: cluster, Image: image, EtcdErr: etcd.ErrUnreachable,
+		Pods: slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+			return !metav1.IsControlledBy(&pod, cluster)
+		}),
+		Claims: slices.DeleteFunc(claims.Items, func(claim corev1.PersistentVolumeClaim) bool {
+			return !metav1.IsControlledBy(&claim, cluster)
+		}),
+	}, nil
 }
 
-// Ask reads the member list.
-func (w *World) Ask(ctx context.Context, client *etcd.Client) {
-	w.Members, w.Etcd = client.Read(ctx)
+// WithMembers returns a copy of the state with the result of reading the etcd members.
+func (s *State) WithMembers(members []etcd.Member, err error) *State {
+	next := *s
+	next.Members, next.EtcdErr = members, err
+	return &next
 }
 
-// Endpoints are the pods that run members and have an address.
-func (w *World) Endpoints() []etcd.Endpoint {
+// Endpoints returns the running members that have an address.
+func (s *State) Endpoints() []etcd.Endpoint {
 	var endpoints []etcd.Endpoint
-	for _, pod := range w.Pods {
-		if pod.Labels[desired.RoleLabel] == desired.RoleMember && pod.Status.PodIP != "" && !ended(&pod) {
+	for i := range s.Pods {
+		if pod := &s.Pods[i]; RunsMember(pod) && pod.Status.PodIP != "" && !Terminated(pod) {
 			endpoints = append(endpoints, etcd.Endpoint{Name: pod.Name, Address: pod.Status.PodIP})
 		}
 	}
 	return endpoints
 }
 
-// Pod by name.
-func (w *World) Pod(name string) *corev1.Pod {
-	for i := range w.Pods {
-		if w.Pods[i].Name == name {
-			return &w.Pods[i]
+// Pod returns a pod by name, or nil.
+func (s *State) Pod(name string) *corev1.Pod {
+	for i := range s.Pods {
+		if s.Pods[i].Name == name {
+			return &s.Pods[i]
 		}
 	}
 	return nil
 }
 
-// Member by name.
-func (w *World) Member(name string) *etcd.Member {
-	for i := range w.Members {
-		if w.Members[i].Name == name {
-			return &w.Members[i]
+// Claim returns a claim by name, or nil.
+func (s *State) Claim(name string) *corev1.PersistentVolumeClaim {
+	for i := range s.Claims {
+		if s.Claims[i].Name == name {
+			return &s.Claims[i]
 		}
 	}
 	return nil
 }
 
-// Voters counts the members that vote.
-func (w *World) Voters() (all, healthy int) {
-	for _, m := range w.Members {
+// Member returns a member by name, or nil.
+func (s *State) Member(name string) *etcd.Member {
+	for i := range s.Members {
+		if s.Members[i].Name == name {
+			return &s.Members[i]
+		}
+	}
+	return nil
+}
+
+// Voters returns the number of voters and of healthy voters.
+func (s *State) Voters() (all, healthy int) {
+	for _, m := range s.Members {
 		if m.Learner {
 			continue
 		}
@@ -109,86 +127,43 @@ func (w *World) Voters() (all, healthy int) {
 	return all, healthy
 }
 
-// ReadyReplicas counts the API servers that serve.
-func (w *World) ReadyReplicas() int {
+// ReadyReplicas returns the number of ready API servers.
+func (s *State) ReadyReplicas() int {
 	n := 0
-	for i := range w.Pods {
-		if Ready(&w.Pods[i]) {
+	for i := range s.Pods {
+		if Ready(&s.Pods[i]) {
 			n++
 		}
 	}
 	return n
 }
 
-// Observation is the world in the terms of the membership plan.
-func (w *World) Observation(now time.Time) membership.Observation {
-	o := membership.Observation{
-		Cluster: w.Cluster.Name, External: w.Cluster.Spec.Etcd.External != nil, Replicas: desired.Replicas(w.Cluster),
-		Voters: desired.Voters(w.Cluster), Intent: w.intent(now), Reached: w.Etcd == nil, Silent: w.QuorumLost(now),
-	}
-	var voters []string
-	for _, m := range w.Members {
-		o.Members = append(o.Members, membership.Member{
-			ID: m.ID, Name: m.Name, Learner: m.Learner, Started: m.Started, Healthy: m.Healthy, Leader: m.Leader,
-			Applied: m.Applied, Lost: w.lost(m, now),
-		})
-		if !m.Learner {
-			voters = append(voters, m.Name)
-		}
-	}
-	hashes := desired.HashesOf(w.Cluster, w.Image)
-	for i := range w.Pods {
-		pod := &w.Pods[i]
-		o.Pods = append(o.Pods, membership.Pod{
-			Name: pod.Name, Member: pod.Labels[desired.RoleLabel] == desired.RoleMember, Ready: Ready(pod),
-			Outdated: desired.Outdated(pod, hashes, voters), Failed: ended(pod), Terminating: pod.DeletionTimestamp != nil,
-		})
-	}
-	for _, claim := range w.Claims {
-		o.Claims = append(o.Claims, membership.Claim{
-			Name: claim.Name, Lost: claim.Status.Phase == corev1.ClaimLost, Terminating: claim.DeletionTimestamp != nil,
-		})
-	}
-	return o
-}
-
-// QuorumLost tells whether a cluster that was formed has not answered for a while, going by the condition that says so.
-func (w *World) QuorumLost(now time.Time) bool {
-	m := w.Cluster.Status.Membership
-	if w.Etcd == nil || m == nil || !m.Formed {
+// QuorumLost reports whether a bootstrapped etcd has not answered for QuorumLossTimeout, according to the stored
+// condition EtcdQuorum.
+func (s *State) QuorumLost(now time.Time) bool {
+	if s.EtcdErr == nil || !s.Cluster.Bootstrapped() {
 		return false
 	}
-	c := meta.FindStatusCondition(w.Cluster.Status.Conditions, v1alpha1.EtcdQuorum)
+	c := meta.FindStatusCondition(s.Cluster.Status.Conditions, v1alpha1.EtcdQuorum)
 	if c == nil || c.Reason == QuorumLostReason {
 		return c != nil
 	}
-	return c.Status == metav1.ConditionUnknown && now.Sub(c.LastTransitionTime.Time) >= SilencePatience
+	return c.Status == metav1.ConditionUnknown && now.Sub(c.LastTransitionTime.Time) >= QuorumLossTimeout
 }
 
-func (w *World) intent(now time.Time) membership.Intent {
-	m := w.Cluster.Status.Membership
-	if m == nil {
-		return membership.Intent{}
-	}
-	return membership.Intent{
-		Founders: m.Founders, Formed: m.Formed, Next: int(m.NextOrdinal), Joining: m.Joining,
-		Overdue: m.Joining != "" && m.JoiningSince != nil && now.Sub(m.JoiningSince.Time) > JoinPatience,
-	}
-}
-
-// lost tells whether a voter has been silent for too long for a reason of its own: another one runs well with the same
-// template. Otherwise the fault is in the spec, and a new member would share it.
-func (w *World) lost(m etcd.Member, now time.Time) bool {
-	since := w.UnhealthySince(m.Name)
-	if m.Healthy || m.Learner || since == nil || now.Sub(since.Time) <= LossPatience {
+// MemberLost reports whether a voter has been unhealthy for MemberLossTimeout while another member with the same pod
+// template is healthy. Without the latter the template may be the cause, and a new member would fail like this one.
+func (s *State) MemberLost(m etcd.Member, now time.Time) bool {
+	since := s.UnhealthySince(m.Name)
+	if m.Healthy || m.Learner || since == nil || now.Sub(since.Time) <= MemberLossTimeout {
 		return false
 	}
-	pod := w.Pod(m.Name)
+	pod := s.Pod(m.Name)
 	if pod == nil {
 		return false
 	}
-	for _, other := range w.Members {
-		reference := w.Pod(other.Name)
+	for _, other := range s.Members {
+		reference := s.Pod(other.Name)
 		if other.Healthy && reference != nil && sameTemplate(reference, pod) {
 			return true
 		}
@@ -201,9 +176,9 @@ func sameTemplate(a, b *corev1.Pod) bool {
 		a.Annotations[desired.EtcdHashAnnotation] == b.Annotations[desired.EtcdHashAnnotation]
 }
 
-// UnhealthySince is when a member was first seen to be silent, as written in the status.
-func (w *World) UnhealthySince(name string) *metav1.Time {
-	for _, m := range w.Cluster.Status.Members {
+// UnhealthySince returns the time in the status at which a member was first observed unhealthy, or nil.
+func (s *State) UnhealthySince(name string) *metav1.Time {
+	for _, m := range s.Cluster.Status.Members {
 		if m.Name == name {
 			return m.UnhealthySince
 		}
@@ -211,7 +186,10 @@ func (w *World) UnhealthySince(name string) *metav1.Time {
 	return nil
 }
 
-// Ready tells whether a pod serves.
+// RunsMember reports whether a pod runs an etcd member.
+func RunsMember(pod *corev1.Pod) bool { return pod.Labels[desired.RoleLabel] == desired.RoleMember }
+
+// Ready reports whether a pod is ready and not terminating.
 func Ready(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil {
 		return false
@@ -224,9 +202,10 @@ func Ready(pod *corev1.Pod) bool {
 	return false
 }
 
-func ended(pod *corev1.Pod) bool {
+// Terminated reports whether all containers of a pod have terminated and will not be restarted.
+func Terminated(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// MemberID in etcd's notation.
+// MemberID returns an ID in the notation of etcdctl.
 func MemberID(id uint64) string { return strconv.FormatUint(id, 16) }

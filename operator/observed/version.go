@@ -22,15 +22,16 @@ const (
 	versionLimit   = 64 << 10 // bytes
 )
 
-// Version asks one ready replica what it serves, at its address, verified by the Service's name.
-func (w *World) Version(ctx context.Context, authority []byte) (string, error) {
-	address := w.readyAddress()
+// Version returns the Kubernetes version that a ready replica reports, or "" if none is ready. It connects to the pod's
+// address and verifies the certificate for the Service's name.
+func (s *State) Version(ctx context.Context, authority []byte) (string, error) {
+	address := s.readyAddress()
 	roots := x509.NewCertPool()
 	if address == "" || !roots.AppendCertsFromPEM(authority) {
 		return "", nil
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
-		RootCAs: roots, ServerName: w.Cluster.Name + "." + w.Cluster.Namespace + ".svc", MinVersion: tls.VersionTLS12,
+		RootCAs: roots, ServerName: s.Cluster.Name + "." + s.Cluster.Namespace + ".svc", MinVersion: tls.VersionTLS12,
 	}}
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
@@ -38,11 +39,11 @@ func (w *World) Version(ctx context.Context, authority []byte) (string, error) {
 	url := "https://" + net.JoinHostPort(address, strconv.Itoa(desired.SecurePort)) + "/version"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return "", fmt.Errorf("asking for the version: %w", err)
+		return "", fmt.Errorf("requesting the version: %w", err)
 	}
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return "", fmt.Errorf("asking for the version: %w", err)
+		return "", fmt.Errorf("requesting the version: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	var info version.Info
@@ -52,10 +53,10 @@ func (w *World) Version(ctx context.Context, authority []byte) (string, error) {
 	return info.GitVersion, nil
 }
 
-func (w *World) readyAddress() string {
-	for i := range w.Pods {
-		if Ready(&w.Pods[i]) && w.Pods[i].Status.PodIP != "" {
-			return w.Pods[i].Status.PodIP
+func (s *State) readyAddress() string {
+	for i := range s.Pods {
+		if Ready(&s.Pods[i]) && s.Pods[i].Status.PodIP != "" {
+			return s.Pods[i].Status.PodIP
 		}
 	}
 	return ""

@@ -1,5 +1,5 @@
-// Package pki makes and judges certificates on plain values: authorities, the leaves they sign, service-account
-// keys. It reads no clock and stores nothing.
+// Package pki creates and evaluates certificates: authorities, the leaves that they sign, and service-account keys. Its
+// functions are pure except for randomness: they read no clock and store nothing.
 package pki
 
 import (
@@ -22,12 +22,12 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// Lifetimes. Leaves are renewed when a third of theirs is left.
+// Lifetimes. Leaves are renewed when a third of their lifetime remains.
 const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	LeafLifetime      = 365 * 24 * time.Hour
 
-	// backdate makes a certificate valid on machines whose clocks are a little behind.
+	// backdate makes new certificates valid on machines with slow clocks.
 	backdate = 5 * time.Minute
 )
 
@@ -50,15 +50,15 @@ type Leaf struct {
 	Organizations []string
 	DNSNames      []string
 	Addresses     []net.IP
-	Server        bool // may be shown to clients
-	Client        bool // may be shown to servers
+	Server        bool // extended key usage serverAuth
+	Client        bool // extended key usage clientAuth
 }
 
-// NewAuthority makes a self-signed authority.
+// NewAuthority creates a self-signed authority.
 func NewAuthority(name string, now time.Time) (Authority, error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Authority{}, fmt.Errorf("making the key of authority %s: %w", name, err)
+		return Authority{}, fmt.Errorf("generating the key of authority %s: %w", name, err)
 	}
 	template, err := newTemplate(pkix.Name{CommonName: name}, now, AuthorityLifetime)
 	if err != nil {
@@ -73,26 +73,26 @@ func NewAuthority(name string, now time.Time) (Authority, error) {
 	return ParseAuthority(pair)
 }
 
-// ParseAuthority reads an authority back. The key must belong to the certificate.
+// ParseAuthority parses an authority. The key must match the certificate.
 func ParseAuthority(pair Pair) (Authority, error) {
 	certificate, signer, err := parse(pair)
 	if err != nil {
 		return Authority{}, err
 	}
 	if !certificate.IsCA {
-		return Authority{}, fmt.Errorf("certificate %q is not an authority", certificate.Subject.CommonName)
+		return Authority{}, fmt.Errorf("certificate %q is not a certificate authority", certificate.Subject.CommonName)
 	}
 	return Authority{Pair: pair, certificate: certificate, signer: signer}, nil
 }
 
-// Expiry of the authority's certificate.
+// Expiry returns the expiry time of the authority's certificate.
 func (a Authority) Expiry() time.Time { return a.certificate.NotAfter }
 
-// Issue signs a new leaf with a new key.
+// Issue creates a key and signs a leaf certificate for it. The leaf does not outlive the authority.
 func (a Authority) Issue(leaf Leaf, now time.Time) (Pair, error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Pair{}, fmt.Errorf("making the key of %s: %w", leaf.CommonName, err)
+		return Pair{}, fmt.Errorf("generating the key of %s: %w", leaf.CommonName, err)
 	}
 	subject := pkix.Name{CommonName: leaf.CommonName, Organization: leaf.Organizations}
 	template, err := newTemplate(subject, now, LeafLifetime)
@@ -119,11 +119,11 @@ func (l Leaf) usages() []x509.ExtKeyUsage {
 	return usages
 }
 
-// NewServiceAccountKey makes the pair that signs and verifies service-account tokens: Certificate holds the public key.
+// NewServiceAccountKey creates the key pair of service-account tokens. Certificate contains the public key.
 func NewServiceAccountKey() (Pair, error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Pair{}, fmt.Errorf("making the service-account key: %w", err)
+		return Pair{}, fmt.Errorf("generating the service-account key: %w", err)
 	}
 	public, err := x509.MarshalPKIXPublicKey(signer.Public())
 	if err != nil {
@@ -136,7 +136,7 @@ func NewServiceAccountKey() (Pair, error) {
 	return Pair{Certificate: pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: public}), Key: key}, nil
 }
 
-// Fingerprint of a certificate, short, for annotations: it changes when the certificate does.
+// Fingerprint returns a short hash of certificates, for annotations.
 func Fingerprint(certificates ...[]byte) string {
 	sum := sha256.New()
 	for _, certificate := range certificates {
@@ -148,7 +148,7 @@ func Fingerprint(certificates ...[]byte) string {
 func newTemplate(subject pkix.Name, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("making a serial number: %w", err)
+		return nil, fmt.Errorf("generating a serial number: %w", err)
 	}
 	return &x509.Certificate{
 		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: subject, BasicConstraintsValid: true,
@@ -171,19 +171,19 @@ func sign(template, parent *x509.Certificate, subject, issuer crypto.Signer) (Pa
 func parse(pair Pair) (*x509.Certificate, crypto.Signer, error) {
 	certificates, err := cert.ParseCertsPEM(pair.Certificate)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading a certificate: %w", err)
+		return nil, nil, fmt.Errorf("parsing a certificate: %w", err)
 	}
 	key, err := keyutil.ParsePrivateKeyPEM(pair.Key)
 	if err != nil {
-		return nil, nil, errors.New("reading a private key: not a PEM-encoded key")
+		return nil, nil, errors.New("parsing a private key: not a PEM-encoded key")
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, nil, errors.New("reading a private key: it cannot sign")
+		return nil, nil, errors.New("parsing a private key: not a signing key")
 	}
 	public, ok := certificates[0].PublicKey.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !public.Equal(signer.Public()) {
-		return nil, nil, fmt.Errorf("the key does not belong to certificate %q", certificates[0].Subject.CommonName)
+		return nil, nil, fmt.Errorf("the key does not match certificate %q", certificates[0].Subject.CommonName)
 	}
 	return certificates[0], signer, nil
 }

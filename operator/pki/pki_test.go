@@ -73,7 +73,7 @@ func TestUsagesAreSeparate(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	a, other := authority(t, "serving"), authority(t, "serving")
 	pair, err := a.Issue(serving, start)
 	if err != nil {
@@ -104,10 +104,10 @@ func TestJudge(t *testing.T) {
 		"another name wanted":  {pair, further, start, "DNS names"},
 		"no address wanted":    {pair, address, start, "addresses"},
 		"another authority":    {foreign, serving, start, "another authority"},
-		"keys mixed up":        {Pair{pair.Certificate, foreign.Key}, serving, start, "does not belong"},
+		"keys mixed up":        {Pair{pair.Certificate, foreign.Key}, serving, start, "does not match"},
 		"empty":                {Pair{}, serving, start, "unreadable"},
 	} {
-		got := a.Judge(c.pair, c.leaf, c.now)
+		got := a.Evaluate(c.pair, c.leaf, c.now)
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
@@ -127,7 +127,7 @@ func TestLeafDoesNotOutliveItsAuthority(t *testing.T) {
 
 func TestReasonsHoldNoSecrets(t *testing.T) {
 	a := authority(t, "serving")
-	reason := a.Judge(Pair{Certificate: a.Certificate, Key: []byte("hunter2")}, serving, start)
+	reason := a.Evaluate(Pair{Certificate: a.Certificate, Key: []byte("hunter2")}, serving, start)
 	if strings.Contains(reason, "hunter2") {
 		t.Errorf("the reason shows the key: %s", reason)
 	}

@@ -12,16 +12,17 @@ import (
 	"quorate.dev/operator/status"
 )
 
-// certificates of one cluster, as they are in its Secrets.
+// certificates are the contents of a cluster's Secrets.
 type certificates struct {
-	authorities map[string]pki.Authority // by domain
-	leaves      map[string]pki.Pair      // by Secret, without the cluster's name
+	authorities map[string]pki.Authority // by trust domain
+	leaves      map[string]pki.Pair      // by suffix of the Secret
 }
 
-// hash of the certificates that pods mount.
+// hash returns the fingerprint of the certificates that pods mount.
 func (c certificates) hash() string {
 	var all [][]byte
-	for _, domain := range []string{desired.ClientDomain, desired.FrontProxyDomain, desired.PeerDomain, desired.EtcdClientDomain} {
+	domains := []string{desired.ClientDomain, desired.FrontProxyDomain, desired.PeerDomain, desired.EtcdClientDomain}
+	for _, domain := range domains {
 		all = append(all, c.authorities[domain].Certificate)
 	}
 	for _, name := range []string{"serving", "front-proxy-client", "etcd-peer", "etcd-server", "etcd-client"} {
@@ -30,10 +31,10 @@ func (c certificates) hash() string {
 	return pki.Fingerprint(all...)
 }
 
-// ensureCertificates makes authorities where there are none, and leaves where there are none or none that can stay. For a
-// spec that is wrong it reads what there is.
+// ensureCertificates creates missing authorities and issues missing or outdated leaves. If the spec is invalid it only
+// reads the existing ones.
 func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
-	p.pki = certificates{authorities: map[string]pki.Authority{}, leaves: map[string]pki.Pair{}}
+	p.certificates = certificates{authorities: map[string]pki.Authority{}, leaves: map[string]pki.Pair{}}
 	for _, domain := range desired.Domains(p.cluster) {
 		if err := r.ensureAuthority(ctx, p, domain); err != nil {
 			return err
@@ -49,7 +50,7 @@ func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
 	return errors.Join(errs...)
 }
 
-// ensureAuthority never replaces an authority: everybody who trusts it would be cut off.
+// ensureAuthority creates a missing authority. It never replaces one, because clients that trust it would lose access.
 func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string) error {
 	secret := &corev1.Secret{}
 	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, domain), secret)
@@ -70,8 +71,10 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string
 			return err
 		}
 	}
-	p.pki.authorities[domain] = authority
-	p.input.Certificates = append(p.input.Certificates, status.Expiry{Secret: desired.SecretName(p.cluster, domain), At: authority.Expiry()})
+	p.certificates.authorities[domain] = authority
+	p.input.Certificates = append(p.input.Certificates, status.Expiry{
+		Secret: desired.SecretName(p.cluster, domain), At: authority.Expiry(),
+	})
 	return nil
 }
 
@@ -87,40 +90,45 @@ func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error
 	return r.create(ctx, p.cluster, desired.ServiceAccountKeys(p.cluster, pair))
 }
 
-func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, wanted desired.Certificate) error {
-	name := desired.SecretName(p.cluster, wanted.Secret)
+func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, certificate desired.Certificate) error {
+	name := desired.SecretName(p.cluster, certificate.Secret)
 	secret := &corev1.Secret{}
 	found, err := r.find(ctx, p.cluster, name, secret)
 	if err != nil || !found && p.input.Invalid != nil {
 		return err
 	}
-	authority := p.pki.authorities[wanted.Domain]
-	pair, reason := pairOf(secret), "it does not exist"
+	authority := p.certificates.authorities[certificate.Domain]
+	pair, reason := pairOf(secret), "missing"
 	switch {
 	case found && p.input.Invalid != nil:
 		reason = ""
 	case found:
-		reason = authority.Judge(pair, wanted.Leaf, p.input.Now)
+		reason = authority.Evaluate(pair, certificate.Leaf, p.input.Now)
 	}
 	if reason != "" {
-		if pair, err = authority.Issue(wanted.Leaf, p.input.Now); err != nil {
+		if pair, err = authority.Issue(certificate.Leaf, p.input.Now); err != nil {
 			return err
 		}
-		if err := r.ensureSecret(ctx, p.cluster, desired.LeafSecret(p.cluster, wanted.Secret, pair, authority.Certificate)); err != nil {
+		issued := desired.LeafSecret(p.cluster, certificate.Secret, pair, authority.Certificate)
+		if err := r.ensureSecret(ctx, p.cluster, issued); err != nil {
 			return err
 		}
 	}
 	if found && reason != "" {
-		r.event(p.cluster, reference("Secret", secret), corev1.EventTypeNormal, "CertificateIssued", "Issue", "%s: %s", name, reason)
+		r.event(p.cluster, event{
+			related: reference("Secret", secret), reason: "CertificateIssued", action: "Issue",
+			message: fmt.Sprintf("Issued certificate in Secret %s: %s", name, reason),
+		})
 	}
-	p.pki.leaves[wanted.Secret] = pair
+	p.certificates.leaves[certificate.Secret] = pair
 	_, expiry, err := pki.RenewalOf(pair)
 	p.input.Certificates = append(p.input.Certificates, status.Expiry{Secret: name, At: expiry})
 	return err
 }
 
 func (r *Reconciler) ensureKubeconfig(ctx context.Context, p *pass) error {
-	secret, err := desired.Kubeconfig(p.cluster, p.input.Endpoint, p.pki.authorities[desired.ServingDomain].Certificate, p.pki.leaves[desired.AdminSecret])
+	authority, admin := p.certificates.authorities[desired.ServingDomain], p.certificates.leaves[desired.AdminSecret]
+	secret, err := desired.Kubeconfig(p.cluster, p.input.Endpoint, authority.Certificate, admin)
 	if err != nil {
 		return err
 	}

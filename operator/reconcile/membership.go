@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,80 +16,121 @@ import (
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
+	"quorate.dev/operator/observed"
 )
 
-// askEtcd reads the member list. That nobody answers is an observation, not an error.
-func (r *Reconciler) askEtcd(ctx context.Context, p *pass) (err error) {
-	endpoints := p.world.Endpoints()
-	if p.cluster.Spec.Etcd.External != nil || len(endpoints) == 0 {
+// readMembers reads the etcd members. An unreachable etcd is an observation, not an error.
+func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
+	endpoints := p.state.Endpoints()
+	if p.cluster.ExternalEtcd() || len(endpoints) == 0 {
 		return nil
 	}
-	leaf := p.pki.leaves[desired.OperatorEtcdSecret]
-	p.etcd, err = r.Etcd.Get(client.ObjectKeyFromObject(p.cluster).String(), endpoints, strconv.Itoa(desired.ClientPort), etcd.Credentials{
-		Authority: p.pki.authorities[desired.EtcdClientDomain].Certificate, Certificate: leaf.Certificate, Key: leaf.Key,
-		ServerName: desired.MembersDomain(p.cluster),
+	leaf := p.certificates.leaves[desired.OperatorEtcdSecret]
+	key := client.ObjectKeyFromObject(p.cluster).String()
+	p.etcd, err = r.Etcd.Get(key, endpoints, strconv.Itoa(desired.ClientPort), etcd.Credentials{
+		Authority:   p.certificates.authorities[desired.EtcdClientDomain].Certificate,
+		Certificate: leaf.Certificate, Key: leaf.Key, ServerName: desired.MembersDomain(p.cluster),
 	})
 	if err != nil {
-		p.world.Etcd = err
+		p.state = p.state.WithMembers(nil, err)
 		return err
 	}
-	p.world.Ask(ctx, p.etcd)
+	p.state = p.state.WithMembers(p.etcd.Members(ctx))
 	return nil
 }
 
-// actionsPerPass bounds how many things are made in one pass.
-const actionsPerPass = 16
+// observation translates the observed state and the spec into the input of membership.Plan.
+func observation(s *observed.State, now time.Time) membership.Observation {
+	o := membership.Observation{
+		Cluster: s.Cluster.Name, External: s.Cluster.ExternalEtcd(),
+		Replicas: s.Cluster.ReplicaCount(), Voters: s.Cluster.VoterCount(),
+		Intent: intent(s.Cluster, now), HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
+	}
+	var voters []string
+	for _, m := range s.Members {
+		o.Members = append(o.Members, membership.Member{
+			ID: m.ID, Name: m.Name, Learner: m.Learner, Started: m.Started, Healthy: m.Healthy, Leader: m.Leader,
+			Applied: m.Applied, Lost: s.MemberLost(m, now),
+		})
+		if !m.Learner {
+			voters = append(voters, m.Name)
+		}
+	}
+	hashes := desired.HashesOf(s.Cluster, s.Image)
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		o.Pods = append(o.Pods, membership.Pod{
+			Name: pod.Name, Member: observed.RunsMember(pod), Ready: observed.Ready(pod),
+			Outdated: desired.Outdated(pod, hashes, voters), Failed: observed.Terminated(pod),
+			Terminating: pod.DeletionTimestamp != nil,
+		})
+	}
+	for _, claim := range s.Claims {
+		o.Claims = append(o.Claims, membership.Claim{
+			Name: claim.Name, Lost: claim.Status.Phase == corev1.ClaimLost, Terminating: claim.DeletionTimestamp != nil,
+		})
+	}
+	return o
+}
 
-// takeAction plans and does the next thing. After something new was made or an intent written, which this pass knows as
-// well as a new look would tell it, it goes on; after anything else the world is looked at first.
-func (r *Reconciler) takeAction(ctx context.Context, p *pass) error {
-	for range actionsPerPass {
-		a := membership.Plan(p.world.Observation(p.input.Now))
+func intent(cluster *v1alpha1.ApiServerCluster, now time.Time) membership.Intent {
+	m := cluster.Status.Membership
+	if m == nil {
+		return membership.Intent{}
+	}
+	timedOut := m.JoiningMember != "" && m.JoiningSince != nil && now.Sub(m.JoiningSince.Time) > observed.JoinTimeout
+	return membership.Intent{
+		InitialMembers: m.InitialMembers, Bootstrapped: m.Bootstrapped, NextOrdinal: int(m.NextOrdinal),
+		JoiningMember: m.JoiningMember, JoinTimedOut: timedOut,
+	}
+}
+
+// maxActions limits the number of actions per reconciliation.
+const maxActions = 16
+
+// takeActions plans and executes actions until the outcome of one is uncertain, so that the state has to be read
+// again, or until there is nothing to do.
+func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
+	o, certain := observation(p.state, p.input.Now), true
+	for n := 0; certain && n < maxActions; n++ {
+		a := membership.Plan(o)
 		if a.Kind == membership.Wait && p.input.Action.Kind != "" {
-			return nil // the status tells what was done
+			return nil // the status reports the previous action
 		}
 		p.input.Action = a
 		if a.Kind == membership.Wait {
 			return nil
 		}
 		if err := r.act(ctx, p, a); err != nil {
-			return p.refused(ctx, a, err)
+			return p.actionFailed(ctx, a, err)
 		}
-		r.tell(ctx, p, a)
-		if !slices.Contains(constructive, a.Kind) {
-			return nil
-		}
+		r.reportAction(ctx, p, a)
+		o, certain = o.Apply(a)
 	}
 	return nil
 }
 
-var constructive = []membership.Kind{
-	membership.Found, membership.Reserve, membership.CreateClaim, membership.CreatePod, membership.CreateServer,
-}
-
-// refused keeps what etcd did not do apart from what failed.
-func (p *pass) refused(ctx context.Context, a membership.Action, err error) error {
-	if !errors.Is(err, errRefused) {
+// actionFailed returns the error of an action, except for a change that etcd rejected: it is retried.
+func (p *pass) actionFailed(ctx context.Context, a membership.Action, err error) error {
+	if !errors.Is(err, errRejected) {
 		return fmt.Errorf("%s %s: %w", a.Kind, a.Name, err)
 	}
-	p.input.Refused = err
-	ctrl.LoggerFrom(ctx).V(1).Info("etcd is not ready for it yet", "action", a.Kind, "name", a.Name, "reason", err.Error())
+	p.input.Rejected = err
+	ctrl.LoggerFrom(ctx).V(1).Info("etcd rejected a membership change",
+		"action", a.Kind, "name", a.Name, "reason", err.Error())
 	return nil
 }
 
-func (r *Reconciler) tell(ctx context.Context, p *pass, a membership.Action) {
-	subject := strings.Join(append([]string{a.Name}, a.Names...), " ")
-	if a.To != "" {
-		subject += " to " + a.To
-	}
-	subject = strings.TrimSpace(subject)
-	ctrl.LoggerFrom(ctx).Info("done", "action", a.Kind, "name", subject, "reason", a.Reason)
-	r.event(p.cluster, replicaOf(p.cluster, a), corev1.EventTypeNormal, reasons[a.Kind], string(a.Kind), "%s", note(subject, a.Reason))
+func (r *Reconciler) reportAction(ctx context.Context, p *pass, a membership.Action) {
+	ctrl.LoggerFrom(ctx).Info(a.Describe(), "action", a.Kind)
+	r.event(p.cluster, event{
+		related: relatedObject(p.cluster, a), reason: eventReasons[a.Kind], action: string(a.Kind), message: a.Describe(),
+	})
 }
 
-// replicaOf is what an action is about besides the cluster. It also keeps events about several replicas apart: equal ones are
-// merged by the recorder.
-func replicaOf(cluster *v1alpha1.ApiServerCluster, a membership.Action) *corev1.ObjectReference {
+// relatedObject returns the object besides the cluster that an action is about. It also keeps the recorder from merging
+// equal events of several replicas.
+func relatedObject(cluster *v1alpha1.ApiServerCluster, a membership.Action) *corev1.ObjectReference {
 	if a.Name == "" {
 		return nil
 	}
@@ -101,36 +141,34 @@ func replicaOf(cluster *v1alpha1.ApiServerCluster, a membership.Action) *corev1.
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: cluster.Namespace, Name: a.Name}
 }
 
-func note(subject, reason string) string {
-	if subject == "" {
-		return reason
-	}
-	return subject + ": " + reason
+// eventReasons are the reasons of the events of actions. Those of pods and claims are the ones of the StatefulSet
+// controller.
+var eventReasons = map[membership.Kind]string{
+	membership.Bootstrap:    "BootstrappingEtcd",
+	membership.Bootstrapped: "EtcdBootstrapped",
+	membership.StartJoin:    "MemberJoining",
+	membership.FinishJoin:   "MemberJoinFinished",
+	membership.AddLearner:   "LearnerAdded",
+	membership.Promote:      "LearnerPromoted",
+	membership.MoveLeader:   "LeaderMoved",
+	membership.RemoveMember: "MemberRemoved",
+	membership.CreateClaim:  "SuccessfulCreate",
+	membership.DeleteClaim:  "SuccessfulDelete",
+	membership.CreatePod:    "SuccessfulCreate",
+	membership.CreateServer: "SuccessfulCreate",
+	membership.DeletePod:    "SuccessfulDelete",
 }
 
-// reasons of events.
-var reasons = map[membership.Kind]string{
-	membership.Found: "Founding", membership.Formed: "EtcdFormed", membership.Reserve: "MemberJoining", membership.Settle: "MemberSettled",
-	membership.AddLearner: "LearnerAdded", membership.Promote: "LearnerPromoted", membership.MoveLeader: "LeaderMoved",
-	membership.RemoveMember: "MemberRemoved", membership.CreateClaim: "ClaimCreated", membership.DeleteClaim: "ClaimDeleted",
-	membership.CreatePod: "PodCreated", membership.CreateServer: "PodCreated", membership.DeletePod: "PodDeleted",
-}
-
-// errRefused wraps what etcd does not do now, but may do later: a member has not been connected for long enough, a learner
-// is not ready, the leader has just changed.
-var errRefused = errors.New("refused")
+// errRejected wraps errors of changes that etcd may accept later, for example because a member has not been connected
+// for long enough, a learner has not caught up, or the leader has just changed.
+var errRejected = errors.New("rejected by etcd")
 
 func (r *Reconciler) act(ctx context.Context, p *pass, a membership.Action) error {
 	switch a.Kind {
-	case membership.Found, membership.Formed, membership.Reserve, membership.Settle:
+	case membership.Bootstrap, membership.Bootstrapped, membership.StartJoin, membership.FinishJoin:
 		return r.writeIntent(ctx, p, a)
 	case membership.CreateClaim:
-		claim := desired.Claim(p.cluster, a.Name)
-		if err := r.create(ctx, p.cluster, claim); err != nil {
-			return err
-		}
-		p.world.Claims = append(p.world.Claims, *claim)
-		return nil
+		return r.create(ctx, p.cluster, desired.Claim(p.cluster, a.Name))
 	case membership.CreatePod, membership.CreateServer:
 		return r.createPod(ctx, p, a)
 	case membership.DeletePod:
@@ -156,12 +194,12 @@ func (p *pass) changeMembers(ctx context.Context, a membership.Action) error {
 		return fmt.Errorf("unknown action %q", a.Kind)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", errRefused, err)
+		return fmt.Errorf("%w: %w", errRejected, err)
 	}
 	return nil
 }
 
-// writeIntent writes down what will be done, unless somebody else wrote since this pass read the cluster.
+// writeIntent updates status.membership. It fails with a conflict if the cluster was updated since it was read.
 func (r *Reconciler) writeIntent(ctx context.Context, p *pass, a membership.Action) error {
 	before := p.cluster.DeepCopy()
 	if p.cluster.Status.Membership == nil {
@@ -169,14 +207,14 @@ func (r *Reconciler) writeIntent(ctx context.Context, p *pass, a membership.Acti
 	}
 	m := p.cluster.Status.Membership
 	switch a.Kind {
-	case membership.Found:
-		m.Founders = a.Names
-	case membership.Formed:
-		m.Founders, m.Formed = nil, true
-	case membership.Reserve:
-		m.Joining, m.JoiningSince = a.Name, &metav1.Time{Time: p.input.Now}
-	case membership.Settle:
-		m.Joining, m.JoiningSince = "", nil
+	case membership.Bootstrap:
+		m.InitialMembers = a.Names
+	case membership.Bootstrapped:
+		m.InitialMembers, m.Bootstrapped = nil, true
+	case membership.StartJoin:
+		m.JoiningMember, m.JoiningSince = a.Name, &metav1.Time{Time: p.input.Now}
+	case membership.FinishJoin:
+		m.JoiningMember, m.JoiningSince = "", nil
 	}
 	for _, name := range append([]string{a.Name}, a.Names...) {
 		m.NextOrdinal = max(m.NextOrdinal, int32(membership.Ordinal(p.cluster.Name, name)+1))
@@ -187,46 +225,42 @@ func (r *Reconciler) writeIntent(ctx context.Context, p *pass, a membership.Acti
 func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action) error {
 	replica := desired.Replica{Name: a.Name, Member: a.Kind == membership.CreatePod}
 	if replica.Member {
-		replica.Start = p.start(a.Name)
+		replica.InitialCluster = initialCluster(p.state, a.Name)
 	} else {
-		for _, m := range p.world.Members {
+		for _, m := range p.state.Members {
 			if !m.Learner {
 				replica.Endpoints = append(replica.Endpoints, desired.ClientURL(p.cluster, m.Name))
 			}
 		}
 	}
-	pod, err := desired.Pod(p.cluster, p.world.Image, replica, p.pki.hash())
+	pod, err := desired.Pod(p.cluster, p.state.Image, replica, p.certificates.hash())
 	if err != nil {
 		return err
 	}
-	if err := r.create(ctx, p.cluster, pod); err != nil {
-		return err
-	}
-	p.world.Pods = append(p.world.Pods, *pod)
-	return nil
+	return r.create(ctx, p.cluster, pod)
 }
 
-// start is what a member is told in case it has no data. One that has run before is named alone: etcd then refuses to start
-// without its data, instead of voting again without remembering what it voted for.
-func (p *pass) start(name string) desired.Start {
-	start := desired.Start{Cluster: map[string]string{name: desired.PeerURL(p.cluster, name)}}
-	if intent := p.cluster.Status.Membership; intent != nil && !intent.Formed {
-		start.New = true
-		for _, founder := range intent.Founders {
-			start.Cluster[founder] = desired.PeerURL(p.cluster, founder)
+// initialCluster returns the configuration of a member for an empty data directory. For a member that has run before it
+// contains only that member: etcd then refuses to start without data instead of voting twice in one term.
+func initialCluster(s *observed.State, name string) desired.InitialCluster {
+	initial := desired.InitialCluster{PeerURLs: map[string]string{name: desired.PeerURL(s.Cluster, name)}}
+	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped {
+		initial.New = true
+		for _, member := range intent.InitialMembers {
+			initial.PeerURLs[member] = desired.PeerURL(s.Cluster, member)
 		}
-		return start
+		return initial
 	}
-	if member := p.world.Member(name); member != nil && !member.Started {
-		for _, m := range p.world.Members {
-			start.Cluster[m.Name] = m.PeerURL
+	if member := s.Member(name); member != nil && !member.Started {
+		for _, m := range s.Members {
+			initial.PeerURLs[m.Name] = m.PeerURL
 		}
 	}
-	return start
+	return initial
 }
 
 func (r *Reconciler) deletePod(ctx context.Context, p *pass, name string) error {
-	pod := p.world.Pod(name)
+	pod := p.state.Pod(name)
 	if pod == nil {
 		return nil
 	}
@@ -234,10 +268,9 @@ func (r *Reconciler) deletePod(ctx context.Context, p *pass, name string) error 
 }
 
 func (r *Reconciler) deleteClaim(ctx context.Context, p *pass, name string) error {
-	for i := range p.world.Claims {
-		if claim := &p.world.Claims[i]; claim.Name == name {
-			return client.IgnoreNotFound(r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}))
-		}
+	claim := p.state.Claim(name)
+	if claim == nil {
+		return nil
 	}
-	return nil
+	return client.IgnoreNotFound(r.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}))
 }

@@ -16,9 +16,11 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// find reads an object of the cluster from the cache and, not finding it there, from the server. It returns false if there is
-// none, and an error if there is one of that name that belongs to somebody else.
-func (r *Reconciler) find(ctx context.Context, cluster *v1alpha1.ApiServerCluster, name string, into client.Object) (bool, error) {
+// find reads an object of the cluster from the cache or, if it is not cached, from the API server. It returns false if
+// the object does not exist, and errForeign if the cluster does not own it.
+func (r *Reconciler) find(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, name string, into client.Object,
+) (bool, error) {
 	key := client.ObjectKey{Namespace: cluster.Namespace, Name: name}
 	err := r.Client.Get(ctx, key, into)
 	if apierrors.IsNotFound(err) {
@@ -31,19 +33,19 @@ func (r *Reconciler) find(ctx context.Context, cluster *v1alpha1.ApiServerCluste
 		return false, fmt.Errorf("reading %s: %w", name, err)
 	}
 	if !metav1.IsControlledBy(into, cluster) {
-		return false, foreign(name)
+		return false, foreignError(name)
 	}
 	return true, nil
 }
 
-// create makes an object that the cluster owns.
+// create creates an object that the cluster owns.
 func (r *Reconciler) create(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) error {
 	if err := controllerutil.SetControllerReference(cluster, object, r.Client.Scheme()); err != nil {
 		return err
 	}
 	err := r.Client.Create(ctx, object)
 	if apierrors.IsAlreadyExists(err) {
-		return r.occupied(ctx, cluster, object)
+		return r.alreadyExists(ctx, cluster, object)
 	}
 	if err != nil {
 		return fmt.Errorf("creating %s: %w", object.GetName(), err)
@@ -51,13 +53,16 @@ func (r *Reconciler) create(ctx context.Context, cluster *v1alpha1.ApiServerClus
 	return nil
 }
 
-// errStale marks what failed for an old view of the world, or for an object on its way out. It is tried again.
-var errStale = errors.New("the world has changed")
+// errStale marks errors caused by an outdated observation or a terminating object. The reconciliation is repeated.
+var errStale = errors.New("the observed state is outdated")
 
 func stale(err error) bool { return errors.Is(err, errStale) || apierrors.IsConflict(err) }
 
-// occupied says why an object cannot be made: its name is taken.
-func (r *Reconciler) occupied(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) error {
+// alreadyExists returns the error of creating an object whose name is taken: errForeign if the cluster does not own the
+// existing object, otherwise errStale.
+func (r *Reconciler) alreadyExists(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object,
+) error {
 	name := object.GetName()
 	switch err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), object); {
 	case client.IgnoreNotFound(err) != nil:
@@ -65,17 +70,17 @@ func (r *Reconciler) occupied(ctx context.Context, cluster *v1alpha1.ApiServerCl
 	case err != nil, object.GetDeletionTimestamp() != nil, metav1.IsControlledBy(object, cluster):
 		return fmt.Errorf("creating %s: %w", name, errStale)
 	}
-	return foreign(name)
+	return foreignError(name)
 }
 
-// errForeign marks an object whose name the cluster needs and that it does not own.
-var errForeign = errors.New("does not belong to this cluster")
+// errForeign marks errors caused by an object that has a name of the cluster's objects but another owner.
+var errForeign = errors.New("is not owned by this cluster")
 
-func foreign(name string) error {
-	return fmt.Errorf("an object named %s exists that %w; rename one of them", name, errForeign)
+func foreignError(name string) error {
+	return fmt.Errorf("an object named %s exists and %w; delete it or rename the cluster", name, errForeign)
 }
 
-// update writes an object if it differs from what it was.
+// update updates an object if it has changed.
 func (r *Reconciler) update(ctx context.Context, before, after client.Object) error {
 	if equality.Semantic.DeepEqual(before, after) {
 		return nil
@@ -86,28 +91,31 @@ func (r *Reconciler) update(ctx context.Context, before, after client.Object) er
 	return nil
 }
 
-// ensureSecret makes a Secret hold what it should.
-func (r *Reconciler) ensureSecret(ctx context.Context, cluster *v1alpha1.ApiServerCluster, wanted *corev1.Secret) error {
+// ensureSecret creates or updates a Secret.
+func (r *Reconciler) ensureSecret(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, desired *corev1.Secret,
+) error {
 	current := &corev1.Secret{}
-	found, err := r.find(ctx, cluster, wanted.Name, current)
+	found, err := r.find(ctx, cluster, desired.Name, current)
 	if err != nil {
 		return err
 	}
 	if !found {
-		return r.create(ctx, cluster, wanted)
+		return r.create(ctx, cluster, desired)
 	}
 	after := current.DeepCopy()
-	after.Data = wanted.Data
-	setLabels(after, wanted)
+	after.Data = desired.Data
+	setLabels(after, desired)
 	return r.update(ctx, current, after)
 }
 
-func setLabels(object, wanted client.Object) {
+// setLabels adds the desired labels and keeps the others.
+func setLabels(object, desired client.Object) {
 	labels := object.GetLabels()
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	for name, value := range wanted.GetLabels() {
+	for name, value := range desired.GetLabels() {
 		labels[name] = value
 	}
 	object.SetLabels(labels)
@@ -124,11 +132,12 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// growVolumes asks for larger volumes when the spec does. A class that cannot grow them says so itself.
+// growVolumes increases the requested size of the claims. The API server rejects it if the class does not allow
+// expansion.
 func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
-	size := desired.StorageSize(p.cluster)
-	for i := range p.world.Claims {
-		claim := &p.world.Claims[i]
+	size := p.cluster.StorageSize()
+	for i := range p.state.Claims {
+		claim := &p.state.Claims[i]
 		current := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 		if claim.DeletionTimestamp != nil || size.Cmp(current) <= 0 {
 			continue
@@ -136,19 +145,22 @@ func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
 		after := claim.DeepCopy()
 		after.Spec.Resources.Requests[corev1.ResourceStorage] = size
 		if err := r.Client.Patch(ctx, after, client.MergeFrom(claim)); err != nil {
-			return fmt.Errorf("growing claim %s to %s: %w", claim.Name, size.String(), err)
+			return fmt.Errorf("expanding claim %s to %s: %w", claim.Name, size.String(), err)
 		}
-		r.event(p.cluster, reference("PersistentVolumeClaim", claim), corev1.EventTypeNormal, "VolumeGrows", "Grow", "%s: %s to %s", claim.Name, current.String(), size.String())
+		r.event(p.cluster, event{
+			related: reference("PersistentVolumeClaim", claim), reason: "VolumeResizing", action: "Resize",
+			message: fmt.Sprintf("Resizing volume of %s from %s to %s", claim.Name, current.String(), size.String()),
+		})
 	}
 	return nil
 }
 
-// noteCertificates writes on each pod which certificates it should hold: a pod that changes is synchronized at once, and
-// with it the files of its Secrets.
-func (r *Reconciler) noteCertificates(ctx context.Context, p *pass) error {
-	hash := p.pki.hash()
-	for i := range p.world.Pods {
-		pod := &p.world.Pods[i]
+// annotateCertificates annotates each pod with the hash of its certificates: the kubelet synchronizes an updated pod at
+// once, and with it the files of its Secrets.
+func (r *Reconciler) annotateCertificates(ctx context.Context, p *pass) error {
+	hash := p.certificates.hash()
+	for i := range p.state.Pods {
+		pod := &p.state.Pods[i]
 		if pod.DeletionTimestamp != nil || pod.Annotations[desired.CertificateHashAnnotation] == hash {
 			continue
 		}
@@ -161,7 +173,7 @@ func (r *Reconciler) noteCertificates(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// reference to an object of the core group.
+// reference returns a reference to an object of the core group.
 func reference(kind string, object client.Object) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}
 }

@@ -15,10 +15,10 @@ import (
 	"quorate.dev/operator/status"
 )
 
-// noteLimit is the longest note of an event that a server accepts.
-const noteLimit = 1000
+// maxEventMessage is the maximum length of the note of an events.k8s.io/v1 Event, in bytes.
+const maxEventMessage = 1000
 
-// publish writes the status if it changed, and an event for each condition that did.
+// publish updates the status if it has changed, and records an event for each condition whose status has changed.
 func (r *Reconciler) publish(ctx context.Context, p *pass, before *v1alpha1.ApiServerCluster) error {
 	base := p.cluster.DeepCopy()
 	p.cluster.Status = status.Compute(p.cluster, p.input)
@@ -32,36 +32,49 @@ func (r *Reconciler) publish(ctx context.Context, p *pass, before *v1alpha1.ApiS
 	for _, condition := range p.cluster.Status.Conditions {
 		old := meta.FindStatusCondition(before.Status.Conditions, condition.Type)
 		if old == nil || old.Status != condition.Status {
-			r.announce(ctx, p.cluster, condition, old == nil)
+			r.reportCondition(ctx, p.cluster, condition, old == nil)
 		}
 	}
 	return nil
 }
 
-// announce tells of a condition's transition. That a new cluster is not there yet is no reason to warn.
-func (r *Reconciler) announce(ctx context.Context, cluster *v1alpha1.ApiServerCluster, condition metav1.Condition, first bool) {
-	good := metav1.ConditionTrue
+// reportCondition records a condition whose status has changed. The first conditions of a new cluster are no warnings.
+func (r *Reconciler) reportCondition(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, condition metav1.Condition, first bool,
+) {
+	healthy := metav1.ConditionTrue
 	if condition.Type == v1alpha1.Degraded || condition.Type == v1alpha1.Progressing {
-		good = metav1.ConditionFalse
+		healthy = metav1.ConditionFalse
 	}
-	kind := corev1.EventTypeNormal
 	expected := condition.Type == v1alpha1.Progressing || first && condition.Type != v1alpha1.Degraded
-	if condition.Status != good && !expected {
-		kind = corev1.EventTypeWarning
-	}
-	ctrl.LoggerFrom(ctx).Info("condition", "type", condition.Type, "status", condition.Status, "reason", condition.Reason, "message", condition.Message)
-	r.event(cluster, nil, kind, condition.Reason, condition.Type, "%s is %s: %s", condition.Type, condition.Status, condition.Message)
+	ctrl.LoggerFrom(ctx).Info("condition changed", "type", condition.Type, "status", condition.Status,
+		"reason", condition.Reason, "message", condition.Message)
+	r.event(cluster, event{
+		warning: condition.Status != healthy && !expected, reason: condition.Reason, action: condition.Type,
+		message: fmt.Sprintf("%s is %s: %s", condition.Type, condition.Status, condition.Message),
+	})
 }
 
-// event says what happened to a cluster, and to which of its objects.
-func (r *Reconciler) event(cluster *v1alpha1.ApiServerCluster, related *corev1.ObjectReference, kind, reason, action, format string, args ...any) {
-	note := fmt.Sprintf(format, args...)
-	if len(note) > noteLimit {
-		note = note[:noteLimit]
+// event is an Event about a cluster.
+type event struct {
+	warning bool
+	related *corev1.ObjectReference // nil: none
+	reason  string
+	action  string
+	message string
+}
+
+func (r *Reconciler) event(cluster *v1alpha1.ApiServerCluster, e event) {
+	kind := corev1.EventTypeNormal
+	if e.warning {
+		kind = corev1.EventTypeWarning
 	}
-	if related == nil {
-		r.Recorder.Eventf(cluster, nil, kind, reason, action, "%s", note)
+	if len(e.message) > maxEventMessage {
+		e.message = e.message[:maxEventMessage]
+	}
+	if e.related == nil { // a nil *ObjectReference is not a nil runtime.Object
+		r.Recorder.Eventf(cluster, nil, kind, e.reason, e.action, "%s", e.message)
 		return
 	}
-	r.Recorder.Eventf(cluster, related, kind, reason, action, "%s", note)
+	r.Recorder.Eventf(cluster, e.related, kind, e.reason, e.action, "%s", e.message)
 }

@@ -19,44 +19,49 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// finalizer keeps the resource until its objects have been deleted, also where no garbage collector runs.
+// finalizer keeps the cluster until its objects are deleted, also in hosting clusters without a garbage collector.
 const finalizer = "quorate.dev/cleanup"
 
-// remove deletes what the cluster owns. It asks nothing of the cluster itself, so it works on a broken one, and it does not
-// wait for objects that are already on their way out: a pod of a dead node may take forever.
+// remove deletes the objects that the cluster owns and then the finalizer. It reads nothing from the cluster's API
+// servers or etcd, so it also removes a cluster that does not work. It does not wait for terminating objects, because
+// a pod on a failed node may terminate indefinitely.
 func (r *Reconciler) remove(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(cluster, finalizer) {
 		return ctrl.Result{}, nil
 	}
-	left := 0
+	remaining := 0
 	var errs []error
-	for _, list := range []client.ObjectList{ // pods before the policies that protect them
+	for _, list := range []client.ObjectList{ // pods before the network policies that protect them
 		&policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
 		&corev1.SecretList{}, &networkingv1.NetworkPolicyList{},
 	} {
 		n, err := r.removeAll(ctx, cluster, list)
-		left += n
+		remaining += n
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return ctrl.Result{}, err
 	}
-	if left > 0 {
-		return ctrl.Result{RequeueAfter: atOnce}, nil
+	if remaining > 0 {
+		return ctrl.Result{RequeueAfter: immediately}, nil
 	}
 	before := cluster.DeepCopy()
 	controllerutil.RemoveFinalizer(cluster, finalizer)
-	if err := r.Client.Patch(ctx, cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, cluster, patch); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
-	ctrl.LoggerFrom(ctx).Info("removed")
+	ctrl.LoggerFrom(ctx).Info("Deleted all objects of the cluster")
 	return ctrl.Result{}, nil
 }
 
-// removeAll deletes the cluster's objects of one kind and returns how many were not yet being deleted.
-func (r *Reconciler) removeAll(ctx context.Context, cluster *v1alpha1.ApiServerCluster, list client.ObjectList) (int, error) {
-	if err := r.Reader.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels(desired.Selector(cluster))); err != nil {
-		return 0, fmt.Errorf("listing what to remove: %w", err)
+// removeAll deletes the cluster's objects of one kind and returns the number of those that were not terminating yet.
+func (r *Reconciler) removeAll(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, list client.ObjectList,
+) (int, error) {
+	selector := client.MatchingLabels(desired.Selector(cluster))
+	if err := r.Reader.List(ctx, list, client.InNamespace(cluster.Namespace), selector); err != nil {
+		return 0, fmt.Errorf("listing the objects of the cluster: %w", err)
 	}
 	n := 0
 	err := meta.EachListItem(list, func(item runtime.Object) error {
@@ -65,7 +70,8 @@ func (r *Reconciler) removeAll(ctx context.Context, cluster *v1alpha1.ApiServerC
 			return nil
 		}
 		n++
-		if err := r.Client.Delete(ctx, object, client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
+		err := r.Client.Delete(ctx, object, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting %s: %w", object.GetName(), err)
 		}
 		return nil

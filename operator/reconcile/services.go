@@ -30,7 +30,7 @@ func (r *Reconciler) ensureServices(ctx context.Context, p *pass) error {
 	return errors.Join(errs...)
 }
 
-// ensureService leaves alone what the server and others put into a Service: addresses, node ports, their annotations.
+// ensureService keeps the fields that the API server and other controllers set: addresses, node ports, annotations.
 func (r *Reconciler) ensureService(ctx context.Context, p *pass, wanted *corev1.Service) (*corev1.Service, error) {
 	current := &corev1.Service{}
 	found, err := r.find(ctx, p.cluster, wanted.Name, current)
@@ -60,7 +60,7 @@ func (r *Reconciler) ensureService(ctx context.Context, p *pass, wanted *corev1.
 	return after, r.update(ctx, current, after)
 }
 
-// ports are the wanted ones with the node ports they have.
+// ports returns the desired ports with the allocated node ports.
 func ports(current, wanted *corev1.Service) []corev1.ServicePort {
 	out := slices.Clone(wanted.Spec.Ports)
 	for i := range out {
@@ -73,7 +73,7 @@ func ports(current, wanted *corev1.Service) []corev1.ServicePort {
 	return out
 }
 
-// endpoint is the URL for clients: outside the hosting cluster if there is an address there, else the Service's name.
+// endpoint returns the URL for clients: the address of the load balancer, or else the Service's DNS name.
 func endpoint(p *pass) string {
 	if p.service != nil {
 		for _, ingress := range p.service.Status.LoadBalancer.Ingress {
@@ -87,7 +87,7 @@ func endpoint(p *pass) string {
 	return desired.Endpoint(p.cluster)
 }
 
-// addresses at which clients find the Service.
+// addresses returns the IP addresses and host names of the Service.
 func addresses(service *corev1.Service) []string {
 	if service == nil {
 		return nil
@@ -108,13 +108,13 @@ func addresses(service *corev1.Service) []string {
 	return out
 }
 
-// ensureBudget keeps the disruption budget right for the more demanding of what is and what is wanted.
+// ensureBudget protects the quorum of the present and of the desired voters.
 func (r *Reconciler) ensureBudget(ctx context.Context, p *pass) error {
-	live, _ := p.world.Voters()
-	if p.world.Etcd != nil {
-		live = int(p.cluster.Status.Voters)
+	voters, _ := p.state.Voters()
+	if p.state.EtcdErr != nil {
+		voters = int(p.cluster.Status.Voters)
 	}
-	wanted := desired.Budget(p.cluster, desired.Replicas(p.cluster), desired.Voters(p.cluster), live)
+	wanted := desired.Budget(p.cluster, voters)
 	current := &policyv1.PodDisruptionBudget{}
 	found, err := r.find(ctx, p.cluster, p.cluster.Name, current)
 	switch {
@@ -136,8 +136,8 @@ func (r *Reconciler) ensureBudget(ctx context.Context, p *pass) error {
 	return r.update(ctx, current, after)
 }
 
-// ensureNetworkPolicies comes before pods are made. A failure does not keep them from being made: certificates protect the
-// members' ports too.
+// ensureNetworkPolicies runs before pods are created. Its failure does not prevent their creation, because certificates
+// protect the members' ports too.
 func (r *Reconciler) ensureNetworkPolicies(ctx context.Context, p *pass) error {
 	wanted := map[string]*networkingv1.NetworkPolicy{}
 	for _, policy := range desired.NetworkPolicies(p.cluster, r.OperatorNamespace) {
@@ -150,8 +150,10 @@ func (r *Reconciler) ensureNetworkPolicies(ctx context.Context, p *pass) error {
 	return errors.Join(errs...)
 }
 
-// ensureNetworkPolicy deletes the policy of a name when none is wanted. One that belongs to others stays.
-func (r *Reconciler) ensureNetworkPolicy(ctx context.Context, p *pass, name string, wanted *networkingv1.NetworkPolicy) error {
+// ensureNetworkPolicy creates or updates a policy, or deletes it if wanted is nil and the cluster owns it.
+func (r *Reconciler) ensureNetworkPolicy(
+	ctx context.Context, p *pass, name string, wanted *networkingv1.NetworkPolicy,
+) error {
 	current := &networkingv1.NetworkPolicy{}
 	found, err := r.find(ctx, p.cluster, name, current)
 	switch {
@@ -160,7 +162,8 @@ func (r *Reconciler) ensureNetworkPolicy(ctx context.Context, p *pass, name stri
 	case err != nil:
 		return err
 	case wanted == nil && found:
-		if err := r.Client.Delete(ctx, current, client.Preconditions{UID: &current.UID}); client.IgnoreNotFound(err) != nil {
+		err := r.Client.Delete(ctx, current, client.Preconditions{UID: &current.UID})
+		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting network policy %s: %w", name, err)
 		}
 		return nil

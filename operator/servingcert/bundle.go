@@ -14,17 +14,17 @@ const (
 	authorityPrivateKey = "ca.key"
 )
 
-// bundle is a Secret's data: an authority of its own and the certificate that it signed.
+// bundle is the data of the Secret: an authority and the certificate that it signed.
 type bundle map[string][]byte
 
-// renewed returns the bundle that should be, and why it is not the present one; "" when it is.
+// renewed returns the bundle and "" if it is valid, or else a new bundle and the reason for it.
 func (b bundle) renewed(leaf pki.Leaf, now time.Time) (bundle, string, error) {
 	authority, reason, err := b.authority(now)
 	if err != nil {
 		return nil, "", err
 	}
 	if reason == "" {
-		reason = authority.Judge(pki.Pair{Certificate: b[corev1.TLSCertKey], Key: b[corev1.TLSPrivateKeyKey]}, leaf, now)
+		reason = authority.Evaluate(pki.Pair{Certificate: b[corev1.TLSCertKey], Key: b[corev1.TLSPrivateKeyKey]}, leaf, now)
 	}
 	if reason == "" {
 		return b, "", nil
@@ -39,24 +39,24 @@ func (b bundle) renewed(leaf pki.Leaf, now time.Time) (bundle, string, error) {
 	}, reason, nil
 }
 
-// authority of the bundle, or a new one and why it is new.
+// authority returns the authority of the bundle and "", or else a new authority and the reason for it.
 func (b bundle) authority(now time.Time) (pki.Authority, string, error) {
-	known, reason := b.knownAuthority(now)
+	existing, reason := b.existingAuthority(now)
 	if reason == "" {
-		return known, "", nil
+		return existing, "", nil
 	}
 	authority, err := pki.NewAuthority("quorate-operator metrics", now)
 	return authority, reason, err
 }
 
-// knownAuthority returns the bundle's authority, or why it cannot stay.
-func (b bundle) knownAuthority(now time.Time) (pki.Authority, string) {
+// existingAuthority returns the authority of the bundle, or the reason for which it has to be replaced.
+func (b bundle) existingAuthority(now time.Time) (pki.Authority, string) {
 	if len(b) == 0 {
-		return pki.Authority{}, "there is none"
+		return pki.Authority{}, "missing"
 	}
 	authority, err := pki.ParseAuthority(pki.Pair{Certificate: b[AuthorityKey], Key: b[authorityPrivateKey]})
 	if err != nil {
-		return pki.Authority{}, "authority unreadable: " + err.Error()
+		return pki.Authority{}, "invalid authority: " + err.Error()
 	}
 	if due, _, err := pki.RenewalOf(authority.Pair); err != nil || !now.Before(due) {
 		return pki.Authority{}, "renewal of the authority was due at " + due.Format(time.RFC3339)

@@ -1,6 +1,6 @@
-// Package servingcert keeps the certificate with which the operator serves its metrics: in a Secret that its replicas share,
-// made when there is none, renewed in time, and loaded without a restart. A Secret that the operator has not made is served as
-// it is.
+// Package servingcert manages the serving certificate of the operator's metrics. It is stored in a Secret that the
+// replicas share, created if missing, renewed before it expires, and reloaded without a restart. A Secret that the
+// operator did not create is used as it is.
 package servingcert
 
 import (
@@ -23,53 +23,53 @@ import (
 )
 
 const (
-	// interval of looking at the Secret, which another replica may have renewed.
+	// interval between reads of the Secret, which another replica may have renewed.
 	interval = time.Minute
-	// retryInterval follows a failure, conflictInterval two replicas that write at once.
+	// retryInterval applies after errors, conflictInterval after concurrent writes of two replicas.
 	retryInterval    = 2 * time.Second
 	conflictInterval = 100 * time.Millisecond
 )
 
-// Keeper keeps one certificate. It runs as part of a controller manager, in every replica.
+// Keeper manages one certificate. It is a manager.Runnable that runs in every replica.
 type Keeper struct {
 	Client client.Client  // must not be a cache
-	Secret *corev1.Secret // name, namespace, and the labels of one that is the operator's; nil: it is kept in memory
-	Leaf   pki.Leaf       // what the certificate is for
+	Secret *corev1.Secret // name, namespace, and labels of a Secret that the operator created; nil: keep the certificate in memory
+	Leaf   pki.Leaf       // subject and usages of the certificate
 	Clock  clock.WithTicker
 	Logger logr.Logger
 
-	memory  map[string][]byte // the Secret's data where there is no Secret
+	memory  map[string][]byte // data if Secret is nil
 	current atomic.Pointer[loaded]
 }
 
-// loaded is a certificate in use, and the PEM that it was read from.
+// loaded is the certificate in use and its PEM encoding.
 type loaded struct {
 	pem         string
 	certificate tls.Certificate
 }
 
-// NeedLeaderElection is false: replicas that do not lead serve metrics too.
+// NeedLeaderElection returns false, because all replicas serve metrics.
 func (k *Keeper) NeedLeaderElection() bool { return false }
 
-// GetCertificate is for tls.Config.
+// GetCertificate implements tls.Config.GetCertificate.
 func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	current := k.current.Load()
 	if current == nil {
-		return nil, errors.New("there is no serving certificate yet")
+		return nil, errors.New("the serving certificate has not been loaded yet")
 	}
 	return &current.certificate, nil
 }
 
-// Start keeps the certificate until ctx ends. It returns no error for what can be tried again.
+// Start manages the certificate until ctx is done. It retries all errors.
 func (k *Keeper) Start(ctx context.Context) error {
 	for {
 		wait := interval
 		switch err := k.refresh(ctx); {
 		case err == nil, ctx.Err() != nil:
-		case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err): // another replica was faster
+		case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err): // another replica wrote first
 			wait = conflictInterval
 		default:
-			k.Logger.Error(err, "keeping the serving certificate of the metrics")
+			k.Logger.Error(err, "Failed to refresh the serving certificate of the metrics")
 			wait = retryInterval
 		}
 		select {
@@ -80,13 +80,13 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// refresh reads the certificate, renews it if it must be, and serves it.
+// refresh reads the certificate, renews it if necessary and loads it.
 func (k *Keeper) refresh(ctx context.Context) error {
 	stored, err := k.get(ctx)
 	if err != nil {
 		return err
 	}
-	if k.given(stored) {
+	if k.foreign(stored) {
 		return k.load(stored.Data)
 	}
 	wanted, reason, err := bundle(stored.Data).renewed(k.Leaf, k.Clock.Now())
@@ -98,17 +98,17 @@ func (k *Keeper) refresh(ctx context.Context) error {
 		if err := k.put(ctx, stored); err != nil {
 			return err
 		}
-		k.Logger.Info("serving certificate issued", "reason", reason)
+		k.Logger.Info("Issued serving certificate", "reason", reason)
 	}
 	return k.load(wanted)
 }
 
-// given reports whether others made the Secret.
-func (k *Keeper) given(stored *corev1.Secret) bool {
+// foreign reports whether the operator did not create the Secret.
+func (k *Keeper) foreign(stored *corev1.Secret) bool {
 	return k.Secret != nil && !labels.SelectorFromSet(k.Secret.Labels).Matches(labels.Set(stored.Labels))
 }
 
-// load serves a certificate unless it is the one that is served.
+// load makes a certificate the one in use.
 func (k *Keeper) load(b bundle) error {
 	text := string(b[corev1.TLSCertKey])
 	if current := k.current.Load(); current != nil && current.pem == text {
@@ -122,7 +122,7 @@ func (k *Keeper) load(b bundle) error {
 	return nil
 }
 
-// get returns the Secret; without a resource version when it is yet to be created.
+// get returns the Secret, without a resource version if it does not exist.
 func (k *Keeper) get(ctx context.Context) (*corev1.Secret, error) {
 	if k.Secret == nil {
 		return &corev1.Secret{Data: k.memory}, nil
@@ -141,7 +141,7 @@ func (k *Keeper) get(ctx context.Context) (*corev1.Secret, error) {
 	return stored, nil
 }
 
-// put writes the Secret unless another replica has written it since it was read.
+// put writes the Secret. It fails if another replica has written it since it was read.
 func (k *Keeper) put(ctx context.Context, secret *corev1.Secret) error {
 	if k.Secret == nil {
 		k.memory = secret.Data

@@ -12,44 +12,45 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// degraded: something is wrong that does not go away by waiting a moment.
+// degraded is true when a problem exists that the operator cannot repair, or has not repaired yet.
 func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	switch {
 	case in.Invalid != nil:
 		return condition(v1alpha1.Degraded, true, "InvalidSpec", "%s", oneLine(in.Invalid))
 	case len(in.Errors) > 0:
 		return condition(v1alpha1.Degraded, true, "ReconcileFailed", "%s", oneLine(errors.Join(in.Errors...)))
-	case in.World == nil:
+	case in.State == nil:
 		return unknown(v1alpha1.Degraded)
-	case cluster.Spec.Etcd.External == nil && in.World.QuorumLost(in.Now):
-		return condition(v1alpha1.Degraded, true, "QuorumLost", "etcd has no quorum; the operator changes nothing that could make it worse")
+	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now):
+		return condition(v1alpha1.Degraded, true, observed.QuorumLostReason,
+			"etcd has no quorum; the operator only recreates missing pods until it is restored")
 	}
-	for _, m := range in.World.Members {
+	for _, m := range in.State.Members {
 		if len(m.Alarms) > 0 {
 			return condition(v1alpha1.Degraded, true, "EtcdAlarm", "%s: %s", m.Name, strings.Join(m.Alarms, "; "))
 		}
 	}
-	var troubles []string
-	for i := range in.World.Pods {
-		if trouble := podTrouble(&in.World.Pods[i]); trouble != "" {
-			troubles = append(troubles, trouble)
+	var problems []string
+	for i := range in.State.Pods {
+		if problem := podProblem(&in.State.Pods[i]); problem != "" {
+			problems = append(problems, problem)
 		}
 	}
-	if len(troubles) > 0 {
-		slices.Sort(troubles)
-		return condition(v1alpha1.Degraded, true, "PodsFailing", "%s", strings.Join(troubles, "; "))
+	if len(problems) > 0 {
+		slices.Sort(problems)
+		return condition(v1alpha1.Degraded, true, "PodsFailing", "%s", strings.Join(problems, "; "))
 	}
-	return condition(v1alpha1.Degraded, false, "AsExpected", "no problem is known")
+	return condition(v1alpha1.Degraded, false, "AsExpected", "No problems detected")
 }
 
-// podTrouble names what keeps a pod from running.
-func podTrouble(pod *corev1.Pod) string {
+// podProblem returns why a pod cannot run, or "".
+func podProblem(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil || observed.Ready(pod) {
 		return ""
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return pod.Name + " cannot be scheduled: " + c.Message
+			return pod.Name + " is unschedulable: " + c.Message
 		}
 	}
 	for _, c := range pod.Status.ContainerStatuses {
@@ -57,16 +58,15 @@ func podTrouble(pod *corev1.Pod) string {
 		if waiting == nil {
 			continue
 		}
-		switch waiting.Reason {
-		case "CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError":
-			return strings.TrimSpace(pod.Name + ": " + waiting.Reason + " " + lastWords(c))
+		if slices.Contains(failingReasons, waiting.Reason) {
+			return strings.TrimSpace(pod.Name + ": " + waiting.Reason + " " + terminationMessage(c))
 		}
 	}
 	return ""
 }
 
-// lastWords are the end of what a container said before it ended.
-func lastWords(c corev1.ContainerStatus) string {
+// terminationMessage returns the last line of the message of a container's last termination, or "".
+func terminationMessage(c corev1.ContainerStatus) string {
 	if c.LastTerminationState.Terminated == nil {
 		return ""
 	}
@@ -76,6 +76,12 @@ func lastWords(c corev1.ContainerStatus) string {
 		last = last[:300] + "..."
 	}
 	return last
+}
+
+// failingReasons are the kubelet's reasons of waiting containers that do not start without intervention.
+var failingReasons = []string{
+	"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName",
+	"CreateContainerConfigError", "CreateContainerError",
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

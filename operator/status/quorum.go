@@ -7,23 +7,26 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// quorum: a majority of the voters agrees.
+// quorum is true when a majority of the voters agrees.
 func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
-	if in.World == nil {
+	if in.State == nil {
 		return unknown(v1alpha1.EtcdQuorum)
 	}
-	if in.World.Etcd != nil && !formed(cluster) {
-		return condition(v1alpha1.EtcdQuorum, false, "Forming", "the first members have not formed a cluster yet: %s", oneLine(in.World.Etcd))
+	if in.State.EtcdErr != nil && !cluster.Bootstrapped() {
+		return condition(v1alpha1.EtcdQuorum, false, "BootstrappingEtcd",
+			"Waiting for the initial members to form a quorum: %s", oneLine(in.State.EtcdErr))
 	}
-	if in.World.QuorumLost(in.Now) {
-		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s", oneLine(in.World.Etcd))
+	if in.State.QuorumLost(in.Now) {
+		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s", oneLine(in.State.EtcdErr))
 	}
-	if in.World.Etcd != nil {
-		return metav1.Condition{Type: v1alpha1.EtcdQuorum, Status: metav1.ConditionUnknown, Reason: "NoAnswer", Message: oneLine(in.World.Etcd)}
+	if in.State.EtcdErr != nil {
+		return metav1.Condition{
+			Type: v1alpha1.EtcdQuorum, Status: metav1.ConditionUnknown, Reason: "EtcdUnreachable", Message: oneLine(in.State.EtcdErr),
+		}
 	}
-	voters, healthy := in.World.Voters()
+	voters, healthy := in.State.Voters()
 	if healthy < voters {
-		return condition(v1alpha1.EtcdQuorum, true, "MemberUnhealthy", "%d of %d voters answer", healthy, voters)
+		return condition(v1alpha1.EtcdQuorum, true, "MembersUnhealthy", "%d of %d voters are healthy", healthy, voters)
 	}
-	return condition(v1alpha1.EtcdQuorum, true, "Healthy", "all %d voters are healthy", voters)
+	return condition(v1alpha1.EtcdQuorum, true, "MembersHealthy", "%d of %d voters are healthy", healthy, voters)
 }

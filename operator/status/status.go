@@ -1,5 +1,5 @@
-// Package status says what is true of a cluster: fields and conditions, computed purely from one observation. Each
-// condition is one check in a file of its own.
+// Package status computes the status of a cluster, its fields and conditions, from the observed state and the results
+// of a reconciliation. Its functions are pure. Each condition has its own file.
 package status
 
 import (
@@ -17,37 +17,42 @@ import (
 	"quorate.dev/operator/observed"
 )
 
-// Expiry of one certificate.
+// Expiry is the expiry time of the certificate in a Secret.
 type Expiry struct {
 	Secret string
 	At     time.Time
 }
 
-// Input is everything that conditions are judged by.
+// Input is the input of Compute.
 type Input struct {
-	World        *observed.World   // nil when the world could not be read
-	Action       membership.Action // what is being done, or waited for
-	Refused      error             // why etcd did not do it yet
-	Errors       []error           // of the steps
-	Invalid      error             // what is wrong with the spec
+	State        *observed.State   // nil if it could not be read
+	Action       membership.Action // last planned action; without a kind if none was planned
+	Rejected     error             // etcd's error for the action, which is retried
+	Errors       []error           // errors of the steps
+	Invalid      error             // validation error of the spec
 	Certificates []Expiry
 	Version      string
 	Endpoint     string
 	Now          time.Time
 }
 
-// Compute returns the next status of a cluster. The observed generation moves only when the world was seen.
+// checks compute one condition each.
+var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
+	available, progressing, degraded, quorum, certificates,
+}
+
+// Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
 func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClusterStatus {
 	next := *cluster.Status.DeepCopy()
-	for _, check := range []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{available, progressing, degraded, quorum, certificates} {
+	for _, check := range checks {
 		condition := check(cluster, in)
 		condition.ObservedGeneration = cluster.Generation
 		set(&next, condition, in.Now)
 	}
-	if cluster.Spec.Etcd.External != nil {
+	if cluster.ExternalEtcd() {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdQuorum)
 	}
-	if in.World == nil {
+	if in.State == nil {
 		return next
 	}
 	fill(&next, cluster, in)
@@ -63,38 +68,40 @@ func set(next *v1alpha1.ApiServerClusterStatus, condition metav1.Condition, now 
 }
 
 func fill(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerCluster, in Input) {
-	w := in.World
-	next.Image, next.Endpoint = w.Image, cmp.Or(in.Endpoint, next.Endpoint)
+	s := in.State
+	next.Image, next.Endpoint = s.Image, cmp.Or(in.Endpoint, next.Endpoint)
 	next.Version = cmp.Or(in.Version, next.Version)
 	next.Selector = desired.Selector(cluster).String()
-	next.Replicas, next.ReadyReplicas = int32(len(w.Pods)), int32(w.ReadyReplicas())
-	next.Ready = fmt.Sprintf("%d/%d", next.ReadyReplicas, desired.Replicas(cluster))
-	if cluster.Spec.Etcd.External != nil {
+	next.Replicas, next.ReadyReplicas = int32(len(s.Pods)), int32(s.ReadyReplicas())
+	next.Ready = fmt.Sprintf("%d/%d", next.ReadyReplicas, cluster.ReplicaCount())
+	if cluster.ExternalEtcd() {
 		return
 	}
-	if w.Etcd != nil {
-		next.Members = silent(cluster.Status.Members, in.Now)
+	if s.EtcdErr != nil {
+		next.Members = unreachable(cluster.Status.Members, in.Now)
 		return
 	}
-	voters, _ := w.Voters()
+	voters, _ := s.Voters()
 	next.Voters = int32(voters)
-	next.Members = members(w, in.Now)
+	next.Members = members(s, in.Now)
 }
 
-func members(w *observed.World, now time.Time) []v1alpha1.MemberStatus {
+func members(s *observed.State, now time.Time) []v1alpha1.MemberStatus {
 	var out []v1alpha1.MemberStatus
-	for _, m := range w.Members {
-		status := v1alpha1.MemberStatus{Name: m.Name, ID: observed.MemberID(m.ID), Role: "voter", Version: m.Version, DBSize: m.DBSize}
+	for _, m := range s.Members {
+		status := v1alpha1.MemberStatus{
+			Name: m.Name, ID: observed.MemberID(m.ID), Role: "voter", Version: m.Version, DBSize: m.DBSize,
+		}
 		switch {
 		case m.Learner:
 			status.Role = "learner"
 		case m.Leader:
 			status.Role = "leader"
 		}
-		pod := w.Pod(m.Name)
+		pod := s.Pod(m.Name)
 		status.Ready = m.Healthy && pod != nil && observed.Ready(pod)
 		if !m.Healthy {
-			status.UnhealthySince = w.UnhealthySince(m.Name)
+			status.UnhealthySince = s.UnhealthySince(m.Name)
 			if status.UnhealthySince == nil {
 				status.UnhealthySince = &metav1.Time{Time: now}
 			}
@@ -102,13 +109,13 @@ func members(w *observed.World, now time.Time) []v1alpha1.MemberStatus {
 		out = append(out, status)
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.MemberStatus) int {
-		return cmp.Compare(membership.Ordinal(w.Cluster.Name, a.Name), membership.Ordinal(w.Cluster.Name, b.Name))
+		return cmp.Compare(membership.Ordinal(s.Cluster.Name, a.Name), membership.Ordinal(s.Cluster.Name, b.Name))
 	})
 	return out
 }
 
-// silent are the members last known, none of which can be called ready without a quorum.
-func silent(members []v1alpha1.MemberStatus, now time.Time) []v1alpha1.MemberStatus {
+// unreachable returns the last known members for a time without a quorum: none of them is ready or the leader.
+func unreachable(members []v1alpha1.MemberStatus, now time.Time) []v1alpha1.MemberStatus {
 	out := slices.Clone(members)
 	for i := range out {
 		out[i].Ready = false
@@ -122,7 +129,7 @@ func silent(members []v1alpha1.MemberStatus, now time.Time) []v1alpha1.MemberSta
 	return out
 }
 
-// condition is a shorthand.
+// condition returns a condition that is true or false.
 func condition(kind string, status bool, reason, format string, args ...any) metav1.Condition {
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: fmt.Sprintf(format, args...)}
 	if status {
@@ -132,5 +139,7 @@ func condition(kind string, status bool, reason, format string, args ...any) met
 }
 
 func unknown(kind string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: "NotObserved", Message: "the cluster's objects could not be read"}
+	return metav1.Condition{
+		Type: kind, Status: metav1.ConditionUnknown, Reason: "NotObserved", Message: "The objects of the cluster could not be read",
+	}
 }

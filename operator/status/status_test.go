@@ -29,124 +29,124 @@ func pod(name string, ready bool) corev1.Pod {
 	}
 }
 
-// healthy is a cluster of three that is as it should be.
+// healthy returns a cluster of three healthy replicas.
 func healthy() (*v1alpha1.ApiServerCluster, Input) {
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "ns", Generation: 7}}
 	cluster.Spec.Replicas = ptr.To[int32](3)
-	cluster.Status.Membership = &v1alpha1.Membership{Formed: true, NextOrdinal: 3}
-	world := &observed.World{Cluster: cluster, Image: "quorate:1"}
+	cluster.Status.Membership = &v1alpha1.Membership{Bootstrapped: true, NextOrdinal: 3}
+	state := &observed.State{Cluster: cluster, Image: "quorate:1"}
 	for i, name := range []string{"demo-0", "demo-1", "demo-2"} {
-		world.Pods = append(world.Pods, pod(name, true))
-		world.Members = append(world.Members, etcd.Member{ID: uint64(i + 10), Name: name, Started: true, Healthy: true, Leader: i == 1})
+		state.Pods = append(state.Pods, pod(name, true))
+		state.Members = append(state.Members, etcd.Member{ID: uint64(i + 10), Name: name, Started: true, Healthy: true, Leader: i == 1})
 	}
 	return cluster, Input{
-		World: world, Action: membership.Action{Kind: membership.Wait}, Now: now, Endpoint: "https://demo.ns.svc:6443",
+		State: state, Action: membership.Action{Kind: membership.Wait}, Now: now, Endpoint: "https://demo.ns.svc:6443",
 		Certificates: []Expiry{{"demo-serving", now.Add(300 * 24 * time.Hour)}, {"demo-client-ca", now.Add(3000 * 24 * time.Hour)}},
 	}
 }
 
-// was sets what the status said before.
-func was(cluster *v1alpha1.ApiServerCluster, kind string, status metav1.ConditionStatus, reason string, ago time.Duration) {
+// withCondition adds a condition to the stored status.
+func withCondition(cluster *v1alpha1.ApiServerCluster, kind string, status metav1.ConditionStatus, reason string, ago time.Duration) {
 	cluster.Status.Conditions = append(cluster.Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(now.Add(-ago)),
 	})
 }
 
 func TestConditions(t *testing.T) {
-	type want map[string]string // reason by condition; others do not matter
-	silence := func(cluster *v1alpha1.ApiServerCluster, in *Input) {
-		in.World.Members, in.World.Etcd = nil, etcd.ErrUnreachable
+	type want map[string]string // reason by condition; other conditions are not compared
+	unreachable := func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+		in.State.Members, in.State.EtcdErr = nil, etcd.ErrUnreachable
 	}
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.ApiServerCluster, *Input)
 		want   want
 	}{
-		"all is well": {
+		"healthy": {
 			func(*v1alpha1.ApiServerCluster, *Input) {},
-			want{"Available": "Serving", "Progressing": "AsWanted", "Degraded": "AsExpected", "EtcdQuorum": "Healthy", "CertificatesValid": "Valid"},
+			want{"Available": "Serving", "Progressing": "Reconciled", "Degraded": "AsExpected", "EtcdQuorum": "MembersHealthy", "CertificatesValid": "Valid"},
 		},
 		"one replica is not ready": {
-			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.World.Pods[0] = pod("demo-0", false) },
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.State.Pods[0] = pod("demo-0", false) },
 			want{"Available": "Serving", "Progressing": "WaitingForReplicas"},
 		},
-		"none is ready": {
+		"no replica is ready": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) {
-				for i := range in.World.Pods {
-					in.World.Pods[i] = pod(in.World.Pods[i].Name, false)
+				for i := range in.State.Pods {
+					in.State.Pods[i] = pod(in.State.Pods[i].Name, false)
 				}
 			},
-			want{"Available": "NoReplicaReady"},
+			want{"Available": "NoReadyReplicas"},
 		},
-		"a member is silent": {
-			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.World.Members[2].Healthy = false },
-			want{"EtcdQuorum": "MemberUnhealthy", "Available": "Serving"},
+		"a member is unhealthy": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.State.Members[2].Healthy = false },
+			want{"EtcdQuorum": "MembersUnhealthy", "Available": "Serving"},
 		},
-		"nobody answers once": {
+		"etcd is unreachable": {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
-				silence(cluster, in)
-				was(cluster, v1alpha1.EtcdQuorum, metav1.ConditionTrue, "Healthy", time.Hour)
+				unreachable(cluster, in)
+				withCondition(cluster, v1alpha1.EtcdQuorum, metav1.ConditionTrue, "MembersHealthy", time.Hour)
 			},
-			want{"EtcdQuorum": "NoAnswer", "Available": "Serving", "Degraded": "AsExpected"},
+			want{"EtcdQuorum": "EtcdUnreachable", "Available": "Serving", "Degraded": "AsExpected"},
 		},
-		"nobody answers for a while": {
+		"etcd is unreachable for the timeout": {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
-				silence(cluster, in)
-				was(cluster, v1alpha1.EtcdQuorum, metav1.ConditionUnknown, "NoAnswer", observed.SilencePatience)
+				unreachable(cluster, in)
+				withCondition(cluster, v1alpha1.EtcdQuorum, metav1.ConditionUnknown, "EtcdUnreachable", observed.QuorumLossTimeout)
 			},
 			want{"EtcdQuorum": "QuorumLost", "Available": "QuorumLost", "Degraded": "QuorumLost"},
 		},
-		"the loss lasts": {
+		"the quorum is still lost": {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
-				silence(cluster, in)
-				was(cluster, v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", 0)
+				unreachable(cluster, in)
+				withCondition(cluster, v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", 0)
 			},
 			want{"EtcdQuorum": "QuorumLost", "Available": "QuorumLost"},
 		},
-		"the founders are starting": {
+		"the initial members are starting": {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
-				silence(cluster, in)
-				cluster.Status.Membership.Formed = false
-				in.Action.Reason = "the founders have not formed a cluster yet"
+				unreachable(cluster, in)
+				cluster.Status.Membership.Bootstrapped = false
+				in.Action.Reason = "Waiting for the initial members to form a quorum"
 			},
-			want{"EtcdQuorum": "Forming", "Progressing": "Waiting"},
+			want{"EtcdQuorum": "BootstrappingEtcd", "Progressing": "Waiting"},
 		},
-		"etcd asks for patience": {
+		"etcd rejects a change": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) {
 				in.Action = membership.Action{Kind: membership.RemoveMember, Name: "demo-2"}
-				in.Refused = errors.New("unhealthy cluster")
+				in.Rejected = errors.New("unhealthy cluster")
 			},
 			want{"Progressing": "WaitingForEtcd", "Degraded": "AsExpected"},
 		},
-		"the spec is wrong": {
+		"invalid spec": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Invalid = errors.New("spec.x\nspec.y") },
-			want{"Degraded": "InvalidSpec", "Progressing": "InvalidSpec", "Available": "Serving", "EtcdQuorum": "Healthy"},
+			want{"Degraded": "InvalidSpec", "Progressing": "InvalidSpec", "Available": "Serving", "EtcdQuorum": "MembersHealthy"},
 		},
-		"a step failed": {
+		"failed step": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Errors = []error{errors.New("services: no")} },
 			want{"Degraded": "ReconcileFailed"},
 		},
-		"nothing could be read": {
+		"state not read": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) {
-				in.World, in.Certificates, in.Errors = nil, nil, []error{errors.New("observation: no")}
+				in.State, in.Certificates, in.Errors = nil, nil, []error{errors.New("observation: no")}
 			},
 			want{"Available": "NotObserved", "EtcdQuorum": "NotObserved", "Progressing": "NotObserved", "CertificatesValid": "NotObserved", "Degraded": "ReconcileFailed"},
 		},
-		"the image cannot be had": {
+		"image pull fails": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) {
-				in.World.Pods[0] = pod("demo-0", false)
-				in.World.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
+				in.State.Pods[0] = pod("demo-0", false)
+				in.State.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
 			},
 			want{"Degraded": "PodsFailing"},
 		},
-		"the disk is full": {
-			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.World.Members[0].Alarms = []string{"NOSPACE"} },
+		"etcd alarm": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.State.Members[0].Alarms = []string{"NOSPACE"} },
 			want{"Degraded": "EtcdAlarm"},
 		},
-		"a certificate is about to expire": {
+		"certificate expires soon": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Certificates[0].At = now.Add(29 * 24 * time.Hour) },
-			want{"CertificatesValid": "ExpiresSoon"},
+			want{"CertificatesValid": "ExpiringSoon"},
 		},
-		"a certificate is expired": {
+		"certificate expired": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Certificates[0].At = now },
 			want{"CertificatesValid": "Expired"},
 		},
@@ -161,7 +161,7 @@ func TestConditions(t *testing.T) {
 					t.Errorf("%s: %+v, want reason %s", kind, condition, reason)
 				}
 				if condition != nil && condition.ObservedGeneration != 7 {
-					t.Errorf("%s speaks of generation %d", kind, condition.ObservedGeneration)
+					t.Errorf("%s has observedGeneration %d, want 7", kind, condition.ObservedGeneration)
 				}
 			}
 		})
@@ -170,7 +170,7 @@ func TestConditions(t *testing.T) {
 
 func TestFields(t *testing.T) {
 	cluster, in := healthy()
-	in.World.Members[2].Healthy = false
+	in.State.Members[2].Healthy = false
 	got := Compute(cluster, in)
 	if got.Ready != "3/3" || got.Replicas != 3 || got.Voters != 3 || got.Selector != "quorate.dev/cluster=demo" || got.ObservedGeneration != 7 {
 		t.Errorf("%+v", got)
@@ -184,22 +184,22 @@ func TestFields(t *testing.T) {
 	cluster.Status = got
 	in.Now = now.Add(time.Minute)
 	if m := Compute(cluster, in).Members[2]; !m.UnhealthySince.Time.Equal(now) {
-		t.Errorf("the time since it is unhealthy moved to %v", m.UnhealthySince)
+		t.Errorf("unhealthySince moved to %v", m.UnhealthySince)
 	}
-	in.World.Members, in.World.Etcd = nil, etcd.ErrUnreachable
+	in.State.Members, in.State.EtcdErr = nil, etcd.ErrUnreachable
 	for _, m := range Compute(cluster, in).Members {
 		if m.Ready || m.Role == "leader" {
-			t.Errorf("without an answer %+v is more than is known", m)
+			t.Errorf("etcd unreachable, but member status is %+v", m)
 		}
 	}
 }
 
-func TestGenerationIsNotObservedBlindly(t *testing.T) {
+func TestObservedGenerationNeedsState(t *testing.T) {
 	cluster, in := healthy()
 	cluster.Status.ObservedGeneration = 6
-	in.World = nil
+	in.State = nil
 	if got := Compute(cluster, in).ObservedGeneration; got != 6 {
-		t.Errorf("generation %d", got)
+		t.Errorf("observedGeneration without state: %d, want 6", got)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestTransitionTimes(t *testing.T) {
 	cluster, in := healthy()
 	cluster.Status = Compute(cluster, in)
 	in.Now = now.Add(time.Hour)
-	in.World.Pods[0] = pod("demo-0", false)
+	in.State.Pods[0] = pod("demo-0", false)
 	next := Compute(cluster, in)
 	for kind, want := range map[string]time.Time{v1alpha1.Available: now, v1alpha1.Progressing: in.Now} {
 		if got := meta.FindStatusCondition(next.Conditions, kind).LastTransitionTime; !got.Time.Equal(want) {

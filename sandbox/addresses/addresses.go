@@ -1,5 +1,5 @@
-// Package addresses divides a sandbox's loopback network, 127.n.0.0/16, among the management API server, the
-// node, the resolver, Services and Pods.
+// Package addresses allocates the addresses of a sandbox's loopback network, 127.n.0.0/16, to the management API
+// server, the node, the DNS server, Services and Pods.
 package addresses
 
 import (
@@ -9,41 +9,41 @@ import (
 	"sync"
 )
 
-// Networks are the second octets a sandbox may use. 127.0.0.0/16 is left to the machine.
+// Networks are the second octets a sandbox may use. 127.0.0.0/16 is reserved for the machine.
 const (
 	FirstNetwork Network = 64
 	LastNetwork  Network = 126
 )
 
-// Network is one sandbox's 127.n.0.0/16, named by n.
+// Network is the n of a sandbox's network 127.n.0.0/16.
 type Network byte
 
 func (n Network) address(third, fourth byte) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, byte(n), third, fourth})
 }
 
-// Server is the address of the management API server.
+// Server returns the address of the management API server.
 func (n Network) Server() netip.Addr { return n.address(0, 1) }
 
-// Node is the address of the one node.
+// Node returns the address of the node.
 func (n Network) Node() netip.Addr { return n.address(0, 2) }
 
-// Resolver is the address of the DNS server.
+// Resolver returns the address of the DNS server.
 func (n Network) Resolver() netip.Addr { return n.address(0, 3) }
 
-// Operator is the address on which the operator serves health and metrics.
+// Operator returns the address on which the operator serves health and metrics.
 func (n Network) Operator() netip.Addr { return n.address(0, 4) }
 
-// Services is the range of cluster IPs.
+// Services returns the range of cluster IPs.
 func (n Network) Services() netip.Prefix { return netip.PrefixFrom(n.address(128, 0), 17) }
 
-// Pods is the range of Pod addresses.
+// Pods returns the range of Pod addresses.
 func (n Network) Pods() netip.Prefix { return netip.PrefixFrom(n.address(64, 0), 18) }
 
-// ErrExhausted says that every Pod address is taken.
-var ErrExhausted = errors.New("no Pod address left")
+// ErrExhausted is returned when all Pod addresses are allocated.
+var ErrExhausted = errors.New("all Pod addresses are allocated")
 
-// Pool hands out the addresses of a range. It may be used by several goroutines.
+// Pool allocates the addresses of a range. It is safe for concurrent use.
 type Pool struct {
 	prefix netip.Prefix
 
@@ -51,13 +51,13 @@ type Pool struct {
 	owners map[netip.Addr]string
 }
 
-// NewPool returns a pool of all addresses of an IPv4 prefix but its first and last.
+// NewPool returns a pool of all addresses of an IPv4 prefix except for the first and the last.
 func NewPool(prefix netip.Prefix) *Pool {
 	return &Pool{prefix: prefix.Masked(), owners: map[netip.Addr]string{}}
 }
 
-// Allocate gives owner the address it has, else the first free one at or after the place that name hashes to, so
-// that a Pod made again under its old name usually gets its old address.
+// Allocate returns the address of owner, or allocates the first free one from the hash of name on, so that a recreated
+// Pod usually keeps its address.
 func (p *Pool) Allocate(owner, name string) (netip.Addr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,8 +78,8 @@ func (p *Pool) Allocate(owner, name string) (netip.Addr, error) {
 	return netip.Addr{}, ErrExhausted
 }
 
-// Reserve gives owner a certain address, which it had before a restart. It reports whether the address was free
-// and of this range.
+// Reserve allocates the address that owner had before a restart. It reports whether the address was free and in the
+// range.
 func (p *Pool) Reserve(owner string, address netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +93,7 @@ func (p *Pool) Reserve(owner string, address netip.Addr) bool {
 	return true
 }
 
-// Release takes back the address of owner, if it has one.
+// Release frees the address of owner, if it has one.
 func (p *Pool) Release(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

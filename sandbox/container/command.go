@@ -9,28 +9,30 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Programs are the names under which this binary may be asked for as a container's command.
+// Programs are the names of this binary in a container's command.
 var Programs = []string{"quorate", "kube-apiserver"}
 
-// Wildcard is the address by which a container listens on all of its own addresses. Processes of the sandbox
-// share one network, so it is replaced by the Pod's address.
+// Wildcard is the unspecified address. Processes of the sandbox share one network, so it is replaced by the Pod's
+// address.
 const Wildcard = "0.0.0.0"
 
-// Command is what to run: argv.
+// Command is the argv of a process.
 type Command struct {
 	Name string
 	Args []string
 }
 
-// ResolveCommand returns the command line of a container. The image is always this binary: a container without a
-// command gives arguments to it, and one with a command must name it.
-func ResolveCommand(container *corev1.Container, environment Environment, mounts Mounts, podIP string) (Command, error) {
+// ResolveCommand returns the command line of a container. The entry point of every image is this binary, so a command
+// must name it.
+func ResolveCommand(
+	container *corev1.Container, environment Environment, mounts Mounts, podIP string,
+) (Command, error) {
 	command := Command{Name: Programs[0]}
 	arguments := container.Args
 	if len(container.Command) > 0 {
 		command.Name = path.Base(container.Command[0])
 		if !slices.Contains(Programs, command.Name) {
-			return Command{}, fmt.Errorf("the sandbox runs no other program than %s, not %q", Programs[0], container.Command[0])
+			return Command{}, fmt.Errorf("the sandbox runs only %s, not %q", Programs[0], container.Command[0])
 		}
 		arguments = slices.Concat(container.Command[1:], container.Args)
 	}
@@ -40,7 +42,7 @@ func ResolveCommand(container *corev1.Container, environment Environment, mounts
 	return command, nil
 }
 
-// Localize puts the machine's paths and the Pod's address into the values of an environment.
+// Localize replaces mounted paths and the wildcard address in the values of an environment.
 func (e Environment) Localize(mounts Mounts, podIP string) Environment {
 	result := make(Environment, len(e))
 	for name, value := range e {
@@ -53,7 +55,7 @@ func localize(text string, mounts Mounts, podIP string) string {
 	return replaceWildcard(mounts.Translate(text), podIP)
 }
 
-// replaceWildcard replaces 0.0.0.0 where it stands alone, not as a part of 10.0.0.0 or of the range 0.0.0.0/0.
+// replaceWildcard replaces the address 0.0.0.0, but not parts of 10.0.0.0 or the range 0.0.0.0/0.
 func replaceWildcard(text, podIP string) string {
 	var result strings.Builder
 	for {

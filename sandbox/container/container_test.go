@@ -74,7 +74,7 @@ func TestResolveEnvironment(t *testing.T) {
 	}
 }
 
-func TestResolveEnvironmentReportsWhatIsMissing(t *testing.T) {
+func TestResolveEnvironmentErrors(t *testing.T) {
 	for _, from := range []*corev1.EnvVarSource{
 		secretKey("none", "token", nil), secretKey("keys", "none", nil), field("spec.containers"), field("spec['x']"), {},
 	} {
@@ -104,7 +104,7 @@ func TestTranslate(t *testing.T) {
 	}
 	for text, want := range tests {
 		if got := mounts.Translate(text); got != want {
-			t.Errorf("%q became %q, want %q", text, got, want)
+			t.Errorf("Translate(%q): %q, want %q", text, got, want)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func TestResolveCommand(t *testing.T) {
 		}
 	}
 	if _, err := ResolveCommand(&corev1.Container{Command: []string{"sh", "-c", "true"}}, nil, nil, ""); err == nil {
-		t.Error("another program was accepted")
+		t.Error("a command other than quorate was accepted")
 	}
 }
 

@@ -1,5 +1,4 @@
-// Package container turns a container of a Pod into what a process is started with: environment, arguments, and
-// paths of this machine in place of the container's.
+// Package container computes the environment, the arguments and the paths of the process that runs a container.
 package container
 
 import (
@@ -15,7 +14,7 @@ import (
 	"quorate.dev/sandbox/source"
 )
 
-// Environment is the variables of one container by name.
+// Environment maps names of variables to values.
 type Environment map[string]string
 
 // List returns name=value pairs, sorted.
@@ -27,8 +26,8 @@ func (e Environment) List() []string {
 	return list
 }
 
-// ResolveEnvironment returns the variables that a container declares: envFrom in order, then env in order, where
-// $(NAME) stands for a variable defined before.
+// ResolveEnvironment returns the variables of a container: envFrom in order, then env in order with $(NAME) expanded to
+// variables defined before.
 func ResolveEnvironment(pod *corev1.Pod, container *corev1.Container, objects source.Objects) (Environment, error) {
 	environment := Environment{}
 	for _, from := range container.EnvFrom {
@@ -70,7 +69,9 @@ func (e Environment) addAll(namespace string, from corev1.EnvFromSource, objects
 	return nil
 }
 
-func resolve(pod *corev1.Pod, container *corev1.Container, variable corev1.EnvVar, known Environment, objects source.Objects) (string, bool, error) {
+func resolve(
+	pod *corev1.Pod, container *corev1.Container, variable corev1.EnvVar, known Environment, objects source.Objects,
+) (string, bool, error) {
 	from := variable.ValueFrom
 	switch {
 	case from == nil:
@@ -88,7 +89,7 @@ func resolve(pod *corev1.Pod, container *corev1.Container, variable corev1.EnvVa
 		value, err := objects.ConfigMapKey(pod.Namespace, from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key)
 		return string(value), err == nil, ignoreMissing(err, from.ConfigMapKeyRef.Optional)
 	}
-	return "", false, errors.New("this kind of valueFrom is not supported in the sandbox")
+	return "", false, errors.New("the sandbox does not support this kind of valueFrom")
 }
 
 func ignoreMissing(err error, optional *bool) error {
@@ -98,7 +99,7 @@ func ignoreMissing(err error, optional *bool) error {
 	return err
 }
 
-// Expand replaces $(NAME) by a variable's value. An unknown name is left as it stands, and $$ becomes $.
+// Expand replaces $(NAME) by the value of a variable and $$ by $. Unknown names are not replaced.
 func Expand(text string, environment Environment) string {
 	var result strings.Builder
 	for {
@@ -113,7 +114,7 @@ func Expand(text string, environment Environment) string {
 	}
 }
 
-// operand reads what follows a $.
+// operand parses the text after a $.
 func operand(text string, environment Environment) (replacement, rest string) {
 	if rest, ok := strings.CutPrefix(text, "$"); ok {
 		return "$", rest

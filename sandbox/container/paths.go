@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// Mount is a folder of this machine and the path at which a container sees it.
+// Mount is a folder of this machine and its mount path in a container.
 type Mount struct {
 	Path   string // in the container, absolute
 	Folder string // on this machine, absolute
 }
 
-// Mounts translate text. A process of the sandbox sees the machine's own file system, so wherever the arguments
-// or variables of a container name a path below one of its mounts, the machine's path is put in its place. Paths
-// inside of files are not translated.
+// Mounts translate paths. A process of the sandbox uses the file system of the machine, so paths below a mount are
+// replaced in the arguments and variables of its container. Paths in files are not replaced.
 type Mounts []Mount
 
-// NewMounts orders mounts so that the innermost wins.
+// NewMounts sorts mounts so that the innermost one applies.
 func NewMounts(mounts []Mount) Mounts {
 	ordered := slices.Clone(mounts)
 	for i := range ordered {
@@ -28,8 +27,8 @@ func NewMounts(mounts []Mount) Mounts {
 	return ordered
 }
 
-// Translate replaces each path below a mount. A path begins at the start of the text or after a character that
-// no path contains, such as = or a comma, and ends likewise.
+// Translate replaces each path below a mount. Paths are delimited by characters that are not part of a path, such as =
+// or a comma.
 func (m Mounts) Translate(text string) string {
 	var result strings.Builder
 	for at := 0; at < len(text); {
@@ -56,7 +55,7 @@ func (m Mounts) find(text string) (Mount, bool) {
 	return Mount{}, false
 }
 
-// pathCharacter reports whether a character belongs to a path. The colon does not: it separates paths in lists.
+// pathCharacter reports whether a character is part of a path. A colon separates paths.
 func pathCharacter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("/._-@+%~", c) >= 0
 }

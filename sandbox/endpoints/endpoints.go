@@ -1,4 +1,4 @@
-// Package endpoints works out which Pods stand behind a Service, as kube-controller-manager's endpoint controllers do.
+// Package endpoints computes the endpoints of Services, like the EndpointSlice controller.
 package endpoints
 
 import (
@@ -12,20 +12,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Endpoint is one Pod behind a Service.
+// Endpoint is one Pod of a Service.
 type Endpoint struct {
-	Address  netip.Addr
-	Hostname string // set when the Pod has a name below the Service: spec.hostname and spec.subdomain
-	Pod      types.NamespacedName
-	UID      types.UID
-	Node     string
-	Ready    bool // serves and does not terminate, or the Service publishes Pods that are not ready
-	Serving  bool // the Pod's Ready condition
-	Leaving  bool // the Pod is being deleted
-	Ports    []Port
+	Address     netip.Addr
+	Hostname    string // spec.hostname of a Pod whose spec.subdomain is the Service
+	Pod         types.NamespacedName
+	UID         types.UID
+	Node        string
+	Ready       bool // serving and not terminating, or the Service has publishNotReadyAddresses
+	Serving     bool // Ready condition of the Pod
+	Terminating bool // the Pod has a deletion timestamp
+	Ports       []Port
 }
 
-// Port is a Service port as one Pod serves it.
+// Port is a Service port with its target port of one Pod.
 type Port struct {
 	Name     string
 	Protocol corev1.Protocol
@@ -33,8 +33,8 @@ type Port struct {
 	Target   int32 // of the Pod
 }
 
-// Of returns the endpoints of a Service with a selector, ordered by Pod name. Pods without an address and Pods
-// that have ended are none.
+// Of returns the endpoints of a Service with a selector, sorted by Pod name. Pods without an address and terminated
+// Pods have no endpoint.
 func Of(service *corev1.Service, pods []*corev1.Pod) []Endpoint {
 	if len(service.Spec.Selector) == 0 {
 		return nil
@@ -61,7 +61,7 @@ func of(service *corev1.Service, pod *corev1.Pod) (Endpoint, bool) {
 	serving, leaving := ready(pod), pod.DeletionTimestamp != nil
 	endpoint := Endpoint{
 		Address: address, Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, UID: pod.UID,
-		Node: pod.Spec.NodeName, Serving: serving, Leaving: leaving,
+		Node: pod.Spec.NodeName, Serving: serving, Terminating: leaving,
 		Ready: service.Spec.PublishNotReadyAddresses || serving && !leaving,
 	}
 	if pod.Spec.Hostname != "" && pod.Spec.Subdomain == service.Name {
@@ -86,7 +86,7 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// targetPort resolves a target by name among the Pod's container ports.
+// targetPort resolves a named target port in the container ports of a Pod.
 func targetPort(port corev1.ServicePort, pod *corev1.Pod) (int32, bool) {
 	if port.TargetPort.Type == intstr.Int {
 		return cmp.Or(port.TargetPort.IntVal, port.Port), true

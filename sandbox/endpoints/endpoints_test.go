@@ -91,7 +91,7 @@ func TestServiceWithoutSelectorHasNoEndpoints(t *testing.T) {
 	}
 }
 
-func TestTableNoticesSubscribersAndRendersSlices(t *testing.T) {
+func TestTableNotifiesSubscribersAndRendersSlices(t *testing.T) {
 	table := NewTable()
 	changed := table.Subscribe()
 	table.Update([]*corev1.Service{demoService(false)}, []*corev1.Pod{demoPod("demo-1", nil), demoPod("demo-0", nil)})

@@ -10,14 +10,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Manager is the value of the label endpointslice.kubernetes.io/managed-by on slices made here.
+// Manager is the value of the label endpointslice.kubernetes.io/managed-by of the sandbox's slices.
 const Manager = "sandbox.quorate.dev"
 
 // Domain is the cluster's DNS domain.
 const Domain = "cluster.local"
 
-// Slice renders an entry for the API. Loopback addresses are not valid in a slice, so it names the Pods by
-// their DNS names, a-b-c-d.namespace.pod.cluster.local.
+// Slice returns the EndpointSlice of an entry. Loopback addresses are invalid in a slice, so it contains the Pods' DNS
+// names, a-b-c-d.namespace.pod.cluster.local.
 func Slice(entry Entry) *discoveryv1.EndpointSlice {
 	service := entry.Service
 	slice := &discoveryv1.EndpointSlice{
@@ -48,7 +48,7 @@ func render(endpoint Endpoint) discoveryv1.Endpoint {
 		Addresses: []string{PodName(endpoint)},
 		NodeName:  ptr.To(endpoint.Node),
 		Conditions: discoveryv1.EndpointConditions{
-			Ready: ptr.To(endpoint.Ready), Serving: ptr.To(endpoint.Serving), Terminating: ptr.To(endpoint.Leaving),
+			Ready: ptr.To(endpoint.Ready), Serving: ptr.To(endpoint.Serving), Terminating: ptr.To(endpoint.Terminating),
 		},
 		TargetRef: &corev1.ObjectReference{
 			Kind: "Pod", Namespace: endpoint.Pod.Namespace, Name: endpoint.Pod.Name, UID: endpoint.UID,
@@ -70,7 +70,7 @@ func slicePorts(ports []Port) []discoveryv1.EndpointPort {
 	return rendered
 }
 
-// PodName is the DNS name that every Pod address has.
+// PodName returns the DNS name of a Pod address.
 func PodName(endpoint Endpoint) string {
 	return strings.ReplaceAll(endpoint.Address.String(), ".", "-") + "." + endpoint.Pod.Namespace + ".pod." + Domain
 }

@@ -9,19 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Entry is a Service and what stands behind it. It is not changed once it is in a Table.
+// Entry is a Service with its endpoints. It is immutable once it is in a Table.
 type Entry struct {
 	Service   *corev1.Service
 	Endpoints []Endpoint
 }
 
-// ClusterIP returns the Service's own address; a headless Service has none.
+// ClusterIP returns the cluster IP of the Service, which a headless Service does not have.
 func (e Entry) ClusterIP() (netip.Addr, bool) {
 	address, err := netip.ParseAddr(e.Service.Spec.ClusterIP)
 	return address, err == nil
 }
 
-// Table holds every Service and Pod address for those who resolve names and forward connections.
+// Table contains every Service and Pod address, for the DNS server and the proxy.
 type Table struct {
 	mu          sync.RWMutex
 	entries     map[types.NamespacedName]Entry
@@ -31,7 +31,7 @@ type Table struct {
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{} }
 
-// Update replaces everything.
+// Update replaces all entries and notifies subscribers.
 func (t *Table) Update(services []*corev1.Service, pods []*corev1.Pod) {
 	entries := make(map[types.NamespacedName]Entry, len(services))
 	for _, service := range services {
@@ -44,12 +44,12 @@ func (t *Table) Update(services []*corev1.Service, pods []*corev1.Pod) {
 	for _, subscriber := range t.subscribers {
 		select {
 		case subscriber <- struct{}{}:
-		default: // it has not taken the last notice yet
+		default: // a notification is pending
 		}
 	}
 }
 
-// Subscribe returns a channel that receives after every change; changes that follow each other may be one notice.
+// Subscribe returns a channel that receives after changes. Consecutive changes may be coalesced.
 func (t *Table) Subscribe() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +58,7 @@ func (t *Table) Subscribe() <-chan struct{} {
 	return subscriber
 }
 
-// Get returns one Service.
+// Get returns the entry of a Service.
 func (t *Table) Get(namespace, name string) (Entry, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -66,7 +66,7 @@ func (t *Table) Get(namespace, name string) (Entry, bool) {
 	return entry, ok
 }
 
-// Entries returns all Services, ordered by namespace and name.
+// Entries returns all entries, sorted by namespace and name.
 func (t *Table) Entries() []Entry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -1,6 +1,6 @@
-// Package logs reads what containers have written, as a kubelet shows it: from a moment or a line on, up to a size, and
-// on as it is written. The files hold what processes wrote and nothing more, so the time of a line is the one in it, or in
-// the last line before it that has one.
+// Package logs reads the logs of containers with the options of the kubelet's logs endpoint. The files contain only
+// the output of processes, without the CRI's timestamps, so the time of a line is the one that it begins with, or that
+// of the last line before it with a time.
 package logs
 
 import (
@@ -18,39 +18,39 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Options say what of a log is shown.
+// Options select the part of a log to read.
 type Options struct {
-	Tail       *int64    // only the last lines
-	Since      time.Time // only what was written after; zero: everything
+	Tail       *int64    // number of last lines; nil: all
+	Since      time.Time // only lines after this time; zero: all
 	Limit      *int64    // bytes
-	Timestamps bool      // before each line
+	Timestamps bool      // prefix each line with its time
 	Follow     bool
-	// Running tells, in a followed log, whether more is to come.
+	// Running reports whether the container of a followed log may write more. nil: always.
 	Running func() bool
 }
 
-// errLimit ends a log at its limit.
-var errLimit = errors.New("the limit is reached")
+// errLimit ends a log at Options.Limit.
+var errLimit = errors.New("limit reached")
 
-// checkInterval is how often a followed log looks whether its container still runs.
+// checkInterval is the interval of calls to Options.Running.
 const checkInterval = time.Second
 
-// Log is one client's place in a log.
+// Log is an open log at a position. The caller must Close it.
 type Log struct {
 	file    string
 	options Options
-	watcher *fsnotify.Watcher // of a log that is followed
+	watcher *fsnotify.Watcher // if the log is followed
 
 	open    *os.File
 	lines   *bufio.Reader
-	partial []byte    // of a line that is being written
-	written time.Time // of the last line that had a time
+	partial []byte    // beginning of an incomplete line
+	written time.Time // time of the last line that has one
 	out     io.Writer
 	sent    int64
 }
 
-// Open finds the place where a log is to be shown from: what is written from now on is behind it. A file that is not there
-// is empty.
+// Open opens a log at the position that the options select. Everything that is written later is after it. A missing
+// file is empty.
 func Open(file string, options Options) (*Log, error) {
 	l := &Log{file: file, options: options}
 	if options.Follow {
@@ -62,11 +62,11 @@ func Open(file string, options Options) (*Log, error) {
 		l.Close()
 		return nil, err
 	}
-	l.options.Tail = nil // a file that comes later is new as a whole
+	l.options.Tail = nil // a file that is created later is read from its beginning
 	return l, nil
 }
 
-// watch asks to be told when more is written.
+// watch watches the folder of the log.
 func (l *Log) watch() error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -80,7 +80,7 @@ func (l *Log) watch() error {
 	return nil
 }
 
-// Copy writes the log to w. Following ends with ctx, or with the container.
+// Copy writes the log to w. It follows the log until ctx is done or the container has terminated.
 func (l *Log) Copy(ctx context.Context, w io.Writer, clock clock.WithTicker) error {
 	l.out = w
 	if l.watcher != nil {
@@ -89,7 +89,7 @@ func (l *Log) Copy(ctx context.Context, w io.Writer, clock clock.WithTicker) err
 	return ended(l.read())
 }
 
-// Close gives up the place.
+// Close closes the file and the watcher.
 func (l *Log) Close() {
 	if l.watcher != nil {
 		l.watcher.Close()
@@ -97,7 +97,7 @@ func (l *Log) Close() {
 	l.close()
 }
 
-// ended is nil for a log that ended because nothing more was wanted.
+// ended returns nil for errors that end a log normally.
 func ended(err error) error {
 	if errors.Is(err, errLimit) {
 		return nil
@@ -111,12 +111,12 @@ func (l *Log) close() {
 	}
 }
 
-// follow reads what is there, and again whenever there may be more.
+// follow reads the log whenever it has changed.
 func (l *Log) follow(ctx context.Context, clock clock.WithTicker) error {
 	ticker := clock.NewTicker(checkInterval)
 	defer ticker.Stop()
 	for {
-		more := l.options.Running == nil || l.options.Running() // before reading: what was written until then is shown
+		more := l.options.Running == nil || l.options.Running() // before reading, so that the last output is read
 		if err := l.read(); err != nil || !more {
 			return err
 		}
@@ -135,7 +135,7 @@ func (l *Log) follow(ctx context.Context, clock clock.WithTicker) error {
 	}
 }
 
-// replaced reports whether the open file was put aside and another one has its name.
+// replaced reports whether the log was rotated.
 func (l *Log) replaced() bool {
 	if l.open == nil {
 		return false
@@ -148,7 +148,7 @@ func (l *Log) replaced() bool {
 	return err == nil && !os.SameFile(open, present)
 }
 
-// read sends everything up to the file's present end.
+// read sends everything up to the present end of the file.
 func (l *Log) read() error {
 	if l.open == nil {
 		if err := l.begin(); err != nil || l.open == nil {
@@ -173,7 +173,7 @@ func (l *Log) read() error {
 	}
 }
 
-// begin opens the file, at the first of the last lines that are wanted.
+// begin opens the file at the first line that Options.Tail selects.
 func (l *Log) begin() error {
 	file, err := os.Open(l.file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -194,7 +194,7 @@ func (l *Log) begin() error {
 	return err
 }
 
-// startOf returns where the last n lines of a file begin.
+// startOf returns the offset of the last n lines of a file.
 func startOf(file *os.File, n int64) (int64, error) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || n == 0 {
@@ -209,7 +209,7 @@ func startOf(file *os.File, n int64) (int64, error) {
 			return 0, err
 		}
 		for i := len(piece) - 1; i >= 0; i-- {
-			if piece[i] != '\n' || from+int64(i) == end-1 { // the end of the last line begins none
+			if piece[i] != '\n' || from+int64(i) == end-1 { // no line begins after the last one
 				continue
 			}
 			if seen++; seen == n {
@@ -221,7 +221,7 @@ func startOf(file *os.File, n int64) (int64, error) {
 	return 0, nil
 }
 
-// send sends the line that is complete, if it is wanted.
+// send sends a complete line if the options select it.
 func (l *Log) send() error {
 	line := l.partial
 	l.partial = nil
@@ -244,12 +244,12 @@ func (l *Log) send() error {
 	return err
 }
 
-// marks are what stands before the time in a line of this project's logs, and others of their kind.
+// marks are the prefixes of the time in log lines.
 var marks = [][]byte{[]byte(`time=`), []byte(`"time":"`), []byte(`"ts":"`)}
 
-// TimeOf returns the time that a line says it was written at.
+// TimeOf returns the time at the beginning of a line.
 func TimeOf(line []byte) (time.Time, bool) {
-	const near = 64 // bytes; a time further on is the message's
+	const near = 64 // bytes; a later time is part of the message
 	head := line[:min(len(line), near)]
 	for _, mark := range marks {
 		_, rest, found := bytes.Cut(head, mark)

@@ -53,7 +53,7 @@ func TestCopy(t *testing.T) {
 		})
 	}
 	if err := show(t.Context(), io.Discard, file+"not", Options{}); err != nil {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("missing file: %v", err)
 	}
 }
 
@@ -67,8 +67,7 @@ func show(ctx context.Context, w io.Writer, file string, options Options) error 
 	return log.Copy(ctx, w, clock.RealClock{})
 }
 
-// TestOpen shows what is written after a log was opened at its end, be it before it is copied, and to a file that was not
-// there.
+// TestOpen reads output that is written after Open, also before Copy, and to a file that did not exist.
 func TestOpen(t *testing.T) {
 	for name, before := range map[string]string{"there": "old\n", "not there": ""} {
 		file := filepath.Join(t.TempDir(), "log")
@@ -93,7 +92,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestFollow goes on with what is appended, and with the file that takes the place of one put aside.
+// TestFollow follows appended output and rotated files.
 func TestFollow(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
 	write := func(text string) {

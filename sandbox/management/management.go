@@ -1,5 +1,4 @@
-// Package management makes what the sandbox's own API server needs before it starts: certificates, command line,
-// kubeconfig.
+// Package management configures the management API server of a sandbox: certificates, command line, kubeconfig.
 package management
 
 import (
@@ -22,16 +21,16 @@ import (
 	"quorate.dev/sandbox/addresses"
 )
 
-// SecurePort is the port of the management API server. Its etcd member listens on none.
+// SecurePort is the port of the management API server. Its etcd member does not listen on a port.
 const SecurePort = 6443
 
-// Plane is a management API server that can be started.
+// Plane is the configuration of a management API server.
 type Plane struct {
 	directory string // of its certificates and data
 	network   addresses.Network
 }
 
-// New makes certificates and keys in directory, as far as they are missing or due for renewal.
+// New creates the certificates and keys in directory that are missing or due for renewal.
 func New(directory string, network addresses.Network, now time.Time) (*Plane, error) {
 	p := &Plane{directory: directory, network: network}
 	if err := os.MkdirAll(p.file(""), 0o700); err != nil {
@@ -43,15 +42,14 @@ func New(directory string, network addresses.Network, now time.Time) (*Plane, er
 	return p, p.serviceAccountKey()
 }
 
-// Authorities, one for each purpose: a certificate of one of them is of no use for another. Their names are those of
-// files too.
+// Authorities, one per purpose, so that a certificate is valid for one purpose only. The names are also file names.
 const (
 	servingAuthority       = "serving-ca"
 	clientAuthority        = "client-ca"         // of the API's clients
 	kubeletClientAuthority = "kubelet-client-ca" // of the node's
 )
 
-// certificates makes the authorities and the certificates that they issue.
+// certificates creates the authorities and their certificates.
 func (p *Plane) certificates(now time.Time) error {
 	server := net.IP(p.network.Server().AsSlice())
 	first := net.IP(p.network.Services().Addr().Next().AsSlice())
@@ -85,10 +83,10 @@ func (p *Plane) certificates(now time.Time) error {
 
 func (p *Plane) file(name string) string { return filepath.Join(p.directory, "pki", name) }
 
-// Address is where the API server listens.
+// Address returns the address on which the API server listens.
 func (p *Plane) Address() netip.AddrPort { return netip.AddrPortFrom(p.network.Server(), SecurePort) }
 
-// Args is the command line of the API server, behind the name of its subcommand.
+// Args returns the arguments of the subcommand apiserver.
 func (p *Plane) Args() []string {
 	c := config.Default()
 	address := p.network.Server().String()
@@ -100,21 +98,21 @@ func (p *Plane) Args() []string {
 	c.Authentication.ServiceAccountSigningKey = p.file("service-account.key")
 	c.Authentication.ServiceAccountKeyFiles = []string{p.file("service-account.key")}
 	c.Authorization.Modes = []string{"RBAC"}
-	// There is nobody to take away what protects claims that are in use.
+	// No controller removes the finalizer that this plugin adds.
 	c.Admission.Disable = []string{"StorageObjectInUseProtection"}
 	c.API.ServiceClusterIPRange = p.network.Services().String()
 	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = p.file("kubelet-client.crt"), p.file("kubelet-client.key")
 	c.API.KubeletCAFile = p.file(servingAuthority + ".crt")
-	c.API.KubeletAddressTypes = []string{"InternalIP"} // the node's name leads nowhere
-	c.API.EndpointReconcilerType = "none"              // endpoints cannot be loopback addresses
+	c.API.KubeletAddressTypes = []string{"InternalIP"} // the node's name does not resolve
+	c.API.EndpointReconcilerType = "none"              // endpoints must not be loopback addresses
 	c.Controllers.Enabled = []string{"*"}
 	return c.Args()
 }
 
-// KubeletClient is the name by which the API server introduces itself to the node.
+// KubeletClient is the common name of the API server's client certificate for the node.
 const KubeletClient = "kube-apiserver-kubelet-client"
 
-// KubeletTLS is how the node answers the API server.
+// KubeletTLS returns the configuration of the node's server.
 func (p *Plane) KubeletTLS() (*tls.Config, error) {
 	certificate, err := tls.LoadX509KeyPair(p.file("kubelet.crt"), p.file("kubelet.key"))
 	if err != nil {
@@ -135,7 +133,7 @@ func (p *Plane) KubeletTLS() (*tls.Config, error) {
 // WriteKubeconfig writes the administrator's kubeconfig.
 func (p *Plane) WriteKubeconfig(file string) error {
 	read := func(name string) []byte {
-		content, _ := os.ReadFile(p.file(name)) // New has made it; the kubeconfig is of no use without
+		content, _ := os.ReadFile(p.file(name)) // New has created it
 		return content
 	}
 	kubeconfig := clientcmdapi.NewConfig()
@@ -171,7 +169,7 @@ func (p *Plane) authority(name string, now time.Time) (pki.Authority, error) {
 
 func (p *Plane) leaf(name string, authority pki.Authority, leaf pki.Leaf, now time.Time) error {
 	pair, err := p.read(name)
-	if err == nil && authority.Judge(pair, leaf, now) == "" {
+	if err == nil && authority.Evaluate(pair, leaf, now) == "" {
 		return nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -184,7 +182,7 @@ func (p *Plane) leaf(name string, authority pki.Authority, leaf pki.Leaf, now ti
 	return p.write(name, pair)
 }
 
-// serviceAccountKey makes the key that signs tokens; it verifies them too.
+// serviceAccountKey creates the key that signs and verifies service-account tokens.
 func (p *Plane) serviceAccountKey() error {
 	file := p.file("service-account.key")
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
@@ -206,7 +204,7 @@ func (p *Plane) read(name string) (pki.Pair, error) {
 	return pki.Pair{Certificate: certificate, Key: key}, err
 }
 
-// write puts the key first: a certificate that exists has its key.
+// write writes the key first. Invariant: a certificate exists only with its key.
 func (p *Plane) write(name string, pair pki.Pair) error {
 	if err := os.WriteFile(p.file(name+".key"), pair.Key, 0o600); err != nil {
 		return err

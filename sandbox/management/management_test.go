@@ -14,7 +14,7 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-func TestPlaneIsMadeOnceAndRenewed(t *testing.T) {
+func TestPlaneIsCreatedOnceAndRenewed(t *testing.T) {
 	directory := t.TempDir()
 	now := time.Now()
 	read := func(name string) string {
@@ -32,17 +32,17 @@ func TestPlaneIsMadeOnceAndRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if read("serving-ca.crt") != authority || read("server.crt") != server || read("service-account.key") != key {
-		t.Error("a second start made them anew")
+		t.Error("a second start replaced certificates")
 	}
 	if _, err := New(directory, 70, now.AddDate(0, 11, 0)); err != nil {
 		t.Fatal(err)
 	}
 	if read("server.crt") == server || read("serving-ca.crt") != authority {
-		t.Error("nearly a year later the leaf must be new and the authority the same")
+		t.Error("after most of a year the leaf must be renewed, but not its authority")
 	}
 	os.WriteFile(filepath.Join(directory, "pki", "serving-ca.crt"), []byte("x"), 0o600)
 	if _, err := New(directory, 70, now); err == nil {
-		t.Error("a broken authority was accepted")
+		t.Error("a corrupted authority was accepted")
 	}
 }
 
@@ -71,7 +71,8 @@ func TestArgsAreValidAndTheKubeconfigFits(t *testing.T) {
 	}
 }
 
-// A certificate is accepted for its own purpose only: the node's and the server's do not make a client of the API.
+// TestAuthoritiesAreSeparate: no certificate is valid for another purpose, such as those of the node for clients of
+// the API.
 func TestAuthoritiesAreSeparate(t *testing.T) {
 	directory := t.TempDir()
 	plane, err := New(directory, 70, time.Now())
@@ -95,7 +96,7 @@ func TestAuthoritiesAreSeparate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(c.Member.ListenPeerURLs)+len(c.Member.ListenClientURLs) > 0 {
-		t.Errorf("the etcd member listens on %v and %v", c.Member.ListenPeerURLs, c.Member.ListenClientURLs)
+		t.Errorf("listen URLs of the etcd member: %v, %v", c.Member.ListenPeerURLs, c.Member.ListenClientURLs)
 	}
 	issued := map[string]string{
 		"server": servingAuthority, "kubelet": servingAuthority,
@@ -110,6 +111,6 @@ func TestAuthoritiesAreSeparate(t *testing.T) {
 		}
 	}
 	if c.Authentication.ClientCAFile != plane.file(clientAuthority+".crt") {
-		t.Errorf("clients of the API are those of %s", c.Authentication.ClientCAFile)
+		t.Errorf("client CA file: %s", c.Authentication.ClientCAFile)
 	}
 }

@@ -1,5 +1,5 @@
-// Package names resolves Service and Pod names for the processes of a sandbox, after the Kubernetes DNS
-// specification.
+// Package names is the DNS server of a sandbox. It resolves the names of Services and Pods according to the Kubernetes
+// DNS specification.
 package names
 
 import (
@@ -9,14 +9,14 @@ import (
 	"quorate.dev/sandbox/endpoints"
 )
 
-// Answer is what is known about a name.
+// Answer is the result of resolving a name.
 type Answer struct {
-	Ours      bool // the name lies in the cluster's domain: nobody else is to be asked
+	Ours      bool // the name is in the cluster's domain: it is not forwarded
 	Exists    bool
 	Addresses []netip.Addr
 }
 
-// Resolve answers for one name, with or without its final dot:
+// Resolve resolves a name, with or without trailing dot:
 //
 //	service.namespace.svc[.cluster.local]            the cluster IP; headless: the addresses of ready Pods
 //	hostname.service.namespace.svc[.cluster.local]   the address of one Pod of a headless Service

@@ -14,14 +14,14 @@ import (
 	"quorate.dev/sandbox/endpoints"
 )
 
-// Port is above 1023, so that no privilege is needed; it is the only listener on its address.
+// Port is the port of the DNS server, above 1023 so that it needs no privileges.
 const Port = 1053
 
-// forwardTimeout bounds one question to one of the machine's DNS servers.
+// forwardTimeout limits one query to one of the machine's DNS servers.
 const forwardTimeout = 2 * time.Second
 
-// Server is a DNS server on one address, over UDP and TCP. Names outside of the cluster's domain are passed on
-// to the machine's servers.
+// Server is a DNS server over UDP and TCP. It forwards queries for names outside the cluster's domain to the machine's
+// DNS servers.
 type Server struct {
 	table    *endpoints.Table
 	upstream []string // host:port
@@ -29,7 +29,7 @@ type Server struct {
 	servers  []*dns.Server
 }
 
-// Listen starts a server. Its address is occupied when Listen returns without an error.
+// Listen returns a server that listens on an address.
 func Listen(address netip.AddrPort, table *endpoints.Table, log logr.Logger) (*Server, error) {
 	s := &Server{table: table, upstream: upstream("/etc/resolv.conf", address.Addr()), log: log}
 	packets, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(address))
@@ -45,10 +45,10 @@ func Listen(address netip.AddrPort, table *endpoints.Table, log logr.Logger) (*S
 	return s, nil
 }
 
-// Address is where the server listens, as host:port.
+// Address returns the address of the server as host:port.
 func (s *Server) Address() string { return s.servers[0].PacketConn.LocalAddr().String() }
 
-// Run answers until ctx is done.
+// Run serves queries until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
 	ended := make(chan error, len(s.servers))
 	for _, server := range s.servers {
@@ -72,7 +72,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, request *dns.Msg) {
 	_, packet := w.LocalAddr().(*net.UDPAddr)
 	response := s.respond(request, packet)
 	if err := w.WriteMsg(response); err != nil {
-		s.log.V(1).Info("a DNS response was not sent", "err", err)
+		s.log.V(1).Info("Failed to send a DNS response", "err", err)
 	}
 }
 
@@ -104,7 +104,7 @@ func (s *Server) respond(request *dns.Msg, packet bool) *dns.Msg {
 	return response
 }
 
-// size is the largest response that fits a packet to who asked.
+// size returns the maximum size of a response to a client.
 func size(request *dns.Msg) int {
 	if options := request.IsEdns0(); options != nil {
 		return max(int(options.UDPSize()), dns.MinMsgSize)
@@ -125,7 +125,7 @@ func (s *Server) forward(request *dns.Msg, packet bool) *dns.Msg {
 	return new(dns.Msg).SetRcode(request, dns.RcodeServerFailure)
 }
 
-// upstream reads the machine's DNS servers. A machine without any has none to ask, which is no error.
+// upstream returns the machine's DNS servers, which may be none.
 func upstream(file string, self netip.Addr) []string {
 	config, err := dns.ClientConfigFromFile(file)
 	if err != nil {

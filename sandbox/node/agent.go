@@ -1,5 +1,5 @@
-// Package node is the one node of a sandbox: it schedules the Pods of the management cluster onto itself, runs
-// them as processes of this binary, and does for Services and claims what other components of a cluster do.
+// Package node is the node of a sandbox: it schedules the Pods of the management cluster to itself, runs them as
+// processes of this binary, and implements Services and claims in place of kube-proxy and the controllers.
 package node
 
 import (
@@ -35,22 +35,22 @@ import (
 	"quorate.dev/sandbox/volumes"
 )
 
-// Options is what an Agent is given.
+// Options configure an Agent.
 type Options struct {
 	Client      kubernetes.Interface // without a rate limit
-	Name        string               // of the Node
-	Directory   string               // absolute; logs, Pods' folders and volumes lie below it
+	Name        string               // name of the Node
+	Directory   string               // absolute; contains logs, the folders of Pods and volumes
 	Network     addresses.Network
 	Executable  string
 	Environment []string         // name=value for every process
-	Table       *endpoints.Table // kept up to date by the agent
+	Table       *endpoints.Table // updated by the agent
 	Spawner     *process.Spawner
 	Kubelet     Kubelet
 	Clock       clock.Clock
 	Logger      logr.Logger
 }
 
-// Agent runs Pods.
+// Agent runs the Pods of the node.
 type Agent struct {
 	options  Options
 	log      logr.Logger
@@ -59,7 +59,7 @@ type Agent struct {
 	pool     *addresses.Pool
 	checker  *probe.Checker
 	recorder record.EventRecorder
-	port     int // where the API server is answered
+	port     int // of the kubelet API
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -91,8 +91,8 @@ func New(options Options) *Agent {
 	}
 }
 
-// Run works until ctx is done, then stops every process gracefully. Pods stay in the API, to be run again by
-// the next agent.
+// Run runs Pods until ctx is done, and then stops all processes gracefully. Pods remain in the API; the next agent
+// runs them again.
 func (a *Agent) Run(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	defer broadcaster.Shutdown()
@@ -108,8 +108,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.register(ctx); err != nil {
 		return fmt.Errorf("registering the node: %w", err)
 	}
-	if err := a.disown(ctx); err != nil {
-		return fmt.Errorf("reporting Pods that no longer run: %w", err)
+	if err := a.reportLost(ctx); err != nil {
+		return fmt.Errorf("reporting terminated Pods: %w", err)
 	}
 	controllers := a.controllers()
 	if err := a.watch(controllers); err != nil {
@@ -118,7 +118,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.factory.StartWithContext(ctx)
 	for kind, synced := range a.factory.WaitForCacheSync(ctx.Done()) {
 		if !synced {
-			return errors.Join(ctx.Err(), fmt.Errorf("no list of %s", kind))
+			return errors.Join(ctx.Err(), fmt.Errorf("the informer of %s did not sync", kind))
 		}
 	}
 	if err := a.resume(); err != nil {
@@ -127,22 +127,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, controller := range controllers {
 		a.running.Go(func() { controller.run(ctx, a.log) })
 	}
-	a.running.Go(func() { a.answer(ctx, listener) })
+	a.running.Go(func() { a.serve(ctx, listener) })
 	<-ctx.Done()
 	a.running.Wait()
 	a.factory.Shutdown()
 	return nil
 }
 
-// answer serves the node's API until ctx ends. Pods run also without.
-func (a *Agent) answer(ctx context.Context, listener net.Listener) {
+// serve serves the kubelet API until ctx is done. Pods run also without it.
+func (a *Agent) serve(ctx context.Context, listener net.Listener) {
 	if err := a.serveKubelet(ctx, listener); err != nil && ctx.Err() == nil {
-		a.log.Error(err, "nobody can ask for logs")
+		a.log.Error(err, "Failed to serve the kubelet API; logs are unavailable")
 	}
 }
 
-// disown reports that what an earlier agent ran has ended, before anybody acts on what it said last.
-func (a *Agent) disown(ctx context.Context) error {
+// reportLost reports that the processes of an earlier agent have terminated, before controllers act on its last status.
+func (a *Agent) reportLost(ctx context.Context) error {
 	selector := fields.OneTermEqualSelector("spec.nodeName", a.options.Name).String()
 	list, err := a.options.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: selector})
 	if err != nil {
@@ -157,9 +157,9 @@ func (a *Agent) disown(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// resume takes up what an earlier agent left: addresses of Pods, and folders of Pods that are gone.
+// resume reserves the addresses of Pods of an earlier agent and deletes the folders of Pods that no longer exist.
 func (a *Agent) resume() error {
-	pods, err := a.mine()
+	pods, err := a.ownPods()
 	if err != nil {
 		return err
 	}
@@ -188,20 +188,20 @@ func (a *Agent) path(elements ...string) string {
 	return filepath.Join(append([]string{a.options.Directory}, elements...)...)
 }
 
-// volumeSource is where Pods' volumes come from.
+// volumeSource returns the source of Pods' volumes.
 func (a *Agent) volumeSource(tokens volumes.Tokens) volumes.Source {
 	return volumes.Source{Objects: a.lister.objects, Claims: a.lister.claims, Volumes: a.lister.volumes, Tokens: tokens}
 }
 
-// controller repeats a step whenever something it depends on changed, and a little later when it failed. A step
-// reads the whole state, which is small here.
+// controller runs a step whenever an object that it reads has changed, and retries errors. A step reads the whole
+// state, which is small.
 type controller struct {
 	name string
 	wake chan struct{}
 	step func(context.Context) error
 }
 
-// retryDelay is how long after a failure a controller tries again.
+// retryDelay is the delay after an error.
 const retryDelay = 500 * time.Millisecond
 
 func newController(name string, step func(context.Context) error) *controller {
@@ -211,7 +211,7 @@ func newController(name string, step func(context.Context) error) *controller {
 func (c *controller) notify() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // a notice is waiting already
+	default: // a notification is pending
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *controller) run(ctx context.Context, log logr.Logger) {
 			return
 		}
 		if err := c.step(ctx); err != nil && ctx.Err() == nil {
-			log.Info("trying again", "controller", c.name, "err", err.Error())
+			log.Info("Retrying after an error", "controller", c.name, "err", err.Error())
 			time.AfterFunc(retryDelay, c.notify)
 		}
 	}
@@ -241,12 +241,12 @@ func (a *Agent) controllers() map[string]*controller {
 	}
 }
 
-// watch wakes the controllers when what they read changes.
+// watch notifies the controllers of changes of the objects that they read.
 func (a *Agent) watch(controllers map[string]*controller) error {
 	core := a.factory.Core().V1()
-	interests := []struct {
-		informer cache.SharedIndexInformer
-		wakes    []string
+	watches := []struct {
+		informer    cache.SharedIndexInformer
+		controllers []string
 	}{
 		{core.Pods().Informer(), []string{"schedule", "dispatch", "claims", "endpoints", "slices"}},
 		{core.Services().Informer(), []string{"endpoints", "slices", "balancers"}},
@@ -256,26 +256,26 @@ func (a *Agent) watch(controllers map[string]*controller) error {
 		{core.ConfigMaps().Informer(), []string{"dispatch"}},
 		{a.factory.Discovery().V1().EndpointSlices().Informer(), []string{"slices"}},
 	}
-	for _, interest := range interests {
-		var woken []*controller
-		for _, name := range interest.wakes {
-			woken = append(woken, controllers[name])
+	for _, w := range watches {
+		var notified []*controller
+		for _, name := range w.controllers {
+			notified = append(notified, controllers[name])
 		}
-		if _, err := interest.informer.AddEventHandler(wakeHandler(woken)); err != nil {
+		if _, err := w.informer.AddEventHandler(notifyHandler(notified)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// wakeHandler notifies controllers of every event.
-type wakeHandler []*controller
+// notifyHandler notifies controllers of every event.
+type notifyHandler []*controller
 
-func (h wakeHandler) OnAdd(any, bool)   { h.notify() }
-func (h wakeHandler) OnUpdate(any, any) { h.notify() }
-func (h wakeHandler) OnDelete(any)      { h.notify() }
+func (h notifyHandler) OnAdd(any, bool)   { h.notify() }
+func (h notifyHandler) OnUpdate(any, any) { h.notify() }
+func (h notifyHandler) OnDelete(any)      { h.notify() }
 
-func (h wakeHandler) notify() {
+func (h notifyHandler) notify() {
 	for _, controller := range h {
 		controller.notify()
 	}

@@ -31,7 +31,7 @@ import (
 
 const network addresses.Network = 77
 
-// TestMain lets the test binary be the program of the Pods: their first argument names what to do.
+// TestMain makes the test binary the program of the Pods. The first argument is the command.
 func TestMain(m *testing.M) {
 	if os.Getenv("NODE_TEST_CHILD") == "" {
 		os.Exit(m.Run())
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// serve answers with a file's content, its arguments and environment at once, until SIGTERM.
+// serve serves a file's content, its arguments and environment until SIGTERM.
 func serve(address string, args []string) {
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
@@ -66,8 +66,8 @@ func serve(address string, args []string) {
 	<-terminate
 }
 
-// world is an agent on an API server.
-type world struct {
+// testAgent is an agent with an API server.
+type testAgent struct {
 	*testing.T
 	client    kubernetes.Interface
 	directory string
@@ -76,15 +76,15 @@ type world struct {
 	stop      func()
 }
 
-func start(t *testing.T) *world {
-	w := &world{T: t, directory: t.TempDir()}
+func start(t *testing.T) *testAgent {
+	w := &testAgent{T: t, directory: t.TempDir()}
 	w.client, w.kubelet = startServer(t)
 	w.run()
 	return w
 }
 
 // run starts an agent; w.stop stops it.
-func (w *world) run() {
+func (w *testAgent) run() {
 	w.table = endpoints.NewTable()
 	spawner := process.NewSpawner()
 	agent := New(Options{
@@ -98,7 +98,7 @@ func (w *world) run() {
 	w.stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
-			w.Errorf("the agent ended: %v", err)
+			w.Errorf("agent: %v", err)
 		}
 		spawner.Close()
 		w.stop = func() {}
@@ -106,18 +106,18 @@ func (w *world) run() {
 	w.Cleanup(func() { w.stop() })
 }
 
-func (w *world) await(what string, holds func() bool) {
+func (w *testAgent) await(what string, holds func() bool) {
 	w.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			pods, _ := w.client.CoreV1().Pods("default").List(w.Context(), metav1.ListOptions{})
 			content, _ := json.MarshalIndent(pods.Items, "", " ")
-			w.Fatalf("waited in vain until %s\n%s", what, content)
+			w.Fatalf("timed out waiting for: %s\n%s", what, content)
 		}
 	}
 }
 
-func (w *world) pod(name string) *corev1.Pod {
+func (w *testAgent) pod(name string) *corev1.Pod {
 	pod, err := w.client.CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{})
 	if err != nil {
 		return &corev1.Pod{}
@@ -125,7 +125,7 @@ func (w *world) pod(name string) *corev1.Pod {
 	return pod
 }
 
-func (w *world) awaitReady(name string) *corev1.Pod {
+func (w *testAgent) awaitReady(name string) *corev1.Pod {
 	w.Helper()
 	var pod *corev1.Pod
 	w.await(name+" is ready", func() bool {
@@ -144,15 +144,15 @@ func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) corev1.Condition
 	return ""
 }
 
-func (w *world) create(pod *corev1.Pod) {
+func (w *testAgent) create(pod *corev1.Pod) {
 	w.Helper()
 	if _, err := w.client.CoreV1().Pods("default").Create(w.Context(), pod, metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
 }
 
-// get asks the program of a Pod.
-func (w *world) get(pod *corev1.Pod, path string) string {
+// get sends a request to the program of a Pod.
+func (w *testAgent) get(pod *corev1.Pod, path string) string {
 	w.Helper()
 	response, err := http.Get("http://" + pod.Status.PodIP + ":8080" + path)
 	if err != nil {
@@ -188,7 +188,7 @@ func server(name string) *corev1.Pod {
 	}
 }
 
-func (w *world) createDependencies() {
+func (w *testAgent) createDependencies() {
 	w.Helper()
 	core := w.client.CoreV1()
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
@@ -211,7 +211,7 @@ func (w *world) createDependencies() {
 	}
 }
 
-func TestPodLife(t *testing.T) {
+func TestPodLifecycle(t *testing.T) {
 	w := start(t)
 	pod := server("one")
 	pod.Spec.Volumes = pod.Spec.Volumes[:1]
@@ -307,13 +307,13 @@ func TestPodLife(t *testing.T) {
 	t.Run("deletion", func(t *testing.T) { w.deletion(pod) })
 }
 
-func (w *world) deletion(pod *corev1.Pod) {
+func (w *testAgent) deletion(pod *corev1.Pod) {
 	core := w.client.CoreV1()
 	if err := core.PersistentVolumeClaims("default").Delete(w.Context(), "data", metav1.DeleteOptions{}); err != nil {
 		w.Fatal(err)
 	}
 	if claim, err := core.PersistentVolumeClaims("default").Get(w.Context(), "data", metav1.GetOptions{}); err != nil || claim.Status.Phase != corev1.ClaimBound {
-		w.Errorf("the claim in use is not protected: %+v, %v", claim, err)
+		w.Errorf("a claim in use has no finalizer: %+v, %v", claim, err)
 	}
 	if err := core.Pods("default").Delete(w.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
 		w.Fatal(err)
@@ -327,7 +327,7 @@ func (w *world) deletion(pod *corev1.Pod) {
 	})
 }
 
-func TestPodsThatEnd(t *testing.T) {
+func TestPodsThatTerminate(t *testing.T) {
 	w := start(t)
 	tests := map[string]struct {
 		policy corev1.RestartPolicy

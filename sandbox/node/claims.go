@@ -16,7 +16,7 @@ import (
 	"quorate.dev/sandbox/volumes"
 )
 
-// provision gives every claim its folder, and takes folders away whose claim is gone.
+// provision creates and binds volumes for claims, and deletes the volumes of deleted claims.
 func (a *Agent) provision(ctx context.Context) error {
 	claims, err := a.lister.claims.List(labels.Everything())
 	if err != nil {
@@ -62,15 +62,16 @@ func (a *Agent) bindClaim(ctx context.Context, claim *corev1.PersistentVolumeCla
 	if err != nil {
 		return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 	}
-	a.recorder.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s", volume.Name)
+	a.recorder.Eventf(claim, corev1.EventTypeNormal, "ProvisioningSucceeded",
+		"Successfully provisioned volume %s", volume.Name)
 	return a.setClaimStatus(ctx, bound, volumes.Bound(volume))
 }
 
-// followVolume makes the claim's phase say whether its volume exists.
+// followVolume sets the phase of a claim to Bound or, if its volume does not exist, to Lost.
 func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	volume, err := a.lister.volumes.Get(claim.Spec.VolumeName)
 	if apierrors.IsNotFound(err) {
-		// The informer of volumes may be behind that of claims.
+		// The informer of volumes may lag behind that of claims.
 		volume, err = a.options.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	}
 	if apierrors.IsNotFound(err) {
@@ -81,7 +82,7 @@ func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolume
 	if err != nil {
 		return err
 	}
-	if grown := volumes.Grown(volume, claim); grown != nil {
+	if grown := volumes.Expanded(volume, claim); grown != nil {
 		if volume, err = a.options.Client.CoreV1().PersistentVolumes().Update(ctx, grown, metav1.UpdateOptions{}); err != nil {
 			return ignore(err, apierrors.IsConflict)
 		}
@@ -89,7 +90,9 @@ func (a *Agent) followVolume(ctx context.Context, claim *corev1.PersistentVolume
 	return a.setClaimStatus(ctx, claim, volumes.Bound(volume))
 }
 
-func (a *Agent) setClaimStatus(ctx context.Context, claim *corev1.PersistentVolumeClaim, status corev1.PersistentVolumeClaimStatus) error {
+func (a *Agent) setClaimStatus(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, status corev1.PersistentVolumeClaimStatus,
+) error {
 	if equality.Semantic.DeepEqual(claim.Status, status) {
 		return nil
 	}
@@ -99,9 +102,9 @@ func (a *Agent) setClaimStatus(ctx context.Context, claim *corev1.PersistentVolu
 	return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 }
 
-// releaseClaim lets a deleted claim go when no Pod uses it any more.
+// releaseClaim removes the finalizer of a terminating claim that no Pod uses.
 func (a *Agent) releaseClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	if !slices.Contains(claim.Finalizers, volumes.Protection) {
+	if !slices.Contains(claim.Finalizers, volumes.PVCProtectionFinalizer) {
 		return nil
 	}
 	pods, err := a.lister.pods.Pods(claim.Namespace).List(labels.Everything())
@@ -109,12 +112,12 @@ func (a *Agent) releaseClaim(ctx context.Context, claim *corev1.PersistentVolume
 		return err
 	}
 	released := claim.DeepCopy()
-	released.Finalizers = without(released.Finalizers, volumes.Protection)
+	released.Finalizers = without(released.Finalizers, volumes.PVCProtectionFinalizer)
 	_, err = a.options.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, released, metav1.UpdateOptions{})
 	return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 }
 
-// uses reports whether a Pod that still runs, or may, mounts a claim.
+// uses reports whether a Pod that has not terminated mounts a claim.
 func uses(pod *corev1.Pod, claim string) bool {
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false
@@ -124,8 +127,8 @@ func uses(pod *corev1.Pod, claim string) bool {
 	})
 }
 
-// reclaim deletes the volumes made here whose claim no longer exists. The folder goes first, so that a volume
-// object remains for as long as there is something to remove.
+// reclaim deletes provisioned volumes whose claim no longer exists. It deletes the folder first, so that the volume
+// exists as long as its folder.
 func (a *Agent) reclaim(ctx context.Context) error {
 	list, err := a.lister.volumes.List(labels.Everything())
 	if err != nil {
@@ -133,7 +136,7 @@ func (a *Agent) reclaim(ctx context.Context) error {
 	}
 	var failures []error
 	for _, volume := range list {
-		if volumes.Ours(volume) {
+		if volumes.IsProvisioned(volume) {
 			failures = append(failures, a.reclaimVolume(ctx, volume))
 		}
 	}
@@ -148,9 +151,9 @@ func (a *Agent) reclaimVolume(ctx context.Context, volume *corev1.PersistentVolu
 		return err
 	}
 	api := a.options.Client.CoreV1().PersistentVolumes()
-	if slices.Contains(volume.Finalizers, volumes.VolumeProtection) {
+	if slices.Contains(volume.Finalizers, volumes.PVProtectionFinalizer) {
 		released := volume.DeepCopy()
-		released.Finalizers = without(released.Finalizers, volumes.VolumeProtection)
+		released.Finalizers = without(released.Finalizers, volumes.PVProtectionFinalizer)
 		if _, err := api.Update(ctx, released, metav1.UpdateOptions{}); err != nil {
 			return ignore(err, apierrors.IsConflict, apierrors.IsNotFound)
 		}
@@ -158,7 +161,8 @@ func (a *Agent) reclaimVolume(ctx context.Context, volume *corev1.PersistentVolu
 	return ignore(api.Delete(ctx, volume.Name, metav1.DeleteOptions{}), apierrors.IsNotFound)
 }
 
-// claimExists asks the API itself before it says no: an informer may be behind, and data is about to be deleted.
+// claimExists reads from the API server before it returns false, because informers may lag and the data will be
+// deleted.
 func (a *Agent) claimExists(ctx context.Context, reference *corev1.ObjectReference) (bool, error) {
 	claim, err := a.lister.claims.PersistentVolumeClaims(reference.Namespace).Get(reference.Name)
 	if err == nil && claim.UID == reference.UID {

@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// dispatch tells each Pod's worker what the API holds now, and starts workers for new Pods. It also runs when a
-// Secret, ConfigMap or claim changes, for the workers to look at their volumes again.
+// dispatch updates the worker of each Pod and starts workers for new Pods. It also runs when a Secret, ConfigMap or
+// claim has changed, so that the workers update their volumes.
 func (a *Agent) dispatch(ctx context.Context) error {
-	pods, err := a.mine()
+	pods, err := a.ownPods()
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (a *Agent) dispatch(ctx context.Context) error {
 	return nil
 }
 
-// forget drops the worker of a Pod that is neither in the API nor running.
+// forget removes the worker of a Pod that no longer exists.
 func (a *Agent) forget(w *worker) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

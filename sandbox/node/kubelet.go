@@ -21,43 +21,43 @@ import (
 	"quorate.dev/sandbox/logs"
 )
 
-// Kubelet is how the node's own API is served.
+// Kubelet configures the kubelet API.
 type Kubelet struct {
-	// TLS has the certificate, and who signs those of clients.
+	// TLS has the serving certificate and the authority of client certificates.
 	TLS *tls.Config
-	// Client is the common name of the only client that is answered: the API server.
+	// Client is the common name of the only authorized client, the API server.
 	Client string
 }
 
-// listen opens a port for the API server, any that is free: a kubelet of the machine may have the usual one at all
-// addresses. The node's status tells which.
+// listen listens on a free port, because a kubelet of the machine may use the default one at all addresses. The port
+// is in the status of the Node.
 func (a *Agent) listen() (net.Listener, error) {
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(a.options.Network.Node(), 0).String())
 	if err != nil {
-		return nil, fmt.Errorf("listening for the API server: %w", err)
+		return nil, fmt.Errorf("listening for the kubelet API: %w", err)
 	}
 	return listener, nil
 }
 
-// serveKubelet answers the API server until ctx ends: with logs, and nothing else.
+// serveKubelet serves the logs endpoint of the kubelet API until ctx is done.
 func (a *Agent) serveKubelet(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", a.containerLogs)
 	server := &http.Server{
-		Handler: onlyFor(a.options.Kubelet.Client, mux), TLSConfig: a.options.Kubelet.TLS, ReadHeaderTimeout: 10 * time.Second,
+		Handler: requireCommonName(a.options.Kubelet.Client, mux), TLSConfig: a.options.Kubelet.TLS, ReadHeaderTimeout: 10 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(a.log), slog.LevelInfo),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("answering the API server: %w", err)
+		return fmt.Errorf("serving the kubelet API: %w", err)
 	}
 	return nil
 }
 
-// onlyFor lets one client through, by the name in its certificate.
-func onlyFor(client string, next http.Handler) http.Handler {
+// requireCommonName rejects clients whose certificate has another common name.
+func requireCommonName(client string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != client {
 			http.Error(w, "Forbidden", http.StatusForbidden)
@@ -67,38 +67,40 @@ func onlyFor(client string, next http.Handler) http.Handler {
 	})
 }
 
-// containerLogs answers with what a container has written.
+// containerLogs serves the log of a container.
 func (a *Agent) containerLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	pod, err := a.lister.pods.Pods(namespace).Get(name)
 	if err != nil || pod.Spec.NodeName != a.options.Name {
-		refuse(w, http.StatusNotFound, fmt.Sprintf("pod %q not found", name))
+		writeError(w, http.StatusNotFound, fmt.Sprintf("pod %q not found", name))
 		return
 	}
 	status := containerStatus(pod, container)
 	if status == nil || (status.State.Waiting != nil && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil) {
-		refuse(w, http.StatusBadRequest, fmt.Sprintf("container %q in pod %q is waiting to start: %s", container, name, waitingReason(status)))
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("container %q in pod %q is waiting to start: %s",
+			container, name, waitingReason(status)))
 		return
 	}
 	query := r.URL.Query()
 	if query.Get("previous") == "true" {
-		refuse(w, http.StatusBadRequest, fmt.Sprintf("previous terminated container %q in pod %q not found", container, name))
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("previous terminated container %q in pod %q not found",
+			container, name))
 		return
 	}
 	options, err := logOptions(query, a.options.Clock)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	options.Running = func() bool { return a.runs(pod, container) }
 	a.sendLog(w, r, a.path("logs", namespace, name, container+".log"), options)
 }
 
-// sendLog answers with a log. What is written after the client has the answer's header, it sees.
+// sendLog sends a log. A following client receives everything that is written after the response header.
 func (a *Agent) sendLog(w http.ResponseWriter, r *http.Request, file string, options logs.Options) {
 	log, err := logs.Open(file, options)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
+		writeError(w, http.StatusInternalServerError, err.Error())
 		return
 	}
 	defer log.Close()
@@ -107,18 +109,18 @@ func (a *Agent) sendLog(w http.ResponseWriter, r *http.Request, file string, opt
 	out := flushed{w, http.NewResponseController(w)}
 	_ = out.control.Flush()
 	if err := log.Copy(r.Context(), out, clock.RealClock{}); err != nil {
-		a.log.V(1).Info("a log was not read to its end", "file", file, "err", err.Error())
+		a.log.V(1).Info("Failed to send a log", "file", file, "err", err.Error())
 	}
 }
 
-// refuse answers with an error, whose words the API server hands on.
-func refuse(w http.ResponseWriter, code int, message string) {
+// writeError responds with an error. The API server forwards the message.
+func writeError(w http.ResponseWriter, code int, message string) {
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(code)
 	_, _ = io.WriteString(w, message)
 }
 
-// runs tells whether a container of a Pod may write more.
+// runs reports whether a container of a Pod may write more.
 func (a *Agent) runs(pod *corev1.Pod, container string) bool {
 	current, err := a.lister.pods.Pods(pod.Namespace).Get(pod.Name)
 	if err != nil || current.UID != pod.UID {
@@ -146,7 +148,7 @@ func waitingReason(status *corev1.ContainerStatus) string {
 	return status.State.Waiting.Reason
 }
 
-// logOptions reads what the API server asks for.
+// logOptions parses the query of the API server.
 func logOptions(query url.Values, clock clock.PassiveClock) (options logs.Options, err error) {
 	options.Follow = query.Get("follow") == "true"
 	options.Timestamps = query.Get("timestamps") == "true"
@@ -177,12 +179,12 @@ func number(query url.Values, name string) (*int64, error) {
 	}
 	value, err := strconv.ParseInt(query.Get(name), 10, 64)
 	if err != nil || value < 0 {
-		return nil, fmt.Errorf("%s: not a number of lines, bytes or seconds: %q", name, query.Get(name))
+		return nil, fmt.Errorf("%s: not a non-negative integer: %q", name, query.Get(name))
 	}
 	return &value, nil
 }
 
-// flushed sends everything written to it at once.
+// flushed flushes every write.
 type flushed struct {
 	w       http.ResponseWriter
 	control *http.ResponseController

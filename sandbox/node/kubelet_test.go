@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// logs are what the API server hands on of a Pod's log.
-func (w *world) logs(name string, options corev1.PodLogOptions) string {
+// logs requests a Pod's log from the API server.
+func (w *testAgent) logs(name string, options corev1.PodLogOptions) string {
 	stream, err := w.client.CoreV1().Pods("default").GetLogs(name, &options).Stream(w.Context())
 	if err != nil {
 		return err.Error()
@@ -31,7 +31,7 @@ func (w *world) logs(name string, options corev1.PodLogOptions) string {
 	return string(content)
 }
 
-// TestLogs asks the API server for what a Pod's process writes.
+// TestLogs requests the output of a Pod's process from the API server.
 func TestLogs(t *testing.T) {
 	w := start(t)
 	w.createDependencies()
@@ -57,7 +57,7 @@ func TestLogs(t *testing.T) {
 		}
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a line that does not come is an error, not waited for
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a missing line is an error
 	defer cancel()
 	stream, err := w.client.CoreV1().Pods("default").GetLogs("one", &corev1.PodLogOptions{Follow: true, TailLines: ptr.To[int64](0)}).Stream(ctx)
 	if err != nil {
@@ -67,26 +67,26 @@ func TestLogs(t *testing.T) {
 	lines := bufio.NewScanner(stream)
 	say("third")
 	if !lines.Scan() || lines.Text() != "third" {
-		t.Errorf("got %q of what is followed", lines.Text())
+		t.Errorf("followed log: got %q", lines.Text())
 	}
 	if err := w.client.CoreV1().Pods("default").Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if lines.Scan() {
-		t.Errorf("%q was written after the end", lines.Text())
+		t.Errorf("followed log: got %q after its end", lines.Text())
 	}
 	if err := lines.Err(); err != nil {
-		t.Errorf("the followed log did not end by itself: %v", err)
+		t.Errorf("the followed log did not end: %v", err)
 	}
 }
 
-// TestOnlyTheAPIServerIsAnswered asks with somebody else's certificate, and with the server's.
-func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
+// TestOnlyTheAPIServerIsAuthorized sends requests with the certificates of the API server and of another client.
+func TestOnlyTheAPIServerIsAuthorized(t *testing.T) {
 	for name, want := range map[string]int{"admin": http.StatusForbidden, "server": http.StatusNotFound} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: name}}}}
 		w := httptest.NewRecorder()
-		onlyFor("server", http.NotFoundHandler()).ServeHTTP(w, r)
+		requireCommonName("server", http.NotFoundHandler()).ServeHTTP(w, r)
 		if w.Code != want {
 			t.Errorf("%s: got %d, want %d", name, w.Code, want)
 		}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// register makes the Node exist, with a status that is fresh.
+// register creates the Node, or updates its status.
 func (a *Agent) register(ctx context.Context) error {
 	nodes := a.options.Client.CoreV1().Nodes()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.options.Name, Labels: map[string]string{
@@ -42,7 +42,7 @@ func (a *Agent) nodeStatus(now metav1.Time) corev1.NodeStatus {
 		Capacity: capacity, Allocatable: capacity,
 		Conditions: []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "SandboxReady",
-			Message: "the sandbox runs Pods as local processes", LastHeartbeatTime: now, LastTransitionTime: now,
+			Message: "The sandbox runs Pods as local processes", LastHeartbeatTime: now, LastTransitionTime: now,
 		}},
 		Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: a.options.Network.Node().String()},
@@ -55,7 +55,7 @@ func (a *Agent) nodeStatus(now metav1.Time) corev1.NodeStatus {
 	}
 }
 
-// memory reads the machine's size; zero when the system does not tell.
+// memory returns the memory of the machine, or zero if it is unknown.
 func memory() resource.Quantity {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// schedule binds every Pod that waits for a node to this one. There is no other, so affinities and resource
-// requests, which would leave Pods waiting for ever, are not looked at.
+// schedule binds every unscheduled Pod to the node. As there is no other node, it ignores affinities and resource
+// requests.
 func (a *Agent) schedule(ctx context.Context) error {
 	pods, err := a.lister.pods.List(labels.Everything())
 	if err != nil {
@@ -31,7 +31,7 @@ func schedulable(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0
 }
 
-// claimsBound reports whether the Pod's claims have their volumes.
+// claimsBound reports whether all claims of the Pod are bound.
 func (a *Agent) claimsBound(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool {
 		if volume.PersistentVolumeClaim == nil {
@@ -50,15 +50,16 @@ func (a *Agent) bind(ctx context.Context, pod *corev1.Pod) error {
 	err := a.options.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		a.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.options.Name)
+		a.recorder.Eventf(pod, corev1.EventTypeNormal, "Scheduled",
+			"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, a.options.Name)
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // deleted, or bound already: the informer is about to tell
+		return nil // deleted or already bound: the informer follows
 	}
 	return err
 }
 
-// mine returns the Pods bound to this node.
-func (a *Agent) mine() ([]*corev1.Pod, error) {
+// ownPods returns the Pods that are bound to the node.
+func (a *Agent) ownPods() ([]*corev1.Pod, error) {
 	pods, err := a.lister.pods.List(labels.Everything())
 	if err != nil {
 		return nil, err

@@ -18,9 +18,13 @@ import (
 	"quorate.dev/sandbox/management"
 )
 
-// startServer runs a management API server in this process and returns a client, and how the node answers the server.
+// startServer runs a management API server in this process and returns a client and the configuration of the kubelet
+// API.
 func startServer(t *testing.T) (kubernetes.Interface, Kubelet) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("skipped under -short: apiserver.Run sets the loggers of the process, and pods are processes")
+	}
 	plane, err := management.New(t.TempDir(), network, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -35,14 +39,14 @@ func startServer(t *testing.T) (kubernetes.Interface, Kubelet) {
 	}
 	config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
 	args := slices.DeleteFunc(plane.Args(), func(arg string) bool { return strings.HasPrefix(arg, "--controllers=") })
-	args = append(args, "--controllers=serviceaccount") // pods need one; nothing else shall clean up after a test
+	args = append(args, "--controllers=serviceaccount") // pods need a service account; other controllers would interfere
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- apiserver.Run(ctx, args) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the API server ended: %v", err)
+			t.Errorf("API server: %v", err)
 		}
 	})
 	client := kubernetes.NewForConfigOrDie(config)

@@ -14,7 +14,7 @@ import (
 	"quorate.dev/sandbox/endpoints"
 )
 
-// updateTable lets the resolver and the proxy know of every Service and Pod address.
+// updateTable updates the addresses of Services and Pods for the DNS server and the proxy.
 func (a *Agent) updateTable(context.Context) error {
 	services, err := a.lister.services.List(labels.Everything())
 	if err != nil {
@@ -28,8 +28,8 @@ func (a *Agent) updateTable(context.Context) error {
 	return nil
 }
 
-// publishSlices keeps an EndpointSlice for every Service with a selector, for people and programs that ask the API.
-// Slices of deleted Services go by garbage collection.
+// publishSlices creates and updates an EndpointSlice for every Service with a selector. The garbage collector deletes
+// those of deleted Services.
 func (a *Agent) publishSlices(ctx context.Context) error {
 	if err := a.updateTable(ctx); err != nil {
 		return err
@@ -63,7 +63,7 @@ func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
 		equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
 }
 
-// ignore drops errors that only say that the informer is behind; its next event brings the step back.
+// ignore returns nil for errors caused by a stale informer. Its next event repeats the step.
 func ignore(err error, harmless ...func(error) bool) error {
 	for _, is := range harmless {
 		if is(err) {
@@ -73,8 +73,7 @@ func ignore(err error, harmless ...func(error) bool) error {
 	return err
 }
 
-// publishBalancers gives Services of type LoadBalancer an address for clients outside of the cluster. There is no
-// outside here: it is the cluster IP.
+// publishBalancers sets the cluster IP as the load balancer address of Services of type LoadBalancer.
 func (a *Agent) publishBalancers(ctx context.Context) error {
 	services, err := a.lister.services.List(labels.Everything())
 	if err != nil {
@@ -82,7 +81,7 @@ func (a *Agent) publishBalancers(ctx context.Context) error {
 	}
 	var failures []error
 	for _, service := range services {
-		if !balanced(service) {
+		if !needsLoadBalancer(service) {
 			continue
 		}
 		updated := service.DeepCopy()
@@ -93,8 +92,8 @@ func (a *Agent) publishBalancers(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// balanced reports whether a Service waits for a load balancer.
-func balanced(service *corev1.Service) bool {
+// needsLoadBalancer reports whether a Service waits for a load balancer.
+func needsLoadBalancer(service *corev1.Service) bool {
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && service.Spec.ClusterIP != "" &&
 		len(service.Status.LoadBalancer.Ingress) == 0 && service.DeletionTimestamp == nil
 }

@@ -15,7 +15,7 @@ import (
 	"quorate.dev/sandbox/process"
 )
 
-// startDue starts each container whose turn it is: init containers one after another, then all others.
+// startDue starts the containers that are due: init containers one after another, then all others.
 func (w *worker) startDue(ctx context.Context, pod *corev1.Pod) error {
 	for _, u := range w.initial {
 		if !u.complete() {
@@ -30,7 +30,7 @@ func (w *worker) startDue(ctx context.Context, pod *corev1.Pod) error {
 }
 
 func (w *worker) startUnit(ctx context.Context, pod *corev1.Pod, u *unit) error {
-	if u.process != nil || u.over || w.now().Before(u.next) {
+	if u.process != nil || u.completed || w.now().Before(u.notBefore) {
 		return nil
 	}
 	command, err := w.command(pod, u)
@@ -43,7 +43,7 @@ func (w *worker) startUnit(ctx context.Context, pod *corev1.Pod, u *unit) error 
 		u.waiting = corev1.ContainerStateWaiting{Reason: "RunContainerError", Message: err.Error()}
 		return fmt.Errorf("container %s: %w", u.spec.Name, err)
 	}
-	u.began(p)
+	u.setProcess(p)
 	go func() {
 		<-p.Done()
 		w.notify()
@@ -53,7 +53,7 @@ func (w *worker) startUnit(ctx context.Context, pod *corev1.Pod, u *unit) error 
 	return nil
 }
 
-// command renders the container as a command line of this binary.
+// command returns the process of a container.
 func (w *worker) command(pod *corev1.Pod, u *unit) (process.Command, error) {
 	environment, err := container.ResolveEnvironment(pod, u.spec, w.agent.lister.objects)
 	if err != nil {
@@ -81,7 +81,7 @@ func hostname(pod *corev1.Pod) string {
 	return pod.Name
 }
 
-// mounts pairs the container's paths with the folders of the Pod's volumes.
+// mounts returns the mounts of a container.
 func (w *worker) mounts(spec *corev1.Container, environment container.Environment) (container.Mounts, error) {
 	var mounts []container.Mount
 	for _, mount := range spec.VolumeMounts {
@@ -107,7 +107,7 @@ func (w *worker) mounts(spec *corev1.Container, environment container.Environmen
 	return container.NewMounts(mounts), nil
 }
 
-// ensure makes a subPath that does not exist a folder.
+// ensure creates a folder for a subPath that does not exist.
 func ensure(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -115,7 +115,7 @@ func ensure(path string) error {
 	return os.MkdirAll(path, 0o755)
 }
 
-// watch begins to probe a process that was just started.
+// watch starts the probes of a process.
 func (w *worker) watch(ctx context.Context, u *unit) {
 	ctx, u.probes = context.WithCancel(ctx)
 	if u.spec.StartupProbe != nil {
@@ -140,34 +140,35 @@ func (w *worker) probe(ctx context.Context, u *unit, kind probe.Kind, declared *
 	go w.agent.checker.Run(ctx, w.agent.options.Clock, target, declared, w.results)
 }
 
-// observe takes in the verdict of a probe.
-func (w *worker) observe(ctx context.Context, result probe.Result) {
+// handleProbe applies a probe update to the container that it belongs to.
+func (w *worker) handleProbe(ctx context.Context, result probe.Update) {
 	pod, _ := w.current()
 	for _, u := range w.units() {
 		if u.spec != result.Container || u.run != result.Run || u.process == nil || u.stopping {
 			continue
 		}
-		if result.Verdict == probe.Failure {
+		if result.Result == probe.Failure {
 			w.event(pod, corev1.EventTypeWarning, "Unhealthy", "%s probe failed: %v", result.Kind, result.Err)
 		}
-		w.judge(ctx, pod, u, result)
+		w.applyProbe(ctx, pod, u, result)
 	}
 }
 
-func (w *worker) judge(ctx context.Context, pod *corev1.Pod, u *unit, result probe.Result) {
+func (w *worker) applyProbe(ctx context.Context, pod *corev1.Pod, u *unit, result probe.Update) {
 	switch {
 	case result.Kind == probe.Readiness:
-		u.ready = result.Verdict == probe.Success
-	case result.Verdict == probe.Failure:
+		u.ready = result.Result == probe.Success
+	case result.Result == probe.Failure:
 		declared := u.spec.LivenessProbe
 		if result.Kind == probe.Startup {
 			declared = u.spec.StartupProbe
 		}
-		period := grace(pod, false)
+		period := gracePeriod(pod, false)
 		if own := declared.TerminationGracePeriodSeconds; own != nil {
 			period = time.Duration(*own) * time.Second
 		}
-		w.event(pod, corev1.EventTypeNormal, "Killing", "Container %s failed its %s probe, will be restarted", u.spec.Name, result.Kind)
+		w.event(pod, corev1.EventTypeNormal, "Killing",
+			"Container %s failed its %s probe, will be restarted", u.spec.Name, result.Kind)
 		u.stop(w.now().Add(period), w.now())
 	case result.Kind == probe.Startup && !u.started:
 		u.stopProbes()

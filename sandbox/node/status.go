@@ -7,19 +7,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// observation is what a Pod's status is made of.
+// observation is the input of a Pod's status.
 type observation struct {
 	now        metav1.Time
 	podIP      string
 	hostIP     string
-	prepared   bool // address and volumes are there
-	finished   bool // the Pod is being deleted and nothing of it runs
+	prepared   bool // the address is allocated and the volumes exist
+	finished   bool // the Pod is terminating and its processes have exited
 	initial    []corev1.ContainerStatus
 	containers []corev1.ContainerStatus
 }
 
-// podStatus returns the status a kubelet would report. What others keep in it, such as conditions that are
-// readiness gates, is taken from before.
+// podStatus returns the status that a kubelet would report. Conditions of other controllers, such as readiness gates,
+// are kept from before.
 func podStatus(pod *corev1.Pod, before corev1.PodStatus, o observation) corev1.PodStatus {
 	status := *before.DeepCopy()
 	status.ObservedGeneration = pod.Generation
@@ -38,49 +38,72 @@ func podStatus(pod *corev1.Pod, before corev1.PodStatus, o observation) corev1.P
 	return status
 }
 
-// phase sums up the containers.
+// summary counts the containers of a Pod for its phase.
+type summary struct {
+	observation
+	policy         corev1.RestartPolicy // Never for a finished Pod
+	initIncomplete bool                 // an init container has not succeeded
+	initFailed     bool                 // and its failure is final
+	created        int                  // containers that have run at least once
+	terminated     int
+	failed         int // terminated with a nonzero exit code
+}
+
+// phaseRules compute the phase: the first rule that applies determines it. They mirror the kubelet's getPhase.
+var phaseRules = []struct {
+	rule    string
+	applies func(s *summary) bool
+	phase   corev1.PodPhase
+}{
+	{"an init container failed and is not restarted", func(s *summary) bool { return s.initFailed }, corev1.PodFailed},
+	{"an init container has not succeeded", func(s *summary) bool { return s.initIncomplete }, corev1.PodPending},
+	{"deleted before a container ran", func(s *summary) bool { return s.finished && s.terminated == 0 }, corev1.PodFailed},
+	{"a container has not run", func(s *summary) bool { return !s.finished && s.created < len(s.containers) }, corev1.PodPending},
+	{"a container runs", func(s *summary) bool { return !s.finished && s.terminated < len(s.containers) }, corev1.PodRunning},
+	{"all are restarted", func(s *summary) bool { return s.policy == corev1.RestartPolicyAlways }, corev1.PodRunning},
+	{"all succeeded", func(s *summary) bool { return s.failed == 0 }, corev1.PodSucceeded},
+	{"failed ones are restarted", func(s *summary) bool { return s.policy == corev1.RestartPolicyOnFailure }, corev1.PodRunning},
+	{"a container failed", func(*summary) bool { return true }, corev1.PodFailed},
+}
+
+// phase returns the phase of a Pod.
 func phase(policy corev1.RestartPolicy, o observation) corev1.PodPhase {
+	s := summarize(policy, o)
+	for _, r := range phaseRules {
+		if r.applies(s) {
+			return r.phase
+		}
+	}
+	return corev1.PodUnknown
+}
+
+func summarize(policy corev1.RestartPolicy, o observation) *summary {
 	if o.finished {
 		policy = corev1.RestartPolicyNever
 	}
-	for _, status := range o.initial {
-		if ended := status.State.Terminated; ended != nil && ended.ExitCode != 0 && policy == corev1.RestartPolicyNever {
-			return corev1.PodFailed
-		} else if ended == nil || ended.ExitCode != 0 {
-			return corev1.PodPending
-		}
+	s := &summary{observation: o, policy: policy}
+	if i := slices.IndexFunc(o.initial, notComplete); i >= 0 {
+		s.initIncomplete = true
+		s.initFailed = o.initial[i].State.Terminated != nil && policy == corev1.RestartPolicyNever
 	}
-	var created, ended, failed int
 	for _, status := range o.containers {
 		if status.State.Waiting == nil || status.LastTerminationState.Terminated != nil {
-			created++
+			s.created++
 		}
 		if terminated := status.State.Terminated; terminated != nil {
-			ended++
+			s.terminated++
 			if terminated.ExitCode != 0 {
-				failed++
+				s.failed++
 			}
 		}
 	}
-	switch {
-	case o.finished && ended == 0:
-		return corev1.PodFailed
-	case !o.finished && created < len(o.containers):
-		return corev1.PodPending
-	case ended < len(o.containers) && !o.finished, policy == corev1.RestartPolicyAlways:
-		return corev1.PodRunning
-	case failed == 0:
-		return corev1.PodSucceeded
-	case policy == corev1.RestartPolicyOnFailure:
-		return corev1.PodRunning
-	}
-	return corev1.PodFailed
+	return s
 }
 
 func conditions(pod *corev1.Pod, o observation) []corev1.PodCondition {
 	initialized := condition(corev1.PodInitialized, !slices.ContainsFunc(o.initial, notComplete), "ContainersNotInitialized")
 	containers := condition(corev1.ContainersReady, !slices.ContainsFunc(o.containers, notReady), "ContainersNotReady")
-	ready := condition(corev1.PodReady, containers.Status == corev1.ConditionTrue && gatesOpen(pod), "ContainersNotReady")
+	ready := condition(corev1.PodReady, containers.Status == corev1.ConditionTrue && readinessGatesTrue(pod), "ContainersNotReady")
 	if containers.Status == corev1.ConditionTrue && ready.Status == corev1.ConditionFalse {
 		ready.Reason = "ReadinessGatesNotReady"
 	}
@@ -106,7 +129,7 @@ func notComplete(status corev1.ContainerStatus) bool {
 
 func notReady(status corev1.ContainerStatus) bool { return !status.Ready }
 
-func gatesOpen(pod *corev1.Pod) bool {
+func readinessGatesTrue(pod *corev1.Pod) bool {
 	for _, gate := range pod.Spec.ReadinessGates {
 		open := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == gate.ConditionType && c.Status == corev1.ConditionTrue
@@ -118,7 +141,7 @@ func gatesOpen(pod *corev1.Pod) bool {
 	return true
 }
 
-// setCondition replaces a condition; the time of its transition changes with its status only.
+// setCondition adds or replaces a condition. Its transition time changes only with its status.
 func setCondition(status *corev1.PodStatus, condition corev1.PodCondition, now metav1.Time) {
 	condition.LastTransitionTime = now
 	for i, before := range status.Conditions {

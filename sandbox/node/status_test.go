@@ -31,16 +31,16 @@ func TestPhase(t *testing.T) {
 		{"one of two started", always, nil, list{running, waiting}, false, corev1.PodPending},
 		{"running", always, nil, list{running, running}, false, corev1.PodRunning},
 		{"backing off", always, nil, list{backingOff}, false, corev1.PodRunning},
-		{"initialising", always, list{running}, list{waiting}, false, corev1.PodPending},
-		{"initialisation failed", never, list{ended(1)}, list{waiting}, false, corev1.PodFailed},
-		{"initialisation fails, again", onFailure, list{ended(1)}, list{waiting}, false, corev1.PodPending},
-		{"initialised", always, list{ended(0)}, list{running}, false, corev1.PodRunning},
+		{"init container runs", always, list{running}, list{waiting}, false, corev1.PodPending},
+		{"init container failed", never, list{ended(1)}, list{waiting}, false, corev1.PodFailed},
+		{"init container is retried", onFailure, list{ended(1)}, list{waiting}, false, corev1.PodPending},
+		{"init container succeeded", always, list{ended(0)}, list{running}, false, corev1.PodRunning},
 		{"succeeded", never, nil, list{ended(0), ended(0)}, false, corev1.PodSucceeded},
 		{"failed", never, nil, list{ended(0), ended(3)}, false, corev1.PodFailed},
-		{"half done", never, nil, list{ended(3), running}, false, corev1.PodRunning},
+		{"one of two terminated", never, nil, list{ended(3), running}, false, corev1.PodRunning},
 		{"deleted", always, nil, list{ended(0)}, true, corev1.PodSucceeded},
-		{"deleted by force", always, nil, list{ended(137)}, true, corev1.PodFailed},
-		{"deleted before it began", always, nil, list{waiting}, true, corev1.PodFailed},
+		{"killed", always, nil, list{ended(137)}, true, corev1.PodFailed},
+		{"deleted before it ran", always, nil, list{waiting}, true, corev1.PodFailed},
 	}
 	for _, test := range tests {
 		o := observation{initial: test.initial, containers: test.containers, finished: test.finished}
@@ -50,7 +50,7 @@ func TestPhase(t *testing.T) {
 	}
 }
 
-func TestPodStatusKeepsWhatIsOthers(t *testing.T) {
+func TestPodStatusKeepsForeignConditions(t *testing.T) {
 	early, late := metav1.NewTime(time.Unix(100, 0)), metav1.NewTime(time.Unix(200, 0))
 	gate := corev1.PodCondition{Type: "example.org/gate", Status: corev1.ConditionFalse}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: gate.Type}}}}
@@ -59,7 +59,7 @@ func TestPodStatusKeepsWhatIsOthers(t *testing.T) {
 	status := podStatus(pod, pod.Status, o)
 	pod.Status = status
 	if conditionOf(pod, gate.Type) != corev1.ConditionFalse || conditionOf(pod, corev1.PodReady) != corev1.ConditionFalse || conditionOf(pod, corev1.ContainersReady) != corev1.ConditionTrue {
-		t.Errorf("with a closed gate: %+v", status.Conditions)
+		t.Errorf("with a false readiness gate: %+v", status.Conditions)
 	}
 	pod.Status.Conditions[0].Status = corev1.ConditionTrue
 	o.now = late
@@ -70,7 +70,7 @@ func TestPodStatusKeepsWhatIsOthers(t *testing.T) {
 			want = late
 		}
 		if condition.Type != gate.Type && !condition.LastTransitionTime.Equal(&want) {
-			t.Errorf("%s changed at %s, want %s", condition.Type, condition.LastTransitionTime, want)
+			t.Errorf("transition time of %s: %s, want %s", condition.Type, condition.LastTransitionTime, want)
 		}
 	}
 	if !status.StartTime.Equal(&early) || status.Phase != corev1.PodRunning {
@@ -90,7 +90,7 @@ func TestUnitRemembersEarlierRuns(t *testing.T) {
 	}
 	known[0] = status
 	if again := newUnit(spec, false, "", known).status(); again.RestartCount != 4 || again.LastTerminationState.Terminated == nil {
-		t.Errorf("taken over twice: %+v", again)
+		t.Errorf("status of the second agent: %+v", again)
 	}
 	if fresh := newUnit(spec, false, "", nil).status(); fresh.RestartCount != 0 || fresh.LastTerminationState.Terminated != nil {
 		t.Errorf("got %+v", fresh)
@@ -100,14 +100,14 @@ func TestUnitRemembersEarlierRuns(t *testing.T) {
 func TestGrace(t *testing.T) {
 	long, short := int64(60), int64(5)
 	pod := &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &long}}
-	if got := grace(pod, false); got != time.Minute {
-		t.Errorf("declared: %s", got)
+	if got := gracePeriod(pod, false); got != time.Minute {
+		t.Errorf("grace period of the spec: %s", got)
 	}
 	pod.DeletionGracePeriodSeconds = &short
-	if got := grace(pod, false); got != 5*time.Second {
-		t.Errorf("deleted with its own: %s", got)
+	if got := gracePeriod(pod, false); got != 5*time.Second {
+		t.Errorf("grace period of the deletion: %s", got)
 	}
-	if got := grace(pod, true); got != removedGrace {
-		t.Errorf("removed: %s", got)
+	if got := gracePeriod(pod, true); got != removedGracePeriod {
+		t.Errorf("grace period after a forced deletion: %s", got)
 	}
 }

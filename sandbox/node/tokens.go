@@ -15,7 +15,7 @@ import (
 // defaultTokenLife is the API's default of expirationSeconds.
 const defaultTokenLife = int64(3600)
 
-// tokens are the service account tokens of one Pod. Each is asked for again after four fifths of its life.
+// tokens are the service account tokens of one Pod. Like the kubelet, it refreshes each after 80% of its lifetime.
 type tokens struct {
 	client kubernetes.Interface
 	clock  clock.Clock
@@ -28,7 +28,9 @@ type token struct {
 }
 
 // Token implements volumes.Tokens.
-func (t *tokens) Token(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (string, error) {
+func (t *tokens) Token(
+	ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection,
+) (string, error) {
 	now := t.clock.Now()
 	if known, ok := t.issued[projection.Path]; ok && now.Before(known.renew) {
 		return known.value, nil
@@ -50,7 +52,7 @@ func (t *tokens) Token(ctx context.Context, pod *corev1.Pod, projection *corev1.
 	return response.Status.Token, nil
 }
 
-// next is when the first token is to be renewed; zero when there is none.
+// next returns when the next token is due for renewal, or zero.
 func (t *tokens) next() time.Time {
 	var next time.Time
 	for _, issued := range t.issued {
@@ -59,7 +61,7 @@ func (t *tokens) next() time.Time {
 	return next
 }
 
-// earlier returns the earlier of two times, where zero is never.
+// earlier returns the earlier of two times, where zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

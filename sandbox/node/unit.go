@@ -12,30 +12,30 @@ import (
 	"quorate.dev/sandbox/process"
 )
 
-// unit is one container of a Pod: at most one process at a time, and what came of those before it.
+// unit is one container of a Pod: its process, if it runs, and the result of the previous one.
 type unit struct {
 	spec    *corev1.Container
 	initial bool // an init container
 	log     string
 
-	process  *process.Process // nil when none runs
-	run      int              // counts the processes that this agent has started
-	ran      bool             // there was a process, be it under an earlier agent
+	process  *process.Process // nil if none runs
+	run      int              // number of processes that this agent has started
+	hasRun   bool             // a process has run, also under an earlier agent
 	started  bool             // the startup probe, if any, has succeeded
 	ready    bool
 	stopping bool
-	stopAt   time.Time // of a stopping process: when it is killed
+	stopAt   time.Time // when a stopping process is killed
 	probes   context.CancelFunc
 
-	restarts int32
-	ended    *corev1.ContainerStateTerminated // how the latest process ended
-	over     bool                             // it will not be started again
-	waiting  corev1.ContainerStateWaiting     // why none runs
-	backoff  process.Backoff
-	next     time.Time // not to be started before
+	restarts  int32
+	ended     *corev1.ContainerStateTerminated // termination of the previous process
+	completed bool                             // it is not restarted
+	waiting   corev1.ContainerStateWaiting     // why no process runs
+	backoff   process.Backoff
+	notBefore time.Time // earliest restart
 }
 
-// newUnit takes over what is known of a container from an earlier agent: a process that ran then is gone.
+// newUnit returns the unit of a container with the status of an earlier agent, whose processes have terminated.
 func newUnit(spec *corev1.Container, initial bool, log string, known []corev1.ContainerStatus) *unit {
 	u := &unit{spec: spec, initial: initial, log: log, waiting: corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
 	if initial {
@@ -43,19 +43,19 @@ func newUnit(spec *corev1.Container, initial bool, log string, known []corev1.Co
 	}
 	for _, status := range known {
 		if status.Name == spec.Name && status.ContainerID != "" {
-			u.ran, u.restarts = true, status.RestartCount
+			u.hasRun, u.restarts = true, status.RestartCount
 			u.ended = lastEnd(status)
 		}
 	}
 	return u
 }
 
-// lastEnd is how a container ended that does not run now, though its status may say so.
+// lastEnd returns the termination of a container that no longer runs, even if its status is Running.
 func lastEnd(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	switch running := status.State.Running; {
 	case running != nil:
 		return &corev1.ContainerStateTerminated{
-			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "the sandbox was stopped",
+			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The sandbox was stopped",
 			StartedAt: running.StartedAt, FinishedAt: running.StartedAt, ContainerID: status.ContainerID,
 		}
 	case status.State.Terminated != nil:
@@ -64,18 +64,18 @@ func lastEnd(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return status.LastTerminationState.Terminated
 }
 
-// began takes in a new process.
-func (u *unit) began(p *process.Process) {
-	if u.ran {
+// setProcess records a new process.
+func (u *unit) setProcess(p *process.Process) {
+	if u.hasRun {
 		u.restarts++
 	}
-	u.process, u.run, u.ran = p, u.run+1, true
+	u.process, u.run, u.hasRun = p, u.run+1, true
 	u.started, u.ready, u.stopping = false, false, false
 	u.waiting = corev1.ContainerStateWaiting{}
 }
 
-// collect takes in the end of the process, if it has ended. It reports whether it has.
-func (u *unit) collect(policy corev1.RestartPolicy, now time.Time) bool {
+// reap records the exit of the process. It reports whether the process has exited.
+func (u *unit) reap(policy corev1.RestartPolicy, now time.Time) bool {
 	if u.process == nil {
 		return false
 	}
@@ -89,12 +89,12 @@ func (u *unit) collect(policy corev1.RestartPolicy, now time.Time) bool {
 		u.ended.Message = process.Tail(u.log, 2048)
 	}
 	delay := u.backoff.Next(exit.At.Sub(u.process.Started()))
-	u.next = now.Add(delay)
+	u.notBefore = now.Add(delay)
 	u.waiting = corev1.ContainerStateWaiting{
 		Reason: "CrashLoopBackOff", Message: fmt.Sprintf("back-off %s restarting failed container=%s", delay, u.spec.Name),
 	}
 	u.process, u.started, u.ready = nil, false, false
-	u.over = !restarts(policy, u.initial, exit.Code)
+	u.completed = !restarts(policy, u.initial, exit.Code)
 	return true
 }
 
@@ -109,7 +109,7 @@ func terminated(p *process.Process, exit process.Exit) *corev1.ContainerStateTer
 	return state
 }
 
-// restarts decides whether a container that ended is to run again.
+// restarts reports whether a terminated container is restarted.
 func restarts(policy corev1.RestartPolicy, initial bool, code int) bool {
 	if code == 0 {
 		return policy == corev1.RestartPolicyAlways && !initial
@@ -117,10 +117,10 @@ func restarts(policy corev1.RestartPolicy, initial bool, code int) bool {
 	return policy != corev1.RestartPolicyNever
 }
 
-// complete reports whether an init container has done its work.
-func (u *unit) complete() bool { return u.over && u.ended.ExitCode == 0 }
+// complete reports whether an init container has succeeded.
+func (u *unit) complete() bool { return u.completed && u.ended.ExitCode == 0 }
 
-// stop asks the process to end, and has it killed at a time. A second stop can only make that earlier.
+// stop terminates the process, and kills it at a time. Calling it again can only make that time earlier.
 func (u *unit) stop(at, now time.Time) {
 	if u.process == nil {
 		return
@@ -144,7 +144,7 @@ func (u *unit) stopProbes() {
 	}
 }
 
-// status renders the unit as a kubelet does.
+// status returns the container status that a kubelet would report.
 func (u *unit) status() corev1.ContainerStatus {
 	status := corev1.ContainerStatus{
 		Name: u.spec.Name, Image: u.spec.Image, ImageID: u.spec.Image, RestartCount: u.restarts,
@@ -155,7 +155,7 @@ func (u *unit) status() corev1.ContainerStatus {
 		status.ContainerID = containerID(u.process)
 		status.State.Running = &corev1.ContainerStateRunning{StartedAt: seconds(u.process.Started())}
 		status.LastTerminationState.Terminated = u.ended
-	case u.over:
+	case u.completed:
 		status.ContainerID = u.ended.ContainerID
 		status.State.Terminated = u.ended
 		status.Ready = u.initial && u.complete()
@@ -169,8 +169,8 @@ func (u *unit) status() corev1.ContainerStatus {
 	return status
 }
 
-// containerID names the process, so that a person finds it.
+// containerID returns an ID that contains the process ID.
 func containerID(p *process.Process) string { return fmt.Sprintf("process://%d", p.ID()) }
 
-// seconds is a time as the API keeps it.
+// seconds returns a time with the precision of the API.
 func seconds(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }

@@ -20,37 +20,37 @@ import (
 	"quorate.dev/sandbox/volumes"
 )
 
-// removedGrace is how long the processes of a Pod get that was removed from the API without waiting for them.
-const removedGrace = time.Second
+// removedGracePeriod is the termination grace period of a Pod that was deleted from the API by force.
+const removedGracePeriod = time.Second
 
-// worker runs one Pod. All fields below the mutex's belong to its goroutine.
+// worker runs one Pod. mu guards pod and removed; the goroutine of run owns the fields after them.
 type worker struct {
 	agent *Agent
 	uid   types.UID
 	wake  chan struct{}
 
 	mu      sync.Mutex
-	pod     *corev1.Pod // as the API has it
+	pod     *corev1.Pod // latest version in the API
 	removed bool
 
-	base     corev1.PodStatus // as last reported
-	podIP    string
-	folder   string
-	folders  *volumes.Folders
-	tokens   *tokens
-	initial  []*unit
-	main     []*unit
-	results  chan probe.Result
-	prepared bool
-	leaving  time.Time // when the end was first asked for
-	failure  string    // what keeps the Pod from running
-	failing  time.Time // since when; zero: an event has told of it
+	base             corev1.PodStatus // last reported status
+	podIP            string
+	folder           string
+	folders          *volumes.Folders
+	tokens           *tokens
+	initial          []*unit
+	main             []*unit
+	results          chan probe.Update
+	prepared         bool
+	terminatingSince time.Time // when termination began
+	failure          string    // error that prevents the Pod from running
+	failingSince     time.Time // since when; zero: an event has reported it
 }
 
 func newWorker(a *Agent, pod *corev1.Pod) *worker {
 	w := &worker{
 		agent: a, uid: pod.UID, wake: make(chan struct{}, 1), pod: pod, base: pod.Status,
-		folder: a.path("pods", string(pod.UID)), results: make(chan probe.Result),
+		folder: a.path("pods", string(pod.UID)), results: make(chan probe.Update),
 		tokens: &tokens{client: a.options.Client, clock: a.options.Clock, issued: map[string]token{}},
 	}
 	w.folders = volumes.NewFolders(w.folder, a.volumeSource(w.tokens))
@@ -86,7 +86,7 @@ func (w *worker) remove() {
 func (w *worker) notify() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // a notice is waiting already
+	default: // a notification is pending
 	}
 }
 
@@ -98,7 +98,7 @@ func (w *worker) current() (pod *corev1.Pod, removed bool) {
 
 func (w *worker) units() []*unit { return append(w.initial[:len(w.initial):len(w.initial)], w.main...) }
 
-// run steps until the Pod is gone, or until ctx is done and its processes have ended.
+// run runs the Pod until it is deleted, or until ctx is done and its processes have exited.
 func (w *worker) run(ctx context.Context) {
 	stopped := ctx.Done()
 	for {
@@ -114,7 +114,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-w.wake:
 		case <-due:
 		case result := <-w.results:
-			w.observe(ctx, result)
+			w.handleProbe(ctx, result)
 		case <-stopped:
 			stopped = nil // once
 		}
@@ -122,7 +122,7 @@ func (w *worker) run(ctx context.Context) {
 	w.agent.pool.Release(string(w.uid))
 	if ctx.Err() == nil {
 		if err := os.RemoveAll(w.folder); err != nil {
-			w.agent.log.Error(err, "a Pod's folder was not removed", "folder", w.folder)
+			w.agent.log.Error(err, "Failed to delete the folder of a Pod", "folder", w.folder)
 		}
 	}
 	w.agent.forget(w)
@@ -130,7 +130,7 @@ func (w *worker) run(ctx context.Context) {
 
 func (w *worker) now() time.Time { return w.agent.options.Clock.Now() }
 
-// step does what is to be done now. It returns when to be called again if nothing happens before.
+// step performs everything that is due. It returns when it has to be called again, or zero.
 func (w *worker) step(ctx context.Context) (next time.Time, done bool) {
 	pod, removed := w.current()
 	if terminal(w.base.Phase) && pod.DeletionTimestamp == nil && !removed {
@@ -140,7 +140,7 @@ func (w *worker) step(ctx context.Context) (next time.Time, done bool) {
 		if u.stopping {
 			u.stop(u.stopAt, w.now())
 		}
-		if u.collect(pod.Spec.RestartPolicy, w.now()) {
+		if u.reap(pod.Spec.RestartPolicy, w.now()) {
 			w.event(pod, corev1.EventTypeNormal, "Exited", "Container %s exited with code %d", u.spec.Name, u.ended.ExitCode)
 		}
 	}
@@ -148,7 +148,7 @@ func (w *worker) step(ctx context.Context) (next time.Time, done bool) {
 		return w.finish(ctx, pod, removed)
 	}
 	if err := w.advance(ctx, pod); err != nil {
-		w.explain(pod, err)
+		w.reportFailure(pod, err)
 		return earlier(w.next(), w.now().Add(retryDelay)), false
 	}
 	w.failure = ""
@@ -159,8 +159,8 @@ func terminal(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// advance brings the Pod forward by what is possible now. Its address is reported before its first process starts:
-// what that process is told of its own name must be true.
+// advance allocates the address, prepares the volumes and starts the containers that are due. It reports the address
+// before the first process starts, so that the Pod's DNS name resolves.
 func (w *worker) advance(ctx context.Context, pod *corev1.Pod) error {
 	if w.podIP == "" {
 		address, err := w.agent.pool.Allocate(string(w.uid), pod.Namespace+"/"+pod.Name)
@@ -185,24 +185,25 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) error {
 
 type mountError struct{ error }
 
-// patience is how long a failure lasts before it is told: what a Pod refers to may reach the informers after it.
-const patience = time.Second
+// failureDelay is the time before an error is reported: informers may receive the objects that a Pod refers to after the
+// Pod.
+const failureDelay = time.Second
 
-// explain tells once per cause, in an event, why a Pod does not come up.
-func (w *worker) explain(pod *corev1.Pod, err error) {
+// reportFailure records an event for each distinct error that prevents a Pod from running.
+func (w *worker) reportFailure(pod *corev1.Pod, err error) {
 	if w.failure != err.Error() {
-		w.failure, w.failing = err.Error(), w.now()
+		w.failure, w.failingSince = err.Error(), w.now()
 		return
 	}
-	if w.failing.IsZero() || w.now().Sub(w.failing) < patience {
+	if w.failingSince.IsZero() || w.now().Sub(w.failingSince) < failureDelay {
 		return
 	}
-	w.failing = time.Time{}
+	w.failingSince = time.Time{}
 	reason := "Failed"
 	if mount := (*mountError)(nil); errors.As(err, &mount) {
 		reason = "FailedMount"
 	}
-	w.agent.log.Info("a Pod does not come up", "pod", pod.Namespace+"/"+pod.Name, "reason", reason, "err", err.Error())
+	w.agent.log.Info("Failed to run a Pod", "pod", pod.Namespace+"/"+pod.Name, "reason", reason, "err", err.Error())
 	w.event(pod, corev1.EventTypeWarning, reason, "%s", err.Error())
 }
 
@@ -210,35 +211,35 @@ func (w *worker) event(pod *corev1.Pod, kind, reason, format string, args ...any
 	w.agent.recorder.Eventf(pod, kind, reason, format, args...)
 }
 
-// withAddress is the Pod as its containers shall see it.
+// withAddress returns the Pod with its address, for fieldRefs.
 func (w *worker) withAddress(pod *corev1.Pod) *corev1.Pod {
 	view := pod.DeepCopy()
 	view.Status.PodIP, view.Status.HostIP = w.podIP, w.agent.options.Network.Node().String()
 	return view
 }
 
-// next is when something is due.
+// next returns when the next step is due, or zero.
 func (w *worker) next() time.Time {
 	next := w.tokens.next()
 	for _, u := range w.units() {
 		switch {
 		case u.process != nil && u.stopping:
 			next = earlier(next, u.stopAt)
-		case u.process == nil && !u.over && u.next.After(w.now()):
-			next = earlier(next, u.next)
+		case u.process == nil && !u.completed && u.notBefore.After(w.now()):
+			next = earlier(next, u.notBefore)
 		}
 	}
 	return next
 }
 
-// finish ends the processes and, when the Pod is being deleted, removes it from the API.
+// finish stops the processes and deletes a terminating Pod from the API.
 func (w *worker) finish(ctx context.Context, pod *corev1.Pod, removed bool) (next time.Time, done bool) {
 	now := w.now()
-	if w.leaving.IsZero() {
-		w.leaving = now
+	if w.terminatingSince.IsZero() {
+		w.terminatingSince = now
 		w.event(pod, corev1.EventTypeNormal, "Killing", "Stopping the Pod's containers")
 	}
-	at := w.leaving.Add(grace(pod, removed))
+	at := w.terminatingSince.Add(gracePeriod(pod, removed))
 	running := false
 	for _, u := range w.units() {
 		u.stop(at, now)
@@ -248,33 +249,33 @@ func (w *worker) finish(ctx context.Context, pod *corev1.Pod, removed bool) (nex
 	case running && now.Before(at):
 		return at, false
 	case running:
-		return time.Time{}, false // killed: its end wakes us
+		return time.Time{}, false // killed: its exit notifies the worker
 	case removed || ctx.Err() != nil:
 		return time.Time{}, true
 	}
 	if err := w.delete(ctx, pod); err != nil {
-		w.agent.log.Info("trying again to delete a Pod", "pod", pod.Namespace+"/"+pod.Name, "err", err.Error())
+		w.agent.log.Info("Retrying to delete a Pod", "pod", pod.Namespace+"/"+pod.Name, "err", err.Error())
 		return now.Add(retryDelay), false
 	}
 	return time.Time{}, true
 }
 
-// grace is how long processes get to end by themselves.
-func grace(pod *corev1.Pod, removed bool) time.Duration {
+// gracePeriod returns the termination grace period of a Pod.
+func gracePeriod(pod *corev1.Pod, removed bool) time.Duration {
 	declared := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 30)
 	if pod.DeletionGracePeriodSeconds != nil {
 		declared = *pod.DeletionGracePeriodSeconds
 	}
 	if removed {
-		return removedGrace
+		return removedGracePeriod
 	}
 	return time.Duration(declared) * time.Second
 }
 
-// delete reports the last state and takes the Pod out of the API.
+// delete reports the final status and deletes the Pod from the API.
 func (w *worker) delete(ctx context.Context, pod *corev1.Pod) error {
 	for _, u := range w.units() {
-		u.over = u.ended != nil
+		u.completed = u.ended != nil
 	}
 	if err := w.report(ctx, pod, true); err != nil {
 		return err
@@ -284,7 +285,7 @@ func (w *worker) delete(ctx context.Context, pod *corev1.Pod) error {
 	return ignore(err, apierrors.IsNotFound, apierrors.IsConflict)
 }
 
-// report writes the Pod's status if it differs from what was written last.
+// report updates the Pod's status if it has changed.
 func (w *worker) report(ctx context.Context, pod *corev1.Pod, finished bool) error {
 	o := observation{
 		now: seconds(w.now()), podIP: w.podIP, hostIP: w.agent.options.Network.Node().String(),
@@ -300,7 +301,7 @@ func (w *worker) report(ctx context.Context, pod *corev1.Pod, finished bool) err
 	}
 	updated, err := w.agent.options.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
-		return ignore(err, apierrors.IsNotFound, apierrors.IsConflict) // another Pod of this name, or none: the informer is about to tell
+		return ignore(err, apierrors.IsNotFound, apierrors.IsConflict) // deleted or replaced: the informer follows
 	}
 	w.base = updated.Status
 	return nil
@@ -314,7 +315,8 @@ func statuses(units []*unit) []corev1.ContainerStatus {
 	return result
 }
 
-// statusPatch names what changed, and the uid, so that it cannot hit another Pod of the same name.
+// statusPatch returns a patch with the UID as a precondition, so that it does not apply to another Pod of the same
+// name.
 func statusPatch(uid types.UID, before, after corev1.PodStatus) ([]byte, error) {
 	original, err := json.Marshal(corev1.Pod{Status: before})
 	if err != nil {

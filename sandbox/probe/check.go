@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Checker carries out checks. Certificates are not verified, as a kubelet does not.
+// Checker executes checks. Like the kubelet, it does not verify certificates.
 type Checker struct {
 	client *http.Client
 }
@@ -29,7 +29,7 @@ func NewChecker() *Checker {
 	return &Checker{client: &http.Client{Transport: transport, CheckRedirect: sameHost}}
 }
 
-// sameHost follows redirects within the container; one elsewhere counts as an answer.
+// sameHost follows redirects to the same host. Like in the kubelet, other redirects are successes.
 func sameHost(next *http.Request, earlier []*http.Request) error {
 	if next.URL.Hostname() != earlier[0].URL.Hostname() || len(earlier) >= 10 {
 		return http.ErrUseLastResponse
@@ -37,18 +37,22 @@ func sameHost(next *http.Request, earlier []*http.Request) error {
 	return nil
 }
 
-// Check performs a probe's action once against a container of the Pod with the address.
-func (c *Checker) Check(ctx context.Context, handler corev1.ProbeHandler, container *corev1.Container, podIP string) error {
+// Check executes the action of a probe once.
+func (c *Checker) Check(
+	ctx context.Context, handler corev1.ProbeHandler, container *corev1.Container, podIP string,
+) error {
 	switch {
 	case handler.HTTPGet != nil:
 		return c.get(ctx, handler.HTTPGet, container, podIP)
 	case handler.TCPSocket != nil:
 		return connect(ctx, handler.TCPSocket, container, podIP)
 	}
-	return errors.New("the sandbox supports httpGet and tcpSocket probes only")
+	return errors.New("the sandbox supports only httpGet and tcpSocket probes")
 }
 
-func (c *Checker) get(ctx context.Context, action *corev1.HTTPGetAction, container *corev1.Container, podIP string) error {
+func (c *Checker) get(
+	ctx context.Context, action *corev1.HTTPGetAction, container *corev1.Container, podIP string,
+) error {
 	request, err := request(ctx, action, container, podIP)
 	if err != nil {
 		return err
@@ -65,7 +69,9 @@ func (c *Checker) get(ctx context.Context, action *corev1.HTTPGetAction, contain
 	return nil
 }
 
-func request(ctx context.Context, action *corev1.HTTPGetAction, container *corev1.Container, podIP string) (*http.Request, error) {
+func request(
+	ctx context.Context, action *corev1.HTTPGetAction, container *corev1.Container, podIP string,
+) (*http.Request, error) {
 	port, err := portNumber(action.Port, container)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-// Package probe decides from repeated checks whether a container has started, is ready and is alive.
+// Package probe executes the startup, readiness and liveness probes of containers, like the kubelet's prober.
 package probe
 
 import (
@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// EagerPeriod is how often a container is checked until its first success. Waiting for the declared period
-// would make every start as slow as that.
-const EagerPeriod = 100 * time.Millisecond
+// InitialPeriod is the interval of checks until the first success, so that a container becomes ready faster than its
+// periodSeconds.
+const InitialPeriod = 100 * time.Millisecond
 
-// Timing is a probe's declared numbers with the API's defaults.
+// Timing contains the parameters of a probe with the API's defaults.
 type Timing struct {
 	InitialDelay     time.Duration
 	Period           time.Duration
@@ -21,7 +21,7 @@ type Timing struct {
 	FailureThreshold int32
 }
 
-// TimingOf reads a probe.
+// TimingOf returns the timing of a probe.
 func TimingOf(probe *corev1.Probe) Timing {
 	return Timing{
 		InitialDelay:     time.Duration(probe.InitialDelaySeconds) * time.Second,
@@ -32,59 +32,58 @@ func TimingOf(probe *corev1.Probe) Timing {
 	}
 }
 
-// Verdict is what the checks so far amount to.
-type Verdict int
+// Result is the result of all checks of a probe so far.
+type Result int
 
 const (
-	Undecided Verdict = iota
+	Unknown Result = iota
 	Success
 	Failure
 )
 
-// Machine counts successes and failures of one probe. Only one failure in each period counts, so that eager
-// checks do not use up the failure threshold early.
+// Machine counts the successes and failures of one probe. Before the first success only one failure per period counts,
+// so that checks at InitialPeriod do not reach the failure threshold early.
 type Machine struct {
 	timing    Timing
-	verdict   Verdict
+	result    Result
 	successes int32
 	failures  int32
-	counted   time.Time // when a failure last counted
-	succeeded bool      // once, ever
+	counted   time.Time // time of the last counted failure
+	succeeded bool      // at least once
 }
 
-// NewMachine starts to count at a time, when the container started.
+// NewMachine returns the counts of a container that started at a time.
 func NewMachine(timing Timing, started time.Time) *Machine {
 	return &Machine{timing: timing, counted: started.Add(timing.InitialDelay)}
 }
 
-// Observe takes in one check and returns the verdict.
-func (m *Machine) Observe(ok bool, now time.Time) Verdict {
+// Observe counts one check and returns the result.
+func (m *Machine) Observe(ok bool, now time.Time) Result {
 	if ok {
 		m.succeeded = true
 		m.failures = 0
 		m.successes++
 		if m.successes >= m.timing.SuccessThreshold {
-			m.verdict = Success
+			m.result = Success
 		}
-		return m.verdict
+		return m.result
 	}
 	m.successes = 0
 	if !m.succeeded && now.Sub(m.counted) < m.timing.Period {
-		return m.verdict
+		return m.result
 	}
 	m.counted = now
 	m.failures++
 	if m.failures >= m.timing.FailureThreshold {
-		m.verdict = Failure
+		m.result = Failure
 	}
-	return m.verdict
+	return m.result
 }
 
-// Interval is how long to wait before the next check. Failures do not hurry it: an eager check that fails
-// leaves things as they are.
+// Interval returns the time until the next check.
 func (m *Machine) Interval() time.Duration {
 	if !m.succeeded {
-		return min(EagerPeriod, m.timing.Period)
+		return min(InitialPeriod, m.timing.Period)
 	}
 	return m.timing.Period
 }

@@ -20,12 +20,12 @@ func TestMachine(t *testing.T) {
 	type observation struct {
 		at   time.Duration
 		ok   bool
-		want Verdict
+		want Result
 	}
 	tests := map[string][]observation{
 		"eager failures count once a period": {
-			{time.Second, false, Undecided}, {2 * time.Second, false, Undecided}, {10 * time.Second, false, Undecided},
-			{11 * time.Second, false, Undecided}, {20 * time.Second, false, Failure},
+			{time.Second, false, Unknown}, {2 * time.Second, false, Unknown}, {10 * time.Second, false, Unknown},
+			{11 * time.Second, false, Unknown}, {20 * time.Second, false, Failure},
 		},
 		"success at once": {{time.Millisecond, true, Success}},
 		"two failures in a row after success": {
@@ -40,7 +40,7 @@ func TestMachine(t *testing.T) {
 		machine := NewMachine(timing, start)
 		for i, o := range observations {
 			if got := machine.Observe(o.ok, start.Add(o.at)); got != o.want {
-				t.Errorf("%s: observation %d: verdict %d, want %d", name, i, got, o.want)
+				t.Errorf("%s: observation %d: result %d, want %d", name, i, got, o.want)
 			}
 		}
 	}
@@ -48,17 +48,17 @@ func TestMachine(t *testing.T) {
 
 func TestMachineIntervalAndSuccessThreshold(t *testing.T) {
 	machine := NewMachine(Timing{Period: 10 * time.Second, SuccessThreshold: 2, FailureThreshold: 3}, time.Unix(0, 0))
-	if got := machine.Interval(); got != EagerPeriod {
-		t.Errorf("before any success: %s", got)
+	if got := machine.Interval(); got != InitialPeriod {
+		t.Errorf("interval before the first success: %s", got)
 	}
-	if got := machine.Observe(true, time.Unix(0, 0)); got != Undecided {
-		t.Errorf("after one of two successes: %d", got)
+	if got := machine.Observe(true, time.Unix(0, 0)); got != Unknown {
+		t.Errorf("result after one of two successes: %d", got)
 	}
 	if got := machine.Interval(); got != 10*time.Second {
-		t.Errorf("after a success: %s", got)
+		t.Errorf("interval after a success: %s", got)
 	}
 	if got := machine.Observe(true, time.Unix(10, 0)); got != Success {
-		t.Errorf("after two successes: %d", got)
+		t.Errorf("result after two successes: %d", got)
 	}
 }
 
@@ -95,10 +95,10 @@ func TestCheck(t *testing.T) {
 	}
 	plain.Close()
 	if err := checker.Check(t.Context(), socket, container, host); err == nil {
-		t.Error("tcp: nobody listens, yet the check passed")
+		t.Error("tcp: a port without a listener passed the check")
 	}
 	if err := checker.Check(t.Context(), corev1.ProbeHandler{Exec: &corev1.ExecAction{}}, container, host); err == nil {
-		t.Error("exec: passed")
+		t.Error("exec: an unsupported probe passed")
 	}
 }
 
@@ -116,15 +116,15 @@ func TestRunSendsChanges(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	results := make(chan Result)
+	results := make(chan Update)
 	handler, container, host := handlerFor(t, server, corev1.URISchemeHTTP, "/")
 	probe := &corev1.Probe{ProbeHandler: handler, PeriodSeconds: 1, FailureThreshold: 1}
 	go NewChecker().Run(ctx, clock.RealClock{}, Target{Kind: Readiness, Container: container, PodIP: host}, probe, results)
-	if got := <-results; got.Verdict != Success || got.Err != nil {
+	if got := <-results; got.Result != Success || got.Err != nil {
 		t.Errorf("first result %+v", got)
 	}
 	healthy.Store(false)
-	if got := <-results; got.Verdict != Failure || got.Err == nil {
+	if got := <-results; got.Result != Failure || got.Err == nil {
 		t.Errorf("second result %+v", got)
 	}
 }

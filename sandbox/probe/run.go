@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Kind is one of the three questions asked of a container.
+// Kind is the kind of a probe.
 type Kind string
 
 const (
@@ -17,37 +17,39 @@ const (
 	Liveness  Kind = "Liveness"
 )
 
-// Target is what is checked: one run of one container.
+// Target is the probed process: one run of one container.
 type Target struct {
 	Kind      Kind
 	Container *corev1.Container
-	Run       int // tells the verdict on an earlier run from that on the present one
+	Run       int // distinguishes results of earlier runs of the container
 	PodIP     string
 }
 
-// Result is a verdict with the error of the latest check.
-type Result struct {
+// Update is a new result with the error of the last check.
+type Update struct {
 	Target
-	Verdict Verdict
-	Err     error
+	Result Result
+	Err    error
 }
 
-// Run checks a target until ctx is done and sends each change of the verdict.
-func (c *Checker) Run(ctx context.Context, clock clock.Clock, target Target, probe *corev1.Probe, results chan<- Result) {
+// Run probes a target until ctx is done and sends each change of the result.
+func (c *Checker) Run(
+	ctx context.Context, clock clock.Clock, target Target, probe *corev1.Probe, results chan<- Update,
+) {
 	timing := TimingOf(probe)
 	machine := NewMachine(timing, clock.Now())
-	last := Undecided
+	last := Unknown
 	wait := timing.InitialDelay
 	for {
 		if !sleep(ctx, clock, wait) {
 			return
 		}
 		err := c.once(ctx, timing.Timeout, probe.ProbeHandler, target.Container, target.PodIP)
-		verdict := machine.Observe(err == nil, clock.Now())
-		if ctx.Err() == nil && verdict != last {
-			last = verdict
+		result := machine.Observe(err == nil, clock.Now())
+		if ctx.Err() == nil && result != last {
+			last = result
 			select {
-			case results <- Result{Target: target, Verdict: verdict, Err: err}:
+			case results <- Update{Target: target, Result: result, Err: err}:
 			case <-ctx.Done():
 				return
 			}
@@ -56,13 +58,15 @@ func (c *Checker) Run(ctx context.Context, clock clock.Clock, target Target, pro
 	}
 }
 
-func (c *Checker) once(ctx context.Context, timeout time.Duration, handler corev1.ProbeHandler, container *corev1.Container, podIP string) error {
+func (c *Checker) once(
+	ctx context.Context, timeout time.Duration, handler corev1.ProbeHandler, container *corev1.Container, podIP string,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return c.Check(ctx, handler, container, podIP)
 }
 
-// sleep waits, and reports whether ctx is still alive.
+// sleep waits for duration, and reports false if ctx is done first.
 func sleep(ctx context.Context, clock clock.Clock, duration time.Duration) bool {
 	if duration <= 0 {
 		return ctx.Err() == nil

@@ -2,8 +2,8 @@ package process
 
 import "syscall"
 
-// attributes give a child its own process group, so that Ctrl-C in the terminal reaches the sandbox alone, and
-// end it with the thread that started it.
+// attributes put a child into a new process group, so that Ctrl-C in the terminal does not reach it, and kill it when
+// the thread that started it exits.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

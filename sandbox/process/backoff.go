@@ -2,20 +2,20 @@ package process
 
 import "time"
 
-// Back-off between restarts: at once after the first end, then from firstDelay doubling to longestDelay. A run of at least
-// settledAfter starts over. They are shorter than a kubelet's, because a sandbox is watched by a person.
+// Back-off between restarts: none after the first exit, then firstDelay, doubled up to longestDelay. A run of at least
+// settledAfter resets it. The delays are shorter than the kubelet's, because a sandbox is used interactively.
 const (
 	firstDelay   = time.Second
 	longestDelay = 30 * time.Second
 	settledAfter = time.Minute
 )
 
-// Backoff counts ends that follow each other closely. The zero value is ready for use.
+// Backoff is the back-off of one container. The zero value is ready for use.
 type Backoff struct {
 	ends int
 }
 
-// Next returns how long to wait before starting again something that ended after running for ran.
+// Next returns the delay before the restart of a process that exited after running for ran.
 func (b *Backoff) Next(ran time.Duration) time.Duration {
 	if ran >= settledAfter {
 		b.ends = 0

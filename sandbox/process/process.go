@@ -1,5 +1,5 @@
-// Package process starts and stops the processes of a sandbox. They are all this same binary, each leads a
-// process group of its own, and none outlives the sandbox.
+// Package process starts and stops the processes of a sandbox. All of them run this binary in a new process group, and
+// none outlives the sandbox.
 package process
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Command says what to start.
+// Command describes a process to start.
 type Command struct {
 	Executable  string
 	Name        string // argv[0]
@@ -24,9 +24,8 @@ type Command struct {
 	LogFile     string   // stdout and stderr are appended
 }
 
-// Spawner starts processes from one thread that it keeps. The kernel kills a child when the thread that made it
-// ends, and Go ends threads as it likes; a thread kept for as long as the Spawner is what ties the children's
-// lives to the sandbox's.
+// Spawner starts processes from one locked OS thread. The kernel sends a child its parent-death signal when the thread
+// that started it exits, and the Go runtime may end unlocked threads at any time.
 type Spawner struct {
 	requests chan request
 }
@@ -36,7 +35,7 @@ type request struct {
 	result  chan error
 }
 
-// NewSpawner starts the thread.
+// NewSpawner starts the thread. The caller must Close the Spawner.
 func NewSpawner() *Spawner {
 	s := &Spawner{requests: make(chan request)}
 	go s.run()
@@ -44,16 +43,16 @@ func NewSpawner() *Spawner {
 }
 
 func (s *Spawner) run() {
-	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+	runtime.LockOSThread() // never unlocked: the thread exits with this goroutine
 	for r := range s.requests {
 		r.result <- r.command.Start()
 	}
 }
 
-// Close ends the thread, and with it every process that still runs.
+// Close ends the thread, which kills all running processes.
 func (s *Spawner) Close() { close(s.requests) }
 
-// Start starts a process. When the log file has grown beyond logLimit it is put aside first.
+// Start starts a process. It rotates the log file if it is larger than logLimit.
 func (s *Spawner) Start(command Command) (*Process, error) {
 	log, err := openLog(command.LogFile)
 	if err != nil {
@@ -77,7 +76,7 @@ func (s *Spawner) Start(command Command) (*Process, error) {
 	return p, nil
 }
 
-// logLimit is the size in bytes at which a log is put aside when its process starts.
+// logLimit is the size, in bytes, above which a log is rotated at the start of its process.
 const logLimit = 16 << 20
 
 func openLog(file string) (*os.File, error) {
@@ -96,7 +95,7 @@ func openLog(file string) (*os.File, error) {
 	return os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
-// Process is a process that was started.
+// Process is a started process.
 type Process struct {
 	cmd     *exec.Cmd
 	started time.Time
@@ -104,15 +103,15 @@ type Process struct {
 	exit    Exit // written before done is closed
 }
 
-// Exit is how a process ended.
+// Exit describes the termination of a process.
 type Exit struct {
-	Code   int // 128 + signal when a signal ended it, as container runtimes report
+	Code   int // 128 + signal if a signal killed it, like in container runtimes
 	Signal int
 	At     time.Time
 }
 
 func (p *Process) wait() {
-	p.cmd.Wait() // its error says the same as ProcessState
+	p.cmd.Wait() // ProcessState has the same information as the error
 	p.exit = Exit{Code: p.cmd.ProcessState.ExitCode(), At: time.Now()}
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		p.exit.Signal = int(status.Signal())
@@ -121,16 +120,16 @@ func (p *Process) wait() {
 	close(p.done)
 }
 
-// ID is the process id.
+// ID returns the process ID.
 func (p *Process) ID() int { return p.cmd.Process.Pid }
 
-// Started is when it was started.
+// Started returns the start time.
 func (p *Process) Started() time.Time { return p.started }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit returns how it ended, once it has.
+// Exit returns the exit of the process, and false while it runs.
 func (p *Process) Exit() (Exit, bool) {
 	select {
 	case <-p.done:
@@ -140,13 +139,13 @@ func (p *Process) Exit() (Exit, bool) {
 	}
 }
 
-// Terminate asks it to end. A process that has ended is left alone.
+// Terminate sends SIGTERM if the process runs.
 func (p *Process) Terminate() { p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// Kill ends it at once.
+// Kill sends SIGKILL.
 func (p *Process) Kill() { p.cmd.Process.Kill() }
 
-// Stop asks it to end and, after grace, ends it. It returns when the process is gone.
+// Stop terminates the process, kills it after the grace period, and waits until it has exited.
 func (p *Process) Stop(grace time.Duration) {
 	p.Terminate()
 	timer := time.NewTimer(grace)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestMain lets the test binary be the processes it starts: its first argument names what to do.
+// TestMain makes the test binary the program of the processes. The first argument is the command.
 func TestMain(m *testing.M) {
 	if os.Getenv("PROCESS_TEST_CHILD") == "" {
 		os.Exit(m.Run())
@@ -98,7 +98,7 @@ func TestStopKillsAfterGrace(t *testing.T) {
 	}
 }
 
-func TestChildDiesWithItsParent(t *testing.T) {
+func TestChildIsKilledWithItsParent(t *testing.T) {
 	directory := t.TempDir()
 	log := filepath.Join(directory, "child.log")
 	parent := exec.Command("/proc/self/exe", "parent", log)
@@ -125,7 +125,7 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	}
 }
 
-// alive reports whether a process runs; one that waits to be reaped does not.
+// alive reports whether a process runs and is no zombie.
 func alive(id int) bool {
 	content, err := os.ReadFile("/proc/" + strconv.Itoa(id) + "/stat")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package progress shows how a sandbox comes up: a few lines that change in place on a terminal, plain lines
-// elsewhere, or one JSON object per line for scripts.
+// Package progress prints the progress of a sandbox: lines that are updated in place on a terminal, plain lines
+// elsewhere, or one JSON object per line.
 package progress
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Event is something worth telling. Its JSON form is what scripts read.
+// Event is a change of the sandbox. Scripts read its JSON encoding.
 type Event struct {
 	Event      string            `json:"event"` // management, cluster, note, stopping or ready
 	Name       string            `json:"name,omitempty"`
@@ -29,7 +29,7 @@ type Event struct {
 	Message    string            `json:"message,omitempty"`
 }
 
-// Style is how events are shown.
+// Style is the output format.
 type Style int
 
 const (
@@ -38,7 +38,7 @@ const (
 	JSON
 )
 
-// Display shows events. It may be used by several goroutines.
+// Display prints events. It is safe for concurrent use.
 type Display struct {
 	out   io.Writer
 	style Style
@@ -46,7 +46,7 @@ type Display struct {
 	mu    sync.Mutex
 	names []string // in the order of their first event
 	rows  map[string]string
-	drawn int // lines on the terminal that belong to rows
+	drawn int // lines of the rows on the terminal
 }
 
 // New returns a display that writes to out.
@@ -54,7 +54,7 @@ func New(out io.Writer, style Style) *Display {
 	return &Display{out: out, style: style, rows: map[string]string{}}
 }
 
-// Show tells an event. What was told of a name before is not repeated.
+// Show prints an event, unless it repeats the previous one of the same name.
 func (d *Display) Show(event Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,7 +68,7 @@ func (d *Display) Show(event Event) {
 	}
 }
 
-// render is an event as a line; nothing for one that is only for scripts.
+// render returns an event as a line, or "" for events that are only printed as JSON.
 func (d *Display) render(event Event) string {
 	switch {
 	case d.style == JSON:
@@ -83,7 +83,7 @@ func (d *Display) render(event Event) string {
 	return line(event)
 }
 
-// Forget takes a row away.
+// Forget removes a row.
 func (d *Display) Forget(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -133,7 +133,7 @@ func (d *Display) redraw() {
 	}
 }
 
-// width of the terminal in columns; 0 when it is not known.
+// width returns the width of the terminal in columns, or 0 if it is unknown.
 func (d *Display) width() int {
 	file, ok := d.out.(*os.File)
 	if !ok {
@@ -146,7 +146,7 @@ func (d *Display) width() int {
 	return width
 }
 
-// height is how many lines of a terminal a text takes.
+// height returns the number of terminal lines of a text.
 func height(text string, width int) int {
 	if width <= 0 {
 		return 1
@@ -154,7 +154,7 @@ func height(text string, width int) int {
 	return max(1, (utf8.RuneCountInString(text)+width-1)/width)
 }
 
-// erase takes the rows off the terminal: the cursor goes up to the first and everything below is cleared.
+// erase moves the cursor to the first row and clears everything below.
 func (d *Display) erase() {
 	if d.drawn > 0 {
 		fmt.Fprintf(d.out, "\x1b[%dA\x1b[J", d.drawn)
@@ -162,7 +162,7 @@ func (d *Display) erase() {
 	d.drawn = 0
 }
 
-// line is a row: name, state, kubeconfig.
+// line returns a row: name, state, kubeconfig.
 func line(event Event) string {
 	parts := []string{}
 	if event.State != "" {

@@ -47,7 +47,7 @@ func TestTerminalShowsEachRowOnce(t *testing.T) {
 func TestJSON(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(show(JSON)), "\n")
 	if got, want := lines[len(lines)-2], `{"event":"ready","kubeconfig":"m","clusters":{"demo":"demo.kubeconfig"}}`; got != want {
-		t.Errorf("the last line but one is %s, want %s", got, want)
+		t.Errorf("the second last line is %s, want %s", got, want)
 	}
 	if len(lines) != 6 {
 		t.Errorf("%d lines: %q", len(lines), lines)

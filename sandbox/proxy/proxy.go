@@ -1,4 +1,5 @@
-// Package proxy makes Service addresses work: it listens on each cluster IP and passes connections on to a ready Pod.
+// Package proxy implements Service addresses, in place of kube-proxy: it listens on each cluster IP and forwards
+// connections to ready Pods.
 package proxy
 
 import (
@@ -20,17 +21,16 @@ import (
 	"quorate.dev/sandbox/endpoints"
 )
 
-// dialTimeout bounds one attempt to reach one Pod; on loopback an answer takes microseconds.
+// dialTimeout limits one connection attempt to a Pod; on loopback it takes microseconds.
 const dialTimeout = time.Second
 
-// Route is one Service address and the Pods' addresses behind it.
+// Route maps a Service address to the addresses of Pods.
 type Route struct {
 	Listen   netip.AddrPort
 	Backends []netip.AddrPort
 }
 
-// Routes returns what a table asks for: a route per TCP port of every Service that has an address of its own, and
-// one per node port.
+// Routes returns the routes of a table: one per TCP port of every Service with a cluster IP, and one per node port.
 func Routes(entries []endpoints.Entry, node netip.Addr) []Route {
 	var routes []Route
 	for _, entry := range entries {
@@ -64,7 +64,7 @@ func backends(entry endpoints.Entry, servicePort int32) []netip.AddrPort {
 	return result
 }
 
-// Proxy keeps a listener per route.
+// Proxy has a listener per route.
 type Proxy struct {
 	log logr.Logger
 
@@ -79,7 +79,7 @@ func New(log logr.Logger) *Proxy {
 	return &Proxy{log: log, listeners: map[netip.AddrPort]*listener{}, refused: map[netip.AddrPort]bool{}}
 }
 
-// Run follows the table until ctx is done, then closes listeners and connections.
+// Run updates the routes from the table until ctx is done, and then closes listeners and connections.
 func (p *Proxy) Run(ctx context.Context, table *endpoints.Table, node netip.Addr, static []Route) {
 	changed := table.Subscribe()
 	for ctx.Err() == nil {
@@ -93,8 +93,8 @@ func (p *Proxy) Run(ctx context.Context, table *endpoints.Table, node netip.Addr
 	p.running.Wait()
 }
 
-// Update makes the routes be as given. Where two routes have one address the first counts. Connections end with
-// ctx; a change of the Pods behind a route leaves open connections alone.
+// Update replaces the routes. Of two routes with the same address the first is used. Changing the Pods of a route
+// keeps its open connections; they are closed when ctx is done.
 func (p *Proxy) Update(ctx context.Context, routes []Route) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,12 +132,12 @@ func (p *Proxy) apply(ctx context.Context, route Route) {
 func (p *Proxy) refuse(address netip.AddrPort, err error) {
 	if !p.refused[address] {
 		p.refused[address] = true
-		p.log.Error(err, "a Service address is not served", "service", address.String())
+		p.log.Error(err, "Failed to listen on a Service address", "service", address.String())
 	}
 }
 
-// Address is where a Service address really listens. It differs from the Service's own when the system keeps
-// ports below 1024 to itself.
+// Address returns the address on which the proxy listens for a Service address. It differs from it if the port is
+// privileged.
 func (p *Proxy) Address(service netip.AddrPort) (netip.AddrPort, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +148,7 @@ func (p *Proxy) Address(service netip.AddrPort) (netip.AddrPort, bool) {
 	return l.socket.Addr().(*net.TCPAddr).AddrPort(), true
 }
 
-// PrivilegedOffset is added to a port that only root may listen on: 443 becomes 10443.
+// PrivilegedOffset is added to ports that require privileges: 443 becomes 10443.
 const PrivilegedOffset = 10000
 
 func listen(address netip.AddrPort) (net.Listener, error) {
@@ -182,7 +182,7 @@ func (l *listener) forward(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	server := l.dial(ctx)
 	if server == nil {
-		client.(*net.TCPConn).SetLinger(0) // the client sees a reset, as if nobody listened
+		client.(*net.TCPConn).SetLinger(0) // reset the connection, like a port without a listener
 		return
 	}
 	defer server.Close()
@@ -194,7 +194,7 @@ func (l *listener) forward(ctx context.Context, client net.Conn) {
 	copying.Wait()
 }
 
-// dial tries every Pod once, beginning with the one whose turn it is.
+// dial tries every Pod once, round-robin.
 func (l *listener) dial(ctx context.Context) net.Conn {
 	backends := *l.backends.Load()
 	dialer := net.Dialer{Timeout: dialTimeout}
@@ -205,12 +205,12 @@ func (l *listener) dial(ctx context.Context) net.Conn {
 		if err == nil {
 			return server
 		}
-		l.log.V(1).Info("a Pod did not accept", "pod", backend.String(), "err", err)
+		l.log.V(1).Info("Failed to connect to a Pod", "pod", backend.String(), "err", err)
 	}
 	return nil
 }
 
-// transfer copies one direction and passes its end on.
+// transfer copies one direction and forwards its end of file.
 func transfer(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if err != nil {

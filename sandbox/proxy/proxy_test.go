@@ -42,7 +42,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// echo listens and sends back what it gets, after its name.
+// echo listens and returns its input after its name.
 func echo(t *testing.T, name string) netip.AddrPort {
 	socket, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -76,7 +76,7 @@ func ask(t *testing.T, address netip.AddrPort) (string, error) {
 	return string(answer), err
 }
 
-func TestProxyForwardsToWhoeverAccepts(t *testing.T) {
+func TestProxyForwardsToReachablePods(t *testing.T) {
 	dead := netip.MustParseAddrPort("127.0.0.1:1")
 	listen := free(t)
 	p := New(logr.Discard())
@@ -99,7 +99,7 @@ func TestProxyForwardsToWhoeverAccepts(t *testing.T) {
 	p.Update(ctx, nil)
 	p.running.Wait()
 	if _, err := ask(t, listen); err == nil {
-		t.Error("the address of a removed route accepts")
+		t.Error("the address of a removed route accepts connections")
 	}
 }
 
@@ -124,7 +124,7 @@ func TestProxyEndsConnectionsWithItsContext(t *testing.T) {
 	p.running.Wait()
 }
 
-// free returns an address on which nobody listens at the moment.
+// free returns an address without a listener.
 func free(t *testing.T) netip.AddrPort {
 	socket, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package resolver points a process of the sandbox at the sandbox's DNS server. It is what a container's
-// /etc/resolv.conf would do.
+// Package resolver makes a process of the sandbox use the sandbox's DNS server, in place of /etc/resolv.conf.
 package resolver
 
 import (
@@ -11,8 +10,8 @@ import (
 // Variable is the environment variable with the DNS server's host:port.
 const Variable = "QUORATE_RESOLVER"
 
-// Use makes the process ask the DNS server at address for every name. That server passes on what it does not
-// know to the machine's own. An empty address changes nothing.
+// Use makes the process resolve all names with the DNS server at address, which forwards other names to the machine's
+// resolver. An empty address changes nothing.
 func Use(address string) {
 	if address == "" {
 		return
@@ -24,5 +23,5 @@ func Use(address string) {
 	}
 }
 
-// FromEnvironment is Use with the address that the environment variable holds.
+// FromEnvironment calls Use with the address in the environment variable.
 func FromEnvironment() { Use(os.Getenv(Variable)) }

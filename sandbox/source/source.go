@@ -1,5 +1,5 @@
-// Package source finds the values that containers and volumes refer to: fields of their Pod, resource limits,
-// Secrets and ConfigMaps.
+// Package source resolves the references of containers and volumes to fields of their Pod, resource limits, Secrets and
+// ConfigMaps.
 package source
 
 import (
@@ -16,13 +16,13 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// Objects looks up what may be referred to.
+// Objects looks up Secrets and ConfigMaps.
 type Objects struct {
 	Secrets    corelisters.SecretLister
 	ConfigMaps corelisters.ConfigMapLister
 }
 
-// ErrNoKey says that an object exists and lacks the key.
+// ErrNoKey is returned if an object exists but does not contain the key.
 var ErrNoKey = errors.New("no such key")
 
 // SecretKey returns one value of a Secret.
@@ -53,7 +53,7 @@ func (o Objects) ConfigMapKey(namespace, name, key string) ([]byte, error) {
 	return nil, fmt.Errorf("%w: %q in configmap %s/%s", ErrNoKey, key, namespace, name)
 }
 
-// Field returns the field of a Pod that a fieldRef names.
+// Field returns the value of a fieldRef.
 func Field(pod *corev1.Pod, path string) (string, error) {
 	if name, key, ok := subscript(path); ok {
 		switch name {
@@ -84,7 +84,7 @@ func Field(pod *corev1.Pod, path string) (string, error) {
 	case "status.podIP", "status.podIPs":
 		return pod.Status.PodIP, nil
 	}
-	return "", fmt.Errorf("field %q cannot be referred to", path)
+	return "", fmt.Errorf("unsupported field path %q", path)
 }
 
 // subscript splits "metadata.labels['key']".
@@ -105,7 +105,7 @@ func formatMap(values map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Resource returns what a resourceFieldRef names: a request or limit, divided and rounded up.
+// Resource returns the value of a resourceFieldRef: a request or limit, divided by the divisor and rounded up.
 func Resource(pod *corev1.Pod, container *corev1.Container, reference *corev1.ResourceFieldSelector) (string, error) {
 	if reference.ContainerName != "" {
 		index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == reference.ContainerName })
@@ -122,7 +122,7 @@ func Resource(pod *corev1.Pod, container *corev1.Container, reference *corev1.Re
 	if kind == "requests" {
 		list = container.Resources.Requests
 	} else if kind != "limits" {
-		return "", fmt.Errorf("resource %q cannot be referred to", reference.Resource)
+		return "", fmt.Errorf("unsupported resource %q", reference.Resource)
 	}
 	return divide(list[corev1.ResourceName(name)], reference.Divisor, name == string(corev1.ResourceCPU)), nil
 }

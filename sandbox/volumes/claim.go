@@ -9,21 +9,20 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Names that the volume controllers of Kubernetes use.
+// Names of Kubernetes' volume controllers.
 const (
-	Protection       = "kubernetes.io/pvc-protection" // finalizer: a claim stays while a Pod uses it
-	VolumeProtection = "kubernetes.io/pv-protection"  // finalizer: a volume stays while a claim is bound to it
-	bindCompleted    = "pv.kubernetes.io/bind-completed"
-	boundController  = "pv.kubernetes.io/bound-by-controller"
-	provisionedBy    = "pv.kubernetes.io/provisioned-by"
-	Provisioner      = "sandbox.quorate.dev/folder"
+	PVCProtectionFinalizer = "kubernetes.io/pvc-protection" // of claims that a Pod uses
+	PVProtectionFinalizer  = "kubernetes.io/pv-protection"  // of volumes that are bound to a claim
+	bindCompleted          = "pv.kubernetes.io/bind-completed"
+	boundController        = "pv.kubernetes.io/bound-by-controller"
+	provisionedBy          = "pv.kubernetes.io/provisioned-by"
+	Provisioner            = "sandbox.quorate.dev/folder"
 )
 
-// VolumeName is the name of the volume made for a claim.
+// VolumeName returns the name of the volume that is provisioned for a claim.
 func VolumeName(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
 
-// Provision returns the volume for a claim: a folder below root. Its size is what was asked for; nothing
-// enforces it.
+// Provision returns the volume for a claim: a folder below root. Its capacity is the requested one and is not enforced.
 func Provision(claim *corev1.PersistentVolumeClaim, root string) *corev1.PersistentVolume {
 	name := VolumeName(claim)
 	return &corev1.PersistentVolume{
@@ -44,34 +43,33 @@ func Provision(claim *corev1.PersistentVolumeClaim, root string) *corev1.Persist
 	}
 }
 
-// NeedsVolume reports whether a claim waits for a volume to be made. One that names the class "" wants a volume
-// that a person made.
+// NeedsVolume reports whether a claim waits for dynamic provisioning. The class "" disables it.
 func NeedsVolume(claim *corev1.PersistentVolumeClaim) bool {
 	static := claim.Spec.StorageClassName != nil && *claim.Spec.StorageClassName == ""
 	return claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil && !static
 }
 
-// Bind returns the claim with its volume named.
+// Bind returns the claim with spec.volumeName.
 func Bind(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	bound := claim.DeepCopy()
 	bound.Spec.VolumeName = VolumeName(claim)
 	metav1.SetMetaDataAnnotation(&bound.ObjectMeta, bindCompleted, "yes")
 	metav1.SetMetaDataAnnotation(&bound.ObjectMeta, boundController, "yes")
-	if !slices.Contains(bound.Finalizers, Protection) {
-		bound.Finalizers = append(bound.Finalizers, Protection)
+	if !slices.Contains(bound.Finalizers, PVCProtectionFinalizer) {
+		bound.Finalizers = append(bound.Finalizers, PVCProtectionFinalizer)
 	}
 	return bound
 }
 
-// Bound returns the status of a claim that has its volume.
+// Bound returns the status of a bound claim.
 func Bound(volume *corev1.PersistentVolume) corev1.PersistentVolumeClaimStatus {
 	return corev1.PersistentVolumeClaimStatus{
 		Phase: corev1.ClaimBound, AccessModes: volume.Spec.AccessModes, Capacity: volume.Spec.Capacity,
 	}
 }
 
-// Grown returns the volume as large as its claim now asks for, or nil when it is.
-func Grown(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+// Expanded returns the volume with the size that the claim requests, or nil if it is large enough.
+func Expanded(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], volume.Spec.Capacity[corev1.ResourceStorage]
 	if asked.Cmp(has) <= 0 {
 		return nil
@@ -81,7 +79,7 @@ func Grown(volume *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim)
 	return grown
 }
 
-// Ours reports whether a volume was made by Provision.
-func Ours(volume *corev1.PersistentVolume) bool {
+// IsProvisioned reports whether a volume was created by Provision.
+func IsProvisioned(volume *corev1.PersistentVolume) bool {
 	return volume.Annotations[provisionedBy] == Provisioner && volume.Spec.HostPath != nil && volume.Spec.ClaimRef != nil
 }

@@ -1,4 +1,4 @@
-// Package volumes keeps the volumes of Pods as folders of this machine.
+// Package volumes manages the volumes of Pods as folders of this machine.
 package volumes
 
 import (
@@ -25,7 +25,7 @@ type File struct {
 	Mode int32
 }
 
-// Content is a volume's files by their paths below it, separated by slashes.
+// Content maps slash-separated paths below the volume to files.
 type Content map[string]File
 
 // Tokens issues service account tokens to Pods.
@@ -33,35 +33,45 @@ type Tokens interface {
 	Token(ctx context.Context, pod *corev1.Pod, projection *corev1.ServiceAccountTokenProjection) (string, error)
 }
 
-// Render returns what a volume whose files come from the API holds.
-func Render(ctx context.Context, pod *corev1.Pod, volume corev1.VolumeSource, objects source.Objects, tokens Tokens) (Content, error) {
+// Render returns the content of a volume whose files come from API objects.
+func Render(
+	ctx context.Context, pod *corev1.Pod, volume corev1.VolumeSource, objects source.Objects, tokens Tokens,
+) (Content, error) {
+	r := renderer{pod, objects, tokens}
 	switch {
 	case volume.Secret != nil:
 		projection := corev1.SecretProjection{
 			LocalObjectReference: corev1.LocalObjectReference{Name: volume.Secret.SecretName},
 			Items:                volume.Secret.Items, Optional: volume.Secret.Optional,
 		}
-		return secret(pod.Namespace, &projection, mode(volume.Secret.DefaultMode), objects)
+		return r.secret(&projection, mode(volume.Secret.DefaultMode))
 	case volume.ConfigMap != nil:
 		projection := corev1.ConfigMapProjection{
 			LocalObjectReference: volume.ConfigMap.LocalObjectReference,
 			Items:                volume.ConfigMap.Items, Optional: volume.ConfigMap.Optional,
 		}
-		return configMap(pod.Namespace, &projection, mode(volume.ConfigMap.DefaultMode), objects)
+		return r.configMap(&projection, mode(volume.ConfigMap.DefaultMode))
 	case volume.DownwardAPI != nil:
 		return downward(pod, volume.DownwardAPI.Items, mode(volume.DownwardAPI.DefaultMode))
 	case volume.Projected != nil:
-		return projected(ctx, pod, volume.Projected, objects, tokens)
+		return r.projected(ctx, volume.Projected)
 	}
-	return nil, errors.New("not a volume of API objects")
+	return nil, errors.New("not a Secret, ConfigMap, projected or downward API volume")
 }
 
 func mode(declared *int32) int32 { return ptr.Deref(declared, defaultMode) }
 
-func projected(ctx context.Context, pod *corev1.Pod, volume *corev1.ProjectedVolumeSource, objects source.Objects, tokens Tokens) (Content, error) {
+// renderer renders the volumes of one Pod.
+type renderer struct {
+	pod     *corev1.Pod
+	objects source.Objects
+	tokens  Tokens
+}
+
+func (r renderer) projected(ctx context.Context, volume *corev1.ProjectedVolumeSource) (Content, error) {
 	result := Content{}
 	for _, projection := range volume.Sources {
-		content, err := project(ctx, pod, projection, mode(volume.DefaultMode), objects, tokens)
+		content, err := r.project(ctx, projection, mode(volume.DefaultMode))
 		if err != nil {
 			return nil, err
 		}
@@ -70,31 +80,31 @@ func projected(ctx context.Context, pod *corev1.Pod, volume *corev1.ProjectedVol
 	return result, nil
 }
 
-func project(ctx context.Context, pod *corev1.Pod, projection corev1.VolumeProjection, mode int32, objects source.Objects, tokens Tokens) (Content, error) {
+func (r renderer) project(ctx context.Context, projection corev1.VolumeProjection, mode int32) (Content, error) {
 	switch {
 	case projection.Secret != nil:
-		return secret(pod.Namespace, projection.Secret, mode, objects)
+		return r.secret(projection.Secret, mode)
 	case projection.ConfigMap != nil:
-		return configMap(pod.Namespace, projection.ConfigMap, mode, objects)
+		return r.configMap(projection.ConfigMap, mode)
 	case projection.DownwardAPI != nil:
-		return downward(pod, projection.DownwardAPI.Items, mode)
+		return downward(r.pod, projection.DownwardAPI.Items, mode)
 	case projection.ServiceAccountToken != nil:
-		token, err := tokens.Token(ctx, pod, projection.ServiceAccountToken)
+		token, err := r.tokens.Token(ctx, r.pod, projection.ServiceAccountToken)
 		return Content{projection.ServiceAccountToken.Path: {Data: []byte(token), Mode: mode}}, err
 	}
 	return nil, errors.New("the sandbox does not support this kind of projection")
 }
 
-func secret(namespace string, projection *corev1.SecretProjection, mode int32, objects source.Objects) (Content, error) {
-	object, err := objects.Secrets.Secrets(namespace).Get(projection.Name)
+func (r renderer) secret(projection *corev1.SecretProjection, mode int32) (Content, error) {
+	object, err := r.objects.Secrets.Secrets(r.pod.Namespace).Get(projection.Name)
 	if err != nil {
 		return missing(err, projection.Optional)
 	}
 	return pick(object.Data, projection.Items, mode, projection.Optional, "secret "+projection.Name)
 }
 
-func configMap(namespace string, projection *corev1.ConfigMapProjection, mode int32, objects source.Objects) (Content, error) {
-	object, err := objects.ConfigMaps.ConfigMaps(namespace).Get(projection.Name)
+func (r renderer) configMap(projection *corev1.ConfigMapProjection, mode int32) (Content, error) {
+	object, err := r.objects.ConfigMaps.ConfigMaps(r.pod.Namespace).Get(projection.Name)
 	if err != nil {
 		return missing(err, projection.Optional)
 	}
@@ -106,7 +116,7 @@ func configMap(namespace string, projection *corev1.ConfigMapProjection, mode in
 	return pick(data, projection.Items, mode, projection.Optional, "configmap "+projection.Name)
 }
 
-// missing makes an optional object that does not exist an empty volume.
+// missing returns an empty volume for an optional object that does not exist.
 func missing(err error, optional *bool) (Content, error) {
 	if apierrors.IsNotFound(err) && ptr.Deref(optional, false) {
 		return Content{}, nil
@@ -114,7 +124,7 @@ func missing(err error, optional *bool) (Content, error) {
 	return nil, err
 }
 
-// pick takes all keys, or the named ones to their paths.
+// pick returns all keys, or those in items at their paths.
 func pick(data map[string][]byte, items []corev1.KeyToPath, mode int32, optional *bool, what string) (Content, error) {
 	content := Content{}
 	if len(items) == 0 {
@@ -153,7 +163,7 @@ func downward(pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode int32)
 	return content, nil
 }
 
-// Paths returns the files' paths in order.
+// Paths returns the sorted paths of the files.
 func (c Content) Paths() []string { return slices.SortedFunc(maps.Keys(c), cmp.Compare[string]) }
 
 // Equal reports whether two contents are the same.

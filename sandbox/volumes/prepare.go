@@ -12,7 +12,7 @@ import (
 	"quorate.dev/sandbox/source"
 )
 
-// Source is where volumes come from.
+// Source provides the API objects that volumes refer to.
 type Source struct {
 	Objects source.Objects
 	Claims  corelisters.PersistentVolumeClaimLister
@@ -20,27 +20,26 @@ type Source struct {
 	Tokens  Tokens
 }
 
-// Folders keeps the volumes of one Pod.
+// Folders are the volumes of one Pod.
 type Folders struct {
-	root    string // the Pod's own
+	root    string // folder of the Pod
 	source  Source
 	paths   map[string]string // by volume name
 	written map[string]Content
 }
 
-// NewFolders returns the volumes of the Pod whose own folder is root.
+// NewFolders returns the volumes of a Pod with the folder root.
 func NewFolders(root string, source Source) *Folders {
 	return &Folders{root: root, source: source, paths: map[string]string{}, written: map[string]Content{}}
 }
 
-// Path is the folder of a prepared volume.
+// Path returns the folder of a prepared volume.
 func (f *Folders) Path(volume string) (string, bool) {
 	path, ok := f.paths[volume]
 	return path, ok
 }
 
-// Prepare makes all volumes of the Pod exist, and be as the API has them now. It may be called again at any
-// time: a volume that did not change is not touched.
+// Prepare creates all volumes of the Pod and updates those whose API objects have changed. It is idempotent.
 func (f *Folders) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	for _, volume := range pod.Spec.Volumes {
 		path, err := f.prepare(ctx, pod, volume)
@@ -61,7 +60,7 @@ func (f *Folders) prepare(ctx context.Context, pod *corev1.Pod, volume corev1.Vo
 		return existing(volume.HostPath.Path)
 	case volume.PersistentVolumeClaim != nil:
 		if path, ok := f.paths[volume.Name]; ok {
-			return path, nil // attached once, it stays while the Pod lives
+			return path, nil // a mounted claim does not change
 		}
 		return f.claimed(pod.Namespace, volume.PersistentVolumeClaim.ClaimName)
 	case volume.Secret != nil, volume.ConfigMap != nil, volume.DownwardAPI != nil, volume.Projected != nil:
@@ -85,8 +84,8 @@ func (f *Folders) render(ctx context.Context, pod *corev1.Pod, volume corev1.Vol
 	return nil
 }
 
-// claimed returns the folder of a claim's volume. A folder that is gone is not made again: data was lost, and
-// whoever uses the claim must know.
+// claimed returns the folder of a claim's volume. It does not recreate a missing folder, because the Pod must not start
+// without its data.
 func (f *Folders) claimed(namespace, name string) (string, error) {
 	claim, err := f.source.Claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil {
@@ -100,7 +99,7 @@ func (f *Folders) claimed(namespace, name string) (string, error) {
 		return "", err
 	}
 	if volume.Spec.HostPath == nil {
-		return "", fmt.Errorf("persistentvolume %q is not a folder", volume.Name)
+		return "", fmt.Errorf("persistentvolume %q is not a hostPath volume", volume.Name)
 	}
 	return existing(volume.Spec.HostPath.Path)
 }

@@ -58,7 +58,7 @@ func TestRender(t *testing.T) {
 			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: reference("config")}},
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
 		}}}, "a=A:644 b=\x00:644 private/key=K:400 token=T:644"},
-		"unsupported": {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, "not a volume"},
+		"unsupported": {corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, "not a Secret"},
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Labels: map[string]string{"y": "2", "x": "1"}}}
 	for name, test := range tests {
@@ -84,7 +84,7 @@ func describe(content Content) string {
 	return strings.Join(parts, " ")
 }
 
-func TestWriteReplacesAllAtOnce(t *testing.T) {
+func TestWriteIsAtomic(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "volume")
 	first := Content{"a": {Data: []byte("1"), Mode: 0o644}, "sub/b": {Data: []byte("2"), Mode: 0o400}}
 	if err := Write(folder, first); err != nil {
@@ -97,7 +97,7 @@ func TestWriteReplacesAllAtOnce(t *testing.T) {
 	}
 	expect(t, folder, map[string]string{"a": "3", "c": ""})
 	if _, err := os.Stat(filepath.Join(folder, before)); !os.IsNotExist(err) {
-		t.Errorf("the old content is still there: %v", err)
+		t.Errorf("the old content still exists: %v", err)
 	}
 	if err := Write(folder, Content{}); err != nil {
 		t.Fatal(err)
@@ -144,12 +144,12 @@ func TestWriteStaysInside(t *testing.T) {
 }
 
 func TestClaims(t *testing.T) {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "u1", Finalizers: []string{Protection}}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "u1", Finalizers: []string{PVCProtectionFinalizer}}}
 	if !NeedsVolume(claim) {
-		t.Error("a new claim needs no volume")
+		t.Error("a new claim does not need a volume")
 	}
 	volume := Provision(claim, "/root")
-	if volume.Spec.HostPath.Path != "/root/pvc-u1" || !Ours(volume) || volume.Spec.ClaimRef.UID != "u1" {
+	if volume.Spec.HostPath.Path != "/root/pvc-u1" || !IsProvisioned(volume) || volume.Spec.ClaimRef.UID != "u1" {
 		t.Errorf("got %+v", volume)
 	}
 	bound := Bind(claim)
@@ -157,12 +157,12 @@ func TestClaims(t *testing.T) {
 		t.Errorf("got %+v", bound)
 	}
 	static := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("")}}
-	if NeedsVolume(static) || Ours(&corev1.PersistentVolume{}) {
-		t.Error("a person's claim or volume was taken for ours")
+	if NeedsVolume(static) || IsProvisioned(&corev1.PersistentVolume{}) {
+		t.Error("a statically provisioned claim or volume is treated as provisioned by the sandbox")
 	}
 }
 
-func TestLostFolderIsNotMadeAgain(t *testing.T) {
+func TestMissingFolderIsNotRecreated(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "data", UID: "u1"}}
 	volume := Provision(claim, t.TempDir())
 	claim = Bind(claim)

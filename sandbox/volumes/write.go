@@ -9,16 +9,15 @@ import (
 	"strings"
 )
 
-// The names that a kubelet uses too; whoever watches such a volume watches for ..data to change.
+// Names of the kubelet's AtomicWriter. Programs watch ..data for changes of a volume.
 const (
 	dataLink = "..data"
 	tempLink = "..data_tmp"
 	reserved = ".."
 )
 
-// Write makes a folder hold content, all at once: the files are put into a new folder beside the old one, and
-// the link ..data is turned to it. Each top-level name in the volume is a link through ..data. A reader sees all
-// of the old content or all of the new.
+// Write replaces the content of a folder atomically, like the kubelet's AtomicWriter: it writes the files into a new
+// folder and then replaces the symlink ..data, through which the symlinks of all top-level names lead.
 func Write(folder string, content Content) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -83,7 +82,7 @@ func turn(folder, target string) error {
 	return os.Rename(temporary, filepath.Join(folder, dataLink))
 }
 
-// link makes the top-level names be those of content.
+// link creates and removes the symlinks of top-level names to match content.
 func link(folder string, content Content) error {
 	wanted := map[string]bool{}
 	for path := range content {

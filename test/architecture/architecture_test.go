@@ -1,4 +1,5 @@
-// Package architecture holds the layers of DESIGN and ARCHITECTURE.md: who may import whom.
+// Package architecture checks the rules of ARCHITECTURE.md: the layers, the imports of upstream packages, the length of
+// files and the versions of libraries.
 package architecture
 
 import (
@@ -16,19 +17,21 @@ import (
 
 const module = "quorate.dev"
 
-// layers are the packages of each half by layer. A package may import strictly lower ones of its half only. A
-// folder below a listed one belongs to it unless it is listed itself.
+// layers maps the packages of each half to their layers. A package imports only strictly lower layers of its half. A
+// folder below a listed one belongs to it unless it is listed itself. ARCHITECTURE.md has the same table.
 var layers = []map[string]int{
 	{
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
 		"apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
 		"apiserver/serviceresolver": 1,
-		"apiserver/watchcache":      2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
+		"apiserver/encoding":        2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
+		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
-		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3, "apiserver/informers": 3,
-		"apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
+		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
+		"apiserver/informers": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
 		"apiserver/controllers/kubernetesservice": 4,
 		"apiserver/registry":                      5,
+		"apiserver/builtin/builtintest":           6,
 		"apiserver/handlers":                      6, "apiserver/discovery": 6, "apiserver/openapi": 6,
 		"apiserver/filters": 7, "apiserver/router": 7, "apiserver/serving": 7, "apiserver/controllers": 7,
 		"apiserver": 8,
@@ -51,24 +54,24 @@ var between = map[string][]string{
 }
 
 // kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part of
-// the server.
+// the server. depguard in .golangci.yml has the same list.
 var kubernetesOnlyIn = []string{
 	"apiserver/admission/plugins", "apiserver/authentication/serviceaccount", "apiserver/authorization/node",
 	"apiserver/builtin", "apiserver/controllers", "apiserver/kubelet", "apiserver/serviceip",
 	"apiserver/system", "apiserver/openapi/generate", "test",
 }
 
-// replaced are upstream's frameworks whose place this project takes, with everything below them. Of
-// k8s.io/apiserver/pkg/endpoints, the installer, it is the package alone.
+// replaced are upstream's frameworks that this project replaces, with all packages below them.
 var replaced = []string{
 	"k8s.io/apiserver/pkg/server", "k8s.io/apiserver/pkg/registry/generic/registry", "k8s.io/apiserver/pkg/storage/cacher",
 	"k8s.io/apiserver/pkg/storage/etcd3", "k8s.io/apiextensions-apiserver/pkg/apiserver",
 	"k8s.io/kube-aggregator/pkg/apiserver", "k8s.io/kubernetes/pkg/controlplane",
 }
 
+// installer is replaced too, but not the packages below it.
 const installer = "k8s.io/apiserver/pkg/endpoints"
 
-// notReplaced are libraries below them.
+// notReplaced are libraries below replaced frameworks.
 var notReplaced = []string{
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
 }
@@ -82,7 +85,7 @@ func isWithin(path string, parents []string) bool {
 	return slices.ContainsFunc(parents, func(parent string) bool { return path == parent || strings.HasPrefix(path, parent+"/") })
 }
 
-// sources maps each folder with Go code, relative to the module's root, to what its files other than tests import.
+// sources maps each folder with Go code, relative to the module's root, to the imports of its files except tests.
 func sources(t *testing.T) map[string][]string {
 	t.Helper()
 	root := "../.."
@@ -118,12 +121,12 @@ func sources(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	if len(found) < 20 {
-		t.Fatalf("only %d folders with code were found: the test looks in the wrong place", len(found))
+		t.Fatalf("only %d folders with code were found: the root is wrong", len(found))
 	}
 	return found
 }
 
-// place returns the listed package a folder belongs to.
+// place returns the listed package that a folder belongs to.
 func place(half map[string]int, folder string) (string, int, bool) {
 	for name := folder; name != "."; name = path.Dir(name) {
 		if layer, ok := half[name]; ok {
@@ -184,7 +187,7 @@ func TestUpstreamImports(t *testing.T) {
 				t.Errorf("%s imports %s: only %v may", folder, imported, kubernetesOnlyIn)
 			}
 			if isReplaced(imported) && !isWithin(folder, []string{"test"}) {
-				t.Errorf("%s imports %s, whose place this project takes", folder, imported)
+				t.Errorf("%s imports %s, which this project replaces", folder, imported)
 			}
 		}
 	}
@@ -237,7 +240,7 @@ func TestFoldersFormNoCycle(t *testing.T) {
 	}
 }
 
-// TestFilesStayShort keeps files readable: one that grows past the limit hides an idea that would divide it.
+// TestFilesStayShort: a file that grows past the limit should be divided.
 func TestFilesStayShort(t *testing.T) {
 	const limit = 500
 	for folder := range sources(t) {

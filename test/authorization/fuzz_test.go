@@ -36,7 +36,7 @@ func randomBytes(seed uint64, count int) []byte {
 	return data
 }
 
-// The programs that fuzzing begins with ask for much that is allowed, and for much that is not.
+// TestRandomDecisionsLikeUpstream: the seeds contain enough allowed and enough denied requests.
 func TestRandomDecisionsLikeUpstream(t *testing.T) {
 	decisions := map[authorizer.Decision]int{}
 	for seed := range uint64(500) {
@@ -66,7 +66,7 @@ var (
 	roleKinds  = []string{"ClusterRole", "Role", "ClusterRole", "Role", "ClusterRole", "Rule"}
 )
 
-// world is the same policy in both authorizers. A program of bytes drives changes and requests.
+// world has the same policy in both authorizers. A program of bytes drives changes and requests.
 type world struct {
 	program   []byte
 	words     []string
@@ -112,7 +112,7 @@ func (w *world) some(from []string) []string {
 	return chosen
 }
 
-// run makes a policy, and then asks and changes it.
+// run creates a policy, then alternates requests and changes.
 func (w *world) run(t *testing.T) {
 	theirs := upstream.New(w.objects, w.objects, w.objects, w.objects)
 	for range 8 {

@@ -48,7 +48,7 @@ func (b *bootstrap) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterR
 	return b.clusterRoleBindings, nil
 }
 
-// load puts the bootstrap policy, and some bindings that nobody has by default, into both authorizers.
+// load loads the bootstrap policy, and some bindings beyond it, into both authorizers.
 func load() (*rbac.Policy, *bootstrap) {
 	policy := rbac.New()
 	b := &bootstrap{clusterRoles: map[string]*rbacv1.ClusterRole{}, roles: map[string]*rbacv1.Role{}, roleBindings: map[string][]*rbacv1.RoleBinding{}}
@@ -60,7 +60,7 @@ func load() (*rbac.Policy, *bootstrap) {
 	}
 	bindings := append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...)
 	broken := bindings[0].DeepCopy()
-	broken.Name, broken.RoleRef.Name, broken.Subjects = "broken", "missing", []rbacv1.Subject{{Kind: "User", Name: "nobody"}}
+	broken.Name, broken.RoleRef.Name, broken.Subjects = "broken", "missing", []rbacv1.Subject{{Kind: "User", Name: "stranger"}}
 	for i := range append(bindings, *broken) {
 		binding := append(bindings, *broken)[i].DeepCopy()
 		b.clusterRoleBindings = append(b.clusterRoleBindings, binding)
@@ -81,7 +81,7 @@ func load() (*rbac.Policy, *bootstrap) {
 	return policy, b
 }
 
-// requests asks for everything the policy mentions, and for some it does not, by every subject it mentions.
+// requests returns requests for everything in the policy, and for some things outside, by every subject in the policy.
 func requests(b *bootstrap) []*authorizer.AttributesRecord {
 	subjects := map[string]user.Info{}
 	for _, binding := range b.clusterRoleBindings {
@@ -89,7 +89,7 @@ func requests(b *bootstrap) []*authorizer.AttributesRecord {
 			who := &user.DefaultInfo{Name: s.Name}
 			switch s.Kind {
 			case "Group":
-				who = &user.DefaultInfo{Name: "someone", Groups: []string{s.Name, "system:authenticated"}}
+				who = &user.DefaultInfo{Name: "member", Groups: []string{s.Name, "system:authenticated"}}
 			case "ServiceAccount":
 				who = &user.DefaultInfo{Name: "system:serviceaccount:" + s.Namespace + ":" + s.Name, Groups: []string{"system:serviceaccounts"}}
 			}
@@ -130,7 +130,7 @@ func requests(b *bootstrap) []*authorizer.AttributesRecord {
 func TestBootstrapPolicyDecisions(t *testing.T) {
 	policy, b := load()
 	theirs := upstream.New(b, b, b, b)
-	allowed, ctx := 0, context.Background()
+	allowed, ctx := 0, t.Context()
 	all := requests(b)
 	for _, request := range all {
 		want, wantReason, _ := theirs.Authorize(ctx, request)
@@ -156,10 +156,10 @@ func TestBootstrapPolicyRules(t *testing.T) {
 	theirs := upstream.New(b, b, b, b)
 	for _, who := range []user.Info{
 		&user.DefaultInfo{Name: "system:kube-controller-manager", Groups: []string{"system:authenticated"}},
-		&user.DefaultInfo{Name: "nobody"},
+		&user.DefaultInfo{Name: "stranger"},
 	} {
-		wantResources, wantPaths, _, wantErr := theirs.RulesFor(context.Background(), who, "kube-system")
-		resources, paths, _, err := policy.RulesFor(context.Background(), who, "kube-system")
+		wantResources, wantPaths, _, wantErr := theirs.RulesFor(t.Context(), who, "kube-system")
+		resources, paths, _, err := policy.RulesFor(t.Context(), who, "kube-system")
 		if fmt.Sprint(err) != fmt.Sprint(wantErr) {
 			t.Errorf("%s: error %v, want %v", who.GetName(), err, wantErr)
 		}

@@ -58,7 +58,7 @@ func (r Report) workCells(w work) []string {
 	if peerDid && oursDid && peer.CPU > 0 && ours.CPU > 0 {
 		fraction := float64(ours.CPU) / float64(peer.CPU)
 		cells[3] = part(fraction)
-		cells[5] = verdict(w.target, fraction)
+		cells[5] = outcome(w.target, fraction)
 		if w.latency > 0 && ours.P50 > w.latency {
 			cells[5] = missed
 		}
@@ -91,7 +91,7 @@ func cell(known bool, text string) string {
 
 const missed = "**no**"
 
-func verdict(limit, value float64) string {
+func outcome(limit, value float64) string {
 	switch {
 	case limit == 0:
 		return ""
@@ -139,7 +139,7 @@ func (r Report) figureCells(f figure) []string {
 	}
 	if r.Ours != nil {
 		cells[2] = f.format(f.value(r.Ours))
-		cells[5] = verdict(f.limit, f.value(r.Ours))
+		cells[5] = outcome(f.limit, f.value(r.Ours))
 	}
 	if r.Peer != nil && r.Ours != nil {
 		cells[3] = part(f.value(r.Ours) / f.value(r.Peer))

@@ -15,12 +15,13 @@ import (
 const (
 	apiServices    = "/apis/apiregistration.k8s.io/v1/apiservices"
 	apiServiceKeys = "/registry/apiregistration.k8s.io/apiservices/"
-	// customAPIService is that of the resources which these tests define.
+	// customAPIService is the APIService of the custom resources of these tests.
 	customAPIService = "v1.example.com"
 )
 
-// Whichever server starts second finds the APIServices as it wants them: it adds, changes and removes none.
+// The server that starts second finds the APIServices up to date: it adds, changes and removes none.
 func TestAPIServicesAreAlike(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	starts := map[string]func(context.Context, upstream.Options) (*upstream.APIServer, error){
 		"kube-apiserver": upstream.StartKubernetes, "quorate": upstream.StartQuorate,
 	}
@@ -41,7 +42,7 @@ func TestAPIServicesAreAlike(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { client.Close() })
-			// after returns what is stored when a server has done something that comes after all that it does at its start.
+			// after returns the stored APIServices when a server has done something that follows its start-up.
 			after := func(name string, something func(*server)) map[string]int64 {
 				options := upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: []string{"--runtime-config=api/all=true"}}
 				process, err := starts[name](t.Context(), options)
@@ -73,7 +74,7 @@ func TestAPIServicesAreAlike(t *testing.T) {
 	}
 }
 
-// awaitAPIService waits until that of the custom resource is there (200), or gone (404).
+// awaitAPIService waits until the APIService of the custom resource is served (200) or not (404).
 func (s *server) awaitAPIService(t *testing.T, want int) {
 	t.Helper()
 	var last int
@@ -86,7 +87,7 @@ func (s *server) awaitAPIService(t *testing.T, want int) {
 	}
 }
 
-// revisions are those of all APIServices, by key.
+// revisions returns the revisions of all APIServices by key.
 func revisions(t *testing.T, client *clientv3.Client) map[string]int64 {
 	t.Helper()
 	response, err := client.Get(t.Context(), apiServiceKeys, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -100,8 +101,9 @@ func revisions(t *testing.T, client *clientv3.Client) map[string]int64 {
 	return found
 }
 
-// Both servers keep the APIService of a custom resource at the same time without writing against each other.
+// Both servers reconcile the APIService of a custom resource at the same time without conflicting writes.
 func TestAPIServicesOfOneEtcd(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	both := startServers(t)
 	writes := both.etcd.Watch(t.Context(), apiServiceKeys, clientv3.WithPrefix(), clientv3.WithRev(1))
 	builtin := revisions(t, both.etcd)
@@ -112,7 +114,7 @@ func TestAPIServicesOfOneEtcd(t *testing.T) {
 	}
 	mustEqual(t, "the revisions of built-in APIServices", builtin, revisions(t, both.etcd))
 
-	// The last write is of our own, so that all before it have come when it comes.
+	// The test makes the last write, so that all earlier ones have been observed when it is.
 	const last = apiServiceKeys + "last"
 	response, err := both.etcd.Put(t.Context(), last, "{}")
 	if err != nil {
@@ -128,14 +130,14 @@ func TestAPIServicesOfOneEtcd(t *testing.T) {
 		}
 	}
 	const custom = apiServiceKeys + customAPIService
-	// Four times: made, edited, edit undone, deleted, made again, deleted; when one server hears later that the
-	// definition is gone than that the APIService is, made and deleted once more.
+	// Four times: made, edited, edit undone, deleted, made again, deleted. A server that observes the
+	// deletion of the definition after that of the APIService makes and deletes it again.
 	if rounds := 4; counts[custom] < 6*rounds || counts[custom] > 8*rounds {
 		t.Errorf("%d writes of the custom APIService, want 24 to 32", counts[custom])
 	}
 }
 
-// keepAPIService defines a custom resource through one server and disturbs its APIService through the other.
+// keepAPIService defines a custom resource through one server and changes its APIService through the other.
 func (both *servers) keepAPIService(t *testing.T, writer, other *server) {
 	t.Helper()
 	const path = apiServices + "/" + customAPIService

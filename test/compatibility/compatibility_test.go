@@ -10,9 +10,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"quorate.dev/test/upstream"
 )
 
 func TestOneEtcd(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	both := startServers(t)
 	both.kubernetes.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
 	all := append(kinds(),
@@ -28,7 +31,7 @@ func TestOneEtcd(t *testing.T) {
 	}
 }
 
-// define creates a CustomResourceDefinition through one server. Both must serve it then, and show it alike.
+// define creates a CustomResourceDefinition through one server. Both must serve it then, with equal objects.
 func (both *servers) define(t *testing.T, writer *server, plural, kindName string) kind {
 	t.Helper()
 	writer.create(t, definitions, definition(plural, kindName))
@@ -38,7 +41,7 @@ func (both *servers) define(t *testing.T, writer *server, plural, kindName strin
 	path := definitions + "/" + plural + ".example.com"
 	var difference string
 	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(context.Context) (bool, error) {
-		// Conditions are still being written, by either server, so that two reads may show two states.
+		// Either server may still write conditions, so two reads may return different states.
 		difference = cmp.Diff(both.kubernetes.get(t, path), both.quorate.get(t, path))
 		return difference == "", nil
 	})
@@ -48,7 +51,7 @@ func (both *servers) define(t *testing.T, writer *server, plural, kindName strin
 	return k
 }
 
-// life creates an object through one server, changes and deletes it through the other, while both are watched.
+// life creates an object through one server, and changes and deletes it through the other, with watches on both.
 func life(t *testing.T, k kind, writer, other *server) {
 	t.Helper()
 	name := "written-by-" + writer.name
@@ -92,7 +95,7 @@ func mustEqual[T any](t *testing.T, what string, want, got T) {
 
 func metadata(o object) map[string]any { return o["metadata"].(map[string]any) }
 
-// storeTheSame creates an object through one server, then the same through the other, and compares what lies in etcd.
+// storeTheSame creates an object through one server, then through the other, and compares the values in etcd.
 func (both *servers) storeTheSame(t *testing.T, k kind) {
 	t.Helper()
 	const name = "same"
@@ -114,8 +117,8 @@ func (both *servers) storeTheSame(t *testing.T, k kind) {
 	}
 }
 
-// neutral replaces what must differ, the UID and the times of creation, by constants of the same length; nothing is
-// decoded, so the order and encoding of fields remain compared.
+// neutral replaces the UID and the times of creation, which differ, by constants of the same length. It decodes nothing,
+// so the order and encoding of fields are compared too.
 func neutral(t *testing.T, stored []byte, created object) []byte {
 	t.Helper()
 	uid := metadata(created)["uid"].(string)
@@ -132,7 +135,7 @@ func neutral(t *testing.T, stored []byte, created object) []byte {
 	return stored
 }
 
-// times are those that a server sets by its clock.
+// times matches times that a server sets.
 func times(created object) []string {
 	all := []string{metadata(created)["creationTimestamp"].(string)}
 	managers, _ := metadata(created)["managedFields"].([]any)

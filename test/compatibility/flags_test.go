@@ -12,7 +12,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// values are flags with values that one server or both might refuse.
+// values are flags with values that one server or both might reject.
 var values = []string{
 	"--storage-backend=etcd3", "--storage-backend=etcd2", "--storage-media-type=application/yaml", "--storage-media-type=text/plain",
 	"--etcd-prefix=registry", "--etcd-healthcheck-timeout=0s", "--watch-cache-sizes=pods#10", "--watch-cache-sizes=pods",
@@ -32,11 +32,9 @@ var values = []string{
 	"--authorization-mode=AlwaysAllow,AlwaysAllow", "--audit-log-maxage=soon", "--authorization-webhook-cache-authorized-ttl=1",
 }
 
-// TestValuesOfFlags has both servers read the same values: what one refuses the other refuses.
+// TestValuesOfFlags: both servers accept and reject the same flag values.
 func TestValuesOfFlags(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	kubernetes, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +47,12 @@ func TestValuesOfFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	directory := "--etcd-data-dir=" + filepath.Join(os.DevNull, "etcd") // no such directory can be made
+	directory := "--etcd-data-dir=" + filepath.Join(os.DevNull, "etcd") // cannot be created
 	refused := func(t *testing.T, value ...string) (theirs, ours string) {
 		arguments := append(pki.Flags(), value...)
 		return complaint(t, kubernetes, arguments...), complaint(t, quorate, append([]string{"apiserver", directory}, arguments...)...)
 	}
-	theirsAlways, oursAlways := refused(t) // for want of storage
+	theirsAlways, oursAlways := refused(t) // because there is no storage
 	for _, value := range values {
 		t.Run(value, func(t *testing.T) {
 			theirs, ours := refused(t, value)
@@ -65,7 +63,7 @@ func TestValuesOfFlags(t *testing.T) {
 	}
 }
 
-// complaint runs a server that cannot start and returns the error that ended it.
+// complaint runs a server that cannot start and returns its last error.
 func complaint(t *testing.T, binary string, arguments ...string) string {
 	t.Helper()
 	output, err := exec.CommandContext(t.Context(), binary, arguments...).CombinedOutput()
@@ -82,9 +80,7 @@ func complaint(t *testing.T, binary string, arguments ...string) string {
 
 // TestGatesAreKnown starts this server with every feature gate that kube-apiserver lists, at its default.
 func TestGatesAreKnown(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	binary, err := upstream.Binary(t.Context(), "kube-apiserver")
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func (k kind) key(name string) string { return k.prefix + "/" + name }
 
 func (k kind) named(name string) string { return strings.ReplaceAll(k.body, "NAME", name) }
 
-// namespaced is a kind whose objects lie in the test's namespace.
+// namespaced is a kind whose objects are in the test's namespace.
 func namespaced(name, groupVersion, plural, keys, body string) kind {
 	return kind{
 		name: name, collection: groupVersion + "/namespaces/" + namespace + "/" + plural,

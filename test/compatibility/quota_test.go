@@ -17,12 +17,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestQuotaUnderConcurrency lets many clients create at once what a quota has room for a part of: as many as there is
-// room for are stored, never more, and the quota says so.
+// TestQuotaUnderConcurrency creates more objects than a quota allows from many clients at once: exactly the allowed
+// number is stored, and the status of the quota agrees.
 func TestQuotaUnderConcurrency(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs our API server")
-	}
+	upstream.NeedsProcesses(t)
 	const clients, each, room = 12, 8, 20
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
@@ -74,7 +72,7 @@ func TestQuotaUnderConcurrency(t *testing.T) {
 	}
 }
 
-// makeQuota makes a quota and says, in the place of its controller, that nothing is used.
+// makeQuota creates a quota and sets its status to no usage, in place of its controller.
 func makeQuota(t *testing.T, client corev1client.ResourceQuotaInterface, room int64) {
 	t.Helper()
 	hard := corev1.ResourceList{"count/configmaps": *resource.NewQuantity(room, resource.DecimalSI)}
@@ -88,7 +86,7 @@ func makeQuota(t *testing.T, client corev1client.ResourceQuotaInterface, room in
 	if _, err := client.UpdateStatus(t.Context(), quota, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// A read of the present state waits for the cache, which admission reads too.
+	// A consistent read waits for the cache, which admission reads too.
 	if _, err := client.Get(t.Context(), "q", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -18,13 +18,14 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// definitionsAtRestart is how many definitions a restarted server has to read.
+// definitionsAtRestart is the number of definitions that a restarted server reads.
 const definitionsAtRestart = 400
 
-// TestRestartWithDefinitions starts a server on an etcd that has many definitions and does not answer, as one without a
-// quorum. What only definitions can tell must not be answered before they are known: a client takes 404 for NotFound,
-// and a garbage collector for a deletion.
+// TestRestartWithDefinitions starts a server on a suspended etcd with many definitions, as if it had lost its quorum.
+// Until the server has read the definitions it must not answer requests that depend on them: clients take 404 for
+// NotFound, and a garbage collector for a deletion.
 func TestRestartWithDefinitions(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -73,7 +74,7 @@ func TestRestartWithDefinitions(t *testing.T) {
 	}
 }
 
-// customPath is where a custom resource is read.
+// customPath returns the path of a custom resource.
 func customPath(i int) string {
 	return fmt.Sprintf("/apis/group-%d.example.com/v1/namespaces/default/things/thing", i)
 }
@@ -107,7 +108,7 @@ func storeDefinitions(t *testing.T, endpoint string) {
 	}
 }
 
-// suspend makes etcd answer nothing until it is resumed.
+// suspend stops etcd until it is resumed.
 func suspend(t *testing.T, etcd *upstream.EtcdServer) {
 	t.Helper()
 	if err := syscall.Kill(etcd.PID, syscall.SIGSTOP); err != nil {
@@ -123,7 +124,7 @@ func resume(t *testing.T, etcd *upstream.EtcdServer) {
 	}
 }
 
-// answer returns the code and body of the answer to a GET.
+// answer returns the code and body of the response to a GET.
 func (s *server) answer(t *testing.T, path, accept string) (int, []byte) {
 	t.Helper()
 	response := s.getAs(t, path, accept)
@@ -149,7 +150,7 @@ func (s *server) getAs(t *testing.T, path, accept string) *http.Response {
 	return response
 }
 
-// mustBeUnavailable checks for kube-apiserver's answer, word by word.
+// mustBeUnavailable checks for kube-apiserver's response, word by word.
 func (s *server) mustBeUnavailable(t *testing.T, path, accept string) {
 	t.Helper()
 	response := s.getAs(t, path, accept)
@@ -168,7 +169,8 @@ func (s *server) mustBeUnavailable(t *testing.T, path, accept string) {
 	}
 }
 
-// awaitDefinitions waits until a custom resource is served. Until then it is never missing, nor is its group in a list.
+// awaitDefinitions waits until a custom resource is served. Until then it must not be reported missing, in any list of
+// groups either.
 func (s *server) awaitDefinitions(t *testing.T) {
 	t.Helper()
 	last := definitionsAtRestart - 1

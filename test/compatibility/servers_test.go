@@ -1,5 +1,5 @@
-// Package compatibility proves that Quorate and kube-apiserver can run on one etcd at the same time: each reads what
-// the other wrote, sees it change, may delete it, and stores the very same bytes.
+// Package compatibility runs Quorate and kube-apiserver on one etcd at the same time: each reads, watches and deletes
+// objects of the other, and stores the same bytes.
 package compatibility
 
 import (
@@ -25,12 +25,12 @@ import (
 const (
 	namespace = "compatibility"
 
-	// patience is for what happens a moment later, such as a new kind being served.
+	// patience bounds waits for asynchronous changes, such as the serving of a new kind.
 	patience     = 20 * time.Second
 	pollInterval = 50 * time.Millisecond
 )
 
-// server is one of the two API servers, by raw requests: what is compared is what is on the wire.
+// server sends raw requests to one of the two API servers, so that bytes on the wire are compared.
 type server struct {
 	name string
 	host string
@@ -41,16 +41,16 @@ type server struct {
 type servers struct {
 	kubernetes, quorate *server
 	etcd                *clientv3.Client
-	// process is that of quorate.
+	// process of quorate.
 	process *upstream.APIServer
 }
 
-// startServers runs both with further arguments.
+// startServers runs both with additional arguments.
 func startServers(t *testing.T, arguments ...string) *servers {
 	return startServersWith(t, arguments, arguments)
 }
 
-// startServersWith gives each server arguments of its own.
+// startServersWith runs each server with its own arguments.
 func startServersWith(t *testing.T, ofKubernetes, ofQuorate []string) *servers {
 	return startServersOn(t, func(*clientv3.Client) {}, ofKubernetes, ofQuorate)
 }
@@ -112,7 +112,7 @@ func (s *server) send(ctx context.Context, method, path, contentType string, bod
 	return s.http.Do(request)
 }
 
-// call returns the answer's status code and object.
+// call returns the status code and the object of the response.
 func (s *server) call(ctx context.Context, method, path, contentType string, body []byte) (int, object, error) {
 	response, err := s.send(ctx, method, path, contentType, body)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *server) call(ctx context.Context, method, path, contentType string, bod
 	return response.StatusCode, decoded, nil
 }
 
-// must is call for requests that have to succeed.
+// must is call for requests that must succeed.
 func (s *server) must(t *testing.T, method, path, contentType, body string) object {
 	t.Helper()
 	status, answer, err := s.call(t.Context(), method, path, contentType, []byte(body))
@@ -175,7 +175,7 @@ func (s *server) mustBeGone(t *testing.T, path string) {
 	}
 }
 
-// awaitServed waits until a path answers.
+// awaitServed waits until a path is served.
 func (s *server) awaitServed(t *testing.T, path string) {
 	t.Helper()
 	var last int
@@ -195,7 +195,7 @@ type event struct {
 	Object object
 }
 
-// watch calls for the events that follow the present state, and returns a function that reads the next one.
+// watch starts a watch at the current state, and returns a function that reads the next event.
 func (s *server) watch(t *testing.T, collection, name string) (next func() event) {
 	t.Helper()
 	list := s.get(t, collection+"?limit=1")

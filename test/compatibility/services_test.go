@@ -10,11 +10,14 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"quorate.dev/test/upstream"
 )
 
-// Both servers give Services addresses and ports at the same time: all of them, and nothing twice. Both are behind the
-// kubernetes Service as long as they run.
+// Both servers allocate addresses and ports for Services at the same time: each Service gets its own. Both are endpoints
+// of the kubernetes Service while they run.
 func TestServicesOfOneEtcd(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	common := []string{"--endpoint-reconciler-type=lease", "--service-cluster-ip-range=10.0.0.0/26", "--service-node-port-range=30000-30039"}
 	both := startServersWith(t, append(common, "--advertise-address=192.0.2.21"), append(common, "--advertise-address=192.0.2.22"))
 	t.Run("concurrent", func(t *testing.T) { both.giveAll(t, 40) })
@@ -22,7 +25,7 @@ func TestServicesOfOneEtcd(t *testing.T) {
 	t.Run("endpoints", func(t *testing.T) { both.leaveKubernetesService(t) })
 }
 
-// giveAll creates so many Services with node ports through both servers at once.
+// giveAll creates Services with node ports through both servers concurrently.
 func (both *servers) giveAll(t *testing.T, count int) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
@@ -50,7 +53,7 @@ func (both *servers) giveAll(t *testing.T, count int) {
 	group.Wait()
 }
 
-// holdings are the address and the node port of a Service.
+// holdings returns the address and the node port of a Service.
 func holdings(service object) []string {
 	spec := service["spec"].(map[string]any)
 	port := spec["ports"].([]any)[0].(map[string]any)["nodePort"]
@@ -88,7 +91,7 @@ func (both *servers) keepPortsAlike(t *testing.T) {
 	}
 }
 
-// leaveKubernetesService waits until both servers are behind the kubernetes Service, and stops one.
+// leaveKubernetesService waits until both servers are endpoints of the kubernetes Service, and stops one.
 func (both *servers) leaveKubernetesService(t *testing.T) {
 	both.awaitEndpoints(t, "192.0.2.21", "192.0.2.22")
 	leases, err := both.etcd.Get(t.Context(), "/registry/masterleases/192.0.2.21")

@@ -22,21 +22,22 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// wholeVariable is the environment variable that asks for every resource and the samples of every release. Without it
-// there are the core group, apps and one resource of every other group, and the oldest release.
+// wholeVariable is the environment variable that selects every resource and the samples of every release. Without it,
+// the test covers the core group, apps and one resource of every other group, and the oldest release.
 const wholeVariable = "COMPATIBILITY_WHOLE"
 
 // releases have samples in the module k8s.io/api: objects with every field set, as protobuf.
 var releases = []string{"v1.33.0", "v1.34.0", "v1.35.0", "HEAD"}
 
-// prefixes are those of the two servers' keys, kube-apiserver's first.
+// prefixes of the two servers' keys, kube-apiserver's first.
 var prefixes = []string{"/kubernetes", "/quorate"}
 
 // sampleNamespace is where samples are; each is called "nameValue".
 const sampleNamespace = "namespaceValue"
 
-// TestFormerReleases starts each server on the same state that a former release left, under a prefix of its own.
+// TestFormerReleases starts each server on equal state of a former release, under its own prefix.
 func TestFormerReleases(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	fill := func(client *clientv3.Client) {
 		for _, prefix := range prefixes {
 			storeNamespaces(t, client, prefix)
@@ -52,9 +53,9 @@ func TestFormerReleases(t *testing.T) {
 	t.Run("objects", func(t *testing.T) { both.useStoredObjects(t) })
 }
 
-// useStoredObjects puts objects of every resource into etcd as they may have been stored: upstream's stubs, without any
-// default, and its samples of former releases. Both servers are sent the same reads and writes of them: the answers,
-// and what is stored afterwards, must be the same.
+// useStoredObjects stores objects of every resource in etcd as former releases may have: upstream's stubs without
+// defaults, and its samples. Responses of both servers to equal reads and writes, and the values stored afterwards, must
+// be equal.
 func (both *servers) useStoredObjects(t *testing.T) {
 	entries, err := upstream.UpstreamResources(t.Context(), namespace)
 	if err != nil {
@@ -83,10 +84,10 @@ func (both *servers) useStoredObjects(t *testing.T) {
 	}
 }
 
-// alive are groups whose objects change what is served, or are written to by controllers of the servers.
+// alive are groups whose objects change what is served, or are written by controllers of the servers.
 var alive = []string{"apiextensions.k8s.io", "apiregistration.k8s.io", "flowcontrol.apiserver.k8s.io"}
 
-// triedNames are the resources whose objects are tried, in order.
+// triedNames returns the tested resources in order.
 func triedNames(kinds map[schema.GroupVersionResource]served) []schema.GroupVersionResource {
 	var names []schema.GroupVersionResource
 	for name := range kinds {
@@ -108,7 +109,7 @@ func oneOfEach(names []schema.GroupVersionResource) []schema.GroupVersionResourc
 	})
 }
 
-// storeNamespaces makes the namespaces that objects are in. One of them could not be created by its name.
+// storeNamespaces stores the namespaces of the objects. The API would reject the name of one of them.
 func storeNamespaces(t *testing.T, client *clientv3.Client, prefix string) {
 	for _, name := range []string{namespace, sampleNamespace} {
 		object := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"uid":%q}}`, name, name)
@@ -126,7 +127,7 @@ type stored struct {
 	collection string // of keys
 }
 
-// stub is upstream's small object as JSON, with what a server would have chosen.
+// stub returns upstream's small object as JSON, with the values that a server would have allocated.
 func (s stored) stub(t *testing.T, entry upstream.UpstreamResource) []byte {
 	t.Helper()
 	var object object
@@ -165,7 +166,7 @@ func (s stored) sample(t *testing.T, release string) ([]byte, bool) {
 	return data, err == nil
 }
 
-// compare stores an object for both servers and compares what they make of it.
+// compare stores an object for both servers and compares their responses.
 func (s stored) compare(t *testing.T, what string, data []byte) {
 	t.Helper()
 	name, within := "nameValue", sampleNamespace
@@ -221,7 +222,7 @@ func (s stored) exchange(t *testing.T, what, path, key string) {
 	send(http.MethodPatch, path, mergePatch, `{"metadata":{"finalizers":null}}`)
 }
 
-// send compares the answers to a request, and what is stored afterwards. Each server has a body of its own.
+// send compares the responses to a request, and the values stored afterwards. Each server has its own body.
 func (s stored) send(t *testing.T, what, key, method, path, contentType string, bodies []string) (answers [2][]byte) {
 	t.Helper()
 	what += ": " + method + " " + path
@@ -262,7 +263,7 @@ func lines(text string) []string { return strings.Split(text, "\n") }
 // never stored, but is in samples: a dry run shows it.
 var chosen = regexp.MustCompile(`(?m)^ *"(resourceVersion|time|deletionTimestamp|selfLink)": "[^"]*",?\n`)
 
-// show is an answer as it is compared. Validation finds what is wrong with the values of a map in any order.
+// show returns the compared form of a response. Validation reports errors of map values in random order.
 func show(t *testing.T, status int, answer object) string {
 	t.Helper()
 	details, _ := answer["details"].(map[string]any)

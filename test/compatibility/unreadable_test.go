@@ -14,9 +14,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestListWithSomethingUnreadable has an object that cannot be decoded behind more than is sent at a time: the answer is
-// an error, not a part of the list.
+// TestListWithSomethingUnreadable stores an object that cannot be decoded after more data than one flush sends: the
+// response must be an error, not a truncated list.
 func TestListWithSomethingUnreadable(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {

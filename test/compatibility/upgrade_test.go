@@ -13,7 +13,7 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
-// formerPolicy is what a cluster of a former release, and its administrators, may have made of the RBAC policy, by key.
+// formerPolicy is an RBAC policy of a former release with changes of an administrator, by key.
 func formerPolicy() map[string]runtime.Object {
 	rule := func(resource string) []rbacv1.PolicyRule {
 		return []rbacv1.PolicyRule{{
@@ -48,7 +48,7 @@ func formerPolicy() map[string]runtime.Object {
 		"clusterroles/admin":                    admin,
 		"clusterroles/view":                     role("view", rule("viewers")),
 		"clusterroles/system:aggregate-to-view": role("system:aggregate-to-view", rule("aggregated")),
-		// A binding that was split since, and another one that is of another role.
+		// A binding that has been split since, and one that refers to another role.
 		"clusterrolebindings/system:discovery":  narrowed,
 		"clusterrolebindings/system:basic-user": binding("system:basic-user", "view", user),
 	}
@@ -61,7 +61,7 @@ func former(name string) metav1.ObjectMeta {
 	}
 }
 
-// storePolicy puts the former policy into etcd.
+// storePolicy stores the former policy in etcd.
 func storePolicy(t *testing.T, client *clientv3.Client, prefix string) {
 	serializer := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme)
 	for key, object := range formerPolicy() {
@@ -75,7 +75,7 @@ func storePolicy(t *testing.T, client *clientv3.Client, prefix string) {
 	}
 }
 
-// havePolicyUpgraded compares what the servers have made of the former policy.
+// havePolicyUpgraded compares the policies after the upgrade by each server.
 func (both *servers) havePolicyUpgraded(t *testing.T) {
 	for _, resource := range []string{"clusterroles", "clusterrolebindings", "roles", "rolebindings"} {
 		want, got := both.kubernetes.policy(t, resource), both.quorate.policy(t, resource)
@@ -84,7 +84,7 @@ func (both *servers) havePolicyUpgraded(t *testing.T) {
 		}
 		mustEqual(t, resource+" of kube-apiserver (-) and quorate (+)", want, got)
 	}
-	// What the test is about is there.
+	// Fail if the upgrade did nothing.
 	discovery := both.quorate.policy(t, "clusterrolebindings")["system:public-info-viewer"]
 	if subjects := discovery["subjects"].([]any); len(subjects) != 2 {
 		t.Errorf("public information is for %v", subjects)
@@ -95,7 +95,7 @@ func (both *servers) havePolicyUpgraded(t *testing.T) {
 	}
 }
 
-// policy returns the objects of a resource by namespace and name, without what each server chooses.
+// policy returns the objects of a resource by namespace and name, without values that each server chooses.
 func (s *server) policy(t *testing.T, resource string) map[string]object {
 	t.Helper()
 	objects := map[string]object{}

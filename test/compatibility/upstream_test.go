@@ -16,8 +16,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// everything makes both servers serve all there is. Admission that adds to objects, or that asks for an account that
-// nobody makes here, is off.
+// everything enables all APIs in both servers. Admission plugins that add to objects, or need a service account, which no
+// controller creates here, are disabled.
 var everything = []string{
 	"--runtime-config=api/all=true",
 	"--feature-gates=ClusterTrustBundle=true,GenericWorkload=true,PodCertificateRequest=true,StorageVersionMigrator=true",
@@ -25,8 +25,9 @@ var everything = []string{
 }
 
 // TestEveryResourceIsStoredAlike creates the object that upstream has for every resource in every version, through one
-// server and then through the other: it must lie where and as what upstream's table says, in the same bytes.
+// server and then through the other: key and stored version must be those of upstream's table, and the bytes equal.
 func TestEveryResourceIsStoredAlike(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	both := startServers(t, everything...)
 	both.kubernetes.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
 	entries, err := upstream.UpstreamResources(t.Context(), namespace)
@@ -45,21 +46,21 @@ func TestEveryResourceIsStoredAlike(t *testing.T) {
 		t.Run(name.Group+"/"+name.Version+"/"+name.Resource, func(t *testing.T) { both.storeEntry(t, name, kinds[name], e) })
 	}
 	for name := range entries {
-		custom := strings.HasSuffix(name.Group, ".com") // of definitions that upstream's test makes first
+		custom := strings.HasSuffix(name.Group, ".com") // of definitions that upstream's test creates first
 		if _, ok := kinds[name]; !ok && !custom {
 			t.Errorf("%v is not served", name)
 		}
 	}
 }
 
-// served is what discovery says about a resource.
+// served is an entry of discovery.
 type served struct {
 	Name, Kind string
 	Namespaced bool
 	Verbs      []string
 }
 
-// storedKinds asks discovery which resources can be created and read.
+// storedKinds returns the resources that can be created and read, from discovery.
 func (s *server) storedKinds(t *testing.T) map[schema.GroupVersionResource]served {
 	t.Helper()
 	var groups struct {
@@ -102,7 +103,7 @@ func (s *server) decode(t *testing.T, path string, into any) {
 	}
 }
 
-// allocated are what servers choose for a service, fixed so that both choose the same.
+// allocated are the values that servers allocate for a service, fixed so that both are equal.
 var allocated = map[string]any{"clusterIP": "10.0.0.77", "allocateLoadBalancerNodePorts": false}
 
 func (both *servers) storeEntry(t *testing.T, name schema.GroupVersionResource, kind served, e upstream.UpstreamResource) {
@@ -145,7 +146,7 @@ func (both *servers) storeEntry(t *testing.T, name schema.GroupVersionResource, 
 	}
 }
 
-// at reads what was stored when an object was created: controllers may have changed it since.
+// at reads the value that was stored at creation: controllers may have changed it since.
 func (both *servers) at(t *testing.T, writer *server, path string, created object) []byte {
 	t.Helper()
 	revision, err := strconv.ParseInt(metadata(created)["resourceVersion"].(string), 10, 64)
@@ -162,7 +163,7 @@ func (both *servers) at(t *testing.T, writer *server, path string, created objec
 	return response.Kvs[0].Value
 }
 
-// remove deletes an object even when finalizers keep it that nobody takes away here.
+// remove deletes an object and its finalizers, which no controller removes here.
 func (both *servers) remove(t *testing.T, writer *server, path, key string) {
 	t.Helper()
 	writer.delete(t, path)

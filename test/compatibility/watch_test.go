@@ -19,9 +19,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestWatchOfASteadyStream goes on, watch after watch, from what the last one has told, bookmarks included, while
-// objects are created without a pause: none of them may be passed over.
+// TestWatchOfASteadyStream resumes watches at the last revision received, including those of bookmarks, while objects are
+// created continuously: no watch may miss an object.
 func TestWatchOfASteadyStream(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -47,7 +48,7 @@ func TestWatchOfASteadyStream(t *testing.T) {
 	}
 	seen := make([]map[string]bool, watchers)
 	for i := range seen {
-		// A watch of three seconds or more has a bookmark in the middle: each watcher's are at other moments.
+		// A watch of three seconds or more gets a bookmark in the middle, at a different time for each watcher.
 		watching.Go(func() { seen[i] = s.watchToTheEnd(patient, int64(3+i)) })
 	}
 	writing.Wait()
@@ -58,19 +59,22 @@ func TestWatchOfASteadyStream(t *testing.T) {
 	}
 }
 
-// lastName is that of the object that is created after all others: who has seen it has to have seen them.
+// lastName is the name of the object that is created last: a watcher that received it must have received all others.
 const lastName = "the-last"
 
-// stream is what is created, and has to be seen.
+// stream holds the created objects, which watchers must receive.
 type stream struct {
 	*testing.T
 	objects typed.ConfigMapInterface
 	created sync.Map // by name
 }
 
-// write creates one object after the other.
+// write creates objects one at a time until ctx ends.
 func (s *stream) write(ctx context.Context, writer int) {
-	for i := 0; ctx.Err() == nil && s.create(fmt.Sprintf("object-%d-%05d", writer, i)); i++ {
+	for i := 0; ctx.Err() == nil; i++ {
+		if !s.create(fmt.Sprintf("object-%d-%05d", writer, i)) {
+			return
+		}
 	}
 }
 
@@ -83,8 +87,8 @@ func (s *stream) create(name string) bool {
 	return true
 }
 
-// watchToTheEnd returns the names of all objects that watches of so many seconds, one after the other, have told of
-// until the last.
+// watchToTheEnd runs consecutive watches of the given number of seconds, and returns the names of all objects received up
+// to the last one.
 func (s *stream) watchToTheEnd(ctx context.Context, seconds int64) map[string]bool {
 	seen := map[string]bool{}
 	for revision := "1"; revision != "" && !seen[lastName]; {
@@ -93,7 +97,7 @@ func (s *stream) watchToTheEnd(ctx context.Context, seconds int64) map[string]bo
 	return seen
 }
 
-// watchFrom returns the revision to go on from, none after an error.
+// watchFrom returns the revision to resume at, empty after an error.
 func (s *stream) watchFrom(ctx context.Context, seconds int64, revision string, seen map[string]bool) string {
 	changes, err := s.objects.Watch(ctx, metav1.ListOptions{
 		ResourceVersion: revision, AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
@@ -120,7 +124,7 @@ func (s *stream) watchFrom(ctx context.Context, seconds int64, revision string, 
 	return revision
 }
 
-// mustHave says what a watcher has not seen, though it was there before the last.
+// mustHave reports objects that a watcher missed although they were created before the last.
 func (s *stream) mustHave(watcher int, seen map[string]bool) {
 	missed := []string{}
 	s.created.Range(func(name, _ any) bool {

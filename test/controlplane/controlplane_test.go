@@ -1,6 +1,5 @@
-// Package controlplane runs the genuine kube-controller-manager and kube-scheduler on this project's API server, and on
-// kube-apiserver beside it: the same life of every kind of workload on both, and no error in their logs that they do
-// not have on kube-apiserver too, about as often.
+// Package controlplane runs kube-controller-manager and kube-scheduler on this project's API server and on kube-apiserver:
+// every kind of workload must behave equally on both, and the logs must not have more errors than on kube-apiserver.
 package controlplane
 
 import (
@@ -19,7 +18,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestMain lets all steps go on at once, however few processors there are: they wait, they do not compute.
+// TestMain runs all steps in parallel whatever GOMAXPROCS is, because they mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "64"); err != nil {
@@ -53,6 +52,7 @@ var servers = map[string]func(t *testing.T, options upstream.Options) (*upstream
 }
 
 func TestControlPlane(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	var logs = map[string]string{}
 	for name := range servers {
 		logs[name] = t.TempDir()
@@ -79,7 +79,7 @@ func TestControlPlane(t *testing.T) {
 	}
 }
 
-// steps are independent of each other; each has a namespace of its name.
+// steps are independent of each other; each has its own namespace.
 var steps = map[string]func(*scene){
 	"deployment":      deployment,
 	"statefulset":     statefulSet,
@@ -110,7 +110,7 @@ func startCluster(t *testing.T, directory string, startServer func(*testing.T, u
 	return c
 }
 
-// start starts a server alone.
+// start starts a server without clients.
 func start(t *testing.T, directory string, startServer func(*testing.T, upstream.Options) (*upstream.APIServer, error), arguments ...string) *cluster {
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -132,8 +132,9 @@ func start(t *testing.T, directory string, startServer func(*testing.T, upstream
 	return c
 }
 
-// TestControllersInTheServer does without a kube-controller-manager what a server's own controllers are for.
+// TestControllersInTheServer runs the steps of the server's own controllers without a kube-controller-manager.
 func TestControllersInTheServer(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	c := start(t, t.TempDir(), servers["quorate"], "--controllers=*")
 	for step, run := range map[string]func(*scene){
 		"garbage":         garbage,

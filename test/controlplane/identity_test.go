@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// mustBe waits until the server takes a client for somebody: it hears of new tokens a moment after they are written.
+// mustBe waits until the server authenticates a client as the given user: it observes new tokens asynchronously.
 func (s *scene) mustBe(want string, config *rest.Config) {
 	s.Helper()
 	client, err := kubernetes.NewForConfig(config)
@@ -34,7 +34,7 @@ func (s *scene) mustBe(want string, config *rest.Config) {
 	})
 }
 
-// accounts have tokens, and what pods need to trust the server.
+// accounts get tokens and the root CA configmap.
 func accounts(s *scene) {
 	s.begin()
 	s.await("the root certificates", func(ctx context.Context) error {
@@ -73,19 +73,19 @@ func accounts(s *scene) {
 	})
 }
 
-// certificate is signed by the controllers once it has been approved, and good for the server.
+// certificate is signed by the controllers after its approval, and accepted by the server.
 func certificate(s *scene) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		s.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "somebody"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "alice"}}, key)
 	if err != nil {
 		s.Fatal(err)
 	}
 	requests := s.typed.CertificatesV1().CertificateSigningRequests()
 	request, err := requests.Create(s.Context(), &certificates.CertificateSigningRequest{
-		ObjectMeta: meta.ObjectMeta{Name: "somebody"},
+		ObjectMeta: meta.ObjectMeta{Name: "alice"},
 		Spec: certificates.CertificateSigningRequestSpec{
 			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
 			SignerName: certificates.KubeAPIServerClientSignerName, Usages: []certificates.KeyUsage{certificates.UsageClientAuth},
@@ -113,7 +113,7 @@ func certificate(s *scene) {
 	}
 	config := rest.AnonymousClientConfig(s.config)
 	config.CertData, config.KeyData = request.Status.Certificate, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
-	s.mustBe("somebody", config)
+	s.mustBe("alice", config)
 }
 
 // aggregatedRole has the rules of the roles that it selects; edit has those of a new role with its label.

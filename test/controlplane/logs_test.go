@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// problem is a kind of problem in a log: how many lines are of it, and the last of them.
+// problem is a kind of problem in a log: the number of its lines, and the last one.
 type problem struct {
 	count int
 	line  string
 }
 
-// kinds are the problems in a log of klog's format. A kind is the message without what differs between two lines about
-// the same thing: names, addresses, numbers, identifiers.
+// kinds are the problems in a log of klog's format. A kind is the message without variable parts: names, addresses,
+// numbers, identifiers.
 func kinds(log []byte) map[string]problem {
 	found := map[string]problem{}
 	for _, line := range strings.Split(string(log), "\n") {
@@ -62,17 +62,16 @@ func kind(message string) string {
 	return message
 }
 
-// A kind of problem is there too often when it is there more than so many times as often as with kube-apiserver, and so
-// many lines more. What goes by the timing of a run stays below. Of stale reads, some 60 lines in a run and 10 to 25 with
-// kube-apiserver, there are more here because events that follow one another closely share a write: they may come 15 ms
-// late, in which a controller tries again twice.
+// A kind of problem is too frequent if it exceeds kube-apiserver's count by this factor and by this number of lines.
+// Variations of timing stay below. Stale reads are more frequent here, some 60 lines in a run and 10 to 25 with
+// kube-apiserver: events in quick succession share a write and may be 15 ms late, in which a controller retries twice.
 const (
 	oftener  = 5
 	somewhat = 100
 )
 
-// compareLogs fails for each kind of problem that a component had with our server and not with kube-apiserver, but for
-// those that come and go with the timing of a run, and for each that it had far more often.
+// compareLogs fails for each kind of problem that a component has with our server only, except those that depend on the
+// timing of a run, and for each that is much more frequent.
 func compareLogs(t *testing.T, component, ours, theirs string) {
 	t.Helper()
 	got, expected := readLog(t, ours), readLog(t, theirs)
@@ -98,7 +97,7 @@ func readLog(t *testing.T, path string) map[string]problem {
 	return kinds(content)
 }
 
-// worse says of each kind in which way what was got is worse than what is expected.
+// worse describes each kind of problem that is worse than expected.
 func worse(got, expected map[string]problem, known []*regexp.Regexp) map[string]string {
 	found := map[string]string{}
 	for k, p := range got {
@@ -113,7 +112,7 @@ func worse(got, expected map[string]problem, known []*regexp.Regexp) map[string]
 	return found
 }
 
-// knownKinds are patterns of those that kube-apiserver's clients have in some runs and not in others.
+// knownKinds are patterns of problems that kube-apiserver's clients have in some runs only.
 func knownKinds(t *testing.T) (known []*regexp.Regexp) {
 	t.Helper()
 	content, err := os.ReadFile("testdata/known.txt")

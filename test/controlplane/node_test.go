@@ -28,8 +28,8 @@ const (
 	leaseRenewal  = 10 * time.Second
 )
 
-// node does what a kubelet would be seen to do by an API server: it registers, renews its lease, and says of the pods
-// bound to it that they run, have done their work, or are gone.
+// node sends the requests of a kubelet: it registers, renews its lease, and reports the pods bound to it as running,
+// succeeded or deleted.
 type node struct {
 	name   string
 	client kubernetes.Interface
@@ -120,7 +120,7 @@ func (n *node) enqueue(pod any) {
 	}
 }
 
-// work goes on until the queue is shut down. What fails, such as a change that came too late, is tried again.
+// work processes the queue until it is shut down. Failures, such as conflicts, are retried.
 func (n *node) work(ctx context.Context) {
 	for {
 		key, ended := n.queue.Get()
@@ -160,7 +160,7 @@ func (n *node) sync(ctx context.Context, key string) error {
 	return err
 }
 
-// status is that of a pod that runs or, if it need not run for ever, has succeeded.
+// status returns the status of a running pod or, if its restart policy allows, of a succeeded one.
 func status(pod *core.Pod) core.PodStatus {
 	now := meta.Now()
 	s := *pod.Status.DeepCopy()

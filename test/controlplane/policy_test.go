@@ -12,7 +12,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// quota counts, and is kept to, by controllers too.
+// quota is counted and enforced, for controllers too.
 func quota(s *scene) {
 	counted(s)
 	s.create(deploymentOf("web", 3))
@@ -20,7 +20,7 @@ func quota(s *scene) {
 	s.awaitCondition("Deployment.apps", "web", "ReplicaFailure", "True")
 }
 
-// counted is what a quota counts, and how it is kept to.
+// counted checks the usage of a quota and its enforcement.
 func counted(s *scene) {
 	s.begin()
 	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: before}}`)
@@ -36,7 +36,7 @@ func counted(s *scene) {
 	s.awaitField("ResourceQuota", "little", "status.used", map[string]any{"count/secrets": "0", "pods": "0"})
 }
 
-// autoscaler has no metrics, but the least number of replicas to go by.
+// autoscaler has no metrics, but enforces the minimum number of replicas.
 func autoscaler(s *scene) {
 	s.begin()
 	s.create(deploymentOf("web", 1))
@@ -46,11 +46,11 @@ func autoscaler(s *scene) {
 	s.awaitField("HorizontalPodAutoscaler.autoscaling", "web", "status.desiredReplicas", 2)
 	s.awaitPods("web", 2, image)
 	s.awaitCondition("HorizontalPodAutoscaler.autoscaling", "web", "AbleToScale", "True")
-	s.awaitCondition("HorizontalPodAutoscaler.autoscaling", "web", "ScalingActive", "False") // nobody gives metrics
+	s.awaitCondition("HorizontalPodAutoscaler.autoscaling", "web", "ScalingActive", "False") // there is no metrics API
 	s.awaitField("HorizontalPodAutoscaler.autoscaling", "web", "status.currentReplicas", 2)
 }
 
-// budget keeps pods from eviction.
+// budget prevents evictions.
 func budget(s *scene) {
 	s.begin()
 	s.create(deploymentOf("web", 2))
@@ -129,7 +129,7 @@ func namespaceLife(s *scene) {
 	ended(s)
 }
 
-// ended is a namespace whose content goes.
+// ended deletes a namespace with content.
 func ended(s *scene) {
 	s.create(`{apiVersion: v1, kind: ConfigMap, metadata: {name: kept, finalizers: [example.com/slow]}}`)
 	s.delete("Namespace", s.namespace, meta.DeletePropagationBackground)

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// patience is for what somebody else does in consequence of what was done here.
+	// patience bounds waits for controllers.
 	patience     = 60 * time.Second
 	pollInterval = 100 * time.Millisecond
 )
 
-// scene is a step at work in a namespace of its own.
+// scene is a running step in its own namespace.
 type scene struct {
 	*testing.T
 	*cluster
 	namespace string
 }
 
-// begin makes the namespace, with the account that pods need.
+// begin creates the namespace, with the service account of pods.
 func (s *scene) begin() {
 	s.Helper()
 	s.create(`{apiVersion: v1, kind: Namespace, metadata: {name: ` + s.namespace + `}}`)
@@ -74,7 +74,7 @@ func (s *scene) resource(kind schema.GroupVersionKind) dynamic.ResourceInterface
 	return s.dynamic.Resource(mapping.Resource).Namespace(s.namespace)
 }
 
-// of is the client of a kind, written as Kind or Kind.version.group.
+// of returns the client of a kind, written as Kind or Kind.version.group.
 func (s *scene) of(kind string) dynamic.ResourceInterface {
 	s.Helper()
 	parts := strings.SplitN(kind, ".", 2)
@@ -107,7 +107,7 @@ func (s *scene) delete(kind, name string, propagation meta.DeletionPropagation) 
 	}
 }
 
-// await waits until a condition gives no error.
+// await waits until a condition returns no error.
 func (s *scene) await(what string, condition func(context.Context) error) {
 	s.Helper()
 	last := errors.New("never asked")
@@ -116,7 +116,7 @@ func (s *scene) await(what string, condition func(context.Context) error) {
 		return last == nil, nil
 	})
 	if err != nil {
-		s.Fatalf("waited in vain for %s: %v", what, last)
+		s.Fatalf("timed out waiting for %s: %v", what, last)
 	}
 }
 
@@ -180,7 +180,7 @@ func (s *scene) pods(ctx context.Context, app string) ([]core.Pod, error) {
 	return list.Items, nil
 }
 
-// awaitPods waits until there are exactly so many pods, every one bound to a node, ready, and of an image.
+// awaitPods waits until there is exactly the given number of pods, each bound to a node, ready, and of an image.
 func (s *scene) awaitPods(app string, count int, image string) (found []core.Pod) {
 	s.Helper()
 	s.await(fmt.Sprintf("%d pods of %s with image %s", count, app, image), func(ctx context.Context) (err error) {

@@ -19,7 +19,7 @@ func deploymentOf(name string, replicas int) string {
 		template: %s}}`, name, replicas, name, template(name))
 }
 
-// deployment is made, scaled, rolled and rolled back, and deleted in the foreground.
+// deployment is created, scaled, rolled out, rolled back, and deleted in the foreground.
 func deployment(s *scene) {
 	s.begin()
 	s.create(deploymentOf("web", 2))
@@ -50,7 +50,7 @@ func deployment(s *scene) {
 	s.awaitPods("web", 0, image)
 }
 
-// statefulSet has a volume for each of its pods, which are made and replaced in order; its pods outlive it.
+// statefulSet has a volume for each pod, creates and replaces pods in order, and orphans them.
 func statefulSet(s *scene) {
 	s.begin()
 	for i := range 2 {
@@ -110,7 +110,7 @@ func daemonSet(s *scene) {
 	s.awaitPods("agent", 0, image)
 }
 
-// job is done, and cleaned away afterwards if it asks for that.
+// job completes, and is deleted after its TTL.
 func job(s *scene) {
 	s.begin()
 	job := func(name, more string) string {
@@ -130,7 +130,7 @@ func job(s *scene) {
 	s.awaitPods("work", 0, image)
 }
 
-// cronJob makes jobs that are done.
+// cronJob creates jobs that complete.
 func cronJob(s *scene) {
 	s.begin()
 	s.create(`{apiVersion: batch/v1, kind: CronJob, metadata: {name: often}, spec: {schedule: "@every 1s", successfulJobsHistoryLimit: 1,
@@ -158,7 +158,7 @@ func replicationController(s *scene) {
 	s.awaitPods("old", 0, image)
 }
 
-// garbage is what has lost its owner, of a custom kind too.
+// garbage collects dependents of deleted owners, of a custom kind too.
 func garbage(s *scene) {
 	s.begin()
 	owner := func(name, uid string) string {
@@ -188,7 +188,7 @@ func garbage(s *scene) {
 	s.awaitGone("ConfigMap", "root")
 }
 
-// unschedulable is a pod for which there is no room, until it is made.
+// unschedulable is a pod that fits on no node until one is added.
 func unschedulable(s *scene) {
 	s.begin()
 	s.create(`{apiVersion: v1, kind: Pod, metadata: {name: picky, labels: {app: picky}}, spec: {nodeSelector: {disk: fast}, containers: [{name: c, image: "image:1"}]}}`)
@@ -199,7 +199,7 @@ func unschedulable(s *scene) {
 	}
 }
 
-// taint drives pods from a node, but for those that stand it.
+// taint evicts pods without a toleration from a node.
 func taint(s *scene) {
 	s.startNode(s.T, "node-of-taint", core.Taint{Key: "clouds", Effect: core.TaintEffectNoSchedule}) // no other step's pods
 	s.begin()

@@ -6,27 +6,27 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"quorate.dev/test/upstream"
 )
 
-// enabled are the admission plugins that only those have who ask for them. Not among them is what refuses everything,
-// what needs a webhook, and what has no say besides the others.
+// enabled are admission plugins that are disabled by default, except those that refuse everything, need a webhook, or
+// have no effect together with the others.
 const enabled = "AlwaysPullImages,DenyServiceExternalIPs,EventRateLimit,ExtendedResourceToleration,LimitPodHardAntiAffinityTopology," +
 	"NamespaceAutoProvision,NamespaceExists,OwnerReferencesPermissionEnforcement,PodNodeSelector,PodTolerationRestriction"
 
-// off are features that are on by default.
+// off are features that are enabled by default.
 const off = "APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false,RemoteRequestHeaderUID=false," +
 	"PodTopologyLabelsAdmission=false,ClearingNominatedNodeNameAfterBinding=false,ConstrainedImpersonation=false," +
 	"StrictIPCIDRValidation=false"
 
-// again is the script of TestDifferential that is run with these flags, too: a feature changes its answers.
+// again is a script of TestDifferential that also runs with these flags: a feature changes its responses.
 const again = "services-spelling"
 
-// TestAsked compares what both servers do when they are asked for plugins that are off by default and for features that
-// are on not to be.
+// TestAsked compares both servers with plugins enabled that are disabled by default, and with features disabled that are
+// enabled by default.
 func TestAsked(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	configuration, err := filepath.Abs("testdata/asked/admission.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -67,9 +67,9 @@ func TestAsked(t *testing.T) {
 	t.Run("handshake", func(t *testing.T) { compareHandshakes(t, pair) })
 }
 
-// compareHandshakes compares what both servers say in a TLS handshake.
+// compareHandshakes compares the TLS handshakes of both servers.
 func compareHandshakes(t *testing.T, pair *Pair) {
-	genuine, err := pair.Genuine.Handshake()
+	theirs, err := pair.Upstream.Handshake()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func compareHandshakes(t *testing.T, pair *Pair) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ours != genuine || strings.Count(ours, "certificate of") != 2 {
-		t.Errorf("(- genuine, + ours)\n%s", cmp.Diff(genuine, ours))
+	if ours != theirs || strings.Count(ours, "certificate of") != 2 {
+		t.Errorf("(- kube-apiserver, + ours)\n%s", cmp.Diff(theirs, ours))
 	}
 }

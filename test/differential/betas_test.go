@@ -10,20 +10,20 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"quorate.dev/test/upstream"
 )
 
-// asked turns on all that kube-apiserver does not serve by itself.
+// asked enables all APIs that kube-apiserver does not serve by default.
 var asked = []string{
 	"--runtime-config=api/all=true",
 	"--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true,GenericWorkload=true,StorageVersionMigrator=true",
 }
 
-// TestBetas has both servers serve all there is, and compares what is there and the life of every resource of a
-// version that is not served by default.
+// TestBetas enables all APIs in both servers, and compares discovery and the life cycle of every resource of a version
+// that is not served by default.
 func TestBetas(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	pair, err := StartPair(t.Context(), t.TempDir(), asked...)
 	if err != nil {
 		t.Fatal(err)
@@ -41,13 +41,13 @@ func TestBetas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resources, err := Resources(t.Context(), pair.Genuine)
+	resources, err := Resources(t.Context(), pair.Upstream)
 	if err != nil {
 		t.Fatal(err)
 	}
 	resources = slices.DeleteFunc(resources, func(r Resource) bool { return !strings.ContainsAny(r.Version, "ab") })
 	if len(resources) < 10 {
-		t.Fatalf("only %d resources have to be asked for", len(resources))
+		t.Fatalf("only %d resources are disabled by default", len(resources))
 	}
 	scripts, err := Generate(template, resources)
 	if err != nil {
@@ -55,8 +55,8 @@ func TestBetas(t *testing.T) {
 	}
 	for path, key := range map[string]string{"/apis": "groups", "/openapi/v3": "paths", "/openapi/v2": "definitions", "/version": "minCompatibilityMinor"} {
 		t.Run(path, func(t *testing.T) {
-			if diff := cmp.Diff(names(fetch(t, pair.Genuine, path)[key]), names(fetch(t, pair.Ours, path)[key])); diff != "" {
-				t.Errorf("(- genuine, + ours)\n%s", diff)
+			if diff := cmp.Diff(names(fetch(t, pair.Upstream, path)[key]), names(fetch(t, pair.Ours, path)[key])); diff != "" {
+				t.Errorf("(- kube-apiserver, + ours)\n%s", diff)
 			}
 		})
 	}
@@ -68,20 +68,20 @@ func TestBetas(t *testing.T) {
 	t.Logf("%d of %d cases are equal, %d differ as intended", all.equal, all.cases, all.intended)
 }
 
-// ownFlags are those that servers are given, make up or spell, each for itself, and --help.
+// ownFlags differ between any two servers: addresses, paths, generated values and --help.
 var ownFlags = []string{
 	"cert-dir", "etcd-servers", "feature-gates", "help", "secure-port", "tls-cert-file", "tls-private-key-file", "version", "watch-cache-sizes",
 }
 
-// compareFlags compares what both servers say they run with: ours has further flags.
+// compareFlags compares the flags that both servers report. Ours has further flags.
 func compareFlags(t *testing.T, pair *Pair) {
 	flags := func(server *Server) map[string]any {
 		return fetch(t, server, "/flagz")["flags"].(map[string]any)
 	}
-	genuine, ours := flags(pair.Genuine), flags(pair.Ours)
-	for _, name := range slices.Sorted(maps.Keys(genuine)) {
-		if !slices.Contains(ownFlags, name) && genuine[name] != ours[name] {
-			t.Errorf("--%s is %v with kube-apiserver, and %v", name, genuine[name], ours[name])
+	theirs, ours := flags(pair.Upstream), flags(pair.Ours)
+	for _, name := range slices.Sorted(maps.Keys(theirs)) {
+		if !slices.Contains(ownFlags, name) && theirs[name] != ours[name] {
+			t.Errorf("--%s is %v with kube-apiserver, and %v", name, theirs[name], ours[name])
 		}
 	}
 }
@@ -111,7 +111,7 @@ func fetch(t *testing.T, server *Server, path string) map[string]any {
 	return document
 }
 
-// names are what a part of a document speaks of: an object's keys, or a list whole.
+// names returns the keys of an object, or the whole list.
 func names(part any) any {
 	if object, ok := part.(map[string]any); ok {
 		return slices.Sorted(maps.Keys(object))

@@ -6,15 +6,14 @@ import (
 	"strconv"
 )
 
-// chosen names what a server picked out of many, by a number in the order of appearance. What the script asks for by
-// itself stays as it is.
+// chosen replaces values that a server allocates by numbers in the order of appearance. Values in the script stay.
 type chosen struct {
 	what  string
 	asked map[string]bool
 	names map[string]string
 }
 
-// newChosen reads what a script asks for.
+// newChosen reads the values that a script requests.
 func newChosen(what, said string, pattern *regexp.Regexp) *chosen {
 	c := &chosen{what: what, asked: map[string]bool{}, names: map[string]string{}}
 	for _, asked := range pattern.FindAllString(said, -1) {
@@ -23,14 +22,14 @@ func newChosen(what, said string, pattern *regexp.Regexp) *chosen {
 	return c
 }
 
-// see gives the next number to what appears for the first time.
+// see assigns the next number to a value that appears for the first time.
 func (c *chosen) see(text string) {
 	if !c.asked[text] && c.names[text] == "" {
 		c.names[text] = fmt.Sprintf("<%s %d>", c.what, len(c.names)+1)
 	}
 }
 
-// name is what is shown in place of a text.
+// name returns the replacement of a value.
 func (c *chosen) name(text string) string {
 	switch {
 	case c.asked[text]:
@@ -41,11 +40,11 @@ func (c *chosen) name(text string) string {
 	return "<" + c.what + ">"
 }
 
-// Reference is a revision that those of an answer's lists and bookmarks are compared with.
+// Reference is a revision that those of a response's lists and bookmarks are compared with.
 type Reference struct {
 	Name     string // of the variable that it was captured in
 	Revision int64
-	OrNewer  bool // how much newer depends on what else happens on the server
+	OrNewer  bool // other writes on the server decide how much newer
 }
 
 func (r *Reference) show(revision int64) string {
@@ -60,8 +59,8 @@ func (r *Reference) show(revision int64) string {
 	return "<revision older than " + r.Name + ">"
 }
 
-// moving shows the revision of a list or of a bookmark, which everything that happens on the server moves. What is none
-// that a server can have had stays.
+// moving shows the revision of a list or of a bookmark, which every write on the server moves. A number that cannot be a
+// revision of the server stays.
 func (n *normalizer) moving(text string) string {
 	revision, err := strconv.ParseInt(text, 10, 64)
 	switch {

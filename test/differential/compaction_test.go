@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// compaction is a list on one server of which the revision has been compacted.
+// compaction is a list on one server whose revision has been compacted.
 type compaction struct {
 	server              *Server
 	path                string
@@ -24,8 +24,8 @@ type compaction struct {
 	revision, compacted string
 }
 
-// compact begins a paged list, changes what it lists, and compacts both servers' etcds as their compactors do. It must
-// run after all scripts, which rely on what is compacted.
+// compact starts a paged list, changes the listed objects, and compacts both servers' etcds as their compactors do. It
+// must run after all scripts, which read the compacted revisions.
 func compact(t *testing.T, pair *Pair) []*compaction {
 	t.Helper()
 	script, err := ParseScript("compaction", `
@@ -51,7 +51,7 @@ POST /api/v1/namespaces/${ns}/configmaps
 		t.Fatal(err)
 	}
 	var all []*compaction
-	for _, server := range []*Server{pair.Genuine, pair.Ours} {
+	for _, server := range []*Server{pair.Upstream, pair.Ours} {
 		answers, err := Run(t.Context(), server, script)
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ POST /api/v1/namespaces/${ns}/configmaps
 	return all
 }
 
-// compact does a round of compaction.
+// compact runs one compaction.
 func (c *compaction) compact(ctx context.Context) error {
 	revision, err := strconv.ParseInt(c.compacted, 10, 64)
 	if err != nil {
@@ -84,7 +84,7 @@ func (c *compaction) compact(ctx context.Context) error {
 	return err
 }
 
-// compareCompacted compares what is left of the lists.
+// compareCompacted compares the remaining pages of the lists.
 func compareCompacted(t *testing.T, all []*compaction) {
 	var seen [2][]string
 	for i, c := range all {
@@ -93,7 +93,7 @@ func compareCompacted(t *testing.T, all []*compaction) {
 			return err == nil && answer.Code == http.StatusGone, err
 		}
 		if err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, expired); err != nil {
-			t.Fatalf("%s goes on with the list: %v", c.server.Name, err)
+			t.Fatalf("%s: continue the list: %v", c.server.Name, err)
 		}
 		token := ""
 		for _, query := range []string{"?limit=1&continue=" + c.token, "?limit=1&continue=", "?resourceVersion=" + c.revision + "&resourceVersionMatch=Exact",
@@ -122,7 +122,7 @@ func compareCompacted(t *testing.T, all []*compaction) {
 		seen[i] = append(seen[i], fmt.Sprintf("%d %s, of c: %v", watched.Code, event.Type, bytes.Contains(event.Object.Raw, []byte(`"name":"c"`))))
 	}
 	if difference := cmp.Diff(seen[0], seen[1]); difference != "" {
-		t.Errorf("(- genuine, + ours)\n%s", difference)
+		t.Errorf("(- kube-apiserver, + ours)\n%s", difference)
 	}
 }
 

@@ -14,15 +14,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"quorate.dev/test/upstream"
 )
 
-// parallel is how many scripts run at a time.
+// parallel is the number of scripts that run at the same time.
 const parallel = 6
 
-// wholeVariable is the environment variable that asks for every resource; without it there is a sample of them.
+// wholeVariable is the environment variable that selects all resources instead of a sample.
 const wholeVariable = "DIFFERENTIAL_WHOLE"
 
-// patience is how long servers may take for what they do by themselves.
+// patience bounds waits for the servers' controllers.
 const patience = 30 * time.Second
 
 // sample is the whole core group and apps, and the first two resources of every other version.
@@ -34,9 +36,8 @@ func sample(resources []Resource) []Resource {
 	})
 }
 
-// Scripts that see what others change, which groups there are, and that change what others see, defaults of the
-// whole cluster, which addresses services get and what is said to who may nothing, run by themselves: before all others
-// or after.
+// Scripts that depend on cluster-wide state or change it (API groups, defaults, Service addresses, the messages for
+// users without rights) run alone, before or after all others.
 var (
 	first = []string{"admission-defaults", "documents"}
 	last  = []string{
@@ -47,9 +48,7 @@ var (
 
 // TestDifferential runs every script on both servers.
 func TestDifferential(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	scripts, err := LoadScripts("testdata")
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +70,7 @@ func TestDifferential(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	resources, err := Resources(t.Context(), pair.Genuine)
+	resources, err := Resources(t.Context(), pair.Upstream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +112,7 @@ func TestDifferential(t *testing.T) {
 	}
 	t.Log("\n" + report(scripts, results))
 	if slices.ContainsFunc(results, func(r result) bool { return r.cases == 0 }) {
-		return // some were asked for by name
+		return // -run selects some by name
 	}
 	t.Run("rest of etcd", func(t *testing.T) { compareRest(t, pair, intended) })
 	for _, name := range intended.unmatched() {
@@ -123,21 +122,21 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// compareRest compares what is in etcd that no script asked for, once both servers' controllers have done their work.
+// compareRest compares keys in etcd that no script wrote, when both servers' controllers have finished.
 func compareRest(t *testing.T, pair *Pair, intended *intended) {
 	const name = "rest of etcd"
-	var genuine, ours, keys map[string]string
+	var theirs, ours, keys map[string]string
 	same := func(context.Context) (done bool, err error) {
-		if genuine, err = pair.Genuine.Etcd.Rest(t.Context()); err != nil {
+		if theirs, err = pair.Upstream.Etcd.Rest(t.Context()); err != nil {
 			return false, err
 		}
 		if ours, err = pair.Ours.Etcd.Rest(t.Context()); err != nil {
 			return false, err
 		}
-		keys = maps.Clone(genuine)
+		keys = maps.Clone(theirs)
 		maps.Copy(keys, ours)
 		return !slices.ContainsFunc(slices.Collect(maps.Keys(keys)), func(key string) bool {
-			return genuine[key] != ours[key] && !intended.allows(name+key, genuine[key], ours[key])
+			return theirs[key] != ours[key] && !intended.allows(name+key, theirs[key], ours[key])
 		}), nil
 	}
 	if err := wait.PollUntilContextTimeout(t.Context(), time.Second, patience, true, same); err != nil && !wait.Interrupted(err) {
@@ -145,63 +144,63 @@ func compareRest(t *testing.T, pair *Pair, intended *intended) {
 	}
 	var r result
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		r.count(t, intended, name+key, "", genuine[key], ours[key])
+		r.count(t, intended, name+key, "", theirs[key], ours[key])
 	}
 }
 
 // result counts the cases of one script, and the keys in etcd that it wrote.
 type result struct{ cases, equal, intended int }
 
-// compare runs a script on both servers and compares first the answers, then what was written to etcd.
+// compare runs a script on both servers and compares the responses and the writes to etcd.
 func compare(t *testing.T, pair *Pair, script *Script, intended *intended) (r result) {
-	genuine, ours := runBoth(t, pair, script, intended.headers)
+	theirs, ours := runBoth(t, pair, script, intended.headers)
 	for i, c := range script.Cases {
 		name := script.Name + "/" + c.Name
-		for _, vain := range []string{genuine.vain[i], ours.vain[i]} {
-			if vain != "" {
-				t.Errorf("%s: %s", name, vain)
+		for _, failures := range []string{theirs.failures[i], ours.failures[i]} {
+			if failures != "" {
+				t.Errorf("%s: %s", name, failures)
 			}
 		}
-		r.count(t, intended, name, c.Method+" "+c.Path, genuine.answers[i], ours.answers[i])
+		r.count(t, intended, name, c.Method+" "+c.Path, theirs.answers[i], ours.answers[i])
 	}
-	keys := maps.Clone(genuine.keys)
+	keys := maps.Clone(theirs.keys)
 	maps.Copy(keys, ours.keys)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		name := script.Name + "/etcd " + strings.ReplaceAll(key, script.namespace(), "${ns}")
-		r.count(t, intended, name, "", genuine.keys[key], ours.keys[key])
+		r.count(t, intended, name, "", theirs.keys[key], ours.keys[key])
 	}
 	return r
 }
 
-// count judges one pair of texts.
-func (r *result) count(t *testing.T, intended *intended, name, request, genuine, ours string) {
+// count compares one pair of texts.
+func (r *result) count(t *testing.T, intended *intended, name, request, theirs, ours string) {
 	r.cases++
 	wanted := intended.of(name)
-	switch equal := genuine == ours; {
+	switch equal := theirs == ours; {
 	case equal && wanted != nil && !wanted.isGeneral():
-		t.Errorf("%s: the difference is gone that was intended because %s", name, wanted.reason)
+		t.Errorf("%s: no difference, although one is intended: %s", name, wanted.reason)
 	case equal:
 		r.equal++
-	case intended.allows(name, genuine, ours):
+	case intended.allows(name, theirs, ours):
 		r.intended++
 	default:
-		t.Errorf("%s: %s\n(- genuine, + ours)\n%s", name, request, cmp.Diff(strings.Split(genuine, "\n"), strings.Split(ours, "\n")))
+		t.Errorf("%s: %s\n(- kube-apiserver, + ours)\n%s", name, request, cmp.Diff(strings.Split(theirs, "\n"), strings.Split(ours, "\n")))
 	}
 }
 
-// texts are what is compared of one server.
+// texts are the compared texts of one server.
 type texts struct {
-	answers []string          // of the cases, in order
-	vain    []string          // what the cases waited for in vain
-	keys    map[string]string // histories of keys in etcd
+	answers  []string          // of the cases, in order
+	failures []string          // unmet waits and captures of the cases
+	keys     map[string]string // histories of keys in etcd
 }
 
 // runBoth runs a script on both servers at the same time.
-func runBoth(t *testing.T, pair *Pair, script *Script, hidden []string) (genuine, ours texts) {
+func runBoth(t *testing.T, pair *Pair, script *Script, hidden []string) (theirs, ours texts) {
 	var both [2]texts
 	var errs [2]error
 	var group sync.WaitGroup
-	for i, server := range []*Server{pair.Genuine, pair.Ours} {
+	for i, server := range []*Server{pair.Upstream, pair.Ours} {
 		hidden := hidden
 		if server == pair.Ours {
 			hidden = nil
@@ -233,15 +232,15 @@ func runOne(ctx context.Context, server *Server, script *Script, hidden []string
 	histories := Histories(script, answers, writes)
 	server.Etcd.Account(histories)
 	n := newNormalizer(script, answers, server.Began, hidden)
-	return texts{n.Texts(script, answers), vain(server, answers), n.HistoryTexts(histories)}, nil
+	return texts{n.Texts(script, answers), failures(server, answers), n.HistoryTexts(histories)}, nil
 }
 
-// vain says what answers of a server were waited for in vain.
-func vain(server *Server, answers []Answer) []string {
+// failures returns the unmet waits and captures of each case.
+func failures(server *Server, answers []Answer) []string {
 	said := make([]string, len(answers))
 	for i, answer := range answers {
-		if len(answer.Vain) > 0 {
-			said[i] = server.Name + ": " + strings.Join(answer.Vain, "; ")
+		if len(answer.Failures) > 0 {
+			said[i] = server.Name + ": " + strings.Join(answer.Failures, "; ")
 		}
 	}
 	return said

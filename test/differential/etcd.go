@@ -26,23 +26,23 @@ type Write struct {
 	Value    []byte // nil: the key was deleted
 	TTL      int64  // granted to the key's lease, in seconds; 0: the key has none
 	Revision int64
-	At       time.Time // when the recorder heard of it
+	At       time.Time // when the recorder received it
 }
 
-// Recorder remembers everything that a server writes to its etcd.
+// Recorder keeps all writes of a server to its etcd.
 type Recorder struct {
 	client *clientv3.Client
 	ended  chan struct{}              // closed when the watch ended
-	leases map[clientv3.LeaseID]int64 // what was granted to each
+	leases map[clientv3.LeaseID]int64 // granted time to live of each, in seconds
 
 	mu        sync.Mutex
 	writes    []Write // ascending revisions
 	revision  int64
 	moved     chan struct{}   // closed and replaced when the revision moves
-	accounted map[string]bool // keys that scripts were compared by
+	accounted map[string]bool // keys that were compared with a script
 }
 
-// StartRecorder records from the beginning of time.
+// StartRecorder records all writes since revision 1.
 func StartRecorder(ctx context.Context, endpoint string) (*Recorder, error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop(), Context: ctx})
 	if err != nil {
@@ -79,7 +79,7 @@ func (r *Recorder) record(ctx context.Context, responses clientv3.WatchChan) {
 	}
 }
 
-// granted is the time to live of a lease when it was new; -1 if it has ended before anybody could ask.
+// granted returns the time to live that a lease was granted; -1 if the lease has expired.
 func (r *Recorder) granted(ctx context.Context, lease clientv3.LeaseID) int64 {
 	if lease == clientv3.NoLease {
 		return 0
@@ -109,7 +109,7 @@ func (r *Recorder) Now(ctx context.Context) (int64, error) {
 	return response.Header.Revision, nil
 }
 
-// Since returns what was written after a revision and before this call.
+// Since returns the writes after a revision and before this call.
 func (r *Recorder) Since(ctx context.Context, revision int64) ([]Write, error) {
 	now, err := r.Now(ctx)
 	if err != nil {
@@ -133,8 +133,8 @@ func (r *Recorder) Since(ctx context.Context, revision int64) ([]Write, error) {
 	return slices.Clone(r.writes[first:]), nil
 }
 
-// Histories selects what a script wrote: keys of its namespace, of objects that its answers show as written, and of
-// addresses that are held for its Services.
+// Histories selects what a script wrote: keys of its namespace, of objects that its responses show as written, and of
+// addresses of its Services.
 func Histories(script *Script, answers []Answer, writes []Write) map[string][]Write {
 	written := writtenUIDs(script, answers)
 	namespace := "/" + script.namespace()
@@ -142,7 +142,7 @@ func Histories(script *Script, answers []Answer, writes []Write) map[string][]Wr
 	ofScript := func(w Write) bool {
 		switch {
 		case eventName.MatchString(w.Key):
-			return false // an event by which a controller of the server tells of its work, when it gets to it
+			return false // an event of a controller in the server, at a time that differs
 		case strings.HasPrefix(w.Key, addresses):
 			return holder.Match(w.Value)
 		}
@@ -159,13 +159,13 @@ func Histories(script *Script, answers []Answer, writes []Write) map[string][]Wr
 	return histories
 }
 
-// addresses is where those of Services are held: what one script gives back another one may take.
+// addresses is the prefix of addresses of Services: one script may allocate what another one has released.
 const addresses = "/registry/ipaddresses/"
 
-// taken reports whether a write may be that of another script.
+// taken reports whether a write may belong to another script.
 func taken(w Write) bool { return strings.HasPrefix(w.Key, addresses) && w.Value != nil }
 
-// writtenUIDs are those of the objects in answers to successful writes.
+// writtenUIDs returns the UIDs in responses to successful writes.
 func writtenUIDs(script *Script, answers []Answer) [][]byte {
 	var uids [][]byte
 	for i, c := range script.Cases {
@@ -185,14 +185,13 @@ func writtenUIDs(script *Script, answers []Answer) [][]byte {
 	return uids
 }
 
-// revisited are the keys that controllers inside of the servers write to, too, in their own time: only what is left in
-// the end is compared.
+// revisited are keys that controllers in the servers write too, at times that differ: only the last value is compared.
 var revisited = []string{
 	"/registry/apiextensions.k8s.io/", "/registry/apiregistration.k8s.io/", "/registry/flowschemas/",
 }
 
-// HistoryTexts shows histories, by key. Keys that differ only in what the server chose are shown together, in the order
-// of their first writes.
+// HistoryTexts shows histories by key. Keys that differ only in values that the server chose are merged, in the order of
+// their first writes.
 func (n *normalizer) HistoryTexts(histories map[string][]Write) map[string]string {
 	texts := map[string]string{}
 	inOrder := func(a, b string) int { return cmp.Compare(histories[a][0].Revision, histories[b][0].Revision) }
@@ -233,11 +232,11 @@ func (n *normalizer) writeStored(b *strings.Builder, w Write) {
 	b.WriteString(n.show(parse(content), false))
 }
 
-// storedPrefix begins what is stored as protobuf.
+// storedPrefix is the prefix of objects stored as protobuf.
 var storedPrefix = []byte("k8s\x00")
 
-// storedJSON shows stored bytes as JSON, and says in what form they are: two values of the same content and the same
-// canonical form are the same bytes.
+// storedJSON shows stored bytes as JSON with their format: values with equal content and equal canonical form are equal
+// bytes.
 func storedJSON(value []byte) (content []byte, form string, err error) {
 	if !bytes.HasPrefix(value, storedPrefix) {
 		return value, jsonForm(value), nil
@@ -280,7 +279,7 @@ func jsonForm(value []byte) string {
 		return "no JSON"
 	}
 	var again bytes.Buffer
-	_ = json.NewEncoder(&again).Encode(object) // came from JSON
+	_ = json.NewEncoder(&again).Encode(object) // was decoded from JSON
 	if bytes.Equal(again.Bytes(), value) {
 		return "JSON in canonical form"
 	}

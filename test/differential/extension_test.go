@@ -1,12 +1,14 @@
 package differential
 
-import "testing"
+import (
+	"testing"
+
+	"quorate.dev/test/upstream"
+)
 
 // TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with.
 func TestExtension(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs kube-apiserver")
-	}
+	upstream.NeedsProcesses(t)
 	pair, err := StartPair(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -16,7 +18,7 @@ func TestExtension(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, server := range []*Server{pair.Genuine, pair.Ours} {
+	for _, server := range []*Server{pair.Upstream, pair.Ours} {
 		server.Webhooks = StartWebhooks()
 		t.Cleanup(func() { _ = server.Webhooks.Stop() })
 	}

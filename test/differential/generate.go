@@ -14,7 +14,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// Resource is what discovery says of a resource, and an object of it.
+// Resource is an entry of discovery with an example object.
 type Resource struct {
 	schema.GroupVersionResource
 	Kind         string
@@ -24,7 +24,7 @@ type Resource struct {
 	Stub         string
 }
 
-// Resources asks a server what it serves.
+// Resources returns the resources of a server.
 func Resources(ctx context.Context, server *Server) ([]Resource, error) {
 	upstream, err := upstream.UpstreamResources(ctx, "${ns}")
 	if err != nil {
@@ -61,24 +61,24 @@ func Resources(ctx context.Context, server *Server) ([]Resource, error) {
 	return resources, nil
 }
 
-// settled is what an object of a kind says as soon as the server's own controllers are done with it.
+// settled is the text that an object of a kind contains when the server's own controllers have processed it.
 var settled = map[string]string{
 	"customresourcedefinitions": "InitialNamesAccepted",
 	"apiservices":               "Available",
 	"flowschemas":               "Dangling",
 }
 
-// lively are the resources whose objects the servers' own controllers write to all the time: their status and their
-// deletion, in which the controllers take part, are in scripts of their own.
+// lively are the resources whose objects the servers' own controllers write all the time: scripts cover their status and
+// deletion.
 var lively = []string{"apiservices", "customresourcedefinitions", "flowschemas"}
 
-// lastOfLively is the case before which the template ends for them.
+// lastOfLively is the case at which the template ends for them, exclusive.
 const lastOfLively = "delete orphaning"
 
 // connections are subresources that lead to a kubelet or to a pod.
 var connections = []string{"attach", "exec", "log", "portforward", "proxy"}
 
-// Generate writes out the template for every resource.
+// Generate expands the template for every resource.
 func Generate(template *Script, resources []Resource) ([]*Script, error) {
 	var scripts []*Script
 	for _, r := range resources {
@@ -91,7 +91,7 @@ func Generate(template *Script, resources []Resource) ([]*Script, error) {
 	return scripts, nil
 }
 
-// isKept reports whether there is something to read of an object after it was created.
+// isKept reports whether created objects are stored.
 func (r *Resource) isKept() bool {
 	return slices.Contains(r.Verbs, "create") && slices.Contains(r.Verbs, "get")
 }
@@ -126,8 +126,8 @@ func (r *Resource) script(template *Script) (*Script, error) {
 	return script, nil
 }
 
-// applies returns the subresources that a case of the template is for: those it names, if they are there, each, or one
-// that is empty for a case about the resource itself.
+// applies returns the subresources of a case of the template: the named ones that exist, all, or the empty one for a
+// case of the resource itself.
 func (r *Resource) applies(c *Case) ([]string, error) {
 	switch wanted, ok := c.directive("for"); {
 	case c.Method == "EVENTS" && !slices.Contains(r.Verbs, "watch"):
@@ -146,7 +146,7 @@ func (r *Resource) applies(c *Case) ([]string, error) {
 	return nil, nil
 }
 
-// possible is a case without the directives that need an object to be read.
+// possible returns a case without the directives that need a readable object.
 func (r *Resource) possible(c Case) Case {
 	if r.isKept() {
 		return c
@@ -156,7 +156,7 @@ func (r *Resource) possible(c Case) Case {
 	return c
 }
 
-// object is the stub, complete and with a label by which lists of a cluster-scoped kind find it.
+// object returns the complete stub, with a label that lists of a cluster-scoped kind select.
 func (r *Resource) object() (map[string]any, error) {
 	object := map[string]any{"metadata": map[string]any{"name": "stub"}}
 	if r.Stub != "" {
@@ -174,7 +174,7 @@ func (r *Resource) object() (map[string]any, error) {
 
 func (r *Resource) slug() string { return slug(r.title()) }
 
-// values are the variables of the template, as strings.NewReplacer takes them.
+// values returns the variables of the template, for strings.NewReplacer.
 func (r *Resource) values(object map[string]any) []string {
 	root := "/apis/" + r.GroupVersion().String()
 	if r.Group == "" {
@@ -226,7 +226,7 @@ func fill(c Case, values []string, object map[string]any) (Case, error) {
 	return filled, err
 }
 
-// merge returns the object as a JSON merge patch leaves it.
+// merge applies a JSON merge patch to an object.
 func merge(object, patch map[string]any) map[string]any {
 	merged := map[string]any{}
 	for key, value := range object {
@@ -247,7 +247,7 @@ func merge(object, patch map[string]any) map[string]any {
 	return merged
 }
 
-// LoadTemplate reads the script that is written out for every resource.
+// LoadTemplate reads the script that Generate expands for every resource.
 func LoadTemplate(path string) (*Script, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestGenerate writes a small template out for two resources.
+// TestGenerate expands a small template for two resources.
 func TestGenerate(t *testing.T) {
 	template, err := ParseScript("template", "--- create\nPOST ${collection}\n\n${object}\n{\"metadata\":{\"labels\":{\"x\":\"${rv}\"}}}\n\n"+
 		"=== A heading.\n\n--- ${subresource} of each\n@for each\nGET ${item}/${subresource}\n\n--- of status\n@for status\nGET ${item}/status\n")
@@ -48,7 +48,7 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// TestHistories selects what a script wrote among what others did.
+// TestHistories selects the writes of one script among those of others.
 func TestHistories(t *testing.T) {
 	script := &Script{Name: "s", Cases: []Case{{Method: "POST"}, {Method: "GET"}}}
 	answers := []Answer{

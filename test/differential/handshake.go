@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Handshake describes what a server says of itself in a TLS handshake: the protocols that it chooses, and the
-// authorities of which it wants client certificates.
+// Handshake describes a TLS handshake with a server: the selected protocols, and the acceptable authorities of client
+// certificates.
 func (s *Server) Handshake() (string, error) {
 	address, err := url.Parse(s.Origin)
 	if err != nil {
@@ -16,7 +16,7 @@ func (s *Server) Handshake() (string, error) {
 	}
 	var b strings.Builder
 	conn, err := tls.Dial("tcp", address.Host, &tls.Config{
-		InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}, //nolint:gosec // both servers have one certificate
+		InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"},
 		GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			for _, authority := range info.AcceptableCAs {
 				fmt.Fprintf(&b, "wants a certificate of %q\n", authority)

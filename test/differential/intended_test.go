@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// intended are the differences that are wanted.
+// intended holds the intended differences.
 type intended struct {
 	differences []*intendedDifference
 	headers     []string // that only kube-apiserver sends
 }
 
-// intendedDifference is one that is wanted, and which.
+// intendedDifference is an intended difference of one case.
 type intendedDifference struct {
-	name   string // script/case; one that ends in "*" stands for all that begin so, which need not differ in every run
+	name   string // script/case; "*" at the end matches all cases with the prefix, which may also be equal
 	reason string
 	lines  []string // "- kube-apiserver's", "+ ours", sorted; without any, only the order of lines may differ
 	found  atomic.Bool
@@ -34,7 +34,7 @@ func (d *intendedDifference) matches(name string) bool {
 	return name == d.name
 }
 
-// of returns the difference that is wanted in a case, or nil.
+// of returns the intended difference of a case, or nil.
 func (i *intended) of(name string) *intendedDifference {
 	for _, d := range i.differences {
 		if d.matches(name) {
@@ -45,13 +45,13 @@ func (i *intended) of(name string) *intendedDifference {
 	return nil
 }
 
-// allows reports whether two texts of a case differ in just what they may differ in.
-func (i *intended) allows(name, genuine, ours string) bool {
+// allows reports whether two texts of a case differ exactly as intended.
+func (i *intended) allows(name, theirs, ours string) bool {
 	wanted := i.of(name)
-	return wanted != nil && slices.Equal(difference(genuine, ours), wanted.lines)
+	return wanted != nil && slices.Equal(difference(theirs, ours), wanted.lines)
 }
 
-// unmatched are the names of those differences that are of no case.
+// unmatched returns the names of differences without a case.
 func (i *intended) unmatched() []string {
 	var names []string
 	for _, d := range i.differences {
@@ -62,10 +62,10 @@ func (i *intended) unmatched() []string {
 	return names
 }
 
-// difference is the lines that only one of two texts has, as intendedDifference has them.
-func difference(genuine, ours string) []string {
+// difference returns the lines that only one of two texts has, in the format of intendedDifference.
+func difference(theirs, ours string) []string {
 	counts := map[string]int{}
-	for line := range strings.Lines(genuine) {
+	for line := range strings.Lines(theirs) {
 		counts[strings.TrimSpace(line)]++
 	}
 	for line := range strings.Lines(ours) {
@@ -129,16 +129,16 @@ func TestIntended(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, check := range []struct {
-		name, genuine, ours string
-		wanted              bool
+		name, theirs, ours string
+		wanted             bool
 	}{
 		{"s/a", "404 Not Found\n  one\n", "one\n two\n", true},
 		{"s/a", "404 Not Found\n  one\n", "500 Internal Server Error\n one\n two\n", false},
 		{"s/bcd", "one\ntwo\n", "two\none\n", true},
 		{"s/bcd", "one\ntwo\n", "two\none\none\n", false},
 	} {
-		if got := read.allows(check.name, check.genuine, check.ours); got != check.wanted {
-			t.Errorf("%s: %q and %q: %v", check.name, check.genuine, check.ours, got)
+		if got := read.allows(check.name, check.theirs, check.ours); got != check.wanted {
+			t.Errorf("%s: %q and %q: %v", check.name, check.theirs, check.ours, got)
 		}
 	}
 	if read.allows("s/other", "one\n", "one\n") || !slices.Equal(read.unmatched(), []string{"s/c"}) || !slices.Equal(read.headers, []string{"X"}) {

@@ -19,31 +19,31 @@ import (
 )
 
 var (
-	// shownHeaders are compared by value; of the others it only matters whether they are there.
+	// shownHeaders are compared by value; of other headers, only their presence is compared.
 	shownHeaders = []string{
 		"Allow", "Cache-Control", "Connection", "Content-Encoding", "Content-Type", "Location", "Retry-After", "Vary", "Warning",
 		"Www-Authenticate", "X-Content-Type-Options",
 	}
-	// framing is between the libraries of HTTP.
+	// framing is decided by the HTTP libraries.
 	framing = []string{"Content-Length"}
 )
 
-// normalizer makes the answers of one server to one script comparable: what is chosen by the server becomes a number
-// in the order of its appearance, or a word.
+// normalizer makes the responses of one server to one script comparable: values that the server chooses become numbers
+// in the order of appearance, or words.
 type normalizer struct {
 	hidden    []string // headers that are not compared
 	uids      map[string]string
 	names     map[string]string // generated
 	addresses *chosen           // of Services
 	ports     *chosen           // of nodes
-	asked     map[string]bool   // revisions that the script says
+	asked     map[string]bool   // revisions that the script contains
 	revisions []int64           // of objects, ascending
-	values    [][]any           // of each answer
+	values    [][]any           // of each response
 	clock     *clock
-	reference *Reference // of the answer that is being shown
+	reference *Reference // of the response that is being shown
 }
 
-// newNormalizer reads the answers to a script of a server that began at a time.
+// newNormalizer reads the responses of a server that was started at a time.
 func newNormalizer(script *Script, answers []Answer, began time.Time, hidden []string) *normalizer {
 	said := script.text()
 	n := &normalizer{
@@ -66,7 +66,7 @@ func newNormalizer(script *Script, answers []Answer, began time.Time, hidden []s
 	return n
 }
 
-// Texts shows the answers that the normalizer was made of.
+// Texts returns the normalized responses as text.
 func (n *normalizer) Texts(script *Script, answers []Answer) []string {
 	texts := make([]string, len(answers))
 	for i := range answers {
@@ -75,7 +75,7 @@ func (n *normalizer) Texts(script *Script, answers []Answer) []string {
 	return texts
 }
 
-// bodyValues parses what an answer consists of.
+// bodyValues parses the body or the events of a response.
 func bodyValues(a *Answer) []any {
 	bodies := a.Events
 	if len(a.Body) > 0 {
@@ -88,7 +88,7 @@ func bodyValues(a *Answer) []any {
 	return values
 }
 
-// parse reads JSON. What is none stays text.
+// parse reads JSON. Other bodies stay text.
 func parse(body []byte) (value any) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
@@ -126,7 +126,7 @@ func decompressed(a *Answer) ([]byte, error) {
 	return io.ReadAll(reader)
 }
 
-// collect finds what objects are identified by.
+// collect finds UIDs, revisions and generated names of objects.
 func (n *normalizer) collect(value any) {
 	switch container := value.(type) {
 	case map[string]any:
@@ -173,7 +173,7 @@ func (n *normalizer) collectMetadata(value any, list bool) {
 	}
 }
 
-// text is what is compared.
+// text returns the text that is compared.
 func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 	n.clock.now, n.reference = a.At, a.Reference
 	var b strings.Builder
@@ -208,7 +208,7 @@ func (n *normalizer) show(value any, sorted bool) string {
 	encoder := json.NewEncoder(&encoded)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	_ = encoder.Encode(value) // came from JSON
+	_ = encoder.Encode(value) // was decoded from JSON
 	return encoded.String()
 }
 
@@ -235,7 +235,7 @@ func sortItems(value any) {
 	})
 }
 
-// normal replaces what differs between any two servers.
+// normal replaces values that differ between any two servers.
 func (n *normalizer) normal(value any) any {
 	switch container := value.(type) {
 	case map[string]any:
@@ -258,7 +258,7 @@ func (n *normalizer) normal(value any) any {
 	return value
 }
 
-// hideRevisions of what may be compared without: of a bookmark, which everything that happens on the server moves.
+// hideRevisions removes revisions that every write on the server moves, such as those of bookmarks.
 func (n *normalizer) hideRevisions(value any) {
 	switch container := value.(type) {
 	case map[string]any:
@@ -305,10 +305,10 @@ func inRange(value any) bool {
 		return false
 	}
 	port, err := number.Int64()
-	return err == nil && port >= 30000 && port < 33000 // a dry run of kube-apiserver's goes past the end
+	return err == nil && port >= 30000 && port < 33000 // a dry run of kube-apiserver exceeds the range
 }
 
-// cells normalizes those of a table's row.
+// cells normalizes the cells of a table's row.
 func (n *normalizer) cells(value any) any {
 	row, ok := n.normal(value).([]any)
 	if !ok {
@@ -322,7 +322,7 @@ func (n *normalizer) cells(value any) any {
 	return row
 }
 
-// managers sorts managed fields, which servers sort by seconds.
+// managers sorts managed fields, which servers sort by time in seconds.
 func (n *normalizer) managers(value any) any {
 	entries, ok := n.normal(value).([]any)
 	if !ok {
@@ -337,7 +337,7 @@ func managerKey(entry any) string {
 	return fmt.Sprint(fields["manager"], fields["operation"], fields["subresource"], fields["apiVersion"])
 }
 
-// listMetadata shows the revision of a list, and where it goes on.
+// listMetadata shows the revision of a list and its continue token.
 func (n *normalizer) listMetadata(value any) any {
 	metadata, ok := value.(map[string]any)
 	if !ok {
@@ -352,7 +352,7 @@ func (n *normalizer) listMetadata(value any) any {
 	return metadata
 }
 
-// continueText shows where a list goes on.
+// continueText shows the content of a continue token.
 func (n *normalizer) continueText(token string) string {
 	decoded, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
@@ -393,11 +393,11 @@ var (
 	generatedName = regexp.MustCompile(`\b(generated-|gen-)[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
 	eventName     = regexp.MustCompile(`\.1[0-9a-f]{15}\b`)
 	address       = regexp.MustCompile(`127\.0\.0\.1:\d+`)
-	// refusedAddress was tried and not given to anybody.
+	// refusedAddress was requested and not allocated.
 	refusedAddress = regexp.MustCompile(`(failed to allocate IP: IPAddress\.networking\.k8s\.io \\*")10\.0\.\d{1,2}\.\d{1,3}\b`)
 	// serviceAddress is in --service-cluster-ip-range.
 	serviceAddress = regexp.MustCompile(`\b10\.0\.\d{1,2}\.\d{1,3}\b`)
-	// cells are those of a table's row, as text; age is one of them.
+	// cells matches the cells of a table's row as text, among them the age.
 	cells = regexp.MustCompile(`"cells":\[[^\]]*\]`)
 	age   = regexp.MustCompile(`"(\d+[smhd]){1,2}"`)
 )

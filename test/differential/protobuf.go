@@ -16,10 +16,10 @@ import (
 
 const protobufType = "application/vnd.kubernetes.protobuf"
 
-// kinds is newScheme's, made once.
+// kinds is the result of newScheme.
 var kinds = sync.OnceValues(newScheme)
 
-// newScheme knows every kind that scripts send or receive as protobuf.
+// newScheme returns a scheme with all kinds that scripts send or receive as protobuf.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, apiextensionsv1.AddToScheme, apiregistrationv1.AddToScheme, metav1.AddMetaToScheme} {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Account says that these keys were compared with a script.
+// Account marks these keys as compared with a script.
 func (r *Recorder) Account(histories map[string][]Write) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -19,8 +19,8 @@ func (r *Recorder) Account(histories map[string][]Write) {
 	}
 }
 
-// Rest sums up what was written under keys that no script accounts for: what servers keep for themselves, tell of
-// themselves, and forgot to remove. Keys that differ only in what servers choose are one.
+// Rest summarizes writes to keys that no script accounts for: leases and records of the servers, and leaked objects. Keys
+// that differ only in values that servers choose are one.
 func (r *Recorder) Rest(ctx context.Context) (map[string]string, error) {
 	writes, err := r.Since(ctx, 0)
 	if err != nil {
@@ -50,14 +50,14 @@ func (r *Recorder) Rest(ctx context.Context) (map[string]string, error) {
 	return texts, nil
 }
 
-// identity is that of a running server.
+// identity matches the identity of a running server.
 var identity = regexp.MustCompile(`\bapiserver-[a-z0-9]{26}\b`)
 
-// spurious are reasons of events by which the repair of addresses comments on requests that are being refused, or on
-// addresses whose holders kube-apiserver learns of later than of their Services, if it looks in that moment.
+// spurious are reasons of events of the IP repair controller that depend on timing: it may run while a request is being
+// refused, or before kube-apiserver has observed the owner of an address.
 var spurious = regexp.MustCompile("IPAddressWrongReference|ClusterIPNotAllocated")
 
-// leftover is what is left of keys that are one.
+// leftover summarizes the remaining values of equal keys.
 type leftover struct {
 	left int   // keys that have a value
 	ttl  int64 // of the leases of them
@@ -77,7 +77,7 @@ func (l *leftover) text() string {
 	return fmt.Sprintf("%d left, for %d s, %d numbers allocated", l.left, l.ttl, l.set)
 }
 
-// allocated counts what is taken of a range of numbers.
+// allocated counts the allocated numbers of a range.
 func allocated(w Write) int {
 	if !strings.HasPrefix(w.Key, "/registry/ranges/") {
 		return 0

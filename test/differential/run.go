@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -21,20 +22,20 @@ const (
 	untilInterval = 20 * time.Millisecond
 )
 
-// Answer is what a server said in one case.
+// Answer is the response of a server in one case.
 type Answer struct {
 	Code   int
 	Header http.Header
 	Body   []byte
 	Events [][]byte // of a stream, each a JSON object
 
-	At        time.Time  // when it had come
+	At        time.Time  // when it was complete
 	Reference *Reference // what revisions are compared with
-	Vain      []string   // what was waited for and did not come
+	Failures  []string   // waits that timed out and captures that found nothing
 }
 
-func (a *Answer) inVain(format string, arguments ...any) {
-	a.Vain = append(a.Vain, fmt.Sprintf(format, arguments...))
+func (a *Answer) failed(format string, arguments ...any) {
+	a.Failures = append(a.Failures, fmt.Sprintf(format, arguments...))
 }
 
 // contains reports whether the body or a warning contains a text.
@@ -84,7 +85,7 @@ func (r *run) closeStreams() {
 	}
 }
 
-// answer performs one case.
+// answer runs one case.
 func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	switch c.Method {
 	case "EVENTS", "REST":
@@ -105,7 +106,7 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	return answer, nil
 }
 
-// store puts the case's body into etcd under a key, as a former release may have left it there.
+// store puts the case's body into etcd under a key, as a former release may have stored it.
 func (r *run) store(ctx context.Context, c *Case) error {
 	body, _, err := r.body(c)
 	if err != nil {
@@ -114,7 +115,7 @@ func (r *run) store(ctx context.Context, c *Case) error {
 	return r.server.Etcd.Put(ctx, r.expand(c.Path), body)
 }
 
-// until sends a request, again and again where it waits for something.
+// until sends a request, and repeats it until the condition of @until holds.
 func (r *run) until(ctx context.Context, c *Case) (*Answer, error) {
 	wanted, waits := c.directive("until")
 	wanted = r.expand(wanted)
@@ -125,7 +126,7 @@ func (r *run) until(ctx context.Context, c *Case) (*Answer, error) {
 			return answer, err
 		}
 		if time.Now().After(deadline) {
-			answer.inVain("no answer contained %q", wanted)
+			answer.failed("no answer contained %q", wanted)
 			return answer, nil
 		}
 		time.Sleep(untilInterval)
@@ -141,11 +142,11 @@ func (r *run) events(c *Case) *Answer {
 	switch {
 	case !ok && mayBeRefused:
 	case !ok:
-		answer.inVain("the stream was refused")
+		answer.failed("the stream was refused")
 	case c.Method == "REST":
 		var err error
-		if answer.Events, err = s.take(func([][]byte) bool { return false }); err != errEnded {
-			answer.inVain("the stream did not end")
+		if answer.Events, err = s.take(func([][]byte) bool { return false }); !errors.Is(err, errEnded) {
+			answer.failed("the stream did not end")
 		}
 	default:
 		answer.take(s, wanted)
@@ -153,21 +154,22 @@ func (r *run) events(c *Case) *Answer {
 	return answer
 }
 
-// take takes as many events from a stream as are wanted, and drops those from a timer.
+// take reads the wanted number of events from a stream and drops those from a timer.
 func (a *Answer) take(s *stream, wanted string) {
 	events, err := s.take(upTo(wanted))
 	if err != nil {
-		a.inVain("waiting for events %s: %v", wanted, err)
+		a.failed("waiting for events %s: %v", wanted, err)
 	}
 	a.Events = slices.DeleteFunc(events, fromTimer)
 }
 
-// fromTimer reports whether an event is a bookmark that is sent now and then.
+// fromTimer reports whether an event is a periodic bookmark.
 func fromTimer(event []byte) bool {
 	return bytes.Contains(event, []byte(`"type":"BOOKMARK"`)) && !bytes.Contains(event, []byte("k8s.io/initial-events-end"))
 }
 
-// upTo is true for as many events as wanted says, those from a timer not counted, or if the last one contains it.
+// upTo reports whether events contains the wanted number of events, or whether the last one contains the wanted text.
+// Periodic bookmarks do not count.
 func upTo(wanted string) func([][]byte) bool {
 	if count, err := strconv.Atoi(wanted); err == nil {
 		return func(events [][]byte) bool {
@@ -258,7 +260,7 @@ func (r *run) body(c *Case) ([]byte, string, error) {
 
 var variable = regexp.MustCompile(`\$\{[^}]*\}`)
 
-// expand replaces variables. An unknown one stays, so that the servers show what is wrong.
+// expand replaces variables. It keeps unknown ones, which the servers then reject.
 func (r *run) expand(text string) string {
 	return variable.ReplaceAllStringFunc(text, func(reference string) string {
 		name := reference[2 : len(reference)-1]
@@ -272,7 +274,7 @@ func (r *run) expand(text string) string {
 	})
 }
 
-// filling makes text that nobody wants to read in a script.
+// filling generates text that would be too long for a script.
 func filling(name string) (string, bool) {
 	kind, argument, _ := strings.Cut(name, ":")
 	count, _ := strconv.Atoi(argument)
@@ -299,7 +301,7 @@ func filling(name string) (string, bool) {
 	return "", false
 }
 
-// manyTerms are the terms of a selector.
+// manyTerms returns the terms of a selector.
 func manyTerms(count int, term string) string {
 	terms := make([]string, count)
 	for i := range terms {
@@ -308,7 +310,7 @@ func manyTerms(count int, term string) string {
 	return strings.Join(terms, ",")
 }
 
-// manyKeys is an object of long keys, which weigh as much again in managed fields.
+// manyKeys returns an object with long keys, which managed fields repeat.
 func manyKeys(count int) string {
 	var b strings.Builder
 	for i := range count {
@@ -317,7 +319,7 @@ func manyKeys(count int) string {
 	return "{" + strings.TrimSuffix(b.String(), ",") + "}"
 }
 
-// capture keeps fields of the answer for later cases.
+// capture keeps fields of the response for later cases.
 func (r *run) capture(c *Case, answer *Answer) {
 	for _, d := range c.Directives {
 		if d.Name != "capture" {
@@ -330,14 +332,14 @@ func (r *run) capture(c *Case, answer *Answer) {
 		}
 		value := lookup(parse(body), strings.Split(path, "."))
 		if value == nil {
-			answer.inVain("the answer has no %s", path)
+			answer.failed("the answer has no %s", path)
 			continue
 		}
 		r.variables[name] = fmt.Sprint(value)
 	}
 }
 
-// refer reads what the revisions of an answer are to be compared with.
+// refer reads the revision that those of the response are compared with.
 func (r *run) refer(c *Case, answer *Answer) {
 	wanted, ok := c.directive("revision")
 	if !ok {
@@ -346,13 +348,13 @@ func (r *run) refer(c *Case, answer *Answer) {
 	name, orNewer := strings.CutSuffix(wanted, " or newer")
 	revision, err := strconv.ParseInt(r.variables[name], 10, 64)
 	if err != nil {
-		answer.inVain("no revision was captured as %s", name)
+		answer.failed("no revision was captured as %s", name)
 		return
 	}
 	answer.Reference = &Reference{name, revision, orNewer}
 }
 
-// lookup follows a path of field names and list indexes; nil where it leads nowhere.
+// lookup follows a path of field names and list indexes; nil if there is no such field.
 func lookup(value any, path []string) any {
 	for _, step := range path {
 		switch container := value.(type) {

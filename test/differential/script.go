@@ -1,5 +1,5 @@
 // Package differential sends the same scripted requests to kube-apiserver and to our API server and compares the
-// answers: status, the headers that matter, body or watch events.
+// responses: status, relevant headers, body or watch events.
 //
 // A script is a text file of cases:
 //
@@ -10,31 +10,32 @@
 //
 //	body
 //
-// ${ns} is a namespace of the script's own; ${fill:N} is N times the letter x, ${nested:N} a list N lists deep,
+// ${ns} is the namespace of the script; ${fill:N} is N times the letter x, ${nested:N} a list N lists deep,
 // ${operations:N} a JSON patch of N operations, ${requirements:N}, ${values:N} and ${names:N} that many terms of selectors,
-// ${bytes:HEX} raw bytes; other variables are captured from earlier answers. The directives:
+// ${bytes:HEX} raw bytes; other variables are captured from earlier responses. The directives:
 //
-//	@capture NAME PATH   keeps a field of the answer, as in metadata.uid or items.0.metadata.name
+//	@capture NAME PATH   keeps a field of the response, as in metadata.uid or items.0.metadata.name
 //	@user TOKEN          sends a bearer token instead of the administrator's certificate; "none" sends nothing
 //	@protobuf            sends the body, written as JSON or YAML, as protobuf
-//	@open NAME           keeps the answer open as a stream; the case compares only status and headers
+//	@open NAME           keeps the response open as a stream; the case compares only status and headers
 //	@until TEXT          repeats the request until the body or a warning contains TEXT
 //	@sort                compares the items of a list in the order of their names
 //	@revision NAME       compares the revisions of lists, tables and bookmarks with the captured one; followed by "or
-//	                     newer", takes what is newer for equal. Otherwise these revisions are not compared
+//	                     newer", accepts newer ones. Without it, these revisions are not compared
 //	@unordered           does not compare the order of revisions, where servers write in any order
 //	@head                compares only status and headers
-//	@events N            of a watch, takes that many events, or all up to the first that contains a text, and hangs up
-//	@refused             the stream that events are taken from may have been refused, and has none then
+//	@events N            reads that many events of a watch, or all up to the first that contains a text, and disconnects
+//	@refused             the stream of the events may have been refused; it has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
-// Four requests are the script's own: "CALLS all" shows the calls of webhooks since the last time; "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
+// Four requests are not HTTP: "CALLS all" shows the calls of webhooks since the last such request; "EVENTS NAME N" waits
+// for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
-// etcd. A line that begins with "===" is a heading. What is waited for in vain, or cannot be captured, is an error,
-// even if both servers agree in it.
+// etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an
+// error, even if both servers agree.
 //
-// Beyond the answers, everything that a script left in etcd is compared, write by write: see etcd.go. The regular part
-// is one script that is written out for every resource of discovery: see generate.go.
+// Everything that a script writes to etcd is compared too, write by write: see etcd.go. A template is expanded to a
+// script for every resource of discovery: see generate.go.
 package differential
 
 import (
@@ -57,7 +58,7 @@ type Script struct {
 
 var unsuitable = regexp.MustCompile(`[^a-z0-9]+`)
 
-// slug makes a name fit for a namespace or the value of a label.
+// slug turns a name into one that is valid for a namespace or a label value.
 func slug(name string) string {
 	const longest = 60
 	short := unsuitable.ReplaceAllString(strings.ReplaceAll(strings.ToLower(name), ".k8s.io", ""), "-")
@@ -66,7 +67,7 @@ func slug(name string) string {
 
 func (s *Script) namespace() string { return "d-" + slug(s.Name) }
 
-// text is all that the script says to servers, before anything is captured.
+// text returns all that the script sends, before captures.
 func (s *Script) text() string {
 	var b strings.Builder
 	for _, c := range s.Cases {
@@ -150,7 +151,7 @@ func ParseScript(name, text string) (*Script, error) {
 	return script, nil
 }
 
-// nothing is a value of @each that stands for no text.
+// nothing is the value of @each for the empty string.
 const nothing = "-"
 
 // combinations multiplies a case by the values of its first @each, and those by the values of the next.
@@ -169,7 +170,7 @@ func (c *Case) combinations() []*Case {
 	return all
 }
 
-// with is the case with one variable replaced, and named after its value.
+// with returns the case with one variable replaced, and the value appended to its name.
 func (c *Case) with(variable, value string) *Case {
 	name := c.Name + " " + value
 	if value == nothing {

@@ -53,12 +53,12 @@ func TestCombinations(t *testing.T) {
 // began is when the servers of these tests were started.
 var began = time.Date(2026, 5, 5, 12, 0, 0, 0, time.UTC)
 
-// normalized shows the answers of a server to a script.
+// normalized returns the normalized responses of a server to a script.
 func normalized(script *Script, answers []Answer) string {
 	return strings.Join(newNormalizer(script, answers, began, nil).Texts(script, answers), "\n")
 }
 
-// TestNormalize compares two servers that differ only in what a server chooses, and two that differ in more.
+// TestNormalize compares two servers that differ only in values that a server chooses, and two that differ in others.
 func TestNormalize(t *testing.T) {
 	script := &Script{Cases: []Case{{Name: "a"}, {Name: "b"}}}
 	answers := func(uid, first, second, data string) string {
@@ -86,7 +86,7 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// TestNormalizeFields tells apart what servers choose and what they must not.
+// TestNormalizeFields distinguishes values that servers choose from all others.
 func TestNormalizeFields(t *testing.T) {
 	const asked = `{"spec":{"nodePort":30040,"clusterIP":"10.0.0.10"},"expiration":"2026-05-05T12:00:30Z"}`
 	script := &Script{Cases: []Case{{Name: "a", Body: asked}}}
@@ -103,7 +103,7 @@ func TestNormalizeFields(t *testing.T) {
 		{"times of the clock", `{"a":"2026-05-05T12:00:10Z"}`, `{"a":"2026-05-05T12:01:01Z"}`, true},
 		{"precision", `{"a":"2026-05-05T12:00:10Z"}`, `{"a":"2026-05-05T12:00:10.000000Z"}`, false},
 		{"time of a client", `{"a":"2020-01-01T00:00:00Z"}`, `{"a":"2026-05-05T12:00:10Z"}`, false},
-		{"time that was asked for", `{"a":"2026-05-05T12:00:30Z"}`, `{"a":"2026-05-05T12:00:31Z"}`, false},
+		{"time requested", `{"a":"2026-05-05T12:00:30Z"}`, `{"a":"2026-05-05T12:00:31Z"}`, false},
 		{"time ahead, later answer", `{"a":"2026-05-05T12:01:29Z"}`, `{"a":"2026-05-05T12:01:30Z"}`, true},
 		{"times ahead", `{"a":"2026-05-05T12:01:30Z"}`, `{"a":"2026-05-05T12:01:50Z"}`, false},
 		{"in a message", `{"a":"it is 2026-05-05T12:00:10Z"}`, `{"a":"it is 2020-01-01T00:00:00Z"}`, false},
@@ -111,10 +111,10 @@ func TestNormalizeFields(t *testing.T) {
 		{"age", `{"cells":["a","30s"]}`, `{"cells":["a","31s"]}`, true},
 		{"chosen ports", `{"x":[{"nodePort":31000},{"nodePort":31001}]}`, `{"x":[{"nodePort":32000},{"nodePort":31001}]}`, true},
 		{"the same port", `{"x":[{"nodePort":31000},{"nodePort":31001}]}`, `{"x":[{"nodePort":31000},{"nodePort":31000}]}`, false},
-		{"port that was asked for", `{"nodePort":30040}`, `{"nodePort":30041}`, false},
+		{"port requested", `{"nodePort":30040}`, `{"nodePort":30041}`, false},
 		{"port in a message", `{"a":"80:30040/TCP"}`, `{"a":"80:30041/TCP"}`, false},
 		{"chosen addresses", `{"clusterIP":"10.0.0.20"}`, `{"clusterIP":"10.0.0.21"}`, true},
-		{"address that was asked for", `{"clusterIP":"10.0.0.10"}`, `{"clusterIP":"10.0.0.100"}`, false},
+		{"address requested", `{"clusterIP":"10.0.0.10"}`, `{"clusterIP":"10.0.0.100"}`, false},
 		{"revision of a list", `{"kind":"List","metadata":{"resourceVersion":"7"}}`, `{"kind":"List","metadata":{"resourceVersion":"8"}}`, false},
 		{"revision 0 of a list", `{"kind":"List","metadata":{"resourceVersion":"0"}}`, `{"kind":"List","metadata":{"resourceVersion":"8"}}`, false},
 		{"no revision of a list", `{"kind":"List","metadata":{"resourceVersion":""}}`, `{"kind":"List","metadata":{"resourceVersion":"8"}}`, false},
@@ -130,7 +130,7 @@ func TestNormalizeFields(t *testing.T) {
 	}
 }
 
-// TestMovingRevisions are compared only as far as a case says.
+// TestMovingRevisions: revisions of lists are compared only if a case has @revision.
 func TestMovingRevisions(t *testing.T) {
 	orNewer := &Reference{Name: "rv", Revision: 7, OrNewer: true}
 	list := func(revision string, reference *Reference) string {
@@ -142,8 +142,8 @@ func TestMovingRevisions(t *testing.T) {
 	}
 }
 
-// TestWaitingInVain is noticed.
-func TestWaitingInVain(t *testing.T) {
+// TestUnmetWaits: a wait that times out is a failure, even if both servers agree.
+func TestUnmetWaits(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/refused" {
 			w.WriteHeader(http.StatusForbidden)
@@ -164,7 +164,7 @@ func TestWaitingInVain(t *testing.T) {
 	want := []string{"ends", "never opened", "not captured", "no revision"}
 	var got []string
 	for i, answer := range answers {
-		if len(answer.Vain) > 0 {
+		if len(answer.Failures) > 0 {
 			got = append(got, script.Cases[i].Name)
 		}
 	}

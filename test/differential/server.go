@@ -16,7 +16,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// tokens are the users that scripts speak as, besides the administrator: token, name, UID, groups.
+// tokens are the users of scripts, besides the administrator: token, name, UID, groups.
 const tokens = `alice-token,alice,1001,"developers"
 bob-token,bob,1002
 node-a-token,system:node:node-a,1003,"system:nodes"
@@ -27,7 +27,7 @@ ivan-token,ivan,1008
 node-token,system:node:worker,1007,"system:nodes,system:masters"
 `
 
-// Server is one of the two that are compared.
+// Server is one of the two compared servers.
 type Server struct {
 	Name   string
 	Origin string // URL without a path
@@ -59,11 +59,11 @@ func newServer(name string, began time.Time, admin *rest.Config, etcd *Recorder)
 
 // Pair is both servers, running.
 type Pair struct {
-	Genuine, Ours *Server
-	stop          []func() error
+	Upstream, Ours *Server
+	stop           []func() error
 }
 
-// StartPair starts both servers with the same flags, further ones among them, each with an etcd of its own.
+// StartPair starts both servers with the same flags and the given ones, each with its own etcd.
 func StartPair(ctx context.Context, directory string, further ...string) (_ *Pair, err error) {
 	pair := &Pair{}
 	defer func() {
@@ -79,12 +79,12 @@ func StartPair(ctx context.Context, directory string, further ...string) (_ *Pai
 	if err != nil {
 		return nil, err
 	}
-	// Of a range of this size the first 256 addresses are given to nobody who does not ask for them: scripts do.
+	// In a range of this size, the first 256 addresses are allocated on request only, which scripts do.
 	options := upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
 		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
 	}, further...)}
-	if pair.Genuine, err = pair.start(ctx, filepath.Join(directory, "genuine"), options, upstream.StartKubernetes); err != nil {
+	if pair.Upstream, err = pair.start(ctx, filepath.Join(directory, "upstream"), options, upstream.StartKubernetes); err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
 	}
 	pair.Ours, err = pair.start(ctx, filepath.Join(directory, "ours"), options, upstream.StartQuorate)
@@ -121,7 +121,7 @@ func (p *Pair) start(
 	return newServer(filepath.Base(directory), began, server.Admin, recorder)
 }
 
-// awaitOwnObjects waits for what a server writes last of what it makes by itself, after it is ready: scripts see it.
+// awaitOwnObjects waits for the last object that a server creates after it is ready, because scripts list such objects.
 func awaitOwnObjects(ctx context.Context, admin *rest.Config) error {
 	client, err := kubernetes.NewForConfig(admin)
 	if err != nil {

@@ -19,7 +19,7 @@ var (
 	errSilence = errors.New("nothing more came")
 )
 
-// stream collects the events of an answer that stays open.
+// stream collects the events of an open response.
 type stream struct {
 	body   io.ReadCloser
 	events chan []byte
@@ -55,7 +55,7 @@ func (s *stream) read(next func(*bufio.Reader) ([]byte, error)) {
 
 func nextLine(reader *bufio.Reader) ([]byte, error) { return reader.ReadBytes('\n') }
 
-// nextFrame reads a protobuf event behind its length and shows it as JSON.
+// nextFrame reads a length-prefixed protobuf event and returns it as JSON.
 func nextFrame(reader *bufio.Reader) ([]byte, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(reader, size[:]); err != nil {
@@ -68,7 +68,7 @@ func nextFrame(reader *bufio.Reader) ([]byte, error) {
 	return eventJSON(frame)
 }
 
-// take returns the next events until they are enough, or those that came and why there were not more.
+// take returns the next events until enough returns true; with an error, those until then.
 func (s *stream) take(enough func([][]byte) bool) (events [][]byte, err error) {
 	timer := time.NewTimer(eventTimeout)
 	defer timer.Stop()

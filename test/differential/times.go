@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// clockSlack is how far before the servers' start a time may lie that a server took from its clock.
+	// clockSlack is how long before the servers' start a time of their clocks may be.
 	clockSlack = time.Minute
-	// soon is how far ahead such a time may lie that is meant to be now.
+	// soon is how long after its receipt such a time may be.
 	soon = 2 * time.Second
-	// grain is what times ahead are rounded up to: what one server needs longer for an answer than the other is less.
+	// grain is the unit that times ahead are rounded up to; the servers differ by less in the time of a response.
 	grain = 10
 )
 
-// anyTime is one as JSON or as Go prints it.
+// anyTime matches a time as JSON or as Go prints it.
 var anyTime = regexp.MustCompile(`(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(\.\d+)?( \+0000 UTC( m=[+-][0-9.]+)?|Z)`)
 
-// clock tells times that a server took from its clock, which become a word, from all others, which stay.
+// clock replaces times of a server's clock by words; other times stay.
 type clock struct {
 	began time.Time         // the server's start
-	now   time.Time         // when what is read now was received
+	now   time.Time         // when the current response was received
 	said  string            // by the script
 	ahead map[string]string // words of times that lay ahead when they were first seen, by field and time
 }

@@ -10,7 +10,7 @@ import (
 // webToken is a JSON Web Token: header, claims, signature.
 var webToken = regexp.MustCompile(`\b(eyJ[\w-]+)\.([\w-]+)\.[\w-]+`)
 
-// token shows what a token says, in place of the token.
+// token shows the content of a token in place of the token.
 func (n *normalizer) token(text string) string {
 	parts := webToken.FindStringSubmatch(text)
 	header, err := base64.RawURLEncoding.DecodeString(parts[1])

@@ -1,5 +1,5 @@
-// Package endtoend does to a sandbox what happens to clusters: scaling, crashes, lost volumes, roll-outs. A client
-// writes and watches all the while, and nothing it was told may turn out untrue.
+// Package endtoend scales, crashes and updates a cluster in a sandbox while a client writes and watches, and checks
+// that no acknowledged write is lost and that the watch is consistent.
 package endtoend
 
 import (
@@ -57,7 +57,7 @@ func TestSandbox(t *testing.T) {
 		_, follower := s.leader()
 		s.run(s.management, "delete", "pvc/"+follower, "--wait=false")
 		s.run(s.management, "delete", "pod/"+follower, "--wait=false")
-		s.eventually(follower+" is replaced by a member of another name", func() (bool, string) {
+		s.waitFor(follower+" is replaced by a member of another name", func() (bool, string) {
 			for _, member := range s.cluster().Status.Members {
 				if member.Name == follower {
 					return false, follower + " is still a member"
@@ -69,7 +69,7 @@ func TestSandbox(t *testing.T) {
 	})
 	step("roll out an argument", func(t *testing.T) {
 		s.run(s.management, "patch", "apiservercluster/demo", "--type=merge", "-p", `{"spec":{"extraArgs":{"event-ttl":"2h0m0s"}}}`)
-		s.eventually("all pods have the argument", func() (bool, string) {
+		s.waitFor("all pods have the argument", func() (bool, string) {
 			return s.podsWith("--event-ttl=2h0m0s") == 3, "not yet"
 		})
 		s.settled(3, 3)
@@ -77,7 +77,7 @@ func TestSandbox(t *testing.T) {
 	h.verify()
 	step("delete", func(t *testing.T) {
 		s.run(s.management, "delete", "apiservercluster/demo")
-		s.eventually("nothing is left", func() (bool, string) {
+		s.waitFor("nothing is left", func() (bool, string) {
 			left := strings.TrimSpace(s.run(s.management, "get", "pods,pvc,secrets,services,pdb", "-n", "default",
 				"-l", "quorate.dev/cluster=demo", "-o", "name"))
 			return left == "", left

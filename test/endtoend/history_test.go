@@ -23,7 +23,7 @@ import (
 
 const namespace = "history"
 
-// history writes, watches and informs all the while, and knows in the end whether anything was lost.
+// history writes and watches continuously, and finally checks that nothing was lost.
 type history struct {
 	t      *testing.T
 	client kubernetes.Interface
@@ -31,17 +31,17 @@ type history struct {
 	done   sync.WaitGroup
 
 	mu sync.Mutex
-	// acknowledged are the configmaps whose creation the server has confirmed, by name, with their revision.
+	// acknowledged are the revisions of the ConfigMaps whose creation was acknowledged, by name.
 	acknowledged map[string]string
-	// counter is the last value that the server has confirmed of the object that is updated all the time.
+	// counter is the last acknowledged value of the object that is updated continuously.
 	counter int
-	// longest is the longest time between two confirmed writes since it was last asked for.
+	// longest is the longest time between two acknowledged writes since the last call of longestGap.
 	since time.Time
 	gap   time.Duration
 
-	// events are those of the watch, in order, by object.
+	// events are the events of the watch, in order, by object.
 	events map[string][]string
-	seen   string // revision the watch has come to
+	seen   string // last revision of the watch
 
 	informer cache.SharedIndexInformer
 }
@@ -82,7 +82,7 @@ func configMap(name string, value int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Data: map[string]string{"value": strconv.Itoa(value)}}
 }
 
-// create creates objects one after the other. One whose fate is unknown is asked for again until it is known.
+// create creates objects one after the other, and retries each until its outcome is known.
 func (h *history) create(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("object-%05d", i)
@@ -100,7 +100,7 @@ func (h *history) create(ctx context.Context) {
 	}
 }
 
-// update counts up in one object, reading before each write: a confirmed value must never be seen to go back.
+// update increments a counter in one object, reading it before each write: an acknowledged value must never decrease.
 func (h *history) update(ctx context.Context) {
 	for ctx.Err() == nil {
 		h.untilKnown(ctx, func(ctx context.Context) error {
@@ -114,7 +114,7 @@ func (h *history) update(ctx context.Context) {
 			}
 			h.mu.Lock()
 			if value < h.counter {
-				h.t.Errorf("a confirmed write was lost: the counter is %d after %d was confirmed", value, h.counter)
+				h.t.Errorf("lost an acknowledged write: the counter is %d, acknowledged was %d", value, h.counter)
 			}
 			h.mu.Unlock()
 			object.Data["value"] = strconv.Itoa(value + 1)
@@ -127,7 +127,7 @@ func (h *history) update(ctx context.Context) {
 	}
 }
 
-// untilKnown tries until the outcome is certain. A single try is short, so that one lost answer costs little.
+// untilKnown retries until the outcome is certain. Each attempt has a short timeout.
 func (h *history) untilKnown(ctx context.Context, try func(context.Context) error) {
 	_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -136,7 +136,7 @@ func (h *history) untilKnown(ctx context.Context, try func(context.Context) erro
 	})
 }
 
-// confirm notes a confirmed write and how long the one before it was ago.
+// confirm records an acknowledged write and the time since the previous one.
 func (h *history) confirm(note func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,7 +145,7 @@ func (h *history) confirm(note func()) {
 	h.since = time.Now()
 }
 
-// longestGap returns the longest time without a confirmed write since it was last called.
+// longestGap returns the longest time without an acknowledged write since its last call.
 func (h *history) longestGap() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -154,7 +154,7 @@ func (h *history) longestGap() time.Duration {
 	return gap
 }
 
-// watch follows the namespace, going on after the last revision whenever the connection ends.
+// watch watches the namespace, and resumes from the last revision when the connection ends.
 func (h *history) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		stream, err := h.client.CoreV1().ConfigMaps(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: h.seen, AllowWatchBookmarks: true})
@@ -170,9 +170,9 @@ func (h *history) receive(stream watch.Interface) {
 	defer stream.Stop()
 	for event := range stream.ResultChan() {
 		if event.Type == watch.Error {
-			// A connection that was cut in the middle of a frame is one to be made again; a gap in the history is not.
+			// A broken connection is resumed; an expired revision is an error.
 			if err := apierrors.FromObject(event.Object); apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-				h.t.Errorf("the watch cannot go on where it was: %v", err)
+				h.t.Errorf("the watch cannot resume: %v", err)
 			}
 			return
 		}
@@ -186,10 +186,10 @@ func (h *history) receive(stream watch.Interface) {
 	}
 }
 
-// verify stops writing and compares what was confirmed, what is stored, what the watch saw and what the informer holds.
+// verify stops writing and compares the acknowledged writes, the stored objects, the watch and the informer.
 func (h *history) verify() {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitTimeout)
 	defer cancel()
 	last := must(h.client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap("last", 0), metav1.CreateOptions{}))(h.t)
 	h.awaitEvent(ctx, "last")
@@ -217,7 +217,7 @@ func (h *history) awaitEvent(ctx context.Context, name string) {
 	}
 }
 
-// compareStored: every confirmed object is there, as it was confirmed.
+// compareStored checks that every acknowledged object is stored at its revision.
 func (h *history) compareStored(stored map[string]string, until string) {
 	h.t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(h.acknowledged)) {
@@ -225,16 +225,16 @@ func (h *history) compareStored(stored map[string]string, until string) {
 			continue
 		}
 		if stored[name] != h.acknowledged[name] {
-			h.t.Errorf("%s was confirmed at revision %s and is stored at %q", name, h.acknowledged[name], stored[name])
+			h.t.Errorf("%s was acknowledged at revision %s, stored at %q", name, h.acknowledged[name], stored[name])
 		}
 	}
-	h.t.Logf("%d objects confirmed, counter %d", len(h.acknowledged), h.counter)
+	h.t.Logf("%d objects acknowledged, counter %d", len(h.acknowledged), h.counter)
 	if len(h.acknowledged) < 50 {
-		h.t.Errorf("only %d writes were confirmed: the test has shown nothing", len(h.acknowledged))
+		h.t.Errorf("only %d writes were acknowledged, too few for a result", len(h.acknowledged))
 	}
 }
 
-// compareEvents: the watch and the informer came to the stored state, and no event came twice or out of order.
+// compareEvents checks that the watch and the informer reached the stored state, without repeated or unordered events.
 func (h *history) compareEvents(stored map[string]string, until string) {
 	h.t.Helper()
 	for name, revision := range stored {
@@ -246,25 +246,25 @@ func (h *history) compareEvents(stored map[string]string, until string) {
 			continue
 		}
 		if seen[len(seen)-1] != revision {
-			h.t.Errorf("the watch saw %s at revision %s last, it is stored at %s", name, seen[len(seen)-1], revision)
+			h.t.Errorf("last event of %s has revision %s, stored is %s", name, seen[len(seen)-1], revision)
 		}
 		for i := 1; i < len(seen); i++ {
 			if !later(seen[i], seen[i-1]) {
-				h.t.Errorf("the watch repeated itself on %s: revision %s after %s", name, seen[i], seen[i-1])
+				h.t.Errorf("event of %s with revision %s after %s", name, seen[i], seen[i-1])
 			}
 		}
 		if name != "counter" && len(seen) != 1 {
-			h.t.Errorf("%s was written once and seen %d times", name, len(seen))
+			h.t.Errorf("%s was written once and has %d events", name, len(seen))
 		}
 	}
 	for name, revision := range stored {
 		cached, ok, err := h.informer.GetStore().GetByKey(namespace + "/" + name)
 		if err != nil || !ok {
-			h.t.Errorf("the informer misses %s: %v", name, err)
+			h.t.Errorf("the informer has no %s: %v", name, err)
 			continue
 		}
 		if held := cached.(*corev1.ConfigMap).ResourceVersion; held != revision && !later(held, until) {
-			h.t.Errorf("the informer holds %s at revision %s, it is stored at %s", name, held, revision)
+			h.t.Errorf("the informer has %s at revision %s, stored is %s", name, held, revision)
 		}
 	}
 }

@@ -25,10 +25,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// patience bounds how long a state is waited for; it is no measure of speed.
-const patience = 2 * time.Minute
+// waitTimeout limits the time to wait for a state.
+const waitTimeout = 2 * time.Minute
 
-// sandbox is `quorate sandbox` with the cluster demo, as a user has it.
+// sandbox is a running `quorate sandbox` with the cluster demo.
 type sandbox struct {
 	t          *testing.T
 	directory  string
@@ -39,7 +39,7 @@ type sandbox struct {
 	pods       kubernetes.Interface
 }
 
-// startSandbox starts a sandbox and waits until demo is available. It is stopped, by Ctrl-C, when the test ends.
+// startSandbox starts a sandbox and waits until demo is available. The test's cleanup stops it with SIGINT.
 func startSandbox(t *testing.T) *sandbox {
 	t.Helper()
 	ctx := t.Context()
@@ -61,7 +61,7 @@ func startSandbox(t *testing.T) *sandbox {
 	return s
 }
 
-// awaitReady reads events until the one that says that all is there, and goes on reading so that none blocks.
+// awaitReady reads events until the event ready, and continues to drain them.
 func (s *sandbox) awaitReady(events *bufio.Scanner) {
 	s.t.Helper()
 	for events.Scan() {
@@ -82,7 +82,7 @@ func (s *sandbox) awaitReady(events *bufio.Scanner) {
 			return
 		}
 	}
-	s.t.Fatal("the sandbox ended before it was ready")
+	s.t.Fatal("the sandbox exited before it was ready")
 }
 
 func (s *sandbox) connect() {
@@ -93,7 +93,7 @@ func (s *sandbox) connect() {
 	check(s.t, v1alpha1.AddToScheme(s.clusters.Scheme()))
 }
 
-// demoConfig reaches the cluster demo.
+// demoConfig returns the client configuration of demo.
 func (s *sandbox) demoConfig() *rest.Config {
 	s.t.Helper()
 	config := must(clientcmd.BuildConfigFromFlags("", s.demo))(s.t)
@@ -101,7 +101,7 @@ func (s *sandbox) demoConfig() *rest.Config {
 	return config
 }
 
-// run runs the genuine kubectl.
+// run runs kubectl.
 func (s *sandbox) run(kubeconfig string, args ...string) string {
 	s.t.Helper()
 	command := exec.CommandContext(s.t.Context(), s.kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)
@@ -112,7 +112,7 @@ func (s *sandbox) run(kubeconfig string, args ...string) string {
 	return string(output)
 }
 
-// cluster reads demo.
+// cluster returns demo.
 func (s *sandbox) cluster() *v1alpha1.ApiServerCluster {
 	s.t.Helper()
 	cluster := &v1alpha1.ApiServerCluster{}
@@ -120,11 +120,11 @@ func (s *sandbox) cluster() *v1alpha1.ApiServerCluster {
 	return cluster
 }
 
-// settled waits until demo has the replicas and voters given, all ready, and nothing is going on.
+// settled waits until demo has the given replicas and voters, all ready, and does not progress.
 func (s *sandbox) settled(replicas, voters int) {
 	s.t.Helper()
 	var last string
-	s.eventually(fmt.Sprintf("%d replicas and %d voters", replicas, voters), func() (bool, string) {
+	s.waitFor(fmt.Sprintf("%d replicas and %d voters", replicas, voters), func() (bool, string) {
 		c := s.cluster()
 		last = fmt.Sprintf("generation %d observed %d, ready %d, members %+v, conditions %+v",
 			c.Generation, c.Status.ObservedGeneration, c.Status.ReadyReplicas, c.Status.Members, c.Status.Conditions)
@@ -152,20 +152,20 @@ func condition(c *v1alpha1.ApiServerCluster, kind string) metav1.ConditionStatus
 	return metav1.ConditionUnknown
 }
 
-// eventually waits for a condition, which describes what it sees.
-func (s *sandbox) eventually(what string, holds func() (bool, string)) {
+// waitFor waits for a condition, which also describes the observed state.
+func (s *sandbox) waitFor(what string, holds func() (bool, string)) {
 	s.t.Helper()
 	var seen string
-	err := wait.PollUntilContextTimeout(s.t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (ok bool, err error) {
+	err := wait.PollUntilContextTimeout(s.t.Context(), 100*time.Millisecond, waitTimeout, true, func(context.Context) (ok bool, err error) {
 		ok, seen = holds()
 		return ok, nil
 	})
 	if err != nil {
-		s.t.Fatalf("waited for %s: %v\nlast seen: %s", what, err, seen)
+		s.t.Fatalf("waiting for %s: %v\nlast state: %s", what, err, seen)
 	}
 }
 
-// leader names the member that leads, and follower one that does not.
+// leader returns the leader and a follower.
 func (s *sandbox) leader() (leader, follower string) {
 	s.t.Helper()
 	for _, member := range s.cluster().Status.Members {
@@ -181,7 +181,7 @@ func (s *sandbox) leader() (leader, follower string) {
 	return leader, follower
 }
 
-// kill ends the process of a pod with SIGKILL.
+// kill sends SIGKILL to the process of a pod.
 func (s *sandbox) kill(pod string) {
 	s.t.Helper()
 	id, err := s.process(pod)
@@ -198,7 +198,7 @@ func (s *sandbox) process(pod string) (int, error) {
 	for _, file := range files {
 		line, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		text := string(line)
 		if strings.Contains(text, s.directory+"/") && strings.Contains(text, "--etcd-name="+pod+"\x00") {
@@ -210,10 +210,10 @@ func (s *sandbox) process(pod string) (int, error) {
 	return 0, fmt.Errorf("no process of pod %s", pod)
 }
 
-// restarted waits until a pod's container runs again and is ready.
+// restarted waits until a pod's container has restarted and is ready.
 func (s *sandbox) restarted(pod string, before int32) {
 	s.t.Helper()
-	s.eventually(pod+" runs again", func() (bool, string) {
+	s.waitFor(pod+" runs again", func() (bool, string) {
 		p, err := s.pods.CoreV1().Pods("default").Get(s.t.Context(), pod, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -243,7 +243,7 @@ func ready(p *corev1.Pod) bool {
 	return false
 }
 
-// logsOnFailure shows what the processes said.
+// logsOnFailure logs the ends of the processes' logs if the test failed.
 func (s *sandbox) logsOnFailure() {
 	if !s.t.Failed() {
 		return
@@ -265,7 +265,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// must returns the value, or ends the test.
+// must returns the value, or fails the test.
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()

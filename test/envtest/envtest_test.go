@@ -1,6 +1,5 @@
-// Package envtest is a suite as the author of an operator would write it with controller-runtime's envtest, run on this
-// project's binary alone: it is both kube-apiserver and etcd by the names of the links to it. docs/envtest.md shows the
-// way.
+// Package envtest is a typical suite of an operator with controller-runtime's envtest. It runs on this project's binary
+// alone, which is kube-apiserver and etcd through links of these names, as described in docs/envtest.md.
 package envtest
 
 import (
@@ -34,7 +33,7 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// link makes a directory of assets, as setup-envtest does.
+// link creates a directory of assets, as setup-envtest does.
 func link(t *testing.T, apiServer, etcd string) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -55,7 +54,7 @@ func binary(t *testing.T, find func(context.Context) (string, error)) string {
 	return path
 }
 
-// start starts the environment of a directory of assets, and returns how long that took besides.
+// start starts the environment with a directory of assets, and returns how long it took.
 func start(t *testing.T, assets string) (*rest.Config, time.Duration) {
 	t.Helper()
 	log.SetLogger(logr.Discard())
@@ -73,7 +72,7 @@ func start(t *testing.T, assets string) (*rest.Config, time.Duration) {
 	return config, time.Since(begin)
 }
 
-// suite is the operator at work.
+// suite is a running operator.
 type suite struct {
 	*testing.T
 	client.Client
@@ -120,11 +119,11 @@ func (s *suite) await(what string, condition func() error) {
 		return last == nil, nil
 	})
 	if err != nil {
-		s.Fatalf("waited in vain for %s: %v", what, last)
+		s.Fatalf("timed out waiting for %s: %v", what, last)
 	}
 }
 
-// awaitText waits until the ConfigMap and the status say a text.
+// awaitText waits until the ConfigMap and the status contain a text.
 func (s *suite) awaitText(greeting *Greeting, want string) {
 	s.Helper()
 	key, words := client.ObjectKeyFromObject(greeting), &core.ConfigMap{}
@@ -143,6 +142,7 @@ func (s *suite) awaitText(greeting *Greeting, want string) {
 }
 
 func TestEnvironment(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	quorate := binary(t, upstream.Quorate)
 	s := newSuite(t, quorate)
 	t.Run("reconciler", func(t *testing.T) { life(&suite{t, s.Client, s.reconciler}) })
@@ -150,13 +150,13 @@ func TestEnvironment(t *testing.T) {
 	t.Run("start", func(t *testing.T) { compareStart(t, quorate) })
 }
 
-// life is that of a resource and of what is made for it.
+// life creates, updates and deletes a resource and its dependents.
 func life(s *suite) {
 	greeting := &Greeting{ObjectMeta: meta.ObjectMeta{Namespace: "default", Name: "first"}, Spec: GreetingSpec{Name: "world"}}
 	if err := s.Create(s.Context(), greeting); err != nil {
 		s.Fatal(err)
 	}
-	s.awaitText(greeting, "Hello, world") // the word is the schema's default
+	s.awaitText(greeting, "Hello, world") // the default of the schema
 
 	stale := greeting.DeepCopyObject().(*Greeting)
 	greeting.Spec.Word = "Good morning"
@@ -173,7 +173,7 @@ func life(s *suite) {
 	if err := s.Delete(s.Context(), words); err != nil {
 		s.Fatal(err)
 	}
-	s.awaitText(greeting, "Good morning, world") // the watch of what it owns brings it back
+	s.awaitText(greeting, "Good morning, world") // the watch of owned objects restores it
 
 	if err := s.Delete(s.Context(), greeting); err != nil {
 		s.Fatal(err)
@@ -186,11 +186,11 @@ func life(s *suite) {
 		return errors.Join(errors.New("it is there"), err)
 	})
 	if !s.reconciler.bade("first") {
-		s.Error("it went without a farewell")
+		s.Error("deleted before the finalizer ran")
 	}
 }
 
-// validation refuses, defaults, and keeps the status apart.
+// validation checks rules, defaults and the status subresource.
 func validation(s *suite) {
 	for want, spec := range map[string]GreetingSpec{
 		"a name is not a word": {Name: "same", Word: "same"},
@@ -212,8 +212,8 @@ func validation(s *suite) {
 	}
 }
 
-// compareStart tells how long an environment takes to be there, beside the one of kube-apiserver and etcd. A busy machine
-// makes either the slower one, so that it tells no more than that.
+// compareStart logs how long this environment and the one of kube-apiserver and etcd take to start. It asserts nothing,
+// because a busy machine can delay either.
 func compareStart(t *testing.T, quorate string) {
 	kubernetes := binary(t, func(ctx context.Context) (string, error) { return upstream.Binary(ctx, "kube-apiserver") })
 	_, ours := start(t, link(t, quorate, quorate))

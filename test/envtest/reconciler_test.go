@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-const finalizer = "example.com/farewell"
+const finalizer = "example.com/cleanup"
 
-// reconciler keeps a ConfigMap for each Greeting, says so in its status, and bids farewell before it goes.
+// reconciler keeps a ConfigMap for each Greeting, reports it in the status, and cleans up in a finalizer.
 type reconciler struct {
 	client.Client
 
@@ -25,14 +25,14 @@ func (r *reconciler) setup(manager ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(manager).For(&Greeting{}).Owns(&core.ConfigMap{}).Complete(r)
 }
 
-// Reconcile makes the world as one Greeting wants it. A conflict is an error like others: it is tried again.
+// Reconcile creates and updates the ConfigMap of one Greeting. Conflicts are errors like others and retried.
 func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	greeting := &Greeting{}
 	if err := r.Get(ctx, request.NamespacedName, greeting); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !greeting.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.bidFarewell(ctx, greeting)
+		return ctrl.Result{}, r.cleanUp(ctx, greeting)
 	}
 	if controllerutil.AddFinalizer(greeting, finalizer) {
 		if err := r.Update(ctx, greeting); err != nil {
@@ -52,7 +52,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, r.Status().Update(ctx, greeting)
 }
 
-func (r *reconciler) bidFarewell(ctx context.Context, greeting *Greeting) error {
+func (r *reconciler) cleanUp(ctx context.Context, greeting *Greeting) error {
 	if !controllerutil.RemoveFinalizer(greeting, finalizer) {
 		return nil
 	}

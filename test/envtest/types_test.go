@@ -8,7 +8,7 @@ import (
 
 var groupVersion = schema.GroupVersion{Group: "example.com", Version: "v1"}
 
-// Greeting asks for a ConfigMap with a greeting of somebody. testdata/greetings.yaml is its definition.
+// Greeting describes a ConfigMap with a greeting. testdata/greetings.yaml is its definition.
 type Greeting struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata,omitempty"`
@@ -16,33 +16,33 @@ type Greeting struct {
 	Status          GreetingStatus `json:"status,omitempty"`
 }
 
-// GreetingSpec is what is wanted.
+// GreetingSpec is the desired state.
 type GreetingSpec struct {
 	Name string `json:"name"`
 	Word string `json:"word,omitempty"`
 }
 
-// GreetingStatus is what is there.
+// GreetingStatus is the observed state.
 type GreetingStatus struct {
 	Text               string `json:"text,omitempty"`
 	ObservedGeneration int64  `json:"observedGeneration,omitempty"`
 }
 
-// DeepCopyObject is runtime.Object's.
+// DeepCopyObject implements runtime.Object.
 func (g *Greeting) DeepCopyObject() runtime.Object {
 	out := *g
 	g.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	return &out
 }
 
-// GreetingList is a list of them.
+// GreetingList is a list of Greetings.
 type GreetingList struct {
 	meta.TypeMeta `json:",inline"`
 	meta.ListMeta `json:"metadata,omitempty"`
 	Items         []Greeting `json:"items"`
 }
 
-// DeepCopyObject is runtime.Object's.
+// DeepCopyObject implements runtime.Object.
 func (l *GreetingList) DeepCopyObject() runtime.Object {
 	out := *l
 	out.Items = nil

@@ -9,8 +9,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// answers are what the servers have acknowledged: the revision of each object's last write, 0 when that was its deletion.
-// An object whose last write was answered by an error is not among them, since it may have been made or not.
+// answers are the acknowledged writes: the revision of each object's last write, 0 for a deletion. An object whose last
+// write failed is not among them, because its state is unknown.
 type answers struct {
 	sync.Mutex
 	at map[string]int64
@@ -34,14 +34,14 @@ func (a *answers) unknown(object meta.Object) {
 	delete(a.at, key(object))
 }
 
-// has reports whether the object's last write was acknowledged and was no deletion.
+// has reports whether the object's last write was acknowledged and not a deletion.
 func (a *answers) has(object meta.Object) bool {
 	a.Lock()
 	defer a.Unlock()
 	return a.at[key(object)] > 0
 }
 
-// broken are the acknowledgements that what is stored does not keep.
+// broken returns the acknowledged writes that are not stored.
 func (a *answers) broken(stored map[string]int64) (broken []string) {
 	a.Lock()
 	defer a.Unlock()
@@ -54,7 +54,7 @@ func (a *answers) broken(stored map[string]int64) (broken []string) {
 	return broken
 }
 
-// mustBeStored compares what was acknowledged with what lies in etcd, once nobody writes any more.
+// mustBeStored compares the acknowledged writes with etcd, after all writers have stopped.
 func (a *answers) mustBeStored(r *replicas) {
 	r.Helper()
 	if broken := a.broken(r.stored()); len(broken) > 0 {
@@ -71,7 +71,7 @@ func TestBrokenAnswers(t *testing.T) {
 	a.deleted(object("deleted"))
 	a.deleted(object("back"))
 	a.unknown(object("perhaps"))
-	got := a.broken(map[string]int64{"n/kept": 1, "n/overwritten": 2, "n/back": 5, "n/perhaps": 9, "n/somebody-else's": 7})
+	got := a.broken(map[string]int64{"n/kept": 1, "n/overwritten": 2, "n/back": 5, "n/perhaps": 9, "n/unknown": 7})
 	want := []string{"n/back: acknowledged 0, stored 5", "n/lost: acknowledged 2, stored 0", "n/overwritten: acknowledged 3, stored 2"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

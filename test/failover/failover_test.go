@@ -1,6 +1,6 @@
 // Package failover kills and restarts the replicas of an API server in turn, with many objects, many informers and
-// writers at work: nobody sees time go back, what was acknowledged is what is stored at the end, and every informer has
-// exactly that.
+// writers: no client reads an older revision than before, acknowledged writes are stored at the end, and every informer has
+// exactly the stored objects.
 package failover
 
 import (
@@ -11,18 +11,19 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// size of the load. The full one is for `make failover`, with QUORATE_FAILOVER=full.
-type size struct{ objects, informers int }
+// size of the load. `make failover` sets QUORATE_FAILOVER=full for the full one.
+type size struct {
+	objects, informers int
+	rounds             int // each kills every replica once
+}
 
 var (
-	small = size{objects: 10_000, informers: 100}
-	full  = size{objects: 50_000, informers: 500}
+	small = size{objects: 10_000, informers: 100, rounds: 1}
+	full  = size{objects: 50_000, informers: 500, rounds: 2}
 )
 
-const (
-	rounds = 2  // in each of which every replica is killed once
-	writes = 60 // that have to be acknowledged between two deeds
-)
+// writes is the number of acknowledged writes between two kills or starts.
+const writes = 60
 
 func chosen() size {
 	if os.Getenv("QUORATE_FAILOVER") == "full" {
@@ -32,10 +33,12 @@ func chosen() size {
 }
 
 func TestTwoReplicas(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	failOver(t, upstream.StartQuorate, upstream.StartQuorate)
 }
 
 func TestBesideKubernetes(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	failOver(t, upstream.StartQuorate, upstream.StartKubernetes)
 }
 
@@ -56,7 +59,7 @@ func failOver(t *testing.T, launches ...upstream.Launch) {
 	first := r.lists.Load()
 	writing := r.write(size)
 	writing.await(r, writes)
-	for range rounds {
+	for range size.rounds {
 		for _, one := range r.all {
 			one.Server().Kill()
 			writing.await(r, writes)

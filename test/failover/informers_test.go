@@ -24,14 +24,14 @@ const (
 	prefix       = "/registry/configmaps/"
 )
 
-// watching are informers, each of one namespace and shard, that together see every object once.
+// watching holds informers, each of one namespace and shard, that together receive every object once.
 type watching struct {
 	informers []cache.SharedIndexInformer
-	// backwards counts objects that an informer saw younger before.
+	// backwards counts objects that an informer received at an older revision than before.
 	backwards atomic.Int64
 }
 
-// watch starts the informers, spread over the replicas, and waits until all have what is there.
+// watch starts the informers, spread over the replicas, and waits until all have synced.
 func (r *replicas) watch(size size) *watching {
 	r.Helper()
 	w := &watching{}
@@ -81,7 +81,7 @@ func (w *watching) seen(r *replicas) map[string]int64 {
 	return all
 }
 
-// stored is the same of what lies in etcd.
+// stored maps the name of each object in etcd to its revision.
 func (r *replicas) stored() map[string]int64 {
 	r.Helper()
 	response, err := r.etcd.Get(r.Context(), prefix+namespacePrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -95,7 +95,7 @@ func (r *replicas) stored() map[string]int64 {
 	return all
 }
 
-// mustEqualStorage waits until the informers have exactly what is stored, by name and revision.
+// mustEqualStorage waits until the informers have exactly the stored objects, by name and revision.
 func (w *watching) mustEqualStorage(r *replicas) {
 	r.Helper()
 	want := r.stored()

@@ -21,9 +21,9 @@ type replicas struct {
 	pki  *upstream.PKI
 	all  []*upstream.Replica
 	etcd *clientv3.Client
-	// answers are those to all writes.
+	// answers to all writes.
 	answers *answers
-	// lists counts what clients asked for from the beginning: lists, and watches that begin with one.
+	// lists counts full reads by informers: lists, and watches with initial events.
 	lists atomic.Int64
 }
 
@@ -70,9 +70,9 @@ func (r *replicas) start(one *upstream.Replica) {
 	}
 }
 
-// config is that of a client which connects to the preferred replica, and to another when that is not there.
+// config returns the configuration of a client that connects to the preferred replica, and to another if that is down.
 func (r *replicas) config(preferred int) *rest.Config {
-	config := r.pki.Admin(1) // what is dialled is decided below
+	config := r.pki.Admin(1) // Dial overrides the address
 	config.QPS = -1
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+",application/json"
 	config.Dial = upstream.DialReplicas(r.all, preferred)

@@ -65,7 +65,7 @@ func (r *replicas) load(size size) {
 	}
 }
 
-// writing are the clients that change objects all the while, and read what is there.
+// writing holds the clients that change and read objects.
 type writing struct {
 	acknowledged, reads, failures atomic.Int64
 	group                         sync.WaitGroup
@@ -73,12 +73,12 @@ type writing struct {
 	changed                       chan struct{} // holds an element after an acknowledged write
 }
 
-// write starts writers, each with an object of its own that counts upwards and others that come and go.
+// write starts writers. Each increments the counter in its own object, and creates and deletes others.
 func (r *replicas) write(size size) *writing {
 	ctx, stop := context.WithCancel(r.Context())
 	w := &writing{stop: stop, changed: make(chan struct{}, 1)}
 	for i := range writers {
-		// Each has clients of its own: what it writes through one replica it reads through the other.
+		// Each has its own clients, and reads through another replica than it writes through.
 		writer := &writer{replicas: r, writing: w, namespace: namespace(i % (size.informers / shards)), name: fmt.Sprintf("writer-%d", i),
 			to: r.client(i), from: r.client(i + 1), limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, 1)}
 		w.group.Add(1)
@@ -90,13 +90,13 @@ func (r *replicas) write(size size) *writing {
 	return w
 }
 
-// end lets the writers finish what they have begun.
+// end waits until the writers have finished their current requests.
 func (w *writing) end() {
 	w.stop()
 	w.group.Wait()
 }
 
-// await waits for so many further acknowledged writes.
+// await waits for the given number of further acknowledged writes.
 func (w *writing) await(r *replicas, count int64) {
 	r.Helper()
 	target := w.acknowledged.Load() + count
@@ -117,10 +117,10 @@ type writer struct {
 	to, from        kubernetes.Interface
 	limit           flowcontrol.RateLimiter
 
-	newest int64 // revision that was seen or acknowledged
+	newest int64 // revision read or acknowledged
 }
 
-// run writes and reads in turn. What fails while a replica dies is tried again, as clients do.
+// run writes and reads in turn. Requests that fail while a replica is killed are retried, as clients do.
 func (w *writer) run(ctx context.Context) {
 	for i := 0; w.limit.Wait(ctx) == nil; i++ {
 		if err := w.write(w.Context(), i); err != nil {
@@ -136,7 +136,7 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
-// write counts the writer's object up, and creates or deletes another.
+// write increments the counter, and creates or deletes another object.
 func (w *writer) write(ctx context.Context, i int) error {
 	if err := w.count(ctx, i); err != nil {
 		return err
@@ -183,7 +183,7 @@ func (w *writer) create(ctx context.Context, object *core.ConfigMap) (*core.Conf
 	return created, err
 }
 
-// delete deletes an object that is there, unless the answer to its creation was an error.
+// delete deletes an existing object, unless its creation failed.
 func (w *writer) delete(ctx context.Context, object *core.ConfigMap) error {
 	err := w.maps().Delete(ctx, object.Name, meta.DeleteOptions{})
 	switch {
@@ -199,7 +199,7 @@ func (w *writer) delete(ctx context.Context, object *core.ConfigMap) error {
 	return err
 }
 
-// read asks, through the other replica if that lives, for the object and for the list, whose revision is the newest.
+// read reads the object and the list, whose revision is the newest, through the other replica if that is up.
 func (w *writer) read(ctx context.Context) {
 	maps := w.from.CoreV1().ConfigMaps(w.namespace)
 	if current, err := maps.Get(ctx, w.name, meta.GetOptions{}); err == nil {
@@ -216,7 +216,7 @@ func (w *writer) read(ctx context.Context) {
 	}
 }
 
-// see checks that the writer's object, which nobody else changes, is as new as it was known to be.
+// see checks that the writer's object, which only the writer changes, is not older than before.
 func (w *writer) see(what string, object *core.ConfigMap) {
 	at := revision(w.replicas, object)
 	if at < w.newest {

@@ -20,7 +20,7 @@ import (
 // searchLimit bounds the search for an order of the operations of one object.
 const searchLimit = time.Minute
 
-// check returns what no correct store could have shown.
+// check returns the observations that a correct store cannot produce.
 func (h *record) check() []error {
 	faults := h.checkObjects()
 	truth, inconsistent := h.merge()
@@ -50,7 +50,7 @@ type objectFault struct{ key string }
 
 func (f *objectFault) Error() string { return f.key + ": its operations are not linearizable" }
 
-// history is what happened to an object. What has an unknown outcome may be done at any time later.
+// history has the operations on an object. One with an unknown outcome may take effect at any later time.
 func (h *record) history(key string) []porcupine.Operation {
 	var end time.Duration
 	for _, o := range h.operations[key] {
@@ -69,13 +69,13 @@ func (h *record) history(key string) []porcupine.Operation {
 	return all
 }
 
-// truth is every change that any client knows of, by revision.
+// truth has every change that any client observed, by revision.
 type truth struct {
 	changes   map[int64]event
 	revisions []int64 // sorted
 }
 
-// merge puts together what watches have seen and writes were answered with.
+// merge combines the events of watches and the responses to writes.
 func (h *record) merge() (t truth, faults []error) {
 	t.changes = map[int64]event{}
 	note := func(e event) {
@@ -105,7 +105,7 @@ func (h *record) merge() (t truth, faults []error) {
 	return t, faults
 }
 
-// check compares a chain with what others know.
+// check compares a chain with the observations of others.
 func (c *chain) check(t truth) (faults []error) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("watcher %d from revision %d: %w", c.Watcher, c.From, fmt.Errorf(format, args...)))
@@ -142,7 +142,7 @@ func (c *chain) check(t truth) (faults []error) {
 	return faults
 }
 
-// checkLists compares lists with the state that the changes up to their revisions make.
+// checkLists compares lists with the state after all changes up to their revisions.
 func (h *record) checkLists(t truth) (faults []error) {
 	for _, l := range h.lists {
 		if l.Revision < l.AtLeast {
@@ -177,7 +177,7 @@ func (h *record) checkLists(t truth) (faults []error) {
 	return faults
 }
 
-// covered returns the chain that begins first, and the revision up to which chains know every change without a gap.
+// covered returns the chain that starts first, and the revision up to which chains have every change.
 func (h *record) covered() (first *chain, until int64) {
 	chains := slices.SortedFunc(slices.Values(h.chains), func(a, b *chain) int { return cmp.Compare(a.From, b.From) })
 	for _, c := range chains {
@@ -231,7 +231,7 @@ func (h *record) keep(faults []error) (string, error) {
 	return directory, errors.Join(failures...)
 }
 
-// sound is a history without faults, for tests to put one in.
+// sound returns a history without faults, to which tests add one.
 func sound() *record {
 	h := newRecord(1)
 	write := func(k kind, key, from, to string, revision int64, at time.Duration) operation {
@@ -252,7 +252,7 @@ func sound() *record {
 	return h
 }
 
-// The checks find each kind of fault.
+// TestCheck: the checks find each kind of fault.
 func TestCheck(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(h *record)
@@ -300,7 +300,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A history with faults is kept, with a picture.
+// TestKeep: a history with faults is kept, with a picture.
 func TestKeep(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	h := sound()

@@ -1,5 +1,5 @@
-// Package history records what concurrent clients of three replicas with embedded etcd members see, while replicas are
-// killed and etcd is compacted, and checks that one order of writes explains all of it: each object by itself is
+// Package history records the observations of concurrent clients of three replicas with embedded etcd members, while
+// replicas are killed and etcd is compacted. It checks that one order of writes explains them: each object is
 // linearizable, watches miss, repeat and reorder nothing, and consistent lists show exactly one revision.
 package history
 
@@ -11,14 +11,16 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"quorate.dev/test/upstream"
 )
 
-// plan is how long and how hard the replicas are tried.
+// plan has the duration of a run and the frequency of kills.
 type plan struct {
 	duration   time.Duration
 	compaction time.Duration // interval
 	calm       time.Duration // longest time between two kills
-	absence    time.Duration // longest time that a killed replica does not run
+	absence    time.Duration // longest time that a killed replica is down
 	writers    int
 	readers    int
 	watchers   int
@@ -52,7 +54,7 @@ func chosen(t *testing.T) plan {
 	return p
 }
 
-// chosenSeed is that of all random choices. What the replicas and the machine do is not part of it.
+// chosenSeed is the seed of all random choices of clients and kills. Scheduling is not reproducible.
 func chosenSeed(t *testing.T) uint64 {
 	t.Helper()
 	value := os.Getenv("QUORATE_HISTORY_SEED")
@@ -69,7 +71,7 @@ func chosenSeed(t *testing.T) uint64 {
 // choices returns a source of random choices for one actor.
 func choices(seed, actor uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, actor)) }
 
-// Actors, each with choices of its own.
+// Actors, each with its own source of choices.
 const (
 	killer = iota
 	firstWriter
@@ -78,6 +80,7 @@ const (
 )
 
 func TestHistory(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	p, seed := chosen(t), chosenSeed(t)
 	t.Logf("QUORATE_HISTORY_SEED=%d", seed)
 	r := startReplicas(t, p, seed)
@@ -111,7 +114,7 @@ func TestHistory(t *testing.T) {
 	t.Errorf("%d faults with seed %d; the history is in %s", len(faults), seed, directory)
 }
 
-// mustHaveShown fails a run in which too little happened to mean anything.
+// mustHaveShown fails a run with too few operations, kills or events to be meaningful.
 func (h *record) mustHaveShown(t *testing.T, p plan) {
 	t.Helper()
 	known := 0

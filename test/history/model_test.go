@@ -8,19 +8,19 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// kind is what an operation does to one object. Values are unique among all writes.
+// kind of an operation on one object. Values are unique among all writes.
 type kind string
 
 const (
 	get         kind = "get"
 	create      kind = "create"
 	update      kind = "update"       // from one value to another, by resourceVersion
-	patch       kind = "patch"        // to a value, whatever was there
-	remove      kind = "remove"       // whatever was there
+	patch       kind = "patch"        // to a value, unconditionally
+	remove      kind = "remove"       // unconditionally
 	removeExact kind = "remove exact" // one value, by a precondition
 )
 
-// result is the answer to an operation.
+// result of an operation.
 type result string
 
 const (
@@ -28,28 +28,28 @@ const (
 	absent   result = "absent"
 	present  result = "present"
 	conflict result = "conflict"
-	unknown  result = "unknown" // it may have been done, or may be done later
+	unknown  result = "unknown" // it may take effect at any later time, or never
 )
 
 type input struct {
 	Kind kind
 	Key  string
-	From string // value that must be there
+	From string // value required before
 	To   string // value written
 }
 
 type output struct {
 	result   result
 	Value    string // of a get
-	Revision int64  // of what was read or written; 0: not known
+	Revision int64  // read or written; 0: unknown
 }
 
-// MarshalJSON shows the result too.
+// MarshalJSON includes the result.
 func (o output) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"result": o.result, "value": o.Value, "revision": o.Revision})
 }
 
-// apply does an operation to an object with a value, "" meaning that there is none.
+// apply applies an operation to an object with a value; "" means that the object does not exist.
 func (i input) apply(value string) (next string, answer result) {
 	switch i.Kind {
 	case create:
@@ -78,7 +78,7 @@ func (i input) apply(value string) (next string, answer result) {
 	return value, done
 }
 
-// step returns the values that the object may have after an operation with an answer; none: the answer is impossible.
+// step returns the values that the object may have after an operation with a result; none: the result is impossible.
 func step(state, in, out any) []any {
 	value, i, o := state.(string), in.(input), out.(output)
 	next, answer := i.apply(value)
@@ -111,7 +111,7 @@ var model = porcupine.NondeterministicModel{
 	DescribeState: func(state any) string { return fmt.Sprint(state) },
 }
 
-// The model accepts what can be and refuses what cannot.
+// TestModel: the model accepts possible results and rejects impossible ones.
 func TestModel(t *testing.T) {
 	type call struct {
 		in         input

@@ -59,7 +59,7 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 	t.Cleanup(r.end)
 	r.start(t.Context(), r.all...)
 	for i := range r.all {
-		config := pki.Admin(1) // what is dialled is decided below
+		config := pki.Admin(1) // Dial overrides the address
 		config.QPS, config.Dial = -1, upstream.DialReplicas(r.all, i)
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
@@ -70,8 +70,7 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 	return r
 }
 
-// peerURLs returns addresses that no other process takes while a replica does not run: on loopback addresses of their
-// own.
+// peerURLs returns addresses that no other process uses while a replica is down: on separate loopback addresses.
 func peerURLs(t *testing.T, random *rand.Rand) []string {
 	t.Helper()
 	for range 100 {
@@ -116,8 +115,8 @@ func (r *replicas) end() {
 	}
 }
 
-// kill kills replicas and starts them again until ctx ends: mostly one, sometimes two, so that there is no quorum for a
-// while. Afterwards all run. It returns at once; the function returned waits, and returns how many were killed.
+// kill kills and restarts replicas until ctx ends: usually one, sometimes two, which loses the quorum. All run in the end.
+// It returns at once; the returned function waits for the end and returns the number of kills.
 func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
 	kills := 0
 	ended := make(chan struct{})
@@ -155,7 +154,7 @@ func pause(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// mustBeReady waits until every replica answers.
+// mustBeReady waits until every replica is ready.
 func (r *replicas) mustBeReady() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
@@ -173,7 +172,7 @@ func (r *replicas) mustBeReady() {
 	}
 }
 
-// writeLast writes an object after all others and returns its revision.
+// writeLast writes an object after all other writes and returns its revision.
 func (r *replicas) writeLast(t *testing.T) int64 {
 	t.Helper()
 	var written core.ConfigMap

@@ -25,16 +25,16 @@ type event struct {
 	Revision int64
 }
 
-// chain is what one watcher saw without a gap: a state, and what happened after it, however often the watch was
-// interrupted and resumed.
+// chain has the observations of one watcher without a gap: a state and the events after it. The watch may have been
+// interrupted and resumed in between.
 type chain struct {
 	Watcher  int
 	From     int64             // revision of the state
 	Values   map[string]string // by key, at From
 	Events   []event           // bookmarks among them
-	Reached  int64             // revision up to which it saw everything
+	Reached  int64             // revision up to which it received everything
 	Resumed  int
-	Expired  bool // the server no longer had what came next
+	Expired  bool // the server no longer had the next events
 	reported atomic.Int64
 }
 
@@ -67,7 +67,7 @@ func (ws *watchers) chains() (all []*chain) {
 	return all
 }
 
-// mustReach waits until every watcher has come to a revision.
+// mustReach waits until every watcher has reached a revision.
 func (ws *watchers) mustReach(t *testing.T, revision int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -91,7 +91,7 @@ func (ws *watchers) reached(watcher int) int64 {
 	return chains[len(chains)-1].reported.Load()
 }
 
-// watcher keeps one watch, which it interrupts now and then, and resumes through any replica.
+// watcher keeps one watch, interrupts it at random, and resumes it through any replica.
 type watcher struct {
 	*replicas
 	all     *watchers
@@ -124,7 +124,7 @@ func (w *watcher) open(ctx context.Context, options meta.ListOptions) (watch.Int
 	return w.request().VersionedParams(&options, scheme.ParameterCodec).Watch(ctx)
 }
 
-// request is one about all objects: of their namespace for one half of the watchers, of all namespaces for the other.
+// request returns a request for all objects: in their namespace for half of the watchers, in all namespaces for the others.
 func (w *watcher) request() *rest.Request {
 	request := w.clients[w.random.IntN(count)].Get().Resource("configmaps")
 	if w.id%2 == 0 {
@@ -133,7 +133,7 @@ func (w *watcher) request() *rest.Request {
 	return request
 }
 
-// begin gets a state to go on from: by a list, or by a watch that begins with one.
+// begin reads the initial state by a list, or by a watch with initial events.
 func (w *watcher) begin(ctx context.Context) (*chain, bool) {
 	c := &chain{Watcher: w.id, Values: map[string]string{}}
 	if w.random.IntN(2) == 0 {
@@ -179,7 +179,7 @@ func (w *watcher) beginWithWatch(ctx context.Context, c *chain) bool {
 	return false
 }
 
-// follow watches for a while from where the chain has come to.
+// follow watches for a random time from the end of the chain.
 func (w *watcher) follow(ctx context.Context, c *chain) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(1+w.random.Int64N(int64(w.longest))))
 	defer cancel()

@@ -20,8 +20,8 @@ import (
 
 const (
 	requestTimeout = 3 * time.Second
-	// slots are objects in use at the same time. An object is given up for a new one after some operations, or a few of
-	// unknown outcome, each of which doubles what has to be searched.
+	// slots are objects in use at the same time. A new object replaces one after a number of operations, or after a few of
+	// unknown outcome, each of which doubles the search space.
 	slots         = 6
 	slotUses      = 80
 	slotUnknowns  = 3
@@ -45,7 +45,7 @@ type list struct {
 	Values   map[string]string // by key
 }
 
-// record is everything that clients saw.
+// record has all observations of clients.
 type record struct {
 	seed  uint64
 	begin time.Time
@@ -88,7 +88,7 @@ func (h *record) add(o operation) {
 			h.slots[i].unknowns++
 		}
 		if o.Input.Kind == get {
-			return // it means nothing
+			return // it proves nothing
 		}
 	}
 	h.operations[o.Input.Key] = append(h.operations[o.Input.Key], o)
@@ -109,7 +109,7 @@ func (r *replicas) work(ctx context.Context, h *record, p plan, seed uint64) *gr
 	return g
 }
 
-// client does one operation after the other.
+// client runs one operation at a time.
 type client struct {
 	*replicas
 	record *record
@@ -120,16 +120,16 @@ type client struct {
 
 func (c *client) run(ctx context.Context, act func(context.Context)) {
 	for pause(ctx, time.Duration(c.random.Int64N(int64(longestPause)))) {
-		act(c.Context()) // what has begun ends
+		act(c.Context()) // a started operation is finished
 	}
 }
 
-// request returns a request through any of the replicas. It is never repeated: the first one may have been done.
+// request returns a request through any of the replicas. It is never retried: the first attempt may have taken effect.
 func (c *client) request(verb string) *rest.Request {
 	return c.clients[c.random.IntN(count)].Verb(verb).Namespace(namespace).Resource("configmaps").MaxRetries(0)
 }
 
-// do does an operation and records it, and returns the object that was read or written.
+// do runs and records an operation, and returns the object that was read or written.
 func (c *client) do(ctx context.Context, in input, request *rest.Request) (*core.ConfigMap, result) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -155,7 +155,7 @@ func (c *client) do(ctx context.Context, in input, request *rest.Request) (*core
 	return object, o.Output.result
 }
 
-// outcome is what an error says of an operation. It does not count if it was certainly not tried.
+// outcome returns the result that an error implies. The operation is not recorded if it was certainly not sent.
 func outcome(kind kind, err error) (answer result, counts bool) {
 	var dial *net.OpError
 	switch {
@@ -166,7 +166,7 @@ func outcome(kind kind, err error) (answer result, counts bool) {
 	case apierrors.IsAlreadyExists(err):
 		return present, true
 	case apierrors.IsConflict(err):
-		return conflict, kind == update || kind == removeExact // else the server gave up before it wrote
+		return conflict, kind == update || kind == removeExact // otherwise the server returned before the write
 	case apierrors.IsTooManyRequests(err), errors.As(err, &dial) && dial.Op == "dial":
 		return unknown, false
 	}
@@ -184,7 +184,7 @@ func (c *client) value() string {
 	return fmt.Sprintf("%d-%d", c.id, c.writes)
 }
 
-// write reads an object and does something to it that what was read suggests.
+// write reads an object and chooses an operation that fits its state.
 func (c *client) write(ctx context.Context) {
 	key := c.record.key(c.random)
 	object, read := c.do(ctx, input{Kind: get, Key: key}, c.request("GET").Name(key))
@@ -228,7 +228,7 @@ func (c *client) read(ctx context.Context) {
 	c.list(ctx, limit)
 }
 
-// list lists all objects, in pages if there is a limit, each from any replica. A list that fails means nothing.
+// list lists all objects, in pages if there is a limit, each from any replica. A list that fails is ignored.
 func (c *client) list(ctx context.Context, limit int64) {
 	c.record.mu.Lock()
 	l := list{AtLeast: c.record.acknowledged, Values: map[string]string{}}

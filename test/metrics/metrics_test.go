@@ -1,4 +1,4 @@
-// Package metrics compares what the API server exports with the metrics that Kubernetes promises to keep.
+// Package metrics compares the exported metrics with the stable and beta metrics of Kubernetes.
 package metrics
 
 import (
@@ -34,7 +34,7 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// promise is one entry of upstream's list.
+// promise is an entry of upstream's list of stable metrics.
 type promise struct {
 	Name           string
 	Namespace      string
@@ -82,7 +82,7 @@ func promised(t *testing.T, levels ...string) []promise {
 	return ours
 }
 
-// exceptions are what we do not export, by prefix, and why.
+// exceptions are metrics that this server does not export, by prefix, with the reason.
 var exceptions = map[string]string{
 	"apiserver_admission_webhook_":                 "measured with the webhooks of admission",
 	"apiserver_authentication_config_controller_":  "no structured authentication configuration",
@@ -93,9 +93,7 @@ var exceptions = map[string]string{
 }
 
 func TestStableMetrics(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the server")
-	}
+	upstream.NeedsProcesses(t)
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -151,7 +149,7 @@ func TestStableMetrics(t *testing.T) {
 	forget(t, server.Admin)
 }
 
-// useSecurePods makes pods that pod security allows, refuses and warns of.
+// useSecurePods creates pods that pod security allows, denies and warns about.
 func useSecurePods(t *testing.T, config *rest.Config) {
 	t.Helper()
 	do(t, config, http.MethodPost, "/api/v1/namespaces", `{"metadata":{"name":"restricted","labels":{
@@ -176,7 +174,7 @@ func useSecurePods(t *testing.T, config *rest.Config) {
 	}
 }
 
-// useCertificates has certificates issued for a duration that is honored, and for one that is not.
+// useCertificates issues certificates for a duration that is honored, and for one that is not.
 func useCertificates(t *testing.T, config *rest.Config) {
 	t.Helper()
 	const path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -194,7 +192,7 @@ func useCertificates(t *testing.T, config *rest.Config) {
 			patch("approval", `{"status":{"conditions":[{"type":"Approved","status":"True","reason":"Test"}]}}`)
 			patch("status", fmt.Sprintf(`{"status":{"certificate":%q}}`, certificate))
 			const seen = `{"type":"Seen","status":"True"}`
-			patch("status", `[{"op":"add","path":"/status/conditions/-","value":`+seen+`}]`) // it has one by now
+			patch("status", `[{"op":"add","path":"/status/conditions/-","value":`+seen+`}]`) // the certificate exists by now
 		}
 	}
 	exported := scrape(t, config)
@@ -209,7 +207,7 @@ func useCertificates(t *testing.T, config *rest.Config) {
 	}
 }
 
-// newCertificate returns a request and a certificate as the API has them.
+// newCertificate returns a request and a certificate in the encoding of the API.
 func newCertificate(t *testing.T, life time.Duration) (request, certificate string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -253,7 +251,7 @@ func counted(family *dto.MetricFamily, labels string) (sum float64) {
 	return sum
 }
 
-// awaitGraph binds a pod to a node, and waits until the Node authorizer has measured how long it took to note that.
+// awaitGraph binds a pod to a node, and waits until the Node authorizer has measured the update of its graph.
 func awaitGraph(t *testing.T, config *rest.Config) {
 	t.Helper()
 	do(t, config, http.MethodPost, "/api/v1/namespaces/default/pods",
@@ -270,7 +268,7 @@ func awaitGraph(t *testing.T, config *rest.Config) {
 	}
 }
 
-// forget resets the metrics: what was measured is gone, and what comes is measured again.
+// forget resets the metrics and checks that they are counted again.
 func forget(t *testing.T, config *rest.Config) {
 	t.Helper()
 	do(t, config, http.MethodDelete, "/metrics", "")
@@ -325,7 +323,7 @@ func compare(t *testing.T, p promise, family *dto.MetricFamily) {
 	}
 }
 
-// quantiles are those of a summary, which kube-apiserver has without a promise.
+// quantiles are the quantiles of a summary, which upstream does not list.
 func quantiles(family *dto.MetricFamily) (quantiles []float64) {
 	if len(family.GetMetric()) == 0 {
 		return nil
@@ -348,7 +346,7 @@ func value(family *dto.MetricFamily, name, label string) float64 {
 	return math.NaN()
 }
 
-// use makes the requests that the metrics tell of.
+// use sends requests that are counted by the metrics.
 func use(t *testing.T, config *rest.Config) {
 	t.Helper()
 	for _, path := range []string{
@@ -374,7 +372,7 @@ func do(t *testing.T, config *rest.Config, method, path, body string) []byte {
 	return answer
 }
 
-// send makes a request, whatever its answer.
+// send sends a request and ignores the response.
 func send(t *testing.T, config *rest.Config, method, path, body string) (int, []byte) {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)

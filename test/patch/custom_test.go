@@ -51,7 +51,7 @@ func newCustom(t testing.TB) registry.Target {
 	return targetOf(resource.Match{Definition: made, Version: made.Version("v1")})
 }
 
-// FuzzCustomPatch: a patch of a custom resource is refused in the words of an API, or makes what can be stored.
+// FuzzCustomPatch: a patch of a custom resource returns an API status error or an object that can be stored.
 func FuzzCustomPatch(f *testing.F) {
 	types := []types.PatchType{types.JSONPatchType, types.MergePatchType, types.ApplyYAMLPatchType}
 	for how, patchType := range types {

@@ -1,4 +1,4 @@
-// Package patch compares what patches make of objects with what kube-apiserver's own handler makes of them.
+// Package patch compares the results of patches with those of kube-apiserver's handler.
 package patch
 
 import (
@@ -121,7 +121,7 @@ func (k *kind) object(t testing.TB, text string) runtime.Object {
 	return object
 }
 
-// upstream is what kube-apiserver's handler needs to know of the resource.
+// upstream is the scope of the resource for kube-apiserver's handler.
 func (k *kind) upstream(t testing.TB) *handlers.RequestScope {
 	t.Helper()
 	fields, err := k.target.Endpoint.FieldManager()
@@ -161,7 +161,7 @@ type patch struct {
 	missing    bool // there is no current object
 }
 
-// answer is what clients are shown.
+// answer is the response to the client.
 type answer struct {
 	Status   *metav1.Status
 	Object   map[string]any
@@ -179,7 +179,7 @@ func (r *recorder) AddWarning(_, text string) {
 	}
 }
 
-// ours is the answer of this server.
+// ours returns the response of this server.
 func (p patch) ours(ctx context.Context) (answer, error) {
 	warnings := &recorder{}
 	ctx = warning.WithWarningRecorder(ctx, warnings)
@@ -203,7 +203,7 @@ func (p patch) ours(ctx context.Context) (answer, error) {
 	return shown(encoded, warnings)
 }
 
-// theirs is the answer of kube-apiserver's handler.
+// theirs returns the response of kube-apiserver's handler.
 func (p patch) theirs(ctx context.Context) (a answer, err error) {
 	defer func() {
 		if recover() != nil {
@@ -320,7 +320,7 @@ func (p patch) examinedLater(object map[string]any) bool {
 	return len(owners) > 1 || p.missing && metadata["uid"] != nil
 }
 
-// numbered is the patch that numbers stand for.
+// numbered returns the patch of the given numbers.
 func numbered(kinds []*kind, which, how, validation uint8, data []byte) patch {
 	return patch{
 		kind: kinds[int(which)%len(kinds)], patchType: patchTypes[int(how)%len(patchTypes)], data: data,
@@ -389,7 +389,7 @@ var examples = map[types.PatchType][]string{
 	},
 }
 
-// FuzzPatchLikeUpstream: whatever the patch, this server and kube-apiserver's handler make the same of it.
+// FuzzPatchLikeUpstream: this server and kube-apiserver's handler return equal results for any patch.
 func FuzzPatchLikeUpstream(f *testing.F) {
 	for how, patchType := range patchTypes {
 		for i, text := range examples[patchType] {
@@ -404,7 +404,7 @@ func FuzzPatchLikeUpstream(f *testing.F) {
 	})
 }
 
-// The examples are compared in every way there is.
+// TestPatchesLikeUpstream compares the examples with all options.
 func TestPatchesLikeUpstream(t *testing.T) {
 	kinds := newKinds(t)
 	for how, patchType := range patchTypes {

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Tries an API server with what lives on nodes: a genuine kubelet, container runtime, kube-proxy and cluster DNS. Run it
-# on a node of a cluster of one node whose kube-apiserver was replaced by `quorate apiserver` (through a link named
-# kube-apiserver), and again with kube-apiserver: the same lines must come out. Prints what was seen and how long it took,
-# goes on after a failure, and ends with the number of failures.
+# Tests an API server with the components of a node: kubelet, container runtime, kube-proxy and cluster DNS. Run it on the
+# node of a single-node cluster whose kube-apiserver was replaced by `quorate apiserver` (through a link named
+# kube-apiserver), and again with kube-apiserver: the results must be the same. Prints the results with their durations,
+# continues after failures, and finally prints the number of failures.
 #
 #   KUBECONFIG  of the cluster, as administrator. curl and jq are needed here.
 #   LOAD        command that gives the node an image: $LOAD NAME:TAG BINARY. The image's entry point is the static binary.
@@ -24,7 +24,7 @@ finish() {
 }
 trap finish EXIT
 
-# try WHAT COMMAND...: runs the command and tells how it went.
+# try WHAT COMMAND...: runs the command and prints its result.
 try() {
   local what=$1 began; shift
   began=$(now)
@@ -37,10 +37,10 @@ try() {
   fi
 }
 
-# soon COMMAND...: tries a command until it succeeds, for half a minute.
+# soon COMMAND...: retries a command until it succeeds, for 30 seconds.
 soon() { within 30 "$@"; }
 
-# within SECONDS COMMAND...: the same with another patience.
+# within SECONDS COMMAND...: the same with another timeout.
 within() {
   local deadline=$((SECONDS + $1)); shift
   until "$@"; do
@@ -107,7 +107,7 @@ stdin() { [ "$(echo "through and back" | k exec -i "$(pod)" -- /probe cat)" = "t
 large() { head -c 5000000 /dev/urandom >"$WORK/sent" && k exec -i "$(pod)" -- /probe cat <"$WORK/sent" | cmp - "$WORK/sent"; }
 terminal() { says typed script -qec "$KUBECTL -n $NAMESPACE exec -it $(pod) -- /probe cat" /dev/null <<<$'typed\n\004'; }
 
-# follow sees a line that is written after it began.
+# follow receives a line that is written after it has started.
 follow() {
   local name; name=$(pod)
   k logs -f "$name" >"$WORK/follow" & local reader=$!
@@ -139,7 +139,7 @@ roll() {
     k rollout status deployment/web --timeout=90s && soon says "two from" curl -s --max-time 2 "http://$(address)/"
 }
 undo() { k rollout undo deployment/web && k rollout status deployment/web --timeout=90s && soon says "one from" curl -s --max-time 2 "http://$(address)/"; }
-# changed: the kubelet hears of a ConfigMap's change and brings it into the running pod, at its next look at that.
+# changed: the kubelet updates a ConfigMap volume of a running pod at its next sync.
 changed() {
   says value inside read /settings/key && k patch configmap settings -p '{"data":{"key":"other"}}' &&
     k annotate pods -l app=web look=again --overwrite && within 90 says other inside read /settings/key
@@ -166,7 +166,7 @@ restart() {
 }
 events() { says Started k get events --field-selector=reason=Started; }
 graceful() { local name; name=$(pod); k delete pod "$name" --timeout=60s && k rollout status deployment/web --timeout=60s; }
-# restricted: a node may read what its pods mount, and nothing else of the kind.
+# restricted: a node can read only the ConfigMaps that its pods mount.
 restricted() {
   local node; node=$("$KUBECTL" get nodes -o jsonpath='{.items[0].metadata.name}')
   local node=("--as=system:node:$node" --as-group=system:nodes)

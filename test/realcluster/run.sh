@@ -1,16 +1,16 @@
 #!/bin/bash
-# Tries Quorate on a genuine Kubernetes cluster, as a new user would: image, manifests, sample, clients, and then everything
-# that an operator of it would do to it. Prints what was seen and how long it took; ends at the first surprise.
+# Tests Quorate on a Kubernetes cluster: installs image, manifests and sample, runs clients, and then performs the
+# operations of docs/install.md. Prints the results with their durations, and exits at the first failure.
 #
 #   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 16 volumes of 8Gi. jq is needed here.
 #   LOAD        command that gives the nodes an image: $LOAD NAME:TAG BINARY. The image's entry point is the static binary
 #               at /<its base name>. Empty: the nodes have, or can pull, $IMAGE, $CLIENT_IMAGE and $PROBE_IMAGE
 #               (test/realcluster/probe).
-#   CRASH       command that ends a container's process with SIGKILL: $CRASH NAMESPACE POD. Empty: not tried.
-#   SERVER      URL of the sample's Service from here; default: its cluster IP, for a node of the cluster.
-#   MANIFESTS   what is installed; default: manifests/install.yaml. manifests/install-namespaced.yaml confines the operator to
-#               $NAMESPACE.
-#   ENFORCED    1: the cluster's network enforces NetworkPolicies, so that it is a failure when one has no effect.
+#   CRASH       command that sends SIGKILL to a container's process: $CRASH NAMESPACE POD. Empty: skipped.
+#   SERVER      URL of the sample's Service for this script; default: its cluster IP.
+#   MANIFESTS   file to install; default: manifests/install.yaml. manifests/install-namespaced.yaml restricts the operator
+#               to $NAMESPACE.
+#   ENFORCED    1: the cluster's network enforces NetworkPolicies, so a policy without effect is a failure.
 #   IMAGE, CLIENT_IMAGE, PROBE_IMAGE, KUBECTL, NAMESPACE: see below. KEEP=1 leaves everything in place at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -44,12 +44,12 @@ trap finish EXIT
 until_true() {
   local deadline=$((SECONDS + $1)) what=$2; shift 2
   until "$@" >/dev/null 2>&1; do
-    [ $SECONDS -lt $deadline ] || die "waited in vain for $what"
+    [ $SECONDS -lt $deadline ] || die "timed out waiting for: $what"
     sleep 0.2
   done
 }
 
-# settled N VOTERS: the world is as the spec says, with so many replicas and voters.
+# settled N VOTERS: the cluster matches its spec with N replicas and VOTERS voters.
 settled() {
   k get asc demo -o json | jq -e --argjson n "$1" --argjson voters "$2" '
     .status.observedGeneration == .metadata.generation and .status.ready == "\($n)/\($n)" and .status.voters == $voters
@@ -57,17 +57,17 @@ settled() {
     and ([.status.members[] | select(.ready)] | length == $voters)' >/dev/null && [ "$(k get pods -l quorate.dev/cluster=demo --no-headers | wc -l)" = "$1" ]
 }
 
-# change WHAT N VOTERS COMMAND...: does something and waits until the cluster is as it should be again.
+# change WHAT N VOTERS COMMAND...: runs the command and waits until the cluster is settled.
 change() {
   local what=$1 n=$2 voters=$3 began; shift 3
   began=$(now)
   "$@" >/dev/null
-  sleep 0.3 # for the status to notice
+  sleep 0.3 # until the status is updated
   until_true 300 "$what" settled "$n" "$voters"
   say "$what" "$(since "$began"), longest without a write $(gap "$began") ms"
 }
 
-# gap is the longest time since an instant in which the writer was not told of a write, in milliseconds.
+# gap TIME: the longest time since TIME without an acknowledged write, in milliseconds.
 gap() {
   awk -v from="$(($1 / 1000000))" -v end="$(date +%s%3N)" '
     {if ($2 > from) {since = t > from ? t : from; if ($2 - since > m) m = $2 - since}; t = $2}
@@ -96,7 +96,7 @@ install() {
   say "$MANIFESTS applied, operator ready" "$(since "$began")"
 }
 
-# contents of the namespace but for events.
+# contents lists the objects of the namespace, except for events.
 contents() {
   k get pods,persistentvolumeclaims,secrets,services,endpointslices,poddisruptionbudgets,networkpolicies,configmaps,leases -o name | sort
 }
@@ -165,7 +165,7 @@ Y
   k delete pod probe --now >/dev/null
 }
 
-# network tries the ports of a member from a pod that has nothing to do with the cluster, and from one with a server's labels.
+# network tries the ports of a member from an unrelated pod, and from a pod with the labels of a server.
 network() {
   local address stranger server
   address=$(k get pod "$(leader)" -o jsonpath='{.status.podIP}')
@@ -178,7 +178,7 @@ network() {
   [ -z "$ENFORCED" ] || [ "$server" = "6443 open,2379 open,2380 closed" ] || die "etcd's ports as a server sees them"
 }
 
-# metrics reads the operator's metrics in a pod: by TLS, with a token that may, and with one that may not.
+# metrics reads the operator's metrics in a pod, with an authorized and with an unauthorized token.
 metrics() {
   local url=https://quorate-operator-metrics.quorate-system.svc:8443/metrics token=/var/run/secrets/kubernetes.io/serviceaccount/token
   "$KUBECTL" -n quorate-system get secret quorate-operator-metrics -o jsonpath='{.data.ca\.crt}' | base64 -d > "$WORK/ca.crt"
@@ -194,7 +194,7 @@ metrics() {
   say "metrics by TLS with a token that may get them" "$(grep -c '^[a-z]' "$WORK/metrics") lines"
 }
 
-# write creates one object after the other, and remembers which creations were acknowledged, and when.
+# write creates one object after the other, and records the acknowledged ones with their times.
 write() {
   local i=0
   while :; do
@@ -250,24 +250,24 @@ badSpec() {
   k patch asc demo --type=merge -p '{"spec":{"replicas":1,"extraArgs":{"no-such-flag":"1"}}}' >/dev/null
   until_true 30 "InvalidSpec" invalid
   k get asc demo -o jsonpath='{.status.conditions[?(@.type=="Degraded")].message}' && echo
-  sleep 2 # for anything wrong to happen
+  sleep 2 # time for unwanted changes
   [ "$before" = "$(k get pods -l quorate.dev/cluster=demo -o jsonpath='{.items[*].metadata.uid}')" ] || die "a bad spec changed pods"
   local reply; reply=$(k patch asc demo --type=merge -p '{"spec":{"extraArgs":{"etcd-name":"x"}}}' 2>&1) && die "the schema let a reserved flag through"
-  say "a bad spec is named and changes nothing"
+  say "an invalid spec is reported and changes nothing"
 }
 
-# rolled tells whether every replica has been made for the present arguments.
+# rolled reports whether every replica has the present arguments.
 rolled() { [ "$(k get pods -l quorate.dev/cluster=demo -o json | jq '[.items[] | select(.spec.containers[0].args | index("--max-requests-inflight=321"))] | length')" = 3 ]; }
 roll() {
   k patch asc demo --type=merge -p '{"spec":{"extraArgs":{"max-requests-inflight":"321"}}}'
   until_true 300 "the rollout" rolled
 }
 
-# names asks for a further name in the serving certificate, which every replica takes up without a restart.
+# names adds a name to the serving certificate, which every replica loads without a restart.
 names() {
   local pods; pods=$(k get pods -l quorate.dev/cluster=demo -o jsonpath='{.items[*].metadata.uid}')
   k patch asc demo --type=merge -p '{"spec":{"extraSANs":["trial.example"]}}' >/dev/null
-  local i; for i in 1 2 3 4 5 6; do # the Service picks a replica at random
+  local i; for i in 1 2 3 4 5 6; do # the Service selects a replica at random
     until_true 120 "the name in the certificate" d --tls-server-name=trial.example get --raw /livez
   done
   [ "$pods" = "$(k get pods -l quorate.dev/cluster=demo -o jsonpath='{.items[*].metadata.uid}')" ] || die "a certificate restarted pods"
@@ -282,18 +282,18 @@ handOver() {
   say "operator's leader deleted, another leads" "$(since "$began")"
 }
 
-# rights: the operator was refused nothing.
+# rights: the operator had all permissions that it needed.
 rights() {
   local refused; refused=$("$KUBECTL" -n quorate-system logs -l app.kubernetes.io/name=quorate-operator --tail=-1 | grep -i forbidden | head -3 || true)
   [ -z "$refused" ] || die "the operator lacks rights: $refused"
-  say "the operator was refused nothing"
+  say "the operator was forbidden nothing"
 }
 
 remove() {
   local began; began=$(now)
   k delete asc demo --timeout=120s >/dev/null
   until_true 120 "an empty namespace" empty
-  say "deleted, nothing left" "$(since "$began")"
+  say "deleted, no objects remain" "$(since "$began")"
 }
 empty() { contents | diff "$WORK/before" - >/dev/null; }
 
@@ -330,7 +330,7 @@ change "one of two evicted" 3 3 evictTwo "$(follower)" "$(leader)"
 [ -z "${CRASH:-}" ] || change "the leader's process killed" 3 3 crashLeader
 change "a member's claim deleted, another member in its place" 3 3 loseVolume
 badSpec
-change "spec put right again" 3 3 k patch asc demo --type=merge -p '{"spec":{"replicas":3,"extraArgs":null}}'
+change "spec corrected" 3 3 k patch asc demo --type=merge -p '{"spec":{"replicas":3,"extraArgs":null}}'
 change "arguments rolled out" 3 3 roll
 change "a name added to the serving certificate" 3 3 names
 handOver

@@ -1,5 +1,5 @@
-// Package space fills the database of a server: before etcd's quota is reached the server refuses what grows it, and a
-// server whose quota was reached comes back.
+// Package space fills the database of a server: below etcd's quota the server refuses writes that grow it, and a server
+// whose quota was exceeded recovers.
 package space
 
 import (
@@ -65,7 +65,7 @@ func start(t *testing.T, arguments ...string) *server {
 	return s
 }
 
-// payload is random, so that no store could compress it.
+// payload is random and does not compress.
 func payload(size int) string {
 	random := make([]byte, size*3/4)
 	_, _ = rand.Read(random)
@@ -93,7 +93,7 @@ func (s *server) fill() error {
 	}
 }
 
-// mustRefuse checks that a write was refused for want of space, with a text that says so.
+// mustRefuse checks that a write was refused with the error for exhausted space.
 func (s *server) mustRefuse(err error, text string) {
 	s.Helper()
 	var status apierrors.APIStatus
@@ -135,7 +135,7 @@ func (s *server) get(path string) string {
 	return string(body)
 }
 
-// mustReport checks what the health and the metrics say.
+// mustReport checks health and metrics.
 func (s *server) mustReport(readyz string, metrics ...string) {
 	s.Helper()
 	if got := s.get("/readyz"); !strings.Contains(got, readyz) || !strings.Contains(got, "readyz check passed") {
@@ -149,7 +149,7 @@ func (s *server) mustReport(readyz string, metrics ...string) {
 	}
 }
 
-// etcd runs `quorate etcd` beside the server.
+// etcd runs `quorate etcd` against the server's member.
 func (s *server) etcd(result any, arguments ...string) {
 	s.Helper()
 	binary, err := upstream.Quorate(s.Context())
@@ -162,8 +162,9 @@ func (s *server) etcd(result any, arguments ...string) {
 	s.must(json.Unmarshal(output, result))
 }
 
-// Before etcd refuses everything, the server refuses what grows the database, and stops to when there is room.
+// TestSoftQuota: the server refuses writes that grow the database before etcd refuses all, until there is space again.
 func TestSoftQuota(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	t.Parallel()
 	s := start(t,
 		"--etcd-soft-quota-percent=60") // with the usual one, much of so small a quota is written before it is measured
@@ -195,7 +196,7 @@ func TestSoftQuota(t *testing.T) {
 	lease := &coordination.Lease{ObjectMeta: meta.ObjectMeta{Namespace: namespace, Name: "leader"}}
 	_, err = s.client.CoordinationV1().Leases(namespace).Create(t.Context(), lease, meta.CreateOptions{})
 	s.must(err)
-	// The marks of a deletion that waits make an object larger.
+	// A pending deletion makes the object larger.
 	s.must(configMaps.Delete(t.Context(), "guarded", meta.DeleteOptions{}))
 	guarded, err = configMaps.Get(t.Context(), "guarded", meta.GetOptions{})
 	s.must(err)
@@ -213,9 +214,9 @@ func TestSoftQuota(t *testing.T) {
 	})
 }
 
-// A server whose etcd has reached its quota is writable again after deletion, compaction, which happens by itself, and
-// defragmentation.
+// TestNoSpace: after NOSPACE, a server is writable again after deletions, automatic compaction and defragmentation.
 func TestNoSpace(t *testing.T) {
+	upstream.NeedsProcesses(t)
 	t.Parallel()
 	s := start(t, "--etcd-soft-quota-percent=100")
 	s.mustRefuse(s.fill(), "database space exceeded")

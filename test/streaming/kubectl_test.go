@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// local finds the port of this machine that kubectl says it serves at.
+// local matches the local port in the output of kubectl.
 var local = regexp.MustCompile(`127\.0\.0\.1:(\d+)`)
 
-// serve runs kubectl until the returned function is called; the address is where it serves.
+// serve runs kubectl until the returned function is called, and returns its local address.
 func (b *bench) serve(t *testing.T, s *side, arguments ...string) (address string, stop func()) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	command := exec.CommandContext(ctx, b.kubectl, append([]string{"--kubeconfig=" + s.kubeconfig}, arguments...)...)
@@ -46,7 +46,7 @@ func (b *bench) serve(t *testing.T, s *side, arguments ...string) (address strin
 	return "", nil
 }
 
-// fetch returns the status and the body of an answer.
+// fetch returns the status and the body of a response.
 func fetch(t *testing.T, url string) string {
 	response, err := http.Get(url)
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *bench) testKubectlProxy(t *testing.T) {
 	b.both(t, `"kind":"Pod"`, func(t *testing.T, s *side) string {
 		address, stop := b.serve(t, s, "proxy", "--port=0")
 		defer stop()
-		said := fetch(t, address+"/api/v1/namespaces/default/pods/pod") + fetch(t, address+"/api/v1/namespaces/default/pods/nobody") +
+		said := fetch(t, address+"/api/v1/namespaces/default/pods/pod") + fetch(t, address+"/api/v1/namespaces/default/pods/missing") +
 			fetch(t, address+"/api/v1/namespaces/default/pods/pod/log?container=main") + fetch(t, address+"/api/v1/namespaces/default/pods/pod/exec")
 		return strings.ReplaceAll(said, address, "PROXY")
 	})

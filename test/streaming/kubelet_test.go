@@ -23,15 +23,14 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// kubelet stands in for a real one: it serves the part of its API that API servers call, over TLS, to holders of a
-// client certificate, with the streaming library of the real one. A container is the machine itself: commands run
-// here, ports are those of 127.0.0.1.
+// kubelet is a fake kubelet: it serves the API that API servers call, over TLS with client certificates, with the
+// streaming library of the real one. Its containers are this machine: commands run here, ports are those of 127.0.0.1.
 type kubelet struct {
 	server *httptest.Server
 	port   int
-	// more lets a followed log go on.
+	// more continues a followed log.
 	more chan struct{}
-	// ended tells which requests' clients have gone.
+	// ended receives the requests whose clients have disconnected.
 	ended chan string
 }
 
@@ -65,7 +64,7 @@ func startKubelet(t *testing.T, pki string) *kubelet {
 	return k
 }
 
-// containerLogs answers by the container's name.
+// containerLogs selects the response by the container's name.
 func (k *kubelet) containerLogs(w http.ResponseWriter, r *http.Request) {
 	switch container := r.PathValue("container"); container {
 	case "follow":
@@ -90,7 +89,7 @@ func (k *kubelet) containerLogs(w http.ResponseWriter, r *http.Request) {
 	case "busy":
 		http.Error(w, "come back later", http.StatusTooManyRequests)
 	default:
-		// What was asked for comes back, so that the answer tells all options.
+		// The response echoes the request, so that all options are compared.
 		fmt.Fprintf(w, "%s %s %s\n", r.PathValue("pod"), container, r.URL.Query().Encode())
 		_ = http.NewResponseController(w).Flush() // upstream's WebSocket reader loses what comes together with the end
 	}
@@ -128,8 +127,7 @@ func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 	portforward.ServePortForward(w, r, k, r.PathValue("pod"), "", options, idle, creation, portforward.SupportedProtocols)
 }
 
-// ExecInContainer runs a command. "wait" stands for one that ends when nobody listens any more, "size" for one that
-// tells the sizes of its terminal.
+// ExecInContainer runs a command. "wait" ends when the client disconnects, "size" prints the sizes of its terminal.
 func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	switch command[0] {
 	case "wait":
@@ -160,7 +158,7 @@ func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, command [
 	return err
 }
 
-// AttachContainer is attached to a process that says everything twice.
+// AttachContainer attaches to a process that prints its input twice.
 func (k *kubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	fmt.Fprintln(out, "attached")
 	if in == nil {
@@ -171,7 +169,7 @@ func (k *kubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Reade
 	return err
 }
 
-// PortForward connects with a port of this machine.
+// PortForward connects to a port of this machine.
 func (k *kubelet) PortForward(ctx context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	dialer := net.Dialer{}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// web is what a pod serves: it tells what it was asked for.
+// web is the server in a pod: it echoes requests.
 func web() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +36,7 @@ func web() http.Handler {
 	return mux
 }
 
-// listenAt serves at an address that proxies may be sent to.
+// listenAt serves at an address that proxies may connect to.
 func listenAt(t *testing.T, address string, secure bool) (port int) {
 	server := httptest.NewUnstartedServer(web())
 	_ = server.Listener.Close()
@@ -82,7 +82,7 @@ func (b *bench) testProxy(t *testing.T) {
 		{"redirect away", "GET", pod + "/away", "Location: https://example.com/x"},
 		{"status", "GET", pod + "/teapot", "418 I'm a teapot"},
 		{"abort", "GET", pod + "/abort", "error trying to reach service: EOF"},
-		{"nobody", "GET", "/api/v1/namespaces/default/pods/pod:1/proxy/", "connection refused"},
+		{"closed port", "GET", "/api/v1/namespaces/default/pods/pod:1/proxy/", "connection refused"},
 		{"over TLS", "GET", fmt.Sprintf("/api/v1/namespaces/default/pods/https:pod:%d/proxy/x", secure), "GET /x"},
 		{"wrong scheme", "GET", fmt.Sprintf("/api/v1/namespaces/default/pods/https:pod:%d/proxy/x", plain), "does not look like a TLS handshake"},
 		{"service", "GET", "/api/v1/namespaces/default/services/service:80/proxy/x", "GET /x"},
@@ -139,7 +139,7 @@ func (b *bench) setKubeletPort(t *testing.T, port int) {
 	}
 }
 
-// createService makes a service with the pod behind it, and a node that proxies may be sent to.
+// createService creates a service with the pod as its endpoint, and a node that proxies may connect to.
 func (b *bench) createService(t *testing.T, address string, port int) {
 	ctx, core := t.Context(), b.kubernetes.client.CoreV1()
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "service"}}
@@ -147,9 +147,9 @@ func (b *bench) createService(t *testing.T, address string, port int) {
 	if _, err := core.Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // it is what services/proxy reads
-		Addresses: []corev1.EndpointAddress{{IP: address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "pod"}}}, //nolint:staticcheck // as above
-		Ports:     []corev1.EndpointPort{{Name: "web", Port: int32(port)}},                                                                     //nolint:staticcheck // as above
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Subsets: []corev1.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "pod"}}},
+		Ports:     []corev1.EndpointPort{{Name: "web", Port: int32(port)}},
 	}}}
 	if _, err := core.Endpoints(namespace).Create(ctx, endpoints, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

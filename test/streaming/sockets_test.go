@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// dial opens a WebSocket as the administrator or, if header has an Authorization or a token among its protocols, as
-// whoever that is.
+// dial opens a WebSocket as the administrator or, if header has an Authorization or a token among its protocols, as that
+// user.
 func dial(t *testing.T, s *side, path string, header http.Header) *websocket.Conn {
 	t.Helper()
 	socket, err := tryDial(t, s, path, header)
@@ -69,7 +69,7 @@ func receive(t *testing.T, socket *websocket.Conn) string {
 	return string(message)
 }
 
-// all returns the messages until the other side closes.
+// all returns the messages until the server closes.
 func all(t *testing.T, socket *websocket.Conn) string {
 	t.Helper()
 	var said []string
@@ -85,7 +85,7 @@ func all(t *testing.T, socket *websocket.Conn) string {
 	}
 }
 
-// tokenProtocol is a token as a browser sends it.
+// tokenProtocol returns a token as browsers send it.
 func (b *bench) tokenProtocol(t *testing.T) string {
 	ctx := t.Context()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "browser"}}
@@ -136,7 +136,7 @@ func (b *bench) testSockets(t *testing.T) {
 	})
 }
 
-// testWatchOverSocket changes an object under the eyes of watchers that have a WebSocket.
+// testWatchOverSocket changes an object that is watched over WebSockets.
 func (b *bench) testWatchOverSocket(t *testing.T) {
 	maps := b.kubernetes.client.CoreV1().ConfigMaps(namespace)
 	start, err := maps.List(t.Context(), metav1.ListOptions{})

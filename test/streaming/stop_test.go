@@ -10,9 +10,9 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// testStop stops this server while every kind of stream is open: all end, and none makes it wait.
+// testStop stops this server while every kind of stream is open: all end, and none delays it.
 func (b *bench) testStop(t *testing.T) {
-	const quick = 10 * time.Second // requests, were any at hand, would get a minute
+	const quick = 10 * time.Second // requests in flight would get a minute
 	var ends []chan error
 	for _, executor := range protocols {
 		ends = append(ends, b.openCommand(t, executor))
@@ -62,11 +62,11 @@ func (b *bench) testStop(t *testing.T) {
 	}
 	slices.Sort(told)
 	if want := []string{"exec", "exec", "exec", "log"}; !slices.Equal(told, want) {
-		t.Errorf("the kubelet was told of the end of %v, want %v", told, want)
+		t.Errorf("the kubelet observed the end of %v, want %v", told, want)
 	}
 }
 
-// openCommand returns when a command runs; the channel gets the error with which its stream ends.
+// openCommand returns when a command runs; the channel receives the error of its stream.
 func (b *bench) openCommand(t *testing.T, executor executor) chan error {
 	e, err := executor(b.quorate.admin, b.quorate.execURL(&corev1.PodExecOptions{Command: []string{"wait"}, Stdin: true, Stdout: true}))
 	if err != nil {

@@ -23,10 +23,10 @@ import (
 	"k8s.io/client-go/transport/spdy"
 )
 
-// executor makes one of client-go's ways to stream.
+// executor returns a client-go executor of one protocol.
 type executor func(config *rest.Config, url *url.URL) (remotecommand.Executor, error)
 
-// protocols are the ways in which client-go streams.
+// protocols are the streaming protocols of client-go.
 var protocols = map[string]executor{
 	"SPDY": func(config *rest.Config, url *url.URL) (remotecommand.Executor, error) {
 		return remotecommand.NewSPDYExecutor(config, http.MethodPost, url)
@@ -72,7 +72,7 @@ func (b *bench) testCommands(t *testing.T) {
 	}
 }
 
-// sizes are those a terminal has one after the other.
+// sizes are consecutive sizes of a terminal.
 type sizes []remotecommand.TerminalSize
 
 func (q *sizes) Next() *remotecommand.TerminalSize {
@@ -100,7 +100,7 @@ func (b *bench) stream(t *testing.T, s *side, executor executor, options *corev1
 	return fmt.Sprintf("out: %s err: %s %v", strings.TrimSpace(out.String()), strings.TrimSpace(stderr.String()), err)
 }
 
-// testGone checks that neither side of a stream outlives the other.
+// testGone checks that the end of either side closes the other.
 func (b *bench) testGone(t *testing.T) {
 	for protocol, executor := range protocols {
 		t.Run(protocol+", the client", func(t *testing.T) {
@@ -143,7 +143,7 @@ func (f onWrite) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// testPorts reaches a server behind a pod through a port of this process.
+// testPorts connects to a server in a pod through a local port.
 func (b *bench) testPorts(t *testing.T) {
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "reached ", r.URL.Path) }))
 	defer target.Close()

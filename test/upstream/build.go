@@ -1,6 +1,5 @@
-// Package upstream gives tests the real things to compare with and to run: Kubernetes' own binaries and etcd, built
-// from the module graph of this project, our own binary, and all of them as running processes with their
-// certificates.
+// Package upstream builds Kubernetes' binaries, etcd and this project's binary from the module graph, and runs them as
+// processes with their certificates.
 package upstream
 
 import (
@@ -19,11 +18,11 @@ import (
 	"syscall"
 )
 
-// Prebuilt names the environment variable that may hold a directory of ready binaries. A binary found there is taken
-// as it is; one that is missing there is built.
+// Prebuilt names the environment variable that may hold a directory of ready binaries. A binary found there is used;
+// others are built.
 const Prebuilt = "QUORATE_GENUINE_DIR"
 
-// kubernetesModule is what everything of Kubernetes' own is built from.
+// kubernetesModule is the module of Kubernetes' binaries.
 const kubernetesModule = "k8s.io/kubernetes"
 
 // Binary returns the path of k8s.io/kubernetes/cmd/NAME, built at most once per module graph and toolchain.
@@ -60,7 +59,7 @@ var ours struct {
 	path string
 }
 
-// Quorate returns the path of our own binary, built from the sources as they are when it is first asked for.
+// Quorate returns the path of our own binary, built from the sources at the first call.
 func Quorate(ctx context.Context) (string, error) {
 	if path, ok := prebuilt("quorate"); ok {
 		return path, nil
@@ -92,8 +91,8 @@ func buildQuorate(ctx context.Context) (string, error) {
 	return target, lookAtSources(workspace.root)
 }
 
-// lookAtSources makes `go test` run a test again when the program's sources have changed: it takes a result from its
-// cache while the files are the same that the test itself, not the compiler it started, has looked at.
+// lookAtSources reads the program's sources, so that `go test` runs a test again when they have changed: cached results
+// depend on files that the test itself has opened, not on those of the compiler that it started.
 func lookAtSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -125,7 +124,7 @@ type workspace struct {
 	cache string
 }
 
-// inspect asks the go command, so that it holds in every package's directory.
+// inspect finds the workspace with the go command, in any directory of the module.
 func inspect(ctx context.Context) (*workspace, error) {
 	output, err := run(ctx, "", "go", "env", "-json", "GOMOD", "GOVERSION", "CGO_ENABLED", "GOOS", "GOARCH")
 	if err != nil {
@@ -156,13 +155,13 @@ func digest(parts ...[]byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// module returns a field of what the go command knows of a module.
+// module returns a field of `go list -m`.
 func (w *workspace) module(ctx context.Context, field, module string) (string, error) {
 	output, err := run(ctx, w.root, "go", "list", "-m", "-f", "{{."+field+"}}", module)
 	return strings.TrimSpace(string(output)), err
 }
 
-// versionFlags are the linker flags of a Kubernetes release: without them a binary calls itself v0.0.0-master.
+// versionFlags returns the linker flags of a Kubernetes release. Without them a binary reports v0.0.0-master.
 func versionFlags(version string) string {
 	const variable = " -X k8s.io/component-base/version."
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -173,7 +172,7 @@ func versionFlags(version string) string {
 	return flags
 }
 
-// buildOnce trusts a binary that is there: its directory is named after everything it was made from.
+// buildOnce uses an existing binary: its directory is named after all inputs of the build.
 func (w *workspace) buildOnce(ctx context.Context, name, source, linkerFlags string) (string, error) {
 	target := filepath.Join(w.cache, name)
 	unlock, err := lock(target + ".lock")

@@ -13,7 +13,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Client is one of Kubernetes' own components that live from an API server.
+// Client is a Kubernetes component that is a client of an API server.
 type Client struct {
 	Directory string // of its kubeconfig and log
 	PKI       *PKI
@@ -46,7 +46,7 @@ func (c Client) start(ctx context.Context, name string, flags ...string) (*Proce
 	}
 	flags = append(flags, "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 		"--bind-address=127.0.0.1", "--cert-dir="+filepath.Join(c.Directory, name))
-	// Its serving certificate is its own affair: nothing but health is asked there.
+	// The serving certificate is self-signed and not verified: only health is read there.
 	health := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	return retry(func(ports []int) (*Process, error) {
 		process, err := start(name, binary, c.Directory, append(append(flags, fmt.Sprintf("--secure-port=%d", ports[0])), c.Arguments...))
@@ -57,7 +57,7 @@ func (c Client) start(ctx context.Context, name string, flags ...string) (*Proce
 	})
 }
 
-// kubeconfig writes the file by which the component reaches its API server as the user named after it.
+// kubeconfig writes a kubeconfig for the user named after the component.
 func (c Client) kubeconfig(name string) (string, error) {
 	if err := os.MkdirAll(c.Directory, 0o755); err != nil {
 		return "", err

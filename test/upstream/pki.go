@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// PKI is everything servers and their administrator show each other, in files of one directory.
+// PKI has the certificates and keys of servers and their administrator, in one directory.
 type PKI struct {
 	directory string
 
@@ -27,7 +27,7 @@ type PKI struct {
 	adminKey         []byte
 }
 
-// NewPKI makes the authorities, the serving certificate for 127.0.0.1, localhost and further addresses, the
+// NewPKI creates the authorities, the serving certificate for 127.0.0.1, localhost and further addresses, the
 // administrator's client certificate (group system:masters) and the key of service-account tokens.
 func NewPKI(directory string, addresses ...net.IP) (*PKI, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
@@ -88,7 +88,7 @@ func (p *PKI) write(files map[string][]byte) error {
 
 func (p *PKI) file(name string) string { return filepath.Join(p.directory, name) }
 
-// Flags are kube-apiserver's.
+// Flags returns kube-apiserver's flags for the PKI.
 func (p *PKI) Flags() []string {
 	return []string{
 		"--tls-cert-file=" + p.file("serving.crt"),
@@ -100,7 +100,7 @@ func (p *PKI) Flags() []string {
 	}
 }
 
-// Admin is how the administrator reaches a server that listens on the port.
+// Admin returns the administrator's client configuration for a port.
 func (p *PKI) Admin(port int) *rest.Config {
 	return &rest.Config{
 		Host: fmt.Sprintf("https://127.0.0.1:%d", port),
@@ -118,7 +118,7 @@ func (p *PKI) client(user string, groups ...string) (certificate, key []byte, er
 	})
 }
 
-// As is how a user, by a certificate of its own, reaches the server that another configuration is for.
+// As returns the client configuration of another user of the same server, with a new client certificate.
 func (p *PKI) As(server *rest.Config, user string, groups ...string) (*rest.Config, error) {
 	certificate, key, err := p.client(user, groups...)
 	if err != nil {

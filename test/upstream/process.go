@@ -18,7 +18,7 @@ const (
 	tailLines   = 60
 )
 
-// errPortTaken says that somebody took a port between its choice and its use.
+// errPortTaken means that another process took a port after freePorts returned it.
 var errPortTaken = errors.New("port was taken")
 
 // Process is a running program that logs to a file.
@@ -59,12 +59,12 @@ func (p *Process) wait() {
 	close(p.ended)
 }
 
-// Ended is closed when the process is gone.
+// Ended is closed when the process has exited.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Stop asks the process to end and waits for it. An exit code other than 0 and the need to kill are errors.
+// Stop sends SIGTERM and waits. An exit code other than 0 and a kill after the timeout are errors.
 func (p *Process) Stop() error {
-	_ = p.command.Process.Signal(syscall.SIGTERM) // an ended process is fine
+	_ = p.command.Process.Signal(syscall.SIGTERM) // the process may have exited
 	select {
 	case <-p.ended:
 	case <-time.After(stopTimeout):
@@ -77,13 +77,13 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// Kill ends the process without giving it a chance.
+// Kill sends SIGKILL and waits.
 func (p *Process) Kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended
 }
 
-// endedBy reports death by a signal; etcd ends itself by the very signal that it handled.
+// endedBy reports whether a signal ended the process; etcd raises the signal again that it has handled.
 func endedBy(err error, signal syscall.Signal) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -115,16 +115,16 @@ func (p *Process) StopAfter(t testing.TB) {
 	})
 }
 
-// failure explains why a process ended before it was ready.
+// failure returns why a process exited before it was ready.
 func (p *Process) failure() error {
 	tail := p.Tail()
 	if bytes.Contains([]byte(tail), []byte("address already in use")) {
 		return fmt.Errorf("%s: %w", p.Name, errPortTaken)
 	}
-	return fmt.Errorf("%s ended before it was ready: %v\n%s", p.Name, p.err, tail)
+	return errors.Join(fmt.Errorf("%s exited before it was ready:\n%s", p.Name, tail), p.err)
 }
 
-// freePorts asks the kernel for ports of 127.0.0.1 that nobody uses now.
+// freePorts returns unused ports of 127.0.0.1.
 func freePorts(count int) ([]int, error) {
 	var ports []int
 	for range count {
@@ -132,7 +132,7 @@ func freePorts(count int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer listener.Close() // all are held until the last is known, so that they differ
+		defer listener.Close() // all stay open until the last is known, so that they differ
 		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil

@@ -11,7 +11,7 @@ import (
 // Launch starts an API server: StartQuorate or StartKubernetes.
 type Launch func(context.Context, Options) (*APIServer, error)
 
-// Replica is an API server that may be killed and started again, at another port then.
+// Replica is an API server that can be killed and restarted, on another port.
 type Replica struct {
 	Launch  Launch
 	Options Options
@@ -35,14 +35,13 @@ func (r *Replica) Start(ctx context.Context) error {
 	return nil
 }
 
-// Server is the process that was last started, nil before the first start.
+// Server returns the process that was started last, nil before the first start.
 func (r *Replica) Server() *APIServer { return r.server.Load() }
 
-// Dial is how rest.Config connects. The address that it is given is ignored.
+// Dial has the type of rest.Config.Dial. It ignores the address.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// DialReplicas returns how clients connect to the preferred one of several replicas, or to another when that does not
-// run.
+// DialReplicas returns a Dial that connects to the preferred replica, or to another if that is down.
 func DialReplicas(replicas []*Replica, preferred int) Dial {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		failures := []error{errors.New("no replica can be connected to")}

@@ -52,7 +52,7 @@ func StartEtcd(ctx context.Context, directory string) (*EtcdServer, error) {
 type APIServer struct {
 	*Process
 	Admin *rest.Config
-	Ready time.Time // when /readyz, or what Options.Answers names, first answered 200
+	Ready time.Time // when /readyz, or Options.Answers, first returned 200
 }
 
 // Options of an API server.
@@ -61,9 +61,9 @@ type Options struct {
 	PKI       *PKI     // may be shared by servers
 	Etcd      string   // URL of an external etcd; empty: ours runs its embedded member, kube-apiserver cannot
 	Arguments []string // further flags, which override the standard ones
-	// Answers is the path that has to answer 200 before the server is taken for started; empty: /readyz.
+	// Answers is the path that returns 200 when the server has started; empty: /readyz.
 	Answers string
-	// Accounts says that something makes the default service accounts, so that the plugin that asks for them can be on.
+	// Accounts means that a controller creates default service accounts, so that admission can require them.
 	Accounts bool
 }
 
@@ -105,7 +105,7 @@ func (o Options) start(ctx context.Context, name, binary string, command ...stri
 	})
 }
 
-// flags are those that both servers understand, and the member's when there is no external etcd.
+// flags returns the flags of both servers, and the member's if there is no external etcd.
 func (o Options) flags(ports []int) []string {
 	flags := append([]string{
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
@@ -123,7 +123,7 @@ func (o Options) flags(ports []int) []string {
 	return override(flags, o.Arguments)
 }
 
-// override leaves out the flags that the further ones name again: lists would be joined otherwise.
+// override drops standard flags that the additional ones repeat: lists would be joined otherwise.
 func override(flags, further []string) []string {
 	named := map[string]bool{}
 	for _, flag := range further {
@@ -137,7 +137,7 @@ func override(flags, further []string) []string {
 	return append(kept, further...)
 }
 
-// retry starts something with other ports for as long as they are taken.
+// retry starts a process again with other ports while they are taken.
 func retry[T any](start func(ports []int) (T, error)) (T, error) {
 	for attempt := 1; ; attempt++ {
 		var none T
@@ -157,7 +157,7 @@ func retry[T any](start func(ports []int) (T, error)) (T, error) {
 
 func localURL(port int) string { return fmt.Sprintf("http://127.0.0.1:%d", port) }
 
-// await returns when the URL answers 200. A process that does not get there is killed.
+// await returns when the URL returns 200. On a timeout it kills the process.
 func (p *Process) await(ctx context.Context, client *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

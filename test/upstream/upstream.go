@@ -17,15 +17,15 @@ import (
 // that would link kube-apiserver.
 const storageTable = "test/integration/etcd/data.go"
 
-// UpstreamResource is what upstream's test of storage has about a resource in one of its versions.
+// UpstreamResource is an entry of upstream's storage test for a resource in one version.
 type UpstreamResource struct {
 	Stub   string                  // a small valid object, as JSON without apiVersion and kind
 	Path   string                  // where it is stored
-	Stored schema.GroupVersionKind // as what; empty: as what it is
+	Stored schema.GroupVersionKind // empty: the kind itself
 }
 
-// UpstreamResources reads upstream's table, which has every resource that there is in this release. Objects with a
-// namespace lie in the given one.
+// UpstreamResources reads upstream's table, which has every resource of this release. Namespaced objects are in the given
+// namespace.
 func UpstreamResources(ctx context.Context, namespace string) (map[schema.GroupVersionResource]UpstreamResource, error) {
 	workspace, err := inspect(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func UpstreamResources(ctx context.Context, namespace string) (map[schema.GroupV
 	return readTable(file, release, map[string]string{"namespace": namespace, "image": "busybox"})
 }
 
-// ModuleDirectory is where a module's files are.
+// ModuleDirectory returns the directory of a module.
 func ModuleDirectory(ctx context.Context, module string) (string, error) {
 	workspace, err := inspect(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func ModuleDirectory(ctx context.Context, module string) (string, error) {
 	return workspace.module(ctx, "Dir", module)
 }
 
-// readTable collects the entries of the form gvr("group", "version", "resource"): {Stub: ..., ...}. Variables stand in
-// their texts.
+// readTable collects the entries of the form gvr("group", "version", "resource"): {Stub: ..., ...}. Their texts
+// contain variables.
 func readTable(file *ast.File, release *version.Version, variables map[string]string) (map[schema.GroupVersionResource]UpstreamResource, error) {
 	resources := map[schema.GroupVersionResource]UpstreamResource{}
 	var failure error
@@ -87,7 +87,7 @@ func readTable(file *ast.File, release *version.Version, variables map[string]st
 // entry of the table.
 type entry struct {
 	UpstreamResource
-	removed   string // the release from which on it is not served, if any
+	removed   string // the first release without it, if any
 	variables map[string]string
 	failure   error // the first
 }
@@ -126,7 +126,7 @@ func calls(expression ast.Expr, function string) bool {
 	return isName && name.Name == function
 }
 
-// names are the three arguments of gvr and gvkP.
+// names returns the three arguments of gvr and gvkP.
 func (e *entry) names(expression ast.Expr) (names [3]string) {
 	call, isCall := expression.(*ast.CallExpr)
 	if !isCall || len(call.Args) != len(names) {
@@ -139,7 +139,7 @@ func (e *entry) names(expression ast.Expr) (names [3]string) {
 	return names
 }
 
-// text evaluates what the table's texts are made of: literals, variables and "+".
+// text evaluates literals, variables and "+".
 func (e *entry) text(expression ast.Expr) string {
 	switch x := expression.(type) {
 	case *ast.BasicLit:

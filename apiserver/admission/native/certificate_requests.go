@@ -9,7 +9,8 @@ import (
 	"quorate.dev/apiserver/builtin/certificates"
 )
 
-// CertificateRequests counts certificates as they are issued. It reserves nothing.
+// CertificateRequests counts certificates when their requests are updated with one. It is a Reserver for Commit, and
+// reserves nothing.
 type CertificateRequests struct {
 	Metrics *certificates.Metrics
 }
@@ -17,10 +18,10 @@ type CertificateRequests struct {
 // Reserve implements admission.Reserver.
 func (CertificateRequests) Reserve(context.Context, *admission.Attributes) error { return nil }
 
-// Undo implements admission.Reserver.
+// Rollback implements admission.Reserver.
 func (CertificateRequests) Rollback(context.Context, *admission.Attributes) {}
 
-// Finish implements admission.Reserver.
+// Commit implements admission.Reserver.
 func (c CertificateRequests) Commit(_ context.Context, a *admission.Attributes) {
 	requests := schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
 	if a.Operation == admission.Update && a.Subresource == "status" && a.Definition.GroupResource() == requests {

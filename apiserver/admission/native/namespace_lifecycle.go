@@ -1,5 +1,7 @@
-// Package native is the first admission station: those of this server's own who change or refuse a write before it
-// is validated. Upstream's plugins stand beside them (admission.Upstream).
+// Package native has the admission plugins and reservers that are implemented here. All other plugins are upstream's,
+// which package plugins creates. A plugin is native if it replaces one of upstream's (NamespaceLifecycle, which reads
+// storage instead of waiting for the cache), or does what kube-apiserver's storage does outside admission
+// (EscalationCheck, ServiceAddresses, CertificateRequests).
 package native
 
 import (
@@ -23,24 +25,28 @@ import (
 
 var namespaces = schema.GroupResource{Resource: "namespaces"}
 
-// NamespaceLifecycle refuses to write objects in namespaces that do not exist, to create them in namespaces that are
-// on their way out, and to delete the namespaces the system needs. It is upstream's plugin without its pause for
-// namespaces that the cache has not seen yet: storage is asked at once.
+// NamespaceLifecycle rejects writes in namespaces that do not exist, creates in terminating namespaces, and deletions
+// of protected namespaces. Upstream's plugin waits for its cache to see a new namespace; this one reads storage at
+// once.
 type NamespaceLifecycle struct {
 	Namespaces corelisters.NamespaceLister
-	Objects    resource.Objects
+	Objects    resource.Client
 	Clock      clock.PassiveClock
 
-	mu         sync.Mutex
-	staleUntil map[string]time.Time // names of namespaces that were deleted through this server, until when to distrust the cache
+	mu sync.Mutex
+	// staleUntil has the namespaces deleted through this server. Until the time the cache may still have them as active.
+	staleUntil map[string]time.Time
 }
 
-var protected = map[string]bool{metav1.NamespaceDefault: true, metav1.NamespaceSystem: true, metav1.NamespacePublic: true}
+// protected namespaces cannot be deleted.
+var protected = map[string]bool{
+	metav1.NamespaceDefault: true, metav1.NamespaceSystem: true, metav1.NamespacePublic: true,
+}
 
-// distrust is how long the cache is not believed that a deleted namespace is active.
+// staleTime bounds how long the cache may lag behind the deletion of a namespace.
 const staleTime = 30 * time.Second
 
-// Plugin is the place in the order of admission.
+// Plugin returns the entry for the order of admission.
 func (l *NamespaceLifecycle) Plugin() admission.Plugin {
 	return admission.Plugin{
 		Name:       "NamespaceLifecycle",
@@ -67,7 +73,7 @@ func (l *NamespaceLifecycle) Admit(ctx context.Context, a *admission.Attributes)
 	return l.admit(ctx, a)
 }
 
-// isAccessReview exempts questions about namespaces that need not exist.
+// isAccessReview reports whether a resource is a LocalSubjectAccessReview, whose namespace need not exist.
 func isAccessReview(d *resource.Definition) bool {
 	return d.Group == "authorization.k8s.io" && d.Plural == "localsubjectaccessreviews"
 }
@@ -83,7 +89,7 @@ func (l *NamespaceLifecycle) admit(ctx context.Context, a *admission.Attributes)
 	return terminating(a)
 }
 
-// active reports whether a namespace is there to stay. One that does not exist is an error.
+// active reports whether a namespace is not terminating. It returns an error if the namespace does not exist.
 func (l *NamespaceLifecycle) active(ctx context.Context, name string) (bool, error) {
 	namespace, err := l.Namespaces.Get(name)
 	if err == nil && (namespace.Status.Phase == corev1.NamespaceTerminating || !l.isStale(name)) {
@@ -92,8 +98,8 @@ func (l *NamespaceLifecycle) active(ctx context.Context, name string) (bool, err
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, apierrors.NewInternalError(err)
 	}
-	// The cache may not have seen its creation or deletion yet.
-	stored, err := l.Objects.Get(ctx, namespaces, "", name)
+	// The cache may lag behind the creation or deletion.
+	stored, err := l.Objects.Get(ctx, resource.Key{GroupResource: namespaces, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return false, err
 	}
@@ -126,7 +132,7 @@ func (l *NamespaceLifecycle) isStale(name string) bool {
 	return ok && l.Clock.Now().Before(until)
 }
 
-// terminating is the refusal, with the cause that clients look for.
+// terminating returns the error of a create in a terminating namespace, with the cause that clients check.
 func terminating(a *admission.Attributes) error {
 	err := upstream.NewForbidden(a, fmt.Errorf(
 		"unable to create new content in namespace %s because it is being terminated", a.Namespace))

@@ -11,15 +11,15 @@ import (
 	"quorate.dev/apiserver/serviceip"
 )
 
-// ServiceAddresses gives Services their cluster addresses and node ports, and takes them back.
+// ServiceAddresses allocates and releases the cluster IPs and node ports of Services.
 type ServiceAddresses struct {
 	Allocator *serviceip.Allocator
-	Objects   resource.Objects
+	Objects   resource.Client
 	Logger    logr.Logger
 }
 
-// concerns reports whether a write is one of a Service as a whole. A deletion is, also when a change of the status
-// has taken away the last finalizer.
+// concerns reports whether a write can change what a Service holds: any write except of a subresource, and every
+// deletion, which an update of the status may complete by removing the last finalizer.
 func (ServiceAddresses) concerns(a *admission.Attributes) bool {
 	service := a.Definition.GroupResource() == schema.GroupResource{Resource: "services"}
 	return service && (a.Subresource == "" || a.Operation == admission.Delete)
@@ -33,7 +33,7 @@ func (s ServiceAddresses) Reserve(ctx context.Context, a *admission.Attributes) 
 	return s.Allocator.Allocate(ctx, s.Objects, a.Object, a.Old, a.DryRun)
 }
 
-// Undo implements admission.Reserver.
+// Rollback implements admission.Reserver.
 func (s ServiceAddresses) Rollback(ctx context.Context, a *admission.Attributes) {
 	if a.Operation == admission.Delete || a.DryRun || !s.concerns(a) {
 		return
@@ -41,7 +41,7 @@ func (s ServiceAddresses) Rollback(ctx context.Context, a *admission.Attributes)
 	s.report(s.Allocator.Rollback(context.WithoutCancel(ctx), s.Objects, a.Object, a.Old), a)
 }
 
-// Finish implements admission.Reserver.
+// Commit implements admission.Reserver.
 func (s ServiceAddresses) Commit(ctx context.Context, a *admission.Attributes) {
 	if !s.concerns(a) {
 		return
@@ -57,6 +57,6 @@ func (s ServiceAddresses) Commit(ctx context.Context, a *admission.Attributes) {
 
 func (s ServiceAddresses) report(err error, a *admission.Attributes) {
 	if err != nil {
-		s.Logger.Error(err, "what a Service held could not be given back", "namespace", a.Namespace, "name", a.Name)
+		s.Logger.Error(err, "Failed to release addresses or ports of a Service", "namespace", a.Namespace, "name", a.Name)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// place is one plugin's place in the order of admission.
+// place is a plugin in the order of admission.
 type place struct {
 	name string
-	on   bool // by default
+	on   bool // whether it is enabled by default
 }
 
-// order is that of kube-apiserver: mutators are asked in it first, then validators.
+// order is kube-apiserver's: first the mutators of all plugins in this order, then the validators.
 var order = []place{
 	{"AlwaysAdmit", false},
 	{"NamespaceAutoProvision", false},
@@ -59,7 +59,7 @@ var order = []place{
 	{"AlwaysDeny", false},
 }
 
-// Plugins that are not upstream's, or not made by New.
+// Plugins that New does not create.
 const (
 	NamespaceLifecycle         = "NamespaceLifecycle"
 	MutatingAdmissionPolicy    = "MutatingAdmissionPolicy"
@@ -68,14 +68,14 @@ const (
 	ValidatingAdmissionWebhook = "ValidatingAdmissionWebhook"
 )
 
-// Selection is which plugins somebody wants: what --enable-admission-plugins and --disable-admission-plugins say, or
-// --admission-control, which names all that are on. Nil is a flag that was not given.
+// Selection has the values of --enable-admission-plugins, --disable-admission-plugins and --admission-control, which
+// names all enabled plugins. Nil means that a flag was not set.
 type Selection struct {
 	Enable, Disable []string
 	Control         []string
 }
 
-// Enabled returns the names of the plugins that are on, in order. The errors are kube-apiserver's.
+// Enabled returns the names of the enabled plugins in order. The errors are kube-apiserver's.
 func Enabled(selection Selection) ([]string, error) {
 	if err := validate(selection); err != nil {
 		return nil, err

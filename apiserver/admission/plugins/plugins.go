@@ -1,5 +1,5 @@
-// Package plugins makes upstream's admission plugins: which there are, in which order, which are on, and what each of
-// them works with.
+// Package plugins creates upstream's admission plugins: their order, which are enabled, and what they are initialized
+// with.
 package plugins
 
 import (
@@ -69,14 +69,11 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
 )
 
-// Options are what plugins work with.
+// Options configure the plugins.
 type Options struct {
 	Selection Selection
-	// ConfigFile is that of --admission-control-config-file; empty: the plugins' defaults.
+	// ConfigFile is the value of --admission-control-config-file; empty: the plugins' defaults.
 	ConfigFile string
-	// Seconds that pods tolerate nodes which are not ready or not reachable.
-	NotReadyTolerationSeconds    int64
-	UnreachableTolerationSeconds int64
 
 	Client kubernetes.Interface
 	// Dynamic reads parameters of policies that are custom resources.
@@ -86,13 +83,13 @@ type Options struct {
 	Informers  informers.SharedInformerFactory
 	Authorizer authorizer.Authorizer
 	Mapper     meta.RESTMapper
-	// Serves tells which resources are served.
+	// Serves reports whether a resource is served.
 	Serves func(schema.GroupVersionResource) bool
-	// Stopped is closed when no more is asked of the plugins.
+	// Stopped is closed when the plugins are no longer called.
 	Stopped <-chan struct{}
 }
 
-// Plugin is a plugin in its place. Upstream is nil for those that are not made here.
+// Plugin is an enabled plugin. Upstream is nil if the plugin is not one that New creates.
 type Plugin struct {
 	Name     string
 	Upstream admission.Interface
@@ -100,10 +97,10 @@ type Plugin struct {
 	Rules *RuleIndex
 }
 
-// notMade have a place in the order but are made elsewhere.
+// notMade are in the order but created elsewhere.
 var notMade = []string{NamespaceLifecycle}
 
-// New makes the plugins that are on, in order.
+// New creates the enabled plugins in order.
 func New(options Options) ([]Plugin, error) {
 	names, err := Enabled(options.Selection)
 	if err != nil {
@@ -116,9 +113,6 @@ func New(options Options) ([]Plugin, error) {
 	configs, err := admission.ReadAdmissionConfiguration(names, options.ConfigFile, scheme)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read plugin config: %w", err)
-	}
-	if err := setTolerations(options); err != nil {
-		return nil, err
 	}
 	initializers, err := initializersOf(options)
 	if err != nil {
@@ -149,26 +143,28 @@ func configScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{apiserverapi.AddToScheme, apiserverv1alpha1.AddToScheme, apiserverv1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("prepare the kinds of the admission configuration: %w", err)
+			return nil, fmt.Errorf("build the scheme of the admission configuration: %w", err)
 		}
 	}
 	return scheme, nil
 }
 
-// setTolerations sets what upstream's plugin reads from variables of the process.
-func setTolerations(options Options) error {
+// SetDefaultTolerations sets how many seconds pods tolerate nodes that are not ready or unreachable. Upstream's
+// DefaultTolerationSeconds plugin reads both from package variables when it is created, so the setting is global to the
+// process and must precede New.
+func SetDefaultTolerations(notReadySeconds, unreachableSeconds int64) error {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	defaulttolerationseconds.RegisterFlags(flags)
-	if err := flags.Set("default-not-ready-toleration-seconds", strconv.FormatInt(options.NotReadyTolerationSeconds, 10)); err != nil {
+	if err := flags.Set("default-not-ready-toleration-seconds", strconv.FormatInt(notReadySeconds, 10)); err != nil {
 		return err
 	}
-	return flags.Set("default-unreachable-toleration-seconds", strconv.FormatInt(options.UnreachableTolerationSeconds, 10))
+	return flags.Set("default-unreachable-toleration-seconds", strconv.FormatInt(unreachableSeconds, 10))
 }
 
 func initializersOf(options Options) (admission.PluginInitializers, error) {
 	quota, err := newQuotas(options)
 	if err != nil {
-		return nil, fmt.Errorf("prepare the configuration of quota: %w", err)
+		return nil, fmt.Errorf("build the quota configuration: %w", err)
 	}
 	return admission.PluginInitializers{
 		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
@@ -179,7 +175,7 @@ func initializersOf(options Options) (admission.PluginInitializers, error) {
 	}, nil
 }
 
-// excluded tells policies which resources they never see.
+// excluded sets the resources that policies never evaluate.
 type excluded struct{}
 
 // Initialize implements admission.PluginInitializer.
@@ -209,7 +205,7 @@ func rulesFor(plugin string, informers informers.SharedInformerFactory) (*RuleIn
 	return newRuleIndex(informer, rulesOf)
 }
 
-// upstream are the factories of upstream's plugins, by name.
+// upstream returns the factories of upstream's plugins by name.
 func upstream() *admission.Plugins {
 	plugins := admission.NewPlugins()
 	for _, register := range []func(*admission.Plugins){

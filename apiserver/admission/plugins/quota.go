@@ -9,10 +9,10 @@ import (
 	"k8s.io/kubernetes/pkg/quota/v1/install"
 )
 
-// quotas gives the configuration of quota to the plugin that wants it.
+// quotas passes the quota configuration to the plugin ResourceQuota.
 type quotas struct{ configuration quota.Configuration }
 
-// newQuotas knows how to count what is served.
+// newQuotas returns a configuration with the evaluators of all resources that are served.
 func newQuotas(options Options) (quotas, error) {
 	evaluators, err := core.NewEvaluators(nil, options.Informers, options.Serves)
 	return quotas{generic.NewConfiguration(evaluators, install.DefaultIgnoredResources())}, err

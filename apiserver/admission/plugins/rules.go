@@ -25,7 +25,7 @@ type RuleIndex struct {
 	targets atomic.Pointer[targets]
 }
 
-// targets are what rules select: operations by group and resource. "*" stands for all.
+// targets are what rules select: operations by group and resource. "*" means all.
 type targets map[string]selectedTargets
 
 type selectedTargets map[target]operations

@@ -6,8 +6,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
 )
 
-// Bootstrap returns who tells whose the tokens are by which new nodes join. The Secrets they are kept in, those of
-// kube-system, are read from the cache at every question.
+// Bootstrap returns the authenticator of bootstrap tokens, with which new nodes join. It reads their Secrets, in
+// kube-system, from the cache for each token.
 func Bootstrap(secrets listers.SecretNamespaceLister) authenticator.Token {
 	return bootstrap.NewTokenAuthenticator(secrets)
 }

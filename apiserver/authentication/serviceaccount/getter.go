@@ -25,14 +25,15 @@ var (
 	nodes           = schema.GroupResource{Resource: "nodes"}
 )
 
-// getter finds what tokens are bound to. Objects come from the cache; one that is missing there may be new and is
-// looked for in storage. Only what upstream's validators look at is filled in.
-type getter struct{ objects resource.Objects }
+// getter returns the objects that tokens are bound to, for upstream's validators. It reads the cache and, for objects
+// that it lacks, storage. It sets only the fields that the validators use.
+type getter struct{ objects resource.Client }
 
-func (g getter) get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error) {
-	object, err := g.objects.GetCached(ctx, resource, namespace, name)
+func (g getter) get(ctx context.Context, gr schema.GroupResource, namespace, name string) (runtime.Object, error) {
+	key := resource.Key{GroupResource: gr, Namespace: namespace, Name: name}
+	object, err := g.objects.Get(ctx, key, resource.ReadOptions{Cached: true})
 	if apierrors.IsNotFound(err) {
-		return g.objects.Get(ctx, resource, namespace, name)
+		return g.objects.Get(ctx, key, resource.ReadOptions{})
 	}
 	return object, err
 }
@@ -79,27 +80,28 @@ func (g getter) GetNode(ctx context.Context, name string) (*v1.Node, error) {
 	return &v1.Node{ObjectMeta: object.(*core.Node).ObjectMeta}, nil
 }
 
-// Secrets implements the one method of a client that upstream's validator of legacy tokens uses.
+// Secrets implements the only method of a client that upstream's validator of legacy tokens uses.
 func (g getter) Secrets(namespace string) clientv1.SecretInterface {
 	return labeler{objects: g.objects, namespace: namespace}
 }
 
-// labeler notes in a Secret when its token was last used.
+// labeler labels the Secret of a legacy token with the date of its last use.
 type labeler struct {
 	clientv1.SecretInterface
-	objects   resource.Objects
+	objects   resource.Client
 	namespace string
 }
 
-// Patch sets the labels that a merge patch sets.
+// Patch applies the labels of a merge patch.
 func (l labeler) Patch(ctx context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*v1.Secret, error) {
 	var patch metav1.PartialObjectMetadata
 	if err := json.Unmarshal(data, &patch); err != nil {
 		return nil, err
 	}
-	updated, err := l.objects.Update(ctx, secrets, "", l.namespace, name, func(current runtime.Object) error {
+	key := resource.Key{GroupResource: secrets, Namespace: l.namespace, Name: name}
+	updated, err := l.objects.Update(ctx, key, func(current runtime.Object) error {
 		return label(current.(*core.Secret), patch.ObjectMeta)
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +110,7 @@ func (l labeler) Patch(ctx context.Context, name string, _ types.PatchType, data
 
 func label(secret *core.Secret, patch metav1.ObjectMeta) error {
 	if patch.UID != "" && patch.UID != secret.UID {
-		return apierrors.NewConflict(secrets, secret.Name, errors.New("the Secret is another one than that of the token"))
+		return apierrors.NewConflict(secrets, secret.Name, errors.New("the Secret was deleted and recreated"))
 	}
 	if secret.Labels == nil {
 		secret.Labels = map[string]string{}

@@ -23,7 +23,7 @@ import (
 
 var requestKind = schema.GroupKind{Group: authentication.GroupName, Kind: "TokenRequest"}
 
-// Request answers serviceaccounts/token. It is nil when no token can be issued.
+// Request returns the handler of serviceaccounts/token, or nil if no tokens can be issued.
 func (t *Tokens) Request() resource.Action {
 	if t.generator == nil {
 		return nil
@@ -31,7 +31,7 @@ func (t *Tokens) Request() resource.Action {
 	return t.issue
 }
 
-func (t *Tokens) issue(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
 	request, ok := call.Body.(*authentication.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", call.Body))
@@ -39,7 +39,9 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Objects, call resou
 	if err := checkPlace(request, call); err != nil {
 		return nil, err
 	}
-	object, err := objects.Get(ctx, serviceAccounts, call.Namespace, call.Name)
+	object, err := objects.Get(ctx,
+		resource.Key{GroupResource: serviceAccounts, Namespace: call.Namespace, Name: call.Name},
+		resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +57,7 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Objects, call resou
 	return t.answer(ctx, request, account, bound, now)
 }
 
-// checkPlace refuses a body that is about another service account than the path.
+// checkPlace rejects a body whose name or namespace differs from the path.
 func checkPlace(request *authentication.TokenRequest, call resource.Call) error {
 	metadata := field.NewPath("metadata")
 	var errs field.ErrorList
@@ -70,7 +72,7 @@ func checkPlace(request *authentication.TokenRequest, call resource.Call) error 
 	return apierrors.NewInvalid(requestKind, call.Name, errs)
 }
 
-// complete fills in what the client left out, and checks the result.
+// complete sets the defaults and validates the result.
 func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
 	if request.UID != "" && request.UID != account.UID {
 		return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,
@@ -93,15 +95,15 @@ func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequ
 	return nil
 }
 
-// binding is what a token ends with: at most one of pod and secret; a node alone or as the pod's.
+// binding has the objects that a token is bound to: a pod with its node, a secret, or a node.
 type binding struct {
 	pod    *core.Pod
 	secret *core.Secret
 	node   *core.Node
 }
 
-// bind finds the object that a token shall be bound to.
-func bind(ctx context.Context, objects resource.Objects, account *core.ServiceAccount, reference *authentication.BoundObjectReference) (binding, error) {
+// bind looks up the object of the request's boundObjectRef.
+func bind(ctx context.Context, objects resource.Client, account *core.ServiceAccount, reference *authentication.BoundObjectReference) (binding, error) {
 	if reference == nil {
 		return binding{}, nil
 	}
@@ -130,8 +132,8 @@ func bind(ctx context.Context, objects resource.Objects, account *core.ServiceAc
 	return bound, err
 }
 
-// bindPod finds a pod of the service account, and its node, which the token names too.
-func bindPod(ctx context.Context, objects resource.Objects, account *core.ServiceAccount, name string) (binding, types.UID, error) {
+// bindPod looks up the pod and its node, which the token also contains.
+func bindPod(ctx context.Context, objects resource.Client, account *core.ServiceAccount, name string) (binding, types.UID, error) {
 	pod, err := get[*core.Pod](ctx, objects, pods, account.Namespace, name)
 	if err != nil {
 		return binding{}, "", err
@@ -150,8 +152,9 @@ func bindPod(ctx context.Context, objects resource.Objects, account *core.Servic
 	return bound, pod.UID, err
 }
 
-func get[T runtime.Object](ctx context.Context, objects resource.Objects, resource schema.GroupResource, namespace, name string) (T, error) {
-	object, err := objects.Get(ctx, resource, namespace, name)
+func get[T runtime.Object](ctx context.Context, objects resource.Client, gr schema.GroupResource, namespace, name string) (T, error) {
+	object, err := objects.Get(ctx,
+		resource.Key{GroupResource: gr, Namespace: namespace, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		var none T
 		return none, err
@@ -159,8 +162,8 @@ func get[T runtime.Object](ctx context.Context, objects resource.Objects, resour
 	return object.(T), nil
 }
 
-// answer signs the token. A pod's token of the lifetime that kubelets ask for lives a year when the configuration
-// extends it, so that programs that do not reload their token are found by warnings instead of by failures.
+// answer signs the token. With --service-account-extend-token-expiration, a pod's token of the lifetime that kubelets
+// request is valid for a year, so that programs that do not reload it get warnings instead of errors.
 func (t *Tokens) answer(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, bound binding, now time.Time) (runtime.Object, error) {
 	lifetime, warnAfter := request.Spec.ExpirationSeconds, int64(0)
 	if t.config.ServiceAccountExtendExpiry && bound.pod != nil && lifetime == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && t.isForUs(request.Spec.Audiences) {
@@ -182,7 +185,7 @@ func (t *Tokens) answer(ctx context.Context, request *authentication.TokenReques
 	return answer, nil
 }
 
-// isForUs tells whether all of a token's audiences are this server's.
+// isForUs reports whether all audiences of a token are this server's.
 func (t *Tokens) isForUs(audiences []string) bool {
 	ours := t.config.Audiences()
 	return !slices.ContainsFunc(audiences, func(audience string) bool { return !slices.Contains(ours, audience) })

@@ -1,4 +1,4 @@
-// Package serviceaccount issues service-account tokens, tells whose they are, and publishes the keys that verify them.
+// Package serviceaccount issues and authenticates service-account tokens and publishes the keys that verify them.
 package serviceaccount
 
 import (
@@ -15,17 +15,17 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Tokens is one server's way with service-account tokens.
+// Tokens issues and authenticates service-account tokens.
 type Tokens struct {
 	config config.Authentication
 	clock  clock.PassiveClock
-	// keys verify; nil: no token is accepted.
+	// keys verify tokens; nil: no token is accepted.
 	keys serviceaccount.PublicKeysGetter
-	// generator signs; nil: no token is issued.
+	// generator signs tokens; nil: no token is issued.
 	generator serviceaccount.TokenGenerator
 }
 
-// New reads the keys that the configuration names.
+// New reads the keys of --service-account-key-file and --service-account-signing-key-file.
 func New(config config.Authentication, clock clock.PassiveClock) (*Tokens, error) {
 	t := &Tokens{config: config, clock: clock}
 	var verifying []any
@@ -53,10 +53,10 @@ func New(config config.Authentication, clock clock.PassiveClock) (*Tokens, error
 	return t, err
 }
 
-// sign makes tokens be signed with the key in the file, and returns its public half.
+// sign sets the signing key and returns its public key.
 func (t *Tokens) sign(file string) (crypto.PublicKey, error) {
 	if len(t.config.ServiceAccountIssuers) == 0 {
-		return nil, errors.New("a service-account signing key is of no use without an issuer")
+		return nil, errors.New("a service-account signing key requires an issuer")
 	}
 	key, err := keyutil.PrivateKeyFromFile(file)
 	if err != nil {
@@ -73,9 +73,9 @@ func (t *Tokens) sign(file string) (crypto.PublicKey, error) {
 	return signer.Public(), nil
 }
 
-// Authenticators returns who tells whose a token is: the legacy ones kept in Secrets, then those this or another
-// issuer of the configuration has signed. What tokens are bound to is looked up in objects.
-func (t *Tokens) Authenticators(objects resource.Objects) ([]authenticator.Token, error) {
+// Authenticators returns the authenticators of legacy tokens, which Secrets contain, and of tokens signed by one of the
+// issuers. They look up bound objects in objects.
+func (t *Tokens) Authenticators(objects resource.Client) ([]authenticator.Token, error) {
 	if t.keys == nil {
 		return nil, nil
 	}
@@ -94,15 +94,14 @@ func (t *Tokens) Authenticators(objects resource.Objects) ([]authenticator.Token
 	return all, nil
 }
 
-// Metadata is what verifiers elsewhere need.
+// Metadata has the OpenID discovery documents, with which other parties verify tokens.
 type Metadata struct {
 	Configuration []byte // of /.well-known/openid-configuration, JSON
 	Keys          []byte // of /openid/v1/jwks, a JSON web key set
 }
 
-// Metadata returns the documents of the first issuer. The address, host and port, is where the keys are served
-// from unless the configuration says otherwise. It fails for issuers that OpenID does not allow: then nothing is
-// to be published.
+// Metadata returns the documents of the first issuer. The keys are served at address (host:port), unless
+// --service-account-jwks-uri is set. It returns an error if the issuer is not a valid OpenID issuer.
 func (t *Tokens) Metadata(address string) (Metadata, error) {
 	if t.keys == nil || len(t.config.ServiceAccountIssuers) == 0 {
 		return Metadata{}, errors.New("no service-account issuer or key is configured")

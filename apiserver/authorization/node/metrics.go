@@ -7,12 +7,12 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
 )
 
-// graphActions is the name of the metric that upstream's graph observes, in a registry of the whole process.
+// graphActions is the metric of upstream's graph, which is in the registry of the process.
 const graphActions = "node_authorizer_graph_actions_duration_seconds"
 
 var graphActionsDescription = prometheus.NewDesc(graphActions, "Histogram of duration of graph actions in node authorizer.", []string{"operation"}, nil)
 
-// graphMetrics hands on what a registry of the process has of the graph.
+// graphMetrics collects the metrics of the graph from the registry of the process.
 type graphMetrics struct{ process prometheus.Gatherer }
 
 func newGraphMetrics() graphMetrics {
@@ -39,7 +39,7 @@ func (g graphMetrics) Collect(values chan<- prometheus.Metric) {
 	}
 }
 
-// copyHistograms hands on the histograms of a family with one label.
+// copyHistograms collects the histograms of a family with one label.
 func copyHistograms(values chan<- prometheus.Metric, description *prometheus.Desc, family *dto.MetricFamily) {
 	for _, metric := range family.GetMetric() {
 		histogram := metric.GetHistogram()

@@ -1,5 +1,5 @@
-// Package node is the authorization mode Node: what a kubelet may do follows from what runs on its node.
-// Upstream's graph of who refers to whom is kept in step by informers.
+// Package node is the authorization mode Node: a kubelet may access the objects that the pods on its node refer to. It
+// runs upstream's authorizer, whose graph of these references is fed by informers of the watch cache.
 package node
 
 import (
@@ -22,14 +22,14 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// Authorizer decides what nodes may do. It implements authorizer.Authorizer and authorizer.RuleResolver.
+// Authorizer decides about requests of nodes. It implements authorizer.Authorizer and authorizer.RuleResolver.
 type Authorizer struct {
 	*node.NodeAuthorizer
 	handlers []cache.ResourceEventHandlerRegistration
 }
 
-// New returns an authorizer that knows what it knows from the informers, once they are started. The graph keeps names
-// only, no objects.
+// New returns an authorizer. It denies everything until the informers of factory are started and have synced. The graph
+// keeps the names of objects, not the objects.
 func New(factory informers.SharedInformerFactory, registerer prometheus.Registerer) *Authorizer {
 	registerer.MustRegister(newGraphMetrics())
 	a := &Authorizer{}
@@ -51,7 +51,7 @@ func New(factory informers.SharedInformerFactory, registerer prometheus.Register
 	return a
 }
 
-// Synced reports whether everything that was there at the start is in the graph.
+// Synced reports whether the graph has all objects that existed at the start.
 func (a *Authorizer) Synced() bool {
 	for _, handler := range a.handlers {
 		if !handler.HasSynced() {
@@ -61,7 +61,8 @@ func (a *Authorizer) Synced() bool {
 	return true
 }
 
-// recorder is a factory that remembers the handlers added to its informers, which upstream keeps for itself.
+// recorder is a factory that records the handlers added to its informers, because upstream does not expose whether they
+// have synced.
 type recorder struct {
 	internalinterfaces.SharedInformerFactory
 	authorizer *Authorizer

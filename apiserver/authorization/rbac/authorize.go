@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Authorize implements authorizer.Authorizer. What no rule allows is left to other modes.
+// Authorize implements authorizer.Authorizer. It never denies; if no rule allows the request, other modes decide.
 func (p *Policy) Authorize(_ context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := attributes.GetUser()
 	entry := p.users.of(who)
@@ -57,20 +57,21 @@ func (p *Policy) RulesFor(ctx context.Context, who user.Info, namespace string) 
 	return resources, paths, false, err
 }
 
-// Resolver returns the policy in the form that upstream's escalation checks take, an AuthorizationRuleResolver.
+// Resolver returns the policy as an AuthorizationRuleResolver, for upstream's escalation checks.
 func (p *Policy) Resolver() Resolver { return Resolver{policy: p} }
 
-// Resolver lists the rules of users and roles.
+// Resolver implements validation.AuthorizationRuleResolver.
 type Resolver struct{ policy *Policy }
 
-// GetRoleReferenceRules returns the rules of the role that a binding of the namespace ("" for the cluster) refers to.
+// GetRoleReferenceRules returns the rules of the role that a binding in a namespace refers to. The namespace of a
+// ClusterRoleBinding is "".
 func (r Resolver) GetRoleReferenceRules(_ context.Context, role rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	r.policy.mu.RLock()
 	defer r.policy.mu.RUnlock()
 	return r.policy.roleRules(role, namespace)
 }
 
-// RulesFor returns all rules a user holds in a namespace. The error tells which could not be found.
+// RulesFor returns all rules of a user in a namespace. The error names the roles that do not exist.
 func (r Resolver) RulesFor(ctx context.Context, who user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
 	var held []rbacv1.PolicyRule
 	var errs []error
@@ -86,7 +87,7 @@ func (r Resolver) RulesFor(ctx context.Context, who user.Info, namespace string)
 	return held, utilerrors.NewAggregate(errs)
 }
 
-// VisitRulesFor visits the rules a user holds in a namespace, and the errors met, until visit returns false.
+// VisitRulesFor visits the rules of a user in a namespace, and any errors, until visit returns false.
 func (r Resolver) VisitRulesFor(_ context.Context, who user.Info, namespace string, visit func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool) {
 	entry := r.policy.users.of(who)
 	scopes := []*rules{r.policy.clusterRules(entry, who)}

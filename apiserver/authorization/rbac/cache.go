@@ -9,13 +9,13 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// The caches are emptied when they are full: what is in use comes back at the cost of one compilation each.
+// The caches are cleared when they are full; entries in use are compiled again.
 const (
 	maxUsers             = 10_000
 	maxNamespacesPerUser = 1_000
 )
 
-// userCache keeps the compiled rules of users by the hash of name and groups. Its zero value is ready for use.
+// userCache caches compiled rules by the hash of a user's name and groups. The zero value is ready to use.
 type userCache struct {
 	mu    sync.RWMutex
 	users map[uint64]*userRules
@@ -34,7 +34,7 @@ type userRules struct {
 	namespaces map[string]*rules
 }
 
-// of returns the entry of a user, made when there is none.
+// of returns the entry of a user, and creates it if there is none.
 func (c *userCache) of(who user.Info) *userRules {
 	name, groups := who.GetName(), who.GetGroups()
 	sum := maphash.String(seed, name)
@@ -57,7 +57,7 @@ func (c *userCache) of(who user.Info) *userRules {
 	return entry
 }
 
-// clusterRules returns what a user may do everywhere.
+// clusterRules returns the rules of a user through ClusterRoleBindings.
 func (p *Policy) clusterRules(entry *userRules, who user.Info) *rules {
 	if r := entry.cluster.Load(); r != nil && r.clusterGeneration == p.clusterGeneration.Load() {
 		return r
@@ -67,7 +67,7 @@ func (p *Policy) clusterRules(entry *userRules, who user.Info) *rules {
 	return r
 }
 
-// namespaceRules returns what a user may do through the bindings of a namespace.
+// namespaceRules returns the rules of a user through the RoleBindings of a namespace.
 func (p *Policy) namespaceRules(entry *userRules, who user.Info, namespace string) *rules {
 	entry.mu.RLock()
 	r := entry.namespaces[namespace]

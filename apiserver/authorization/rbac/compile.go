@@ -11,17 +11,17 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// grant is one rule that a user holds, and from where.
+// grant is one rule of a user and its source.
 type grant struct {
 	rule   *rbacv1.PolicyRule
 	source *source
 }
 
-// source is a binding and which of its subjects is the user.
+// source is a binding and the index of the user in its subjects.
 type source struct {
 	binding *binding
 	subject int
-	reason  string // of decisions to allow; made once, as it is needed on every request
+	reason  string // of a decision to allow; built once because every request needs it
 }
 
 // String describes the source as kube-apiserver does in its reasons.
@@ -42,7 +42,7 @@ func (s *source) String() string {
 	return fmt.Sprintf("%s %q of %s %q to %s %q", kind, name, s.binding.role.Kind, s.binding.role.Name, subject.Kind, who)
 }
 
-// rules are what a user may do through the bindings of one scope. They are immutable.
+// rules are the rules of a user through the bindings of one scope. They are immutable.
 type rules struct {
 	grants []grant
 	errors []error // of bindings whose role does not exist
@@ -54,7 +54,7 @@ type rules struct {
 	namespaceGeneration int64
 }
 
-// compile collects what a user may do through the bindings of a namespace, "" for those of the cluster.
+// compile returns the rules of a user through the bindings of a namespace; "" is for ClusterRoleBindings.
 func (p *Policy) compile(who user.Info, namespace string) *rules {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -74,7 +74,7 @@ func (p *Policy) compile(who user.Info, namespace string) *rules {
 	return r
 }
 
-// held returns the bindings of one scope that have the user as a subject, by name.
+// held returns the bindings of one scope that have the user as a subject, sorted by name.
 func (p *Policy) held(who user.Info, namespace string) []*source {
 	var held []*source
 	first := make(map[*binding]*source)
@@ -99,7 +99,7 @@ func (p *Policy) held(who user.Info, namespace string) []*source {
 	return held
 }
 
-// roleRules returns the rules of the role that a binding of the namespace refers to.
+// roleRules returns the rules of the role that a binding in a namespace refers to.
 func (p *Policy) roleRules(role rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	switch role.Kind {
 	case "Role":
@@ -149,7 +149,7 @@ func (r *rules) allowsResource(verb, group, resource, subresource, name string) 
 	return r.among(r.byResource[string(combined)], verb, group, name)
 }
 
-// among returns the first of the grants at the positions that covers verb, group and name.
+// among returns the first grant at the given positions that covers verb, group and name, or nil.
 func (r *rules) among(positions []int32, verb, group, name string) *grant {
 	for _, position := range positions {
 		g := &r.grants[position]
@@ -161,7 +161,7 @@ func (r *rules) among(positions []int32, verb, group, name string) *grant {
 	return nil
 }
 
-// allowsPath returns the grant that allows a request for a path that is no resource, or nil.
+// allowsPath returns the grant that allows a non-resource request, or nil.
 func (r *rules) allowsPath(verb, path string) *grant {
 	for _, position := range r.paths {
 		if g := &r.grants[position]; covers(g.rule.Verbs, verb) && coversPath(g.rule.NonResourceURLs, path) {
@@ -171,7 +171,7 @@ func (r *rules) allowsPath(verb, path string) *grant {
 	return nil
 }
 
-// covers tells whether a list names the value or everything.
+// covers reports whether a list contains the value or "*".
 func covers(list []string, value string) bool {
 	for _, item := range list {
 		if item == value || item == "*" {

@@ -1,8 +1,8 @@
-// Package rbac decides by Roles, ClusterRoles and their bindings.
+// Package rbac is the authorization mode RBAC.
 //
-// The policy indexes bindings by subject. A user's rules are compiled from the bindings of its own name and groups
-// when first needed, so that the cost of a decision does not depend on how many other bindings exist, and are kept
-// until an RBAC object changes.
+// The policy indexes bindings by subject. The rules of a user are compiled on first use from the bindings of its name
+// and groups, and cached until an RBAC object changes. The cost of a decision therefore does not depend on the number
+// of bindings of other subjects.
 package rbac
 
 import (
@@ -13,8 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// Policy holds the RBAC objects in force. It is safe for concurrent use. Objects given to it must not change
-// afterwards. It implements authorizer.Authorizer and authorizer.RuleResolver.
+// Policy has the current RBAC objects. It is safe for concurrent use. The caller must not modify objects passed to it.
+// It implements authorizer.Authorizer and authorizer.RuleResolver.
 type Policy struct {
 	mu           sync.RWMutex
 	roles        map[string][]rbacv1.PolicyRule // by "namespace/name"
@@ -22,8 +22,8 @@ type Policy struct {
 	bindings     map[string]*binding            // by "namespace/name"; "/name" for those of the cluster
 	bySubject    map[scope]map[*binding]int     // to the position of the first such subject in the binding
 
-	// The generations count changes; compiled rules remember those they were made from. Changes to Roles and
-	// RoleBindings leave what a user may do in the whole cluster as it was.
+	// The generations count changes. Compiled rules have the generation that they were compiled from and are valid while
+	// it is current. Changes to Roles and RoleBindings do not affect rules through ClusterRoleBindings.
 	clusterGeneration   atomic.Int64
 	namespaceGeneration atomic.Int64
 
@@ -45,7 +45,7 @@ type scope struct {
 	name      string
 }
 
-// New returns a policy that allows nothing.
+// New returns an empty policy, which allows nothing.
 func New() *Policy {
 	return &Policy{
 		roles:        make(map[string][]rbacv1.PolicyRule),
@@ -55,7 +55,7 @@ func New() *Policy {
 	}
 }
 
-// SetRole puts a Role in force, or removes it when nil. The key is "namespace/name", as for all four.
+// SetRole adds or replaces a Role, or removes it if role is nil. The key is "namespace/name".
 func (p *Policy) SetRole(key string, role *rbacv1.Role) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *Policy) SetRole(key string, role *rbacv1.Role) {
 	p.namespaceGeneration.Add(1)
 }
 
-// SetClusterRole puts a ClusterRole in force, or removes it when nil. The key is its name.
+// SetClusterRole adds or replaces a ClusterRole, or removes it if role is nil. The key is its name.
 func (p *Policy) SetClusterRole(key string, role *rbacv1.ClusterRole) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +79,7 @@ func (p *Policy) SetClusterRole(key string, role *rbacv1.ClusterRole) {
 	p.clusterGeneration.Add(1)
 }
 
-// SetRoleBinding puts a RoleBinding in force, or removes it when nil. The key is "namespace/name".
+// SetRoleBinding adds or replaces a RoleBinding, or removes it if it is nil. The key is "namespace/name".
 func (p *Policy) SetRoleBinding(key string, object *rbacv1.RoleBinding) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +90,7 @@ func (p *Policy) SetRoleBinding(key string, object *rbacv1.RoleBinding) {
 	p.namespaceGeneration.Add(1)
 }
 
-// SetClusterRoleBinding puts a ClusterRoleBinding in force, or removes it when nil. The key is its name.
+// SetClusterRoleBinding adds or replaces a ClusterRoleBinding, or removes it if it is nil. The key is its name.
 func (p *Policy) SetClusterRoleBinding(key string, object *rbacv1.ClusterRoleBinding) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,8 +134,8 @@ func (p *Policy) unbind(key string) {
 	}
 }
 
-// scopeOf says whom a subject means in a binding of the namespace given; a service account without a namespace is one
-// of the binding's own.
+// scopeOf returns the scope of a subject in a binding. A service account without a namespace is in the namespace of the
+// binding.
 func scopeOf(subject rbacv1.Subject, namespace string) (scope, bool) {
 	switch subject.Kind {
 	case rbacv1.UserKind:

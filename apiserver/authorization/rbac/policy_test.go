@@ -14,7 +14,7 @@ import (
 	"k8s.io/component-helpers/auth/rbac/validation"
 )
 
-// names from which random objects and requests are made; few, so that they meet.
+// The names of random objects and requests. They are few, so that requests match objects.
 var (
 	users      = []string{"alice", "bob", "system:serviceaccount:a:builder", "system:serviceaccount:b:builder"}
 	groups     = []string{"dev", "ops", "system:authenticated"}
@@ -70,7 +70,7 @@ func randomSubjects(r *rand.Rand) []rbacv1.Subject {
 	return subjects
 }
 
-// world is the same policy twice: in a Policy, and as plain lists that are searched from end to end.
+// world has the same objects twice: in a Policy, and in plain lists that are searched linearly.
 type world struct {
 	policy   *Policy
 	roles    map[string][]rbacv1.PolicyRule
@@ -81,7 +81,7 @@ func newWorld() *world {
 	return &world{policy: New(), roles: map[string][]rbacv1.PolicyRule{}, bindings: map[string]rbacv1.RoleBinding{}}
 }
 
-// change sets or removes one random object in both.
+// change sets or removes a random object in both.
 func (w *world) change(r *rand.Rand) {
 	namespace, name := pick(r, namespaces), pick(r, roleNames)
 	key := namespace + "/" + name
@@ -126,7 +126,7 @@ func (w *world) change(r *rand.Rand) {
 	}
 }
 
-// rulesOf returns all rules a user holds in a namespace, found the long way.
+// rulesOf returns all rules of a user in a namespace, by linear search.
 func (w *world) rulesOf(who user.Info, namespace string) []rbacv1.PolicyRule {
 	var held []rbacv1.PolicyRule
 	for _, b := range w.bindings {
@@ -218,7 +218,7 @@ func TestDecisionsMatchTheRulesHeld(t *testing.T) {
 		}
 	}
 	if allowed < 1000 {
-		t.Errorf("only %d requests were allowed: the test proves little", allowed)
+		t.Errorf("only %d requests were allowed, too few to be meaningful", allowed)
 	}
 }
 
@@ -248,7 +248,7 @@ func TestReasons(t *testing.T) {
 	expect(authorizer.DecisionNoOpinion, "")
 }
 
-// TestConcurrentUse reads while objects change: after a change has returned, decisions follow it.
+// TestConcurrentUse authorizes while objects change: decisions must reflect a change after it has returned.
 func TestConcurrentUse(t *testing.T) {
 	p := New()
 	p.SetClusterRole("view", &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}})
@@ -279,7 +279,7 @@ func TestConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// BenchmarkAuthorize shows that bindings of others cost nothing.
+// BenchmarkAuthorize shows that bindings of other subjects do not matter.
 func BenchmarkAuthorize(b *testing.B) {
 	for _, others := range []int{0, 10_000} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {

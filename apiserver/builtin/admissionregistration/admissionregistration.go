@@ -20,12 +20,12 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are what the kinds of the group depend on: who writes a policy must be allowed to read its parameters.
+// Options are the dependencies of the group: writers of a policy must be allowed to read its parameters.
 type Options struct {
-	// Authorizer may be nil: then nothing is checked.
+	// Authorizer checks this; nil disables the check.
 	Authorizer authorizer.Authorizer
-	Objects    resource.Objects
-	// Resource finds the resource of a parameter kind.
+	Objects    resource.Client
+	// Resource returns the resource of a parameter kind.
 	Resource func(schema.GroupVersionKind) (schema.GroupVersionResource, error)
 }
 
@@ -37,7 +37,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 	validating := validatingadmissionpolicy.NewStrategy(options.Authorizer, find)
 	extensions := []string{"api-extensions"}
 	stable, mutating := []string{"v1"}, []string{"v1", "v1beta1", "v1alpha1"}
-	// Mutating policies are stored in the version that the release before knows.
+	// Mutating policies are stored in the version of the previous release.
 	beta := schema.GroupVersion{Group: "admissionregistration.k8s.io", Version: "v1beta1"}
 	return []*resource.Definition{
 		group.Define(definition.Kind{
@@ -67,11 +67,12 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 	}
 }
 
-// policies finds the policy that a binding names.
-type policies struct{ objects resource.Objects }
+// policies resolves the policy of a binding.
+type policies struct{ objects resource.Client }
 
 func (p policies) GetMutatingAdmissionPolicy(ctx context.Context, name string) (*api.MutatingAdmissionPolicy, error) {
-	object, err := p.objects.Get(ctx, api.Resource("mutatingadmissionpolicies"), "", name)
+	object, err := p.objects.Get(ctx,
+		resource.Key{GroupResource: api.Resource("mutatingadmissionpolicies"), Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +80,8 @@ func (p policies) GetMutatingAdmissionPolicy(ctx context.Context, name string) (
 }
 
 func (p policies) GetValidatingAdmissionPolicy(ctx context.Context, name string) (*api.ValidatingAdmissionPolicy, error) {
-	object, err := p.objects.Get(ctx, api.Resource("validatingadmissionpolicies"), "", name)
+	object, err := p.objects.Get(ctx,
+		resource.Key{GroupResource: api.Resource("validatingadmissionpolicies"), Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -7,14 +7,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// deletion lets a CustomResourceDefinition stay until its custom resources are gone. It implements
-// resource.Terminator.
+// deletion keeps a CustomResourceDefinition until its custom resources are deleted. It implements resource.Terminator.
 type deletion struct {
 	runtime.ObjectTyper
 	clock clock.PassiveClock
 }
 
-// Terminate implements resource.Terminator. What holds the object is a finalizer in its metadata.
+// Terminate implements resource.Terminator. A metadata finalizer keeps the object.
 func (d deletion) Terminate(object runtime.Object, _ *metav1.DeleteOptions) (pending bool) {
 	definition := object.(*apiextensions.CustomResourceDefinition)
 	if !definition.DeletionTimestamp.IsZero() {

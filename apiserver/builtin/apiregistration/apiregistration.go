@@ -14,7 +14,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// APIServices is the resource of the group. The server's own groups are published in it.
+// APIServices is the resource of APIServices.
 var APIServices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
 
 // NewScheme returns a scheme with the types of the group.

@@ -1,5 +1,4 @@
-// Package authentication defines the reviews of the API group authentication.k8s.io: who is behind a token, and
-// who am I.
+// Package authentication defines the reviews of the API group authentication.k8s.io.
 package authentication
 
 import (
@@ -20,11 +19,11 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Options are what the reviews ask.
+// Options are the dependencies of the reviews.
 type Options struct {
-	// Tokens may be nil: then no token is known.
+	// Tokens authenticates tokens; nil rejects all.
 	Tokens authenticator.Token
-	// Audiences are those of this server, meant by a review that names none.
+	// Audiences are the audiences of this server, the default of a review.
 	Audiences authenticator.Audiences
 	Clock     clock.PassiveClock
 }
@@ -40,7 +39,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 
 type selfReviewer struct{ clock clock.PassiveClock }
 
-func (r selfReviewer) review(ctx context.Context, _ resource.Objects, _ resource.Call) (runtime.Object, error) {
+func (r selfReviewer) review(ctx context.Context, _ resource.Client, _ resource.Call) (runtime.Object, error) {
 	self, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
@@ -56,7 +55,7 @@ type tokenReviewer struct {
 	audiences authenticator.Audiences
 }
 
-func (r tokenReviewer) review(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r tokenReviewer) review(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.TokenReview)
 	if review.Spec.Token == "" {
 		return nil, apierrors.NewBadRequest("token is required for TokenReview in authentication")
@@ -90,7 +89,7 @@ func (r tokenReviewer) review(ctx context.Context, _ resource.Objects, call reso
 	return review, nil
 }
 
-// errInvalidToken is said of a token that nobody knows.
+// errInvalidToken has kube-apiserver's text for unknown tokens.
 var errInvalidToken = errors.New("invalid bearer token")
 
 func userInfo(u user.Info) api.UserInfo {

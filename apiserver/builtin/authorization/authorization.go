@@ -1,4 +1,4 @@
-// Package authorization defines the reviews of the API group authorization.k8s.io: may somebody, and what may I.
+// Package authorization defines the reviews of the API group authorization.k8s.io.
 package authorization
 
 import (
@@ -36,7 +36,7 @@ type reviewer struct {
 	rules      authorizer.RuleResolver
 }
 
-func (r reviewer) subject(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r reviewer) subject(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SubjectAccessReview)
 	if err := invalid(validation.ValidateSubjectAccessReview(review)); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (r reviewer) subject(ctx context.Context, _ resource.Objects, call resource
 	return review, err
 }
 
-func (r reviewer) local(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r reviewer) local(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.LocalSubjectAccessReview)
 	if err := invalid(validation.ValidateLocalSubjectAccessReview(review)); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (r reviewer) local(ctx context.Context, _ resource.Objects, call resource.C
 	return review, err
 }
 
-func (r reviewer) self(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r reviewer) self(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectAccessReview)
 	if err := invalid(validation.ValidateSelfSubjectAccessReview(review)); err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (r reviewer) self(ctx context.Context, _ resource.Objects, call resource.Ca
 	return review, err
 }
 
-func (r reviewer) selfRules(ctx context.Context, _ resource.Objects, call resource.Call) (runtime.Object, error) {
+func (r reviewer) selfRules(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
 	review := call.Body.(*api.SelfSubjectRulesReview)
 	self, ok := request.UserFrom(ctx)
 	if !ok {
@@ -123,10 +123,10 @@ func (r reviewer) decide(ctx context.Context, spec api.SubjectAccessReviewSpec) 
 }
 
 func noAuthorizer() error {
-	return apierrors.NewInternalError(errors.New("no authorizer answers reviews"))
+	return apierrors.NewInternalError(errors.New("no authorizer for reviews"))
 }
 
-// invalid names no kind, as kube-apiserver's answers do not.
+// invalid has an empty kind, like kube-apiserver's error.
 func invalid(errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil

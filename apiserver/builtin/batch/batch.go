@@ -30,7 +30,7 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 	}
 }
 
-// jobDeletion warns clients that do not say what becomes of a job's pods.
+// jobDeletion warns clients that do not set a propagation policy.
 type jobDeletion struct {
 	rest.RESTDeleteStrategy
 	rest.GarbageCollectionDeleteStrategy

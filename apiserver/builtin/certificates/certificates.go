@@ -21,7 +21,7 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Definitions returns the kinds of the group. Who signs a pod's certificate request is checked with the authorizer.
+// Definitions returns the kinds of the group. Signers of pod certificate requests are checked with the authorizer.
 func Definitions(builder *definition.Builder, authorizer authorizer.Authorizer, clock clock.PassiveClock) []*resource.Definition {
 	group := builder.Group("certificates.k8s.io", "v1", "v1beta1", "v1alpha1")
 	beta := schema.GroupVersion{Group: "certificates.k8s.io", Version: "v1beta1"}

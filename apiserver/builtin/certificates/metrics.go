@@ -11,14 +11,13 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/certificates"
 )
 
-// Metrics count the certificates that are issued for requests which ask for a duration, and those of them whose
-// duration is near it.
+// Metrics count issued certificates with a requested duration, and those whose duration is close to it.
 type Metrics struct {
 	requested *prometheus.CounterVec
 	honored   *prometheus.CounterVec
 }
 
-// NewMetrics declares the metrics, under kube-apiserver's names.
+// NewMetrics registers kube-apiserver's metrics.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	f := promauto.With(registerer)
 	labels := []string{"signerName"}
@@ -36,7 +35,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	}
 }
 
-// StatusUpdated counts a request whose status was stored, if that issued its certificate.
+// StatusUpdated counts a request whose status update issued its certificate.
 func (m *Metrics) StatusUpdated(before, after runtime.Object) {
 	old, ok := before.(*api.CertificateSigningRequest)
 	if !ok || len(old.Status.Certificate) > 0 || old.Spec.ExpirationSeconds == nil {
@@ -49,7 +48,7 @@ func (m *Metrics) StatusUpdated(before, after runtime.Object) {
 	signer := signerLabel(old.Spec.SignerName)
 	m.requested.WithLabelValues(signer).Inc()
 	issued, err := cert.ParseCertsPEM(updated.Status.Certificate)
-	if err != nil { // validation has refused it
+	if err != nil { // rejected by validation
 		return
 	}
 	want := time.Duration(*old.Spec.ExpirationSeconds) * time.Second
@@ -58,12 +57,12 @@ func (m *Metrics) StatusUpdated(before, after runtime.Object) {
 	}
 }
 
-// honored allows for a start that lies in the past, and for five percent.
+// honored tolerates a backdated start and a deviation of five percent.
 func honored(want, got time.Duration) bool {
 	return (want - got).Abs() < 5*time.Minute+want/20
 }
 
-// signerLabel keeps what clients call their signers out of the metrics.
+// signerLabel bounds the values of the label: other signers than Kubernetes' are counted together.
 func signerLabel(name string) string {
 	switch name {
 	case certificatesv1.KubeAPIServerClientSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName,

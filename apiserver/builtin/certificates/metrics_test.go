@@ -25,7 +25,7 @@ func TestHonored(t *testing.T) {
 	}
 }
 
-// TestStatusUpdatesThatIssueNothing are not counted.
+// TestStatusUpdatesThatIssueNothing: such updates are not counted.
 func TestStatusUpdatesThatIssueNothing(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry)

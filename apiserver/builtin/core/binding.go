@@ -30,7 +30,7 @@ func bindingSubresource() definition.Subresource {
 	return subresource
 }
 
-// assignment writes a pod as it is given: a client may not choose the node of an existing pod, a binding may.
+// assignment stores a pod unchanged: an update must not set the node of an existing pod, a binding may.
 type assignment struct{ rest.RESTUpdateStrategy }
 
 func (assignment) PrepareForUpdate(context.Context, runtime.Object, runtime.Object) {}
@@ -44,7 +44,7 @@ func (assignment) WarningsOnUpdate(context.Context, runtime.Object, runtime.Obje
 }
 
 // bind assigns a pod to a node. The binding's UID and resource version are preconditions.
-func bind(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+func bind(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
 	binding, ok := call.Body.(*api.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", call.Body))
@@ -55,16 +55,17 @@ func bind(ctx context.Context, objects resource.Objects, call resource.Call) (ru
 	if errs := validation.ValidatePodBinding(binding); len(errs) != 0 {
 		return nil, errs.ToAggregate()
 	}
-	_, err := objects.Update(ctx, pods, "binding", call.Namespace, binding.Name, func(current runtime.Object) error {
+	key := resource.Key{GroupResource: pods, Subresource: "binding", Namespace: call.Namespace, Name: binding.Name}
+	_, err := objects.Update(ctx, key, func(current runtime.Object) error {
 		return assign(current.(*api.Pod), binding)
-	}, call.DryRun)
+	}, resource.WriteOptions{DryRun: call.DryRun})
 	if err != nil {
 		return nil, asConflict(err, binding.Name)
 	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// assign changes a pod as a binding asks.
+// assign applies a binding to a pod.
 func assign(pod *api.Pod, binding *api.Binding) error {
 	switch {
 	case binding.UID != "" && binding.UID != pod.UID:
@@ -98,7 +99,7 @@ func merged(into, from map[string]string) map[string]string {
 	return into
 }
 
-// asConflict turns the refusal of a change into the conflict that clients of bindings expect.
+// asConflict returns the conflict that clients of bindings expect.
 func asConflict(err error, name string) error {
 	if _, ok := err.(apierrors.APIStatus); ok {
 		return err

@@ -6,7 +6,7 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 )
 
-// decorateClaim fills in the one of dataSource and dataSourceRef that a claim was stored without.
+// decorateClaim sets the missing one of dataSource and dataSourceRef.
 func decorateClaim(internal runtime.Object) {
 	if claim, ok := internal.(*api.PersistentVolumeClaim); ok {
 		persistentvolumeclaim.NormalizeDataSources(&claim.Spec)

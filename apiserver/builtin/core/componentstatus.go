@@ -18,16 +18,16 @@ import (
 	httpprobe "k8s.io/kubernetes/pkg/probe/http"
 )
 
-// componentTimeout is how long a component may take to say that it is healthy.
+// componentTimeout bounds one health check.
 const componentTimeout = 20 * time.Second
 
-// check asks a component how it is.
+// check probes a component.
 type check func(ctx context.Context) (probe.Result, string, error)
 
-// components are the parts of a control plane by name, where they are when they run on the machine of this server.
+// components are the components of a control plane on this machine, by name.
 type components map[string]check
 
-// newComponents returns the components there are, with the members of etcd among them.
+// newComponents returns all components, including the members of etcd.
 func newComponents(etcd []func(context.Context) error) components {
 	all := components{
 		"controller-manager": checkURL(url.URL{Scheme: "https", Host: "127.0.0.1:10257", Path: "/healthz"}),
@@ -40,7 +40,7 @@ func newComponents(etcd []func(context.Context) error) components {
 }
 
 func checkURL(address url.URL) check {
-	prober := httpprobe.NewWithTLSConfig(&tls.Config{InsecureSkipVerify: true}, true) // its own certificate, on this machine
+	prober := httpprobe.NewWithTLSConfig(&tls.Config{InsecureSkipVerify: true}, true) // self-signed, on this machine
 	return func(ctx context.Context) (probe.Result, string, error) {
 		request, err := httpprobe.NewProbeRequest(&address, nil)
 		if err != nil {
@@ -61,7 +61,7 @@ func checkMember(ask func(context.Context) error) check {
 	}
 }
 
-// compute is a resource.Compute.
+// compute implements resource.Compute.
 func (c components) compute(ctx context.Context, name string) ([]runtime.Object, error) {
 	if name != "" {
 		check, ok := c[name]

@@ -11,8 +11,8 @@ import (
 	"k8s.io/kubernetes/pkg/probe"
 )
 
-// TestComponentIsAskedNoLongerThanSomebodyWantsToKnow: the check of one that does not answer ends with the request.
-func TestComponentIsAskedNoLongerThanSomebodyWantsToKnow(t *testing.T) {
+// TestHealthCheckEndsWithItsRequest: a component that does not answer is not checked any longer.
+func TestHealthCheckEndsWithItsRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	silent := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel(); <-ended }))

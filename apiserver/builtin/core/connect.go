@@ -7,12 +7,12 @@ import (
 	"quorate.dev/apiserver/kubelet"
 )
 
-// optionsKind names the kind of the options of a connection.
+// optionsKind returns the kind of the options of a connection.
 func optionsKind(name string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Version: "v1", Kind: name}
 }
 
-// podConnections are the subresources of pods that are answered elsewhere.
+// podConnections are the subresources of pods that connect to backends.
 func podConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	if kubelets == nil {
 		return nil
@@ -26,7 +26,7 @@ func podConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	}
 }
 
-// serviceConnections are the subresources of services that are answered elsewhere.
+// serviceConnections are the subresources of Services that connect to backends.
 func serviceConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	if kubelets == nil {
 		return nil
@@ -34,7 +34,7 @@ func serviceConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	return []definition.Subresource{definition.Connect("proxy", optionsKind("ServiceProxyOptions"), kubelets.ServiceProxy())}
 }
 
-// nodeConnections are the subresources of nodes that are answered elsewhere.
+// nodeConnections are the subresources of nodes that connect to backends.
 func nodeConnections(kubelets *kubelet.Kubelets) []definition.Subresource {
 	if kubelets == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package core defines the kinds of the core API group, and what writing some of them means beyond their
-// strategies: binding and evicting pods, ending namespaces, giving services their addresses.
+// Package core defines the kinds of the core API group and the logic beyond their strategies: binding, eviction,
+// namespace deletion and the subresources of Services.
 package core
 
 import (
@@ -37,21 +37,21 @@ import (
 	"quorate.dev/apiserver/serviceip"
 )
 
-// Options are what the kinds of the core group depend on.
+// Options are the dependencies of the core group.
 type Options struct {
 	EventTTL time.Duration
-	// Token answers serviceaccounts/token; nil: the subresource is not served.
+	// Token implements serviceaccounts/token; nil disables it.
 	Token resource.Action
-	// Kubelets answers for nodes, pods and what stands behind services; nil: those subresources are not served.
+	// Kubelets implements the subresources that connect to backends; nil disables them.
 	Kubelets *kubelet.Kubelets
-	// Etcd asks each member of etcd whether it is healthy.
+	// Etcd checks the health of each member of etcd.
 	Etcd  []func(context.Context) error
 	Clock clock.PassiveClock
-	// ServiceFamily is the default family of Service addresses; empty: IPv4.
+	// ServiceFamily is the default IP family of Services; empty means IPv4.
 	ServiceFamily corev1.IPFamily
 }
 
-// Kinds of subresources that are not their parent's.
+// Kinds of subresources that differ from their parents'.
 var (
 	bindingKind = schema.GroupVersionKind{Version: "v1", Kind: "Binding"}
 	tokenKind   = schema.GroupVersionKind{Group: "authentication.k8s.io", Version: "v1", Kind: "TokenRequest"}

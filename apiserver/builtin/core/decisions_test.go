@@ -25,11 +25,11 @@ func TestChargeOfBudgets(t *testing.T) {
 		"exhausted":   {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2}, apierrors.IsTooManyRequests, 0},
 		"negative":    {policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: -1}, forbidden, -1},
 		"too many at once": {
-			policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 2, DisruptedPods: many(maxDisruptedPods + 1)}, forbidden, 2,
+			policy.PodDisruptionBudgetStatus{ObservedGeneration: 2, DisruptionsAllowed: 2, DisruptedPods: manyPods(maxDisruptedPods + 1)}, forbidden, 2,
 		},
 	} {
 		budget := &policy.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Generation: 2}, Status: test.status}
-		err := charge(budget, "web", metav1.Now())
+		err := checkAndDecrement(budget, "web", metav1.Now())
 		if (err != nil) != (test.refused != nil) || err != nil && !test.refused(err) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -39,12 +39,12 @@ func TestChargeOfBudgets(t *testing.T) {
 	}
 }
 
-// forbidden tells whether kube-apiserver would refuse in these words, where budgets are not plural.
+// forbidden reports whether an error has kube-apiserver's text, which has a singular resource here.
 func forbidden(err error) bool {
 	return apierrors.IsForbidden(err) && strings.HasPrefix(err.Error(), `poddisruptionbudget.policy "b" is forbidden: `)
 }
 
-func many(pods int) map[string]metav1.Time {
+func manyPods(pods int) map[string]metav1.Time {
 	disrupted := map[string]metav1.Time{}
 	for i := range pods {
 		disrupted[strconv.Itoa(i)] = metav1.Time{}
@@ -66,13 +66,13 @@ func TestUnhealthyPods(t *testing.T) {
 		"too few healthy":       {unready, policy.PodDisruptionBudget{Status: policy.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 2}}, false},
 		"too few, always allow": {unready, policy.PodDisruptionBudget{Spec: policy.PodDisruptionBudgetSpec{UnhealthyPodEvictionPolicy: &always}}, true},
 	} {
-		if got := unhealthyMayGo(&test.budget, test.pod); got != test.want {
+		if got := canEvictUnhealthy(&test.budget, test.pod); got != test.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
 
-func TestDeletionOfNamespaceMindsPropagation(t *testing.T) {
+func TestDeletionOfNamespaceSetsPropagationFinalizer(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	deletion := namespaceDeletion{clock: testingclock.NewFakePassiveClock(now)}
 	foreground, background := metav1.DeletePropagationForeground, metav1.DeletePropagationBackground

@@ -27,23 +27,23 @@ import (
 var (
 	evictionKind = schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}
 	budgets      = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}
-	// What kube-apiserver's refusals call the two.
+	// Resources in kube-apiserver's errors.
 	refusingBudget = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudget"}
 	changedPod     = schema.GroupResource{Resource: "Pod"}
 )
 
 const (
-	// maxDisruptedPods bounds the evictions that were granted and not yet seen by the disruption controller.
+	// maxDisruptedPods bounds the granted evictions that the disruption controller has not observed yet.
 	maxDisruptedPods = 2000
-	// evictionAttempts bounds how often an eviction starts over because its pod changed meanwhile.
+	// evictionAttempts bounds the attempts when the pod changes during an eviction.
 	evictionAttempts = 20
 )
 
-// evictor deletes pods as far as disruption budgets allow.
+// evictor deletes pods if their disruption budgets allow.
 type evictor struct{ clock clock.PassiveClock }
 
-// evict answers pods/eviction.
-func (e evictor) evict(ctx context.Context, objects resource.Objects, call resource.Call) (runtime.Object, error) {
+// evict implements pods/eviction.
+func (e evictor) evict(ctx context.Context, objects resource.Client, call resource.Call) (runtime.Object, error) {
 	eviction, ok := call.Body.(*policy.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", call.Body))
@@ -61,21 +61,22 @@ func (e evictor) evict(ctx context.Context, objects resource.Objects, call resou
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// remove deletes a pod; one that disrupts nothing any more is tried again when it changed meanwhile.
-func (e evictor) remove(ctx context.Context, objects resource.Objects, namespace, name string, options *metav1.DeleteOptions) error {
+// remove deletes a pod whose deletion needs no budget, and retries if it changed meanwhile.
+func (e evictor) remove(ctx context.Context, objects resource.Client, namespace, name string, options *metav1.DeleteOptions) error {
 	for attempt := 1; ; attempt++ {
-		object, err := objects.Get(ctx, pods, namespace, name)
+		object, err := objects.Get(ctx,
+			resource.Key{GroupResource: pods, Namespace: namespace, Name: name}, resource.ReadOptions{})
 		if err != nil {
 			return err
 		}
 		pod := object.(*api.Pod)
-		if !disrupted(pod) {
+		if !canIgnorePDB(pod) {
 			return e.removeWithinBudget(ctx, objects, pod, options)
 		}
 		clientChose := resourceVersionOf(options) != nil
 		deletion := options
 		if mayBecomeReady := pod.Status.Phase == api.PodPending && pod.DeletionTimestamp.IsZero(); mayBecomeReady && !clientChose {
-			deletion = guarded(options, pod)
+			deletion = withResourceVersion(options, pod)
 		}
 		err = deleteDisrupted(ctx, objects, pod, deletion)
 		if !apierrors.IsConflict(err) || clientChose || attempt == evictionAttempts {
@@ -84,7 +85,7 @@ func (e evictor) remove(ctx context.Context, objects resource.Objects, namespace
 	}
 }
 
-// deleteOptions returns the options of the deletion that an eviction asks for, with the request's dry run.
+// deleteOptions returns the delete options of an eviction, with the dry run of the request.
 func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*metav1.DeleteOptions, error) {
 	var dryRun []string
 	if request != nil {
@@ -110,7 +111,7 @@ func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*m
 }
 
 // removeWithinBudget deletes a running pod if its budget allows.
-func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Objects, pod *api.Pod, options *metav1.DeleteOptions) error {
+func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Client, pod *api.Pod, options *metav1.DeleteOptions) error {
 	budget, err := budgetOf(ctx, objects, pod)
 	if err != nil {
 		return err
@@ -118,21 +119,21 @@ func (e evictor) removeWithinBudget(ctx context.Context, objects resource.Object
 	if budget == nil {
 		return deleteDisrupted(ctx, objects, pod, options)
 	}
-	if unhealthyMayGo(budget, pod) {
-		err := deleteDisrupted(ctx, objects, pod, guarded(options, pod))
+	if canEvictUnhealthy(budget, pod) {
+		err := deleteDisrupted(ctx, objects, pod, withResourceVersion(options, pod))
 		if apierrors.IsConflict(err) && resourceVersionOf(options) == nil {
 			return busyBudget(budget.Name)
 		}
 		return err
 	}
-	if err := e.spend(ctx, objects, budget, pod.Name, len(options.DryRun) > 0); err != nil {
+	if err := e.decrementBudget(ctx, objects, budget, pod.Name, len(options.DryRun) > 0); err != nil {
 		return err
 	}
 	return deleteDisrupted(ctx, objects, pod, options)
 }
 
-// disrupted tells whether deleting a pod disrupts nothing that its budget protects.
-func disrupted(pod *api.Pod) bool {
+// canIgnorePDB reports whether a pod can be deleted without a budget, because it is pending, completed or terminating.
+func canIgnorePDB(pod *api.Pod) bool {
 	switch pod.Status.Phase {
 	case api.PodSucceeded, api.PodFailed, api.PodPending:
 		return true
@@ -140,8 +141,8 @@ func disrupted(pod *api.Pod) bool {
 	return !pod.DeletionTimestamp.IsZero()
 }
 
-// unhealthyMayGo tells whether the budget lets an unready pod go without being charged.
-func unhealthyMayGo(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
+// canEvictUnhealthy reports whether the budget allows the eviction of an unready pod without a charge.
+func canEvictUnhealthy(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
 	if podutil.IsPodReady(pod) {
 		return false
 	}
@@ -151,9 +152,10 @@ func unhealthyMayGo(budget *policy.PodDisruptionBudget, pod *api.Pod) bool {
 	return budget.Status.DesiredHealthy > 0 && budget.Status.CurrentHealthy >= budget.Status.DesiredHealthy
 }
 
-// budgetOf returns the one budget that covers a pod, or nil. A budget protects from the moment on in which it was made.
-func budgetOf(ctx context.Context, objects resource.Objects, pod *api.Pod) (*policy.PodDisruptionBudget, error) {
-	all, err := objects.Latest(ctx, budgets, pod.Namespace)
+// budgetOf returns the budget that covers a pod, or nil. It reads from etcd: a new budget protects at once.
+func budgetOf(ctx context.Context, objects resource.Client, pod *api.Pod) (*policy.PodDisruptionBudget, error) {
+	all, err := objects.List(ctx,
+		resource.Key{GroupResource: budgets, Namespace: pod.Namespace}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -175,17 +177,18 @@ func budgetOf(ctx context.Context, objects resource.Objects, pod *api.Pod) (*pol
 	return found, nil
 }
 
-// spend takes one disruption from the budget.
-func (e evictor) spend(ctx context.Context, objects resource.Objects, budget *policy.PodDisruptionBudget, pod string, dryRun bool) error {
+// decrementBudget charges one disruption to the budget.
+func (e evictor) decrementBudget(ctx context.Context, objects resource.Client, budget *policy.PodDisruptionBudget, pod string, dryRun bool) error {
 	now := metav1.NewTime(e.clock.Now())
-	_, err := objects.Update(ctx, budgets, "status", budget.Namespace, budget.Name, func(current runtime.Object) error {
-		return charge(current.(*policy.PodDisruptionBudget), pod, now)
-	}, dryRun)
+	key := resource.Key{GroupResource: budgets, Subresource: "status", Namespace: budget.Namespace, Name: budget.Name}
+	_, err := objects.Update(ctx, key, func(current runtime.Object) error {
+		return checkAndDecrement(current.(*policy.PodDisruptionBudget), pod, now)
+	}, resource.WriteOptions{DryRun: dryRun})
 	return err
 }
 
-// charge writes into a budget that a pod is about to go, or returns why it may not.
-func charge(budget *policy.PodDisruptionBudget, pod string, now metav1.Time) error {
+// checkAndDecrement records a disruption in the budget, or returns why it is not allowed.
+func checkAndDecrement(budget *policy.PodDisruptionBudget, pod string, now metav1.Time) error {
 	status := &budget.Status
 	switch {
 	case status.ObservedGeneration < budget.Generation:
@@ -245,8 +248,8 @@ func resourceVersionOf(options *metav1.DeleteOptions) *string {
 	return options.Preconditions.ResourceVersion
 }
 
-// guarded returns options that hold only for the pod as it was seen, whatever the client has said that it saw.
-func guarded(options *metav1.DeleteOptions, pod *api.Pod) *metav1.DeleteOptions {
+// withResourceVersion returns options with a precondition on the observed resourceVersion, in place of the client's.
+func withResourceVersion(options *metav1.DeleteOptions, pod *api.Pod) *metav1.DeleteOptions {
 	options = options.DeepCopy()
 	if options.Preconditions == nil {
 		options.Preconditions = &metav1.Preconditions{}
@@ -255,22 +258,22 @@ func guarded(options *metav1.DeleteOptions, pod *api.Pod) *metav1.DeleteOptions 
 	return options
 }
 
-// evictionSubresource is what evictions are posted to. Through it the pod's status is written, too: nobody is recorded
-// for that.
+// evictionSubresource is pods/eviction. It also writes the pod's status, for which no field manager is recorded.
 func evictionSubresource(clock clock.PassiveClock) definition.Subresource {
 	subresource := definition.Action("eviction", evictionKind, evictor{clock}.evict)
 	subresource.Update = podstrategy.StatusStrategy
-	// Old clients evict in the version that is gone otherwise.
+	// Clients may still send the removed version v1beta1.
 	subresource.Accepts = []schema.GroupVersion{{Group: "policy", Version: "v1beta1"}}
 	return subresource
 }
 
-// deleteDisrupted tells the pod's owner why the pod goes, then deletes it.
-func deleteDisrupted(ctx context.Context, objects resource.Objects, pod *api.Pod, options *metav1.DeleteOptions) error {
+// deleteDisrupted sets the DisruptionTarget condition, then deletes the pod.
+func deleteDisrupted(ctx context.Context, objects resource.Client, pod *api.Pod, options *metav1.DeleteOptions) error {
 	if len(options.DryRun) == 0 {
-		marked, err := objects.Update(ctx, pods, "eviction", pod.Namespace, pod.Name, func(current runtime.Object) error {
+		key := resource.Key{GroupResource: pods, Subresource: "eviction", Namespace: pod.Namespace, Name: pod.Name}
+		marked, err := objects.Update(ctx, key, func(current runtime.Object) error {
 			return markDisrupted(current.(*api.Pod), options.Preconditions)
-		}, false)
+		}, resource.WriteOptions{})
 		if err != nil {
 			return err
 		}
@@ -279,7 +282,7 @@ func deleteDisrupted(ctx context.Context, objects resource.Objects, pod *api.Pod
 			options.Preconditions.ResourceVersion = &marked.(*api.Pod).ResourceVersion
 		}
 	}
-	return objects.Delete(ctx, pods, pod.Namespace, pod.Name, options)
+	return objects.Delete(ctx, resource.Key{GroupResource: pods, Namespace: pod.Namespace, Name: pod.Name}, options)
 }
 
 func markDisrupted(pod *api.Pod, preconditions *metav1.Preconditions) error {

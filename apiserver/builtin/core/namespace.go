@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// namespaceDeletion lets a namespace stay until its content is gone. It implements resource.Terminator.
+// namespaceDeletion keeps a namespace until its content is deleted. It implements resource.Terminator.
 type namespaceDeletion struct {
 	rest.RESTDeleteStrategy
 	clock clock.PassiveClock
@@ -28,8 +28,7 @@ func (d namespaceDeletion) Terminate(object runtime.Object, options *metav1.Dele
 	return len(namespace.Spec.Finalizers) > 0
 }
 
-// collectionFinalizers adds and removes the finalizers that keep a namespace for the garbage collector, where the
-// client says what shall become of dependents.
+// collectionFinalizers sets the garbage collector's finalizers of the requested propagation policy.
 func collectionFinalizers(finalizers []string, options *metav1.DeleteOptions) []string {
 	var orphan, foreground bool
 	switch {
@@ -47,7 +46,7 @@ func collectionFinalizers(finalizers []string, options *metav1.DeleteOptions) []
 	return withFinalizer(finalizers, metav1.FinalizerDeleteDependents, foreground)
 }
 
-// withFinalizer returns finalizers with or without one of them; the argument stays as it is.
+// withFinalizer returns a copy of finalizers with or without one of them.
 func withFinalizer(finalizers []string, finalizer string, wanted bool) []string {
 	if slices.Contains(finalizers, finalizer) == wanted {
 		return finalizers

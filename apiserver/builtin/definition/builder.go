@@ -1,7 +1,7 @@
-// Package definition turns short descriptions of built-in kinds into resource definitions.
+// Package definition builds resource definitions of built-in kinds from short descriptions.
 //
-// A group file lists its kinds as Kind values; everything that follows from a kind's Go types and strategies
-// (scope, models, field managers, table rows, field labels, deprecation) is derived here.
+// A group file lists its kinds as Kind values. Scope, codecs, field managers, table rows, field labels and deprecation
+// follow from the Go types and strategies. The package is tested with all kinds, in package builtin.
 package definition
 
 import (
@@ -26,10 +26,10 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// TypeConverter makes the converter to typed values that managed fields need, on first use.
+// TypeConverter returns the type converter of managed fields, created on first use.
 type TypeConverter func() (managedfields.TypeConverter, error)
 
-// Builder makes definitions of the kinds of one scheme.
+// Builder builds definitions of the kinds of one scheme.
 type Builder struct {
 	scheme    *runtime.Scheme
 	codecs    serializer.CodecFactory
@@ -39,7 +39,7 @@ type Builder struct {
 	serves    func(schema.GroupVersionResource) bool
 }
 
-// NewBuilder returns a builder for kinds registered in scheme. Of each it makes the versions that serves approves.
+// NewBuilder returns a builder for the kinds of a scheme, limited to the versions that serves returns true for.
 func NewBuilder(scheme *runtime.Scheme, codecs serializer.CodecFactory, converter TypeConverter, serves func(schema.GroupVersionResource) bool) *Builder {
 	return &Builder{
 		scheme:    scheme,
@@ -50,7 +50,7 @@ func NewBuilder(scheme *runtime.Scheme, codecs serializer.CodecFactory, converte
 	}
 }
 
-// StoredAsJSON makes the builder's kinds be stored as JSON: those that have no protobuf form.
+// StoredAsJSON stores the builder's kinds as JSON, because they have no protobuf encoding.
 func (b *Builder) StoredAsJSON() *Builder {
 	b.json = true
 	return b
@@ -61,18 +61,18 @@ func newPrinter() rest.TableConvertor {
 	return printerstorage.TableConvertor{TableGenerator: generator}
 }
 
-// Group makes definitions of the kinds of one API group in the given served versions, preferred first.
+// Group returns a builder for one API group with the given versions, preferred first.
 func (b *Builder) Group(name string, versions ...string) Group {
 	return Group{builder: b, name: name, versions: versions}
 }
 
-// Codec returns the codec of a kind that is stored in the version it is served in.
+// Codec returns the codec of a kind that is stored in its served version.
 func (b *Builder) Codec(kind schema.GroupVersionKind) resource.Codec {
 	return b.codec(kind, kind.GroupVersion())
 }
 
 func (b *Builder) codec(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Codec {
-	// The internal version is that of the storage group: events of both groups are one Go type there.
+	// Events of both groups have the internal version of the storage group.
 	internal := schema.GroupVersion{Group: storage.Group, Version: runtime.APIVersionInternal}
 	scheme := codec.NewScheme(b.scheme, b.codecs, kind, storage, internal)
 	if b.json {
@@ -85,14 +85,14 @@ func internalOf(kind schema.GroupVersionKind) schema.GroupVersion {
 	return schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
 }
 
-// fieldLabel translates the field selectors of a kind as its version spells them.
+// fieldLabel returns the function that converts field labels of a kind to internal ones.
 func (b *Builder) fieldLabel(kind schema.GroupVersionKind) func(label, value string) (string, string, error) {
 	return func(label, value string) (string, string, error) {
 		return b.scheme.ConvertFieldLabel(kind, label, value)
 	}
 }
 
-// deprecated returns the warning that upstream gives for a kind, or "".
+// deprecated returns upstream's deprecation warning of a kind, or "".
 func (b *Builder) deprecated(kind schema.GroupVersionKind) (warning, removedIn string) {
 	object, err := b.scheme.New(kind)
 	release := version.MustParse(config.KubernetesMajor + "." + config.KubernetesMinor)
@@ -103,7 +103,7 @@ func (b *Builder) deprecated(kind schema.GroupVersionKind) (warning, removedIn s
 	return deprecation.WarningMessage(object), deprecation.RemovedRelease(object)
 }
 
-// fieldManager returns the field manager of an endpoint, made on first use because it needs the schema.
+// fieldManager returns the field manager of an endpoint. It is created on first use, because it needs the schema.
 func (b *Builder) fieldManager(kind schema.GroupVersionKind, subresource string, strategy any) func() (*managedfields.FieldManager, error) {
 	return sync.OnceValues(func() (*managedfields.FieldManager, error) {
 		converter, err := b.converter()
@@ -115,11 +115,12 @@ func (b *Builder) fieldManager(kind schema.GroupVersionKind, subresource string,
 	})
 }
 
-// Attributes returns the labels and selectable fields of a internal version object, as upstream's GetAttrs functions do.
+// Attributes returns the labels and selectable fields of an object in internal version, as upstream's GetAttrs
+// functions do.
 type Attributes func(runtime.Object) (labels.Set, fields.Set, error)
 
-// selectableFields drops the labels, which are read from stored bytes; without attributes only the name and
-// the namespace can be selected by.
+// selectableFields returns the fields only; labels are read from stored bytes. Without attributes, name and namespace
+// are selectable.
 func selectableFields(attributes Attributes, namespaced bool) func(runtime.Object) (fields.Set, error) {
 	if attributes == nil {
 		attributes = metadataAttributes(namespaced)

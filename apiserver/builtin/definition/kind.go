@@ -18,13 +18,13 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Strategy gives create, update and delete of a kind their meaning.
+// Strategy is the strategy of create, update and delete.
 type Strategy interface {
 	rest.RESTCreateStrategy
 	rest.RESTUpdateStrategy
 }
 
-// Kind describes a stored kind. The zero value of an optional field means what most kinds do.
+// Kind describes a stored kind. Optional fields may be zero.
 type Kind struct {
 	Name       string   // "Pod"
 	Plural     string   // optional: the regular plural of Name
@@ -33,25 +33,25 @@ type Kind struct {
 	Categories []string // optional
 	Verbs      []string // optional: all
 	Versions   []string // optional: the group's
-	// Gate is the feature without which the kind is not served; empty: none.
+	// Gate is the feature gate of the kind; optional.
 	Gate         featuregate.Feature
 	Strategy     Strategy
 	Status       rest.RESTUpdateStrategy // optional: none
 	Delete       rest.RESTDeleteStrategy // optional: Strategy
 	Attributes   Attributes              // optional: name and namespace
-	Plain        bool                    // rows have no columns beside name and age
+	Plain        bool                    // rows only have the columns Name and Age
 	Columns      rest.TableConvertor     // optional: upstream's printer of the kind
 	Path         string                  // optional: Plural
 	Storage      schema.GroupVersion     // optional: the kind's first version
-	Subresources []Subresource           // beside status
+	Subresources []Subresource           // other than status
 	TimeToLive   func(internal runtime.Object) time.Duration
-	// InternalMetadata is set for kinds with versions whose objects have annotations that are no annotations in other versions.
+	// InternalMetadata is set for kinds whose conversion keeps fields in annotations of some versions.
 	InternalMetadata bool
-	// PlainStatus is set for kinds whose status is not shown as a table.
+	// PlainStatus is set for kinds whose status is not served as a table.
 	PlainStatus bool
-	// Decorate, if set, completes a internal version object that a former release stored, before it is shown.
+	// Decorate completes an object stored by a former release, in internal version, after it is loaded; optional.
 	Decorate func(internal runtime.Object)
-	// ReturnsDeleted is set for kinds whose deletion is answered with the object instead of a Status.
+	// ReturnsDeleted is set for kinds whose delete returns the object instead of a Status.
 	ReturnsDeleted bool
 }
 
@@ -59,18 +59,18 @@ type Kind struct {
 type Subresource struct {
 	Name  string // "scale"
 	Verbs []string
-	// Kind of bodies and responses; optional: the parent's.
+	// Kind is the kind of bodies and responses; defaults to the parent's.
 	Kind schema.GroupVersionKind
-	// Accepts are other versions of Kind that bodies may be in; optional.
+	// Accepts are other versions of Kind accepted in bodies; optional.
 	Accepts []schema.GroupVersion
-	// One of Update (writes the parent), View (shows the parent), Action and Connect is set.
+	// Exactly one of Update (writes the parent), View (shows the parent), Action and Connect is set.
 	Update  rest.RESTUpdateStrategy
 	View    resource.View
 	Action  resource.Action
 	Connect *resource.Connect
-	// Plain is set for a subresource that is not shown as a table.
+	// Plain is set for a subresource that is not served as a table.
 	Plain bool
-	// Tracked is set for an Action that answers with the object it was given: its managed fields are shown.
+	// Tracked is set for an Action that returns the object it was given, with managed fields.
 	Tracked bool
 }
 
@@ -92,24 +92,24 @@ func Action(name string, kind schema.GroupVersionKind, action resource.Action) S
 	return Subresource{Name: name, Verbs: []string{"create"}, Kind: kind, Action: action, Plain: true}
 }
 
-// WithoutTable is the subresource, not shown as a table.
+// WithoutTable returns the subresource without table support.
 func (s Subresource) WithoutTable() Subresource {
 	s.Plain = true
 	return s
 }
 
-// Tracking is the subresource, answering with managed fields in the object that it was given.
+// Tracking returns the subresource with managed fields in responses.
 func (s Subresource) Tracking() Subresource {
 	s.Tracked = true
 	return s
 }
 
-// Connect describes a subresource whose requests go on to somebody else. kind is that of its options.
+// Connect describes a subresource that connects the client to a backend. kind is the kind of its options.
 func Connect(name string, kind schema.GroupVersionKind, connect *resource.Connect) Subresource {
 	return Subresource{Name: name, Verbs: verbsOf(connect.Methods), Kind: kind, Connect: connect}
 }
 
-// verbsOf returns the verbs that discovery lists for methods.
+// verbsOf returns the verbs in discovery of HTTP methods.
 func verbsOf(methods []string) []string {
 	byMethod := map[string]string{
 		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
@@ -123,14 +123,14 @@ func verbsOf(methods []string) []string {
 	return verbs
 }
 
-// Group makes the definitions of one API group.
+// Group defines the kinds of one API group.
 type Group struct {
 	builder  *Builder
 	name     string
 	versions []string
 }
 
-// Define makes the definition of a stored kind. It has the versions that are served, which may be none.
+// Define defines a stored kind, with the enabled versions, possibly none.
 func (g Group) Define(kind Kind) *resource.Definition {
 	versions := kind.Versions
 	if versions == nil {
@@ -156,7 +156,7 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	return d
 }
 
-// DefineAction makes the definition of a kind that can only be created and is never stored.
+// DefineAction defines a kind that can only be created and is not stored.
 func (g Group) DefineAction(name string, namespaced bool, action resource.Action) *resource.Definition {
 	d := g.names(name, "", "")
 	d.Namespaced = namespaced
@@ -182,7 +182,7 @@ func (g Group) DefineAction(name string, namespaced bool, action resource.Action
 	return d
 }
 
-// DefineComputed makes the definition of a kind of the cluster that can only be read and is stored nowhere.
+// DefineComputed defines a read-only cluster-scoped kind that is not stored.
 func (g Group) DefineComputed(name, plural string, shortNames []string, compute resource.Compute) *resource.Definition {
 	d := g.names(name, plural, "")
 	d.ShortNames, d.StoragePath = shortNames, plural
@@ -240,7 +240,7 @@ func (g Group) version(d *resource.Definition, kind Kind, name string) *resource
 		status := Update("status", kind.Status)
 		status.Plain = kind.PlainStatus
 		v.Endpoints["status"] = g.endpoint(gvk, status)
-		// Upstream's status stores are copies from before the decorator is set.
+		// Upstream copies its status store before it sets the decorator.
 		v.Endpoints["status"].Undecorated = kind.Decorate != nil
 	}
 	for _, subresource := range kind.Subresources {
@@ -299,7 +299,7 @@ func (g Group) table(d *resource.Definition, kind Kind) rest.TableConvertor {
 	return lazyTable(g.builder.printer)
 }
 
-// resetFields returns the fields that a strategy takes from no client, by version.
+// resetFields returns the fields that a strategy does not accept from clients, by version.
 func resetFields(strategy any) map[fieldpath.APIVersion]fieldpath.Filter {
 	switch s := strategy.(type) {
 	case rest.ResetFieldsFilterStrategy:

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// lazyTable is a converter that is made on first use: the printers of all kinds are registered at once.
+// lazyTable defers the registration of all printers to the first use.
 type lazyTable func() rest.TableConvertor
 
 // ConvertToTable implements rest.TableConvertor.

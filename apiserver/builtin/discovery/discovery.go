@@ -21,11 +21,11 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 	}
 }
 
-// slices is upstream's strategy, which looks for badly written addresses also where addresses are names, and logs an
-// error for each; on update it warns of nothing else.
+// slices is upstream's strategy without the check of IP addresses in slices of type FQDN, which logs an error for each
+// host name.
 type slices struct{ definition.Strategy }
 
-// WarningsOnUpdate returns what to tell the client.
+// WarningsOnUpdate implements rest.RESTUpdateStrategy.
 func (s slices) WarningsOnUpdate(ctx context.Context, object, old runtime.Object) []string {
 	if object.(*discovery.EndpointSlice).AddressType == discovery.AddressTypeFQDN {
 		return nil
@@ -33,10 +33,10 @@ func (s slices) WarningsOnUpdate(ctx context.Context, object, old runtime.Object
 	return s.Strategy.WarningsOnUpdate(ctx, object, old)
 }
 
-// WarningsOnCreate returns what to tell the client.
+// WarningsOnCreate implements rest.RESTCreateStrategy.
 func (s slices) WarningsOnCreate(ctx context.Context, object runtime.Object) []string {
 	if slice := object.(*discovery.EndpointSlice); slice.AddressType == discovery.AddressTypeFQDN {
-		object = &discovery.EndpointSlice{AddressType: slice.AddressType} // whose type there is a warning about
+		object = &discovery.EndpointSlice{AddressType: slice.AddressType} // the type is deprecated
 	}
 	return s.Strategy.WarningsOnCreate(ctx, object)
 }

@@ -22,9 +22,9 @@ import (
 	"quorate.dev/apiserver/resource"
 )
 
-// Definitions returns the kinds of the group. Claims with admin access need a labelled namespace, which is
-// looked up in objects; writers of a claim's status are checked with the authorizer.
-func Definitions(builder *definition.Builder, objects resource.Objects, authorizer authorizer.Authorizer) []*resource.Definition {
+// Definitions returns the kinds of the group. Claims with admin access need a labeled namespace, which is read from
+// objects; writes of a claim's status are checked with the authorizer.
+func Definitions(builder *definition.Builder, objects resource.Client, authorizer authorizer.Authorizer) []*resource.Definition {
 	group := builder.Group("resource.k8s.io", "v1", "v1beta2", "v1beta1", "v1alpha3")
 	stable := []string{"v1", "v1beta2", "v1beta1"}
 	alpha := schema.GroupVersion{Group: "resource.k8s.io", Version: "v1alpha3"}
@@ -55,15 +55,16 @@ func Definitions(builder *definition.Builder, objects resource.Objects, authoriz
 	}
 }
 
-// namespaceGetter is the one method of a namespace client that the strategies call.
+// namespaceGetter is the part of a namespace client that the strategies use.
 type namespaceGetter struct {
 	clientv1.NamespaceInterface
-	objects resource.Objects
+	objects resource.Client
 }
 
 // Get returns a namespace's metadata.
 func (g namespaceGetter) Get(ctx context.Context, name string, _ metav1.GetOptions) (*v1.Namespace, error) {
-	object, err := g.objects.Get(ctx, schema.GroupResource{Resource: "namespaces"}, "", name)
+	object, err := g.objects.Get(ctx,
+		resource.Key{GroupResource: schema.GroupResource{Resource: "namespaces"}, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}

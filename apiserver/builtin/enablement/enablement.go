@@ -1,4 +1,4 @@
-// Package enablement decides which built-in APIs are served: those that are stable, changed by --runtime-config.
+// Package enablement decides which built-in APIs are served: by default the stable ones, changed by --runtime-config.
 package enablement
 
 import (
@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// levels are the keys that switch every version of a kind, in the order in which they are applied.
+// levels are the keys that enable or disable all versions of a stability level, in the order in which they are applied.
 var levels = []struct {
 	key      string
 	versions *regexp.Regexp
@@ -33,7 +33,7 @@ func isLevel(key string) bool {
 	return false
 }
 
-// APIs tells what is served. The zero value serves what kube-apiserver serves without --runtime-config.
+// APIs is the set of enabled APIs. The zero value is kube-apiserver's default.
 type APIs struct {
 	levels    map[string]bool
 	versions  map[schema.GroupVersion]bool
@@ -81,9 +81,9 @@ func unstable(version string) bool {
 	return strings.Contains(version, "alpha") || strings.Contains(version, "beta")
 }
 
-// Parse reads the value of --runtime-config. Schemes hold the groups and versions that exist.
+// Parse parses the value of --runtime-config. Schemes contain the known groups and versions.
 func Parse(config map[string]string, schemes ...*runtime.Scheme) (APIs, error) {
-	config = modernize(config)
+	config = normalizeKeys(config)
 	if err := validate(config, schemes); err != nil {
 		return APIs{}, err
 	}
@@ -110,8 +110,8 @@ func Parse(config map[string]string, schemes ...*runtime.Scheme) (APIs, error) {
 	return apis, nil
 }
 
-// modernize spells the core group as /v1, whatever old name it was given, and drops what means nothing any more.
-func modernize(config map[string]string) map[string]string {
+// normalizeKeys normalizes the keys of the core group to /v1 and drops obsolete keys.
+func normalizeKeys(config map[string]string) map[string]string {
 	modern := make(map[string]string, len(config))
 	for key, value := range config {
 		old := strings.TrimPrefix(key, "api/")
@@ -126,7 +126,7 @@ func modernize(config map[string]string) map[string]string {
 	return modern
 }
 
-// validate checks the keys, before any value is looked at.
+// validate checks the keys before any value is parsed.
 func validate(config map[string]string, schemes []*runtime.Scheme) error {
 	if config["api/all"] == "false" && len(config) == 1 {
 		return errors.New("invalid runtime-config with only api/all=false")

@@ -1,19 +1,19 @@
-// Package priority orders the built-in API groups and their versions, with kube-apiserver's numbers: in discovery, and
-// in the APIService objects that stand for them.
+// Package priority has kube-apiserver's priorities of built-in API groups and versions, used in discovery and
+// APIServices.
 package priority
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
 
-// Priority is the place of a version: that of its group among the groups, and its own in the group. Higher is first.
+// Priority is the priority of a group and of a version in it. Higher is first.
 type Priority struct{ Group, Version int32 }
 
-// Custom is the priority of all groups and versions of custom resources.
+// Custom is the priority of custom resources.
 var Custom = Priority{Group: 1000, Version: 100}
 
-// registry is the place of the group of APIService objects, which no APIService stands for.
+// registry is the priority of apiregistration.k8s.io, which has no APIService.
 const registry = 20000
 
-// group is a built-in group: its priority, and those of its versions.
+// group has the priorities of a built-in group and its versions.
 type group struct {
 	priority int32
 	versions map[string]int32
@@ -44,14 +44,14 @@ var groups = map[string]group{
 	"storagemigration.k8s.io":      {15800, map[string]int32{"v1beta1": 9}},
 }
 
-// BuiltIn returns the priority of a built-in group and version.
+// BuiltIn returns the priority of a built-in group version.
 func BuiltIn(gv schema.GroupVersion) (Priority, bool) {
 	known := groups[gv.Group]
 	version, ok := known.versions[gv.Version]
 	return Priority{Group: known.priority, Version: version}, ok
 }
 
-// OfGroup returns the place of any group, built in or not.
+// OfGroup returns the priority of any group.
 func OfGroup(name string) int32 {
 	if name == "apiregistration.k8s.io" {
 		return registry

@@ -14,20 +14,20 @@ import (
 	"k8s.io/kubernetes/pkg/registry/rbac/validation"
 )
 
-// Rules tells what users and roles may do.
+// Rules resolves the rules of users and roles.
 type Rules = validation.AuthorizationRuleResolver
 
-// Guard refuses writes of roles and bindings that would give somebody more than the writer has, unless the writer
-// may escalate or bind.
+// Guard implements upstream's escalation check: writes of roles and bindings must not grant permissions that the writer
+// lacks, unless the writer may escalate or bind.
 type Guard struct {
 	Authorizer authorizer.Authorizer
 	Rules      Rules
 }
 
-// Check refuses, with an API status error, to store an object in place of old, which is nil for a new one. It
-// wants the user, the request's info and its namespace in the context, and has no say about other kinds.
+// Check returns an API status error if storing object in place of old, nil for a create, would escalate. The context
+// must contain the user, the request info and the namespace. Other kinds pass.
 func (g Guard) Check(ctx context.Context, namespace string, object, old runtime.Object) error {
-	if rbacregistry.EscalationAllowed(ctx) || onlyCollected(object, old) {
+	if rbacregistry.EscalationAllowed(ctx) || onlyGarbageCollectorFields(object, old) {
 		return nil
 	}
 	switch o := object.(type) {
@@ -44,12 +44,12 @@ func (g Guard) Check(ctx context.Context, namespace string, object, old runtime.
 	return nil
 }
 
-// onlyCollected tells whether an update changes nothing but what the garbage collector needs to change.
-func onlyCollected(object, old runtime.Object) bool {
+// onlyGarbageCollectorFields reports whether an update only changes the fields that the garbage collector writes.
+func onlyGarbageCollectorFields(object, old runtime.Object) bool {
 	return old != nil && rbacregistry.IsOnlyMutatingGCFields(object, old, apiequality.Semantic)
 }
 
-// aggregates tells whether a role takes in the rules of others, which may be any.
+// aggregates reports whether a role aggregates the rules of other roles.
 func aggregates(role *api.ClusterRole) bool {
 	return role != nil && role.AggregationRule != nil && len(role.AggregationRule.ClusterRoleSelectors) > 0
 }

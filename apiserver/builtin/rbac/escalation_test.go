@@ -16,7 +16,7 @@ import (
 	"quorate.dev/apiserver/builtin/rbac"
 )
 
-// newPolicy gives "reader" the right to read pods everywhere, and "binder" that of binding any role.
+// newPolicy allows "reader" to read pods and "binder" to bind any role.
 func newPolicy() *authorization.Policy {
 	policy := authorization.New()
 	grant := func(name string, rule rbacv1.PolicyRule) {
@@ -72,7 +72,7 @@ func TestGuard(t *testing.T) {
 		"binding to a role with own rights":   {user: "reader", object: binding("reader")},
 		"binding to a role with more":         {user: "reader", object: binding("admin"), refused: true},
 		"binding to a role with more, may":    {user: "binder", object: binding("admin")},
-		"binding to a role that is not there": {user: "reader", object: binding("nobody"), refused: true},
+		"binding to a role that is not there": {user: "reader", object: binding("missing"), refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := request.WithUser(context.Background(), &user.DefaultInfo{Name: test.user, Groups: test.groups})
@@ -81,7 +81,7 @@ func TestGuard(t *testing.T) {
 			})
 			err := guard.Check(ctx, "", test.object, test.old)
 			if (err != nil) != test.refused {
-				t.Errorf("got %v, refused should be %v", err, test.refused)
+				t.Errorf("got %v, want rejected: %v", err, test.refused)
 			}
 			if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
 				t.Errorf("not an API status: %v", err)

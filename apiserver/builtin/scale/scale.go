@@ -1,4 +1,4 @@
-// Package scale shows controllers of pods as autoscaling/v1 Scale objects.
+// Package scale implements the scale subresource of workload kinds.
 package scale
 
 import (
@@ -25,23 +25,22 @@ import (
 // Kind is the kind of the scale subresource.
 var Kind = schema.GroupVersionKind{Group: autoscaling.GroupName, Version: "v1", Kind: "Scale"}
 
-// Subresource describes the scale subresource of a parent that is written through strategy.
+// Subresource describes the scale subresource of a parent that is written with strategy.
 func Subresource(strategy rest.RESTUpdateStrategy) definition.Subresource {
 	return definition.View("scale", Kind, strategy, View{})
 }
 
-// View shows deployments, replica sets, stateful sets and replication controllers as Scale. It implements
-// resource.View.
+// View shows Deployments, ReplicaSets, StatefulSets and ReplicationControllers as Scale. It implements resource.View.
 type View struct{}
 
-// ReplicasPaths tells, by the parent's group and version, where the replicas of a Scale are in its parent, as
-// managedfields.NewScaleHandler wants it.
+// ReplicasPaths returns the path of the replicas in the parent by its group and version, for
+// managedfields.NewScaleHandler.
 func (View) ReplicasPaths() managedfields.ResourcePathMappings {
 	path := fieldpath.MakePathOrDie("spec", "replicas")
 	return managedfields.ResourcePathMappings{"apps/v1": path, "v1": path}
 }
 
-// parts are the pieces of a parent that a Scale shows.
+// parts are the parts of a parent that a Scale shows.
 type parts struct {
 	metadata *metav1.ObjectMeta
 	desired  int32

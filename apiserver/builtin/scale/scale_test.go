@@ -64,7 +64,7 @@ func get(t *testing.T, parent runtime.Object) *autoscaling.Scale {
 	return view.(*autoscaling.Scale)
 }
 
-func TestViewOfOtherKindsIsRefused(t *testing.T) {
+func TestViewRejectsOtherKinds(t *testing.T) {
 	if _, err := (scale.View{}).Get(&core.Pod{}); err == nil {
 		t.Error("a pod has a scale")
 	}

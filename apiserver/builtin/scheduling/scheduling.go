@@ -39,7 +39,7 @@ func Definitions(builder *definition.Builder) []*resource.Definition {
 
 var errSystemClass = errors.New("this is a system priority class and cannot be deleted")
 
-// classDeletion keeps the system's priority classes. It implements resource.DeletionGuard.
+// classDeletion protects the system priority classes. It implements resource.DeletionGuard.
 type classDeletion struct{ rest.RESTDeleteStrategy }
 
 // CheckDeletion implements resource.DeletionGuard.

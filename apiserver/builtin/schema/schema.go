@@ -1,5 +1,5 @@
-// Package schema holds the structured-merge-diff schema of the built-in kinds: which fields are keys, sets or
-// atoms. It is generated from Kubernetes' OpenAPI documents, embedded compressed and decoded on first use.
+// Package schema has the structured-merge-diff schema of the built-in kinds: the keys, sets and atomic fields. It is
+// generated from Kubernetes' OpenAPI documents, embedded compressed, and decoded on first use.
 package schema
 
 import (
@@ -21,27 +21,27 @@ import (
 //go:embed schema.gob.gz
 var embedded []byte
 
-// unstable holds what only alpha and beta versions need.
+// unstable has the types used only by alpha and beta versions.
 //
 //go:embed unstable.gob.gz
 var unstable []byte
 
-// Loader decodes the schema once, on first use. It is safe for concurrent use.
+// Loader decodes the schema on first use. It is safe for concurrent use.
 type Loader struct {
 	parser func() (*typed.Parser, error)
 }
 
-// NewLoader returns a loader of the schema of stable versions that has decoded nothing yet.
+// NewLoader returns a loader of the schema of stable versions.
 func NewLoader() *Loader {
 	return &Loader{parser: sync.OnceValues(func() (*typed.Parser, error) { return decode(embedded) })}
 }
 
-// NewLoaderOfAll returns a loader that knows alpha and beta versions, too.
+// NewLoaderOfAll returns a loader of the schema of all versions.
 func NewLoaderOfAll() *Loader {
 	return &Loader{parser: sync.OnceValues(func() (*typed.Parser, error) { return decode(embedded, unstable) })}
 }
 
-// For returns a function that returns the converter to typed values for the kinds of a scheme.
+// For returns a function that returns the type converter of a scheme's kinds.
 func (l *Loader) For(scheme *runtime.Scheme) func() (managedfields.TypeConverter, error) {
 	return sync.OnceValues(func() (managedfields.TypeConverter, error) {
 		parser, err := l.parser()
@@ -52,7 +52,7 @@ func (l *Loader) For(scheme *runtime.Scheme) func() (managedfields.TypeConverter
 	})
 }
 
-// decode puts schemas together that refer to each other.
+// decode merges schemas that refer to each other.
 func decode(files ...[]byte) (*typed.Parser, error) {
 	parser := &typed.Parser{}
 	for _, file := range files {

@@ -1,6 +1,5 @@
-// Package autoregister keeps the APIService objects of what this server serves itself: one for each version of a built-in
-// group, one for each version of a group that CustomResourceDefinitions serve; and it says that they are available. Those
-// that stand for another server are left to others.
+// Package autoregister manages the APIServices of the API groups that this server serves: built-in ones and those of
+// CustomResourceDefinitions. It also sets their Available condition. APIServices of aggregated servers are not touched.
 package autoregister
 
 import (
@@ -30,49 +29,49 @@ import (
 	"quorate.dev/apiserver/system"
 )
 
-// Resource is where APIService objects are.
+// Resource is the resource of APIServices.
 var Resource = schema.GroupResource{Group: apiregistration.GroupName, Resource: "apiservices"}
 
 const (
-	// parallel is how many objects are written at once at the start: enough to fill the storage's batches.
+	// parallel is the concurrency of the first sync: enough to fill the storage's batches.
 	parallel = 32
-	// retryAfter and retryAtMost bound the time until something that failed is tried again.
+	// retryAfter and retryAtMost bound the backoff of a failed sync.
 	retryAfter, retryAtMost = 5 * time.Millisecond, 30 * time.Second
 )
 
-// Options are what a Controller works with.
+// Options configure a Controller.
 type Options struct {
-	Objects resource.Objects
-	// Follow calls handle for every APIService as it is and as it changes (nil: deleted), and synced once handle has
-	// seen all that existed. It returns when the context ends.
+	Objects resource.Client
+	// Follow calls handle for every APIService, existing and changed (nil: deleted), and synced after the existing
+	// ones. It returns when the context ends.
 	Follow func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error
-	// BuiltIn are the versions of groups that are served whatever custom resources there are.
+	// BuiltIn are the group versions that are served regardless of custom resources.
 	BuiltIn []schema.GroupVersion
 	Clock   clock.WithTicker
 	Logger  logr.Logger
 }
 
-// Controller keeps the objects in step. Every replica runs one, also beside kube-apiserver: they want the same, and
-// write only where something differs.
+// Controller syncs APIServices. Every replica runs one, also beside kube-apiserver: their desired states are equal, and
+// equal states are not written.
 type Controller struct {
 	Options
 	queue     workqueue.TypedRateLimitingInterface[string]
-	known     chan struct{} // closed once all existing APIServices have been observed
-	defined   chan struct{} // closed once all existing CustomResourceDefinitions have
-	began     chan struct{} // closed when the first pass begins
-	completed chan struct{} // closed once all built-in ones have been seen available
+	known     chan struct{} // closed when all existing APIServices were observed
+	defined   chan struct{} // closed when all existing CustomResourceDefinitions were observed
+	began     chan struct{} // closed when the first sync begins
+	completed chan struct{} // closed, with lock held, when pending becomes empty
 
-	lock        sync.Mutex
+	lock        sync.Mutex // guards the fields below; not held during requests
 	builtin     sets.Set[schema.GroupVersion]
-	services    map[string]*apiregistration.APIService // as observed; nobody changes them
-	definitions map[string][]schema.GroupVersion       // what each CustomResourceDefinition serves
-	served      map[schema.GroupVersion]int            // by how many of them
+	services    map[string]*apiregistration.APIService // last observed states; read-only
+	definitions map[string][]schema.GroupVersion       // served versions by name of the CustomResourceDefinition
+	served      map[schema.GroupVersion]int            // Invariant: number of definitions that serve it, never 0
 	atStart     sets.Set[string]
 	synced      sets.Set[string]
-	pending     sets.Set[string] // built-in ones that have not been seen available
+	pending     sets.Set[string] // built-in APIServices not yet observed as available
 }
 
-// New returns a controller; Run starts it.
+// New returns a controller; Run runs it.
 func New(options Options) *Controller {
 	c := &Controller{
 		Options: options,
@@ -93,13 +92,13 @@ func New(options Options) *Controller {
 	return c
 }
 
-// Known is closed once all APIServices that existed at the start have been observed.
+// Known returns a channel that is closed when all APIServices that existed at the start were observed.
 func (c *Controller) Known() <-chan struct{} { return c.known }
 
-// Began is closed when the objects begin to be brought in step: all that was there at the start is known.
+// Began returns a channel that is closed when the first sync begins.
 func (c *Controller) Began() <-chan struct{} { return c.began }
 
-// Completed fails until each built-in group and version has been seen to have an APIService that is available.
+// Completed returns an error until every built-in group version has an available APIService.
 func (c *Controller) Completed(context.Context) error {
 	select {
 	case <-c.completed:
@@ -111,7 +110,7 @@ func (c *Controller) Completed(context.Context) error {
 	return fmt.Errorf("missing APIService: %v", sets.List(c.pending))
 }
 
-// SetDefinition takes in a CustomResourceDefinition as it is now, nil when it is gone.
+// SetDefinition stores the state of a CustomResourceDefinition; nil marks it as deleted.
 func (c *Controller) SetDefinition(name string, object runtime.Object) {
 	after := servedBy(object)
 	c.lock.Lock()
@@ -138,10 +137,10 @@ func (c *Controller) SetDefinition(name string, object runtime.Object) {
 	}
 }
 
-// DefinitionsKnown says that all CustomResourceDefinitions that existed at the start have been set.
+// DefinitionsKnown marks all existing CustomResourceDefinitions as set.
 func (c *Controller) DefinitionsKnown() { closeOnce(c.defined) }
 
-// servedBy are the versions that a CustomResourceDefinition in internal version serves.
+// servedBy returns the versions served by a CustomResourceDefinition in internal version.
 func servedBy(object runtime.Object) []schema.GroupVersion {
 	definition, ok := object.(*apiextensions.CustomResourceDefinition)
 	if !ok {
@@ -156,7 +155,7 @@ func servedBy(object runtime.Object) []schema.GroupVersion {
 	return versions
 }
 
-// Run works until ctx ends.
+// Run syncs APIServices until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -173,7 +172,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// closeOnce must not be called for one channel from two goroutines.
+// closeOnce is not safe for concurrent use on one channel.
 func closeOnce(channel chan struct{}) {
 	select {
 	case <-channel:
@@ -182,7 +181,7 @@ func closeOnce(channel chan struct{}) {
 	}
 }
 
-// observe takes in one APIService as it now is.
+// observe stores the state of an APIService.
 func (c *Controller) observe(name string, object runtime.Object) {
 	service, _ := object.(*apiregistration.APIService)
 	c.lock.Lock()
@@ -200,8 +199,8 @@ func (c *Controller) observe(name string, object runtime.Object) {
 	c.queue.Add(name)
 }
 
-// work brings all objects in step at once when all is known, and from then on each when something about it changes. A
-// CustomResourceDefinition that is not known yet must not cost its APIService the life.
+// work syncs all objects once everything is known, then each one when it changes. Syncing earlier would delete the
+// APIServices of CustomResourceDefinitions that are not known yet.
 func (c *Controller) work(ctx context.Context) {
 	for _, all := range []chan struct{}{c.known, c.defined} {
 		select {
@@ -225,7 +224,7 @@ func (c *Controller) work(ctx context.Context) {
 	}
 }
 
-// begin does the first pass.
+// begin runs the first sync.
 func (c *Controller) begin(ctx context.Context) {
 	c.lock.Lock()
 	c.atStart = sets.KeySet(c.services)
@@ -245,36 +244,36 @@ func (c *Controller) begin(ctx context.Context) {
 			return nil
 		})
 	}
-	_ = all.Wait() // none returns one
+	_ = all.Wait() // always nil
 }
 
 func (c *Controller) retry(ctx context.Context, name string, err error) {
 	if ctx.Err() == nil {
-		c.Logger.Error(err, "An APIService could not be brought in step; trying again", "name", name)
+		c.Logger.Error(err, "Failed to sync an APIService; retrying", "name", name)
 		c.queue.AddRateLimited(name)
 	}
 }
 
-// sync brings one object in step.
+// sync reconciles one APIService.
 func (c *Controller) sync(ctx context.Context, name string) error {
 	c.lock.Lock()
-	current, wanted := c.services[name], c.wanted(name)
+	current, wanted := c.services[name], c.desired(name)
 	past := history{atStart: c.atStart.Has(name), synced: c.synced.Has(name)}
 	c.lock.Unlock()
-	if err := c.carryOut(ctx, decide(current, wanted, past), current, wanted); err != nil {
+	if err := c.apply(ctx, decide(current, wanted, past), current, wanted); err != nil {
 		return err
 	}
 	c.lock.Lock()
 	c.synced.Insert(name)
 	c.lock.Unlock()
-	if current == nil || settled(current) {
+	if current == nil || hasLocalCondition(current) {
 		return nil
 	}
-	return c.settle(ctx, name)
+	return c.setAvailable(ctx, name)
 }
 
-// wanted returns the APIService that should be there under a name, nil for none. The lock is held.
-func (c *Controller) wanted(name string) *apiregistration.APIService {
+// desired returns the desired APIService of a name, nil for none. The caller holds c.lock.
+func (c *Controller) desired(name string) *apiregistration.APIService {
 	version, group, _ := strings.Cut(name, ".")
 	gv := schema.GroupVersion{Group: group, Version: version}
 	switch {
@@ -287,7 +286,7 @@ func (c *Controller) wanted(name string) *apiregistration.APIService {
 	return nil
 }
 
-// nameOf is the name of the APIService of a version of a group.
+// nameOf returns the name of the APIService of a group version.
 func nameOf(gv schema.GroupVersion) string { return gv.Version + "." + gv.Group }
 
 func apiService(gv schema.GroupVersion, place priority.Priority, how string) *apiregistration.APIService {
@@ -299,20 +298,23 @@ func apiService(gv schema.GroupVersion, place priority.Priority, how string) *ap
 	}
 }
 
-// carryOut does what was decided. Where somebody else was faster nothing is done: the news of it comes.
-func (c *Controller) carryOut(ctx context.Context, do action, current, wanted *apiregistration.APIService) error {
+// apply executes a decision. Conflicts are ignored: the event of the other write queues the name again.
+func (c *Controller) apply(ctx context.Context, do action, current, wanted *apiregistration.APIService) error {
 	var err error
 	switch do {
 	case create:
-		if _, err = c.Objects.Create(ctx, Resource, "", wanted, false); apierrors.IsAlreadyExists(err) {
+		key := resource.Key{GroupResource: Resource}
+		if _, err = c.Objects.Create(ctx, key, wanted, resource.WriteOptions{}); apierrors.IsAlreadyExists(err) {
 			return nil
 		}
 	case update:
-		_, err = c.Objects.Update(ctx, Resource, "", "", current.Name, func(object runtime.Object) error {
+		_, err = c.Objects.Update(ctx, resource.Key{GroupResource: Resource, Name: current.Name}, func(object runtime.Object) error {
 			return replaceSpec(object, current, wanted)
-		}, false)
+		}, resource.WriteOptions{})
 	case remove:
-		err = c.Objects.Delete(ctx, Resource, "", current.Name, &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(current.UID))})
+		err = c.Objects.Delete(ctx,
+			resource.Key{GroupResource: Resource, Name: current.Name},
+			&metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(current.UID))})
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -320,7 +322,7 @@ func (c *Controller) carryOut(ctx context.Context, do action, current, wanted *a
 	return err
 }
 
-// replaceSpec changes an object that still is what was compared.
+// replaceSpec updates an object unless it has changed since the decision.
 func replaceSpec(object runtime.Object, compared, wanted *apiregistration.APIService) error {
 	service, ok := object.(*apiregistration.APIService)
 	if !ok {
@@ -333,23 +335,24 @@ func replaceSpec(object runtime.Object, compared, wanted *apiregistration.APISer
 	return nil
 }
 
-// errSettled ends an update that has nothing to change.
-var errSettled = errors.New("the condition is there")
+// errConditionSet aborts an update without changes.
+var errConditionSet = errors.New("the condition is set")
 
-// settle says of a local APIService that it is available.
-func (c *Controller) settle(ctx context.Context, name string) error {
-	_, err := c.Objects.Update(ctx, Resource, "status", "", name, func(object runtime.Object) error {
+// setAvailable sets the Available condition of a local APIService.
+func (c *Controller) setAvailable(ctx context.Context, name string) error {
+	key := resource.Key{GroupResource: Resource, Subresource: "status", Name: name}
+	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		service, ok := object.(*apiregistration.APIService)
 		switch {
 		case !ok:
 			return fmt.Errorf("%T is not an APIService", object)
-		case settled(service):
-			return errSettled
+		case hasLocalCondition(service):
+			return errConditionSet
 		}
 		apiregistration.SetAPIServiceCondition(service, localCondition(metav1.NewTime(c.Clock.Now())))
 		return nil
-	}, false)
-	if errors.Is(err, errSettled) || apierrors.IsNotFound(err) {
+	}, resource.WriteOptions{})
+	if errors.Is(err, errConditionSet) || apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err

@@ -6,16 +6,16 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 )
 
-// managedLabel says of an APIService that the server makes it, and how it keeps it.
+// managedLabel marks APIServices managed by the server. It is kube-aggregator's AutoRegisterManagedLabel.
 const managedLabel = "kube-aggregator.kubernetes.io/automanaged"
 
-// The values of managedLabel.
+// Values of managedLabel.
 const (
-	onStart    = "onstart" // brought in step once, at the start: of built-in APIs
-	constantly = "true"    // of custom resources
+	onStart    = "onstart" // built-in APIs: synced once, at the start
+	constantly = "true"    // custom resources: synced continuously
 )
 
-// action is what is to be done about an APIService.
+// action is the result of decide.
 type action string
 
 const (
@@ -25,13 +25,13 @@ const (
 	remove  action = "remove"
 )
 
-// history is what this replica remembers of an APIService.
+// history is what this replica has observed about an APIService.
 type history struct {
-	atStart bool // it was there when this replica began
-	synced  bool // it has been in step once
+	atStart bool // it existed when this replica started
+	synced  bool // this replica has synced it
 }
 
-// decide compares an APIService as it is with how it should be, both nil for none.
+// decide compares an APIService with its desired state; nil means none. It mirrors kube-aggregator's checkAPIService.
 func decide(current, wanted *apiregistration.APIService, past history) action {
 	switch {
 	case current == nil && wanted == nil, managed(wanted) == onStart && past.synced:
@@ -48,7 +48,7 @@ func decide(current, wanted *apiregistration.APIService, past history) action {
 	return update
 }
 
-// managed tells how the server keeps an APIService, "" for not at all.
+// managed returns the value of managedLabel, "" without a valid one.
 func managed(service *apiregistration.APIService) string {
 	if service == nil {
 		return ""
@@ -59,15 +59,15 @@ func managed(service *apiregistration.APIService) string {
 	return ""
 }
 
-// localCondition is the condition of all that this server itself serves.
+// localCondition is the Available condition of local APIServices.
 func localCondition(now metav1.Time) apiregistration.APIServiceCondition {
 	condition := apiregistration.NewLocalAvailableAPIServiceCondition()
 	condition.LastTransitionTime = now
 	return condition
 }
 
-// settled tells whether an APIService has the condition that it should have, if it stands for what is served here.
-func settled(service *apiregistration.APIService) bool {
+// hasLocalCondition reports whether an APIService has localCondition, if it is local.
+func hasLocalCondition(service *apiregistration.APIService) bool {
 	if service.Spec.Service != nil {
 		return true
 	}

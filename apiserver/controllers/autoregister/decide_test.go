@@ -7,7 +7,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 )
 
-// service is an APIService that is kept in a way, "" for not at all, with a priority; "none" is none.
+// service returns an APIService with a value of managedLabel, "" for none, and a priority; nil for "none".
 func service(how string, place int32) *apiregistration.APIService {
 	if how == "none" {
 		return nil
@@ -28,34 +28,34 @@ func TestDecide(t *testing.T) {
 		past            history
 		want            action
 	}{
-		{"neither there nor wanted", "none", "none", fresh, nothing},
+		{"absent, not desired", "none", "none", fresh, nothing},
 		{"built in, first start", "none", onStart, fresh, create},
-		{"built in, deleted by somebody", "none", onStart, synced, nothing},
-		{"built in, other than wanted at the start", onStart, onStart, before, update},
-		{"built in, changed by somebody later", onStart, onStart, both, nothing},
-		{"built in, made by another replica just now", onStart, onStart, fresh, nothing},
-		{"of an API that is not served any more", onStart, "none", before, remove},
-		{"of an API that another replica has begun to serve", onStart, "none", synced, nothing},
-		{"somebody's own in place of a built-in one", "", onStart, before, nothing},
-		{"somebody's own with a label that means nothing", "no", onStart, before, nothing},
-		{"somebody's own", "", "none", before, nothing},
+		{"built in, deleted by a user", "none", onStart, synced, nothing},
+		{"built in, different at the start", onStart, onStart, before, update},
+		{"built in, edited by a user later", onStart, onStart, both, nothing},
+		{"built in, just created by another replica", onStart, onStart, fresh, nothing},
+		{"of a removed API", onStart, "none", before, remove},
+		{"of an API that only another replica serves", onStart, "none", synced, nothing},
+		{"unmanaged in place of a built-in one", "", onStart, before, nothing},
+		{"invalid label", "no", onStart, before, nothing},
+		{"unmanaged", "", "none", before, nothing},
 		{"custom, new", "none", constantly, fresh, create},
-		{"custom, deleted by somebody", "none", constantly, synced, create},
-		{"custom, changed by somebody", constantly, constantly, synced, update},
-		{"custom, gone", constantly, "none", synced, remove},
-		{"custom, gone while nobody was there", constantly, "none", before, remove},
-		{"somebody's own in place of a custom one", "", constantly, synced, nothing},
+		{"custom, deleted by a user", "none", constantly, synced, create},
+		{"custom, edited by a user", constantly, constantly, synced, update},
+		{"custom, definition deleted", constantly, "none", synced, remove},
+		{"custom, definition deleted while no replica ran", constantly, "none", before, remove},
+		{"unmanaged in place of a custom one", "", constantly, synced, nothing},
 	} {
 		if got := decide(service(c.current, 1), service(c.wanted, 2), c.past); got != c.want {
 			t.Errorf("%s: %s, want %s", c.about, got, c.want)
 		}
 	}
 	if got := decide(service(constantly, 2), service(constantly, 2), before); got != nothing {
-		t.Errorf("as wanted: %s", got)
+		t.Errorf("equal: %s", got)
 	}
 }
 
-func TestSettled(t *testing.T) {
+func TestHasLocalCondition(t *testing.T) {
 	local := localCondition(metav1.Time{})
 	condition := func(status apiregistration.ConditionStatus, reason, message string) []apiregistration.APIServiceCondition {
 		return []apiregistration.APIServiceCondition{{Type: apiregistration.Available, Status: status, Reason: reason, Message: message}}
@@ -76,7 +76,7 @@ func TestSettled(t *testing.T) {
 		if c.remote {
 			s.Spec.Service = &apiregistration.ServiceReference{Name: "other"}
 		}
-		if got := settled(s); got != c.want {
+		if got := hasLocalCondition(s); got != c.want {
 			t.Errorf("%s: %t", c.about, got)
 		}
 	}

@@ -20,32 +20,34 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/kubernetes/pkg/apis/core"
+
+	"quorate.dev/apiserver/resource"
 )
 
-// AuthenticationConfigMap tells extension servers how requests that reach them through this server are authenticated.
+// AuthenticationConfigMap describes to extension API servers how this server authenticates the requests it proxies.
 const AuthenticationConfigMap = "extension-apiserver-authentication"
 
-// uidHeadersKey is left out when there are none, and unless the feature is on.
+// uidHeadersKey is omitted without UID headers and without the feature gate.
 const uidHeadersKey = "requestheader-uid-headers"
 
 const (
 	authenticationEvery = time.Minute
-	expirySlack         = 5 * time.Minute // for clocks that differ
+	expirySlack         = 5 * time.Minute // for clock skew
 )
 
-// ConfigMaps is the resource.
+// ConfigMaps is the resource of ConfigMaps.
 var ConfigMaps = schema.GroupResource{Resource: "configmaps"}
 
-// Authentication is what a replica accepts, for extension servers to accept it too.
+// Authentication is the authentication configuration of a replica.
 type Authentication struct {
-	// ClientCA and RequestHeaderCA return authorities in PEM as they are now; nil: none.
+	// ClientCA and RequestHeaderCA return the current CA bundle in PEM; nil for none.
 	ClientCA, RequestHeaderCA func() []byte
 
 	UsernameHeaders, UIDHeaders, GroupHeaders, ExtraHeaderPrefixes, AllowedNames []string
 }
 
-// AuthenticationLoop publishes what this replica accepts, together with what others have published. It is told of
-// changed authorities, and of a changed ConfigMap.
+// AuthenticationLoop publishes the configuration of this replica, merged with that of the others. changed must be sent
+// when a CA bundle or the ConfigMap changes.
 func (b *Bootstrap) AuthenticationLoop(own Authentication, changed Signal) Loop {
 	pass := func(ctx context.Context) error { return b.publishAuthentication(ctx, own) }
 	return Loop{Name: AuthenticationConfigMap, Pass: pass, Every: authenticationEvery, Changed: changed}
@@ -57,13 +59,16 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authenticatio
 		configMap.Data, err = mergeAuthentication(configMap.Data, own, b.clock.Now())
 		return err
 	}
-	current, err := b.objects.GetCached(ctx, ConfigMaps, metav1.NamespaceSystem, AuthenticationConfigMap)
+	key := resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem, Name: AuthenticationConfigMap}
+	current, err := b.objects.Get(ctx, key, resource.ReadOptions{Cached: true})
 	if apierrors.IsNotFound(err) {
 		made := &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: AuthenticationConfigMap}}
 		if err := merge(made); err != nil || len(made.Data) == 0 {
 			return err
 		}
-		if _, err = b.objects.Create(ctx, ConfigMaps, metav1.NamespaceSystem, made, false); !apierrors.IsAlreadyExists(err) {
+		if _, err = b.objects.Create(ctx,
+			resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem},
+			made, resource.WriteOptions{}); !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	} else if err != nil {
@@ -71,18 +76,18 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context, own Authenticatio
 	} else if wanted := current.DeepCopyObject().(*core.ConfigMap); merge(wanted) == nil && maps.Equal(wanted.Data, current.(*core.ConfigMap).Data) {
 		return nil
 	}
-	_, err = b.objects.Update(ctx, ConfigMaps, "", metav1.NamespaceSystem, AuthenticationConfigMap, merge, false)
+	_, err = b.objects.Update(ctx, key, merge, resource.WriteOptions{})
 	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "Too long") {
-		// Everybody adds what is theirs again.
-		if err := b.objects.Delete(ctx, ConfigMaps, metav1.NamespaceSystem, AuthenticationConfigMap, &metav1.DeleteOptions{}); err != nil {
+		// Every replica adds its own values again.
+		if err := b.objects.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}
 	return err
 }
 
-// mergeAuthentication adds what a replica accepts to what is published. Authorities that have expired are dropped, and
-// so is everything that has no meaning here.
+// mergeAuthentication merges the configuration of a replica into the published one. It drops expired certificates and
+// unknown keys.
 func mergeAuthentication(published map[string]string, own Authentication, now time.Time) (map[string]string, error) {
 	data := map[string]string{}
 	clientCA, err := mergeAuthorities(published["client-ca-file"], own.ClientCA, now)
@@ -118,7 +123,7 @@ func mergeAuthentication(published map[string]string, own Authentication, now ti
 	return data, nil
 }
 
-// mergeNames adds names to a JSON list, each once.
+// mergeNames appends names to a JSON list without duplicates.
 func mergeNames(published string, own []string) (string, error) {
 	names := []string{}
 	if published != "" {
@@ -136,7 +141,7 @@ func mergeNames(published string, own []string) (string, error) {
 	return string(text), err
 }
 
-// mergeAuthorities adds certificates to those published, each once, and drops what has expired.
+// mergeAuthorities appends certificates to a bundle without duplicates and drops expired ones.
 func mergeAuthorities(published string, own func() []byte, now time.Time) (string, error) {
 	bundles := [][]byte{[]byte(published)}
 	if own != nil {

@@ -1,8 +1,8 @@
-// Package bootstrap makes the objects that a cluster cannot do without, as kube-apiserver does: the system's
-// namespaces, its RBAC policy, its priority classes, the configuration of priority and fairness, what extension servers
-// need to know, this replica's identity, and since when legacy tokens are tracked. Roles, bindings, namespaces and
-// classes that are there already stay, with what the policy lacks added. The configuration of priority and fairness is
-// put right where nobody has taken it over, and what is no part of it any more is removed.
+// Package bootstrap creates the objects that kube-apiserver creates at its start: the system namespaces, the RBAC
+// bootstrap policy, the system priority classes, the objects of API priority and fairness,
+// extension-apiserver-authentication, this replica's identity Lease and the tracking of legacy tokens. Existing roles,
+// bindings, namespaces and classes are kept and only extended by what the policy adds. Flow schemas and priority levels
+// are updated unless users have taken them over; obsolete ones are deleted.
 package bootstrap
 
 import (
@@ -29,7 +29,7 @@ import (
 	"quorate.dev/apiserver/system"
 )
 
-// parallel is how many objects are written at once: enough to fill the storage's batches, not more.
+// parallel is the write concurrency: enough to fill the storage's batches.
 const parallel = 32
 
 const namespacesEvery = time.Minute
@@ -39,20 +39,20 @@ var (
 	priorityClasses = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
 )
 
-// Bootstrap makes the objects and keeps those in step that change. Several replicas may do it at once, any number of
-// times, also beside kube-apiserver.
+// Bootstrap creates the objects and maintains those that change. It is idempotent and safe to run in several replicas
+// at once, also beside kube-apiserver.
 type Bootstrap struct {
-	objects resource.Applier
+	objects resource.Client
 	clock   clock.Clock
 	logger  logr.Logger
 }
 
 // New returns the bootstrap of one replica.
-func New(objects resource.Applier, clock clock.Clock, logger logr.Logger) *Bootstrap {
+func New(objects resource.Client, clock clock.Clock, logger logr.Logger) *Bootstrap {
 	return &Bootstrap{objects: objects, clock: clock, logger: logger}
 }
 
-// task makes one object, or those of one kind.
+// task ensures one object, or the objects of one kind.
 type task func(ctx context.Context) error
 
 func runAll(ctx context.Context, tasks []task) error {
@@ -64,8 +64,8 @@ func runAll(ctx context.Context, tasks []task) error {
 	return group.Wait()
 }
 
-// ClusterPolicy makes the system's ClusterRoles and their bindings. What a former release's policy was changed to is
-// carried over first.
+// ClusterPolicy ensures the ClusterRoles and ClusterRoleBindings of the bootstrap policy. Changes made to a former
+// release's policy are carried over first.
 func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
 	ctx = system.WithServerUser(ctx)
 	if err := runAll(ctx, []task{b.primeClusterRoles, b.primeClusterRoleBindings}); err != nil {
@@ -74,12 +74,12 @@ func (b *Bootstrap) ClusterPolicy(ctx context.Context) error {
 	return runAll(ctx, []task{b.clusterRoles, b.clusterRoleBindings})
 }
 
-// NamespacedPolicy makes the Roles and their bindings in the system's namespaces, which must be there.
+// NamespacedPolicy ensures the Roles and RoleBindings of the bootstrap policy. Their namespaces must exist.
 func (b *Bootstrap) NamespacedPolicy(ctx context.Context) error {
 	return runAll(system.WithServerUser(ctx), []task{b.roles, b.roleBindings})
 }
 
-// Namespaces makes the system's namespaces.
+// Namespaces creates the system namespaces.
 func (b *Bootstrap) Namespaces(ctx context.Context) error {
 	var wanted []runtime.Object
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
@@ -88,12 +88,12 @@ func (b *Bootstrap) Namespaces(ctx context.Context) error {
 	return b.createMissing(system.WithServerUser(ctx), namespaces, wanted)
 }
 
-// NamespacesLoop makes the system's namespaces again when they were deleted.
+// NamespacesLoop creates deleted system namespaces again.
 func (b *Bootstrap) NamespacesLoop() Loop {
 	return Loop{Name: "system namespaces", Pass: b.Namespaces, Every: namespacesEvery}
 }
 
-// PriorityClasses makes the system's priority classes.
+// PriorityClasses creates the system priority classes.
 func (b *Bootstrap) PriorityClasses(ctx context.Context) error {
 	var wanted []runtime.Object
 	for _, class := range schedulingv1.SystemPriorityClasses() {
@@ -102,7 +102,7 @@ func (b *Bootstrap) PriorityClasses(ctx context.Context) error {
 	return b.createMissing(system.WithServerUser(ctx), priorityClasses, wanted)
 }
 
-// createMissing creates those of the wanted objects, all of the cluster, that are not there.
+// createMissing creates those of the cluster-scoped objects that do not exist.
 func (b *Bootstrap) createMissing(ctx context.Context, resource schema.GroupResource, wanted []runtime.Object) error {
 	var creations []task
 	for _, object := range wanted {
@@ -111,24 +111,25 @@ func (b *Bootstrap) createMissing(ctx context.Context, resource schema.GroupReso
 	return runAll(ctx, creations)
 }
 
-// ensure creates an object of the cluster if it is not there.
-func (b *Bootstrap) ensure(ctx context.Context, resource schema.GroupResource, object runtime.Object) error {
+// ensure creates a cluster-scoped object if it does not exist.
+func (b *Bootstrap) ensure(ctx context.Context, gr schema.GroupResource, object runtime.Object) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return err
 	}
-	if _, err := b.objects.GetCached(ctx, resource, "", accessor.GetName()); !apierrors.IsNotFound(err) {
+	key := resource.Key{GroupResource: gr, Name: accessor.GetName()}
+	if _, err := b.objects.Get(ctx, key, resource.ReadOptions{Cached: true}); !apierrors.IsNotFound(err) {
 		return err
 	}
-	_, err = b.create(ctx, resource, object)
-	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // made meanwhile; switched off by --runtime-config
+	_, err = b.create(ctx, gr, object)
+	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // created by another replica; disabled by --runtime-config
 		return nil
 	}
 	return err
 }
 
 // create stores an object given in a served version.
-func (b *Bootstrap) create(ctx context.Context, resource schema.GroupResource, external runtime.Object) (runtime.Object, error) {
+func (b *Bootstrap) create(ctx context.Context, gr schema.GroupResource, external runtime.Object) (runtime.Object, error) {
 	accessor, err := meta.Accessor(external)
 	if err != nil {
 		return nil, err
@@ -137,26 +138,27 @@ func (b *Bootstrap) create(ctx context.Context, resource schema.GroupResource, e
 	if err != nil {
 		return nil, err
 	}
-	created, err := b.objects.Create(about(ctx, resource), resource, accessor.GetNamespace(), internal, false)
+	created, err := b.objects.Create(withRequestInfo(ctx, gr),
+		resource.Key{GroupResource: gr, Namespace: accessor.GetNamespace()}, internal, resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
-	b.logger.V(1).Info("created", "resource", resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
+	b.logger.V(1).Info("Created a bootstrap object", "resource", gr.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
 	return created, nil
 }
 
-// about tells upstream's validation, which counts by it, what is being written.
-func about(ctx context.Context, resource schema.GroupResource) context.Context {
+// withRequestInfo sets the request info that labels upstream's validation metrics.
+func withRequestInfo(ctx context.Context, resource schema.GroupResource) context.Context {
 	return request.WithRequestInfo(ctx, &request.RequestInfo{
 		IsResourceRequest: true, APIPrefix: "apis", APIGroup: resource.Group, APIVersion: "v1", Resource: resource.Resource,
 	})
 }
 
-// list returns a resource's objects by key.
-func (b *Bootstrap) list(ctx context.Context, resource schema.GroupResource) (map[string]runtime.Object, error) {
-	objects, err := b.objects.List(ctx, resource, "")
+// list returns the objects of a resource by key.
+func (b *Bootstrap) list(ctx context.Context, gr schema.GroupResource) (map[string]runtime.Object, error) {
+	objects, err := b.objects.List(ctx, resource.Key{GroupResource: gr}, resource.ReadOptions{Cached: true})
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", resource, err)
+		return nil, fmt.Errorf("list %s: %w", gr, err)
 	}
 	byKey := make(map[string]runtime.Object, len(objects))
 	for _, object := range objects {

@@ -16,28 +16,30 @@ import (
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 )
 
-// client reads and writes one RBAC object for upstream's reconciliation, whose interface has no context. The
-// first read is answered with what was listed; later ones, after a write failed, with what is stored.
+// client reads and writes one RBAC object for upstream's reconciliation, whose interface has no context. The first read
+// returns the listed object; later ones, after a failed write, read from etcd.
 type client struct {
 	ctx       context.Context
 	bootstrap *Bootstrap
 	resource  schema.GroupResource
-	known     runtime.Object // internal version; nil: not in the list
-	asked     bool
+	known     runtime.Object // internal version; nil if it was not listed
+	read      bool           // the first read is done
 }
 
 func (c *client) get(namespace, name string) (runtime.Object, error) {
-	if !c.asked {
-		c.asked = true
+	if !c.read {
+		c.read = true
 		if c.known == nil {
 			return nil, apierrors.NewNotFound(c.resource, name)
 		}
 		return toExternal(c.known)
 	}
-	internal, err := c.bootstrap.objects.Get(c.ctx, c.resource, namespace, name)
+	internal, err := c.bootstrap.objects.Get(c.ctx,
+		resource.Key{GroupResource: c.resource, Namespace: namespace, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +54,7 @@ func (c *client) create(external runtime.Object) (runtime.Object, error) {
 	return toExternal(internal)
 }
 
-// update replaces the object if it still is what was read.
+// update replaces the object unless it has changed since the read.
 func (c *client) update(external runtime.Object) (runtime.Object, error) {
 	wanted, err := system.ToInternal(external)
 	if err != nil {
@@ -62,13 +64,14 @@ func (c *client) update(external runtime.Object) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	updated, err := c.bootstrap.objects.Update(about(c.ctx, c.resource), c.resource, "", accessor.GetNamespace(), accessor.GetName(), func(current runtime.Object) error {
+	key := resource.Key{GroupResource: c.resource, Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
+	updated, err := c.bootstrap.objects.Update(withRequestInfo(c.ctx, c.resource), key, func(current runtime.Object) error {
 		return c.replace(current, wanted, accessor.GetResourceVersion())
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return nil, err
 	}
-	c.bootstrap.logger.Info("added what was missing", "resource", c.resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
+	c.bootstrap.logger.Info("Restored the permissions or subjects of the bootstrap policy", "resource", c.resource.String(), "namespace", accessor.GetNamespace(), "name", accessor.GetName())
 	return toExternal(updated)
 }
 
@@ -87,18 +90,18 @@ func (c *client) replace(current, wanted runtime.Object, revision string) error 
 func overwrite(current, wanted runtime.Object) error {
 	into, from := reflect.ValueOf(current), reflect.ValueOf(wanted.DeepCopyObject())
 	if into.Type() != from.Type() {
-		return fmt.Errorf("a %T cannot become a %T", current, wanted)
+		return fmt.Errorf("cannot replace a %T by a %T", current, wanted)
 	}
 	into.Elem().Set(from.Elem())
 	return nil
 }
 
-// toExternal returns the v1 form of an RBAC object in internal version, which stays as it is.
+// toExternal returns a copy of an RBAC object in v1.
 func toExternal(internal runtime.Object) (runtime.Object, error) {
 	return legacyscheme.Scheme.ConvertToVersion(internal, rbacv1.SchemeGroupVersion)
 }
 
-// roleClient is the client of a role.
+// roleClient reads and writes a role.
 type roleClient struct{ *client }
 
 func (c roleClient) Get(namespace, name string) (reconciliation.RuleOwner, error) {
@@ -123,10 +126,10 @@ func owner(object runtime.Object, err error) (reconciliation.RuleOwner, error) {
 	case *rbacv1.Role:
 		return reconciliation.RoleRuleOwner{Role: role}, nil
 	}
-	return nil, fmt.Errorf("a %T is no role", object)
+	return nil, fmt.Errorf("unexpected type %T instead of a role", object)
 }
 
-// bindingClient is the client of a binding.
+// bindingClient reads and writes a binding.
 type bindingClient struct{ *client }
 
 func (c bindingClient) Get(namespace, name string) (reconciliation.RoleBinding, error) {
@@ -141,9 +144,11 @@ func (c bindingClient) Update(wanted reconciliation.RoleBinding) (reconciliation
 	return binding(c.update(wanted.GetObject()))
 }
 
-// Delete is called before a binding is made again whose role changed: that cannot be updated.
+// Delete is called before a binding is recreated with another role: roleRef is immutable.
 func (c bindingClient) Delete(namespace, name string, uid types.UID) error {
-	return c.bootstrap.objects.Delete(c.ctx, c.resource, namespace, name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	return c.bootstrap.objects.Delete(c.ctx,
+		resource.Key{GroupResource: c.resource, Namespace: namespace, Name: name},
+		&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
 func binding(object runtime.Object, err error) (reconciliation.RoleBinding, error) {
@@ -156,5 +161,5 @@ func binding(object runtime.Object, err error) (reconciliation.RoleBinding, erro
 	case *rbacv1.RoleBinding:
 		return reconciliation.RoleBindingAdapter{RoleBinding: binding}, nil
 	}
-	return nil, fmt.Errorf("a %T is no binding", object)
+	return nil, fmt.Errorf("unexpected type %T instead of a binding", object)
 }

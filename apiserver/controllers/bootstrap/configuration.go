@@ -15,18 +15,19 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 )
 
-// configuration is what upstream's ensurer, which decides what to write, works on.
+// configuration is the type of objects that upstream's ensurer manages.
 type configuration interface {
 	comparable
 	metav1.Object
 	runtime.Object
 }
 
-// configurations are the objects of one kind as upstream's ensurer reads and writes them. They are listed once, for a
-// first look; an object that is not in the list is looked up again.
+// configurations are the objects of one kind for upstream's ensurer. read lists them once; Get reads objects that were
+// not listed from etcd.
 type configurations[T configuration] struct {
 	ctx       context.Context // of List and Get, whose interface has none
 	bootstrap *Bootstrap
@@ -34,7 +35,7 @@ type configurations[T configuration] struct {
 	known     map[string]T // by name
 }
 
-// read lists what is there.
+// read lists the existing objects.
 func (c *configurations[T]) read() error {
 	present, err := c.bootstrap.list(c.ctx, c.resource)
 	if err != nil {
@@ -51,7 +52,7 @@ func (c *configurations[T]) read() error {
 	return nil
 }
 
-// tasks bring every object in order, and remove those that are wanted no more.
+// tasks returns the tasks that ensure the desired objects and delete obsolete ones.
 func (c configurations[T]) tasks(mandatory, suggested []T, operations ensurer.ObjectOps[T]) []task {
 	var tasks []task
 	ensure := func(wanted []T, strategy ensurer.EnsureStrategy[T]) {
@@ -68,17 +69,18 @@ func (c configurations[T]) tasks(mandatory, suggested []T, operations ensurer.Ob
 	})
 }
 
-// List returns what read has found, whatever the selector, which is always everything.
+// List returns the listed objects. The selector is always empty.
 func (c configurations[T]) List(labels.Selector) ([]T, error) {
 	return slices.Collect(maps.Values(c.known)), nil
 }
 
-// Get returns the object as read has found it, or as it was made since.
+// Get returns the listed object, or reads it from etcd.
 func (c configurations[T]) Get(name string) (T, error) {
 	if object, ok := c.known[name]; ok {
 		return object, nil
 	}
-	internal, err := c.bootstrap.objects.Get(c.ctx, c.resource, "", name)
+	internal, err := c.bootstrap.objects.Get(c.ctx,
+		resource.Key{GroupResource: c.resource, Name: name}, resource.ReadOptions{})
 	if err != nil {
 		var none T
 		return none, err
@@ -96,19 +98,20 @@ func (c configurations[T]) Create(ctx context.Context, object T, _ metav1.Create
 	return configurationOf[T](created)
 }
 
-// Update replaces an object if it still is what was read.
+// Update replaces an object unless it has changed since the read.
 func (c configurations[T]) Update(ctx context.Context, object T, _ metav1.UpdateOptions) (T, error) {
 	var none T
 	wanted, err := system.ToInternal(object)
 	if err != nil {
 		return none, err
 	}
-	updated, err := c.bootstrap.objects.Update(ctx, c.resource, "", "", object.GetName(), func(current runtime.Object) error {
+	key := resource.Key{GroupResource: c.resource, Name: object.GetName()}
+	updated, err := c.bootstrap.objects.Update(ctx, key, func(current runtime.Object) error {
 		if current.(metav1.Object).GetResourceVersion() != object.GetResourceVersion() {
 			return apierrors.NewConflict(c.resource, object.GetName(), errors.New("changed since it was read"))
 		}
 		return overwrite(current, wanted)
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return none, err
 	}
@@ -117,10 +120,10 @@ func (c configurations[T]) Update(ctx context.Context, object T, _ metav1.Update
 
 // Delete deletes an object.
 func (c configurations[T]) Delete(ctx context.Context, name string, options metav1.DeleteOptions) error {
-	return c.bootstrap.objects.Delete(ctx, c.resource, "", name, &options)
+	return c.bootstrap.objects.Delete(ctx, resource.Key{GroupResource: c.resource, Name: name}, &options)
 }
 
-// configurationOf returns the v1 form of a internal version object.
+// configurationOf returns a copy of an object in v1.
 func configurationOf[T configuration](internal runtime.Object) (object T, err error) {
 	external, err := legacyscheme.Scheme.ConvertToVersion(internal, flowcontrolv1.SchemeGroupVersion)
 	if err != nil {

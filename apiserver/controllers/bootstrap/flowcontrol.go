@@ -20,7 +20,7 @@ import (
 	"quorate.dev/apiserver/system"
 )
 
-// The managers that kube-apiserver records for what it writes.
+// Field managers of kube-apiserver.
 const (
 	flowControlProducer = "api-priority-and-fairness-config-producer-v1"
 	flowControlConsumer = "api-priority-and-fairness-config-consumer-v1"
@@ -28,21 +28,21 @@ const (
 
 const flowControlEvery = time.Minute
 
-// The resources of the configuration of priority and fairness.
+// Resources of API priority and fairness.
 var (
 	FlowSchemas    = schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: "flowschemas"}
 	PriorityLevels = schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: "prioritylevelconfigurations"}
 )
 
-// FlowControl makes the mandatory and the suggested configuration of priority and fairness be as it should, and takes
-// away what was suggested earlier.
+// FlowControl ensures the mandatory and suggested objects of API priority and fairness and deletes obsolete suggested
+// ones.
 func (b *Bootstrap) FlowControl(ctx context.Context) error {
 	ctx = resource.WithManager(system.WithServerUser(ctx), flowControlProducer)
 	levels := configurations[*flowcontrolv1.PriorityLevelConfiguration]{ctx: ctx, bootstrap: b, resource: PriorityLevels}
 	schemas := configurations[*flowcontrolv1.FlowSchema]{ctx: ctx, bootstrap: b, resource: FlowSchemas}
 	err := levels.read()
 	if apierrors.IsNotFound(err) {
-		return nil // --runtime-config switched it off
+		return nil // disabled by --runtime-config
 	}
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (b *Bootstrap) FlowControl(ctx context.Context) error {
 	return runAll(ctx, append(levelTasks, schemaTasks...))
 }
 
-// FlowControlLoop does FlowControl from time to time.
+// FlowControlLoop runs FlowControl periodically.
 func (b *Bootstrap) FlowControlLoop() Loop {
 	return Loop{Name: "flow control configuration", Pass: b.FlowControl, Every: flowControlEvery}
 }
@@ -68,7 +68,7 @@ func withLevelSpec(into, from *flowcontrolv1.PriorityLevelConfiguration) *flowco
 	return into
 }
 
-// sameLevelSpec lets people change what the exempt level may lend.
+// sameLevelSpec ignores the fields of the exempt level that users may change.
 func sameLevelSpec(wanted, actual *flowcontrolv1.PriorityLevelConfiguration) bool {
 	wanted = wanted.DeepCopy()
 	legacyscheme.Scheme.Default(wanted)
@@ -94,8 +94,8 @@ func sameSchemaSpec(wanted, actual *flowcontrolv1.FlowSchema) bool {
 	return equality.Semantic.DeepEqual(wanted.Spec, actual.Spec)
 }
 
-// FlowSchemaStatusLoop tells in the status of flow schemas whether their priority level exists, whenever changed says
-// that one of either has changed.
+// FlowSchemaStatusLoop sets the Dangling condition of flow schemas. changed must be sent when a flow schema or priority
+// level changes.
 func (b *Bootstrap) FlowSchemaStatusLoop(changed Signal) Loop {
 	return Loop{Name: "status of flow schemas", Pass: b.flowSchemaStatus, Every: flowControlEvery, Changed: changed}
 }
@@ -122,7 +122,7 @@ func (b *Bootstrap) flowSchemaStatus(ctx context.Context) error {
 	return runAll(ctx, writes)
 }
 
-// dangling is the condition that a flow schema should have.
+// dangling returns the desired Dangling condition of a flow schema.
 func dangling(level string, found bool) flowcontrolv1.FlowSchemaCondition {
 	condition := flowcontrolv1.FlowSchemaCondition{
 		Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse, Reason: "Found",
@@ -147,8 +147,8 @@ func hasCondition(s *flowcontrolv1.FlowSchema, wanted flowcontrolv1.FlowSchemaCo
 func (b *Bootstrap) setCondition(ctx context.Context, name string, c flowcontrolv1.FlowSchemaCondition) error {
 	condition := applyv1.FlowSchemaCondition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).
 		WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime)
-	_, err := b.objects.Apply(ctx, FlowSchemas, "status", "", name,
-		applyv1.FlowSchema(name).WithStatus(applyv1.FlowSchemaStatus().WithConditions(condition)))
+	_, err := b.objects.Apply(ctx, resource.Key{GroupResource: FlowSchemas, Subresource: "status", Name: name},
+		applyv1.FlowSchema(name).WithStatus(applyv1.FlowSchemaStatus().WithConditions(condition)), resource.WriteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -22,14 +22,15 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 )
 
 const (
-	identityDuration = time.Hour // that a lease is good for after its renewal
+	identityDuration = time.Hour // duration of a lease after its renewal
 	identityRenewal  = 10 * time.Second
-	identityCleanup  = time.Hour       // between looks for leases that others left behind
-	identityFarewell = 2 * time.Second // to give back the lease
+	identityCleanup  = time.Hour       // interval of the deletion of expired leases
+	releaseTimeout   = 2 * time.Second // of the lease at shutdown
 
 	identityLabel  = "apiserver.kubernetes.io/identity"
 	component      = "kube-apiserver"
@@ -38,8 +39,8 @@ const (
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// Identity is the Lease in kube-system by which a replica tells that it lives. Its name is that of the host, hashed as
-// kube-apiserver does it, so that a replica that comes back takes its own lease over, whichever server it is.
+// Identity is the Lease in kube-system that identifies a live replica. Its name is derived from the hostname as in
+// kube-apiserver, so that a restarted replica, of either server, takes its own lease over.
 type Identity struct {
 	bootstrap *Bootstrap
 	name      string
@@ -48,13 +49,13 @@ type Identity struct {
 	address   string // where other replicas reach this one
 }
 
-// Identity returns the identity of this replica, not yet announced.
+// Identity returns the identity of this replica. Run creates its lease.
 func (b *Bootstrap) Identity(hostname, address string) *Identity {
 	name := identityOf(hostname)
 	return &Identity{bootstrap: b, name: name, holder: name + "_" + uuid.NewString(), hostname: hostname, address: address}
 }
 
-// identityOf names the lease of a host.
+// identityOf returns the name of the lease of a host.
 func identityOf(hostname string) string {
 	var text []byte
 	for _, part := range []string{hostname, component} {
@@ -64,31 +65,32 @@ func identityOf(hostname string) string {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }
 
-// Run replaces the lease that an earlier process has left, renews its own until ctx ends, and gives it back.
+// Run replaces the lease of a previous process, renews it until ctx ends, and deletes it.
 func (i *Identity) Run(ctx context.Context) error {
 	if err := i.delete(ctx); err != nil && ctx.Err() == nil {
-		i.bootstrap.logger.Error(err, "The lease of an earlier process stays until it is renewed", "lease", i.name)
+		i.bootstrap.logger.Error(err, "Failed to delete the lease of the previous process; it will be renewed", "lease", i.name)
 	}
 	loop := Loop{Name: i.name, Pass: i.renew, Every: identityRenewal}
 	loop.Run(ctx, i.bootstrap.clock, i.bootstrap.logger)
-	farewell, cancel := context.WithTimeout(context.WithoutCancel(ctx), identityFarewell)
+	releaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if err := i.delete(farewell); err != nil {
-		i.bootstrap.logger.Error(err, "The lease stays until others remove it", "lease", i.name)
+	if err := i.delete(releaseCtx); err != nil {
+		i.bootstrap.logger.Error(err, "Failed to delete the lease; another replica deletes it after it expires", "lease", i.name)
 	}
 	return nil
 }
 
 func (i *Identity) delete(ctx context.Context) error {
-	err := i.bootstrap.objects.Delete(system.WithServerUser(ctx), leases, metav1.NamespaceSystem, i.name, &metav1.DeleteOptions{})
+	err := i.bootstrap.objects.Delete(system.WithServerUser(ctx),
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: i.name}, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// renew asserts the lease, or makes it. Replicas on one host share it: where another is making it at the same moment,
-// what that one made is asserted.
+// renew updates the lease, or creates it. Replicas on one host share a lease: if another one creates it concurrently,
+// it is updated.
 func (i *Identity) renew(ctx context.Context) error {
 	err := i.update(ctx)
 	if !apierrors.IsNotFound(err) {
@@ -101,7 +103,9 @@ func (i *Identity) renew(ctx context.Context) error {
 }
 
 func (i *Identity) update(ctx context.Context) error {
-	_, err := i.bootstrap.objects.Update(ctx, leases, "", metav1.NamespaceSystem, i.name, i.assert, false)
+	_, err := i.bootstrap.objects.Update(ctx,
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: i.name},
+		i.assert, resource.WriteOptions{})
 	return err
 }
 
@@ -113,11 +117,13 @@ func (i *Identity) create(ctx context.Context) error {
 	if err := i.assert(lease); err != nil {
 		return err
 	}
-	_, err := i.bootstrap.objects.Create(ctx, leases, metav1.NamespaceSystem, lease, false)
+	_, err := i.bootstrap.objects.Create(ctx,
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}, lease, resource.WriteOptions{})
 	return err
 }
 
-// assert writes into a lease what this replica says. Who holds it stays, for replicas on one host share the lease.
+// assert sets the fields that every replica renews. The holder stays unchanged, because replicas on one host share the
+// lease.
 func (i *Identity) assert(object runtime.Object) error {
 	lease := object.(*coordination.Lease)
 	metav1.SetMetaDataLabel(&lease.ObjectMeta, identityLabel, component)
@@ -130,13 +136,14 @@ func (i *Identity) assert(object runtime.Object) error {
 	return nil
 }
 
-// IdentityCleanupLoop removes the leases of replicas that are gone.
+// IdentityCleanupLoop deletes the leases of replicas that are gone.
 func (b *Bootstrap) IdentityCleanupLoop() Loop {
 	return Loop{Name: "expired identities", Pass: b.removeExpired, Every: identityCleanup}
 }
 
 func (b *Bootstrap) removeExpired(ctx context.Context) error {
-	all, err := b.objects.List(ctx, leases, metav1.NamespaceSystem)
+	all, err := b.objects.List(ctx,
+		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}, resource.ReadOptions{Cached: true})
 	if err != nil {
 		return err
 	}
@@ -146,9 +153,11 @@ func (b *Bootstrap) removeExpired(ctx context.Context) error {
 		if lease.Labels[identityLabel] != component || !expired(lease, b.clock) {
 			continue
 		}
-		// Only the lease that was looked at, not one that was renewed meanwhile.
+		// The preconditions protect a lease that is renewed meanwhile.
 		seen := metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}
-		err := b.objects.Delete(ctx, leases, metav1.NamespaceSystem, lease.Name, &metav1.DeleteOptions{Preconditions: &seen})
+		err := b.objects.Delete(ctx,
+			resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: lease.Name},
+			&metav1.DeleteOptions{Preconditions: &seen})
 		if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			errs = append(errs, err)
 		}
@@ -156,7 +165,7 @@ func (b *Bootstrap) removeExpired(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// expired leases have not been renewed, or lack what would tell.
+// expired reports whether a lease was not renewed in time, or lacks the fields to decide.
 func expired(lease *coordination.Lease, clock clock.PassiveClock) bool {
 	renewed, seconds := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
 	return renewed == nil || seconds == nil || renewed.Add(time.Duration(*seconds)*time.Second).Before(clock.Now())

@@ -9,19 +9,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/apis/core"
+
+	"quorate.dev/apiserver/resource"
 )
 
-// LegacyTokensConfigMap tells since when the use of service-account tokens in Secrets is recorded.
+// LegacyTokensConfigMap records since when the use of Secret-based service account tokens is tracked.
 const LegacyTokensConfigMap = "kube-apiserver-legacy-service-account-token-tracking"
 
 const (
 	sinceKey         = "since"
 	sinceFormat      = "2006-01-02"
 	trackingEvery    = time.Minute
-	trackingCreation = 30 * time.Minute // so that servers with and without tracking do not fight
+	trackingCreation = 30 * time.Minute // minimum interval of creations, as in kube-apiserver
 )
 
-// LegacyTokensLoop keeps the date since when legacy tokens are tracked. It is told of a changed ConfigMap.
+// LegacyTokensLoop maintains LegacyTokensConfigMap. changed must be sent when it changes.
 func (b *Bootstrap) LegacyTokensLoop(changed Signal) Loop {
 	creations := rate.NewLimiter(rate.Every(trackingCreation), 1)
 	pass := func(ctx context.Context) error { return b.trackLegacyTokens(ctx, creations) }
@@ -31,7 +33,9 @@ func (b *Bootstrap) LegacyTokensLoop(changed Signal) Loop {
 func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limiter) error {
 	now := b.clock.Now()
 	today := now.UTC().Format(sinceFormat)
-	found, err := b.objects.GetCached(ctx, ConfigMaps, metav1.NamespaceSystem, LegacyTokensConfigMap)
+	found, err := b.objects.Get(ctx,
+		resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem, Name: LegacyTokensConfigMap},
+		resource.ReadOptions{Cached: true})
 	if err == nil {
 		return b.repairDate(ctx, found.(*core.ConfigMap), today)
 	}
@@ -41,12 +45,13 @@ func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limit
 	creation := creations.ReserveN(now, 1)
 	if creation.DelayFrom(now) > 0 {
 		creation.CancelAt(now)
-		return nil // the next pass asks again
+		return nil // the next pass retries
 	}
-	_, err = b.objects.Create(ctx, ConfigMaps, metav1.NamespaceSystem, &core.ConfigMap{
+	key := resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem}
+	_, err = b.objects.Create(ctx, key, &core.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: LegacyTokensConfigMap},
 		Data:       map[string]string{sinceKey: today},
-	}, false)
+	}, resource.WriteOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -56,12 +61,13 @@ func (b *Bootstrap) trackLegacyTokens(ctx context.Context, creations *rate.Limit
 	return err
 }
 
-// repairDate replaces what is no date.
+// repairDate replaces an invalid date.
 func (b *Bootstrap) repairDate(ctx context.Context, found *core.ConfigMap, today string) error {
 	if isDate(found) {
 		return nil
 	}
-	_, err := b.objects.Update(ctx, ConfigMaps, "", metav1.NamespaceSystem, LegacyTokensConfigMap, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: ConfigMaps, Namespace: metav1.NamespaceSystem, Name: LegacyTokensConfigMap}
+	_, err := b.objects.Update(ctx, key, func(object runtime.Object) error {
 		if configMap := object.(*core.ConfigMap); !isDate(configMap) {
 			if configMap.Data == nil {
 				configMap.Data = map[string]string{}
@@ -69,7 +75,7 @@ func (b *Bootstrap) repairDate(ctx context.Context, found *core.ConfigMap, today
 			configMap.Data[sinceKey] = today
 		}
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

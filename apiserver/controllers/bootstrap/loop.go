@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	retryAfter = time.Second      // a pass that failed
-	patience   = 30 * time.Second // with a step of the start that fails
-	jitter     = 0.04             // by which passes of several replicas drift apart
+	retryAfter    = time.Second      // first delay after a failed pass
+	insistTimeout = 30 * time.Second // of Insist
+	jitter        = 0.04             // of Every, so that replicas do not run in step
 )
 
-// Signal tells a loop that there may be something to do. Signals that come before the loop looks are one.
+// Signal wakes a loop. Signals sent before the loop receives one are merged.
 type Signal chan struct{}
 
 // NewSignal returns a signal.
 func NewSignal() Signal { return make(Signal, 1) }
 
-// Send never waits.
+// Send does not block.
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:
@@ -31,15 +31,15 @@ func (s Signal) Send() {
 	}
 }
 
-// Loop keeps something in step: it passes at once, when signalled, and from time to time.
+// Loop runs a pass at once, when signalled, and periodically.
 type Loop struct {
 	Name    string
 	Pass    func(context.Context) error
 	Every   time.Duration
-	Changed Signal // nil: nothing but time
+	Changed Signal // optional
 }
 
-// Run passes until ctx ends. A pass that fails is logged and tried again soon, and then ever later.
+// Run runs passes until ctx ends. Failed passes are logged and retried with backoff.
 func (l Loop) Run(ctx context.Context, clock clock.Clock, logger logr.Logger) {
 	for retry := retryAfter; ; {
 		pause := wait.Jitter(l.Every, jitter)
@@ -47,7 +47,7 @@ func (l Loop) Run(ctx context.Context, clock clock.Clock, logger logr.Logger) {
 			if ctx.Err() != nil {
 				return
 			}
-			logger.Error(err, "Will try again", "loop", l.Name)
+			logger.Error(err, "Failed to run a bootstrap loop; retrying", "loop", l.Name)
 			pause, retry = min(pause, retry), min(2*retry, l.Every)
 		} else {
 			retry = retryAfter
@@ -58,7 +58,7 @@ func (l Loop) Run(ctx context.Context, clock clock.Clock, logger logr.Logger) {
 	}
 }
 
-// sleep waits, but not longer than until a signal, and tells whether to go on.
+// sleep waits for the duration or a signal and reports whether ctx is still active.
 func sleep(ctx context.Context, clock clock.Clock, duration time.Duration, changed Signal) bool {
 	timer := clock.NewTimer(duration)
 	defer timer.Stop()
@@ -71,16 +71,15 @@ func sleep(ctx context.Context, clock clock.Clock, duration time.Duration, chang
 	return true
 }
 
-// Insist runs a step of the start, again and again while it fails, for a time in which storage may come to itself. All
-// steps find what they have made already.
+// Insist retries a start-up step until it succeeds or insistTimeout has passed. Steps must be idempotent.
 func (b *Bootstrap) Insist(ctx context.Context, step func(context.Context) error) error {
-	deadline := b.clock.Now().Add(patience)
+	deadline := b.clock.Now().Add(insistTimeout)
 	for {
 		err := step(ctx)
 		if err == nil || !b.clock.Now().Before(deadline) {
 			return err
 		}
-		b.logger.Error(err, "Will try again")
+		b.logger.Error(err, "Failed to run a start-up step; retrying")
 		if !sleep(ctx, b.clock, retryAfter, nil) {
 			return err
 		}

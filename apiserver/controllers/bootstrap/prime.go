@@ -13,11 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"quorate.dev/apiserver/resource"
 )
 
-// primeClusterRoles keeps what was added to a role that has since become an aggregated one: it copies the role to the
-// one that is aggregated into it, if that does not exist yet. It mirrors upstream's primeAggregatedClusterRoles, which
-// leaves the other roles out, in random order, once it comes to one that is aggregated already.
+// primeClusterRoles preserves rules added to a role that has become an aggregated one: it copies the role to the one
+// aggregated into it, if that does not exist yet. It mirrors upstream's primeAggregatedClusterRoles, but does not stop
+// at the first role that is aggregated already.
 func (b *Bootstrap) primeClusterRoles(ctx context.Context) error {
 	resource := rbacResource("clusterroles")
 	present, err := b.latest(ctx, resource)
@@ -40,16 +42,15 @@ func (b *Bootstrap) primeClusterRoles(ctx context.Context) error {
 		}
 		rest.WipeObjectMetaSystemFields(role)
 		role.Name, role.ResourceVersion = target, ""
-		if err := b.prime(ctx, resource, name, role); err != nil {
+		if err := b.createCopy(ctx, resource, name, role); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// primeClusterRoleBindings makes bindings that were split off another one with the subjects, labels and annotations of
-// that one, if it exists: subjects that were removed from it do not come back. It mirrors upstream's
-// primeSplitClusterRoleBindings.
+// primeClusterRoleBindings creates bindings that were split off another one with its subjects, labels and annotations:
+// removed subjects do not come back. It mirrors upstream's primeSplitClusterRoleBindings.
 func (b *Bootstrap) primeClusterRoleBindings(ctx context.Context) error {
 	resource := rbacResource("clusterrolebindings")
 	present, err := b.latest(ctx, resource)
@@ -68,30 +69,30 @@ func (b *Bootstrap) primeClusterRoleBindings(ctx context.Context) error {
 		}
 		source, binding := external.(*rbacv1.ClusterRoleBinding), template.DeepCopy()
 		binding.Subjects, binding.Labels, binding.Annotations = source.Subjects, source.Labels, source.Annotations
-		if err := b.prime(ctx, resource, name, binding); err != nil {
+		if err := b.createCopy(ctx, resource, name, binding); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// prime creates an object that was made of another one, unless another replica has created it.
-func (b *Bootstrap) prime(ctx context.Context, resource schema.GroupResource, source string, o runtime.Object) error {
+// createCopy creates a copied object, unless another replica has created it.
+func (b *Bootstrap) createCopy(ctx context.Context, resource schema.GroupResource, source string, o runtime.Object) error {
 	if _, err := b.create(ctx, resource, o); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("copy %s %s: %w", resource, source, err)
 	}
 	return nil
 }
 
-// latest returns the objects of a resource of the cluster by name, as storage has them: none if --runtime-config
-// switched the resource off.
-func (b *Bootstrap) latest(ctx context.Context, resource schema.GroupResource) (map[string]runtime.Object, error) {
-	objects, err := b.objects.Latest(ctx, resource, "")
+// latest reads the objects of a cluster-scoped resource from etcd, by name. There are none if --runtime-config disables
+// the resource.
+func (b *Bootstrap) latest(ctx context.Context, gr schema.GroupResource) (map[string]runtime.Object, error) {
+	objects, err := b.objects.List(ctx, resource.Key{GroupResource: gr}, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", resource, err)
+		return nil, fmt.Errorf("list %s: %w", gr, err)
 	}
 	byName := make(map[string]runtime.Object, len(objects))
 	for _, object := range objects {

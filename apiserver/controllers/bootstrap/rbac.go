@@ -11,7 +11,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// reconcileAttempts bounds how often an object is tried again that others change at the same time.
+// reconcileAttempts bounds the attempts to write an object when writes conflict.
 const reconcileAttempts = 5
 
 func rbacResource(plural string) schema.GroupResource {
@@ -59,7 +59,7 @@ func (b *Bootstrap) roleBindings(ctx context.Context) error {
 func (b *Bootstrap) reconcileRoles(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RuleOwner) error {
 	present, err := b.list(ctx, resource)
 	if apierrors.IsNotFound(err) {
-		return nil // --runtime-config switched it off
+		return nil // disabled by --runtime-config
 	}
 	if err != nil {
 		return err
@@ -69,11 +69,11 @@ func (b *Bootstrap) reconcileRoles(ctx context.Context, resource schema.GroupRes
 		tasks = append(tasks, func(ctx context.Context) error {
 			known := present[key(role.GetNamespace(), role.GetName())]
 			client := &client{ctx: ctx, bootstrap: b, resource: resource, known: known}
-			err := attempt(client, func() error {
+			err := retryOnConflict(client, func() error {
 				options := reconciliation.ReconcileRoleOptions{Role: role.DeepCopyRuleOwner(), Client: roleClient{client}, Confirm: true}
 				result, err := options.Run()
 				if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-					b.logger.Info("role opted out of reconciliation and lacks permissions", "resource", resource.String(), "name", role.GetName())
+					b.logger.Info("A role that opted out of reconciliation lacks permissions", "resource", resource.String(), "name", role.GetName())
 				}
 				return err
 			})
@@ -86,7 +86,7 @@ func (b *Bootstrap) reconcileRoles(ctx context.Context, resource schema.GroupRes
 func (b *Bootstrap) reconcileBindings(ctx context.Context, resource schema.GroupResource, wanted []reconciliation.RoleBinding) error {
 	present, err := b.list(ctx, resource)
 	if apierrors.IsNotFound(err) {
-		return nil // --runtime-config switched it off
+		return nil // disabled by --runtime-config
 	}
 	if err != nil {
 		return err
@@ -96,11 +96,11 @@ func (b *Bootstrap) reconcileBindings(ctx context.Context, resource schema.Group
 		tasks = append(tasks, func(ctx context.Context) error {
 			known := present[key(binding.GetNamespace(), binding.GetName())]
 			client := &client{ctx: ctx, bootstrap: b, resource: resource, known: known}
-			err := attempt(client, func() error {
+			err := retryOnConflict(client, func() error {
 				options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding.DeepCopyRoleBinding(), Client: bindingClient{client}, Confirm: true}
 				result, err := options.Run()
 				if err == nil && result.Protected && result.Operation != reconciliation.ReconcileNone {
-					b.logger.Info("binding opted out of reconciliation and lacks subjects", "resource", resource.String(), "name", binding.GetName())
+					b.logger.Info("A binding that opted out of reconciliation lacks subjects", "resource", resource.String(), "name", binding.GetName())
 				}
 				return err
 			})
@@ -110,8 +110,8 @@ func (b *Bootstrap) reconcileBindings(ctx context.Context, resource schema.Group
 	return runAll(ctx, tasks)
 }
 
-// attempt runs a reconciliation again when somebody else wrote the object meanwhile.
-func attempt(client *client, run func() error) error {
+// retryOnConflict retries a reconciliation on conflicts.
+func retryOnConflict(client *client, run func() error) error {
 	for n := 1; ; n++ {
 		err := run()
 		if !apierrors.IsConflict(err) || n == reconcileAttempts || client.ctx.Err() != nil {

@@ -18,27 +18,27 @@ import (
 )
 
 const (
-	// leasesPath is where each replica, kube-apiserver's too, has an entry of its address that goes when it is not
-	// renewed.
+	// leasesPath is kube-apiserver's prefix of the leases of replicas. Each is an Endpoints named by address, with a
+	// TTL.
 	leasesPath = "masterleases/"
 	leaseTime  = 15 * time.Second
 )
 
-// errNoLeases keeps all endpoints from being erased because of a fault.
+// errNoLeases prevents a storage fault from erasing all endpoints.
 var errNoLeases = errors.New("no API server IP addresses were listed in storage, refusing to erase all endpoints for the kubernetes Service")
 
-// Leases are Addresses that are alive as long as their replicas renew an entry in etcd.
+// Leases are Addresses of replicas that renew a lease in etcd. They are upstream's lease endpoint reconciler.
 type Leases struct {
 	store *storage.Store
-	model resource.Codec
+	codec resource.Codec
 }
 
-// NewLeases returns the leases in a store. The store should have no other writes of entries that expire: etcd's
-// leases are reused for those of one time to live.
+// NewLeases returns the leases in a store. No other entries with a TTL should be written through the store: it shares
+// one etcd lease between entries of the same TTL.
 func NewLeases(store *storage.Store) *Leases {
 	kind := corev1.SchemeGroupVersion.WithKind("Endpoints")
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
-	return &Leases{store: store, model: codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)}
+	return &Leases{store: store, codec: codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)}
 }
 
 // Renew implements Addresses.
@@ -53,7 +53,7 @@ func (l *Leases) Wanted(ctx context.Context, _ string, _ []string, leaving bool)
 	return all, err
 }
 
-// update writes this replica's entry. Its generation counts, as kube-apiserver's does.
+// update renews this replica's lease. It increments the generation, as kube-apiserver does.
 func (l *Leases) update(ctx context.Context, ip string) error {
 	value, err := l.store.Get(ctx, leasesPath+ip)
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {
@@ -62,7 +62,7 @@ func (l *Leases) update(ctx context.Context, ip string) error {
 	for {
 		entry := &api.Endpoints{}
 		if value.Revision != 0 {
-			stored, err := l.model.Load(value.Data)
+			stored, err := l.codec.Load(value.Data)
 			if err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ func (l *Leases) update(ctx context.Context, ip string) error {
 		}
 		entry.Generation++
 		entry.Subsets = []api.EndpointSubset{{Addresses: []api.EndpointAddress{{IP: ip}}}}
-		data, err := l.model.Store(entry)
+		data, err := l.codec.Store(entry)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (l *Leases) list(ctx context.Context) ([]string, error) {
 	}
 	var all []string
 	for _, value := range page.Values {
-		stored, err := l.model.Load(value.Data)
+		stored, err := l.codec.Load(value.Data)
 		if err != nil {
 			return nil, err
 		}
@@ -114,15 +114,15 @@ func (l *Leases) Remove(ctx context.Context, ip string) (found bool, err error) 
 			return err == nil, err
 		}
 		if !conflict.Found {
-			return true, nil // it has just expired
+			return true, nil // expired meanwhile
 		}
 		value, err = conflict.Current, nil
 	}
 	return false, err
 }
 
-// Count are Addresses of a known number of replicas: each adds its own, and when there are too many the next after it
-// goes.
+// Count are Addresses of a fixed number of replicas, like upstream's master-count reconciler: each adds its own
+// address; when there are too many, the one after it is removed.
 type Count int
 
 // Renew implements Addresses.

@@ -18,18 +18,19 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/system"
 )
 
-// conflicts is how often the endpoints are written anew when another replica changes them meanwhile.
-const conflicts = 5
+// maxAttempts is the number of attempts of a reconciliation when other replicas write the endpoints.
+const maxAttempts = 5
 
-// reconcile brings the endpoints in step with the replicas that are alive. One that leaves takes its own address away,
-// even if it is the last.
+// reconcile makes the endpoints those of the live replicas. A leaving replica removes its own address, even the last
+// one.
 func (c *Controller) reconcile(ctx context.Context, leaving bool) error {
 	for attempt := 1; ; attempt++ {
 		err := c.reconcileOnce(ctx, leaving)
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) || attempt == conflicts {
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) || attempt == maxAttempts {
 			return err
 		}
 	}
@@ -48,7 +49,7 @@ func (c *Controller) reconcileOnce(ctx context.Context, leaving bool) error {
 	if current != nil {
 		next = current.DeepCopy()
 	}
-	if align(next, wanted, c.ports(), leaving) {
+	if setAddresses(next, wanted, c.ports(), leaving) {
 		c.Logger.Info("Setting the endpoints of the kubernetes Service", "addresses", wanted)
 		if err := c.store(ctx, current == nil, next); err != nil {
 			return err
@@ -57,9 +58,11 @@ func (c *Controller) reconcileOnce(ctx context.Context, leaving bool) error {
 	return c.ensureSlice(ctx, sliceOf(next))
 }
 
-// current returns the endpoints, nil where there are none.
+// current returns the Endpoints, nil if there are none.
 func (c *Controller) current(ctx context.Context) (*corev1.Endpoints, error) {
-	internal, err := c.Objects.Get(ctx, endpoints, metav1.NamespaceDefault, name)
+	internal, err := c.Objects.Get(ctx,
+		resource.Key{GroupResource: endpoints, Namespace: metav1.NamespaceDefault, Name: name},
+		resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -84,15 +87,15 @@ func addressesOf(e *corev1.Endpoints) []string {
 	return all
 }
 
-// ports are those of the endpoints.
+// ports returns the ports of the endpoints.
 func (c *Controller) ports() []corev1.EndpointPort {
 	return []corev1.EndpointPort{{Name: portName, Port: int32(c.PublicPort), Protocol: corev1.ProtocolTCP}}
 }
 
-// align makes endpoints have the wanted addresses, in one subset, and tells whether that changed them.
-func align(e *corev1.Endpoints, wanted []string, ports []corev1.EndpointPort, portsToo bool) (changed bool) {
+// setAddresses sets the addresses of endpoints, in one subset, and reports whether that changed them.
+func setAddresses(e *corev1.Endpoints, wanted []string, ports []corev1.EndpointPort, portsToo bool) (changed bool) {
 	before := e.DeepCopy()
-	// Nobody else shall make an EndpointSlice of them.
+	// The controller writes the EndpointSlice itself; kube-controller-manager must not mirror these Endpoints.
 	metav1.SetMetaDataLabel(&e.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
 	if len(e.Subsets) != 1 {
 		e.Subsets = []corev1.EndpointSubset{{Ports: ports}}
@@ -124,13 +127,14 @@ func (c *Controller) store(ctx context.Context, missing bool, e *corev1.Endpoint
 	if missing {
 		return c.create(ctx, endpoints, e)
 	}
-	_, err := c.Objects.Update(ctx, endpoints, "", metav1.NamespaceDefault, name, func(object runtime.Object) error {
+	key := resource.Key{GroupResource: endpoints, Namespace: metav1.NamespaceDefault, Name: name}
+	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		return legacyscheme.Scheme.Convert(e.DeepCopy(), object, nil)
-	}, false)
+	}, resource.WriteOptions{})
 	return err
 }
 
-// sliceOf makes the EndpointSlice of endpoints.
+// sliceOf returns the EndpointSlice of Endpoints.
 func sliceOf(e *corev1.Endpoints) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: e.Name, Namespace: e.Namespace, Labels: map[string]string{discoveryv1.LabelServiceName: e.Name}},
@@ -157,14 +161,15 @@ func sliceOf(e *corev1.Endpoints) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// ensureSlice stores an EndpointSlice. One of another family is made anew, since that cannot be changed.
+// ensureSlice stores an EndpointSlice. The address type is immutable, so a slice of another type is recreated.
 func (c *Controller) ensureSlice(ctx context.Context, wanted *discoveryv1.EndpointSlice) error {
 	internal, err := system.ToInternal(wanted)
 	if err != nil {
 		return err
 	}
 	next := internal.(*discovery.EndpointSlice)
-	object, err := c.Objects.Get(ctx, endpointSlices, metav1.NamespaceDefault, name)
+	key := resource.Key{GroupResource: endpointSlices, Namespace: metav1.NamespaceDefault, Name: name}
+	object, err := c.Objects.Get(ctx, key, resource.ReadOptions{})
 	if apierrors.IsNotFound(err) {
 		return c.createSlice(ctx, next)
 	}
@@ -173,7 +178,7 @@ func (c *Controller) ensureSlice(ctx context.Context, wanted *discoveryv1.Endpoi
 	}
 	current := object.(*discovery.EndpointSlice)
 	if current.AddressType != next.AddressType {
-		if err := c.Objects.Delete(ctx, endpointSlices, metav1.NamespaceDefault, name, &metav1.DeleteOptions{}); err != nil {
+		if err := c.Objects.Delete(ctx, key, &metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 		return c.createSlice(ctx, next)
@@ -181,11 +186,11 @@ func (c *Controller) ensureSlice(ctx context.Context, wanted *discoveryv1.Endpoi
 	if sameSlice(current, next) {
 		return nil
 	}
-	_, err = c.Objects.Update(ctx, endpointSlices, "", metav1.NamespaceDefault, name, func(object runtime.Object) error {
+	_, err = c.Objects.Update(ctx, key, func(object runtime.Object) error {
 		stored := object.(*discovery.EndpointSlice)
 		stored.Labels, stored.Endpoints, stored.Ports = next.Labels, next.Endpoints, next.Ports
 		return nil
-	}, false)
+	}, resource.WriteOptions{})
 	if err != nil {
 		return fmt.Errorf("update the EndpointSlice: %w", err)
 	}
@@ -198,6 +203,8 @@ func sameSlice(a, b *discovery.EndpointSlice) bool {
 }
 
 func (c *Controller) createSlice(ctx context.Context, slice *discovery.EndpointSlice) error {
-	_, err := c.Objects.Create(ctx, endpointSlices, metav1.NamespaceDefault, slice.DeepCopy(), false)
+	_, err := c.Objects.Create(ctx,
+		resource.Key{GroupResource: endpointSlices, Namespace: metav1.NamespaceDefault},
+		slice.DeepCopy(), resource.WriteOptions{})
 	return err
 }

@@ -1,5 +1,5 @@
-// Package kubernetesservice keeps the Service by which pods find the API servers, default/kubernetes, and the addresses
-// behind it: those of the replicas that are alive.
+// Package kubernetesservice manages the Service default/kubernetes and its endpoints, the addresses of the live
+// replicas.
 package kubernetesservice
 
 import (
@@ -29,11 +29,11 @@ const (
 	portName    = "https"
 	servicePort = 443
 
-	// Interval is how often Service and addresses are looked after.
+	// Interval is the period of the reconciliation.
 	Interval = 10 * time.Second
-	// readyInterval is how often it is asked whether this replica is ready.
+	// readyInterval is the period at which readiness is checked at the start.
 	readyInterval = 100 * time.Millisecond
-	// retryInterval is how soon a round that failed is repeated.
+	// retryInterval is the delay after a failed reconciliation.
 	retryInterval = time.Second
 )
 
@@ -43,43 +43,43 @@ var (
 	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
-// Options are what a Controller needs.
+// Options configure a Controller.
 type Options struct {
-	Objects resource.Objects
-	// Addresses decides which addresses the Service has; nil: somebody else does.
+	Objects resource.Client
+	// Addresses decides the endpoints. If nil, they are not managed.
 	Addresses  Addresses
-	ServiceIP  string // of the Service
-	PublicIP   string // where this replica is reached
+	ServiceIP  string // cluster IP of the Service
+	PublicIP   string // address of this replica
 	PublicPort int
-	NodePort   int // 0: the Service has none
-	// Ready tells whether this replica answers requests.
+	NodePort   int // 0: not a NodePort Service
+	// Ready reports whether this replica serves requests.
 	Ready  func(context.Context) bool
 	Clock  clock.Clock
 	Logger logr.Logger
 }
 
-// Addresses are those of the replicas that are alive.
+// Addresses are the addresses of the live replicas.
 type Addresses interface {
-	// Renew says that a replica is alive.
+	// Renew marks a replica as live.
 	Renew(ctx context.Context, ip string) error
-	// Remove says that a replica is not alive, and tells whether it was thought to be.
+	// Remove marks a replica as not live and reports whether it was.
 	Remove(ctx context.Context, ip string) (found bool, err error)
-	// Wanted returns the addresses that the endpoints shall have, given those that they have. It fails when there
-	// would be none, unless the replica is leaving.
+	// Wanted returns the desired addresses of the endpoints, given the present ones. It fails if there are none, unless
+	// the replica is leaving.
 	Wanted(ctx context.Context, ip string, present []string, leaving bool) ([]string, error)
 }
 
-// Controller keeps the Service and its endpoints.
+// Controller manages the Service and its endpoints.
 type Controller struct {
 	Options
-	failure string // the last one told
+	failure string // last logged error
 }
 
-// New returns a controller. Begin, Run and End are to be called in this order.
+// New returns a controller. Begin, Run and End must be called in this order.
 func New(options Options) *Controller { return &Controller{Options: options} }
 
-// Begin takes this replica's address away if it is there: a process before this one did not end in order. When it was
-// the only one it stays in the endpoints, for want of a better one.
+// Begin removes this replica's address if a crashed predecessor left it. If it is the only address it stays, because
+// endpoints must not become empty.
 func (c *Controller) Begin(ctx context.Context) error {
 	ctx = system.WithServerUser(ctx)
 	if c.Addresses == nil {
@@ -97,11 +97,11 @@ func (c *Controller) Begin(ctx context.Context) error {
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	c.Logger.Info("This replica has not ended in order before; its address is removed until it is ready", "address", c.PublicIP)
+	c.Logger.Info("The previous process of this replica did not shut down gracefully; removing its address until this one is ready", "address", c.PublicIP)
 	return c.reconcile(ctx, true)
 }
 
-// Run makes and keeps the Service and the endpoints from the moment this replica is ready, until ctx ends.
+// Run reconciles the Service and its endpoints from the moment this replica is ready until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
 	for !c.Ready(ctx) {
 		if !c.sleep(ctx, readyInterval) {
@@ -111,8 +111,8 @@ func (c *Controller) Run(ctx context.Context) {
 	for {
 		wait := Interval
 		err := c.once(system.WithServerUser(ctx))
-		c.tell(ctx, err)
-		if err != nil && !c.forItself() {
+		c.logFailure(ctx, err)
+		if err != nil && !c.isLoopback() {
 			wait = retryInterval
 		}
 		if !c.sleep(ctx, wait) {
@@ -121,8 +121,8 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// forItself tells whether this replica is reached from its own host only, so that it can be no endpoint.
-func (c *Controller) forItself() bool {
+// isLoopback reports whether the address is a loopback address, which is not a valid endpoint.
+func (c *Controller) isLoopback() bool {
 	ip, err := netip.ParseAddr(c.PublicIP)
 	return err == nil && ip.IsLoopback()
 }
@@ -136,9 +136,9 @@ func (c *Controller) sleep(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// tell writes a failure into the log, unless it was told and has not changed: endpoints cannot have the address of a
-// replica that listens for its own host only, and will not have it in ten seconds.
-func (c *Controller) tell(ctx context.Context, err error) {
+// logFailure logs an error unless it repeats the last one: the error of a loopback address repeats in every
+// reconciliation.
+func (c *Controller) logFailure(ctx context.Context, err error) {
 	if err == nil {
 		c.failure = ""
 		return
@@ -148,13 +148,13 @@ func (c *Controller) tell(ctx context.Context, err error) {
 	}
 	c.failure = err.Error()
 	if apierrors.IsInvalid(err) {
-		c.Logger.Info("The kubernetes Service cannot have the address of this replica", "address", c.PublicIP, "reason", err.Error())
+		c.Logger.Info("The address of this replica is not a valid endpoint of the kubernetes Service", "address", c.PublicIP, "reason", err.Error())
 		return
 	}
-	c.Logger.Error(err, "The kubernetes Service could not be kept; trying again", "interval", Interval)
+	c.Logger.Error(err, "Failed to reconcile the kubernetes Service; retrying", "interval", Interval)
 }
 
-// End takes this replica's address away, so that nobody comes here any more. Run must have returned.
+// End removes this replica's address, so that clients stop connecting to it. Run must have returned.
 func (c *Controller) End(ctx context.Context) {
 	if c.Addresses == nil {
 		return
@@ -165,13 +165,13 @@ func (c *Controller) End(ctx context.Context) {
 		err = c.reconcile(ctx, true)
 	}
 	if err != nil {
-		c.Logger.Error(err, "The address of this replica could not be removed from the kubernetes Service", "address", c.PublicIP)
+		c.Logger.Error(err, "Failed to remove the address of this replica from the kubernetes Service", "address", c.PublicIP)
 	}
 }
 
 func (c *Controller) once(ctx context.Context) error {
 	if err := c.ensureService(ctx); err != nil {
-		return fmt.Errorf("make the Service: %w", err)
+		return fmt.Errorf("create the Service: %w", err)
 	}
 	if c.Addresses == nil {
 		return nil
@@ -182,9 +182,10 @@ func (c *Controller) once(ctx context.Context) error {
 	return c.reconcile(ctx, false)
 }
 
-// ensureService makes the Service where there is none. One that is there is left as it is.
+// ensureService creates the Service if it does not exist. An existing one is not changed.
 func (c *Controller) ensureService(ctx context.Context) error {
-	_, err := c.Objects.GetCached(ctx, services, metav1.NamespaceDefault, name)
+	key := resource.Key{GroupResource: services, Namespace: metav1.NamespaceDefault, Name: name}
+	_, err := c.Objects.Get(ctx, key, resource.ReadOptions{Cached: true})
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -206,19 +207,20 @@ func (c *Controller) ensureService(ctx context.Context) error {
 	if err = c.create(ctx, services, service); err == nil {
 		return nil
 	}
-	// Another replica may have been faster: then the name is taken, or the address.
-	if _, missing := c.Objects.Get(ctx, services, metav1.NamespaceDefault, name); missing == nil {
+	// Another replica may have created it: then the name or the address is taken.
+	if _, missing := c.Objects.Get(ctx, key, resource.ReadOptions{}); missing == nil {
 		return nil
 	}
 	return err
 }
 
-// create stores an object of the Service's namespace, given in a served version.
-func (c *Controller) create(ctx context.Context, resource schema.GroupResource, external runtime.Object) error {
+// create stores an object in the namespace of the Service, given in a served version.
+func (c *Controller) create(ctx context.Context, gr schema.GroupResource, external runtime.Object) error {
 	internal, err := system.ToInternal(external)
 	if err != nil {
 		return err
 	}
-	_, err = c.Objects.Create(ctx, resource, metav1.NamespaceDefault, internal, false)
+	_, err = c.Objects.Create(ctx,
+		resource.Key{GroupResource: gr, Namespace: metav1.NamespaceDefault}, internal, resource.WriteOptions{})
 	return err
 }

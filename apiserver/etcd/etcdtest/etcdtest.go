@@ -1,4 +1,4 @@
-// Package etcdtest runs real members of etcd for tests.
+// Package etcdtest runs real etcd members for tests.
 package etcdtest
 
 import (
@@ -12,13 +12,13 @@ import (
 	"quorate.dev/apiserver/etcd"
 )
 
-// Client returns a client of an etcd of the test's own, in this process.
+// Client returns an in-process client of a new etcd.
 func Client(t testing.TB) *clientv3.Client {
 	t.Helper()
 	return Member(t).Client()
 }
 
-// Remote returns a client that is connected to an etcd of the test's own.
+// Remote returns a client that is connected to a new etcd over the network.
 func Remote(t testing.TB) *clientv3.Client {
 	t.Helper()
 	flags := Flags(t)
@@ -36,7 +36,7 @@ func Remote(t testing.TB) *clientv3.Client {
 	return client
 }
 
-// Flags returns those of an etcd of the test's own.
+// Flags returns the flags of a new etcd.
 func Flags(t testing.TB) config.Member {
 	t.Helper()
 	flags := config.Default().Member
@@ -44,13 +44,13 @@ func Flags(t testing.TB) config.Member {
 	return flags
 }
 
-// Member starts an etcd of the test's own, which ends with it.
+// Member starts a new etcd, which stops when the test ends.
 func Member(t testing.TB) *etcd.Member {
 	t.Helper()
 	return Start(t, Flags(t))
 }
 
-// Start starts an etcd with flags, which ends with the test.
+// Start starts an etcd with flags, which stops when the test ends.
 func Start(t testing.TB, flags config.Member) *etcd.Member {
 	t.Helper()
 	member, err := etcd.Start(t.Context(), flags)

@@ -5,8 +5,7 @@ import (
 	"k8s.io/kubernetes/pkg/generated/openapi"
 )
 
-// enumerations returns the schemas of all Go types by name. Unlike the documents in the module, which are made for
-// generators of clients, they tell which values there are.
+// enumerations returns the schemas of all Go types by name, with the enum values that the documents in the module lack.
 func enumerations() map[string]spec.Schema {
 	schemas := map[string]spec.Schema{}
 	for name, definition := range openapi.GetOpenAPIDefinitions(func(string) spec.Ref { return spec.Ref{} }) {
@@ -15,7 +14,7 @@ func enumerations() map[string]spec.Schema {
 	return schemas
 }
 
-// addEnumerations adds possible values to the schemas of a document, and what is written about them.
+// addEnumerations adds enum values and their descriptions to the schemas of a document.
 func addEnumerations(schemas object, known map[string]spec.Schema) {
 	for name := range schemas {
 		if schema, ok := known[name]; ok {

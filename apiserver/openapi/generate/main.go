@@ -1,5 +1,6 @@
-// Command generate makes the OpenAPI documents of the built-in kinds from those that the Kubernetes module
-// carries: with enumerated values added, and for version 2 also reduced to what is served by default, encoded as JSON and protobuf, compressed into one archive.
+// Command generate writes the OpenAPI documents of the built-in kinds, derived from those in the Kubernetes module:
+// with enum values, for version 2 also reduced to the resources served by default, as JSON and protobuf, in one
+// compressed archive. TestArchiveIsGenerated and the comparison with upstream's documents in package openapi test it.
 package main
 
 import (
@@ -57,7 +58,7 @@ func run(output string) error {
 	return os.WriteFile(output, content, 0o644)
 }
 
-// directory finds where a module is on disk.
+// directory returns the directory of a module.
 func directory(module string) (string, error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
@@ -68,7 +69,7 @@ func directory(module string) (string, error) {
 
 var versionInPath = regexp.MustCompile(`@v(\d+\.\d+)\.`)
 
-// minor takes "1.36" from the module's directory.
+// minor returns the minor version, such as "1.36", of the module's directory.
 func minor(directory string) string {
 	if match := versionInPath.FindStringSubmatch(directory); match != nil {
 		return match[1]
@@ -76,15 +77,15 @@ func minor(directory string) string {
 	return "unversioned"
 }
 
-// index says what the archive holds.
+// index is the index of the archive.
 type index struct {
-	// V2 is the entity tag of the version 2 document of what is served by default.
+	// V2 is the entity tag of the default version 2 document.
 	V2 string `json:"v2"`
-	// Places are where in it more can be added.
+	// Places are the insertion points in it.
 	Places reduction.Places `json:"places"`
 	// V3 are the entity tags of the version 3 documents by path.
 	V3 map[string]string `json:"v3"`
-	// Resources are what the version 3 documents are about, by path, as group/version/plural.
+	// Resources are the resources of the version 3 documents by path, as group/version/plural.
 	Resources map[string][]string `json:"resources"`
 }
 
@@ -166,7 +167,7 @@ func addV3(files map[string][]byte, tags map[string]string, path string, documen
 	return nil
 }
 
-// addV2 encodes a version 2 document under a name. Its places are noted.
+// addV2 encodes a version 2 document and records its insertion points.
 func addV2(files map[string][]byte, contents *index, name string, swagger object) error {
 	encoded, at, err := reduction.EncodeV2(swagger)
 	if err != nil {

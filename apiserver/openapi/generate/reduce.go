@@ -10,7 +10,7 @@ import (
 	"quorate.dev/apiserver/openapi/reduction"
 )
 
-// readV3 reads the version 3 documents by path. The logs are not served.
+// readV3 reads the version 3 documents by path, without logs, which are not served.
 func readV3(directory, minor string) (map[string]object, error) {
 	entries, err := os.ReadDir(directory)
 	if err != nil {
@@ -39,7 +39,7 @@ func readV3(directory, minor string) (map[string]object, error) {
 	return documents, nil
 }
 
-// stable tells what is served without any flag: neither alpha nor beta.
+// stable reports whether a resource is served by default: neither alpha nor beta.
 func stable(resource string) bool { return !unstable.MatchString(resource) }
 
 func setVersion(document object, minor string) {
@@ -51,7 +51,7 @@ func setVersion(document object, minor string) {
 // cbor are the media types of a feature that is off by default.
 var cbor = []string{"application/cbor", "application/cbor-seq", "application/apply-patch+cbor"}
 
-// dropCBOR removes those media types, wherever they are keys or items.
+// dropCBOR removes those media types from keys and lists.
 func dropCBOR(value any) any {
 	switch v := value.(type) {
 	case object:
@@ -73,7 +73,7 @@ func dropCBOR(value any) any {
 	return value
 }
 
-// readV2 reads the version 2 document, without the logs, which are not served.
+// readV2 reads the version 2 document, without logs, which are not served.
 func readV2(file, minor string) (object, error) {
 	swagger, err := readJSON(file)
 	if err != nil {

@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// template is what documents of custom resources take from those of the built-in kinds.
+// template has the parts of built-in documents that documents of custom resources share.
 type template struct {
 	V2 dialect `json:"v2"`
 	V3 dialect `json:"v3"`
 }
 
-// dialect holds the parameters of operations by action, those of paths, and the schemas that objects refer to.
+// dialect has the parameters of operations by action, those of paths, and the schemas that objects refer to.
 type dialect struct {
 	Parameters map[string]any `json:"parameters"`
 	Schemas    object         `json:"schemas,omitempty"`
 }
 
-// The kind that has every operation that custom resources have.
+// A kind with all operations of custom resources.
 const sample = "/apis/apps/v1/deployments"
 
 func makeTemplate(swagger object, documents map[string]object) (*template, error) {
@@ -41,7 +41,7 @@ func makeTemplate(swagger object, documents map[string]object) (*template, error
 	return result, err
 }
 
-// parameters collects, by action, what requests can be parametrized with.
+// parameters collects the parameters of operations by action.
 func parameters(paths object) (map[string]any, error) {
 	const namespaced = "/apis/apps/v1/namespaces/{namespace}/deployments"
 	collection, one := at(paths, namespaced), at(paths, namespaced+"/{name}")
@@ -67,7 +67,7 @@ func at(value object, name string) object {
 	return child
 }
 
-// sharedSchemas are those of bodies and metadata of every object, and of Scale.
+// sharedSchemas returns the schemas of common bodies, metadata and Scale.
 func sharedSchemas(document object) (object, error) {
 	const meta = "io.k8s.apimachinery.pkg.apis.meta.v1."
 	const autoscaling = "io.k8s.api.autoscaling.v1."

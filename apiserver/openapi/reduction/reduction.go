@@ -1,5 +1,5 @@
-// Package reduction cuts OpenAPI documents, as JSON values, down to what is served, and encodes them so that more can
-// be put in.
+// Package reduction reduces OpenAPI documents, as JSON values, to the served resources and encodes them with insertion
+// points. It is tested by package openapi.
 package reduction
 
 import (
@@ -13,8 +13,8 @@ import (
 // Object is a JSON object.
 type Object = map[string]any
 
-// Resource returns which resource a path of a document is about, as group/version/plural, the core group being empty.
-// There is none for paths of groups, of versions, and outside the API.
+// Resource returns the resource of a path, as group/version/plural with an empty core group. Paths of groups and
+// versions, and paths outside the API, have none.
 func Resource(path string) (string, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -35,7 +35,7 @@ func Resource(path string) (string, bool) {
 	return version + "/" + rest[0], true
 }
 
-// Resources returns all resources that paths are about, sorted.
+// Resources returns the resources of paths, sorted.
 func Resources(paths Object) []string {
 	found := map[string]bool{}
 	for path := range paths {
@@ -46,8 +46,8 @@ func Resources(paths Object) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// KeepPaths removes paths of resources that are not served, and of versions and groups nothing of which is. V2 documents
-// have all of them, those of version 3 one each.
+// KeepPaths removes the paths of resources that are not served, and of versions and groups without served resources. A
+// version 2 document has all paths, a version 3 document those of one version.
 func KeepPaths(paths Object, served func(resource string) bool) {
 	present := map[string]bool{}
 	for _, resource := range Resources(paths) {
@@ -64,7 +64,7 @@ func KeepPaths(paths Object, served func(resource string) bool) {
 	}
 }
 
-// presentGroup tells whether a path that is about no resource belongs to no group, or to one that is present.
+// presentGroup reports whether a path without a resource belongs to no group or to a present one.
 func presentGroup(path string, present map[string]bool) bool {
 	name, ok := strings.CutPrefix(path, "/apis/")
 	if name = strings.TrimSuffix(name, "/"); !ok || name == "" {
@@ -73,7 +73,7 @@ func presentGroup(path string, present map[string]bool) bool {
 	return present[name]
 }
 
-// KeepReached removes from values those that nothing refers to, directly or through others. References begin with
+// KeepReached removes the values that are not referenced, directly or indirectly, from from. References begin with
 // prefix.
 func KeepReached(from any, values Object, prefix string) {
 	reached := map[string]bool{}
@@ -85,7 +85,7 @@ func KeepReached(from any, values Object, prefix string) {
 	}
 }
 
-// reach marks the values that a value refers to.
+// reach marks the values that a value references.
 func reach(value any, values Object, prefix string, reached map[string]bool) {
 	switch v := value.(type) {
 	case Object:
@@ -104,7 +104,7 @@ func reach(value any, values Object, prefix string, reached map[string]bool) {
 	}
 }
 
-// V2 reduces a document of version 2 to the served resources.
+// V2 reduces a version 2 document to the served resources.
 func V2(swagger Object, served func(resource string) bool) error {
 	paths, ok := swagger["paths"].(Object)
 	definitions, ok2 := swagger["definitions"].(Object)
@@ -118,7 +118,7 @@ func V2(swagger Object, served func(resource string) bool) error {
 	return nil
 }
 
-// V3 reduces a document of version 3 to the served resources.
+// V3 reduces a version 3 document to the served resources.
 func V3(document Object, served func(resource string) bool) error {
 	paths, ok := document["paths"].(Object)
 	components, _ := document["components"].(Object)
@@ -131,13 +131,13 @@ func V3(document Object, served func(resource string) bool) error {
 	return nil
 }
 
-// Places are where in an encoded document of version 2, in bytes, paths and definitions can be added.
+// Places are byte offsets in an encoded version 2 document where paths and definitions can be inserted.
 type Places struct {
 	Paths       int `json:"paths"`
 	Definitions int `json:"definitions"`
 }
 
-// EncodeV2 encodes with paths and definitions at known places.
+// EncodeV2 encodes a document and returns its insertion points.
 func EncodeV2(swagger Object) ([]byte, Places, error) {
 	paths, err := json.Marshal(swagger["paths"])
 	if err != nil {

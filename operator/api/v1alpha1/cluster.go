@@ -6,26 +6,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ApiServerCluster is a highly available Kubernetes API server: replicated pods, each of them an API server and, by
-// default, a voting member of its own embedded etcd.
+// ApiServerCluster is a highly available Kubernetes API server: replicated pods, each running an API server and, by
+// default, a voting member of an embedded etcd.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=apiserverclusters,singular=apiservercluster,shortName=asc,categories=all
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.ready`,description="Ready of wanted API servers"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.ready`,description="Ready and desired API servers"
 // +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
 // +kubebuilder:printcolumn:name="Voters",type=integer,JSONPath=`.status.voters`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
 // +kubebuilder:printcolumn:name="Endpoint",type=string,JSONPath=`.status.endpoint`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 45",message="the name becomes part of host names: at most 45 lower-case letters, digits and -, beginning with a letter"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 45",message="metadata.name becomes part of DNS names: at most 45 lower-case letters, digits and -, beginning with a letter"
 type ApiServerCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// Spec is the desired state. Default: {}, three replicas with an embedded etcd.
+	//
 	// +kubebuilder:default={}
-	Spec   ApiServerClusterSpec   `json:"spec,omitempty"`
+	Spec ApiServerClusterSpec `json:"spec,omitempty"`
+
+	// Status is the state that the operator last observed.
 	Status ApiServerClusterStatus `json:"status,omitempty"`
 }
 
@@ -38,57 +42,72 @@ type ApiServerClusterList struct {
 	Items           []ApiServerCluster `json:"items"`
 }
 
-// ApiServerClusterSpec is what the user wants.
+// ApiServerClusterSpec is the desired state of an ApiServerCluster.
 //
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?embedded.?members.orValue(1) <= self.?replicas.orValue(3)",message="etcd.embedded.members must not exceed replicas"
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
 type ApiServerClusterSpec struct {
-	// Replicas is the number of API servers. Those beyond the voters of the embedded etcd use the voters as clients.
+	// Replicas is the number of API server pods, 1 to 100. Replicas beyond the voters of the embedded etcd run no member
+	// and use the voters as etcd clients. Default: 3. Example: 5.
 	//
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// Image of the API servers. Default: the operator's own, as it was when the resource was made.
+	// Image is the container image of the API servers. Default: the operator's own image at the time the cluster was
+	// created, which an operator upgrade does not change. Example: registry.example/quorate:0.2.0.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
 
+	// ImagePullPolicy of the API server pods. Default: IfNotPresent, also for the tag latest. Example: Always.
+	//
 	// +optional
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 
+	// ImagePullSecrets are Secrets of the same namespace with credentials for the image's registry. Default: none.
+	// Example: [{"name": "registry-credentials"}].
+	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 
-	// Resources of each API server and its member together.
+	// Resources of each replica, that is, of an API server and its etcd member together. Default: requests of 100m CPU and
+	// 256Mi memory, no limits. Example: {"requests": {"cpu": "1", "memory": "2Gi"}}.
 	//
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
+	// Storage is the volume of each member of the embedded etcd. Unused with an external etcd.
+	//
 	// +kubebuilder:default={}
 	Storage Storage `json:"storage,omitempty"`
 
+	// Etcd selects the etcd that stores the cluster's objects. Default: embedded.
+	//
 	// +kubebuilder:default={}
 	Etcd Etcd `json:"etcd,omitempty"`
 
+	// Service configures the Service through which clients reach the API servers.
+	//
 	// +kubebuilder:default={}
 	Service Service `json:"service,omitempty"`
 
-	// NetworkPolicies says whether the operator keeps NetworkPolicies for the pods. Enabled: the API port is open to everyone,
-	// the etcd peer port to the cluster's members, the etcd client port to replicas beyond the voters and to the operator,
-	// nothing else is. Disabled: there are none, for networks whose policies come from elsewhere. Default: Enabled.
-	// Example: Disabled.
+	// NetworkPolicies selects whether the operator manages NetworkPolicies for the pods. Enabled: the API port is open to
+	// all clients, the etcd peer port to the cluster's members, the etcd client port to replicas beyond the voters and to
+	// the operator; all other ports are closed. Disabled: the operator creates none and deletes those it created, for
+	// networks whose policies are managed elsewhere. Default: Enabled. Example: Disabled.
 	//
 	// +kubebuilder:default=Enabled
 	// +kubebuilder:validation:Enum=Enabled;Disabled
 	// +optional
 	NetworkPolicies NetworkPoliciesMode `json:"networkPolicies,omitempty"`
 
-	// ExtraSANs are further names and IP addresses of the serving certificate.
+	// ExtraSANs are additional DNS names and IP addresses of the serving certificate. Changing them restarts no pod.
+	// Default: none. Example: ["api.example.org", "192.0.2.10"].
 	//
 	// +optional
 	// +listType=set
@@ -97,30 +116,33 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	ExtraSANs []string `json:"extraSANs,omitempty"`
 
-	// ExtraArgs are further flags of the API server, by name without dashes in front. Values are literal: $(NAME) is not
+	// ExtraArgs are additional flags of the API server, by name without leading dashes. Values are literal: $(NAME) is not
 	// expanded. Default: none. Example: {"max-requests-inflight": "800", "event-ttl": "2h"}.
 	//
-	// Refused are flags that the operator sets, flags that need a file that the pod does not have, and flags with which the
-	// API server would not start. A value that it would not start with is reported as Degraded with reason InvalidSpec, and
-	// no pod changes.
+	// Rejected are flags that the operator sets, flags that need a file that the pod does not have, and flags that the API
+	// server does not implement. A value that the API server would not start with is reported as condition Degraded with
+	// reason InvalidSpec, and no pod changes.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
-	// +kubebuilder:validation:XValidation:rule="self.all(name, name.matches('^[a-z0-9]+(-[a-z0-9]+)*$'))",message="flag names are given without dashes in front: max-requests-inflight"
+	// +kubebuilder:validation:XValidation:rule="self.all(name, name.matches('^[a-z0-9]+(-[a-z0-9]+)*$'))",message="flag names have no leading dashes: max-requests-inflight"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(name, !(name in ['etcd-compaction-interval','etcd-count-metric-poll-period','etcd-db-metric-poll-interval','etcd-healthcheck-timeout','etcd-readycheck-timeout','etcd-snapshot-count','etcd-heartbeat-interval','etcd-election-timeout','tls-min-version','tls-cipher-suites']) && (name.startsWith('etcd-') || name.startsWith('peer-') || name.startsWith('requestheader-') || name.startsWith('tls-') || name in ['advertise-address','anonymous-auth','authorization-mode','bind-address','cert-dir','client-ca-file','controllers','endpoint-reconciler-type','help','permit-address-sharing','permit-port-sharing','proxy-client-cert-file','proxy-client-key-file','secure-port','service-account-issuer','service-account-key-file','service-account-signing-endpoint','service-account-signing-key-file','version']))",message="this flag is set by the operator"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name.endsWith('-file') || (name != 'authorization-mode' && (name.startsWith('audit-') || name.startsWith('authentication-') || name.startsWith('authorization-') || name.startsWith('encryption-') || name.startsWith('oidc-'))) || name in ['allow-metric-labels-manifest','debug-socket-path','kubelet-certificate-authority','kubelet-client-certificate','kubelet-client-key'])",message="this flag is not available: it needs a file that the pod does not have, or the API server does not implement it"
 	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
 
+	// Scheduling constrains the nodes that pods run on.
+	//
 	// +optional
 	Scheduling Scheduling `json:"scheduling,omitempty"`
 }
 
-// Storage is the volume of each member of the embedded etcd.
+// Storage describes the volume of each member of the embedded etcd.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",message="storage.size can only grow"
 // +kubebuilder:validation:XValidation:rule="has(self.class) == has(oldSelf.class) && (!has(self.class) || self.class == oldSelf.class)",message="storage.class is immutable"
 type Storage struct {
-	// Size, such as 20Gi. It can only grow, where the storage class allows it. The etcd quota is six tenths of it.
+	// Size of the volume, in bytes. It can only grow, and only if the storage class allows expansion. The quota of the
+	// etcd database is 60% of it, at most 8Gi. Default: 8Gi. Example: 20Gi.
 	//
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
@@ -130,34 +152,44 @@ type Storage struct {
 	// +kubebuilder:default="8Gi"
 	Size resource.Quantity `json:"size,omitzero"`
 
-	// Class is the StorageClass; default: the cluster's.
+	// Class is the name of the StorageClass. Immutable. Default: the hosting cluster's default class. Example: fast-ssd.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Class *string `json:"class,omitempty"`
 }
 
-// Etcd is either embedded (default) or external.
+// Etcd is either embedded or external. The choice is immutable.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.embedded) && has(self.external))",message="etcd is either embedded or external"
 type Etcd struct {
+	// Embedded runs etcd members inside the API servers. This is the default if neither field is set.
+	// Example: {"members": 3}.
+	//
 	// +optional
 	Embedded *EmbeddedEtcd `json:"embedded,omitempty"`
+
+	// External uses an etcd that the operator does not manage. Default: unset.
+	// Example: {"endpoints": ["https://etcd.example.org:2379"], "secretRef": {"name": "etcd-client"}}.
+	//
 	// +optional
 	External *ExternalEtcd `json:"external,omitempty"`
 }
 
-// EmbeddedEtcd is run by the API servers themselves.
+// EmbeddedEtcd configures the etcd that runs inside the API servers.
 type EmbeddedEtcd struct {
-	// Members is the number of voters; default: the largest odd number that fits the replicas, at most 5.
+	// Members is the number of voting members: 1, 3 or 5, at most spec.replicas. Default: the largest of these that
+	// spec.replicas allows. Example: 3.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=1;3;5
 	Members *int32 `json:"members,omitempty"`
 }
 
-// ExternalEtcd is run by somebody else.
+// ExternalEtcd configures an etcd that the operator does not manage.
 type ExternalEtcd struct {
+	// Endpoints are the client URLs of the etcd members. Required. Example: ["https://etcd.example.org:2379"].
+	//
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
@@ -165,12 +197,13 @@ type ExternalEtcd struct {
 	// +kubebuilder:validation:items:Pattern=`^https?://[^/,]+$`
 	Endpoints []string `json:"endpoints"`
 
-	// SecretRef names a Secret with ca.crt, tls.crt and tls.key. Needed when the endpoints are https.
+	// SecretRef names a Secret of the same namespace with the keys ca.crt, tls.crt and tls.key. Required for https
+	// endpoints. Default: none. Example: {"name": "etcd-client"}.
 	//
 	// +optional
 	SecretRef *corev1.LocalObjectReference `json:"secretRef,omitempty"`
 
-	// Prefix of all keys.
+	// Prefix of all keys in etcd. Default: /registry. Example: /clusters/demo.
 	//
 	// +kubebuilder:default="/registry"
 	// +kubebuilder:validation:Pattern=`^/.+$`
@@ -178,21 +211,35 @@ type ExternalEtcd struct {
 	Prefix string `json:"prefix,omitempty"`
 }
 
-// Service is how clients reach the API servers.
+// Service configures how clients reach the API servers.
 type Service struct {
+	// Type of the Service. Default: ClusterIP. Example: LoadBalancer.
+	//
 	// +kubebuilder:default=ClusterIP
 	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
 	Type corev1.ServiceType `json:"type,omitempty"`
+
+	// Annotations are added to the Service. Annotations of other controllers are kept. Default: none.
+	// Example: {"service.beta.kubernetes.io/aws-load-balancer-internal": "true"}.
+	//
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// LoadBalancerClass selects the load balancer implementation; only with type LoadBalancer.
+	// Default: the hosting cluster's default implementation. Example: example.com/internal-vip.
+	//
 	// +optional
 	LoadBalancerClass *string `json:"loadBalancerClass,omitempty"`
+
+	// LoadBalancerSourceRanges are the CIDRs of clients that the load balancer accepts. Default: all.
+	// Example: ["192.0.2.0/24"].
+	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	LoadBalancerSourceRanges []string `json:"loadBalancerSourceRanges,omitempty"`
 }
 
-// NetworkPoliciesMode says whether the operator keeps NetworkPolicies.
+// NetworkPoliciesMode selects whether the operator manages NetworkPolicies.
 type NetworkPoliciesMode string
 
 // Modes of NetworkPolicies.
@@ -201,18 +248,34 @@ const (
 	NetworkPoliciesDisabled NetworkPoliciesMode = "Disabled"
 )
 
-// Scheduling says where pods may run. They avoid each other's hosts by preference.
+// Scheduling constrains the nodes that pods run on. By default, pods prefer nodes and zones without another replica.
 type Scheduling struct {
+	// NodeSelector that nodes must match. Default: none. Example: {"node-role.kubernetes.io/control-plane": ""}.
+	//
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// Tolerations of the pods. Default: none.
+	// Example: [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}].
+	//
 	// +optional
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// Affinity replaces the preference for hosts without a replica.
+
+	// Affinity of the pods. Default: preferred pod anti-affinity with the cluster's other replicas, by node and by zone,
+	// which a value replaces. Example: {"nodeAffinity": {...}}.
 	//
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+
+	// TopologySpreadConstraints of the pods. Default: none.
+	// Example: [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
+	// "labelSelector": {"matchLabels": {"quorate.dev/cluster": "demo"}}}].
+	//
 	// +optional
 	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty"`
+
+	// PriorityClassName of the pods. Default: none. Example: system-cluster-critical.
+	//
 	// +optional
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 }

@@ -1,4 +1,5 @@
-// Package v1alpha1 holds the custom resource types of the group quorate.dev, first version.
+// Package v1alpha1 contains the types of the API group quorate.dev, version v1alpha1. The doc comments of their fields
+// are what kubectl explain prints: each gives the default, the unit and an example.
 //
 // +kubebuilder:object:generate=true
 // +groupName=quorate.dev

@@ -6,92 +6,122 @@ import (
 
 // Condition types.
 const (
-	// Available: the API is served by at least one replica that reaches a quorum.
+	// Available is true when at least one replica is ready and etcd has a quorum.
 	Available = "Available"
-	// Progressing: the world is being changed towards the spec.
+	// Progressing is true while the operator changes the cluster or waits for a change to take effect.
 	Progressing = "Progressing"
-	// Degraded: something is wrong that the operator cannot, or not yet, put right.
+	// Degraded is true when a problem exists that the operator cannot repair, or has not repaired yet.
 	Degraded = "Degraded"
-	// EtcdQuorum: a majority of the voters agrees. Absent with an external etcd.
+	// EtcdQuorum is true when a majority of the voters agrees. It is absent with an external etcd.
 	EtcdQuorum = "EtcdQuorum"
-	// CertificatesValid: no authority or leaf is expired or about to.
+	// CertificatesValid is true when no certificate has expired or expires within 30 days.
 	CertificatesValid = "CertificatesValid"
 )
 
-// ApiServerClusterStatus is what the operator saw last.
+// ApiServerClusterStatus is the state that the operator last observed.
 type ApiServerClusterStatus struct {
-	// ObservedGeneration is the spec's generation that all other fields speak of.
+	// ObservedGeneration is the metadata.generation of the spec that the other fields describe. Example: 3.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Replicas is the number of API server pods.
-	Replicas      int32 `json:"replicas,omitempty"`
+	// Replicas is the number of API server pods, including terminating ones. Example: 3.
+	Replicas int32 `json:"replicas,omitempty"`
+
+	// ReadyReplicas is the number of API server pods that are ready. Example: 3.
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
-	// Ready is ready/wanted replicas.
+
+	// Ready is the number of ready replicas and of desired replicas. Example: 2/3.
 	Ready string `json:"ready,omitempty"`
-	// Voters of the embedded etcd.
+
+	// Voters is the number of voting members of the embedded etcd. Absent with an external etcd. Example: 3.
 	Voters int32 `json:"voters,omitempty"`
-	// Selector of the API server pods, for the scale subresource.
+
+	// Selector of the API server pods, for the scale subresource. Example: quorate.dev/cluster=demo.
 	Selector string `json:"selector,omitempty"`
-	// Version of the API that is served.
+
+	// Version of Kubernetes that the API servers report. Example: v1.36.3.
 	Version string `json:"version,omitempty"`
-	// Endpoint is the URL for clients.
+
+	// Endpoint is the URL for clients: that of the load balancer if the Service has one, otherwise that of the Service.
+	// Example: https://demo.default.svc:6443.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Image that the replicas run. Without spec.image it stays what it was at first.
+
+	// Image that the replicas run. Without spec.image it stays the one that the cluster was created with.
+	// Example: registry.example/quorate:0.1.0.
 	Image string `json:"image,omitempty"`
 
+	// Members are the members of the embedded etcd, by name. Empty with an external etcd.
+	//
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	Members []MemberStatus `json:"members,omitempty"`
 
-	// Membership is what the operator must remember between two steps of a change.
+	// Membership is the progress of etcd membership changes. The operator writes it before each step, so that it can
+	// resume after a crash. Absent with an external etcd.
 	//
 	// +optional
 	Membership *Membership `json:"membership,omitempty"`
 
+	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum and CertificatesValid.
+	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// MemberStatus is one member of the embedded etcd.
+// MemberStatus is the state of one member of the embedded etcd.
 type MemberStatus struct {
+	// Name of the member and of its pod and PersistentVolumeClaim. Example: demo-0.
 	Name string `json:"name"`
-	// ID in etcd, hexadecimal.
+
+	// ID of the member in etcd, in hexadecimal. Example: 8e9e05c52164694d.
 	ID string `json:"id,omitempty"`
-	// Role is leader, voter or learner.
+
+	// Role of the member: leader, voter or learner. Example: voter.
 	//
 	// +kubebuilder:validation:Enum=leader;voter;learner
 	Role string `json:"role,omitempty"`
-	// Ready: the member answers and its API server is ready.
+
+	// Ready is true when the member is healthy and its API server is ready. Example: true.
 	Ready bool `json:"ready"`
-	// Version of etcd.
+
+	// Version of etcd that the member runs. Absent while the member is unreachable. Example: 3.6.4.
 	Version string `json:"version,omitempty"`
-	// DBSize in bytes.
+
+	// DBSize is the size of the member's database, in bytes. Example: 25165824.
 	DBSize int64 `json:"dbSize,omitempty"`
-	// UnhealthySince is when the member stopped answering; absent while it answers.
+
+	// UnhealthySince is the time at which the member was first observed unhealthy. Absent while it is healthy.
+	// Example: 2026-01-01T00:00:00Z.
 	//
 	// +optional
 	UnhealthySince *metav1.Time `json:"unhealthySince,omitempty"`
 }
 
-// Membership is the operator's memory of etcd membership: intents, written before they are acted upon.
+// Membership is the progress of etcd membership changes.
 type Membership struct {
-	// Founders are the names of the first members.
+	// InitialMembers are the names of the members that bootstrap etcd. Empty once bootstrapped is true.
+	// Example: ["demo-0", "demo-1", "demo-2"].
 	//
 	// +optional
 	// +listType=atomic
-	Founders []string `json:"founders,omitempty"`
-	// Formed: the founders have made a cluster; from then on members join one at a time.
-	Formed bool `json:"formed,omitempty"`
-	// NextOrdinal has never been part of a member's name.
+	InitialMembers []string `json:"initialMembers,omitempty"`
+
+	// Bootstrapped is true once the initial members have formed a quorum. From then on members join one at a time, as
+	// learners. Default: false. Example: true.
+	Bootstrapped bool `json:"bootstrapped,omitempty"`
+
+	// NextOrdinal is the ordinal of the next member. No member has ever used it or a higher one. Default: 0. Example: 3.
 	NextOrdinal int32 `json:"nextOrdinal,omitempty"`
-	// Joining is the name of the member being added.
+
+	// JoiningMember is the name of the member that is being added. Empty while no member is being added. Example: demo-3.
 	//
 	// +optional
-	Joining string `json:"joining,omitempty"`
-	// JoiningSince is when Joining was set.
+	JoiningMember string `json:"joiningMember,omitempty"`
+
+	// JoiningSince is the time at which joiningMember was set. The operator removes a learner that has not caught up after
+	// ten minutes. Example: 2026-01-01T00:00:00Z.
 	//
 	// +optional
 	JoiningSince *metav1.Time `json:"joiningSince,omitempty"`

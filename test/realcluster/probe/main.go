@@ -1,5 +1,5 @@
-// Command probe is what the pods of kubelet.sh run: a server that tells who it is, and small tools to look around from
-// within a pod.
+// Command probe is the program of the pods of run.sh and kubelet.sh: a server that returns its host name, and small
+// diagnostic tools.
 package main
 
 import (
@@ -71,7 +71,7 @@ func run(args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// serve answers with a greeting and the host's name until it is asked to end.
+// serve responds with a greeting and the host name until SIGTERM.
 func serve(greeting string) error {
 	name, err := os.Hostname()
 	if err != nil {
@@ -114,14 +114,14 @@ func get(client *http.Client, url, token string) error {
 	return nil
 }
 
-// dialPatience is how long an address may take to accept connections: a network learns of new pods with a delay.
-const dialPatience = 5 * time.Second
+// dialTimeout is the time for an address to accept connections, because networks configure new pods with a delay.
+const dialTimeout = 5 * time.Second
 
 // dial prints for each address whether it accepts connections.
 func dial(addresses []string) error {
 	for _, address := range addresses {
 		state := "closed"
-		for deadline := time.Now().Add(dialPatience); state == "closed" && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(dialTimeout); state == "closed" && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			if connection, err := net.DialTimeout("tcp", address, time.Second); err == nil {
 				_ = connection.Close()
 				state = "open"
@@ -132,7 +132,7 @@ func dial(addresses []string) error {
 	return nil
 }
 
-// scrape reads a URL that is served by an authority's certificate, with a token.
+// scrape reads an HTTPS URL with a bearer token and a certificate authority.
 func scrape(url, authority, token string) error {
 	content, err := os.ReadFile(token)
 	if err != nil {
@@ -144,14 +144,14 @@ func scrape(url, authority, token string) error {
 	}
 	var dialError *net.OpError
 	err = get(client, url, string(content))
-	for deadline := time.Now().Add(dialPatience); errors.As(err, &dialError) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(dialTimeout); errors.As(err, &dialError) && time.Now().Before(deadline); {
 		time.Sleep(100 * time.Millisecond)
 		err = get(client, url, string(content))
 	}
 	return err
 }
 
-// trusting returns a client that trusts the authorities in a file only.
+// trusting returns a client that trusts only the authorities in a file.
 func trusting(file string) (*http.Client, error) {
 	roots, err := os.ReadFile(file)
 	if err != nil {
@@ -162,7 +162,7 @@ func trusting(file string) (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}, nil
 }
 
-// api asks the API server as the pod's service account, by what every pod is given.
+// api sends a request to the API server as the pod's service account.
 func api(path string) error {
 	token, err := os.ReadFile(account + "token")
 	if err != nil {

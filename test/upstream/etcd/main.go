@@ -1,4 +1,4 @@
-// Command etcd is the genuine etcd of the module graph, for tests that need one as a process of its own.
+// Command etcd is the etcd of the module graph, for tests that need it as a separate process.
 package main
 
 import (

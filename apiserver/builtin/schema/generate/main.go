@@ -1,5 +1,5 @@
-// Command generate writes schema.gob.gz, and unstable.gob.gz with what only alpha and beta versions need, from the OpenAPI documents in the module k8s.io/kubernetes. Its output
-// depends on nothing else and is the same byte for byte every time.
+// Command generate writes schema.gob.gz, and unstable.gob.gz with the types used only by alpha and beta versions, from
+// the OpenAPI documents of the module k8s.io/kubernetes. The output is reproducible.
 package main
 
 import (
@@ -49,7 +49,7 @@ func run(output, unstable string) error {
 	return write(all, unstable)
 }
 
-// readSchema makes the schema of all stable versions, or of all versions.
+// readSchema returns the schema of all stable versions, or of all versions.
 func readSchema(directory string, unstable bool) (*merge.Schema, error) {
 	models, err := readModels(directory, unstable)
 	if err != nil {
@@ -113,7 +113,7 @@ func readModels(directory string, unstable bool) (map[string]*spec.Schema, error
 	return models, nil
 }
 
-// normalize sorts fields and keeps only scalar defaults: merging needs defaults of list keys and of nothing else.
+// normalize sorts fields and drops defaults that are not scalar: merging only needs the defaults of list keys.
 func normalize(atom *merge.Atom) {
 	if atom.List != nil {
 		normalize(&atom.List.ElementType.Inlined)

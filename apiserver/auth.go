@@ -1,0 +1,154 @@
+package apiserver
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+
+	"quorate.dev/apiserver/authentication"
+	"quorate.dev/apiserver/authentication/serviceaccount"
+	"quorate.dev/apiserver/authorization"
+	"quorate.dev/apiserver/authorization/node"
+	"quorate.dev/apiserver/authorization/rbac"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/serving"
+)
+
+// tokenLife is how long the result of authenticating a token is cached.
+const tokenLife = 10 * time.Second
+
+// auth is authentication and authorization.
+type auth struct {
+	authenticator *authentication.Authenticator
+	authorizer    *authorization.Authorizer
+	policy        *rbac.Policy
+	frontProxy    *authentication.FrontProxy // nil without --requestheader-client-ca-file
+	tokens        *serviceaccount.Tokens
+	reload        []serving.Reloadable
+	clients       *authentication.Authority   // nil without --client-ca-file
+	authorities   []*authentication.Authority // of client certificates, then of front proxies
+	changed       bootstrap.Signal            // sent when a file was reloaded
+	nodes         *node.Authorizer            // nil unless --authorization-mode has Node
+}
+
+// reloaded is the last Reloadable: it signals that the others were reloaded.
+type reloaded struct{ bootstrap.Signal }
+
+// Files implements serving.Reloadable.
+func (reloaded) Files() []string { return nil }
+
+// Reload implements serving.Reloadable.
+func (r reloaded) Reload() error {
+	r.Send()
+	return nil
+}
+
+// composeAuth reads the files of --client-ca-file, --requestheader-client-ca-file, --token-auth-file and the
+// service-account keys.
+func (s *Server) composeAuth() (_ *auth, err error) {
+	c := s.config
+	a := &auth{policy: rbac.New(), changed: bootstrap.NewSignal()}
+	options := authentication.Options{
+		TokenLife: tokenLife, Audiences: c.Authentication.Audiences(), Clock: s.clock, Registerer: s.metrics,
+		// With mode AlwaysAllow, anonymous requests would be allowed everything.
+		Anonymous: c.Authentication.Anonymous && !slices.Contains(c.Authorization.Modes, "AlwaysAllow"),
+	}
+	if c.Authentication.ClientCAFile != "" {
+		if a.clients, err = a.authority(c.Authentication.ClientCAFile); err != nil {
+			return nil, err
+		}
+		options.Clients = a.clients
+	}
+	if options.FrontProxy, err = a.composeFrontProxy(c.Authentication); err != nil {
+		return nil, err
+	}
+	if options.Tokens, err = s.composeTokens(a); err != nil {
+		return nil, err
+	}
+	a.authenticator = authentication.New(options)
+	a.reload = append(a.reload, reloaded{a.changed})
+	var nodes authorization.Mode
+	if slices.Contains(c.Authorization.Modes, "Node") {
+		a.nodes = node.New(s.informers, s.metrics)
+		nodes = a.nodes
+	}
+	a.authorizer, err = authorization.New(c.Authorization.Modes, a.policy, nodes)
+	return a, err
+}
+
+func (a *auth) authority(file string) (*authentication.Authority, error) {
+	authority, err := authentication.NewAuthority(file)
+	if err != nil {
+		return nil, err
+	}
+	a.reload = append(a.reload, authority)
+	a.authorities = append(a.authorities, authority)
+	return authority, nil
+}
+
+// published returns what the ConfigMap extension-apiserver-authentication says, for extension servers.
+func (a *auth) published(c config.Authentication) bootstrap.Authentication {
+	var published bootstrap.Authentication
+	if a.clients != nil {
+		published.ClientCA = a.clients.PEM
+	}
+	if a.frontProxy != nil {
+		published.RequestHeaderCA = a.frontProxy.Authority.PEM
+		published.UsernameHeaders, published.UIDHeaders = c.RequestHeaderUsername, c.RequestHeaderUID
+		published.GroupHeaders, published.ExtraHeaderPrefixes = c.RequestHeaderGroup, c.RequestHeaderExtraPrefix
+		published.AllowedNames = c.RequestHeaderAllowedNames
+	}
+	return published
+}
+
+func (a *auth) composeFrontProxy(c config.Authentication) (*authentication.FrontProxy, error) {
+	if c.RequestHeaderCAFile == "" {
+		return nil, nil
+	}
+	authority, err := a.authority(c.RequestHeaderCAFile)
+	if err != nil {
+		return nil, err
+	}
+	a.frontProxy = &authentication.FrontProxy{
+		Authority:           authority,
+		AllowedNames:        c.RequestHeaderAllowedNames,
+		UsernameHeaders:     c.RequestHeaderUsername,
+		UIDHeaders:          c.RequestHeaderUID,
+		GroupHeaders:        c.RequestHeaderGroup,
+		ExtraHeaderPrefixes: c.RequestHeaderExtraPrefix,
+	}
+	return a.frontProxy, nil
+}
+
+// composeTokens returns the authenticators of bearer tokens in the order in which they are tried.
+func (s *Server) composeTokens(a *auth) ([]authenticator.Token, error) {
+	c := s.config.Authentication
+	var all []authenticator.Token
+	if c.TokenFile != "" {
+		file, err := authentication.NewTokenFile(c.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		a.reload = append(a.reload, file)
+		// As in kube-apiserver, a token of the file is valid for every audience.
+		all = append(all, authenticator.WrapAudienceAgnosticToken(c.Audiences(), file))
+	}
+	var err error
+	if a.tokens, err = serviceaccount.New(c, s.clock); err != nil {
+		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
+	}
+	serviceAccounts, err := a.tokens.Authenticators(s.registry.Client())
+	if err != nil {
+		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
+	}
+	all = append(all, serviceAccounts...)
+	if c.BootstrapTokens {
+		secrets := s.informers.Core().V1().Secrets().Lister().Secrets(metav1.NamespaceSystem)
+		all = append(all, authenticator.WrapAudienceAgnosticToken(c.Audiences(), serviceaccount.Bootstrap(secrets)))
+	}
+	return all, nil
+}

@@ -1,0 +1,11 @@
+package serviceaccount_test
+
+import (
+	"testing"
+
+	"quorate.dev/apiserver/builtin/builtintest"
+)
+
+var eventually = builtintest.Eventually
+
+func must[T any](t testing.TB) func(T, error) T { return builtintest.Must[T](t) }

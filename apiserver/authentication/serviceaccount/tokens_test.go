@@ -1,0 +1,202 @@
+package serviceaccount_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/kubernetes/pkg/apis/authentication"
+	"k8s.io/kubernetes/pkg/apis/core"
+	upstream "k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/authentication/serviceaccount"
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/builtintest"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/resource"
+)
+
+const issuer = "https://kubernetes.default.svc"
+
+var (
+	serviceAccounts = schema.GroupResource{Resource: "serviceaccounts"}
+	pods            = schema.GroupResource{Resource: "pods"}
+	secrets         = schema.GroupResource{Resource: "secrets"}
+)
+
+// newKey returns a signing key and its file.
+func newKey(t *testing.T) (file string, key *ecdsa.PrivateKey) {
+	t.Helper()
+	key = must[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	file = filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(file, must[[]byte](t)(keyutil.MarshalPrivateKeyToPEM(key)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file, key
+}
+
+// tokenServer is a server that issues tokens. It has the ServiceAccount default/default.
+type tokenServer struct {
+	*builtintest.Server
+	tokens  *serviceaccount.Tokens
+	key     *ecdsa.PrivateKey
+	account *core.ServiceAccount
+}
+
+func newTokenServer(t *testing.T) *tokenServer {
+	t.Helper()
+	file, key := newKey(t)
+	issuing := must[*serviceaccount.Tokens](t)(serviceaccount.New(config.Authentication{
+		ServiceAccountIssuers: []string{issuer, "https://old.example.com"}, ServiceAccountSigningKey: file,
+		ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
+	}, clock.RealClock{}))
+	s := builtintest.NewServer(t, builtin.Options{ServiceAccountToken: issuing.Request()}, nil)
+	account := must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: serviceAccounts, Namespace: "default"},
+		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, resource.WriteOptions{}))
+	return &tokenServer{s, issuing, key, account.(*core.ServiceAccount)}
+}
+
+func (s *tokenServer) issue(t *testing.T, spec authentication.TokenRequestSpec) *authentication.TokenRequest {
+	t.Helper()
+	if spec.ExpirationSeconds == 0 {
+		spec.ExpirationSeconds = 3600
+	}
+	answer := must[runtime.Object](t)(s.Call(t.Context(), resource.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"}, &authentication.TokenRequest{Spec: spec}))
+	return answer.(*authentication.TokenRequest)
+}
+
+// who authenticates a token.
+func (s *tokenServer) who(t *testing.T, token string, audiences ...string) *authenticator.Response {
+	t.Helper()
+	ctx := t.Context()
+	if len(audiences) > 0 {
+		ctx = authenticator.WithAudiences(ctx, audiences)
+	}
+	for _, a := range must[[]authenticator.Token](t)(s.tokens.Authenticators(s)) {
+		if response, ok, _ := a.AuthenticateToken(ctx, token); ok {
+			return response
+		}
+	}
+	return nil
+}
+
+func TestTokenIsRejectedAfterItsAccountIsDeleted(t *testing.T) {
+	s := newTokenServer(t)
+	token := s.issue(t, authentication.TokenRequestSpec{}).Status.Token
+	response := s.who(t, token, issuer)
+	if response == nil {
+		t.Fatal("the token is not accepted")
+	}
+	if response.User.GetName() != "system:serviceaccount:default:default" || response.User.GetUID() != string(s.account.UID) {
+		t.Errorf("user %v", response.User)
+	}
+	if !slices.Contains(response.User.GetGroups(), "system:serviceaccounts:default") {
+		t.Errorf("groups %v", response.User.GetGroups())
+	}
+	if s.who(t, token, "https://elsewhere.example.com") != nil {
+		t.Error("the token is accepted for another audience")
+	}
+	if s.who(t, token[:len(token)-4]+"AAAA", issuer) != nil {
+		t.Error("a forged token is accepted")
+	}
+	key := resource.Key{GroupResource: serviceAccounts, Namespace: "default", Name: "default"}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the token of a deleted account is rejected", func() bool { return s.who(t, token, issuer) == nil })
+}
+
+func TestTokenBoundToPod(t *testing.T) {
+	s := newTokenServer(t)
+	created := must[runtime.Object](t)(s.Create(t.Context(),
+		resource.Key{GroupResource: pods, Namespace: "default"}, builtintest.NewPod("web"), resource.WriteOptions{})).(*core.Pod)
+	answer := s.issue(t, authentication.TokenRequestSpec{
+		ExpirationSeconds: upstream.WarnOnlyBoundTokenExpirationSeconds,
+		BoundObjectRef:    &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: created.UID},
+	})
+	response := s.who(t, answer.Status.Token)
+	if response == nil {
+		t.Fatal("the token is not accepted")
+	}
+	if extra := response.User.GetExtra()["authentication.kubernetes.io/pod-name"]; len(extra) != 1 || extra[0] != "web" {
+		t.Errorf("pod of the token: %v", extra)
+	}
+	if _, err := s.Call(t.Context(), resource.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"}, &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{
+		ExpirationSeconds: 3600, BoundObjectRef: &authentication.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "another"},
+	}}); err == nil {
+		t.Error("a token is bound to a pod with another UID")
+	}
+	now := int64(0)
+	key := resource.Key{GroupResource: pods, Namespace: "default", Name: "web"}
+	if err := s.Delete(t.Context(), key, &metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the token of a deleted pod is rejected", func() bool { return s.who(t, answer.Status.Token) == nil })
+}
+
+func TestLegacyTokenNeedsItsSecret(t *testing.T) {
+	s := newTokenServer(t)
+	generator := must[upstream.TokenGenerator](t)(upstream.JWTTokenGenerator(upstream.LegacyIssuer, s.key))
+	public, private := upstream.LegacyClaims(
+		v1.ServiceAccount{ObjectMeta: s.account.ObjectMeta}, v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "token"}})
+	token := must[string](t)(generator.GenerateToken(context.Background(), public, private))
+	if s.who(t, token) != nil {
+		t.Error("a token without its Secret is accepted")
+	}
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: secrets, Namespace: "default"}, &core.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "token", Namespace: "default"}, Type: core.SecretTypeOpaque,
+		Data: map[string][]byte{"token": []byte(token)},
+	}, resource.WriteOptions{}))
+	if s.who(t, token) == nil {
+		t.Error("the token is not accepted")
+	}
+	secret := must[runtime.Object](t)(s.Get(t.Context(),
+		resource.Key{GroupResource: secrets, Namespace: "default", Name: "token"},
+		resource.ReadOptions{})).(*core.Secret)
+	if secret.Labels[upstream.LastUsedLabelKey] == "" {
+		t.Error("the Secret has no last-used label")
+	}
+}
+
+func TestTokenMetadata(t *testing.T) {
+	s := newTokenServer(t)
+	metadata := must[serviceaccount.Metadata](t)(s.tokens.Metadata("10.0.0.1:6443"))
+	var configuration struct {
+		Issuer string `json:"issuer"`
+		Keys   string `json:"jwks_uri"`
+	}
+	if err := json.Unmarshal(metadata.Configuration, &configuration); err != nil {
+		t.Fatal(err)
+	}
+	if configuration.Issuer != issuer || configuration.Keys != "https://10.0.0.1:6443/openid/v1/jwks" {
+		t.Errorf("configuration %+v", configuration)
+	}
+	if !bytes.Contains(metadata.Keys, []byte(`"kty":"EC"`)) || bytes.Contains(metadata.Keys, []byte(`"d":`)) {
+		t.Errorf("keys %s", metadata.Keys)
+	}
+}
+
+func TestWithoutKeysNoTokensAreIssued(t *testing.T) {
+	none := must[*serviceaccount.Tokens](t)(serviceaccount.New(config.Authentication{}, clock.RealClock{}))
+	if none.Request() != nil {
+		t.Error("tokens are issued without a key")
+	}
+	if _, err := serviceaccount.New(config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}}, clock.RealClock{}); err == nil {
+		t.Error("no error for a missing key file")
+	}
+}

@@ -1,0 +1,13 @@
+package bootstrap_test
+
+import (
+	"testing"
+
+	"quorate.dev/apiserver/builtin/builtintest"
+)
+
+var eventually = builtintest.Eventually
+
+var background = builtintest.Background
+
+func must[T any](t testing.TB) func(T, error) T { return builtintest.Must[T](t) }

@@ -1,0 +1,166 @@
+package encoding
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/resource"
+)
+
+// Table makes the JSON of a metav1.Table with the columns of a version. Rows are assembled by hand: json.Marshal of a
+// Table copies and validates the object of every row a second time.
+type Table struct {
+	Resource resource.Match
+	Group    schema.GroupVersion // meta.k8s.io/v1 or v1beta1
+	Options  *metav1.TableOptions
+}
+
+// Metadata returns the format of the metadata in rows, which is the format of clients that accept metadata only.
+func (t Table) Metadata() Format {
+	shape := Metadata
+	if t.Group == metav1beta1.SchemeGroupVersion {
+		shape = MetadataV1beta1
+	}
+	return Format{Resource: t.Resource, Media: codec.JSON, Shape: shape}
+}
+
+// ShowsMetadata reports whether rows contain the metadata of their object, which is the default.
+func (t Table) ShowsMetadata() bool {
+	return t.Options.IncludeObject == "" || t.Options.IncludeObject == metav1.IncludeMetadata
+}
+
+// AppendHead appends the table up to its first row. first is an internal object: columns may depend on it.
+func (t Table) AppendHead(
+	ctx context.Context, to []byte, first runtime.Object, listMeta metav1.ListMeta,
+) ([]byte, error) {
+	head, err := t.Resource.Version.Table.ConvertToTable(ctx, first, t.Options)
+	if err != nil {
+		return nil, err
+	}
+	if listMeta.ResourceVersion != "" {
+		head.ListMeta = listMeta
+	}
+	encodedMeta, err := json.Marshal(head.ListMeta)
+	if err != nil {
+		return nil, err
+	}
+	definitions := head.ColumnDefinitions
+	if t.Options.NoHeaders {
+		definitions = nil
+	}
+	columns, err := json.Marshal(definitions)
+	if err != nil {
+		return nil, err
+	}
+	to = append(codec.AppendHead(to, t.Group.WithKind("Table")), `"metadata":`...)
+	to = append(append(to, encodedMeta...), `,"columnDefinitions":`...)
+	return append(append(to, columns...), `,"rows":[`...), nil
+}
+
+// AppendTail appends what follows the last row.
+func (t Table) AppendTail(to []byte) []byte { return append(to, "]}"...) }
+
+// AppendRows appends the rows of an internal object: one, with the printers of all kinds known. metadata is the
+// object's item in the format Metadata; nil: it is made from the object.
+func (t Table) AppendRows(ctx context.Context, to []byte, internal runtime.Object, metadata []byte) ([]byte, error) {
+	converted, err := t.Resource.Version.Table.ConvertToTable(ctx, internal, t.Options)
+	if err != nil {
+		return nil, err
+	}
+	for i := range converted.Rows {
+		if i > 0 {
+			to = append(to, ',')
+		}
+		if to, err = appendCells(to, &converted.Rows[i]); err != nil {
+			return nil, err
+		}
+		if to, err = t.appendRowObject(to, internal, metadata); err != nil {
+			return nil, err
+		}
+	}
+	return to, nil
+}
+
+// appendCells appends a row up to its object.
+func appendCells(to []byte, row *metav1.TableRow) ([]byte, error) {
+	cells, err := json.Marshal(row.Cells)
+	if err != nil {
+		return nil, err
+	}
+	to = append(append(to, `{"cells":`...), cells...)
+	if len(row.Conditions) == 0 {
+		return to, nil
+	}
+	conditions, err := json.Marshal(row.Conditions)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(to, `,"conditions":`...), conditions...), nil
+}
+
+// appendRowObject appends the object of a row, and ends the row.
+func (t Table) appendRowObject(to []byte, internal runtime.Object, metadata []byte) ([]byte, error) {
+	to = append(to, `,"object":`...)
+	if metadata != nil && t.ShowsMetadata() {
+		return append(codec.AppendObject(to, t.Group.WithKind("PartialObjectMetadata"), false, metadata), '}'), nil
+	}
+	object, err := t.rowObject(internal)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(to, object...), '}'), nil
+}
+
+// rowObject encodes what Options.IncludeObject selects of an object.
+func (t Table) rowObject(internal runtime.Object) ([]byte, error) {
+	switch t.Options.IncludeObject {
+	case metav1.IncludeNone:
+		return []byte("null"), nil
+	case metav1.IncludeObject:
+		external, err := t.Resource.Version.Codec.External(internal)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(external)
+	}
+	accessor, err := meta.Accessor(internal)
+	if err != nil {
+		return nil, err
+	}
+	partial := codec.Metadata(accessor)
+	partial.SetGroupVersionKind(t.Group.WithKind("PartialObjectMetadata"))
+	return json.Marshal(partial)
+}
+
+// One returns a table of one internal object.
+func (t Table) One(ctx context.Context, internal runtime.Object) ([]byte, error) {
+	table, err := t.AppendHead(ctx, nil, internal, metav1.ListMeta{})
+	if err != nil {
+		return nil, err
+	}
+	if table, err = t.AppendRows(ctx, table, internal, nil); err != nil {
+		return nil, err
+	}
+	return t.AppendTail(table), nil
+}
+
+// Empty returns a table without rows. Like kube-apiserver's, it has "rows": null for kinds without columns of their
+// own.
+func (t Table) Empty(ctx context.Context, listMeta metav1.ListMeta) ([]byte, error) {
+	table, err := t.AppendHead(ctx, nil, t.Resource.Version.Codec.New(), listMeta)
+	if err != nil {
+		return nil, err
+	}
+	if t.Resource.Version.Plain {
+		return append(bytes.TrimSuffix(table, []byte("[")), "null}"...), nil
+	}
+	return t.AppendTail(table), nil
+}

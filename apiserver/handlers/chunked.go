@@ -1,0 +1,76 @@
+package handlers
+
+import (
+	"compress/gzip"
+	"io"
+	"net/http"
+
+	"quorate.dev/apiserver/request"
+)
+
+// chunkedResponse is a response that is sent in chunks and never held as a whole. It buffers up to
+// request.CompressAbove bytes before it sends the header, because the size decides about compression, and because until
+// then an error can still become a Status.
+type chunkedResponse struct {
+	call       *call
+	code       int
+	to         io.Writer // nil until the header is sent
+	compressor *gzip.Writer
+}
+
+// full reports whether body, made since the last write, must be written now. A body that is reformatted is never
+// written before its end.
+func (p *chunkedResponse) full(body []byte) bool {
+	if p.to != nil {
+		return len(body) >= chunkSize
+	}
+	return len(body) > request.CompressAbove && !p.call.output.reformatted()
+}
+
+// write sends a chunk. It aborts the request if the client has disconnected.
+func (p *chunkedResponse) write(body []byte) {
+	if p.to == nil {
+		p.begin(len(body))
+	}
+	if _, err := p.to.Write(body); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// begin sends the header of a response that has at least size bytes.
+func (p *chunkedResponse) begin(size int) {
+	p.to = p.call.w
+	p.call.w.Header()["Content-Type"] = []string{p.call.output.contentType(false)}
+	if request.Compresses(p.call.r, size) {
+		p.compressor = p.call.compressor(p.code)
+		p.to = p.compressor
+		return
+	}
+	p.call.w.WriteHeader(p.code)
+}
+
+// end sends the last chunk, or the whole response if nothing was sent yet.
+func (p *chunkedResponse) end(body []byte) error {
+	if p.to == nil {
+		return p.call.send(p.code, body)
+	}
+	p.write(body)
+	return nil
+}
+
+// close releases the compressor. It must be called once.
+func (p *chunkedResponse) close() {
+	if p.compressor != nil {
+		_ = p.compressor.Close()
+		compressors.Put(p.compressor)
+	}
+}
+
+// abort returns err if it can still become a Status. Otherwise it breaks the connection: a response that ends early
+// must not look complete to the client.
+func (p *chunkedResponse) abort(err error) error {
+	if p.to != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}

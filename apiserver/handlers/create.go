@@ -1,0 +1,43 @@
+package handlers
+
+import (
+	"context"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// create serves POST. Of several errors in a request, the client gets the one that kube-apiserver checks first: media
+// type, size, options, content.
+func (c *call) create(ctx context.Context) error {
+	mediaType, err := contentType(c.r, offered(c.target))
+	if err != nil {
+		return err
+	}
+	body, err := c.record.Body(c.r)
+	if err != nil {
+		return err
+	}
+	options, err := c.createOptions()
+	if err != nil {
+		return err
+	}
+	object, err := c.decodeBody(body, mediaType, fieldValidation(options.FieldValidation))
+	if err != nil {
+		return err
+	}
+	if accessor, err := meta.Accessor(object); err == nil {
+		if c.target.Endpoint.Action == nil {
+			rest.WipeObjectMetaSystemFields(accessor)
+		}
+		if err := c.checkNamespace(object); err != nil {
+			return err
+		}
+	}
+	result, err := c.Registry.Create(ctx, c.target, object, c.writeOptions(options.DryRun, options.FieldManager, options))
+	if err != nil {
+		return err
+	}
+	return c.sendResult(http.StatusCreated, result)
+}

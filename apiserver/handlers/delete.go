@@ -1,0 +1,62 @@
+package handlers
+
+import (
+	"context"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
+)
+
+// delete serves DELETE of one object.
+func (c *call) delete(ctx context.Context) error {
+	options, err := c.deleteOptions()
+	if err != nil {
+		return err
+	}
+	c.warnOnDelete(ctx, options)
+	result, err := c.Registry.Delete(ctx, c.target, options, registry.WriteOptions{DryRun: len(options.DryRun) > 0})
+	if err != nil {
+		return err
+	}
+	code := http.StatusOK
+	//nolint:staticcheck // deprecated, but kube-apiserver still evaluates it
+	if !result.Outcome.Deleted() && options.OrphanDependents != nil && !*options.OrphanDependents {
+		code = http.StatusAccepted
+	}
+	if !result.Outcome.Deleted() || result.Outcome == registry.DeletedEmpty || c.target.ReturnsDeleted {
+		return c.sendResult(code, result)
+	}
+	return c.sendDeleted(code, result)
+}
+
+// warnOnDelete adds the strategy's warnings about the options.
+func (c *call) warnOnDelete(ctx context.Context, options *metav1.DeleteOptions) {
+	warner, ok := c.target.Endpoint.Delete.(resource.DeletionWarner)
+	if !ok {
+		return
+	}
+	for _, text := range warner.WarningsOnDelete(ctx, options) {
+		c.record.Warnings.AddWarning("", text)
+	}
+}
+
+// sendDeleted responds with a Status that names the deleted object.
+func (c *call) sendDeleted(code int, result *registry.Result) error {
+	accessor, err := meta.Accessor(result.Object)
+	if err != nil {
+		return err
+	}
+	return c.sendStatus(code, &metav1.Status{
+		Status: metav1.StatusSuccess,
+		Details: &metav1.StatusDetails{
+			Name:  accessor.GetName(),
+			Group: c.target.Group,
+			Kind:  c.target.Plural,
+			UID:   accessor.GetUID(),
+		},
+	})
+}

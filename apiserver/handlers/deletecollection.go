@@ -1,0 +1,41 @@
+package handlers
+
+import (
+	"context"
+
+	"quorate.dev/apiserver/registry"
+)
+
+// deleteCollection serves DELETE of a collection.
+func (c *call) deleteCollection(ctx context.Context) error {
+	list, selection, err := c.listOptions()
+	if err != nil {
+		return err
+	}
+	options, err := c.deleteOptions()
+	if err != nil {
+		return err
+	}
+	c.warnOnDelete(ctx, options)
+	page, err := c.Registry.DeleteCollection(ctx, c.target, registry.DeleteCollectionOptions{
+		List: registry.ListOptions{
+			Selection:       selection,
+			ResourceVersion: list.ResourceVersion,
+			Match:           list.ResourceVersionMatch,
+			Limit:           list.Limit,
+			Continue:        list.Continue,
+		},
+		Delete:  options,
+		Write:   registry.WriteOptions{DryRun: len(options.DryRun) > 0},
+		Workers: c.DeleteWorkers,
+	})
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	// The objects are deleted by now, but their list cannot be shown as PartialObjectMetadata.
+	if err := c.checkList(true); err != nil {
+		return err
+	}
+	return c.sendPage(page)
+}

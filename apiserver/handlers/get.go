@@ -1,0 +1,65 @@
+package handlers
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"quorate.dev/apiserver/watchcache"
+)
+
+// get serves GET of one object.
+func (c *call) get(ctx context.Context) error {
+	if err := c.checkExport(); err != nil {
+		return err
+	}
+	options := &metav1.GetOptions{}
+	if err := decodeQuery(c.record.Query(), options); err != nil {
+		return err
+	}
+	entry, err := c.Registry.Get(ctx, c.target, options.ResourceVersion)
+	if err != nil {
+		return err
+	}
+	if err := c.checkList(false); err != nil {
+		return err
+	}
+	if c.target.Endpoint.View != nil || c.output.as == table {
+		return c.getDecoded(entry)
+	}
+	f := c.format()
+	item, err := entry.Encoded(f)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	return c.send(http.StatusOK, f.Envelope().Body(item.Bytes()))
+}
+
+// checkExport rejects the export parameter as kube-apiserver does.
+func (c *call) checkExport() error {
+	wanted := c.record.Query()["export"]
+	if len(wanted) == 0 {
+		return nil
+	}
+	var export bool
+	if err := runtime.Convert_Slice_string_To_bool(&wanted, &export, nil); err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("the export parameter cannot be parsed: %v", err))
+	}
+	if export {
+		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
+	}
+	return nil
+}
+
+// getDecoded responds with what is made from the decoded object: a view, or a table row.
+func (c *call) getDecoded(entry *watchcache.Entry) error {
+	internal, err := c.Registry.Decode(c.target, entry)
+	if err != nil {
+		return err
+	}
+	return c.sendView(http.StatusOK, internal)
+}

@@ -1,0 +1,67 @@
+package handlers
+
+import (
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Most bytes of a response are encodings that the watch cache owns and all requests share. A ByteLimit bounds the
+// memory that responses hold beside it: encodings that the cache does not have yet, and bodies that are reformatted as
+// a whole.
+const (
+	// maxResponseMemory bounds the bytes that all responses together hold beside the watch cache.
+	maxResponseMemory = 256 << 20
+	// freeMemory is the number of bytes that each response may hold without counting against the bound.
+	freeMemory = 256 << 10
+
+	// prettyFactor and yamlFactor are the approximate bytes for each byte of a body while it is reformatted.
+	prettyFactor, yamlFactor = 3, 5
+)
+
+// acquireMemory waits until the response may hold so many bytes beside the watch cache. The first call must cover
+// everything that the response needs: later calls do nothing.
+func (c *call) acquireMemory(bytes int64) (err error) {
+	if c.memory != nil || bytes <= freeMemory {
+		return nil
+	}
+	c.memory, err = c.responseMemory.Acquire(c.r.Context(), bytes)
+	return err
+}
+
+// shrinkMemory releases what the response holds beyond so many bytes.
+func (c *call) shrinkMemory(bytes int64) {
+	if c.memory != nil {
+		c.memory.Shrink(bytes)
+	}
+}
+
+// reformatFactor is the approximate bytes for each byte of the body while it is reformatted; 0: it is not.
+func (o output) reformatFactor() int64 {
+	switch {
+	case o.media == codec.YAML:
+		return yamlFactor
+	case o.pretty:
+		return prettyFactor
+	}
+	return 0
+}
+
+// listMemory returns the approximate bytes that a list of entries holds beside the watch cache.
+func (c *call) listMemory(f encoding.Format, entries []*watchcache.Entry) int64 {
+	total, uncached := estimate(f, entries)
+	return uncached + total*c.output.reformatFactor()
+}
+
+// estimate returns the approximate size of the encodings of entries: of all, and of those the watch cache does not
+// have.
+func estimate(f encoding.Format, entries []*watchcache.Entry) (total, uncached int64) {
+	for _, entry := range entries {
+		size := f.EstimateSize(entry.Stored())
+		total += size
+		if !entry.Keeps(f) {
+			uncached += size
+		}
+	}
+	return total, uncached
+}

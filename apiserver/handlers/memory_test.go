@@ -1,0 +1,150 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/storage"
+)
+
+// largeObjects are handlers of config maps that exceed freeMemory by far.
+type largeObjects struct {
+	*Handlers
+	target registry.Target
+}
+
+func newLargeObjects(t testing.TB) largeObjects {
+	t.Helper()
+	store := storage.New(etcdtest.Client(t), "/registry")
+	r, target := configMaps(t, store)
+	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", freeMemory)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		if _, err := store.Create(t.Context(), fmt.Sprint("configmaps/a/", i), stored, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return largeObjects{New(Options{Registry: r}), target}
+}
+
+// list responds with all of them and returns the size of the body.
+func (h largeObjects) list(ctx context.Context, t *testing.T, o output) (int, error) {
+	t.Helper()
+	page, err := h.Registry.List(t.Context(), h.target, registry.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	c := &call{Handlers: h.Handlers, w: answer, r: r, record: request.Begin(r, time.Now(), testr.New(t)), target: h.target, output: o}
+	defer c.shrinkMemory(0)
+	err = c.sendPage(page)
+	return answer.Body.Len(), err
+}
+
+// endsWhenWaited is a context that ends as soon as a caller waits for it.
+type endsWhenWaited struct {
+	context.Context
+	end func()
+}
+
+func (i endsWhenWaited) Done() <-chan struct{} {
+	i.end()
+	return i.Context.Done()
+}
+
+// TestEncodingEndsWithItsContext encodes nothing after the end of the request.
+func TestEncodingEndsWithItsContext(t *testing.T) {
+	h := newLargeObjects(t)
+	page, err := h.Registry.List(t.Context(), h.target, registry.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, o := range map[string]output{"whole": {}, "metadata": {as: metadataOnly, group: metav1.SchemeGroupVersion}} {
+		c := &call{Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx), target: h.target, output: o}
+		if _, err := c.items(c.format(), page.Entries); !errors.Is(err, context.Canceled) || page.Entries[0].Keeps(c.format()) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestResponseMemory uses up the limit: responses that need memory of their own wait, those of cached encodings do not.
+func TestResponseMemory(t *testing.T) {
+	h := newLargeObjects(t)
+	all, err := h.responseMemory.Acquire(t.Context(), maxResponseMemory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]output{"not cached yet": {}, "pretty": {pretty: true}, "YAML": {media: codec.YAML}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := h.list(endsWhenWaited{ctx, cancel}, t, o); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, over the limit: %v", name, err)
+		}
+	}
+	all.Release()
+	if _, err := h.list(t.Context(), t, output{}); err != nil {
+		t.Fatal(err)
+	}
+	if all, err = h.responseMemory.Acquire(t.Context(), maxResponseMemory); err != nil {
+		t.Fatal(err)
+	}
+	if size, err := h.list(t.Context(), t, output{}); err != nil || size < 4*freeMemory {
+		t.Errorf("cached, over the limit: %d bytes, %v", size, err)
+	}
+	all.Release()
+	for _, o := range []output{{pretty: true}, {media: codec.YAML}} {
+		if size, err := h.list(t.Context(), t, o); err != nil || size < 4*freeMemory {
+			t.Errorf("below the limit: %d bytes, %v", size, err)
+		}
+	}
+	if all, err = h.responseMemory.Acquire(t.Context(), maxResponseMemory); err != nil {
+		t.Fatal(err) // a response has not released its memory
+	}
+	all.Release()
+}
+
+// TestMemoryEstimates compares the estimates with the sizes of responses.
+func TestMemoryEstimates(t *testing.T) {
+	h := newLargeObjects(t)
+	page, err := h.Registry.List(t.Context(), h.target, registry.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(o output) int64 {
+		c := &call{Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil), target: h.target, output: o}
+		return c.listMemory(c.format(), page.Entries)
+	}
+	const stored = 4 * freeMemory
+	if json := of(output{}); json < stored || json > 3*stored {
+		t.Errorf("JSON: %d bytes for %d", json, stored)
+	}
+	if pretty, json := of(output{pretty: true}), of(output{}); pretty != json*(1+prettyFactor) {
+		t.Errorf("pretty: %d bytes, JSON %d", pretty, json)
+	}
+	if metadata := of(output{as: metadataOnly, group: metav1.SchemeGroupVersion}); metadata > 4*(2<<10) {
+		t.Errorf("metadata: %d bytes", metadata)
+	}
+	if _, err := h.list(t.Context(), t, output{}); err != nil {
+		t.Fatal(err)
+	}
+	if json := of(output{}); json != 0 {
+		t.Errorf("cached encodings take %d bytes", json)
+	}
+}

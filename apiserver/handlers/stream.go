@@ -1,0 +1,247 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"golang.org/x/net/websocket"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding"
+	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/watchcache"
+)
+
+const (
+	// bookmarkInterval is the time between bookmarks while there are no events.
+	bookmarkInterval = time.Minute
+	// bookmarkLead is the time before its end at which a watch sends a last bookmark.
+	bookmarkLead = 2 * time.Second
+)
+
+// stream is the response to one watch.
+type stream struct {
+	*call
+	format  encoding.Format
+	changes *registry.Watch
+	// seen is the revision of bookmarks. Invariant: the client has received all events up to it.
+	seen      int64
+	bookmarks bool
+	table     *encoding.Table // nil: events contain objects
+	socket    *websocket.Conn // nil: frames are the body of the response
+	guard     *writeGuard     // nil with a socket
+}
+
+// open calls run with an established stream: the body of the response, or the messages of a WebSocket.
+func (s *stream) open(ctx context.Context, run func(context.Context)) {
+	if wsstream.IsWebSocketRequest(s.r) {
+		s.serveWebSocket(ctx, run)
+		return
+	}
+	s.guard = newWriteGuard(s.w, s.writeTimeout)
+	defer s.guard.stop()
+	defer context.AfterFunc(ctx, func() { s.guard.shorten(min(lastWriteTimeout, s.writeTimeout)) })()
+	s.begin()
+	run(ctx)
+}
+
+// begin sends the header before the first event: clients wait for it.
+func (s *stream) begin() {
+	header := s.w.Header()
+	header["Content-Type"] = []string{s.output.contentType(true)}
+	header.Set("Transfer-Encoding", "chunked")
+	if s.r.ProtoMajor > 1 {
+		header.Del("Transfer-Encoding")
+	}
+	s.w.WriteHeader(http.StatusOK)
+	s.flush()
+}
+
+// flush sends what has been written to the body.
+func (s *stream) flush() {
+	flusher, ok := s.w.(http.Flusher)
+	if !ok || s.socket != nil {
+		return
+	}
+	s.guard.begin()
+	defer s.guard.end()
+	flusher.Flush()
+}
+
+// run sends events, and bookmarks if the client allows them, until ctx ends or a write fails.
+func (s *stream) run(ctx context.Context) {
+	deadline, _ := ctx.Deadline()
+	for {
+		next := s.Clock.Now().Add(bookmarkInterval)
+		last := deadline.Add(-bookmarkLead)
+		if next.After(last) && last.After(s.Clock.Now()) {
+			next = last
+		}
+		if !s.until(ctx, next) || ctx.Err() != nil {
+			return
+		}
+		if s.bookmarks && !s.catchUp(ctx) {
+			return
+		}
+	}
+}
+
+// catchUp sends all events that are available, then a bookmark. A bookmark before them would skip them.
+func (s *stream) catchUp(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		events, revision, err := s.changes.Poll(ctx)
+		if err != nil {
+			s.fail(err)
+			return false
+		}
+		if !s.sendEvents(events, revision) {
+			return false
+		}
+		if behind := len(events) > 0 && events[len(events)-1].Revision > revision; !behind {
+			return s.sendBookmark(nil)
+		}
+	}
+	return false
+}
+
+// until sends events until a point in time. It reports whether the stream continues.
+func (s *stream) until(ctx context.Context, end time.Time) bool {
+	waiting, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	for {
+		events, revision, err := s.changes.Next(waiting)
+		switch {
+		case err != nil && waiting.Err() != nil:
+			return ctx.Err() == nil
+		case err != nil:
+			s.fail(err)
+			return false
+		case !s.sendEvents(events, revision):
+			return false
+		case waiting.Err() != nil: // checked after sending: Next does not return events twice
+			return ctx.Err() == nil
+		}
+	}
+}
+
+// sendEvents sends the events up to a revision in few writes, because each costs a system call and a switch to the
+// connection's goroutine. Batches form without delay: they are the events that arrived during the previous write.
+func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
+	s.seen = max(s.seen, revision)
+	if len(events) == 0 {
+		return true
+	}
+	pooled := chunks.Get().(*[]byte)
+	defer chunks.Put(pooled)
+	batch := (*pooled)[:0]
+	for i := range events {
+		frame, err := s.eventFrame(&events[i])
+		if err != nil {
+			s.fail(encodingError(err))
+			return false
+		}
+		if len(batch)+len(frame) > cap(batch) {
+			if !s.send(batch) {
+				return false
+			}
+			batch = batch[:0]
+		}
+		if len(events) == 1 || len(frame) > cap(batch) || s.socket != nil {
+			if !s.send(frame) {
+				return false
+			}
+			continue
+		}
+		batch = append(batch, frame...)
+	}
+	if !s.send(batch) {
+		return false
+	}
+	s.flush()
+	return true
+}
+
+// sendInitial sends the initial state as ADDED events, and the bookmark that marks its end if markEnd is set.
+func (s *stream) sendInitial(markEnd bool, selection registry.Selection) bool {
+	for _, entry := range s.changes.Initial {
+		frame, err := s.initialFrame(entry)
+		if err != nil {
+			s.fail(encodingError(err))
+			return false
+		}
+		if !s.send(frame) {
+			return false
+		}
+	}
+	if markEnd {
+		marked := s.sendBookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		if marked {
+			s.watchListed(selection)
+		}
+		return marked
+	}
+	if len(s.changes.Initial) > 0 {
+		s.flush()
+	}
+	return true
+}
+
+func (s *stream) send(frame []byte) bool {
+	if len(frame) == 0 {
+		return true
+	}
+	if s.socket != nil {
+		return s.sendMessage(frame)
+	}
+	for len(frame) > 0 {
+		chunk := frame[:min(len(frame), writeChunk)]
+		if !s.write(chunk) {
+			return false
+		}
+		frame = frame[len(chunk):]
+	}
+	return true
+}
+
+func (s *stream) write(chunk []byte) bool {
+	s.guard.begin()
+	defer s.guard.end()
+	_, err := s.w.Write(chunk)
+	return err == nil
+}
+
+// fail ends the stream with an ERROR event. It sends none when the definition of the resource has changed, so that the
+// client reconnects, and none where kube-apiserver sends none.
+func (s *stream) fail(err error) {
+	if errors.Is(err, watchcache.ErrDropped) || errors.Is(err, errNoList) {
+		return
+	}
+	status := request.StatusOf(err)
+	kind := metav1.Unversioned.WithKind("Status")
+	item, encodeErr := codec.Item(s.format.Media, status)
+	if encodeErr != nil {
+		return
+	}
+	s.send(encoding.Envelope{Media: s.format.Media, Kind: kind}.Frame(watch.Error, item))
+	s.flush()
+}
+
+// sendBookmark sends a bookmark with the revision seen.
+func (s *stream) sendBookmark(annotations map[string]string) bool {
+	frame, err := s.bookmarkFrame(annotations)
+	if err != nil {
+		s.fail(encodingError(err))
+		return false
+	}
+	if !s.send(frame) {
+		return false
+	}
+	s.flush()
+	return true
+}

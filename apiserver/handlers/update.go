@@ -1,0 +1,54 @@
+package handlers
+
+import (
+	"context"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"quorate.dev/apiserver/registry"
+)
+
+// update serves PUT. Unlike for create, kube-apiserver checks the media type after the options.
+func (c *call) update(ctx context.Context) error {
+	body, err := c.record.Body(c.r)
+	if err != nil {
+		return err
+	}
+	options, err := c.updateOptions()
+	if err != nil {
+		return err
+	}
+	mediaType, err := contentType(c.r, offered(c.target))
+	if err != nil {
+		return err
+	}
+	object, err := c.decodeBody(body, mediaType, fieldValidation(options.FieldValidation))
+	if err != nil {
+		return err
+	}
+	if err := c.checkNamespace(object); err != nil {
+		return err
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if err := registry.CheckName(accessor, c.target); err != nil {
+		return err
+	}
+	write := c.writeOptions(options.DryRun, options.FieldManager, options)
+	result, err := c.Registry.Update(ctx, c.target, registry.Replacement{Object: object, Manager: write.Manager}, write)
+	if err != nil {
+		return err
+	}
+	return c.sendResult(updateCode(result), result)
+}
+
+func updateCode(result *registry.Result) int {
+	if result.Outcome == registry.Created {
+		return http.StatusCreated
+	}
+	return http.StatusOK
+}

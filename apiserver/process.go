@@ -1,0 +1,47 @@
+package apiserver
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+
+	"quorate.dev/apiserver/admission/plugins"
+	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/registry"
+)
+
+// garbageCollectionPercent replaces Go's default of 100. Most of the heap is encoded objects, which are long-lived and
+// hold few pointers, so that more frequent collections cost little and keep the process small.
+const garbageCollectionPercent = 50
+
+// configureProcess applies every setting that is global to the process because upstream's libraries keep it in package
+// variables: klog's logger, feature gates, capabilities, the limits of JSON patches, and the tolerations of the
+// DefaultTolerationSeconds plugin. Only the command calls it, once, before New. The exceptions are gRPC's logger, which
+// main silences for all commands, and klog's verbosity, which /debug/flags/v changes.
+func configureProcess(c *config.Config, logger logr.Logger) error {
+	klog.SetLogger(logger)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbageCollectionPercent)
+	}
+	registry.LimitPatches()
+	err := plugins.SetDefaultTolerations(
+		int64(c.Admission.NotReadyToleration/time.Second), int64(c.Admission.UnreachableToleration/time.Second))
+	if err != nil {
+		return err
+	}
+	if err := builtin.Configure(c.Admission.AllowPrivileged, c.API.FeatureGates); err != nil {
+		return err
+	}
+	uidHeaders := utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID)
+	if len(c.Authentication.RequestHeaderUID) > 0 && !uidHeaders {
+		return fmt.Errorf("--requestheader-uid-headers requires the %q feature to be enabled", features.RemoteRequestHeaderUID)
+	}
+	return nil
+}

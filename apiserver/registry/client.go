@@ -1,0 +1,201 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Client is the registry for the server's own code: objects in the internal version instead of HTTP bodies, and no
+// authorization. Admission sees its writes with Attributes.Internal set.
+type Client struct {
+	registry *Registry
+}
+
+var _ resource.Client = &Client{}
+
+// Client returns a client for the server's own code.
+func (r *Registry) Client() *Client { return &Client{registry: r} }
+
+// target resolves a key in the preferred version of its resource.
+func (c *Client) target(key resource.Key) (Target, error) {
+	match, ok := c.registry.catalog.Current().Find(key.GroupResource)
+	if !ok {
+		return Target{}, apierrors.NewNotFound(key.GroupResource, key.Name)
+	}
+	endpoint, ok := match.Version.Endpoints[key.Subresource]
+	if !ok {
+		return Target{}, apierrors.NewNotFound(key.GroupResource, key.Name)
+	}
+	return Target{Match: match, Endpoint: endpoint, Namespace: key.Namespace, Name: key.Name}, nil
+}
+
+// Cache returns the watch cache of a resource, for informers.
+func (c *Client) Cache(m resource.Match) *watchcache.Cache { return c.registry.cache(m) }
+
+// withRequestInfo adds the RequestInfo that a client's request would have. Upstream's strategies read it.
+func (t Target) withRequestInfo(ctx context.Context, verb string) context.Context {
+	return request.WithRequestInfo(ctx, &request.RequestInfo{
+		IsResourceRequest: true, Verb: verb, APIGroup: t.Group, APIVersion: t.Version.Name, Resource: t.Plural,
+		Subresource: t.Endpoint.Subresource, Namespace: t.Namespace, Name: t.Name,
+	})
+}
+
+// Get implements resource.Reader. Without Cached it reads storage, which costs one request to etcd but does not wait
+// for the cache.
+func (c *Client) Get(ctx context.Context, key resource.Key, options resource.ReadOptions) (runtime.Object, error) {
+	t, err := c.target(key)
+	if err != nil {
+		return nil, err
+	}
+	if options.Cached {
+		entry, err := c.registry.Get(ctx, t, "0")
+		if err != nil {
+			return nil, err
+		}
+		return c.registry.Decode(t, entry)
+	}
+	current, err := c.registry.storedState(ctx, t)
+	if err != nil {
+		return nil, status(err, t)
+	}
+	if !current.found {
+		return nil, apierrors.NewNotFound(key.GroupResource, key.Name)
+	}
+	return visibleState(t, current, false)
+}
+
+// List implements resource.Reader.
+func (c *Client) List(ctx context.Context, key resource.Key, options resource.ReadOptions) ([]runtime.Object, error) {
+	t, err := c.target(key)
+	if err != nil {
+		return nil, err
+	}
+	var list ListOptions
+	if options.Cached {
+		list.ResourceVersion = "0"
+	}
+	page, err := c.registry.List(ctx, t, list)
+	if err != nil {
+		return nil, err
+	}
+	defer page.Close()
+	objects := make([]runtime.Object, len(page.Entries))
+	for i, entry := range page.Entries {
+		if objects[i], err = c.registry.Decode(t, entry); err != nil {
+			return nil, err
+		}
+	}
+	return objects, nil
+}
+
+// Create implements resource.Writer.
+func (c *Client) Create(
+	ctx context.Context, key resource.Key, object runtime.Object, options resource.WriteOptions,
+) (runtime.Object, error) {
+	key.Name = "" // the object has it, or generateName
+	t, err := c.target(key)
+	if err != nil {
+		return nil, err
+	}
+	return objectOf(c.registry.Create(t.withRequestInfo(ctx, "create"), t, object, internalWrite(ctx, options)))
+}
+
+// Update implements resource.Writer.
+func (c *Client) Update(
+	ctx context.Context, key resource.Key, change func(runtime.Object) error, options resource.WriteOptions,
+) (runtime.Object, error) {
+	t, err := c.target(key)
+	if err != nil {
+		return nil, err
+	}
+	object, err := objectOf(c.registry.Update(t.withRequestInfo(ctx, "update"), t, edit{change}, internalWrite(ctx, options)))
+	var failed *editError
+	var precondition *resource.PreconditionError
+	switch {
+	case errors.As(err, &precondition):
+		return nil, c.registry.storageConflict(t, precondition.Error(), options.DryRun)
+	case errors.As(err, &failed):
+		return nil, failed.error
+	}
+	return object, err
+}
+
+// Apply implements resource.Writer.
+func (c *Client) Apply(
+	ctx context.Context, key resource.Key, configuration any, options resource.WriteOptions,
+) (runtime.Object, error) {
+	t, err := c.target(key)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(configuration)
+	if err != nil {
+		return nil, err
+	}
+	write := internalWrite(ctx, options)
+	patch := Patch{
+		Type: types.ApplyYAMLPatchType, Data: data, Manager: write.Manager, Force: true, Validation: resource.Ignore,
+	}
+	return objectOf(c.registry.Patch(t.withRequestInfo(ctx, "patch"), t, patch, write))
+}
+
+// Delete implements resource.Writer.
+func (c *Client) Delete(ctx context.Context, key resource.Key, options *metav1.DeleteOptions) error {
+	t, err := c.target(key)
+	if err != nil {
+		return err
+	}
+	write := WriteOptions{DryRun: options != nil && len(options.DryRun) > 0, Internal: true}
+	_, err = c.registry.Delete(t.withRequestInfo(ctx, "delete"), t, options, write)
+	return err
+}
+
+// internalWrite are the options of a write by the server itself.
+func internalWrite(ctx context.Context, options resource.WriteOptions) WriteOptions {
+	return WriteOptions{DryRun: options.DryRun, Manager: resource.Manager(ctx), Internal: true}
+}
+
+func objectOf(result *Result, err error) (runtime.Object, error) {
+	if err != nil {
+		return nil, err
+	}
+	return result.Object, nil
+}
+
+// editError marks an error of the change function, which Update returns to its caller unchanged.
+type editError struct{ error }
+
+func (e *editError) Unwrap() error { return e.error }
+
+// edit is the Change of Client.Update.
+type edit struct {
+	change func(runtime.Object) error
+}
+
+// Apply implements Change.
+func (e edit) Apply(ctx context.Context, t Target, current runtime.Object) (runtime.Object, error) {
+	if current == nil { // the kind allows create on update, but a change function needs an object
+		return nil, apierrors.NewNotFound(t.GroupResource(), t.Name)
+	}
+	object := current.DeepCopyObject()
+	if err := e.change(object); err != nil {
+		return nil, &editError{err}
+	}
+	return object, track(t, current, object, resource.Manager(ctx))
+}
+
+// CreatesMissing implements Change.
+func (edit) CreatesMissing() bool { return false }
+
+// UID implements Change.
+func (edit) UID() types.UID { return "" }

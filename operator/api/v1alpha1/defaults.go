@@ -1,0 +1,56 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Defaults of the schema, for objects that were stored without it.
+const (
+	defaultReplicas    = 3
+	defaultStorageSize = "8Gi"
+	maxDefaultVoters   = 5
+)
+
+// ReplicaCount returns the desired number of API servers.
+func (c *ApiServerCluster) ReplicaCount() int {
+	if c.Spec.Replicas == nil {
+		return defaultReplicas
+	}
+	return int(*c.Spec.Replicas)
+}
+
+// VoterCount returns the desired number of voting members of the embedded etcd, 0 with an external etcd.
+func (c *ApiServerCluster) VoterCount() int {
+	switch embedded := c.Spec.Etcd.Embedded; {
+	case c.ExternalEtcd():
+		return 0
+	case embedded != nil && embedded.Members != nil:
+		return int(*embedded.Members)
+	}
+	return defaultVoters(c.ReplicaCount())
+}
+
+// defaultVoters returns the largest of 1, 3 and 5 that does not exceed the number of replicas.
+func defaultVoters(replicas int) int {
+	voters := min(replicas, maxDefaultVoters)
+	if voters%2 == 0 {
+		voters--
+	}
+	return max(voters, 1)
+}
+
+// ExternalEtcd reports whether the cluster uses an etcd that the operator does not manage.
+func (c *ApiServerCluster) ExternalEtcd() bool { return c.Spec.Etcd.External != nil }
+
+// StorageSize returns the desired size of each member's volume.
+func (c *ApiServerCluster) StorageSize() resource.Quantity {
+	if c.Spec.Storage.Size.IsZero() {
+		return resource.MustParse(defaultStorageSize)
+	}
+	return c.Spec.Storage.Size
+}
+
+// Bootstrapped reports whether the initial members of the embedded etcd have formed a quorum.
+func (c *ApiServerCluster) Bootstrapped() bool {
+	return c.Status.Membership != nil && c.Status.Membership.Bootstrapped
+}

@@ -1,0 +1,169 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Member is an entry of the member list with the status that the member reports.
+type Member struct {
+	ID      uint64
+	Name    string // first label of the peer URL's host, which is known before the member has started
+	PeerURL string
+	Learner bool
+	Started bool
+	Healthy bool // it answers and has a leader
+	Leader  bool
+	Applied uint64 // raft index
+	Version string
+	DBSize  int64 // bytes
+	Alarms  []string
+}
+
+// Members returns the members with their status, or an error that wraps ErrUnreachable. It reads the list from the last
+// known leader, and from all members if that fails. It requests a member's status only if the member is in the list:
+// etcd panics on a status request to a member that has just been removed.
+func (c *Client) Members(ctx context.Context) ([]Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*readTimeout)
+	defer cancel()
+	entries, err := c.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.leader = nil
+	members := make([]Member, len(entries))
+	var group sync.WaitGroup
+	for i, entry := range entries {
+		members[i] = memberOf(entry)
+		if client := c.clientOf(members[i].Name); client != nil {
+			group.Go(func() { members[i].readStatus(ctx, client) })
+		}
+	}
+	group.Wait()
+	for _, m := range members {
+		if m.Leader {
+			c.leader = c.clientOf(m.Name)
+		}
+	}
+	return members, nil
+}
+
+// list returns the linearizable member list from the leader, or else from the first member that answers.
+func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
+	if c.leader != nil {
+		leaderCtx, cancel := context.WithTimeout(ctx, readTimeout)
+		response, err := c.leader.MemberList(leaderCtx)
+		cancel()
+		if err == nil {
+			return response.Members, nil
+		}
+		c.leader = nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		name     string
+		response *clientv3.MemberListResponse
+		err      error
+	}
+	results := make(chan result, len(c.endpoints))
+	for _, e := range c.endpoints {
+		go func() {
+			response, err := e.client.MemberList(ctx)
+			results <- result{e.name, response, err}
+		}()
+	}
+	errs := []error{ErrUnreachable}
+	for range c.endpoints {
+		r := <-results
+		if r.err == nil {
+			return r.response.Members, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", r.name, r.err))
+	}
+	return nil, errors.Join(errs...)
+}
+
+func memberOf(entry *etcdserverpb.Member) Member {
+	m := Member{ID: entry.ID, Learner: entry.IsLearner, Started: len(entry.ClientURLs) > 0}
+	if len(entry.PeerURLs) > 0 {
+		m.PeerURL = entry.PeerURLs[0]
+		m.Name = nameOf(m.PeerURL)
+	}
+	return m
+}
+
+// readStatus sets the fields that the member itself reports. They stay zero if it does not answer, or if another member
+// answers at its address.
+func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
+	status, err := client.Status(ctx, client.Endpoints()[0])
+	if err != nil || status.Header.MemberId != m.ID {
+		return
+	}
+	m.Healthy, m.Leader = status.Leader != 0, status.Leader == m.ID
+	m.Applied, m.Version, m.DBSize, m.Alarms = status.RaftAppliedIndex, status.Version, status.DbSize, status.Errors
+}
+
+// nameOf returns the first label of the host in a peer URL, or "".
+func nameOf(peerURL string) string {
+	parsed, err := url.Parse(peerURL)
+	if err != nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(parsed.Hostname(), ".")
+	return name
+}
+
+// AddLearner adds a learner.
+func (c *Client) AddLearner(ctx context.Context, peerURL string) error {
+	return c.change(ctx, "adding learner "+peerURL, func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.MemberAddAsLearner(ctx, []string{peerURL})
+		return err
+	})
+}
+
+// Promote promotes a learner to voter.
+func (c *Client) Promote(ctx context.Context, id uint64) error {
+	return c.change(ctx, fmt.Sprintf("promoting member %x", id), func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.MemberPromote(ctx, id)
+		return err
+	})
+}
+
+// Remove removes a member.
+func (c *Client) Remove(ctx context.Context, id uint64) error {
+	return c.change(ctx, fmt.Sprintf("removing member %x", id), func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.MemberRemove(ctx, id)
+		return err
+	})
+}
+
+// MoveLeader moves the leadership to another voter.
+func (c *Client) MoveLeader(ctx context.Context, to uint64) error {
+	return c.change(ctx, fmt.Sprintf("moving leadership to member %x", to), func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.MoveLeader(ctx, to)
+		return err
+	})
+}
+
+// change sends one request to the leader of the last Members: only the leader accepts MoveLeader, and it need not
+// forward the other requests. It does not retry; the next Members shows whether a request without a response was
+// executed.
+func (c *Client) change(ctx context.Context, what string, request func(context.Context, *clientv3.Client) error) error {
+	if c.leader == nil {
+		return fmt.Errorf("%s: the leader is unreachable", what)
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	if err := request(ctx, c.leader); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+// Package membership plans the membership of one embedded etcd: which members bootstrap it, join it and leave it,
+// which pods and volume claims exist, and which pod restarts next. Plan is a pure function from an observation to
+// exactly one action. The reconciler executes the action, observes again and plans again.
+//
+// # Steps
+//
+// Plan tries a fixed list of steps and returns the action of the first one that has something to do. Which list
+// applies depends on the state of etcd:
+//
+//   - Not bootstrapped: choose the initial members, create all of their claims, then all of their pods, and record
+//     Bootstrapped once they have formed a quorum.
+//   - Quorum lost: recreate pods of members whose claims exist, nothing else.
+//   - Quorum: ensure a pod for each member, delete pods and claims of former members, scale the stateless servers,
+//     restart unready outdated pods, advance the joining member, remove voters that have to be replaced, remove
+//     surplus voters, start the next join, roll out a new pod template.
+//   - External etcd: only the steps for stateless servers.
+//
+// A member joins in this order: StartJoin (the intent), AddLearner, CreateClaim, CreatePod, Promote, FinishJoin. It
+// leaves in this order: MoveLeader if it leads, RemoveMember, DeletePod, DeleteClaim.
+//
+// # Invariants
+//
+//   - At most one membership change is in progress. A learner other than Intent.JoiningMember is removed.
+//   - No action takes the quorum away: a voter is removed, and the pod of a healthy voter is deleted, only while the
+//     remaining healthy voters are a quorum. The exception is the restart of a single voter.
+//   - New members are learners until they have caught up, so that a member that never starts does not change the
+//     quorum.
+//   - A voter whose claim is missing never restarts: without its log it could vote twice in one term.
+//   - A member name is never reused, so that no member starts from the data of another. Intent.NextOrdinal only grows.
+//   - The intent is written before the action that depends on it, with optimistic locking. Every step follows from the
+//     observation, so the operator may crash between any two steps, and a second operator with an older observation
+//     can at worst repeat an action, whose preconditions then fail.
+//
+// The simulated cluster in world_test.go checks these invariants: testdata contains scripts of common procedures;
+// TestCrashAndStaleViewAtEveryStep and TestNoActionLosesTheQuorum check them at every step and under random failures.
+//
+// # Rejected alternatives
+//
+//   - A StatefulSet restarts pods in the order of their ordinals and removes the highest ordinal first. It can neither
+//     replace a member in the middle by one with a new name, nor restart the leader last, nor keep a member's claim
+//     from being recreated empty under the same name, which is how etcd members lose acknowledged writes.
+//   - A state machine with a persisted phase has to be repaired whenever the phase and the cluster disagree, for
+//     example after a restore. Here the status stores only what cannot be observed.
+//   - Adding voters directly is one step shorter, but an unreachable new voter raises the quorum: from one member to
+//     two, it stops all writes.
+//   - Planning several changes at once is faster, but a change is safe only in the membership that it was planned for.
+package membership

@@ -1,0 +1,176 @@
+package observed
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/etcd"
+)
+
+var now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func demo() *v1alpha1.ApiServerCluster {
+	return &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "ns", UID: "demo-uid"}}
+}
+
+// memberPod returns a ready pod of a member, created from the spec with the given hash.
+func memberPod(name, hash string) corev1.Pod {
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{desired.RoleLabel: desired.RoleMember},
+			Annotations: map[string]string{desired.ServerHashAnnotation: hash},
+		},
+		Status: corev1.PodStatus{
+			PodIP: "127.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// lister is a client.Reader with fixed lists.
+type lister struct {
+	client.Reader
+	pods   []corev1.Pod
+	claims []corev1.PersistentVolumeClaim
+}
+
+func (l lister) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	switch list := list.(type) {
+	case *corev1.PodList:
+		list.Items = l.pods
+	case *corev1.PersistentVolumeClaimList:
+		list.Items = l.claims
+	}
+	return nil
+}
+
+// TestReadIgnoresForeignObjects: a label can be copied, an owner reference identifies the owner.
+func TestReadIgnoresForeignObjects(t *testing.T) {
+	cluster := demo()
+	owned := metav1.ObjectMeta{Name: "demo-0", OwnerReferences: []metav1.OwnerReference{{UID: cluster.UID, Controller: ptr.To(true)}}}
+	former := metav1.ObjectMeta{Name: "demo-1", OwnerReferences: []metav1.OwnerReference{{UID: "former", Controller: ptr.To(true)}}}
+	reader := lister{
+		pods:   []corev1.Pod{{ObjectMeta: owned}, {ObjectMeta: former}, {}},
+		claims: []corev1.PersistentVolumeClaim{{ObjectMeta: former}, {ObjectMeta: owned}},
+	}
+	s, err := Read(t.Context(), reader, cluster, "quorate:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Pods) != 1 || s.Pod("demo-0") == nil || len(s.Claims) != 1 || s.Claim("demo-0") == nil {
+		t.Errorf("Read(): pods %v, claims %v, want only demo-0", s.Pods, s.Claims)
+	}
+	if s.EtcdErr == nil {
+		t.Error("Read(): etcd members are known")
+	}
+}
+
+func TestWithMembersCopies(t *testing.T) {
+	before := &State{Cluster: demo(), EtcdErr: etcd.ErrUnreachable}
+	after := before.WithMembers([]etcd.Member{{Name: "demo-0", Healthy: true}, {Name: "demo-1"}, {Name: "demo-2", Learner: true}}, nil)
+	if before.Member("demo-0") != nil || before.EtcdErr == nil {
+		t.Errorf("WithMembers() changed its receiver: %+v", before)
+	}
+	if all, healthy := after.Voters(); all != 2 || healthy != 1 || after.EtcdErr != nil {
+		t.Errorf("WithMembers(): %d voters, %d healthy, error %v", all, healthy, after.EtcdErr)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	server, pending, failed := memberPod("demo-3", ""), memberPod("demo-1", ""), memberPod("demo-2", "")
+	server.Labels = map[string]string{desired.RoleLabel: desired.RoleServer}
+	pending.Status.PodIP = ""
+	failed.Status.Phase = corev1.PodFailed
+	s := &State{Cluster: demo(), Pods: []corev1.Pod{memberPod("demo-0", ""), pending, failed, server}}
+	if got, want := s.Endpoints(), []etcd.Endpoint{{Name: "demo-0", Address: "127.0.0.1"}}; !slices.Equal(got, want) {
+		t.Errorf("Endpoints(): %v, want %v", got, want)
+	}
+}
+
+func TestQuorumLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		bootstrapped bool
+		err          error
+		condition    metav1.ConditionStatus
+		reason       string
+		age          time.Duration
+		want         bool
+	}{
+		"quorum":                  {true, nil, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
+		"not bootstrapped":        {false, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", time.Hour, false},
+		"no condition":            {true, etcd.ErrUnreachable, "", "", 0, false},
+		"unreachable for 9 s":     {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 9 * time.Second, false},
+		"unreachable for 10 s":    {true, etcd.ErrUnreachable, metav1.ConditionUnknown, "EtcdUnreachable", 10 * time.Second, true},
+		"was healthy until now":   {true, etcd.ErrUnreachable, metav1.ConditionTrue, "MembersHealthy", time.Hour, false},
+		"lost, and still without": {true, etcd.ErrUnreachable, metav1.ConditionFalse, QuorumLostReason, 0, true},
+	} {
+		cluster := demo()
+		cluster.Status.Membership = &v1alpha1.Membership{Bootstrapped: c.bootstrapped}
+		if c.condition != "" {
+			cluster.Status.Conditions = []metav1.Condition{{
+				Type: v1alpha1.EtcdQuorum, Status: c.condition, Reason: c.reason, LastTransitionTime: metav1.NewTime(now.Add(-c.age)),
+			}}
+		}
+		s := &State{Cluster: cluster, EtcdErr: c.err}
+		if got := s.QuorumLost(now); got != c.want {
+			t.Errorf("%s: QuorumLost() %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestMemberLost(t *testing.T) {
+	lost := etcd.Member{Name: "demo-0"}
+	for name, c := range map[string]struct {
+		member    etcd.Member
+		unhealthy time.Duration
+		hash      string // of the pod of the healthy member
+		healthy   bool   // the other member
+		want      bool
+	}{
+		"healthy":                    {etcd.Member{Name: "demo-0", Healthy: true}, time.Hour, "a", true, false},
+		"learner":                    {etcd.Member{Name: "demo-0", Learner: true}, time.Hour, "a", true, false},
+		"unhealthy for 5 minutes":    {lost, MemberLossTimeout, "a", true, false},
+		"unhealthy for longer":       {lost, MemberLossTimeout + time.Second, "a", true, true},
+		"other template is healthy":  {lost, time.Hour, "b", true, false},
+		"same template is unhealthy": {lost, time.Hour, "a", false, false},
+	} {
+		cluster := demo()
+		cluster.Status.Members = []v1alpha1.MemberStatus{
+			{Name: "demo-0", UnhealthySince: &metav1.Time{Time: now.Add(-c.unhealthy)}},
+		}
+		s := &State{
+			Cluster: cluster, Pods: []corev1.Pod{memberPod("demo-0", "a"), memberPod("demo-1", c.hash)},
+			Members: []etcd.Member{c.member, {Name: "demo-1", Healthy: c.healthy}},
+		}
+		if got := s.MemberLost(c.member, now); got != c.want {
+			t.Errorf("%s: MemberLost() %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestReadyReplicas(t *testing.T) {
+	terminating, unready := memberPod("demo-1", ""), memberPod("demo-2", "")
+	terminating.DeletionTimestamp = &metav1.Time{Time: now}
+	unready.Status.Conditions[0].Status = corev1.ConditionFalse
+	s := &State{Pods: []corev1.Pod{memberPod("demo-0", ""), terminating, unready, {}}}
+	if got := s.ReadyReplicas(); got != 1 {
+		t.Errorf("ReadyReplicas(): %d, want 1", got)
+	}
+}
+
+func TestVersionWithoutAReadyReplica(t *testing.T) {
+	unready := memberPod("demo-0", "")
+	unready.Status.Conditions[0].Status = corev1.ConditionFalse
+	s := &State{Cluster: demo(), Pods: []corev1.Pod{unready}}
+	if got, err := s.Version(t.Context(), nil); got != "" || err != nil {
+		t.Errorf("Version(): %q, error %v, want neither", got, err)
+	}
+}

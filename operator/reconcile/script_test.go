@@ -1,0 +1,251 @@
+package reconcile
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/etcd"
+)
+
+var update = flag.Bool("update", false, "rewrite the results in the scripts")
+
+var demo = types.NamespacedName{Namespace: "ns", Name: "demo"}
+
+// cluster is an ApiServerCluster named demo in a simulated hosting cluster, without etcd members.
+type cluster struct {
+	t          *testing.T
+	client     client.Client
+	clock      *clocktesting.FakeClock
+	reconciler *Reconciler
+	results    []string
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &cluster{
+		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
+		client: fake.NewClientBuilder().WithScheme(s).
+			WithStatusSubresource(&v1alpha1.ApiServerCluster{}, &corev1.Pod{}).Build(),
+	}
+	c.reconciler = &Reconciler{
+		Client: c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
+	}
+	return c
+}
+
+// Eventf implements events.EventRecorder.
+func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	c.results = append(c.results, fmt.Sprintf("> %s %s: %s", kind, reason, fmt.Sprintf(note, args...)))
+}
+
+// execute runs one line of a script:
+//
+//	create FIELD=VALUE...   create the cluster: replicas, image, external, arg.NAME
+//	set FIELD=VALUE...      update its spec
+//	delete                  delete it
+//	reconcile               reconcile once; results are the events and the result: "  > line"
+//	settle                  reconcile until only time or a pod can change anything, without results
+//	ready POD               report a pod ready
+//	foreign KIND NAME       create a PersistentVolumeClaim or Service with another owner
+//	after DURATION          advance the clock
+//	objects                 results are the objects in the namespace: "  = line"
+//	conditions              results are the conditions: "  = line"
+func (c *cluster) execute(fields []string) []string {
+	c.results = nil
+	switch command, args := fields[0], fields[1:]; command {
+	case "create":
+		object := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo", UID: "demo"}}
+		c.set(object, args)
+		c.must(c.client.Create(c.t.Context(), object))
+	case "set":
+		object := c.get()
+		c.set(object, args)
+		object.Generation++
+		c.must(c.client.Update(c.t.Context(), object))
+	case "delete":
+		c.must(c.client.Delete(c.t.Context(), c.get()))
+	case "reconcile":
+		c.reconcile()
+	case "settle":
+		for wait := time.Duration(0); wait < shortWait; {
+			wait = c.reconcile()
+		}
+		c.results = nil
+	case "ready":
+		c.ready(args[0])
+	case "foreign":
+		c.foreign(args[0], args[1])
+	case "after":
+		duration, err := time.ParseDuration(args[0])
+		c.must(err)
+		c.clock.Step(duration)
+	case "objects":
+		c.objects()
+	case "conditions":
+		c.conditions()
+	default:
+		c.t.Fatalf("unknown command %q", command)
+	}
+	return c.results
+}
+
+func (c *cluster) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) get() *v1alpha1.ApiServerCluster {
+	object := &v1alpha1.ApiServerCluster{}
+	c.must(c.client.Get(c.t.Context(), demo, object))
+	return object
+}
+
+func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
+	for _, assignment := range assignments {
+		field, value, _ := strings.Cut(assignment, "=")
+		switch {
+		case field == "replicas":
+			n, err := strconv.Atoi(value)
+			c.must(err)
+			object.Spec.Replicas = ptr.To(int32(n))
+		case field == "image":
+			object.Spec.Image = value
+		case field == "external":
+			object.Spec.Etcd.External = &v1alpha1.ExternalEtcd{Endpoints: []string{value}, Prefix: "/registry"}
+		case strings.HasPrefix(field, "arg."):
+			object.Spec.ExtraArgs = map[string]string{strings.TrimPrefix(field, "arg."): value}
+		default:
+			c.t.Fatalf("unknown field %q", field)
+		}
+	}
+}
+
+// reconcile returns the requeue interval, 0 after an error.
+func (c *cluster) reconcile() time.Duration {
+	result, err := c.reconciler.Reconcile(c.t.Context(), ctrl.Request{NamespacedName: demo})
+	switch {
+	case err != nil:
+		c.results = append(c.results, "> error: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+		return resyncInterval
+	case result.RequeueAfter > 0:
+		c.results = append(c.results, "> requeue after "+result.RequeueAfter.String())
+	default:
+		return resyncInterval
+	}
+	return result.RequeueAfter
+}
+
+func (c *cluster) ready(name string) {
+	pod := &corev1.Pod{}
+	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, pod))
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	c.must(c.client.Status().Update(c.t.Context(), pod))
+}
+
+func (c *cluster) foreign(kind, name string) {
+	objects := map[string]client.Object{"PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "Service": &corev1.Service{}}
+	object := objects[kind]
+	object.SetNamespace("ns")
+	object.SetName(name)
+	c.must(c.client.Create(c.t.Context(), object))
+}
+
+func (c *cluster) objects() {
+	for _, list := range []client.ObjectList{
+		&v1alpha1.ApiServerClusterList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
+		&corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{},
+	} {
+		c.must(c.client.List(c.t.Context(), list))
+		var names []string
+		c.must(meta.EachListItem(list, func(item runtime.Object) error {
+			names = append(names, item.(client.Object).GetName())
+			return nil
+		}))
+		slices.Sort(names)
+		if kind := strings.TrimSuffix(fmt.Sprintf("%T", list), "List"); len(names) > 0 {
+			c.results = append(c.results, fmt.Sprintf("= %s %s", kind[strings.LastIndex(kind, ".")+1:], strings.Join(names, " ")))
+		}
+	}
+}
+
+func (c *cluster) conditions() {
+	for _, condition := range c.get().Status.Conditions {
+		c.results = append(c.results, fmt.Sprintf("= %s=%s %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message))
+	}
+}
+
+// play runs a script and returns it with the actual results.
+func play(t *testing.T, script []byte) []byte {
+	c := newCluster(t)
+	var out bytes.Buffer
+	for lines := bufio.NewScanner(bytes.NewReader(script)); lines.Scan(); {
+		text := strings.TrimSpace(lines.Text())
+		if strings.HasPrefix(text, "> ") || strings.HasPrefix(text, "= ") {
+			continue
+		}
+		fmt.Fprintln(&out, lines.Text())
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		for _, result := range c.execute(strings.Fields(text)) {
+			fmt.Fprintln(&out, "  "+result)
+		}
+	}
+	return out.Bytes()
+}
+
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("testdata has no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			script, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, script)
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if !bytes.Equal(got, script) {
+				t.Errorf("got:\n%s\nwant (%s):\n%s", got, file, script)
+			}
+		})
+	}
+}

@@ -1,0 +1,193 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/etcd"
+	"quorate.dev/operator/membership"
+	"quorate.dev/operator/observed"
+	"quorate.dev/operator/status"
+)
+
+// fact is something that a step establishes and later steps rely on.
+type fact string
+
+const (
+	finalizerSet      fact = "finalizer"    // the cluster has the finalizer, so objects may be created
+	stateRead         fact = "state"        // pass.state without etcd members
+	specValidated     fact = "validation"   // status.Input.Invalid
+	servicesReady     fact = "services"     // pass.service, unless the spec is invalid
+	certificatesReady fact = "certificates" // pass.certificates; incomplete if the spec is invalid
+	membersRead       fact = "members"      // the etcd members in pass.state, or the error why they are unknown
+)
+
+// step is one concern of a reconciliation. It runs if all facts that it needs are established, and establishes the
+// facts that it sets if it succeeds.
+type step struct {
+	name  string
+	needs []fact
+	sets  []fact
+	// skipInvalid skips the step if the spec is invalid, because it would write what the spec asks for. The facts that it
+	// sets then count as established, so that later steps can report what exists.
+	skipInvalid bool
+	do          func(*Reconciler, context.Context, *pass) error
+}
+
+// steps in the order of their execution.
+var steps = []step{
+	{
+		name: "finalizer",
+		sets: []fact{finalizerSet},
+		do:   (*Reconciler).ensureFinalizer,
+	},
+	{
+		name:  "observation",
+		needs: []fact{finalizerSet},
+		sets:  []fact{stateRead},
+		do:    (*Reconciler).observe,
+	},
+	{
+		name:  "validation",
+		needs: []fact{stateRead},
+		sets:  []fact{specValidated},
+		do:    (*Reconciler).validate,
+	},
+	{
+		name:        "services",
+		needs:       []fact{specValidated},
+		sets:        []fact{servicesReady},
+		skipInvalid: true,
+		do:          (*Reconciler).ensureServices,
+	},
+	{
+		name:        "network policies",
+		needs:       []fact{specValidated},
+		skipInvalid: true,
+		do:          (*Reconciler).ensureNetworkPolicies,
+	},
+	{
+		name:  "certificates",
+		needs: []fact{servicesReady},
+		sets:  []fact{certificatesReady},
+		do:    (*Reconciler).ensureCertificates,
+	},
+	{
+		name:        "kubeconfig",
+		needs:       []fact{certificatesReady},
+		skipInvalid: true,
+		do:          (*Reconciler).ensureKubeconfig,
+	},
+	{
+		name:  "etcd",
+		needs: []fact{certificatesReady},
+		sets:  []fact{membersRead},
+		do:    (*Reconciler).readMembers,
+	},
+	{
+		name:        "disruption budget",
+		needs:       []fact{specValidated},
+		skipInvalid: true,
+		do:          (*Reconciler).ensureBudget,
+	},
+	{
+		name:        "volumes",
+		needs:       []fact{specValidated},
+		skipInvalid: true,
+		do:          (*Reconciler).growVolumes,
+	},
+	{
+		name:        "certificate annotations",
+		needs:       []fact{certificatesReady},
+		skipInvalid: true,
+		do:          (*Reconciler).annotateCertificates,
+	},
+	{
+		name:        "membership", // also if the members are unknown
+		needs:       []fact{certificatesReady},
+		skipInvalid: true,
+		do:          (*Reconciler).takeActions,
+	},
+	{
+		name:  "version",
+		needs: []fact{certificatesReady},
+		do:    (*Reconciler).readVersion,
+	},
+}
+
+// pass is the state of one reconciliation.
+type pass struct {
+	cluster      *v1alpha1.ApiServerCluster
+	state        *observed.State
+	service      *corev1.Service // the Service for clients; nil if the spec is invalid
+	certificates certificates
+	etcd         *etcd.Client // nil if no member runs
+	stale        bool         // a step failed because of an outdated observation
+	input        status.Input
+}
+
+// run executes the steps. A failed step stops only the steps that need its facts.
+func (r *Reconciler) run(ctx context.Context, p *pass) {
+	established := map[fact]bool{}
+	for _, s := range steps {
+		if slices.ContainsFunc(s.needs, func(f fact) bool { return !established[f] }) {
+			continue
+		}
+		if !s.skipInvalid || p.input.Invalid == nil {
+			if err := s.do(r, ctx, p); err != nil {
+				p.failed(ctx, fmt.Errorf("%s: %w", s.name, err))
+				continue
+			}
+		}
+		for _, f := range s.sets {
+			established[f] = true
+		}
+	}
+}
+
+// failed records an error, unless an outdated observation is its cause: then the reconciliation is repeated.
+func (p *pass) failed(ctx context.Context, err error) {
+	if !stale(err) {
+		p.input.Errors = append(p.input.Errors, err)
+		return
+	}
+	p.stale = true
+	ctrl.LoggerFrom(ctx).V(1).Info("retrying after a conflict", "reason", err.Error())
+}
+
+// observe reads the pods and claims.
+func (r *Reconciler) observe(ctx context.Context, p *pass) (err error) {
+	image := cmp.Or(p.cluster.Spec.Image, p.cluster.Status.Image, r.Image)
+	p.state, err = observed.Read(ctx, r.Reader, p.cluster, image)
+	return err
+}
+
+func (r *Reconciler) validate(_ context.Context, p *pass) error {
+	p.input.Invalid = desired.Validate(p.cluster, p.state.Claims)
+	if p.input.Invalid == nil && p.state.Image == "" {
+		p.input.Invalid = errors.New("spec.image is empty and the operator has no default image")
+	}
+	return nil
+}
+
+// readVersion reads the version for the status once no action is pending. It returns no error, because a replica that
+// does not answer is reported by its readiness.
+func (r *Reconciler) readVersion(ctx context.Context, p *pass) error {
+	if p.input.Action.Kind != membership.Wait || p.input.Action.Reason != "" {
+		return nil
+	}
+	version, err := p.state.Version(ctx, p.certificates.authorities[desired.ServingDomain].Certificate)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).V(1).Info("version unknown", "reason", err.Error())
+	}
+	p.input.Version = version
+	return nil
+}
