@@ -74,7 +74,7 @@ func TestCollect(t *testing.T) {
 			t.Errorf("%q in the output: %v\n%s", want, !found, out.String())
 		}
 	}
-	if _, err := collect([]linkedPackage{of("b", "b/b")}); err == nil || !strings.Contains(err.Error(), "b v1.0.0 is linked and has no licence") {
+	if _, err := collect([]linkedPackage{of("b", "b/b")}); err == nil || !strings.Contains(err.Error(), "linked module b v1.0.0 has no licence") {
 		t.Errorf("a module without a licence of its own: %v", err)
 	}
 }
