@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -149,9 +150,11 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 	case name == "redirect":
 		http.Redirect(writer, r, "/validate/allow", http.StatusTemporaryRedirect)
 	case strings.HasPrefix(name, "status-"):
-		var code int
-		fmt.Sscanf(name, "status-%d", &code)
-		http.Error(writer, "as the test wants", code)
+		code, err := strconv.Atoi(strings.TrimPrefix(name, "status-"))
+		if err != nil {
+			code = http.StatusInternalServerError
+		}
+		http.Error(writer, "the status that the path asks for", code)
 	default:
 		writer.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(writer, strings.NewReplacer("${uid}", uid, "${version}", asked.APIVersion).Replace(answerOf(name)))

@@ -52,7 +52,7 @@ func NewServerOn(t testing.TB, client *clientv3.Client, options builtin.Options,
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logr.Discard()})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); caches.Run(ctx) }()
+	go func() { defer close(done); _ = caches.Run(ctx) }() // returns the error of ctx
 	freeze := func() { cancel(); <-done }
 	t.Cleanup(freeze)
 	if chain == nil {
