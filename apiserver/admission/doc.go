@@ -5,7 +5,8 @@
 //
 // The registry calls a Chain with the Attributes of one write:
 //
-//	Admit     the mutators of all plugins, in order; then a create gets its generated name
+//	Admit     the mutators of all plugins, in order, and once again if a webhook or policy asks for it after another
+//	          plugin has changed the object; then a create gets its generated name
 //	Reserve   the reservers, in order
 //	          ... the strategy of the resource prepares and validates the object ...
 //	Validate  the validators of all plugins, in order
@@ -20,6 +21,11 @@
 //
 // Plugins are upstream's, adapted by Upstream, or native ones (package native). Package plugins has kube-apiserver's
 // order. Attributes implements upstream's admission.Attributes, so that no plugin needs a copy.
+//
+// Webhooks and policies are upstream's plugins too. They convert objects with the Scheme of the Definition and find
+// resources that share objects in the catalog (interfaces). Plugin.Selector skips them for writes that no rule of their
+// configurations selects: their dispatchers look at every configuration and copy the object first. Managed fields that
+// they make invalid are restored.
 //
 // # Invariants
 //
@@ -36,6 +42,9 @@
 //     annotations may be added concurrently, and have a lock, under which no other lock is taken.
 //
 // # Rejected alternatives
+//
+// Webhook and policy dispatchers of our own: their semantics are hundreds of details, and the time is spent in calls and
+// in CEL. Only the decision that no rule selects a write is on the path of every write, and that one is ours.
 //
 // Storage with callbacks, as kube-apiserver's BeginCreate and AfterDelete: what a write reserves is then spread over
 // the hooks of each storage. Reservers have one contract, and the registry guarantees its end.

@@ -1,0 +1,157 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	upstream "k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/warning"
+
+	"quorate.dev/apiserver/resource"
+)
+
+// mutation is an upstream plugin that mutates.
+type mutation struct {
+	*upstream.Handler
+	admit func(a upstream.Attributes, o upstream.ObjectInterfaces) error
+}
+
+func (m mutation) Admit(_ context.Context, a upstream.Attributes, o upstream.ObjectInterfaces) error {
+	return m.admit(a, o)
+}
+
+func newMutation(admit func(a upstream.Attributes, o upstream.ObjectInterfaces) error) mutation {
+	return mutation{upstream.NewHandler(upstream.Create), admit}
+}
+
+// events returns a catalog in which two groups serve the same objects.
+func events() (*resource.CatalogHolder, *resource.Definition) {
+	version := func(group, name string, subresources ...string) *resource.Version {
+		kind := schema.GroupVersionKind{Group: group, Version: name, Kind: "Event"}
+		v := &resource.Version{Name: name, Kind: kind, Endpoints: map[string]*resource.Endpoint{"": {Kind: kind}}}
+		for _, subresource := range subresources {
+			v.Endpoints[subresource] = &resource.Endpoint{Subresource: subresource, Kind: kind}
+		}
+		return v
+	}
+	core := &resource.Definition{Plural: "events", StoragePath: "events", Versions: []*resource.Version{version("", "v1", "status")}}
+	other := &resource.Definition{
+		Group: "events.k8s.io", Plural: "events", StoragePath: "events", Versions: []*resource.Version{version("events.k8s.io", "v1")},
+	}
+	holder := &resource.CatalogHolder{}
+	holder.Publish(resource.NewCatalog(core, other))
+	return holder, core
+}
+
+func TestPluginsRunAgainWhenOneAsks(t *testing.T) {
+	holder, definition := events()
+	rounds := 0
+	again := newMutation(func(a upstream.Attributes, _ upstream.ObjectInterfaces) error {
+		if rounds++; a.GetReinvocationContext().IsReinvoke() != (rounds == 2) {
+			t.Errorf("round %d: reinvoked is %v", rounds, a.GetReinvocationContext().IsReinvoke())
+		}
+		a.GetReinvocationContext().SetShouldReinvoke()
+		return nil
+	})
+	chain := &Chain{Plugins: []Plugin{Upstream("again", again, holder)}}
+	if err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition}); err != nil || rounds != 2 {
+		t.Errorf("%d rounds, want 2: %v", rounds, err)
+	}
+}
+
+func TestRejectionEndsTheFirstRound(t *testing.T) {
+	holder, definition := events()
+	rounds, rejection := 0, errors.New("rejected")
+	reject := newMutation(func(a upstream.Attributes, _ upstream.ObjectInterfaces) error {
+		rounds++
+		a.GetReinvocationContext().SetShouldReinvoke()
+		return rejection
+	})
+	chain := &Chain{Plugins: []Plugin{Upstream("reject", reject, holder)}}
+	err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition})
+	if !errors.Is(err, rejection) || rounds != 1 {
+		t.Errorf("%d rounds, %v", rounds, err)
+	}
+}
+
+type warnings []string
+
+func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
+
+func TestInvalidManagedFieldsAreRestored(t *testing.T) {
+	before := []metav1.ManagedFieldsEntry{{Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1"}}
+	for name, test := range map[string]struct {
+		after    []metav1.ManagedFieldsEntry
+		restored bool
+	}{
+		"valid":   {[]metav1.ManagedFieldsEntry{}, false},
+		"invalid": {[]metav1.ManagedFieldsEntry{{Manager: "w", Operation: "Nonsense"}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			holder, definition := events()
+			object := &corev1.Event{ObjectMeta: metav1.ObjectMeta{ManagedFields: before}}
+			change := newMutation(func(a upstream.Attributes, _ upstream.ObjectInterfaces) error {
+				a.GetObject().(*corev1.Event).ManagedFields = test.after
+				return nil
+			})
+			chain := &Chain{Plugins: []Plugin{Upstream("change", change, holder)}}
+			var recorded warnings
+			ctx := warning.WithWarningRecorder(t.Context(), &recorded)
+			if err := chain.Admit(ctx, &Attributes{Operation: Create, Definition: definition, Object: object}); err != nil {
+				t.Fatal(err)
+			}
+			if restored := len(object.ManagedFields) == 1 && object.ManagedFields[0].Manager == "m"; restored != test.restored {
+				t.Errorf("restored is %v: %v", restored, object.ManagedFields)
+			}
+			if (len(recorded) == 1) != test.restored {
+				t.Errorf("warnings: %q", recorded)
+			}
+		})
+	}
+}
+
+func TestEquivalentResources(t *testing.T) {
+	holder, _ := events()
+	core := schema.GroupVersionResource{Version: "v1", Resource: "events"}
+	other := schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}
+	mapper := interfaces{catalog: holder}.GetEquivalentResourceMapper()
+	if got := mapper.EquivalentResourcesFor(other, ""); !slices.Equal(got, []schema.GroupVersionResource{core, other}) {
+		t.Errorf("got %v", got)
+	}
+	if got := mapper.EquivalentResourcesFor(core, "status"); !slices.Equal(got, []schema.GroupVersionResource{core}) {
+		t.Errorf("status: %v", got)
+	}
+	if got := mapper.KindFor(other, ""); got.Group != "events.k8s.io" || got.Kind != "Event" {
+		t.Errorf("kind: %v", got)
+	}
+	if got := mapper.KindFor(other, "status"); !got.Empty() {
+		t.Errorf("kind of a subresource that is not served: %v", got)
+	}
+	if got := mapper.EquivalentResourcesFor(schema.GroupVersionResource{Resource: "none"}, ""); got != nil {
+		t.Errorf("of an unknown resource: %v", got)
+	}
+}
+
+// selected selects the writes of one group.
+type selected string
+
+func (s selected) MaySelect(_ string, resource schema.GroupResource, _ string) bool {
+	return resource.Group == string(s)
+}
+
+func TestPluginsAreCalledForEquivalentResources(t *testing.T) {
+	holder, definition := events()
+	for group, want := range map[string]int{"events.k8s.io": 1, "": 1, "apps": 0} {
+		calls := 0
+		count := newMutation(func(upstream.Attributes, upstream.ObjectInterfaces) error { calls++; return nil })
+		chain := &Chain{Plugins: []Plugin{Upstream("count", count, holder).Selecting(selected(group), holder)}}
+		if err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition}); err != nil || calls != want {
+			t.Errorf("%s: %d calls, want %d: %v", group, calls, want, err)
+		}
+	}
+}
