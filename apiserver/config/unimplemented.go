@@ -36,6 +36,7 @@ const (
 	noProxy          = "connections would bypass the proxies"
 	otherCurves      = "TLS would accept other key exchanges"
 	otherSigner      = "service account tokens would not be signed by that endpoint"
+	pendingDeletions = "deletions would wait for a garbage collector"
 )
 
 var unimplementedFlags = []unimplementedFlag{
@@ -96,9 +97,9 @@ var unimplementedFlags = []unimplementedFlag{
 	{"egress-selector-config-file", "string", "", noProxy, nil},
 	{"tls-curve-preferences", "stringSlice", "[]", otherCurves, nil},
 	{"service-account-signing-endpoint", "string", "", otherSigner, nil},
+	{"enable-garbage-collector", "bool", "true", pendingDeletions, nil},
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
-	{"enable-garbage-collector", "bool", "true", "", nil},
 	{"lease-reuse-duration-seconds", "int", "60", "", nil},
 	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
 	{"default-watch-cache-size", "int", "100", "", nil},

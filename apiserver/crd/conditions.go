@@ -123,7 +123,7 @@ func established(crd *apiextensionsv1.CustomResourceDefinition, establish bool) 
 	if needsConversionWebhook(crd) {
 		return condition{
 			Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "ConversionWebhookNotSupported",
-			Message: "this server does not call conversion webhooks yet; it serves the resource with the strategy None",
+			Message: "this server does not call conversion webhooks yet; set spec.conversion.strategy to None to have the resource served",
 		}
 	}
 	if !establish {
