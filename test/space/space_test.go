@@ -174,7 +174,7 @@ func TestSoftQuota(t *testing.T) {
 	s.must(s.create(guarded))
 	s.eventually("the warning", func() error { // compaction may make room for another object
 		s.mustRefuse(s.fill(), "storage is full")
-		if got := s.get("/readyz"); !strings.Contains(got, "[!]etcd-space warning: the soft quota of storage is exceeded") {
+		if got := s.get("/readyz"); !strings.Contains(got, "[!]etcd-space warning: soft quota exceeded") {
 			return errors.New(got)
 		}
 		return nil
