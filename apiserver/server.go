@@ -1,5 +1,8 @@
 // Package apiserver composes one API server replica. What starts in which order is the list in startup.go; what stops
 // in which order is Server.Run; what is global to the process is configureProcess.
+//
+// Few of its tests are here: a composed replica is a process, and test/differential, test/compatibility, test/failover and
+// others start it.
 package apiserver
 
 import (

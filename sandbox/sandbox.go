@@ -1,5 +1,7 @@
 // Package sandbox is `quorate sandbox`: a management API server, the operator and a node that runs Pods as
 // processes of this binary, all on one Linux machine, without containers and without privileges.
+//
+// test/endtoend runs it whole; the tests here are those of its parts.
 package sandbox
 
 import (

@@ -1,6 +1,8 @@
 // Package config is the configuration of one API server replica: kube-apiserver's flags with their names, meanings and
 // defaults, and the flags of the embedded etcd member. The operator renders flags with Args from the same struct that
 // the server parses, so that both agree.
+//
+// Most of its lines list flags. test/compatibility compares their values and defaults with kube-apiserver's.
 package config
 
 import (

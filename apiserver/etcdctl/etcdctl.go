@@ -1,5 +1,7 @@
 // Package etcdctl is the command `quorate etcd`: status, alarms, defragmentation and snapshots of a running etcd, which
 // may be the embedded member of an API server on the same machine.
+//
+// test/space runs its commands against a full database.
 package etcdctl
 
 import (
