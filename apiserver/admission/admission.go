@@ -83,6 +83,9 @@ type Selector interface {
 // Reserver allocates something outside the object that a write needs, such as an IP address. The package documentation
 // has the order of its calls.
 type Reserver interface {
+	// Allocates reports whether Reserve allocates for writes of a resource. An update of such a resource starts from the
+	// stored object: from a stale one, it would allocate, release and allocate again.
+	Allocates(of schema.GroupResource) bool
 	// Reserve changes attributes.Object, whose name is final, or rejects the write. In a dry run it allocates nothing.
 	Reserve(ctx context.Context, attributes *Attributes) error
 	// Rollback releases what Reserve has allocated for a write that failed.
@@ -158,6 +161,11 @@ func (c *Chain) run(
 		attributes.audit(ctx)
 	}
 	return err
+}
+
+// Allocates reports whether a reserver allocates for writes of a resource.
+func (c *Chain) Allocates(of schema.GroupResource) bool {
+	return slices.ContainsFunc(c.Reservers, func(reserver Reserver) bool { return reserver.Allocates(of) })
 }
 
 // Reserve runs the reservers. When one rejects the write, those before it are rolled back.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // recorder records the calls of a plugin or reserver.
@@ -21,6 +23,7 @@ func (r recorder) record(call string) error {
 
 func (r recorder) Admit(context.Context, *Attributes) error    { return r.record("admit") }
 func (r recorder) Validate(context.Context, *Attributes) error { return r.record("validate") }
+func (r recorder) Allocates(schema.GroupResource) bool         { return false }
 func (r recorder) Reserve(context.Context, *Attributes) error  { return r.record("reserve") }
 func (r recorder) Rollback(context.Context, *Attributes)       { _ = r.record("rollback") }
 func (r recorder) Commit(context.Context, *Attributes)         { _ = r.record("commit") }

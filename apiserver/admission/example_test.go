@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/admission"
 )
@@ -60,6 +61,8 @@ func ExamplePlugin() {
 
 // counter reserves one unit per new object.
 type counter struct{ used *int }
+
+func (c counter) Allocates(schema.GroupResource) bool { return true }
 
 func (c counter) Reserve(_ context.Context, a *admission.Attributes) error {
 	if !a.DryRun {

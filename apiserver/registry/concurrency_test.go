@@ -102,6 +102,11 @@ type world struct {
 
 func openWorld(t *testing.T, client *clientv3.Client, definition *resource.Definition) *world {
 	t.Helper()
+	return openAdmitted(t, client, definition, &admission.Chain{})
+}
+
+func openAdmitted(t *testing.T, client *clientv3.Client, definition *resource.Definition, chain *admission.Chain) *world {
+	t.Helper()
 	store := storage.New(client, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t), Registerer: prometheus.NewRegistry()})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -112,7 +117,7 @@ func openWorld(t *testing.T, client *clientv3.Client, definition *resource.Defin
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definition))
 	r := registry.New(registry.Options{
-		Store: store, Caches: caches, Catalog: publisher, Admission: &admission.Chain{}, Clock: clock.RealClock{}, Logger: testr.New(t),
+		Store: store, Caches: caches, Catalog: publisher, Admission: chain, Clock: clock.RealClock{}, Logger: testr.New(t),
 	})
 	match, _ := publisher.Current().Find(configMapResource)
 	target := registry.Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: "a"}

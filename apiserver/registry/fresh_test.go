@@ -1,7 +1,9 @@
 package registry_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"testing"
@@ -11,8 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/etcd/etcdtest"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
@@ -168,5 +173,39 @@ func TestRequestsOverlapAnEnd(t *testing.T) {
 	w.publisher.Publish(resource.NewCatalog(custom("old")))
 	if _, err := w.registry.Get(t.Context(), named(w.target, "one"), ""); err != nil {
 		t.Errorf("served again: %v", err)
+	}
+}
+
+// allocations counts the calls of a reserver that allocates for updates.
+type allocations struct{ reserved, released int }
+
+func (*allocations) Allocates(schema.GroupResource) bool { return true }
+
+func (a *allocations) Reserve(context.Context, *admission.Attributes) error { a.reserved++; return nil }
+
+func (a *allocations) Rollback(context.Context, *admission.Attributes) { a.released++ }
+
+func (*allocations) Commit(context.Context, *admission.Attributes) {}
+
+// An update that allocates does so once, although the cached object is stale.
+func TestUpdateAllocatesOnceWhileTheCacheLags(t *testing.T) {
+	t.Parallel()
+	var calls allocations
+	chain := &admission.Chain{Reservers: []admission.Reserver{&calls}}
+	w := openAdmitted(t, etcdtest.Client(t), configMaps(), chain)
+	w.put(t, "one")
+	if _, err := w.registry.Get(t.Context(), named(w.target, "one"), ""); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	for i := range 2 {
+		patch := registry.Patch{Type: types.MergePatchType, Data: fmt.Appendf(nil, `{"data":{"m":"%d"}}`, i)}
+		calls = allocations{}
+		if _, err := w.registry.Patch(t.Context(), named(w.target, "one"), patch, registry.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if calls != (allocations{reserved: 1}) {
+			t.Errorf("update %d: got %+v, want one allocation", i, calls)
+		}
 	}
 }

@@ -15,6 +15,9 @@ type CertificateRequests struct {
 	Metrics *certificates.Metrics
 }
 
+// Allocates implements admission.Reserver.
+func (CertificateRequests) Allocates(schema.GroupResource) bool { return false }
+
 // Reserve implements admission.Reserver.
 func (CertificateRequests) Reserve(context.Context, *admission.Attributes) error { return nil }
 

@@ -18,11 +18,15 @@ type ServiceAddresses struct {
 	Logger    logr.Logger
 }
 
+var services = schema.GroupResource{Resource: "services"}
+
+// Allocates implements admission.Reserver.
+func (ServiceAddresses) Allocates(of schema.GroupResource) bool { return of == services }
+
 // concerns reports whether a write can change what a Service holds: any write except of a subresource, and every
 // deletion, which an update of the status may complete by removing the last finalizer.
 func (ServiceAddresses) concerns(a *admission.Attributes) bool {
-	service := a.Definition.GroupResource() == schema.GroupResource{Resource: "services"}
-	return service && (a.Subresource == "" || a.Operation == admission.Delete)
+	return a.Definition.GroupResource() == services && (a.Subresource == "" || a.Operation == admission.Delete)
 }
 
 // Reserve implements admission.Reserver.
