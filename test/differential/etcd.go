@@ -200,20 +200,42 @@ func (n *normalizer) HistoryTexts(histories map[string][]Write) map[string]strin
 		if slices.ContainsFunc(revisited, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
 			writes = writes[len(writes)-1:]
 		}
-		var b strings.Builder
-		for _, w := range writes {
+		shown := make([]string, len(writes))
+		for i, w := range writes {
+			var b strings.Builder
 			n.writeStored(&b, w)
+			shown[i] = b.String()
 		}
-		texts[n.plain(key)] += b.String()
+		if strings.HasPrefix(key, addresses) {
+			shown = mergeRetries(shown)
+		}
+		texts[n.plain(key)] += strings.Join(shown, "")
 	}
 	return texts
 }
+
+// mergeRetries merges equal allocations of an address with a release between them. kube-apiserver allocates again when
+// its cached Service was stale, which depends on the speed of its watch.
+func mergeRetries(writes []string) []string {
+	var merged []string
+	for _, write := range writes {
+		if last := len(merged); last >= 2 && merged[last-1] == deleted && merged[last-2] == write {
+			merged = merged[:last-1]
+			continue
+		}
+		merged = append(merged, write)
+	}
+	return merged
+}
+
+// deleted is how the deletion of a key is shown.
+const deleted = "DELETE\n"
 
 func (n *normalizer) writeStored(b *strings.Builder, w Write) {
 	n.clock.now, n.reference = w.At, nil
 	switch {
 	case w.Value == nil:
-		b.WriteString("DELETE\n")
+		b.WriteString(deleted)
 		return
 	case w.TTL != 0:
 		fmt.Fprintf(b, "PUT for %d s: ", w.TTL)
