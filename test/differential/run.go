@@ -95,6 +95,9 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:
+		if err := r.freshen(ctx, c); err != nil {
+			return nil, err
+		}
 		answer, err = r.until(ctx, c)
 	}
 	if err != nil {
@@ -104,6 +107,19 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	r.refer(c, answer)
 	r.capture(c, answer)
 	return answer, nil
+}
+
+// freshen waits until the server's cache of Services has the latest ones, which a consistent list does. kube-apiserver
+// starts an update from the cached Service; when that is stale, it allocates addresses twice and may reject the second
+// time as already allocated.
+func (r *run) freshen(ctx context.Context, c *Case) error {
+	if !strings.Contains(c.Path, "/services/") || !slices.Contains([]string{"PUT", "PATCH", "DELETE"}, c.Method) {
+		return nil
+	}
+	_, err := r.exchange(ctx, &Case{
+		Method: http.MethodGet, Path: "/api/v1/namespaces/${ns}/services?labelSelector=freshen", Header: map[string]string{},
+	})
+	return err
 }
 
 // store puts the case's body into etcd under a key, as a former release may have stored it.
