@@ -1,6 +1,8 @@
 package apiserver
 
 import (
+	"context"
+
 	"github.com/spf13/pflag"
 
 	"quorate.dev/apiserver/config"
@@ -8,6 +10,9 @@ import (
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
 )
+
+// logDirectory is what --enable-logs-handler serves.
+const logDirectory = "/var/log"
 
 // debugRoutes adds the paths that describe the process itself.
 func (s *Server) debugRoutes(r *router.Router, listed index) {
@@ -20,6 +25,10 @@ func (s *Server) debugRoutes(r *router.Router, listed index) {
 	r.Handle("/metrics/slis", s.health.Indicators(s.started, profiling))
 	r.Handle("/statusz", serving.Statusz(Version(s.config.API.Version), s.started, s.clock, listed.paths))
 	r.Handle("/flagz", serving.Flagz(s.flags()))
+	if s.config.Serving.LogsHandler {
+		r.Handle("/logs", serving.LogFiles("/logs", logDirectory))
+		r.HandlePrefix("/logs/", serving.LogFiles("/logs", logDirectory))
+	}
 	if !profiling {
 		return
 	}
@@ -28,6 +37,18 @@ func (s *Server) debugRoutes(r *router.Router, listed index) {
 	r.Handle("/debug/flags", serving.DebugFlags())
 	r.HandlePrefix("/debug/flags/", serving.DebugFlags())
 	r.Handle("/debug/flags/v", serving.VerbosityFlag(s.verbosity))
+}
+
+// serveDebugSocket serves --debug-socket-path. As in kube-apiserver, a failure is logged and does not end the replica.
+func (s *Server) serveDebugSocket(ctx context.Context, _ func()) error {
+	path := s.config.Serving.DebugSocketPath
+	if path == "" {
+		return nil
+	}
+	if err := serving.ServeSocket(ctx, path, serving.DebugMux(s.verbosity)); err != nil {
+		s.logger.Error(err, "The debug socket is not served", "path", path)
+	}
+	return nil
 }
 
 // flags returns the values of all flags by name, with the addresses that were determined at start-up.

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -22,13 +23,16 @@ import (
 const garbageCollectionPercent = 50
 
 // configureProcess applies every setting that is global to the process because upstream's libraries keep it in package
-// variables: klog's logger, feature gates, capabilities, the limits of JSON patches, and the tolerations of the
+// variables: the profile of blocking events, klog's logger, feature gates, capabilities, the limits of JSON patches, and the tolerations of the
 // DefaultTolerationSeconds plugin. Only the command calls it, once, before New. The exceptions are gRPC's logger, which
 // main silences for all commands, and klog's verbosity, which /debug/flags/v changes.
 func configureProcess(c *config.Config, logger logr.Logger) error {
 	klog.SetLogger(logger)
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbageCollectionPercent)
+	}
+	if c.Serving.Profiling && c.Serving.ContentionProfiling {
+		runtime.SetBlockProfileRate(1)
 	}
 	registry.LimitPatches()
 	err := plugins.SetDefaultTolerations(

@@ -150,6 +150,7 @@ func (s *Server) compose() (err error) {
 
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
 	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
+	s.store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
 	s.caches = watchcache.New(s.store, watchcache.Options{
 		Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics,
 	})
@@ -157,8 +158,8 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 	s.quota = &storage.SoftQuota{Measure: s.backend.space, Percent: int64(s.config.SoftQuota())}
 	s.quota.Count(s.metrics)
 	s.registry = registry.New(registry.Options{
-		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota, Clock: s.clock,
-		Logger: s.logger.WithName("registry"),
+		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota,
+		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
 	})
 }
 

@@ -62,6 +62,7 @@ func (s *Server) startUp() []hook {
 	}, s.reportedHooks(), []hook{
 		{name: "priority-and-fairness-config-consumer", after: bootstrapHooks, run: s.keepFlowSchemaStatus},
 		{name: "service-events", after: storage, run: forever(s.services.events.Run)},
+		{name: "debug-socket", run: s.serveDebugSocket},
 		// The garbage collector and the namespace controller act on what discovery lacks: custom resources whose owner
 		// seems to be gone, namespaces that seem empty.
 		{name: "controllers", after: append(slices.Clone(bootstrapHooks), hookComplete), leases: true, run: s.runControllers},

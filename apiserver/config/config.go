@@ -40,6 +40,7 @@ type Serving struct {
 	SNICertKeys                   []string // "cert,key" or "cert,key:domain,..."
 	TLSMinVersion                 string   // "VersionTLS12" or "VersionTLS13"
 	TLSCipherSuites               []string // Go's names
+	TLSCurvePreferences           []int32  // crypto/tls CurveIDs; empty: Go's defaults
 	DisableHTTP2                  bool
 	HTTP2MaxStreams               int
 	PermitPortSharing             bool
@@ -54,6 +55,9 @@ type Serving struct {
 	StrictTransportSecurity       []string
 	CORSAllowedOrigins            []string
 	Profiling                     bool
+	ContentionProfiling           bool   // record blocking events, if Profiling
+	DebugSocketPath               string // of a Unix socket that serves profiles without authentication
+	LogsHandler                   bool   // serve the files of /var/log
 	ExternalHostname              string
 }
 
@@ -72,6 +76,7 @@ type Etcd struct {
 	Backend            string // "etcd3" or empty, which is the same
 	StorageMediaType   string
 	EventTTL           time.Duration
+	LeaseReuseSeconds  int // maximum time over which objects share a lease; 0: no sharing
 	WatchCache         bool
 	SoftQuotaPercent   int // of etcd's quota; 0: see SoftQuota
 }
@@ -209,6 +214,7 @@ type API struct {
 	EndpointReconcilerType string // who keeps the kubernetes Service's endpoints: "lease", "master-count" or "none"
 	ServerCount            int    // of replicas, for master-count
 	KubernetesNodePort     int    // of the kubernetes Service; 0: it has none
+	GarbageCollector       bool   // a garbage collector runs in the cluster: deletions may leave it finalizers
 	Version                string // printed by --version=v1.2.3-custom; empty: the built-in one
 }
 
@@ -235,7 +241,7 @@ func Default() *Config {
 		Etcd: Etcd{
 			Prefix: "/registry", CompactionInterval: 5 * time.Minute, HealthcheckTimeout: defaultCheckTimeout,
 			ReadycheckTimeout: defaultCheckTimeout, CountMetricPoll: time.Minute, DBMetricPoll: 30 * time.Second,
-			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, WatchCache: true,
+			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, LeaseReuseSeconds: 60, WatchCache: true,
 		},
 		Member: Member{
 			Name: "default", InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30,
@@ -252,6 +258,7 @@ func Default() *Config {
 			KubeletAddressTypes: []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
 			KubeletPort:         10250, KubeletTimeout: 5 * time.Second,
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
+			GarbageCollector: true,
 		},
 		Logging: Logging{Format: "text"},
 	}

@@ -92,9 +92,9 @@ func TestUnknownFlagIsRefused(t *testing.T) {
 }
 
 func TestUnimplementedFlags(t *testing.T) {
-	c := parse(t, "--etcd-servers=http://x:1", "--debug-socket-path=/x", "--enable-aggregator-routing", "--secure-port=1",
-		"--enable-garbage-collector=true", "--audit-log-format=json", "--authorization-config=", "--storage-backend=etcd3")
-	if got := c.Unimplemented(); !slices.Equal(got, []string{"debug-socket-path", "enable-aggregator-routing"}) {
+	c := parse(t, "--etcd-servers=http://x:1", "--tracing-config-file=/x", "--enable-aggregator-routing", "--secure-port=1",
+		"--kubelet-read-only-port=1", "--default-watch-cache-size=3", "--audit-log-format=json", "--authorization-config=", "--storage-backend=etcd3")
+	if got := c.Unimplemented(); !slices.Equal(got, []string{"enable-aggregator-routing", "tracing-config-file"}) {
 		t.Errorf("flags without effect: %v", got)
 	}
 	if err := c.Validate(); err != nil {
@@ -149,7 +149,6 @@ func TestUnsafeListsAreRefused(t *testing.T) {
 	for _, arguments := range [][]string{
 		{"--etcd-servers-overrides=/events#http://x:1", "--etcd-servers-overrides="},
 		{"--etcd-servers-overrides=[]", "--etcd-servers-overrides=/events#http://x:1"},
-		{"--tls-curve-preferences=CurveP256", "--tls-curve-preferences="},
 		{"--oidc-required-claim=a=b", "--oidc-required-claim="},
 	} {
 		err := parse(t, append([]string{"--etcd-servers=http://x:1"}, arguments...)...).Validate()

@@ -45,6 +45,8 @@ func (c *Config) servingFlags(f *pflag.FlagSet) {
 	arrayFlag(f, &s.SNICertKeys, "tls-sni-cert-key", "Additional certificate and key, as cert,key[:domain,...]; may be repeated.")
 	stringFlag(f, &s.TLSMinVersion, "tls-min-version", "Minimum TLS version: VersionTLS12 or VersionTLS13.")
 	sliceFlag(f, &s.TLSCipherSuites, "tls-cipher-suites", "Cipher suites of TLS 1.2, with Go's names.")
+	f.Int32SliceVar(&s.TLSCurvePreferences, "tls-curve-preferences", s.TLSCurvePreferences,
+		"Allowed key exchanges of TLS, as numbers of Go's crypto/tls.CurveID; empty: Go's defaults.")
 	boolFlag(f, &s.DisableHTTP2, "disable-http2-serving", "Serve only HTTP/1.1.")
 	intFlag(f, &s.HTTP2MaxStreams, "http2-max-streams-per-connection", "Maximum number of concurrent HTTP/2 streams per connection; 0: 100.")
 	boolFlag(f, &s.PermitPortSharing, "permit-port-sharing", "Listen with SO_REUSEPORT.")
@@ -59,6 +61,11 @@ func (c *Config) servingFlags(f *pflag.FlagSet) {
 	sliceFlag(f, &s.StrictTransportSecurity, "strict-transport-security-directives", "Directives of the Strict-Transport-Security header.")
 	sliceFlag(f, &s.CORSAllowedOrigins, "cors-allowed-origins", "Regular expressions of allowed CORS origins.")
 	boolFlag(f, &s.Profiling, "profiling", "Serve /debug/pprof.")
+	boolFlag(f, &s.ContentionProfiling, "contention-profiling", "Record blocking events for /debug/pprof/block, if --profiling is on.")
+	stringFlag(f, &s.DebugSocketPath, "debug-socket-path",
+		"Unix socket that serves /debug/pprof and /debug/flags without authentication and authorization.")
+	boolFlag(f, &s.LogsHandler, "enable-logs-handler", "Serve the files of /var/log at /logs.")
+	f.Lookup("enable-logs-handler").Deprecated = "Log handler functionality is deprecated"
 	stringFlag(f, &s.ExternalHostname, "external-hostname", "Host name in URLs that this server publishes.")
 }
 
@@ -81,6 +88,8 @@ func (c *Config) etcdFlags(f *pflag.FlagSet) {
 	stringFlag(f, &e.Backend, "storage-backend", "Storage backend: etcd3.")
 	stringFlag(f, &e.StorageMediaType, "storage-media-type", "Media type of stored built-in objects.")
 	durationFlag(f, &e.EventTTL, "event-ttl", "How long events are kept.")
+	intFlag(f, &e.LeaseReuseSeconds, "lease-reuse-duration-seconds",
+		"Maximum time in seconds over which objects with the same TTL share an etcd lease; 0: each gets its own.")
 	boolFlag(f, &e.WatchCache, "watch-cache", "Serve reads from the watch cache.")
 }
 
@@ -173,6 +182,8 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	stringFlag(f, &a.EndpointReconcilerType, "endpoint-reconciler-type", "Reconciler of the endpoints of the kubernetes Service: lease, master-count or none.")
 	intFlag(f, &a.ServerCount, "apiserver-count", "Number of API servers, for --endpoint-reconciler-type=master-count.")
 	intFlag(f, &a.KubernetesNodePort, "kubernetes-service-node-port", "Node port of the kubernetes Service; 0: none.")
+	boolFlag(f, &a.GarbageCollector, "enable-garbage-collector",
+		"A garbage collector runs in the cluster, so that deletions may wait for it. Must be the same in kube-controller-manager.")
 	stringFlag(f, &a.Version, "version", "--version prints the version; --version=vX.Y.Z-custom sets it.")
 	f.Lookup("version").NoOptDefVal = "true"
 	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers that run in this process with leader election: namespace, garbagecollector, serviceaccount, resourcequota, clusterrole-aggregation, or *.")

@@ -34,9 +34,7 @@ const (
 	wrongUsers       = "requests would be authenticated by other rules"
 	wrongPermissions = "requests would be authorized by other rules"
 	noProxy          = "connections would bypass the proxies"
-	otherCurves      = "TLS would accept other key exchanges"
 	otherSigner      = "service account tokens would not be signed by that endpoint"
-	pendingDeletions = "deletions would wait for a garbage collector"
 )
 
 var unimplementedFlags = []unimplementedFlag{
@@ -95,17 +93,10 @@ var unimplementedFlags = []unimplementedFlag{
 	{"authorization-webhook-config-file", "string", "", wrongPermissions, nil},
 	{"authorization-webhook-version", "string", "v1beta1", wrongPermissions, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
-	{"tls-curve-preferences", "stringSlice", "[]", otherCurves, nil},
 	{"service-account-signing-endpoint", "string", "", otherSigner, nil},
-	{"enable-garbage-collector", "bool", "true", pendingDeletions, nil},
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
-	{"lease-reuse-duration-seconds", "int", "60", "", nil},
 	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
-	{"default-watch-cache-size", "int", "100", "", nil},
-	{"kubelet-read-only-port", "uint", "10255", "", nil},
-	{"contention-profiling", "bool", "false", "", nil},
-	{"debug-socket-path", "string", "", "", nil},
 	{"allow-metric-labels", "stringToString", "[]", "", nil},
 	{"allow-metric-labels-manifest", "string", "", "", nil},
 	{"disabled-metrics", "stringSlice", "[]", "", nil},
@@ -121,10 +112,15 @@ var unimplementedFlags = []unimplementedFlag{
 	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
 	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
 	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
-	{"enable-logs-handler", "bool", "false", "", nil},
 	{"peer-advertise-ip", "string", "", "", nil},
 	{"peer-advertise-port", "string", "", "", nil},
 	{"peer-ca-file", "string", "", "", nil},
+}
+
+// ineffectiveFlags have no effect in kube-apiserver either.
+var ineffectiveFlags = []unimplementedFlag{
+	{"default-watch-cache-size", "int", "100", "", nil},
+	{"kubelet-read-only-port", "uint", "10255", "", nil},
 }
 
 // boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
@@ -220,28 +216,35 @@ func (c *Config) unimplementedFlags(f *pflag.FlagSet) {
 		c.unimplemented = map[string]*unimplementedValue{}
 	}
 	for _, flag := range unimplementedFlags {
-		value := c.unimplemented[flag.name]
-		if value == nil {
-			value = &unimplementedValue{unimplementedFlag: flag}
-			c.unimplemented[flag.name] = value
-		}
 		usage := "Not implemented yet: without effect."
 		if flag.risk != "" {
 			usage = "Not implemented yet: the server does not start with it."
 		}
-		f.Var(value, flag.name, usage)
-		if flag.kind == "bool" {
-			f.Lookup(flag.name).NoOptDefVal = "true"
-		}
+		c.unimplementedFlag(f, flag, usage)
+	}
+	for _, flag := range ineffectiveFlags {
+		c.unimplementedFlag(f, flag, "Accepted but without effect, as in kube-apiserver.")
+	}
+}
+
+func (c *Config) unimplementedFlag(f *pflag.FlagSet, flag unimplementedFlag, usage string) {
+	value := c.unimplemented[flag.name]
+	if value == nil {
+		value = &unimplementedValue{unimplementedFlag: flag}
+		c.unimplemented[flag.name] = value
+	}
+	f.Var(value, flag.name, usage)
+	if flag.kind == "bool" {
+		f.Lookup(flag.name).NoOptDefVal = "true"
 	}
 }
 
 // Unimplemented returns the names of the flags that differ from their defaults and have no effect, sorted.
 func (c *Config) Unimplemented() []string {
 	var names []string
-	for name, value := range c.unimplemented {
-		if value.isSet() {
-			names = append(names, name)
+	for _, flag := range unimplementedFlags {
+		if value := c.unimplemented[flag.name]; value != nil && value.isSet() {
+			names = append(names, flag.name)
 		}
 	}
 	for _, arg := range c.Args() {

@@ -133,7 +133,9 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, err
 		return nil, err
 	}
 	hadFinalizers := len(accessor.GetFinalizers()) > 0
-	accessor.SetFinalizers(collectionFinalizers(ctx, d.target.Endpoint.Delete, accessor.GetFinalizers(), d.options))
+	if !d.registry.noGarbageCollector {
+		accessor.SetFinalizers(collectionFinalizers(ctx, d.target.Endpoint.Delete, accessor.GetFinalizers(), d.options))
+	}
 	hasFinalizers := len(accessor.GetFinalizers()) > 0
 	switch {
 	case d.write.DryRun && hadFinalizers && !hasFinalizers && !graceful:

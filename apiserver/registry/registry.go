@@ -28,6 +28,8 @@ type Registry struct {
 	logger    logr.Logger
 	// authorizer is nil until AuthorizeWith, since authorization itself reads through the registry.
 	authorizer authorizer.Authorizer
+	// noGarbageCollector is set if no garbage collector would remove its finalizers.
+	noGarbageCollector bool
 	// listBytes bounds the stored bytes that all concurrent lists from storage hold.
 	listBytes *request.ByteLimit
 }
@@ -39,7 +41,9 @@ type Options struct {
 	Catalog   *resource.CatalogHolder
 	Admission *admission.Chain
 	Quota     *storage.SoftQuota // nil: none
-	Clock     clock.Clock
+	// NoGarbageCollector: the cluster has no garbage collector, so that deletions never add its finalizers.
+	NoGarbageCollector bool
+	Clock              clock.Clock
 	Logger    logr.Logger
 }
 
@@ -51,6 +55,8 @@ func New(options Options) *Registry {
 		catalog:   options.Catalog,
 		admission: options.Admission,
 		quota:     options.Quota,
+
+		noGarbageCollector: options.NoGarbageCollector,
 		clock:     options.Clock,
 		logger:    options.Logger,
 		listBytes: request.NewByteLimit(maxListBytes),

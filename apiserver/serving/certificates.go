@@ -136,6 +136,11 @@ func tlsConfigOf(serving config.Serving, c *certificates) (*tls.Config, error) {
 			return nil, fmt.Errorf("--tls-cipher-suites: %w", err)
 		}
 	}
+	if len(serving.TLSCurvePreferences) > 0 {
+		if settings.CurvePreferences, err = cliflag.TLSCurvePreferences(serving.TLSCurvePreferences); err != nil {
+			return nil, fmt.Errorf("--tls-curve-preferences: %w", err)
+		}
+	}
 	return settings, nil
 }
 

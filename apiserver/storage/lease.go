@@ -12,7 +12,7 @@ import (
 
 const (
 	leaseMaxObjects = 1000
-	leaseMaxReuse   = 60 // seconds
+	leaseMaxReuse   = 60 // seconds, unless ShareLeases sets another
 	leaseReuseShare = 20 // a lease is reused for at most 1/20 (5 %) of the TTL
 )
 
@@ -25,8 +25,9 @@ type leaseGranter interface {
 // lease manager: leases are expensive for etcd. It keeps only the last lease, since the only objects with a TTL are
 // Events, and all of them have the same.
 type leases struct {
-	granter leaseGranter
-	clock   clock.PassiveClock
+	granter  leaseGranter
+	clock    clock.PassiveClock
+	maxReuse int64 // in seconds
 
 	mu   sync.Mutex
 	last lease
@@ -39,14 +40,18 @@ type lease struct {
 	objects int
 }
 
-// reuseSeconds returns for how long a lease for a TTL is shared after it was granted. Both are in seconds.
-func reuseSeconds(ttl int64) int64 { return min(ttl/leaseReuseShare, leaseMaxReuse) }
+// ShareLeases sets the maximum time in seconds over which objects share a lease; 0: each object has its own. It must be
+// called before the store is used.
+func (s *Store) ShareLeases(seconds int64) { s.leases.maxReuse = seconds }
 
-// fits reports whether an object with a TTL, in seconds, can be attached: it must not expire early, nor live longer
-// than the reuse time permits.
-func (l lease) fits(now time.Time, ttl int64) bool {
+// reuseSeconds returns for how long a lease for a TTL is shared after it was granted. Both are in seconds.
+func (l *leases) reuseSeconds(ttl int64) int64 { return min(ttl/leaseReuseShare, l.maxReuse) }
+
+// fits reports whether an object with a TTL can be attached: it must not expire early, nor live longer than the reuse
+// time permits. ttl and reuse are in seconds.
+func (l lease) fits(now time.Time, ttl, reuse int64) bool {
 	earliest := now.Add(time.Duration(ttl) * time.Second)
-	latest := earliest.Add(time.Duration(reuseSeconds(ttl)) * time.Second)
+	latest := earliest.Add(time.Duration(reuse) * time.Second)
 	return l.objects < leaseMaxObjects && !l.expires.Before(earliest) && !l.expires.After(latest)
 }
 
@@ -54,8 +59,8 @@ func (l *leases) get(ctx context.Context, ttl int64) (clientv3.LeaseID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Now()
-	if !l.last.fits(now, ttl) {
-		total := ttl + reuseSeconds(ttl)
+	if reuse := l.reuseSeconds(ttl); reuse == 0 || !l.last.fits(now, ttl, reuse) {
+		total := ttl + reuse
 		granted, err := l.granter.Grant(ctx, total)
 		if err != nil {
 			return 0, fmt.Errorf("granting a lease of %d s: %w", total, err)

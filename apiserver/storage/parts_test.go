@@ -38,12 +38,13 @@ func TestLeaseFits(t *testing.T) {
 		{"longer life", 0, 7200, 1, false},
 	} {
 		l.objects = test.used
-		if got := l.fits(granted.Add(test.after), test.ttl); got != test.want {
+		if got := l.fits(granted.Add(test.after), test.ttl, 60); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}
+	shared := &leases{maxReuse: leaseMaxReuse}
 	for ttl, want := range map[int64]int64{10: 0, 100: 5, 1200: 60, 3600: 60} {
-		if got := reuseSeconds(ttl); got != want {
+		if got := shared.reuseSeconds(ttl); got != want {
 			t.Errorf("a lease for %d s is reused for %d s, want %d", ttl, got, want)
 		}
 	}
@@ -60,7 +61,7 @@ func (g *grants) Grant(context.Context, int64) (*clientv3.LeaseGrantResponse, er
 func TestLeasesAreShared(t *testing.T) {
 	g := &grants{}
 	clock := testclock.NewFakePassiveClock(time.Unix(1000, 0))
-	l := &leases{granter: g, clock: clock}
+	l := &leases{granter: g, clock: clock, maxReuse: leaseMaxReuse}
 	get := func() clientv3.LeaseID {
 		id, err := l.get(t.Context(), 3600)
 		if err != nil {
@@ -79,6 +80,10 @@ func TestLeasesAreShared(t *testing.T) {
 	clock.SetTime(clock.Now().Add(2 * time.Minute))
 	if id := get(); id != 3 {
 		t.Errorf("an old lease was used again: %d", id)
+	}
+	l.maxReuse = 0
+	if first, second := get(), get(); first != 4 || second != 5 {
+		t.Errorf("without sharing: got the leases %d and %d", first, second)
 	}
 }
 

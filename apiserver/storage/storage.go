@@ -42,7 +42,7 @@ func New(client *clientv3.Client, prefix string) *Store {
 	s := &Store{
 		client: client,
 		prefix: strings.TrimSuffix(path.Join("/", prefix), "/") + "/", // as etcd3.New does
-		leases: &leases{granter: client, clock: clock.RealClock{}},
+		leases: &leases{granter: client, clock: clock.RealClock{}, maxReuse: leaseMaxReuse},
 
 		featuresKnown: make(chan struct{}),
 	}

@@ -35,7 +35,8 @@ func TestAsked(t *testing.T) {
 	pair, err := StartPair(t.Context(), directory,
 		"--requestheader-client-ca-file="+filepath.Join(directory, "pki", "serving-ca.crt"),
 		"--requestheader-username-headers=X-Remote-User",
-		"--enable-admission-plugins="+enabled, "--admission-control-config-file="+configuration, "--feature-gates="+off)
+		"--enable-admission-plugins="+enabled, "--admission-control-config-file="+configuration, "--feature-gates="+off,
+		"--enable-garbage-collector=false", "--enable-logs-handler", "--lease-reuse-duration-seconds=7", "--tls-curve-preferences=23,24")
 	if err != nil {
 		t.Fatal(err)
 	}

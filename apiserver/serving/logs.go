@@ -1,0 +1,44 @@
+package serving
+
+import (
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"quorate.dev/apiserver/request"
+)
+
+// LogFiles serves the files below directory at prefix, as --enable-logs-handler does for /var/log at /logs.
+func LogFiles(prefix, directory string) http.Handler { return logFiles{prefix, directory} }
+
+type logFiles struct{ prefix, directory string }
+
+func (l logFiles) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		request.WriteError(w, r, request.Generic(http.StatusMethodNotAllowed))
+		return
+	}
+	if err := request.Produce(r); err != nil { // the route names no type
+		request.WriteError(w, r, err)
+		return
+	}
+	relative := strings.TrimPrefix(r.URL.Path, l.prefix)
+	if strings.Contains(relative, "..") { // http.ServeFile rejects it too, but without the headers set so far
+		http.Error(w, "invalid URL path", http.StatusBadRequest)
+		return
+	}
+	file := path.Join(l.directory, relative)
+	_, err := os.Stat(file)
+	switch {
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		http.Error(w, "file not found", http.StatusNotFound)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOTDIR):
+		http.Error(w, "404 page not found", http.StatusNotFound)
+	default:
+		http.ServeFile(w, r, file)
+	}
+}
