@@ -39,7 +39,7 @@ func Run(ctx context.Context, args []string) error {
 	if ignored := c.Unimplemented(); len(ignored) > 0 {
 		logger.Info("Ignoring flags that are not implemented yet", "flags", ignored)
 	}
-	if err := configureProcess(c, logger); err != nil {
+	if err := configureProcess(c, logger, level); err != nil {
 		return err
 	}
 	server, err := New(ctx, c, logger, level)

@@ -2,6 +2,8 @@ package apiserver
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/spf13/pflag"
 
@@ -15,9 +17,9 @@ import (
 const logDirectory = "/var/log"
 
 // debugRoutes adds the paths that describe the process itself.
-func (s *Server) debugRoutes(r *router.Router, listed index) {
+func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics.Constraints) {
 	profiling := s.config.Serving.Profiling
-	exported := metrics.Handler(s.metrics, s.started)
+	exported := metrics.Handler(metrics.Constrain(s.metrics, constrained), s.started)
 	if profiling {
 		exported = metrics.Resettable(s.metrics, exported)
 	}
@@ -37,6 +39,21 @@ func (s *Server) debugRoutes(r *router.Router, listed index) {
 	r.Handle("/debug/flags", serving.DebugFlags())
 	r.HandlePrefix("/debug/flags/", serving.DebugFlags())
 	r.Handle("/debug/flags/v", serving.VerbosityFlag(s.verbosity))
+}
+
+// constraints returns those of the flags and of the manifest file.
+func constraints(c *config.Metrics) (metrics.Constraints, error) {
+	labels := c.Labels()
+	if c.LabelsManifest != "" {
+		var err error
+		if labels, err = metrics.ReadLabels(c.LabelsManifest); err == nil {
+			err = errors.Join(config.ValidLabels(labels)...)
+		}
+		if err != nil {
+			return metrics.Constraints{}, fmt.Errorf("--allow-metric-labels-manifest: %w", err)
+		}
+	}
+	return metrics.Constraints{Disabled: c.Disabled, Labels: labels}, nil
 }
 
 // serveDebugSocket serves --debug-socket-path. As in kube-apiserver, a failure is logged and does not end the replica.

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"io"
 	"log/slog"
+	"math"
 	"strconv"
 
 	"github.com/go-logr/logr"
@@ -16,6 +17,11 @@ func newLogger(w io.Writer, c config.Logging) (logr.Logger, *verbosity) {
 	level := &verbosity{}
 	level.level.Set(slog.Level(-c.Verbosity))
 	options := &slog.HandlerOptions{Level: &level.level, ReplaceAttr: plainLevel}
+	if c.VModule != "" {
+		options.Level = slog.Level(math.MinInt)
+		every := slog.NewTextHandler(w, options)
+		return logr.FromSlogHandler(byFile{every, &level.level, parseFileLevels(c.VModule)}), level
+	}
 	if c.Format == "json" {
 		return logr.FromSlogHandler(slog.NewJSONHandler(w, options)), level
 	}

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -22,12 +23,23 @@ import (
 // hold few pointers, so that more frequent collections cost little and keep the process small.
 const garbageCollectionPercent = 50
 
+// setKlogModules applies --vmodule to the libraries that log through klog.
+func setKlogModules(vmodule string) error {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	return flags.Set("vmodule", vmodule)
+}
+
 // configureProcess applies every setting that is global to the process because upstream's libraries keep it in package
 // variables: the profile of blocking events, klog's logger, feature gates, capabilities, the limits of JSON patches, and the tolerations of the
 // DefaultTolerationSeconds plugin. Only the command calls it, once, before New. The exceptions are gRPC's logger, which
 // main silences for all commands, and klog's verbosity, which /debug/flags/v changes.
-func configureProcess(c *config.Config, logger logr.Logger) error {
+func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) error {
 	klog.SetLogger(logger)
+	level.SetVerbosity(uint32(max(c.Logging.Verbosity, 0)))
+	if err := setKlogModules(c.Logging.VModule); err != nil {
+		return err
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbageCollectionPercent)
 	}

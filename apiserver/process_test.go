@@ -16,14 +16,14 @@ import (
 
 func TestProcessSettings(t *testing.T) {
 	c := config.Default()
-	if err := configureProcess(c, logr.Discard()); err != nil {
+	if err := configureProcess(c, logr.Discard(), &verbosity{}); err != nil {
 		t.Fatal(err)
 	}
 	if limit := atomic.LoadInt64(&jsonpatch.AccumulatedCopySizeLimit); limit != 3<<20 {
 		t.Errorf("a JSON patch may copy %d bytes", limit)
 	}
 	c.API.FeatureGates = map[string]string{"ConstrainedImpersonation": "maybe"}
-	if err := configureProcess(c, logr.Discard()); err == nil {
+	if err := configureProcess(c, logr.Discard(), &verbosity{}); err == nil {
 		t.Error("an invalid feature gate was accepted")
 	}
 }

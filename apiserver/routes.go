@@ -45,7 +45,11 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	r.HandlePrefix("/openapi/v3/", schemas)
 	s.publishKeys(r)
 	listed := index{router: r, catalog: publisher, health: s.health}
-	s.debugRoutes(r, listed)
+	constrained, err := constraints(&s.config.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	s.debugRoutes(r, listed, constrained)
 	r.Handle("/", listed)
 	return r, nil
 }

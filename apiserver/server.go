@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/features"
@@ -258,6 +259,10 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(s.serving.Serve)
 	work.Go(func() error { return s.watchMember(background) })
 	s.hooks.start(background, leasing, work)
+	// systemd waits for it if the unit is of Type=notify. Like kube-apiserver, the server notifies when it listens.
+	if _, err := daemon.SdNotify(true, daemon.SdNotifyReady); err != nil {
+		s.logger.Error(err, "Failed to notify systemd")
+	}
 
 	select {
 	case <-ctx.Done():

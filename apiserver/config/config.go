@@ -24,6 +24,7 @@ type Config struct {
 	Compatibility  Compatibility
 	Controllers    Controllers
 	Logging        Logging
+	Metrics        Metrics
 
 	// unimplemented holds the flags that have no effect yet, by name.
 	unimplemented map[string]*unimplementedValue
@@ -227,8 +228,10 @@ type Controllers struct {
 
 // Logging says how to log.
 type Logging struct {
-	Format    string // "text" or "json"
-	Verbosity int
+	Format         string // "text" or "json"
+	Verbosity      int
+	VModule        string        // "file=verbosity,..." of files whose verbosity differs
+	FlushFrequency time.Duration // kept for kube-apiserver's flag: lines are written at once
 }
 
 // Default returns kube-apiserver's defaults, and etcd's for the member.
@@ -260,6 +263,6 @@ func Default() *Config {
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 			GarbageCollector: true,
 		},
-		Logging: Logging{Format: "text"},
+		Logging: Logging{Format: "text", FlushFrequency: 5 * time.Second},
 	}
 }

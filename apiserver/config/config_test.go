@@ -161,7 +161,7 @@ func TestUnsafeListsAreRefused(t *testing.T) {
 func TestValuesOfUnimplementedFlags(t *testing.T) {
 	for _, arg := range []string{
 		"--audit-log-maxage=soon", "--audit-log-batch-throttle-qps=many", "--storage-initialization-timeout=-1s",
-		"--watch-cache-sizes=pods", "--watch-cache-sizes=pods#-1", "--show-hidden-metrics-for-version=1.36", "--vmodule=x",
+		"--watch-cache-sizes=pods", "--watch-cache-sizes=pods#-1", "--vmodule=x",
 		"--log-json-info-buffer-size=1Ki", "--allow-metric-labels=x", "--kubelet-read-only-port=-1",
 	} {
 		if err := Default().Flags().Parse([]string{arg}); err == nil {

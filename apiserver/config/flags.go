@@ -21,6 +21,7 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.admissionFlags(f)
 	c.apiFlags(f)
 	c.Compatibility.flags(f)
+	c.Metrics.flags(f)
 	c.unimplementedFlags(f)
 	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {
 		token.Annotations = map[string][]string{classified: {"true"}}
@@ -189,6 +190,9 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers that run in this process with leader election: namespace, garbagecollector, serviceaccount, resourcequota, clusterrole-aggregation, or *.")
 	stringFlag(f, &c.Logging.Format, "logging-format", "Format of the log: text or json.")
 	f.IntVarP(&c.Logging.Verbosity, "v", "v", c.Logging.Verbosity, "Verbosity of the log.")
+	f.Var((*vmoduleValue)(&c.Logging.VModule), "vmodule",
+		"Verbosity by source file, as pattern=N,...; only with --logging-format=text.")
+	durationFlag(f, &c.Logging.FlushFrequency, "log-flush-frequency", "Accepted but without effect: every line is written at once.")
 }
 
 // csvLine ignores the error, because writing to memory cannot fail.
@@ -237,7 +241,7 @@ func (c *Config) Args() []string {
 // sliceArgs renders a list as one argument in CSV or, for flags whose values may contain commas, as one argument per
 // element.
 func sliceArgs(flag *pflag.Flag, slice pflag.SliceValue) []string {
-	if flag.Value.Type() != "stringArray" {
+	if flag.Value.Type() == "stringSlice" || flag.Value.Type() == "int32Slice" {
 		return []string{"--" + flag.Name + "=" + csvLine(slice.GetSlice())}
 	}
 	var args []string

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
 // unimplementedFlag is a flag of kube-apiserver that this server parses but does not implement.
@@ -97,16 +96,10 @@ var unimplementedFlags = []unimplementedFlag{
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
 	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
-	{"allow-metric-labels", "stringToString", "[]", "", nil},
-	{"allow-metric-labels-manifest", "string", "", "", nil},
-	{"disabled-metrics", "stringSlice", "[]", "", nil},
-	{"show-hidden-metrics-for-version", "string", "", "", isPreviousMinor},
-	{"log-flush-frequency", "duration", "5s", "", nil},
 	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
 	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
-	{"vmodule", "string", "", "", isVModule},
 	{"tracing-config-file", "string", "", "", nil},
 	{"aggregator-reject-forwarding-redirect", "bool", "true", "", nil},
 	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
@@ -317,20 +310,8 @@ func isCacheSize(value string) error {
 	return nil
 }
 
-// isPreviousMinor accepts the only version whose hidden metrics can be shown.
-func isPreviousMinor(value string) error {
-	if previous := compatibleVersion(); value != previous {
-		return fmt.Errorf("must be omitted or have the value %q: only the previous minor version is allowed", previous)
-	}
-	return nil
-}
-
 // isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.
 func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }
-
-func isVModule(value string) error {
-	return logsapi.VModuleConfigurationPflag(&logsapi.VModuleConfiguration{}).Set(value)
-}
 
 // CheckFiles returns an error if a file does not exist. It is separate from Validate, which the operator calls too.
 func (c *Config) CheckFiles() error {

@@ -37,6 +37,10 @@ func (c *Config) Validate() error {
 	if c.Logging.Format != "text" && c.Logging.Format != "json" {
 		refuse("--logging-format %q must be text or json", c.Logging.Format)
 	}
+	if c.Logging.VModule != "" && c.Logging.Format != "text" {
+		refuse("--vmodule: Only supported for text log format")
+	}
+	errs = append(errs, c.Metrics.validate()...)
 	errs = append(errs, c.validateFairness()...)
 	errs = append(errs, c.Serving.validate()...)
 	errs = append(errs, c.validateAuthentication()...)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
 // switches is the value of --runtime-config. A switch without a value is true: "api/all=true,apps/v1".
@@ -26,6 +27,20 @@ func (s switches) Set(value string) error {
 		return nil
 	}
 	return s.ConfigurationMap.Set(value)
+}
+
+// vmoduleValue is the value of --vmodule, checked as klog does.
+type vmoduleValue string
+
+func (v *vmoduleValue) String() string { return string(*v) }
+func (v *vmoduleValue) Type() string   { return "pattern=N,..." }
+
+func (v *vmoduleValue) Set(value string) error {
+	if err := logsapi.VModuleConfigurationPflag(&logsapi.VModuleConfiguration{}).Set(value); err != nil {
+		return err
+	}
+	*v = vmoduleValue(value)
+	return nil
 }
 
 // secondsValue is a duration given in whole seconds.

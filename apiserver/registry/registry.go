@@ -44,7 +44,7 @@ type Options struct {
 	// NoGarbageCollector: the cluster has no garbage collector, so that deletions never add its finalizers.
 	NoGarbageCollector bool
 	Clock              clock.Clock
-	Logger    logr.Logger
+	Logger             logr.Logger
 }
 
 // New returns a registry.
@@ -57,9 +57,9 @@ func New(options Options) *Registry {
 		quota:     options.Quota,
 
 		noGarbageCollector: options.NoGarbageCollector,
-		clock:     options.Clock,
-		logger:    options.Logger,
-		listBytes: request.NewByteLimit(maxListBytes),
+		clock:              options.Clock,
+		logger:             options.Logger,
+		listBytes:          request.NewByteLimit(maxListBytes),
 	}
 }
 

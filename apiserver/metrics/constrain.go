@@ -1,0 +1,144 @@
+package metrics
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"sigs.k8s.io/yaml"
+)
+
+// unexpected replaces the values of a label that are not in its list.
+const unexpected = "unexpected"
+
+// Constraints leave out metrics and bound the values of labels.
+type Constraints struct {
+	Disabled []string // names of families
+	// Labels maps "family,label" to the allowed values of the label, separated by commas. All other values become
+	// "unexpected".
+	Labels map[string]string
+}
+
+// ReadLabels returns the Labels of the file of --allow-metric-labels-manifest.
+func ReadLabels(file string) (map[string]string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read allow list manifest: %w", err)
+	}
+	labels := map[string]string{}
+	if err := yaml.Unmarshal(data, &labels); err != nil {
+		return nil, fmt.Errorf("failed to parse allow list manifest: %w", err)
+	}
+	return labels, nil
+}
+
+// Constrain returns a gatherer of the metrics that the constraints leave. kube-apiserver constrains labels when it
+// measures; here the series are merged when they are read, which reads the same.
+func Constrain(gatherer prometheus.Gatherer, constraints Constraints) prometheus.Gatherer {
+	if len(constraints.Disabled)+len(constraints.Labels) == 0 {
+		return gatherer
+	}
+	c := constrained{Gatherer: gatherer, disabled: constraints.Disabled, allowed: map[string]map[string][]string{}}
+	for key, values := range constraints.Labels {
+		family, label, _ := strings.Cut(key, ",")
+		if c.allowed[family] == nil {
+			c.allowed[family] = map[string][]string{}
+		}
+		c.allowed[family][label] = strings.Split(values, ",")
+	}
+	return c
+}
+
+type constrained struct {
+	prometheus.Gatherer
+	disabled []string
+	allowed  map[string]map[string][]string // values by family and label
+}
+
+// Gather implements prometheus.Gatherer.
+func (c constrained) Gather() ([]*dto.MetricFamily, error) {
+	families, err := c.Gatherer.Gather()
+	var kept []*dto.MetricFamily
+	for _, family := range families {
+		if slices.Contains(c.disabled, family.GetName()) {
+			continue
+		}
+		if allowed := c.allowed[family.GetName()]; allowed != nil {
+			family = constrain(family, allowed)
+		}
+		kept = append(kept, family)
+	}
+	return kept, err
+}
+
+// constrain returns a family with the values of its labels replaced, and equal series merged.
+func constrain(family *dto.MetricFamily, allowed map[string][]string) *dto.MetricFamily {
+	merged := map[string]*dto.Metric{}
+	for _, series := range family.GetMetric() {
+		var key strings.Builder
+		labels := make([]*dto.LabelPair, len(series.GetLabel()))
+		for i, label := range series.GetLabel() {
+			name, value := label.GetName(), label.GetValue()
+			if values, bounded := allowed[name]; bounded && !slices.Contains(values, value) {
+				value = unexpected
+			}
+			labels[i] = &dto.LabelPair{Name: &name, Value: &value}
+			fmt.Fprintf(&key, "%q=%q,", name, value)
+		}
+		if into := merged[key.String()]; into != nil {
+			add(into, series)
+			continue
+		}
+		merged[key.String()] = &dto.Metric{
+			Label: labels, Counter: series.Counter, Gauge: series.Gauge, Histogram: series.Histogram, Summary: series.Summary,
+			Untyped: series.Untyped, TimestampMs: series.TimestampMs,
+		}
+	}
+	result := &dto.MetricFamily{Name: family.Name, Help: family.Help, Type: family.Type, Unit: family.Unit}
+	for _, key := range slices.Sorted(maps.Keys(merged)) {
+		result.Metric = append(result.Metric, merged[key])
+	}
+	return result
+}
+
+// add adds a series of the same family to another.
+func add(into, series *dto.Metric) {
+	switch {
+	case into.Counter != nil:
+		into.Counter = &dto.Counter{Value: sum(into.Counter.Value, series.GetCounter().Value)}
+	case into.Gauge != nil:
+		into.Gauge = &dto.Gauge{Value: sum(into.Gauge.Value, series.GetGauge().Value)}
+	case into.Untyped != nil:
+		into.Untyped = &dto.Untyped{Value: sum(into.Untyped.Value, series.GetUntyped().Value)}
+	case into.Summary != nil: // quantiles cannot be added
+		into.Summary = &dto.Summary{
+			SampleCount: sum(into.Summary.SampleCount, series.GetSummary().SampleCount),
+			SampleSum:   sum(into.Summary.SampleSum, series.GetSummary().SampleSum),
+		}
+	case into.Histogram != nil:
+		into.Histogram = addHistograms(into.Histogram, series.GetHistogram())
+	}
+}
+
+// addHistograms adds histograms with the same buckets.
+func addHistograms(a, b *dto.Histogram) *dto.Histogram {
+	result := &dto.Histogram{
+		SampleCount: sum(a.SampleCount, b.SampleCount), SampleSum: sum(a.SampleSum, b.SampleSum),
+		CreatedTimestamp: a.CreatedTimestamp,
+	}
+	for i, bucket := range a.GetBucket() {
+		result.Bucket = append(result.Bucket, &dto.Bucket{
+			UpperBound: bucket.UpperBound, CumulativeCount: sum(bucket.CumulativeCount, b.GetBucket()[i].CumulativeCount),
+		})
+	}
+	return result
+}
+
+func sum[T float64 | uint64](a, b *T) *T {
+	total := *a + *b
+	return &total
+}

@@ -1,0 +1,48 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func TestConstrain(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	counter := promauto.With(registry).NewCounterVec(prometheus.CounterOpts{Name: "requests_total", Help: "h"}, []string{"code", "verb"})
+	histogram := promauto.With(registry).NewHistogramVec(
+		prometheus.HistogramOpts{Name: "seconds", Help: "h", Buckets: []float64{1, 10}}, []string{"verb"})
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "left_out", Help: "h"})
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "untouched", Help: "h"}).Set(7)
+	for i, verb := range []string{"GET", "LIST", "EVIL", "BAD"} {
+		counter.WithLabelValues("200", verb).Add(float64(i + 1))
+		histogram.WithLabelValues(verb).Observe(float64(i * 4))
+	}
+	gatherer := Constrain(registry, Constraints{
+		Disabled: []string{"left_out", "unknown"},
+		Labels:   map[string]string{"requests_total,verb": "GET,LIST", "seconds,verb": "", "seconds,other": "x"},
+	})
+	const want = `# HELP requests_total h
+# TYPE requests_total counter
+requests_total{code="200",verb="GET"} 1
+requests_total{code="200",verb="LIST"} 2
+requests_total{code="200",verb="unexpected"} 7
+# HELP seconds h
+# TYPE seconds histogram
+seconds_bucket{verb="unexpected",le="1"} 1
+seconds_bucket{verb="unexpected",le="10"} 3
+seconds_bucket{verb="unexpected",le="+Inf"} 4
+seconds_sum{verb="unexpected"} 24
+seconds_count{verb="unexpected"} 4
+# HELP untouched h
+# TYPE untouched gauge
+untouched 7
+`
+	for range 2 { // gathering changes nothing
+		if err := testutil.GatherAndCompare(gatherer, strings.NewReader(want)); err != nil {
+			t.Error(err)
+		}
+	}
+}
