@@ -144,7 +144,7 @@ func (s *subject) createPolledDefinitions(ctx context.Context) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
-	profile := s.startProfile(ctx, "profile?seconds=5", "definitions while polled")
+	profile := s.startProfile(ctx, "profile?seconds=9", "definitions while polled")
 	used, err := s.timed(func() error {
 		for i := range polledDefinitions {
 			if _, _, err := s.client.do(ctx, createDefinition(definitionCount+i)); err != nil {
