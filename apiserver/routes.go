@@ -27,7 +27,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(publisher, s.clock, s.logger.WithName("openapi"))
+	schemas, err := openapi.New(publisher, s.idle, s.clock, s.logger.WithName("openapi"))
 	if err != nil {
 		return nil, err
 	}

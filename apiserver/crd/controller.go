@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -40,8 +41,10 @@ type ControllerOptions struct {
 	// EstablishDelay is the delay between publishing a definition and its Established condition, in which other
 	// replicas publish it too. Zero for a single replica.
 	EstablishDelay time.Duration
-	Clock          clock.WithTicker
-	Logger         logr.Logger
+	// Idle drops what definitions have built from their schemas when it is not used.
+	Idle   *lazy.Set
+	Clock  clock.WithTicker
+	Logger logr.Logger
 }
 
 // Controller reconciles CustomResourceDefinitions: it sets their conditions, publishes their definitions and deletes
@@ -72,7 +75,7 @@ type record struct {
 
 // NewController returns a controller; Run runs it.
 func NewController(options ControllerOptions) (*Controller, error) {
-	builder, err := NewBuilder()
+	builder, err := NewBuilder(options.Idle)
 	if err != nil {
 		return nil, err
 	}
