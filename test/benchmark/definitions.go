@@ -84,7 +84,7 @@ func (s *subject) createDefinitions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	profile := s.startProfile(ctx, profileOfWork, "create definitions")
+	profile := s.startProfile(ctx, "profile?seconds=10", "create definitions")
 	used, err := s.timed(func() error { return s.createBurst(ctx) })
 	if err := errors.Join(err, profile(), s.settle(ctx)); err != nil {
 		return err
