@@ -80,7 +80,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		StoragePath:    crd.Spec.Group + "/" + names.Plural,
 		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
 		Fields:         newSelectable(crd).fields,
-		Revision:       fmt.Sprintf("%s/%d", crd.UID, crd.Generation),
+		Revision:       revisionOf(crd),
 		Since:          since,
 		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
@@ -93,6 +93,11 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		return cmp.Or(-kubeversion.CompareKubeAwareVersionStrings(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
 	})
 	return definition, nil
+}
+
+// revisionOf returns the Revision of a definition.
+func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
+	return fmt.Sprintf("%s/%d", crd.UID, crd.Generation)
 }
 
 func (b *Builder) version(

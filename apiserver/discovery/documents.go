@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -115,8 +116,9 @@ type groupDocuments struct {
 }
 
 type encodedGroup struct {
-	json []byte
-	hash [sha512.Size]byte
+	json       []byte
+	compressed deflate.Part // json
+	hash       [sha512.Size]byte
 }
 
 func newGroupDocuments(of *resource.Group) *groupDocuments {
@@ -145,7 +147,8 @@ func (g *groupDocuments) encode() (encodedGroup, error) {
 	if err != nil {
 		return encodedGroup{}, fmt.Errorf("encode discovery of %s: %w", g.name, err)
 	}
-	return encodedGroup{json: encoded, hash: sha512.Sum512(encoded)}, nil
+	compressed, err := deflate.Compress(encoded)
+	return encodedGroup{json: encoded, compressed: compressed, hash: sha512.Sum512(encoded)}, err
 }
 
 func groupList(of []*groupDocuments) *metav1.APIGroupList {

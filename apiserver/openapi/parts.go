@@ -2,7 +2,6 @@ package openapi
 
 import (
 	"crypto/sha512"
-	"encoding/json"
 	"fmt"
 
 	openapiv2 "github.com/google/gnostic-models/openapiv2"
@@ -144,24 +143,15 @@ func (h *Handler) jsonParts(dialect crd.Dialect, m resource.Match, renamed map[s
 	return parts, err
 }
 
-// members encodes the members of an object.
-func members(of object) (deflate.Part, error) {
-	encoded, err := json.Marshal(of)
-	if err != nil {
-		return deflate.Part{}, fmt.Errorf("encode OpenAPI: %w", err)
-	}
-	return deflate.Compress(encoded[1 : len(encoded)-1])
-}
-
 // protobufPart relies on protobuf's merge semantics: a repeated message appends to its repeated fields.
 func (h *Handler) protobufPart(m resource.Match, renamed map[string]string) (deflate.Part, error) {
 	w, err := h.written(crd.V2, m, renamed)
 	if err != nil {
 		return deflate.Part{}, err
 	}
-	encoded, err := json.Marshal(object{"swagger": "2.0", "info": customInfo(), "paths": w.paths, "definitions": w.schemas})
+	encoded, err := appendValue(nil, object{"swagger": "2.0", "info": customInfo(), "paths": w.paths, "definitions": w.schemas})
 	if err != nil {
-		return deflate.Part{}, fmt.Errorf("encode OpenAPI: %w", err)
+		return deflate.Part{}, err
 	}
 	parsed, err := openapiv2.ParseDocument(encoded)
 	if err != nil {
