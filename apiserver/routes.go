@@ -27,12 +27,13 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(publisher, s.clock, s.logger.WithName("openapi"))
+	schemas, err := openapi.New(publisher, s.idle, s.clock, s.logger.WithName("openapi"))
 	if err != nil {
 		return nil, err
 	}
 	r := router.New(router.Options{
-		Catalog: publisher, Resources: resources, Discovery: documents, Complete: s.complete.reached,
+		Catalog: publisher, Resources: publishFirst{resources, s.awaitDefinitions}, Discovery: documents,
+		Complete: s.complete.reached, Await: s.awaitDefinitions,
 	})
 	r.Handle("/version", version)
 	r.Handle("/version/", version)

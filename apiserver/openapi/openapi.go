@@ -9,6 +9,7 @@ package openapi
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"github.com/munnerz/goautoneg"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -27,18 +29,19 @@ type Handler struct {
 	catalogs *resource.CatalogHolder
 	clock    clock.PassiveClock
 	logger   logr.Logger
+	idle     *lazy.Set
 	archive  *archive
 	contents contentsCache
 	merged   mergedCache
 }
 
-// New returns a handler for the documents of the current catalog.
-func New(catalogs *resource.CatalogHolder, clock clock.PassiveClock, logger logr.Logger) (*Handler, error) {
+// New returns a handler for the documents of the current catalog. Parts of documents are in the set idle.
+func New(catalogs *resource.CatalogHolder, idle *lazy.Set, clock clock.PassiveClock, logger logr.Logger) (*Handler, error) {
 	archive, err := openArchive(builtIn)
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{catalogs: catalogs, clock: clock, logger: logger, archive: archive}, nil
+	return &Handler{catalogs: catalogs, idle: idle, clock: clock, logger: logger, archive: archive}, nil
 }
 
 // encoding is an encoding of documents.
@@ -193,22 +196,18 @@ func serve(w http.ResponseWriter, r *http.Request, doc document, modified time.T
 		w.Header().Set("Etag", strconv.Quote(doc.tag))
 	}
 	w.Header().Set("Content-Type", contentType)
-	content := doc.plain
+	var content io.ReadSeeker = bytes.NewReader(doc.plain)
 	if doc.compressed != nil {
 		w.Header().Add("Vary", "Accept-Encoding")
 		if acceptsGzip(r) {
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Header().Set("Content-Length", strconv.Itoa(len(doc.compressed)))
-			content = doc.compressed
-		} else if content == nil {
-			var err error
-			if content, err = decompress(doc.compressed); err != nil {
-				w.WriteHeader(http.StatusInternalServerError)
-				return
-			}
+			content = bytes.NewReader(doc.compressed)
+		} else if doc.plain == nil {
+			content = newInflater(doc.compressed)
 		}
 	}
-	http.ServeContent(w, r, "", modified, bytes.NewReader(content))
+	http.ServeContent(w, r, "", modified, content)
 }
 
 func acceptsGzip(r *http.Request) bool {
