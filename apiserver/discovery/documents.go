@@ -15,12 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/resource"
 )
 
 // documents are the discovery documents of one catalog.
 type documents struct {
 	catalog *resource.Catalog
+	// remote are the documents of extension API servers that are merged.
+	remote *remote.Set
 	// legacy documents by path, without trailing slash.
 	legacy map[string]*document
 	// legacyInService is /api for clients in the Service range.
@@ -32,11 +35,11 @@ type documents struct {
 	groups      map[string]bool
 }
 
-// newDocuments builds the documents of a catalog. They are encoded on the first request.
-func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, error) {
-	docs := &documents{catalog: catalog, legacy: map[string]*document{}, groups: map[string]bool{}}
+// newDocuments builds the documents of a catalog and of extension API servers. They are encoded on the first request.
+func newDocuments(catalog *resource.Catalog, set *remote.Set, addresses Addresses) (*documents, error) {
+	docs := &documents{catalog: catalog, remote: set, legacy: map[string]*document{}, groups: map[string]bool{}}
 	core, named := &discoveryv2.APIGroupDiscoveryList{}, &discoveryv2.APIGroupDiscoveryList{}
-	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
+	var local []metav1.APIGroup
 	versions := []string{}
 	for _, g := range groups(catalog) {
 		docs.groups[g.name] = true
@@ -55,19 +58,30 @@ func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, e
 			core.Items = append(core.Items, aggregate(g))
 			continue
 		}
-		legacy := apiGroup(g)
-		list.Groups = append(list.Groups, legacy)
-		legacy.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
-		docs.legacy["/apis/"+g.name] = newDocument(&legacy)
+		local = append(local, apiGroup(g))
 		named.Items = append(named.Items, aggregate(g))
 	}
-	docs.legacy["/apis"] = newDocument(list)
+	docs.addGroups(local, set)
+	named.Items = aggregatedGroups(named.Items, set)
 	everybody := metav1.ServerAddressByClientCIDR{ClientCIDR: "0.0.0.0/0", ServerAddress: addresses.Default}
 	inService := metav1.ServerAddressByClientCIDR{ClientCIDR: addresses.ServiceRange.String(), ServerAddress: addresses.Service}
 	docs.legacy["/api"] = newDocument(apiVersions(versions, everybody))
 	docs.legacy["/api"].routed = true
 	docs.legacyInService = newDocument(apiVersions(versions, everybody, inService))
 	return docs, docs.tag(core, named)
+}
+
+// addGroups adds the legacy list of groups and the document of each. A group without APIService is served, but not
+// listed.
+func (d *documents) addGroups(local []metav1.APIGroup, set *remote.Set) {
+	list := &metav1.APIGroupList{
+		TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: legacyGroups(local, set),
+	}
+	d.legacy["/apis"] = newDocument(list)
+	for _, g := range slices.Concat(local, list.Groups) {
+		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+		d.legacy["/apis/"+g.Name] = newDocument(&g)
+	}
 }
 
 func apiVersions(versions []string, addresses ...metav1.ServerAddressByClientCIDR) *metav1.APIVersions {

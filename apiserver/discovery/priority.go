@@ -38,9 +38,9 @@ func groups(catalog *resource.Catalog) []group {
 	return all
 }
 
-// groupPriority sorts the core group, which only legacy discovery has, before all others.
+// groupPriority sorts the core group, which only legacy discovery has, and the group of APIServices before all others.
 func groupPriority(group string) int32 {
-	if group == "" {
+	if group == "" || group == registration {
 		return math.MaxInt32
 	}
 	return priority.OfGroup(group)

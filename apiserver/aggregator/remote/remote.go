@@ -1,10 +1,10 @@
-// Package documents keeps the discovery and OpenAPI documents of extension API servers.
+// Package remote keeps the discovery and OpenAPI documents of extension API servers.
 //
 // A Controller follows APIServices and downloads the documents of their servers in the background. The current Set is
 // immutable; packages discovery and openapi merge it into this server's own documents when a client requests them.
 // A server that is unreachable, slow or sends invalid documents affects its own groups only: their last valid
 // documents stay, marked as stale.
-package documents
+package remote
 
 import (
 	"context"
@@ -53,11 +53,11 @@ type Set struct {
 	// Removed are built-in group versions whose APIService was deleted. Legacy discovery does not list them.
 	Removed map[schema.GroupVersion]bool
 	// Remote are the group versions of extension API servers in the order in which their OpenAPI documents are merged.
-	Remote []*Remote
+	Remote []*Documents
 }
 
-// Remote are the documents of one group version of an extension API server.
-type Remote struct {
+// Documents are those of one group version of an extension API server.
+type Documents struct {
 	schema.GroupVersion
 	Priority priority.Priority
 	// Discovery is the last valid document. It has no resources if there was none.
@@ -71,7 +71,7 @@ type Remote struct {
 }
 
 // Find returns the documents of a group version, nil if it belongs to this server.
-func (s *Set) Find(gv schema.GroupVersion) *Remote {
+func (s *Set) Find(gv schema.GroupVersion) *Documents {
 	if s == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package documents
+package remote
 
 import (
 	"cmp"
@@ -28,7 +28,7 @@ func (c *Controller) build() *Set {
 	for gv := range c.removed {
 		set.Removed[gv] = true
 	}
-	names := map[*Remote]string{}
+	names := map[*Documents]string{}
 	groups := map[string]int32{}
 	for name, service := range c.services {
 		if service.isRemote() {
@@ -40,7 +40,7 @@ func (c *Controller) build() *Set {
 			set.Local[service.GroupVersion] = *place
 		}
 	}
-	slices.SortFunc(set.Remote, func(a, b *Remote) int {
+	slices.SortFunc(set.Remote, func(a, b *Documents) int {
 		return cmp.Or(cmp.Compare(groups[b.Group], groups[a.Group]), cmp.Compare(names[a], names[b]))
 	})
 	if len(set.Remote)+len(set.Local)+len(set.Removed) == 0 {
@@ -50,9 +50,9 @@ func (c *Controller) build() *Set {
 }
 
 // remote returns the documents of one APIService.
-func (s *server) remote(service *APIService) *Remote {
+func (s *server) remote(service *APIService) *Documents {
 	gv := service.GroupVersion
-	r := &Remote{GroupVersion: gv, Priority: service.Priority, V2: s.v2.versions[gv], Converted: s.v3.missing, V3: map[string]string{}}
+	r := &Documents{GroupVersion: gv, Priority: service.Priority, V2: s.v2.versions[gv], Converted: s.v3.missing, V3: map[string]string{}}
 	for _, path := range []string{"apis/" + gv.Group, "apis/" + gv.Group + "/" + gv.Version} {
 		if url, ok := s.v3.paths[path]; ok {
 			r.V3[path] = url
