@@ -295,3 +295,49 @@ func TestCompression(t *testing.T) {
 		}
 	}
 }
+
+// TestAggregatedJSON: the JSON put together from groups equals what the serializer makes of the whole.
+func TestAggregatedJSON(t *testing.T) {
+	h, _ := handler(t, append(everything(t), widgets())...)
+	for _, path := range []string{"/api", "/apis"} {
+		joined := get(h, path, "Accept", "application/json"+aggregated).Body.String()
+		list := &discoveryv2.APIGroupDiscoveryList{}
+		if err := json.Unmarshal([]byte(joined), list); err != nil {
+			t.Fatal(err)
+		}
+		whole, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if joined != string(whole)+"\n" {
+			t.Errorf("%s: got\n%s\nwant\n%s", path, joined, whole)
+		}
+	}
+}
+
+// TestOtherGroupsAreNotEncodedAgain: after a change of one group, the JSON of the others is taken from before.
+func TestOtherGroupsAreNotEncodedAgain(t *testing.T) {
+	definitions := []*resource.Definition{widgets()}
+	for i := range 500 {
+		one := *definitions[0]
+		one.Group = fmt.Sprintf("g%d.example.com", i)
+		definitions = append(definitions, &one)
+	}
+	h, publisher := handler(t, definitions...)
+	tags := map[string]bool{}
+	read := func() { tags[get(h, "/apis", "Accept", "application/json"+aggregated).Header().Get("ETag")] = true }
+	change := func() {
+		changed := *definitions[0]
+		definitions[0] = &changed
+		changed.ShortNames = append(changed.ShortNames, "w")
+		publisher.Publish(publisher.Current().With(definitions...))
+		read()
+	}
+	read()
+	if allocations := testing.AllocsPerRun(5, change); allocations > float64(10*len(definitions)) {
+		t.Errorf("%.0f allocations", allocations)
+	}
+	if len(tags) != 7 {
+		t.Errorf("%d entity tags of 7 states", len(tags))
+	}
+}

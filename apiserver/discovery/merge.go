@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sync"
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,19 +43,19 @@ func defaultPriority(gv schema.GroupVersion) priority.Priority {
 
 // legacyGroups returns the groups of the legacy document with the APIServices of set, in the order of their priorities.
 // local are the groups of this server.
-func legacyGroups(local []metav1.APIGroup, set *remote.Set) []metav1.APIGroup {
+func legacyGroups(local []*groupDocuments, set *remote.Set) []metav1.APIGroup {
 	byName := map[string][]place{}
 	for gv, p := range legacyPriorities(local, set) {
 		byName[gv.Group] = append(byName[gv.Group], place{gv, p})
 	}
 	first := make(map[string]place, len(byName))
 	for name, places := range byName {
-		first[name] = slices.MinFunc(places, compareGroups)
+		first[name] = slices.MinFunc(places, byObject)
 		slices.SortFunc(places, byVersion)
 	}
 	merged := []metav1.APIGroup{}
 	for _, name := range slices.SortedFunc(maps.Keys(byName), func(a, b string) int {
-		return compareGroups(first[a], first[b])
+		return byObject(first[a], first[b])
 	}) {
 		merged = append(merged, groupOf(name, byName[name]))
 	}
@@ -62,11 +63,11 @@ func legacyGroups(local []metav1.APIGroup, set *remote.Set) []metav1.APIGroup {
 }
 
 // legacyPriorities returns the listed group versions with the priorities of their APIServices.
-func legacyPriorities(local []metav1.APIGroup, set *remote.Set) map[schema.GroupVersion]priority.Priority {
+func legacyPriorities(local []*groupDocuments, set *remote.Set) map[schema.GroupVersion]priority.Priority {
 	priorities := map[schema.GroupVersion]priority.Priority{}
 	for _, g := range local {
-		for _, v := range g.Versions {
-			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
+		for _, v := range g.versions {
+			gv := schema.GroupVersion{Group: g.name, Version: v.Version}
 			if set == nil || !set.Removed[gv] {
 				priorities[gv] = defaultPriority(gv)
 			}
@@ -82,9 +83,9 @@ func legacyPriorities(local []metav1.APIGroup, set *remote.Set) map[schema.Group
 	return priorities
 }
 
-// compareGroups sorts APIServices like kube-aggregator's ByGroupPriorityMinimum: equal priorities by the object's name. A
+// byObject sorts APIServices like kube-aggregator's ByGroupPriorityMinimum: equal priorities by the object's name. A
 // group comes at the place of its first APIService.
-func compareGroups(a, b place) int {
+func byObject(a, b place) int {
 	return cmp.Or(cmp.Compare(b.at.Group, a.at.Group), cmp.Compare(a.gv.Version+"."+a.gv.Group, b.gv.Version+"."+b.gv.Group))
 }
 
@@ -99,30 +100,44 @@ func groupOf(name string, places []place) metav1.APIGroup {
 	return g
 }
 
-// aggregatedGroups returns the groups of the aggregated document with the group versions of extension API servers, which
-// take precedence. local are the groups of this server in their order. As in kube-apiserver, priorities of this server's own
-// APIServices have no effect here.
-func aggregatedGroups(local []discoveryv2.APIGroupDiscovery, set *remote.Set) []discoveryv2.APIGroupDiscovery {
-	if set == nil || len(set.Remote) == 0 {
-		return local
+// changedGroups returns the names of the groups with versions in set.
+func changedGroups(set *remote.Set) map[string]bool {
+	names := map[string]bool{}
+	if set == nil {
+		return names
 	}
-	byName := make(map[string]*mergedGroup, len(local)+len(set.Remote))
-	for _, g := range local {
-		byName[g.Name] = newMergedGroup(g)
+	for gv := range set.Local {
+		names[gv.Group] = true
+	}
+	for gv := range set.Removed {
+		names[gv.Group] = true
 	}
 	for _, r := range set.Remote {
-		g := byName[r.Group]
-		if g == nil {
-			g = newMergedGroup(discoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: r.Group}})
-			byName[r.Group] = g
-		}
-		g.set(r)
+		names[r.Group] = true
 	}
-	merged := make([]discoveryv2.APIGroupDiscovery, 0, len(byName))
-	for _, name := range slices.SortedFunc(maps.Keys(byName), func(a, b string) int {
-		return cmp.Or(cmp.Compare(byName[b].priority(), byName[a].priority()), cmp.Compare(a, b))
-	}) {
-		merged = append(merged, byName[name].document())
+	return names
+}
+
+// mergedGroups returns the groups of the aggregated document that have versions of extension API servers, which take
+// precedence over those of this server. As in kube-apiserver, priorities of this server's own APIServices have no effect on the
+// aggregated document.
+func mergedGroups(local []*groupDocuments, set *remote.Set) map[string]*mergedGroup {
+	if set == nil || len(set.Remote) == 0 {
+		return nil
+	}
+	merged := map[string]*mergedGroup{}
+	for _, r := range set.Remote {
+		if merged[r.Group] == nil {
+			merged[r.Group] = newMergedGroup(discoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: r.Group}})
+		}
+	}
+	for _, g := range local {
+		if merged[g.name] != nil {
+			merged[g.name] = newMergedGroup(aggregate(g.group))
+		}
+	}
+	for _, r := range set.Remote {
+		merged[r.Group].set(r)
 	}
 	return merged
 }
@@ -130,46 +145,35 @@ func aggregatedGroups(local []discoveryv2.APIGroupDiscovery, set *remote.Set) []
 // mergedGroup is a group with versions of several servers.
 type mergedGroup struct {
 	discoveryv2.APIGroupDiscovery
-	priorities map[string]priority.Priority // by version; nil for a group of this server only
+	priorities map[string]priority.Priority // by version
 }
 
 func newMergedGroup(g discoveryv2.APIGroupDiscovery) *mergedGroup {
-	return &mergedGroup{APIGroupDiscovery: g}
+	m := &mergedGroup{APIGroupDiscovery: g, priorities: map[string]priority.Priority{}}
+	for _, v := range g.Versions {
+		m.priorities[v.Version] = defaultPriority(schema.GroupVersion{Group: g.Name, Version: v.Version})
+	}
+	return m
 }
 
 // set adds or replaces a version.
 func (g *mergedGroup) set(r *remote.Documents) {
-	if g.priorities == nil {
-		g.priorities = map[string]priority.Priority{}
-		g.Versions = slices.Clone(g.Versions) // of this server's document
-		for _, v := range g.Versions {
-			g.priorities[v.Version] = defaultPriority(schema.GroupVersion{Group: g.Name, Version: v.Version})
-		}
-	}
 	g.priorities[r.Version] = r.Priority
 	g.Versions = slices.DeleteFunc(g.Versions, func(v discoveryv2.APIVersionDiscovery) bool { return v.Version == r.Version })
 	g.Versions = append(g.Versions, r.Discovery)
 }
 
-// priority is the highest of all versions.
-func (g *mergedGroup) priority() int32 {
-	if g.priorities == nil {
-		return groupPriority(g.Name)
+// part returns the part of the aggregated document. The priority of the group is the highest of its versions.
+func (g *mergedGroup) part() part {
+	p := part{name: g.Name, object: func() discoveryv2.APIGroupDiscovery { return g.APIGroupDiscovery }}
+	for _, of := range g.priorities {
+		p.priority = max(p.priority, of.Group)
 	}
-	var highest int32
-	for _, p := range g.priorities {
-		highest = max(highest, p.Group)
-	}
-	return highest
-}
-
-func (g *mergedGroup) document() discoveryv2.APIGroupDiscovery {
-	if g.priorities != nil {
-		slices.SortStableFunc(g.Versions, func(a, b discoveryv2.APIVersionDiscovery) int {
-			return byVersion(
-				place{schema.GroupVersion{Version: a.Version}, g.priorities[a.Version]},
-				place{schema.GroupVersion{Version: b.Version}, g.priorities[b.Version]})
-		})
-	}
-	return g.APIGroupDiscovery
+	slices.SortStableFunc(g.Versions, func(a, b discoveryv2.APIVersionDiscovery) int {
+		return byVersion(
+			place{schema.GroupVersion{Version: a.Version}, g.priorities[a.Version]},
+			place{schema.GroupVersion{Version: b.Version}, g.priorities[b.Version]})
+	})
+	p.encoded = sync.OnceValues(func() (encodedGroup, error) { return encodeGroup(g.APIGroupDiscovery) })
+	return p
 }
