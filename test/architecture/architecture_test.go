@@ -30,7 +30,7 @@ var layers = []map[string]int{
 		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
 		"apiserver/informers": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
 		"apiserver/controllers/kubernetesservice": 4,
-		"apiserver/registry":                      5,
+		"apiserver/registry":                      5, "apiserver/aggregator/remote": 5,
 		"apiserver/builtin/builtintest":           6,
 		"apiserver/handlers":                      6, "apiserver/discovery": 6, "apiserver/openapi": 6,
 		"apiserver/filters": 7, "apiserver/router": 7, "apiserver/serving": 7, "apiserver/controllers": 7,
