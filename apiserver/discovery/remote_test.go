@@ -92,8 +92,8 @@ func checkOrder(t *testing.T, all []string, want ...string) {
 
 func TestRemoteGroups(t *testing.T) {
 	h, _ := withRemotes(t, &remote.Set{Remote: []*remote.Documents{
-		remoteVersion("new.example.com", "v1", 100, 15, "news"),
-		remoteVersion("new.example.com", "v2beta1", 100, 20, "news"),
+		remoteVersion("new.example.com", "v1", 100, 15, "items"),
+		remoteVersion("new.example.com", "v2beta1", 100, 20, "items"),
 		remoteVersion("first.example.com", "v1", 17900, 15, "firsts"),
 		remoteVersion("example.com", "v2", 1000, 100, "widgets"),
 		remoteVersion("apps", "v1", 17800, 15, "shadows"),
@@ -116,12 +116,12 @@ func TestRemoteGroupVanishes(t *testing.T) {
 	h, source := withRemotes(t, nil)
 	tag := func() string { return get(h, "/apis", "Accept", "application/json"+aggregated).Header().Get("Etag") }
 	before := tag()
-	source.set = &remote.Set{Remote: []*remote.Documents{remoteVersion("new.example.com", "v1", 100, 15, "news")}}
+	source.set = &remote.Set{Remote: []*remote.Documents{remoteVersion("new.example.com", "v1", 100, 15, "items")}}
 	during := tag()
 	if w := get(h, "/apis", "Accept", "application/json"+aggregated, "If-None-Match", before); w.Code != http.StatusOK || during == before {
 		t.Errorf("new group: %d", w.Code)
 	}
-	stale := remoteVersion("new.example.com", "v1", 100, 15, "news")
+	stale := remoteVersion("new.example.com", "v1", 100, 15, "items")
 	stale.Discovery.Freshness = discoveryv2.DiscoveryFreshnessStale
 	source.set = &remote.Set{Remote: []*remote.Documents{stale}}
 	if tag() == during {

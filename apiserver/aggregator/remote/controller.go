@@ -96,18 +96,25 @@ func (c *Controller) complete() {
 	}
 }
 
-// Run downloads documents until ctx ends. Without extension API servers there are no goroutines besides the caller's.
-func (c *Controller) Run(ctx context.Context) {
+// RunDiscovery downloads discovery documents until ctx ends.
+func (c *Controller) RunDiscovery(ctx context.Context) {
+	c.run(ctx, c.discovery, discoverySchedule.workers)
+}
+
+// RunOpenAPIV2 downloads OpenAPI version 2 documents until ctx ends.
+func (c *Controller) RunOpenAPIV2(ctx context.Context) { c.run(ctx, c.v2, v2Schedule.workers) }
+
+// RunOpenAPIV3 downloads the indexes of OpenAPI version 3 documents until ctx ends.
+func (c *Controller) RunOpenAPIV3(ctx context.Context) { c.run(ctx, c.v3, v3Schedule.workers) }
+
+// run starts no goroutine before there is an extension API server.
+func (c *Controller) run(ctx context.Context, p *poll, workers int) {
 	select {
 	case <-c.started:
+		p.run(ctx, workers)
 	case <-ctx.Done():
-		return
+		p.queue.ShutDown()
 	}
-	var running sync.WaitGroup
-	running.Go(func() { c.discovery.run(ctx, discoverySchedule.workers) })
-	running.Go(func() { c.v2.run(ctx, v2Schedule.workers) })
-	running.Go(func() { c.v3.run(ctx, v3Schedule.workers) })
-	running.Wait()
 }
 
 // Observe stores the state of an APIService; nil marks it as deleted. Each call for an extension API server, whether
@@ -178,6 +185,17 @@ func deviation(service *APIService) *priority.Priority {
 		return nil
 	}
 	return &service.Priority
+}
+
+// Backend returns the backend of a group version of an extension API server.
+func (c *Controller) Backend(gv schema.GroupVersion) (Backend, bool) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	service := c.services[gv.Version+"."+gv.Group]
+	if !service.isRemote() {
+		return nil, false
+	}
+	return service.Backend, true
 }
 
 // attach adds an APIService to its server. The caller holds c.lock.

@@ -116,7 +116,9 @@ func start(t *testing.T) *remote.Controller {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { c.Run(ctx) })
+	for _, run := range []func(context.Context){c.RunDiscovery, c.RunOpenAPIV2, c.RunOpenAPIV3} {
+		running.Go(func() { run(ctx) })
+	}
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
