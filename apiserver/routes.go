@@ -19,7 +19,7 @@ import (
 
 // routes returns the router with all paths.
 func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
-	documents, err := discovery.New(publisher, s.discoveryAddresses())
+	documents, err := discovery.New(publisher, s.extensions.documents, s.discoveryAddresses())
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,10 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(publisher, s.clock, s.logger.WithName("openapi"))
+	schemas, err := openapi.New(openapi.Options{
+		Catalogs: publisher, Remote: s.extensions.documents, Forward: s.extensions.forward,
+		Clock: s.clock, Logger: s.logger.WithName("openapi"),
+	})
 	if err != nil {
 		return nil, err
 	}

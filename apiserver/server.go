@@ -90,6 +90,7 @@ type background struct {
 	services    *services
 	custom      *crd.Controller
 	apiServices *autoregister.Controller
+	extensions  extensions
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -183,6 +184,9 @@ func (s *Server) composeBackground(chain *admission.Chain) (err error) {
 		return err
 	}
 	s.complete = s.definitionsKnown()
+	if err := s.composeExtensions(); err != nil {
+		return err
+	}
 	s.apiServices = s.composeAPIServices()
 	return nil
 }

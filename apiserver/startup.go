@@ -93,7 +93,10 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: hookServiceCIDR, after: storage, run: s.services.cidr.Run},
 		hook{name: "start-kube-aggregator-informers", run: await(s.apiServices.Known())},
 		hook{name: "apiservice-status-local-available-controller", run: await(s.apiServices.Began())},
+		hook{name: "apiservice-discovery-controller", after: storage, run: s.extensions.runDiscovery},
 		hook{name: "kube-apiserver-autoregistration", run: await(s.apiServices.Began())},
+		hook{name: "apiservice-openapi-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV2)},
+		hook{name: "apiservice-openapiv3-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV3)},
 	)
 	for i := range list {
 		list[i].check = true

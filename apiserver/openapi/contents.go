@@ -182,18 +182,31 @@ func (c *contents) mergedTag(built string) string {
 	return fmt.Sprintf("%X", sum.Sum(nil))
 }
 
-func (c *contents) makeIndex() error {
+func (c *contents) makeIndex() (err error) {
+	c.index, err = encodeIndex(c.urls())
+	return err
+}
+
+// urls returns the URLs of all version 3 documents by path.
+func (c *contents) urls() map[string]string {
+	urls := make(map[string]string, len(c.v3Tags))
+	for path, tag := range c.v3Tags {
+		urls[path] = urlOf(path, tag)
+	}
+	return urls
+}
+
+func encodeIndex(urls map[string]string) ([]byte, error) {
 	type entry struct {
 		ServerRelativeURL string `json:"serverRelativeURL"`
 	}
-	paths := make(map[string]entry, len(c.v3Tags))
-	for path, tag := range c.v3Tags {
-		paths[path] = entry{urlOf(path, tag)}
+	paths := make(map[string]entry, len(urls))
+	for path, url := range urls {
+		paths[path] = entry{url}
 	}
 	index, err := json.Marshal(map[string]any{"paths": paths})
 	if err != nil {
-		return fmt.Errorf("encode index of OpenAPI documents: %w", err)
+		return nil, fmt.Errorf("encode index of OpenAPI documents: %w", err)
 	}
-	c.index = index
-	return nil
+	return index, nil
 }

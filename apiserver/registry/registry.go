@@ -76,10 +76,8 @@ func (r *Registry) currentMatch(m resource.Match) (resource.Match, bool) {
 	if m.Source == resource.BuiltIn {
 		return m, true
 	}
-	for _, d := range r.catalog.Current().Definitions() {
-		if d.StoragePath == m.StoragePath && d.Source == m.Source && len(d.Versions) > 0 {
-			return resource.Match{Definition: d, Version: d.Versions[0]}, true
-		}
+	if d := r.catalog.Current().Successor(m.Definition); d != nil && len(d.Versions) > 0 {
+		return resource.Match{Definition: d, Version: d.Versions[0]}, true
 	}
 	return m, false
 }

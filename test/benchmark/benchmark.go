@@ -22,6 +22,7 @@ type Results struct {
 	LoadedMemory  int64                  `json:"loadedMemory"`  // right after the reads
 	PeakMemory    int64                  `json:"peakMemory"`    // since the start, until the crowd comes
 	Work          map[string]Measurement `json:"work"`          // by name
+	Definitions   *DefinitionResults     `json:"definitions"`
 }
 
 // plan is what to do besides the standard.
@@ -80,8 +81,8 @@ func (p plan) measuring(works []work) []step {
 
 // run takes fresh servers through the whole, each step by one after the other: what the machine does besides changes in
 // the course of minutes, and so meets both.
-func (p plan) run(ctx context.Context, subjects []*subject) error {
-	for _, step := range p.steps() {
+func run(ctx context.Context, steps []step, subjects []*subject) error {
+	for _, step := range steps {
 		for _, s := range subjects {
 			if err := step(ctx, s); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)

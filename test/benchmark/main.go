@@ -96,20 +96,33 @@ func (o *options) run(ctx context.Context) (Report, error) {
 	} else {
 		defer os.RemoveAll(directory)
 	}
-	subjects, err := o.start(ctx, directory)
-	if err == nil {
-		err = plan{works: o.works, progress: progress}.run(ctx, subjects)
-	}
 	var report Report
-	for _, s := range subjects {
-		err = errors.Join(err, s.stop())
-		if s.name == ours {
-			report.Ours = s.results
-		} else {
-			report.Peer = s.results
-		}
+	if o.works != definitionsOnly {
+		p := plan{works: o.works, progress: progress}
+		err = o.runSteps(ctx, filepath.Join(directory, "standard"), p.steps(), &report)
+	}
+	if err == nil && (o.works == "" || o.works == definitionsOnly) {
+		err = o.runSteps(ctx, filepath.Join(directory, definitionsOnly), definitionSteps(progress), &report)
 	}
 	return report, err
+}
+
+// definitionsOnly is the value of --work for CustomResourceDefinitions only.
+const definitionsOnly = "definitions"
+
+// runSteps takes fresh servers through steps and adds their results to the report.
+func (o *options) runSteps(ctx context.Context, directory string, steps []step, report *Report) error {
+	subjects, err := o.start(ctx, directory)
+	for _, s := range subjects {
+		s.results = report.add(s.name, s.results)
+	}
+	if err == nil {
+		err = run(ctx, steps, subjects)
+	}
+	for _, s := range subjects {
+		err = errors.Join(err, s.stop())
+	}
+	return err
 }
 
 // start starts the servers that are wanted. Those that have been started are returned even if another fails.

@@ -18,6 +18,18 @@ type Report struct {
 	Ours *Results `json:"ours,omitempty"`
 }
 
+// add returns the results of a server, which are the given ones if it has none yet.
+func (r *Report) add(name string, results *Results) *Results {
+	existing := &r.Peer
+	if name == ours {
+		existing = &r.Ours
+	}
+	if *existing == nil {
+		*existing = results
+	}
+	return *existing
+}
+
 // markdown renders the tables. Where a server did not run, or did not do a work, its cells say so.
 func (r Report) markdown() string {
 	var text strings.Builder
