@@ -2,18 +2,16 @@ package apiserver
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 
+	"quorate.dev/apiserver/aggregator"
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/builtin/priority"
 	"quorate.dev/apiserver/controllers/autoregister"
@@ -21,12 +19,14 @@ import (
 
 // extensions follows the APIServices of extension API servers.
 type extensions struct {
-	documents *remote.Controller
-	resolver  webhook.ServiceResolver
+	aggregator *aggregator.Aggregator
+	documents  *remote.Controller
 }
 
 func (s *Server) composeExtensions() (err error) {
-	s.extensions.resolver = s.resolver
+	s.extensions.aggregator = aggregator.New(aggregator.Options{
+		Resolver: s.resolver, Logger: s.logger.WithName("aggregator"),
+	})
 	s.extensions.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
 	return err
 }
@@ -47,8 +47,15 @@ func (e *extensions) runDiscovery(ctx context.Context, done func()) error {
 	})
 }
 
-// observe delivers the state of an APIService to the documents of extension API servers.
+// known marks all APIServices that existed at the start as observed.
+func (e *extensions) known() {
+	e.aggregator.Known()
+	e.documents.Known()
+}
+
+// observe delivers the state of an APIService.
 func (e *extensions) observe(name string, object runtime.Object) {
+	e.aggregator.Set(name, object)
 	service, _ := object.(*apiregistration.APIService)
 	if service == nil {
 		e.documents.Observe(name, nil)
@@ -64,61 +71,39 @@ func (e *extensions) observe(name string, object runtime.Object) {
 			Namespace: reference.Namespace, Name: reference.Name, Port: reference.Port,
 			Trust: fmt.Sprint(service.Spec.InsecureSkipTLSVerify, string(service.Spec.CABundle)),
 		}
-		observed.Backend = newExtensionBackend(e.resolver, service)
+		observed.Backend = extensionBackend{e.aggregator, observed.GroupVersion}
+		observed.Available = apiregistration.IsAPIServiceConditionTrue(service, apiregistration.Available)
 	}
 	e.documents.Observe(name, observed)
 }
 
-// extensionBackend sends requests to the server of an APIService.
+// extensionBackend sends requests to the current server of a group version.
 type extensionBackend struct {
-	resolver webhook.ServiceResolver
-	service  *apiregistration.APIService
-	client   *http.Client
-}
-
-func newExtensionBackend(resolver webhook.ServiceResolver, service *apiregistration.APIService) *extensionBackend {
-	reference := service.Spec.Service
-	config := &tls.Config{
-		ServerName: reference.Name + "." + reference.Namespace + ".svc", InsecureSkipVerify: service.Spec.InsecureSkipTLSVerify,
-	}
-	if len(service.Spec.CABundle) > 0 {
-		config.RootCAs = x509.NewCertPool()
-		config.RootCAs.AppendCertsFromPEM(service.Spec.CABundle)
-	}
-	return &extensionBackend{resolver, service, &http.Client{Transport: &http.Transport{TLSClientConfig: config}}}
+	aggregator *aggregator.Aggregator
+	gv         schema.GroupVersion
 }
 
 // Fetch implements remote.Backend.
-func (b *extensionBackend) Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error) {
-	reference := b.service.Spec.Service
-	location, err := b.resolver.ResolveEndpoint(reference.Namespace, reference.Name, reference.Port)
-	if err != nil {
-		return nil, err
+func (b extensionBackend) Fetch(
+	ctx context.Context, path string, header http.Header, as user.Info, limit int64,
+) (*aggregator.Response, error) {
+	backend, ok := b.aggregator.Table().Lookup(b.gv.Group, b.gv.Version)
+	if !ok {
+		return nil, fmt.Errorf("no APIService has a server of %s", b.gv)
 	}
-	location.Path = path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(request.Header, header)
-	request.Header.Set("X-Remote-User", "system:kube-aggregator")
-	return b.client.Do(request)
+	return backend.Fetch(ctx, path, header, as, limit)
 }
 
 // forward serves a document of an extension API server.
 func (e *extensions) forward(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) {
-	backend, ok := e.documents.Backend(gv)
-	if !ok {
-		w.WriteHeader(http.StatusNotFound)
-		return
-	}
-	response, err := backend.Fetch(r.Context(), r.URL.Path, r.Header)
+	const limit = 64 << 20
+	backend := extensionBackend{e.aggregator, gv}
+	response, err := backend.Fetch(r.Context(), r.URL.RequestURI(), r.Header, aggregator.OpenAPIUser, limit)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	defer func() { _ = response.Body.Close() }()
 	maps.Copy(w.Header(), response.Header)
-	w.WriteHeader(response.StatusCode)
-	_, _ = io.Copy(w, response.Body)
+	w.WriteHeader(response.Status)
+	_, _ = w.Write(response.Body)
 }

@@ -22,12 +22,8 @@ var (
 	OpenAPIUser user.Info = &user.DefaultInfo{Name: "system:aggregator"}
 )
 
-const (
-	// maxDocument bounds a document of another server, in bytes. It is above what 1,000 CustomResourceDefinitions take.
-	maxDocument = 64 << 20
-	// fetchTimeout bounds Fetch. It is kube-aggregator's timeout for OpenAPI documents.
-	fetchTimeout = time.Minute
-)
+// fetchTimeout bounds Fetch. It is kube-aggregator's timeout for OpenAPI documents.
+const fetchTimeout = time.Minute
 
 var errTooLarge = errors.New("the response is too large")
 
@@ -38,9 +34,11 @@ type Response struct {
 	Body   []byte
 }
 
-// Fetch sends a GET as the given user, whether the backend is available or not, and follows no redirects. The size of
-// the response and its time are bounded, also without a deadline of ctx.
-func (b *Backend) Fetch(ctx context.Context, path string, header http.Header, as user.Info) (*Response, error) {
+// Fetch sends a GET as the given user, whether the backend is available or not, and follows no redirects. A response of
+// more than limit bytes is an error. The time is bounded, also without a deadline of ctx.
+func (b *Backend) Fetch(
+	ctx context.Context, path string, header http.Header, as user.Info, limit int64,
+) (*Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	location, err := b.locate(path, "")
@@ -64,8 +62,8 @@ func (b *Backend) Fetch(ctx context.Context, path string, header http.Header, as
 		return nil, fmt.Errorf("request %s of %s: %w", path, b.Name, err)
 	}
 	defer func() { _ = answer.Body.Close() }() // read completely, or abandoned
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxDocument+1))
-	if err == nil && len(body) > maxDocument {
+	body, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
+	if err == nil && int64(len(body)) > limit {
 		err = errTooLarge
 	}
 	if err != nil {

@@ -12,15 +12,16 @@ import (
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 
+	"quorate.dev/apiserver/aggregator"
 	"quorate.dev/apiserver/builtin/priority"
 )
 
 // Backend sends requests to the extension API server of an APIService.
 type Backend interface {
-	// Fetch sends a GET request as this server. It returns an error at once while the APIService is unavailable.
-	// The caller must close the body of the response.
-	Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error)
+	// Fetch sends a GET as a user and reads at most limit bytes.
+	Fetch(ctx context.Context, path string, header http.Header, as user.Info, limit int64) (*aggregator.Response, error)
 }
 
 // Server identifies an extension API server. The documents of one server are downloaded once for all its APIServices.
@@ -38,6 +39,9 @@ type APIService struct {
 	// Server and Backend are set for an extension API server, and zero for this server.
 	Server  Server
 	Backend Backend
+	// Available is set if the condition Available is true. As in kube-aggregator, OpenAPI documents are requested only
+	// from available servers, discovery from all.
+	Available bool
 	// Managed is set if this server creates and deletes the object.
 	Managed bool
 }

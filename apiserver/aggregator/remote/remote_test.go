@@ -2,6 +2,7 @@ package remote_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,8 +16,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/aggregator"
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/builtin/priority"
 )
@@ -58,7 +61,9 @@ func (b *backend) count(path string) int {
 }
 
 // Fetch implements remote.Backend.
-func (b *backend) Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error) {
+func (b *backend) Fetch(
+	ctx context.Context, path string, header http.Header, _ user.Info, limit int64,
+) (*aggregator.Response, error) {
 	b.lock.Lock()
 	defer b.lock.Unlock()
 	b.requests[path]++
@@ -85,7 +90,10 @@ func (b *backend) Fetch(ctx context.Context, path string, header http.Header) (*
 		w.Header().Set("Etag", d.tag)
 		_, _ = io.WriteString(w, d.body)
 	}
-	return w.Result(), nil
+	if int64(w.Body.Len()) > limit {
+		return nil, errors.New("too large")
+	}
+	return &aggregator.Response{Status: w.Code, Header: w.Header(), Body: w.Body.Bytes()}, nil
 }
 
 func aggregatedType(version string) string {
@@ -103,7 +111,7 @@ func groupList(version, group, resource string) document {
 func apiService(b remote.Backend, server, group, version string) *remote.APIService {
 	return &remote.APIService{
 		GroupVersion: schema.GroupVersion{Group: group, Version: version}, Priority: priority.Priority{Group: 100, Version: 10},
-		Server: remote.Server{Namespace: "default", Name: server, Port: 443}, Backend: b,
+		Server: remote.Server{Namespace: "default", Name: server, Port: 443}, Backend: b, Available: true,
 	}
 }
 
@@ -195,6 +203,7 @@ func TestDiscoveryForms(t *testing.T) {
 func TestFailureKeepsTheLastDocuments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
+		c.Known()
 		b := newBackend()
 		b.set("/apis", groupList("v2", "a.example.com", "things"))
 		b.set("/openapi/v3", document{body: `{"paths":{"apis/a.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/a.example.com/v1?hash=1"}}}`})
@@ -247,6 +256,7 @@ func TestFailureKeepsTheLastDocuments(t *testing.T) {
 func TestSlowServersDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
+		c.Known()
 		slow := newBackend()
 		slow.hangs = true
 		before := runtime.NumGoroutine()
@@ -258,13 +268,12 @@ func TestSlowServersDelayNoOther(t *testing.T) {
 		good := newBackend()
 		good.set("/apis", groupList("v2", "good.example.com", "things"))
 		c.Observe("v1.good.example.com", apiService(good, "good", "good.example.com", "v1"))
-		c.Known()
 		time.Sleep(time.Second)
 		check(t, c, "good.example.com", "v1", "Current things,things/status")
 		if n := runtime.NumGoroutine() - before; n > 150 {
 			t.Errorf("%d goroutines", n)
 		}
-		<-c.Completed()
+		time.Sleep(5 * time.Second)
 		check(t, c, "slow7.example.com", "v1", "Stale ")
 		good.set("/apis", groupList("v2", "good.example.com", "others"))
 		time.Sleep(time.Minute + 5*time.Second)
@@ -279,6 +288,7 @@ const v2Document = `{"swagger":"2.0","info":{"title":"t","version":"v"},"paths":
 func TestOpenAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
+		c.Known()
 		b := newBackend()
 		b.set("/openapi/v2", document{body: v2Document, tag: `"1"`})
 		b.set("/openapi/v3", document{body: `{"paths":{"version":{"serverRelativeURL":"/x"},"apis/a.example.com":{"serverRelativeURL":"/g"},"apis/a.example.com/v1":{"serverRelativeURL":"/v"},"apis/b.example.com/v1":{"serverRelativeURL":"/o"}}}`})
