@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/openapi"
@@ -47,7 +48,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	r.Handle("/openapi/v3", schemas)
 	r.HandlePrefix("/openapi/v3/", schemas)
 	s.publishKeys(r)
-	listed := index{router: r, catalog: publisher, health: s.health}
+	listed := index{router: r, catalog: publisher, remote: s.extensions.documents, health: s.health}
 	s.debugRoutes(r, listed)
 	r.Handle("/", listed)
 	return r, nil
@@ -85,6 +86,7 @@ func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 type index struct {
 	router  *router.Router
 	catalog *resource.CatalogHolder
+	remote  remote.Source
 	health  *serving.Health
 }
 
@@ -110,6 +112,11 @@ func (i index) paths() []string {
 			continue
 		}
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)
+	}
+	if set := i.remote.Current(); set != nil {
+		for _, of := range set.Remote {
+			paths = append(paths, "/apis/"+of.Group, "/apis/"+of.Group+"/"+of.Version)
+		}
 	}
 	paths = append(paths, i.health.Paths()...)
 	slices.Sort(paths)

@@ -177,6 +177,9 @@ func (s *Server) composeBackground(chain *admission.Chain) (err error) {
 	if s.services, err = s.composeServices(); err != nil {
 		return err
 	}
+	if err = s.composeExtensions(); err != nil {
+		return err
+	}
 	if err = s.composeAdmission(chain); err != nil {
 		return err
 	}
@@ -184,9 +187,6 @@ func (s *Server) composeBackground(chain *admission.Chain) (err error) {
 		return err
 	}
 	s.complete = s.definitionsKnown()
-	if err := s.composeExtensions(); err != nil {
-		return err
-	}
 	s.apiServices = s.composeAPIServices()
 	return nil
 }
