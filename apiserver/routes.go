@@ -30,7 +30,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	}
 	schemas, err := openapi.New(openapi.Options{
 		Catalogs: publisher, Remote: s.extensions.documents, Forward: s.extensions.forward,
-		Clock: s.clock, Logger: s.logger.WithName("openapi"),
+		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
 	})
 	if err != nil {
 		return nil, err

@@ -31,6 +31,7 @@ import (
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/kubelet"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
@@ -82,6 +83,8 @@ type requestPath struct {
 // background is what runs beside requests.
 type background struct {
 	hooks *hooks
+	// idle drops what custom resources need while they are used only.
+	idle *lazy.Set
 	// client and informers are how upstream's code in this process, such as admission plugins, reads and writes objects.
 	client      kubernetes.Interface
 	dynamic     dynamic.Interface
@@ -100,6 +103,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
 		metrics:     metrics.NewRegistry(Version(c.API.Version)),
 		requestPath: requestPath{drain: &request.Drain{}, stopped: make(chan struct{})},
+		background:  background{idle: &lazy.Set{}},
 	}
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
 	builtin.MeasureFeatures(s.metrics)
@@ -212,7 +216,7 @@ const settleTime = 100 * time.Millisecond
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
 		Objects: s.registry.Client(), Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
-		EstablishDelay: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
+		EstablishDelay: settleTime, Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
 

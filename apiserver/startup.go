@@ -61,6 +61,7 @@ func (s *Server) startUp() []hook {
 		{name: hookComplete, run: await(s.complete)},
 	}, s.reportedHooks(), []hook{
 		{name: "priority-and-fairness-config-consumer", after: bootstrapHooks, run: s.keepFlowSchemaStatus},
+		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
 		{name: "service-events", after: storage, run: forever(s.services.events.Run)},
 		// The garbage collector and the namespace controller act on what discovery lacks: custom resources whose owner
 		// seems to be gone, namespaces that seem empty.
@@ -103,6 +104,9 @@ func (s *Server) reportedHooks() []hook {
 	}
 	return list
 }
+
+// idleTimeout is the time after which the machinery of an unused custom resource is dropped.
+const idleTimeout = 10 * time.Minute
 
 // identityLeases reports whether replicas announce themselves by a Lease in kube-system.
 func identityLeases() bool { return utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) }

@@ -25,6 +25,7 @@ import (
 	builtinschema "quorate.dev/apiserver/builtin/schema"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
@@ -53,6 +54,7 @@ func startServer(t *testing.T) *server {
 	s.Client = s.Registry.Client()
 	var err error
 	s.controller, err = crd.NewController(crd.ControllerOptions{
+		Idle:    &lazy.Set{},
 		Objects: s.Client, Follow: s.Follow, Clock: clock.RealClock{}, Logger: logger,
 		BuiltIn: func(schema.GroupResource) bool { return false },
 		Publish: func(definitions []*resource.Definition) {

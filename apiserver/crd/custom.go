@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+
+	"quorate.dev/apiserver/lazy"
 )
 
 // custom is shared by all versions of a custom resource.
@@ -29,11 +31,13 @@ type custom struct {
 	versions map[string]*version
 
 	types types
+	idle  *lazy.Set // of what is built from schemas
 }
 
 // newCustom returns the parts of a CustomResourceDefinition that serve its objects.
-func newCustom(crd *apiextensionsv1.CustomResourceDefinition) (*custom, error) {
+func newCustom(crd *apiextensionsv1.CustomResourceDefinition, idle *lazy.Set) (*custom, error) {
 	c := &custom{
+		idle:       idle,
 		group:      crd.Spec.Group,
 		kind:       crd.Status.AcceptedNames.Kind,
 		namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped,

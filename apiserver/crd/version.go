@@ -2,7 +2,6 @@ package crd
 
 import (
 	"fmt"
-	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -12,9 +11,12 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+
+	"quorate.dev/apiserver/lazy"
 )
 
-// version is one version of a custom resource. Fields of type lazy are built from its schema on first use.
+// version is one version of a custom resource. Fields of type lazy.Value are built from its schema on first use
+// and dropped when idle.
 type version struct {
 	of         *custom
 	kind       schema.GroupVersionKind
@@ -23,8 +25,8 @@ type version struct {
 	selectable []apiextensionsv1.SelectableField
 	encoded    []byte // JSON of the v1 schema; nil without one
 
-	structure  lazy[*structuralschema.Structural]
-	validators lazy[*validators]
+	structure  lazy.Value[*structuralschema.Structural]
+	validators lazy.Value[*validators]
 }
 
 // validators validate objects of one version.
@@ -34,21 +36,9 @@ type validators struct {
 	rules  *cel.Validator             // nil without rules
 }
 
-// lazy is a value created on first use.
-type lazy[T any] struct {
-	once  sync.Once
-	value T
-	err   error
-}
-
-func (l *lazy[T]) get(make func() (T, error)) (T, error) {
-	l.once.Do(func() { l.value, l.err = make() })
-	return l.value, l.err
-}
-
 // structural returns the structural schema with pruned defaults; nil without a schema.
 func (v *version) structural() (*structuralschema.Structural, error) {
-	return v.structure.get(v.makeStructural)
+	return v.structure.Get(v.of.idle, v.makeStructural)
 }
 
 func (v *version) makeStructural() (*structuralschema.Structural, error) {
@@ -74,7 +64,7 @@ func (v *version) makeStructural() (*structuralschema.Structural, error) {
 
 // validation returns the validators.
 func (v *version) validation() (*validators, error) {
-	return v.validators.get(v.makeValidators)
+	return v.validators.Get(v.of.idle, v.makeValidators)
 }
 
 func (v *version) makeValidators() (*validators, error) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -134,10 +133,10 @@ func (s *subject) awaitEstablished(ctx context.Context, i int) error {
 	}
 }
 
-// createPolledDefinitions creates definitions one at a time. After each, a client that has the discovery document
-// polls it, and a client that has all OpenAPI documents polls their index and reads those that changed.
+// createPolledDefinitions creates definitions one at a time. After each, a client polls discovery until it has changed, and
+// a client that has all OpenAPI documents reads their index and those that changed.
 func (s *subject) createPolledDefinitions(ctx context.Context) error {
-	p := &poller{client: s.client}
+	p := &poller{client: s.client.compressed()}
 	if err := p.poll(ctx); err != nil {
 		return err
 	}
@@ -148,9 +147,6 @@ func (s *subject) createPolledDefinitions(ctx context.Context) error {
 	used, err := s.timed(func() error {
 		for i := range polledDefinitions {
 			if _, _, err := s.client.do(ctx, createDefinition(definitionCount+i)); err != nil {
-				return err
-			}
-			if err := s.awaitEstablished(ctx, definitionCount+i); err != nil {
 				return err
 			}
 			if err := p.poll(ctx); err != nil {
@@ -171,20 +167,32 @@ type poller struct {
 }
 
 func (p *poller) poll(ctx context.Context) error {
-	response, err := p.client.send(ctx, request{method: http.MethodGet, path: "/apis", accept: asDiscovery})
+	for {
+		changed, err := p.pollDiscovery(ctx)
+		if err != nil {
+			return err
+		}
+		if changed {
+			return p.pollOpenAPI(ctx)
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// pollDiscovery reads the discovery document if it has changed.
+func (p *poller) pollDiscovery(ctx context.Context) (changed bool, err error) {
+	c := *p.client
+	c.known = p.tag
+	response, err := c.send(ctx, request{method: http.MethodGet, path: "/apis", accept: asDiscovery})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
-	}
-	if tag := response.Header.Get("ETag"); tag == p.tag {
-		return errors.New("the discovery document lacks the definition")
-	} else {
-		p.tag = tag
-	}
-	return p.pollOpenAPI(ctx)
+	p.tag = response.Header.Get("ETag")
+	_, err = io.Copy(io.Discard, response.Body)
+	return response.StatusCode == http.StatusOK, err
 }
 
 func (p *poller) pollOpenAPI(ctx context.Context) error {
@@ -196,8 +204,7 @@ func (p *poller) pollOpenAPI(ctx context.Context) error {
 	if err := p.client.get(ctx, "/openapi/v3", &index); err != nil {
 		return err
 	}
-	first := p.urls == nil
-	if first {
+	if p.urls == nil {
 		p.urls = map[string]string{}
 	}
 	for path, document := range index.Paths {
@@ -205,9 +212,6 @@ func (p *poller) pollOpenAPI(ctx context.Context) error {
 			continue
 		}
 		p.urls[path] = document.ServerRelativeURL
-		if first {
-			continue
-		}
 		if _, _, err := p.client.do(ctx, request{method: http.MethodGet, path: document.ServerRelativeURL, accept: asJSON}); err != nil {
 			return err
 		}
@@ -349,5 +353,3 @@ func schema40(kind string) *apiextensions.JSONSchemaProps {
 		},
 	}
 }
-
-var _ = json.Marshal
