@@ -25,7 +25,7 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 				s.extensions.observe(name, object)
 				handle(name, object)
 			}, func() {
-				s.extensions.documents.Known()
+				s.extensions.known()
 				synced()
 			})
 		},

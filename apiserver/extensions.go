@@ -2,33 +2,63 @@ package apiserver
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"io"
-	"maps"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 
+	"quorate.dev/apiserver/aggregator"
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/builtin/priority"
 	"quorate.dev/apiserver/controllers/autoregister"
+	"quorate.dev/apiserver/controllers/availability"
+	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/router"
 )
 
-// extensions follows the APIServices of extension API servers.
+// extensions are the parts of the server that deal with extension API servers.
 type extensions struct {
-	documents *remote.Controller
-	resolver  webhook.ServiceResolver
+	proxy        *aggregator.Aggregator
+	documents    *remote.Controller
+	availability *availability.Controller
+	requests     *filters.Metrics
 }
 
 func (s *Server) composeExtensions() (err error) {
-	s.extensions.resolver = s.resolver
-	s.extensions.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
+	e := &s.extensions
+	e.requests = filters.NewMetrics(s.metrics, s.catalogs.holder)
+	options := aggregator.Options{
+		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
+		MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: e.requests.Undelegated,
+	}
+	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
+		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
+			return err
+		}
+		s.auth.reload = append(s.auth.reload, options.Certificate)
+	}
+	e.proxy = aggregator.New(options)
+	e.availability = availability.New(availability.Options{
+		Objects: s.registry.Client(), Backend: func(name string) *aggregator.Backend { return e.proxy.Table().Get(name) },
+		Services:       s.informers.Core().V1().Services().Lister(),
+		EndpointSlices: s.informers.Discovery().V1().EndpointSlices().Lister(),
+		FollowEntries:  s.registry.Client().FollowEntries,
+		Clock:          s.clock, Logger: s.logger.WithName("availability"), Registerer: s.metrics,
+	})
+	e.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
 	return err
+}
+
+// maxDelegated returns the limit of requests in flight to each extension API server: what this server permits for
+// itself. 0 means no limit.
+func (s *Server) maxDelegated() int {
+	reading, mutating := s.config.Limits.MaxRequestsInFlight, s.config.Limits.MaxMutatingRequestsInFlight
+	if reading == 0 || mutating == 0 {
+		return 0
+	}
+	return reading + mutating
 }
 
 // runDiscovery downloads discovery documents until ctx ends. The hook is done when discovery was requested from every
@@ -47,8 +77,16 @@ func (e *extensions) runDiscovery(ctx context.Context, done func()) error {
 	})
 }
 
-// observe delivers the state of an APIService to the documents of extension API servers.
+// runAvailability checks extension API servers until ctx ends. The hook is done at once.
+func (e *extensions) runAvailability(ctx context.Context, done func()) error {
+	done()
+	return e.availability.Run(ctx)
+}
+
+// observe delivers the state of an APIService to all parts: first to the proxy, which the others use.
 func (e *extensions) observe(name string, object runtime.Object) {
+	backend := e.proxy.Set(name, object)
+	e.availability.SetAPIService(name, object)
 	service, _ := object.(*apiregistration.APIService)
 	if service == nil {
 		e.documents.Observe(name, nil)
@@ -59,66 +97,28 @@ func (e *extensions) observe(name string, object runtime.Object) {
 		Priority:     priority.Priority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority},
 		Managed:      autoregister.IsManaged(service),
 	}
-	if reference := service.Spec.Service; reference != nil {
+	if backend != nil {
 		observed.Server = remote.Server{
-			Namespace: reference.Namespace, Name: reference.Name, Port: reference.Port,
+			Namespace: backend.Service.Namespace, Name: backend.Service.Name, Port: backend.Service.Port,
 			Trust: fmt.Sprint(service.Spec.InsecureSkipTLSVerify, string(service.Spec.CABundle)),
 		}
-		observed.Backend = newExtensionBackend(e.resolver, service)
+		observed.Backend = backend
 	}
 	e.documents.Observe(name, observed)
 }
 
-// extensionBackend sends requests to the server of an APIService.
-type extensionBackend struct {
-	resolver webhook.ServiceResolver
-	service  *apiregistration.APIService
-	client   *http.Client
+// known marks all APIServices that existed at the start as observed.
+func (e *extensions) known() {
+	e.proxy.Known()
+	e.documents.Known()
 }
 
-func newExtensionBackend(resolver webhook.ServiceResolver, service *apiregistration.APIService) *extensionBackend {
-	reference := service.Spec.Service
-	config := &tls.Config{
-		ServerName: reference.Name + "." + reference.Namespace + ".svc", InsecureSkipVerify: service.Spec.InsecureSkipTLSVerify,
-	}
-	if len(service.Spec.CABundle) > 0 {
-		config.RootCAs = x509.NewCertPool()
-		config.RootCAs.AppendCertsFromPEM(service.Spec.CABundle)
-	}
-	return &extensionBackend{resolver, service, &http.Client{Transport: &http.Transport{TLSClientConfig: config}}}
-}
-
-// Fetch implements remote.Backend.
-func (b *extensionBackend) Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error) {
-	reference := b.service.Spec.Service
-	location, err := b.resolver.ResolveEndpoint(reference.Namespace, reference.Name, reference.Port)
-	if err != nil {
-		return nil, err
-	}
-	location.Path = path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(request.Header, header)
-	request.Header.Set("X-Remote-User", "system:kube-aggregator")
-	return b.client.Do(request)
-}
-
-// forward serves a document of an extension API server.
+// forward sends a request for a document of a group version to its extension API server.
 func (e *extensions) forward(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) {
-	backend, ok := e.documents.Backend(gv)
-	if !ok {
+	backend := e.proxy.Table().Lookup(gv)
+	if backend == nil {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	response, err := backend.Fetch(r.Context(), r.URL.Path, r.Header)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	defer func() { _ = response.Body.Close() }()
-	maps.Copy(w.Header(), response.Header)
-	w.WriteHeader(response.StatusCode)
-	_, _ = io.Copy(w, response.Body)
+	backend.ServeHTTP(w, r)
 }
