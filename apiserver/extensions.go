@@ -3,32 +3,62 @@ package apiserver
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 
 	"quorate.dev/apiserver/aggregator"
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/builtin/priority"
 	"quorate.dev/apiserver/controllers/autoregister"
+	"quorate.dev/apiserver/controllers/availability"
+	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/router"
 )
 
-// extensions follows the APIServices of extension API servers.
+// extensions are the parts of the server that deal with extension API servers.
 type extensions struct {
-	aggregator *aggregator.Aggregator
-	documents  *remote.Controller
+	proxy        *aggregator.Aggregator
+	documents    *remote.Controller
+	availability *availability.Controller
+	requests     *filters.Metrics
 }
 
 func (s *Server) composeExtensions() (err error) {
-	s.extensions.aggregator = aggregator.New(aggregator.Options{
-		Resolver: s.resolver, Logger: s.logger.WithName("aggregator"),
+	e := &s.extensions
+	e.requests = filters.NewMetrics(s.metrics, s.catalogs.holder)
+	options := aggregator.Options{
+		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
+		MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: e.requests.Undelegated,
+	}
+	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
+		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
+			return err
+		}
+		s.auth.reload = append(s.auth.reload, options.Certificate)
+	}
+	e.proxy = aggregator.New(options)
+	e.availability = availability.New(availability.Options{
+		Objects: s.registry.Client(), Backend: func(name string) *aggregator.Backend { return e.proxy.Table().Get(name) },
+		Services:       s.informers.Core().V1().Services().Lister(),
+		EndpointSlices: s.informers.Discovery().V1().EndpointSlices().Lister(),
+		FollowEntries:  s.registry.Client().FollowEntries,
+		Clock:          s.clock, Logger: s.logger.WithName("availability"), Registerer: s.metrics,
 	})
-	s.extensions.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
+	e.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
 	return err
+}
+
+// maxDelegated returns the limit of requests in flight to each extension API server: what this server permits for
+// itself. 0 means no limit.
+func (s *Server) maxDelegated() int {
+	reading, mutating := s.config.Limits.MaxRequestsInFlight, s.config.Limits.MaxMutatingRequestsInFlight
+	if reading == 0 || mutating == 0 {
+		return 0
+	}
+	return reading + mutating
 }
 
 // runDiscovery downloads discovery documents until ctx ends. The hook is done when discovery was requested from every
@@ -47,15 +77,16 @@ func (e *extensions) runDiscovery(ctx context.Context, done func()) error {
 	})
 }
 
-// known marks all APIServices that existed at the start as observed.
-func (e *extensions) known() {
-	e.aggregator.Known()
-	e.documents.Known()
+// runAvailability checks extension API servers until ctx ends. The hook is done at once.
+func (e *extensions) runAvailability(ctx context.Context, done func()) error {
+	done()
+	return e.availability.Run(ctx)
 }
 
-// observe delivers the state of an APIService.
+// observe delivers the state of an APIService to all parts: first to the proxy, which the others use.
 func (e *extensions) observe(name string, object runtime.Object) {
-	e.aggregator.Set(name, object)
+	backend := e.proxy.Set(name, object)
+	e.availability.SetAPIService(name, object)
 	service, _ := object.(*apiregistration.APIService)
 	if service == nil {
 		e.documents.Observe(name, nil)
@@ -66,44 +97,28 @@ func (e *extensions) observe(name string, object runtime.Object) {
 		Priority:     priority.Priority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority},
 		Managed:      autoregister.IsManaged(service),
 	}
-	if reference := service.Spec.Service; reference != nil {
+	if backend != nil {
 		observed.Server = remote.Server{
-			Namespace: reference.Namespace, Name: reference.Name, Port: reference.Port,
+			Namespace: backend.Service.Namespace, Name: backend.Service.Name, Port: backend.Service.Port,
 			Trust: fmt.Sprint(service.Spec.InsecureSkipTLSVerify, string(service.Spec.CABundle)),
 		}
-		observed.Backend = extensionBackend{e.aggregator, observed.GroupVersion}
-		observed.Available = apiregistration.IsAPIServiceConditionTrue(service, apiregistration.Available)
+		observed.Backend, observed.Available = backend, backend.Available
 	}
 	e.documents.Observe(name, observed)
 }
 
-// extensionBackend sends requests to the current server of a group version.
-type extensionBackend struct {
-	aggregator *aggregator.Aggregator
-	gv         schema.GroupVersion
+// known marks all APIServices that existed at the start as observed.
+func (e *extensions) known() {
+	e.proxy.Known()
+	e.documents.Known()
 }
 
-// Fetch implements remote.Backend.
-func (b extensionBackend) Fetch(
-	ctx context.Context, path string, header http.Header, as user.Info, limit int64,
-) (*aggregator.Response, error) {
-	backend, ok := b.aggregator.Table().Lookup(b.gv.Group, b.gv.Version)
-	if !ok {
-		return nil, fmt.Errorf("no APIService has a server of %s", b.gv)
-	}
-	return backend.Fetch(ctx, path, header, as, limit)
-}
-
-// forward serves a document of an extension API server.
+// forward sends a request for a document of a group version to its extension API server.
 func (e *extensions) forward(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) {
-	const limit = 64 << 20
-	backend := extensionBackend{e.aggregator, gv}
-	response, err := backend.Fetch(r.Context(), r.URL.RequestURI(), r.Header, aggregator.OpenAPIUser, limit)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	backend := e.proxy.Table().Lookup(gv)
+	if backend == nil {
+		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	maps.Copy(w.Header(), response.Header)
-	w.WriteHeader(response.Status)
-	_, _ = w.Write(response.Body)
+	backend.ServeHTTP(w, r)
 }

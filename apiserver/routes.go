@@ -36,7 +36,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 		return nil, err
 	}
 	r := router.New(router.Options{
-		Catalog: publisher, Resources: resources, Discovery: documents, Complete: s.complete.reached,
+		Catalog: publisher, Resources: resources, Discovery: documents, Complete: closedCheck(s.complete).reached,
 	})
 	r.Handle("/version", version)
 	r.Handle("/version/", version)

@@ -7,56 +7,53 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 )
 
-// Service is what an APIService names as its server.
+// Service is the Service that an APIService names.
 type Service struct {
 	Namespace, Name string
 	Port            int32
 }
 
-// Backend is the server of one APIService, as of one state of the APIService. It is immutable except for its
+// Backend is the server of an APIService as its spec and status describe it. It is immutable except for its
 // connections.
 type Backend struct {
 	// Name, Group and Version are those of the APIService.
 	Name, Group, Version string
 	Service              Service
-	// Available reports whether the condition Available was true.
+	// Available reports whether the condition Available is true.
 	Available bool
 
-	key         poolKey
+	options     *Options
 	connections *connections
 }
 
-// backend returns the backend of an APIService.
 func (a *Aggregator) backend(service *apiregistration.APIService) *Backend {
 	spec := service.Spec
 	named := Service{Namespace: spec.Service.Namespace, Name: spec.Service.Name, Port: spec.Service.Port}
-	key := poolKey{named, spec.InsecureSkipTLSVerify, string(spec.CABundle)}
 	return &Backend{
 		Name: service.Name, Group: spec.Group, Version: spec.Version, Service: named,
-		Available: apiregistration.IsAPIServiceConditionTrue(service, apiregistration.Available),
-		key:       key, connections: a.pools.acquire(key),
+		Available:   apiregistration.IsAPIServiceConditionTrue(service, apiregistration.Available),
+		options:     &a.options,
+		connections: a.pools.acquire(poolKey{named, spec.InsecureSkipTLSVerify, string(spec.CABundle)}),
 	}
 }
 
-// locate returns the URL of a path of the backend.
-func (b *Backend) locate(path, query string) (*url.URL, error) {
-	address, err := b.connections.resolver.ResolveEndpoint(b.Service.Namespace, b.Service.Name, b.Service.Port)
-	if err != nil {
-		return nil, err
-	}
-	return &url.URL{Scheme: "https", Host: address.Host, Path: path, RawQuery: query}, nil
+// SameServer reports whether both backends share connections: the server and the way in which its certificate is
+// verified are the same.
+func (b *Backend) SameServer(other *Backend) bool { return b.connections == other.connections }
+
+// resolve returns the address of the server as a URL without a path.
+func (b *Backend) resolve() (*url.URL, error) {
+	return b.options.Resolver.ResolveEndpoint(b.Service.Namespace, b.Service.Name, b.Service.Port)
 }
 
-// DiscoveryPath returns the path of the resource list of the group version.
-func (b *Backend) DiscoveryPath() string {
-	if b.Group == "" {
-		return "/api/" + b.Version
-	}
-	return "/apis/" + b.Group + "/" + b.Version
+// transport returns the round tripper to the server.
+func (b *Backend) transport() (*http.Transport, error) {
+	current := b.connections.pool.Load()
+	return current.transport, current.err
 }
 
-// transport returns the round tripper to the backend.
-func (b *Backend) transport() (http.RoundTripper, error) {
-	pool := b.connections.pool.Load()
-	return pool.transport, pool.err
+// Err returns the error of an invalid spec, which makes all requests fail.
+func (b *Backend) Err() error {
+	_, err := b.transport()
+	return err
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/transport"
 )
 
@@ -27,11 +26,11 @@ type poolKey struct {
 	bundle   string
 }
 
-// connections are those to one server with one way of verifying it. APIServices with equal keys share them.
+// connections are those to one server with one way of verifying its certificate.
 type connections struct {
-	resolver webhook.ServiceResolver
+	key      poolKey
 	inFlight slots
-	uses     int                  // APIServices; guarded by pools.mu
+	uses     int                  // backends; guarded by pools.mu
 	pool     atomic.Pointer[pool] // replaced when the client certificate changes
 }
 
@@ -54,14 +53,20 @@ type pools struct {
 	byKey   map[poolKey]*connections
 }
 
-// acquire returns the connections of a key. The caller must release the key.
+func newPools(options Options) *pools {
+	if options.Dial == nil {
+		options.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	}
+	return &pools{options: options, byKey: map[poolKey]*connections{}}
+}
+
+// acquire returns the connections of a key. The caller must release them.
 func (p *pools) acquire(key poolKey) *connections {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := p.byKey[key]
 	if c == nil {
-		c = &connections{resolver: p.options.Resolver}
-		c.inFlight.max = int64(p.options.MaxRequestsInFlight)
+		c = &connections{key: key, inFlight: slots{max: int64(p.options.MaxRequestsInFlight)}}
 		c.pool.Store(p.open(key))
 		p.byKey[key] = c
 	}
@@ -69,14 +74,13 @@ func (p *pools) acquire(key poolKey) *connections {
 	return c
 }
 
-// release closes the idle connections of a key that no APIService uses any more. Connections in use are closed some time
-// after they become idle.
-func (p *pools) release(key poolKey) {
+// release closes idle connections that no backend uses any more. A connection that is in use becomes idle when its
+// request ends, and is closed after the idle timeout.
+func (p *pools) release(c *connections) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := p.byKey[key]
 	if c.uses--; c.uses == 0 {
-		delete(p.byKey, key)
+		delete(p.byKey, c.key)
 		c.pool.Load().close()
 	}
 }
@@ -92,24 +96,22 @@ func (p *pools) reopen() {
 
 // open mirrors kube-aggregator's BuildTransportConfig and client-go's transport.New.
 func (p *pools) open(key poolKey) *pool {
-	settings, err := transport.TLSConfigFor(&transport.Config{TLS: transport.TLSConfig{
-		Insecure: key.insecure, ServerName: key.service.Name + "." + key.service.Namespace + ".svc", CAData: []byte(key.bundle),
-	}})
+	config := &transport.Config{TLS: transport.TLSConfig{
+		Insecure: key.insecure, ServerName: key.service.Name + "." + key.service.Namespace + ".svc",
+		CAData: []byte(key.bundle),
+	}}
+	settings, err := transport.TLSConfigFor(config)
 	if err != nil {
 		return &pool{err: err}
 	}
-	if p.options.Certificate != nil {
+	if certificate := p.options.Certificate; certificate != nil {
 		settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return p.options.Certificate.current(), nil
+			return certificate.current(), nil
 		}
-	}
-	dial := p.options.Dial
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
 	}
 	return &pool{transport: utilnet.SetTransportDefaults(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: handshakeTimeout, TLSClientConfig: settings,
-		MaxIdleConnsPerHost: maxIdle, DialContext: dial,
+		MaxIdleConnsPerHost: maxIdle, DialContext: p.options.Dial,
 	})}
 }
 
@@ -119,11 +121,12 @@ type slots struct {
 	taken atomic.Int64
 }
 
+// take reports whether the limit permits another request. If so, the caller must free its slot.
 func (s *slots) take() bool {
 	if n := s.taken.Add(1); s.max == 0 || n <= s.max {
 		return true
 	}
-	s.taken.Add(-1)
+	s.free()
 	return false
 }
 

@@ -4,51 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"strings"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/transport"
 )
 
-// The users of requests for documents, as in kube-aggregator.
-var (
-	// DiscoveryUser requests aggregated discovery.
-	DiscoveryUser user.Info = &user.DefaultInfo{Name: "system:kube-aggregator", Groups: []string{user.SystemPrivilegedGroup}}
-	// LegacyDiscoveryUser requests the resource list of a group version.
-	LegacyDiscoveryUser user.Info = &user.DefaultInfo{Name: "system:kube-aggregator"}
-	// OpenAPIUser requests OpenAPI documents.
-	OpenAPIUser user.Info = &user.DefaultInfo{Name: "system:aggregator"}
+// kube-aggregator's users of its own requests.
+const (
+	aggregatorUser = "system:kube-aggregator"
+	openAPIUser    = "system:aggregator"
 )
 
-// fetchTimeout bounds Fetch. It is kube-aggregator's timeout for OpenAPI documents.
-const fetchTimeout = time.Minute
+var errUnavailable = errors.New("service unavailable")
 
-var errTooLarge = errors.New("the response is too large")
-
-// Response is a response that was read completely.
-type Response struct {
-	Status int
-	Header http.Header
-	Body   []byte
-}
-
-// Fetch sends a GET as the given user, whether the backend is available or not, and follows no redirects. A response of
-// more than limit bytes is an error. The time is bounded, also without a deadline of ctx.
-func (b *Backend) Fetch(
-	ctx context.Context, path string, header http.Header, as user.Info, limit int64,
-) (*Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	location, err := b.locate(path, "")
-	if err != nil {
-		return nil, fmt.Errorf("resolve the service of %s: %w", b.Name, err)
+// Fetch sends a GET as kube-aggregator does for documents, and follows no redirects. The caller must close the body of
+// the response. Without an available APIService, requests for OpenAPI documents fail at once; those for discovery do
+// not, because clients should find a group again as soon as its server responds.
+func (b *Backend) Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error) {
+	name, groups := aggregatorUser, []string(nil)
+	switch {
+	case strings.HasPrefix(path, "/openapi/"):
+		if !b.Available {
+			return nil, errUnavailable
+		}
+		name = openAPIUser
+	case path == "/apis":
+		groups = []string{user.SystemPrivilegedGroup}
 	}
 	tripper, err := b.transport()
 	if err != nil {
 		return nil, err
 	}
+	location, err := b.resolve()
+	if err != nil {
+		return nil, fmt.Errorf("resolve the Service of %s: %w", b.Name, err)
+	}
+	location.Path = path
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("request %s of %s: %w", path, b.Name, err)
@@ -56,18 +51,48 @@ func (b *Backend) Fetch(
 	if header != nil {
 		r.Header = header.Clone()
 	}
-	transport.SetAuthProxyHeaders(r, as.GetName(), as.GetUID(), as.GetGroups(), as.GetExtra())
-	answer, err := tripper.RoundTrip(r)
+	transport.SetAuthProxyHeaders(r, name, "", groups, nil)
+	response, err := tripper.RoundTrip(r)
 	if err != nil {
 		return nil, fmt.Errorf("request %s of %s: %w", path, b.Name, err)
 	}
-	defer func() { _ = answer.Body.Close() }() // read completely, or abandoned
-	body, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
-	if err == nil && int64(len(body)) > limit {
-		err = errTooLarge
-	}
+	return response, nil
+}
+
+// probeTimeout bounds a probe, as in kube-aggregator.
+const probeTimeout = 5 * time.Second
+
+// Probe requests the resource list of the group version, whether the APIService is available or not. It mirrors the
+// discovery check of kube-aggregator's AvailableConditionController, whose errors become messages of conditions.
+func (b *Backend) Probe(ctx context.Context) error {
+	tripper, err := b.transport()
 	if err != nil {
-		return nil, fmt.Errorf("read %s of %s: %w", path, b.Name, err)
+		return err
 	}
-	return &Response{Status: answer.StatusCode, Header: answer.Header, Body: body}, nil
+	location, err := b.resolve()
+	if err != nil {
+		return err
+	}
+	location.Path = "/apis/" + b.Group + "/" + b.Version
+	if b.Group == "" {
+		location.Path = "/api/" + b.Version
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), http.NoBody)
+	if err != nil {
+		return fmt.Errorf("failing or missing response from %v: %w", location, err)
+	}
+	transport.SetAuthProxyHeaders(r, aggregatorUser, "", []string{user.SystemPrivilegedGroup}, nil)
+	client := &http.Client{Transport: tripper, Timeout: probeTimeout, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+	response, err := client.Do(r)
+	if err == nil {
+		_ = response.Body.Close() // only the status matters
+		if response.StatusCode >= http.StatusOK && response.StatusCode < http.StatusMultipleChoices {
+			return nil
+		}
+		err = fmt.Errorf("bad status from %v: %d", location, response.StatusCode)
+	}
+	utilnet.CloseIdleConnectionsFor(tripper)
+	return fmt.Errorf("failing or missing response from %v: %w", location, err)
 }

@@ -92,9 +92,9 @@ func TestUnknownFlagIsRefused(t *testing.T) {
 }
 
 func TestUnimplementedFlags(t *testing.T) {
-	c := parse(t, "--etcd-servers=http://x:1", "--debug-socket-path=/x", "--enable-aggregator-routing", "--secure-port=1",
+	c := parse(t, "--etcd-servers=http://x:1", "--debug-socket-path=/x", "--storage-media-type=application/json", "--secure-port=1",
 		"--enable-garbage-collector=true", "--audit-log-format=json", "--authorization-config=", "--storage-backend=etcd3")
-	if got := c.Unimplemented(); !slices.Equal(got, []string{"debug-socket-path", "enable-aggregator-routing"}) {
+	if got := c.Unimplemented(); !slices.Equal(got, []string{"debug-socket-path", "storage-media-type"}) {
 		t.Errorf("flags without effect: %v", got)
 	}
 	if err := c.Validate(); err != nil {

@@ -117,7 +117,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
 	{"vmodule", "string", "", "", isVModule},
 	{"tracing-config-file", "string", "", "", nil},
-	{"aggregator-reject-forwarding-redirect", "bool", "true", "", nil},
 	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
 	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
 	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
@@ -130,7 +129,7 @@ var unimplementedFlags = []unimplementedFlag{
 // boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
 // harmless.
 var boundUnimplementedFlags = []string{
-	"enable-aggregator-routing", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type", "watch-cache",
+	"storage-media-type", "watch-cache",
 }
 
 // unimplementedValue is the pflag.Value of a flag without effect. It checks the value.

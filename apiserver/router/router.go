@@ -65,9 +65,13 @@ func (r *Router) Documents() []string {
 
 // ServeHTTP implements http.Handler.
 func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	record := request.From(q.Context())
+	if record.Delegate != nil {
+		record.Delegate.ServeHTTP(w, q)
+		return
+	}
 	// Read before the catalog: if complete, a resource that the catalog lacks does not exist.
 	complete := r.Complete()
-	record := request.From(q.Context())
 	if record.Info.IsResourceRequest {
 		if match, ok := r.Catalog.Current().Lookup(record.Info.APIGroup, record.Info.APIVersion, record.Info.Resource); ok {
 			r.Resources.Serve(w, q, match)
@@ -81,7 +85,7 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	if !complete && r.needsAll(q.URL.Path) {
-		incomplete{}.ServeHTTP(w, q)
+		Incomplete{}.ServeHTTP(w, q)
 		return
 	}
 	r.nonResource(q.URL.Path, complete).ServeHTTP(w, q)
@@ -101,14 +105,15 @@ func missing(complete bool) http.Handler {
 	if complete {
 		return http.NotFoundHandler()
 	}
-	return incomplete{}
+	return Incomplete{}
 }
 
-// incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: the garbage
+// Incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: the garbage
 // collector treats it as a deletion.
-type incomplete struct{}
+type Incomplete struct{}
 
-func (incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler.
+func (Incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	const retryAfter = 5 // seconds
 	err := apierrors.NewServiceUnavailable(
 		"the request has been made before all known HTTP paths have been installed, please try again")

@@ -51,9 +51,6 @@ type server struct {
 	v3 serverV3
 }
 
-// errUnavailable delays the download of OpenAPI documents.
-var errUnavailable = errors.New("the server is not available")
-
 // errForget ends the downloads from a server without APIServices.
 var errForget = errors.New("the server has no more APIServices")
 
@@ -223,10 +220,9 @@ func (c *Controller) detach(name string, key Server) {
 
 // job is what a download needs to know about a server.
 type job struct {
-	backend   Backend
-	available bool // one of the APIServices is
-	wanted    []schema.GroupVersion
-	state     server // a shallow copy
+	backend Backend
+	wanted  []schema.GroupVersion
+	state   server // a shallow copy
 }
 
 func (c *Controller) job(key Server) (job, error) {
@@ -237,11 +233,12 @@ func (c *Controller) job(key Server) (job, error) {
 		return job{}, errForget
 	}
 	j := job{state: *s}
+	available := false
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
 		service := s.services[name]
 		j.wanted = append(j.wanted, service.GroupVersion)
-		if j.backend == nil || !j.available && service.Available {
-			j.backend, j.available = service.Backend, service.Available
+		if j.backend == nil || !available && service.Available {
+			j.backend, available = service.Backend, service.Available
 		}
 	}
 	return j, nil

@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	discoveryconversion "k8s.io/apiserver/pkg/apis/apidiscovery/v2"
 	"k8s.io/client-go/discovery"
-
-	"quorate.dev/apiserver/aggregator"
 )
 
 // decoder decodes discovery documents of all forms.
@@ -55,19 +53,19 @@ const aggregatedList = "APIGroupDiscoveryList"
 func (d decoder) discover(
 	ctx context.Context, backend Backend, wanted []schema.GroupVersion, tag string,
 ) (serverDiscovery, error) {
-	r, err := document{"/apis", aggregator.DiscoveryUser, discoveryTimeout, maxDiscovery}.get(ctx, backend, map[string]string{
+	r, err := document{"/apis", discoveryTimeout, maxDiscovery}.get(ctx, backend, map[string]string{
 		"Accept": discovery.AcceptV2 + "," + discovery.AcceptV2Beta1, "If-None-Match": tag,
 	})
 	switch {
 	case err != nil:
 		return serverDiscovery{}, err
-	case r.Status == http.StatusNotModified && tag != "":
+	case r.status == http.StatusNotModified && tag != "":
 		return serverDiscovery{}, errUnchanged
-	case r.Status == http.StatusServiceUnavailable:
-		return serverDiscovery{}, fmt.Errorf("/apis: status %d", r.Status)
-	case r.Status == http.StatusOK && isAggregated(r.Header.Get("Content-Type")):
-		versions, err := d.aggregated(r.Body)
-		return serverDiscovery{versions: versions, tag: r.Header.Get("Etag")}, err
+	case r.status == http.StatusServiceUnavailable:
+		return serverDiscovery{}, fmt.Errorf("/apis: status %d", r.status)
+	case r.status == http.StatusOK && isAggregated(r.header.Get("Content-Type")):
+		versions, err := d.aggregated(r.body)
+		return serverDiscovery{versions: versions, tag: r.header.Get("Etag")}, err
 	}
 	found := serverDiscovery{
 		versions: map[schema.GroupVersion]discoveryv2.APIVersionDiscovery{}, failed: map[schema.GroupVersion]error{},
@@ -126,17 +124,17 @@ func (d decoder) legacy(
 	ctx context.Context, backend Backend, gv schema.GroupVersion,
 ) (discoveryv2.APIVersionDiscovery, error) {
 	path := "/apis/" + gv.Group + "/" + gv.Version
-	r, err := document{path, aggregator.LegacyDiscoveryUser, discoveryTimeout, maxDiscovery}.get(ctx, backend, map[string]string{
+	r, err := document{path, discoveryTimeout, maxDiscovery}.get(ctx, backend, map[string]string{
 		"Accept": runtime.ContentTypeJSON,
 	})
 	if err != nil {
 		return discoveryv2.APIVersionDiscovery{}, err
 	}
-	if r.Status != http.StatusOK {
-		return discoveryv2.APIVersionDiscovery{}, fmt.Errorf("%s: status %d", path, r.Status)
+	if r.status != http.StatusOK {
+		return discoveryv2.APIVersionDiscovery{}, fmt.Errorf("%s: status %d", path, r.status)
 	}
 	list := &metav1.APIResourceList{}
-	if err := runtime.DecodeInto(d, r.Body, list); err != nil {
+	if err := runtime.DecodeInto(d, r.body, list); err != nil {
 		return discoveryv2.APIVersionDiscovery{}, fmt.Errorf("decode %s: %w", path, err)
 	}
 	resources, err := aggregateLegacy(list.APIResources)

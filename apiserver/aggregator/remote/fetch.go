@@ -2,12 +2,10 @@ package remote
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"time"
-
-	"k8s.io/apiserver/pkg/authentication/user"
-
-	"quorate.dev/apiserver/aggregator"
 )
 
 const (
@@ -22,16 +20,22 @@ const (
 	maxOpenAPI   = 64 << 20
 )
 
-// document is a document to download, with the user of the request and its limits.
+// response is a response that was read completely.
+type response struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// document is a document to download, with its limits.
 type document struct {
 	path    string
-	as      user.Info
 	timeout time.Duration
 	size    int64
 }
 
-// get downloads a document.
-func (d document) get(ctx context.Context, backend Backend, header map[string]string) (*aggregator.Response, error) {
+// get requests a document and reads it. The body is read only if the status is 200.
+func (d document) get(ctx context.Context, backend Backend, header map[string]string) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	headers := http.Header{}
@@ -40,5 +44,20 @@ func (d document) get(ctx context.Context, backend Backend, header map[string]st
 			headers.Set(name, value)
 		}
 	}
-	return backend.Fetch(ctx, d.path, headers, d.as, d.size)
+	received, err := backend.Fetch(ctx, d.path, headers)
+	if err != nil {
+		return response{}, fmt.Errorf("get %s: %w", d.path, err)
+	}
+	defer func() { _ = received.Body.Close() }()
+	r := response{status: received.StatusCode, header: received.Header}
+	if r.status != http.StatusOK {
+		return r, nil
+	}
+	if r.body, err = io.ReadAll(io.LimitReader(received.Body, d.size+1)); err != nil {
+		return response{}, fmt.Errorf("read %s: %w", d.path, err)
+	}
+	if int64(len(r.body)) > d.size {
+		return response{}, fmt.Errorf("%s is larger than %d bytes", d.path, d.size)
+	}
+	return r, nil
 }

@@ -13,11 +13,9 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	kubeopenapi "k8s.io/kube-openapi/pkg/aggregator"
+	"k8s.io/kube-openapi/pkg/aggregator"
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
-
-	"quorate.dev/apiserver/aggregator"
 )
 
 // OpenAPIV2 is the OpenAPI version 2 document of one group version. It is kept compressed.
@@ -73,24 +71,24 @@ var errMissing = errors.New("the server has no such document")
 
 // fetchV2 downloads the version 2 document. It returns errUnchanged if the document is still the last one.
 func fetchV2(ctx context.Context, backend Backend, last serverV2) ([]byte, serverV2, error) {
-	r, err := document{"/openapi/v2", aggregator.OpenAPIUser, openAPITimeout, maxOpenAPI}.get(ctx, backend, map[string]string{
+	r, err := document{"/openapi/v2", openAPITimeout, maxOpenAPI}.get(ctx, backend, map[string]string{
 		"Accept": "application/json", "If-None-Match": last.tag,
 	})
 	switch {
 	case err != nil:
 		return nil, serverV2{}, err
-	case r.Status == http.StatusNotModified && last.tag != "":
+	case r.status == http.StatusNotModified && last.tag != "":
 		return nil, serverV2{}, errUnchanged
-	case r.Status == http.StatusNotFound:
+	case r.status == http.StatusNotFound:
 		return nil, serverV2{}, errMissing
-	case r.Status != http.StatusOK:
-		return nil, serverV2{}, fmt.Errorf("/openapi/v2: status %d", r.Status)
+	case r.status != http.StatusOK:
+		return nil, serverV2{}, fmt.Errorf("/openapi/v2: status %d", r.status)
 	}
-	found := serverV2{tag: r.Header.Get("Etag"), sum: sha512.Sum512(r.Body)}
+	found := serverV2{tag: r.header.Get("Etag"), sum: sha512.Sum512(r.body)}
 	if found.sum == last.sum {
 		return nil, serverV2{}, errUnchanged
 	}
-	return r.Body, found, nil
+	return r.body, found, nil
 }
 
 // splitV2 decodes a version 2 document and returns the parts of group versions.
@@ -103,7 +101,7 @@ func splitV2(body []byte, wanted []schema.GroupVersion) (parts map[schema.GroupV
 	parts = map[schema.GroupVersion]*OpenAPIV2{}
 	for _, gv := range wanted {
 		prefix := "/apis/" + gv.Group + "/" + gv.Version + "/"
-		part, err := NewOpenAPIV2(kubeopenapi.FilterSpecByPathsWithoutSideEffects(swagger, []string{prefix}))
+		part, err := NewOpenAPIV2(aggregator.FilterSpecByPathsWithoutSideEffects(swagger, []string{prefix}))
 		if err != nil {
 			return nil, err
 		}
@@ -128,17 +126,17 @@ type serverV3 struct {
 // fetchV3 downloads the index of version 3 documents and keeps the entries of group versions and their groups. kube-apiserver
 // keeps all entries of all servers, in random order; the others would replace this server's own.
 func fetchV3(ctx context.Context, backend Backend, wanted []schema.GroupVersion) (serverV3, error) {
-	r, err := document{"/openapi/v3", aggregator.OpenAPIUser, openAPITimeout, maxIndex}.get(ctx, backend, nil)
+	r, err := document{"/openapi/v3", openAPITimeout, maxIndex}.get(ctx, backend, nil)
 	switch {
 	case err != nil:
 		return serverV3{}, err
-	case r.Status == http.StatusNotFound:
+	case r.status == http.StatusNotFound:
 		return serverV3{missing: true}, nil
-	case r.Status != http.StatusOK:
-		return serverV3{}, fmt.Errorf("/openapi/v3: status %d", r.Status)
+	case r.status != http.StatusOK:
+		return serverV3{}, fmt.Errorf("/openapi/v3: status %d", r.status)
 	}
 	var index handler3.OpenAPIV3Discovery
-	if err := json.Unmarshal(r.Body, &index); err != nil {
+	if err := json.Unmarshal(r.body, &index); err != nil {
 		return serverV3{}, fmt.Errorf("decode /openapi/v3: %w", err)
 	}
 	paths := map[string]string{}

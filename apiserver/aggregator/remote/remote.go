@@ -12,16 +12,14 @@ import (
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/user"
-
-	"quorate.dev/apiserver/aggregator"
 	"quorate.dev/apiserver/builtin/priority"
 )
 
 // Backend sends requests to the extension API server of an APIService.
 type Backend interface {
-	// Fetch sends a GET as a user and reads at most limit bytes.
-	Fetch(ctx context.Context, path string, header http.Header, as user.Info, limit int64) (*aggregator.Response, error)
+	// Fetch sends a GET request as this server. The caller must close the body of the response. While the APIService
+	// is unavailable, requests for OpenAPI documents fail at once.
+	Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error)
 }
 
 // Server identifies an extension API server. The documents of one server are downloaded once for all its APIServices.
@@ -39,8 +37,7 @@ type APIService struct {
 	// Server and Backend are set for an extension API server, and zero for this server.
 	Server  Server
 	Backend Backend
-	// Available is set if the condition Available is true. As in kube-aggregator, OpenAPI documents are requested only
-	// from available servers, discovery from all.
+	// Available is the condition. Of the APIServices of one server, an available one is used for requests.
 	Available bool
 	// Managed is set if this server creates and deletes the object.
 	Managed bool

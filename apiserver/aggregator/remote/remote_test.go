@@ -2,7 +2,6 @@ package remote_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,10 +15,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/clock"
 
-	"quorate.dev/apiserver/aggregator"
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/builtin/priority"
 )
@@ -61,9 +58,7 @@ func (b *backend) count(path string) int {
 }
 
 // Fetch implements remote.Backend.
-func (b *backend) Fetch(
-	ctx context.Context, path string, header http.Header, _ user.Info, limit int64,
-) (*aggregator.Response, error) {
+func (b *backend) Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error) {
 	b.lock.Lock()
 	defer b.lock.Unlock()
 	b.requests[path]++
@@ -90,10 +85,7 @@ func (b *backend) Fetch(
 		w.Header().Set("Etag", d.tag)
 		_, _ = io.WriteString(w, d.body)
 	}
-	if int64(w.Body.Len()) > limit {
-		return nil, errors.New("too large")
-	}
-	return &aggregator.Response{Status: w.Code, Header: w.Header(), Body: w.Body.Bytes()}, nil
+	return w.Result(), nil
 }
 
 func aggregatedType(version string) string {
@@ -111,7 +103,7 @@ func groupList(version, group, resource string) document {
 func apiService(b remote.Backend, server, group, version string) *remote.APIService {
 	return &remote.APIService{
 		GroupVersion: schema.GroupVersion{Group: group, Version: version}, Priority: priority.Priority{Group: 100, Version: 10},
-		Server: remote.Server{Namespace: "default", Name: server, Port: 443}, Backend: b, Available: true,
+		Server: remote.Server{Namespace: "default", Name: server, Port: 443}, Backend: b,
 	}
 }
 

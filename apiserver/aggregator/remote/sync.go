@@ -89,9 +89,6 @@ func (c *Controller) syncV2(ctx context.Context, key Server) error {
 	if err != nil {
 		return err
 	}
-	if !j.available {
-		return errUnavailable
-	}
 	last := j.state.v2
 	if !j.state.v2Requested.HasAll(j.wanted...) {
 		last = serverV2{}
@@ -123,9 +120,6 @@ func (c *Controller) syncV3(ctx context.Context, key Server) error {
 	j, err := c.job(key)
 	if err != nil {
 		return err
-	}
-	if !j.available {
-		return errUnavailable
 	}
 	found, err := fetchV3(ctx, j.backend, j.wanted)
 	if err != nil {
