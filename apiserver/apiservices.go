@@ -21,7 +21,13 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 	return autoregister.New(autoregister.Options{
 		Objects: s.registry.Client(), BuiltIn: builtin, Clock: s.clock, Logger: s.logger.WithName("autoregister"),
 		Follow: func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error {
-			return s.registry.Client().Follow(ctx, autoregister.Resource, handle, synced)
+			return s.registry.Client().Follow(ctx, autoregister.Resource, func(name string, object runtime.Object) {
+				s.extensions.observe(name, object)
+				handle(name, object)
+			}, func() {
+				s.extensions.known()
+				synced()
+			})
 		},
 	})
 }

@@ -108,6 +108,15 @@ func forever(run func(ctx context.Context)) func(context.Context, func()) error 
 	}
 }
 
+// begin returns the run of a hook that is done at once and works until ctx ends.
+func begin(run func(ctx context.Context)) func(context.Context, func()) error {
+	return func(ctx context.Context, done func()) error {
+		done()
+		run(ctx)
+		return nil
+	}
+}
+
 // await returns the run of a hook that is done when closed is closed.
 func await(closed <-chan struct{}) func(context.Context, func()) error {
 	return func(ctx context.Context, _ func()) error {

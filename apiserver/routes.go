@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/openapi"
@@ -19,7 +20,7 @@ import (
 
 // routes returns the router with all paths.
 func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
-	documents, err := discovery.New(publisher, s.discoveryAddresses())
+	documents, err := discovery.New(publisher, s.extensions.documents, s.discoveryAddresses())
 	if err != nil {
 		return nil, err
 	}
@@ -27,13 +28,16 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(publisher, s.idle, s.clock, s.logger.WithName("openapi"))
+	schemas, err := openapi.New(openapi.Options{
+		Catalogs: publisher, Remote: s.extensions.documents, Forward: s.extensions.forward,
+		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
+	})
 	if err != nil {
 		return nil, err
 	}
 	r := router.New(router.Options{
 		Catalog: publisher, Resources: publishFirst{resources, s.awaitDefinitions}, Discovery: documents,
-		Complete: s.complete.reached, Await: s.awaitDefinitions,
+		Complete: closedCheck(s.complete).reached, Await: s.awaitDefinitions,
 	})
 	r.Handle("/version", version)
 	r.Handle("/version/", version)
@@ -45,7 +49,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	r.Handle("/openapi/v3", schemas)
 	r.HandlePrefix("/openapi/v3/", schemas)
 	s.publishKeys(r)
-	listed := index{router: r, catalog: publisher, health: s.health}
+	listed := index{router: r, catalog: publisher, remote: s.extensions.documents, health: s.health}
 	constrained, err := constraints(&s.config.Metrics)
 	if err != nil {
 		return nil, err
@@ -87,6 +91,7 @@ func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 type index struct {
 	router  *router.Router
 	catalog *resource.CatalogHolder
+	remote  remote.Source
 	health  *serving.Health
 }
 
@@ -112,6 +117,11 @@ func (i index) paths() []string {
 			continue
 		}
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)
+	}
+	if set := i.remote.Current(); set != nil {
+		for _, of := range set.Remote {
+			paths = append(paths, "/apis/"+of.Group, "/apis/"+of.Group+"/"+of.Version)
+		}
 	}
 	paths = append(paths, i.health.Paths()...)
 	slices.Sort(paths)

@@ -74,9 +74,9 @@ type requestPath struct {
 	handler  http.Handler
 	auth     *auth
 	catalogs *catalogs
-	// complete is closed when the catalog has all resources that existed at the start. Until then unknown groups and
+	// complete is closed when the catalog has all resources and all APIServices that existed at the start are known. Until then unknown groups and
 	// paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
-	complete closedCheck
+	complete chan struct{}
 	// stopped is closed when no more requests are served.
 	stopped chan struct{}
 }
@@ -96,6 +96,7 @@ type background struct {
 	// definitionsSeen is the progress of following CustomResourceDefinitions.
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
+	extensions      extensions
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -104,7 +105,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
 		metrics:     metrics.NewRegistry(Version(c.API.Version)),
-		requestPath: requestPath{drain: &request.Drain{}, stopped: make(chan struct{})},
+		requestPath: requestPath{drain: &request.Drain{}, complete: make(chan struct{}), stopped: make(chan struct{})},
 		background:  background{idle: &lazy.Set{}},
 	}
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
@@ -184,13 +185,15 @@ func (s *Server) composeBackground(chain *admission.Chain) (err error) {
 	if s.services, err = s.composeServices(); err != nil {
 		return err
 	}
+	if err = s.composeExtensions(); err != nil {
+		return err
+	}
 	if err = s.composeAdmission(chain); err != nil {
 		return err
 	}
 	if s.custom, err = s.composeCustom(); err != nil {
 		return err
 	}
-	s.complete = s.definitionsKnown()
 	s.apiServices = s.composeAPIServices()
 	return nil
 }
@@ -236,8 +239,8 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
 	}
 	return filters.Chain(filters.Options{
-		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, holder),
-		Catalog: holder, Drain: s.drain,
+		Clock: s.clock, Logger: s.logger, Metrics: s.extensions.requests,
+		Catalog: holder, Drain: s.drain, Delegate: s.extensions.proxy.Route,
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.frontProxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,

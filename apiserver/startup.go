@@ -57,8 +57,8 @@ func (s *Server) startUp() []hook {
 		{name: hookRBACInformers, after: storage, run: s.followRBAC},
 		{name: hookServiceInformers, after: storage, run: s.services.follow},
 		{name: "start-apiextensions-controllers", after: storage, run: s.runCustom},
-		{name: "apiservice-registration-controller", after: storage, run: s.runAPIServices},
-		{name: hookComplete, run: await(s.complete)},
+		{name: "apiservices", after: storage, run: s.runAPIServices},
+		{name: hookComplete, run: s.completeCatalog},
 	}, s.reportedHooks(), []hook{
 		{name: "priority-and-fairness-config-consumer", after: bootstrapHooks, run: s.keepFlowSchemaStatus},
 		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
@@ -95,7 +95,12 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: hookServiceCIDR, after: storage, run: s.services.cidr.Run},
 		hook{name: "start-kube-aggregator-informers", run: await(s.apiServices.Known())},
 		hook{name: "apiservice-status-local-available-controller", run: await(s.apiServices.Began())},
+		hook{name: "apiservice-status-remote-available-controller", after: storage, run: s.extensions.runAvailability},
+		hook{name: "apiservice-registration-controller", run: await(s.apiServices.Known())},
+		hook{name: "apiservice-discovery-controller", after: storage, run: s.extensions.runDiscovery},
 		hook{name: "kube-apiserver-autoregistration", run: await(s.apiServices.Began())},
+		hook{name: "apiservice-openapi-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV2)},
+		hook{name: "apiservice-openapiv3-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV3)},
 	)
 	for i := range list {
 		list[i].check = true
@@ -270,6 +275,19 @@ func (s *Server) runCustom(ctx context.Context, _ func()) error {
 		return nil
 	}
 	return s.custom.Run(ctx)
+}
+
+// completeCatalog closes s.complete when all definitions and all APIServices that existed at the start are known.
+func (s *Server) completeCatalog(ctx context.Context, _ func()) error {
+	for _, known := range []<-chan struct{}{s.definitionsKnown(), s.apiServices.Known()} {
+		select {
+		case <-known:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	close(s.complete)
+	return nil
 }
 
 func (s *Server) runAPIServices(ctx context.Context, _ func()) error { return s.apiServices.Run(ctx) }

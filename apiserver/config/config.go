@@ -198,25 +198,27 @@ type Limits struct {
 
 // API configures the served APIs.
 type API struct {
-	RuntimeConfig          map[string]string
-	FeatureGates           map[string]string
-	ServiceClusterIPRange  string // CIDR[,CIDR]
-	ServiceNodePortRange   string
-	KubeletClientCertFile  string
-	KubeletClientKeyFile   string
-	KubeletCAFile          string
-	KubeletAddressTypes    []string
-	KubeletPort            uint          // of kubelets that do not report theirs
-	KubeletTimeout         time.Duration // kube-apiserver has no use for it either
-	MaxConnectionBytes     int64         // per second, of a stream to a kubelet or pod; 0: no limit
-	ProxyClientCertFile    string
-	ProxyClientKeyFile     string
-	AggregatorRouting      bool
-	EndpointReconcilerType string // who keeps the kubernetes Service's endpoints: "lease", "master-count" or "none"
-	ServerCount            int    // of replicas, for master-count
-	KubernetesNodePort     int    // of the kubernetes Service; 0: it has none
-	GarbageCollector       bool   // a garbage collector runs in the cluster: deletions may leave it finalizers
-	Version                string // printed by --version=v1.2.3-custom; empty: the built-in one
+	RuntimeConfig         map[string]string
+	FeatureGates          map[string]string
+	ServiceClusterIPRange string // CIDR[,CIDR]
+	ServiceNodePortRange  string
+	KubeletClientCertFile string
+	KubeletClientKeyFile  string
+	KubeletCAFile         string
+	KubeletAddressTypes   []string
+	KubeletPort           uint          // of kubelets that do not report theirs
+	KubeletTimeout        time.Duration // kube-apiserver has no use for it either
+	MaxConnectionBytes    int64         // per second, of a stream to a kubelet or pod; 0: no limit
+	ProxyClientCertFile   string
+	ProxyClientKeyFile    string
+	AggregatorRouting     bool
+	// RejectForwardingRedirects responds with an error if an extension API server redirects a request.
+	RejectForwardingRedirects bool
+	EndpointReconcilerType    string // who keeps the kubernetes Service's endpoints: "lease", "master-count" or "none"
+	ServerCount               int    // of replicas, for master-count
+	KubernetesNodePort        int    // of the kubernetes Service; 0: it has none
+	GarbageCollector          bool   // a garbage collector runs in the cluster: deletions may leave it finalizers
+	Version                   string // printed by --version=v1.2.3-custom; empty: the built-in one
 }
 
 // Controllers run inside the server, leader-elected.
@@ -258,8 +260,9 @@ func Default() *Config {
 			MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200, PriorityAndFairness: true, DeleteCollectionWorkers: 1,
 		},
 		API: API{
-			KubeletAddressTypes: []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
-			KubeletPort:         10250, KubeletTimeout: 5 * time.Second,
+			KubeletAddressTypes:       []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
+			RejectForwardingRedirects: true,
+			KubeletPort:               10250, KubeletTimeout: 5 * time.Second,
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 			GarbageCollector: true,
 		},

@@ -180,6 +180,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	stringFlag(f, &a.ProxyClientCertFile, "proxy-client-cert-file", "Client certificate for aggregated API servers.")
 	stringFlag(f, &a.ProxyClientKeyFile, "proxy-client-key-file", "Key of --proxy-client-cert-file.")
 	boolFlag(f, &a.AggregatorRouting, "enable-aggregator-routing", "Call aggregated API servers at the addresses of their endpoints.")
+	boolFlag(f, &a.RejectForwardingRedirects, "aggregator-reject-forwarding-redirect", "Respond with an error when an aggregated API server redirects a request.")
 	stringFlag(f, &a.EndpointReconcilerType, "endpoint-reconciler-type", "Reconciler of the endpoints of the kubernetes Service: lease, master-count or none.")
 	intFlag(f, &a.ServerCount, "apiserver-count", "Number of API servers, for --endpoint-reconciler-type=master-count.")
 	intFlag(f, &a.KubernetesNodePort, "kubernetes-service-node-port", "Node port of the kubernetes Service; 0: none.")

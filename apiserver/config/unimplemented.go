@@ -101,7 +101,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
 	{"tracing-config-file", "string", "", "", nil},
-	{"aggregator-reject-forwarding-redirect", "bool", "true", "", nil},
 	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
 	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
 	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
@@ -119,7 +118,7 @@ var ineffectiveFlags = []unimplementedFlag{
 // boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
 // harmless.
 var boundUnimplementedFlags = []string{
-	"enable-aggregator-routing", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type", "watch-cache",
+	"storage-media-type", "watch-cache",
 }
 
 // unimplementedValue is the pflag.Value of a flag without effect. It checks the value.

@@ -18,6 +18,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -39,9 +40,10 @@ func (a Addresses) inService(r *http.Request) bool {
 	return ok && a.ServiceRange.Contains(client.Unmap())
 }
 
-// Handler serves the discovery of the current catalog.
+// Handler serves the discovery of the current catalog and of extension API servers.
 type Handler struct {
 	catalogs  *resource.CatalogHolder
+	remote    remote.Source
 	addresses Addresses
 	codecs    serializer.CodecFactory
 
@@ -50,28 +52,28 @@ type Handler struct {
 }
 
 // New returns a handler.
-func New(catalogs *resource.CatalogHolder, addresses Addresses) (*Handler, error) {
+func New(catalogs *resource.CatalogHolder, remote remote.Source, addresses Addresses) (*Handler, error) {
 	scheme := runtime.NewScheme()
 	if err := discoveryv2.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register aggregated discovery: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return &Handler{catalogs: catalogs, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}, nil
+	return &Handler{catalogs: catalogs, remote: remote, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}, nil
 }
 
-// documents returns the documents of the current catalog, built by the first request after a change.
+// documents returns the current documents, built by the first request after a change.
 func (h *Handler) documents() *documents {
-	catalog := h.catalogs.Current()
-	if docs := h.current.Load(); docs != nil && docs.catalog == catalog {
+	catalog, set := h.catalogs.Current(), h.remote.Current()
+	if docs := h.current.Load(); docs != nil && docs.catalog == catalog && docs.remote == set {
 		return docs
 	}
 	h.making.Lock()
 	defer h.making.Unlock()
-	catalog = h.catalogs.Current()
-	if docs := h.current.Load(); docs != nil && docs.catalog == catalog {
+	catalog, set = h.catalogs.Current(), h.remote.Current()
+	if docs := h.current.Load(); docs != nil && docs.catalog == catalog && docs.remote == set {
 		return docs
 	}
-	docs := newDocuments(catalog, h.addresses, h.current.Load())
+	docs := newDocuments(catalog, set, h.addresses, h.current.Load())
 	h.current.Store(docs)
 	return docs
 }

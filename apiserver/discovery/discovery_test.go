@@ -27,6 +27,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/kubelet"
@@ -35,11 +36,16 @@ import (
 
 const aggregated = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
+// remotes is a settable source of documents of extension API servers.
+type remotes struct{ set *remote.Set }
+
+func (r *remotes) Current() *remote.Set { return r.set }
+
 func handler(t *testing.T, definitions ...*resource.Definition) (*discovery.Handler, *resource.CatalogHolder) {
 	t.Helper()
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
-	h, err := discovery.New(publisher, discovery.Addresses{
+	h, err := discovery.New(publisher, &remotes{}, discovery.Addresses{
 		Default: "10.0.0.1:6443", Service: "10.9.0.1:443", ServiceRange: netip.MustParsePrefix("10.9.0.0/16"),
 	})
 	if err != nil {

@@ -17,27 +17,31 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/resource"
 )
 
-// documents are the discovery documents of one catalog.
+// documents are the discovery documents of one catalog and of extension API servers.
 type documents struct {
 	catalog *resource.Catalog
+	remote  *remote.Set
 	groups  []*groupDocuments // in the order of discovery
 	byName  map[string]*groupDocuments
 	// list is the legacy document of all groups.
 	list *document
+	// merged are the legacy documents of groups that APIServices change.
+	merged map[string]*document
 	// core is the legacy document /api, coreInService that for clients in the Service range.
 	core, coreInService *document
 	// aggregated documents of the core group and of all other groups.
 	aggregatedCore, aggregated *aggregatedDocument
 }
 
-// newDocuments builds the documents of a catalog. They are encoded on the first request. Those of groups that an
-// earlier catalog has too are taken from its documents, if there are any.
-func newDocuments(catalog *resource.Catalog, addresses Addresses, earlier *documents) *documents {
-	docs := &documents{catalog: catalog, byName: make(map[string]*groupDocuments, len(catalog.Groups()))}
+// newDocuments builds the documents of a catalog and of extension API servers. They are encoded on the first request.
+// Those of groups that an earlier catalog has too are taken from its documents, if there are any.
+func newDocuments(catalog *resource.Catalog, set *remote.Set, addresses Addresses, earlier *documents) *documents {
+	docs := &documents{catalog: catalog, remote: set, byName: make(map[string]*groupDocuments, len(catalog.Groups()))}
 	for _, g := range catalog.Groups() {
 		if len(g.Versions) == 0 {
 			continue
@@ -51,9 +55,10 @@ func newDocuments(catalog *resource.Catalog, addresses Addresses, earlier *docum
 	if len(named) > 0 && named[0].name == "" {
 		named = named[1:]
 	}
-	docs.list = newDocument(func() runtime.Object { return groupList(named) })
+	docs.setGroups(named)
 	docs.setCore(addresses)
-	docs.aggregatedCore, docs.aggregated = newAggregated(docs.groups[:len(docs.groups)-len(named)]), newAggregated(named)
+	docs.aggregatedCore = newAggregated(parts(docs.groups[:len(docs.groups)-len(named)], nil))
+	docs.aggregated = newAggregated(parts(named, set))
 	return docs
 }
 
@@ -97,6 +102,9 @@ func (d *documents) legacy(path string) *document {
 		if name == "" {
 			return nil
 		}
+	}
+	if merged := d.merged[name]; merged != nil && version == "" {
+		return merged
 	}
 	group := d.byName[name]
 	if group == nil {
@@ -142,21 +150,39 @@ func newGroupDocuments(of *resource.Group) *groupDocuments {
 	return docs
 }
 
-func (g *groupDocuments) encode() (encodedGroup, error) {
-	encoded, err := json.Marshal(aggregate(g.group))
+func (g *groupDocuments) encode() (encodedGroup, error) { return encodeGroup(aggregate(g.group)) }
+
+func encodeGroup(g discoveryv2.APIGroupDiscovery) (encodedGroup, error) {
+	encoded, err := json.Marshal(g)
 	if err != nil {
-		return encodedGroup{}, fmt.Errorf("encode discovery of %s: %w", g.name, err)
+		return encodedGroup{}, fmt.Errorf("encode discovery of %s: %w", g.Name, err)
 	}
 	compressed, err := deflate.Compress(encoded)
 	return encodedGroup{json: encoded, compressed: compressed, hash: sha512.Sum512(encoded)}, err
 }
 
-func groupList(of []*groupDocuments) *metav1.APIGroupList {
-	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
-	for _, g := range of {
-		list.Groups = append(list.Groups, apiGroup(g.group))
+// setGroups sets the legacy list of groups and the documents of groups that APIServices change. A group of this server
+// without APIService is served, but not listed.
+func (d *documents) setGroups(named []*groupDocuments) {
+	d.list = newDocument(func() runtime.Object {
+		return &metav1.APIGroupList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: legacyGroups(named, d.remote),
+		}
+	})
+	d.merged = map[string]*document{}
+	changed := changedGroups(d.remote)
+	var affected []*groupDocuments
+	for name := range changed {
+		if g := d.byName[name]; g != nil {
+			affected = append(affected, g)
+		}
 	}
-	return list
+	if len(changed) > 0 {
+		for _, g := range legacyGroups(affected, d.remote) {
+			g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+			d.merged[g.Name] = newDocument(func() runtime.Object { return &g })
+		}
+	}
 }
 
 func apiVersions(versions []string, addresses ...metav1.ServerAddressByClientCIDR) *metav1.APIVersions {

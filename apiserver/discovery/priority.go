@@ -42,9 +42,9 @@ func compareGroups(a, b group) int {
 	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.name, b.name))
 }
 
-// groupPriority sorts the core group, which only legacy discovery has, before all others.
+// groupPriority sorts the core group, which only legacy discovery has, and the group of APIServices before all others.
 func groupPriority(group string) int32 {
-	if group == "" {
+	if group == "" || group == registration {
 		return math.MaxInt32
 	}
 	return priority.OfGroup(group)

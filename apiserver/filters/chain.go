@@ -36,6 +36,8 @@ type Options struct {
 	Metrics *Metrics
 	Catalog *resource.CatalogHolder
 	Drain   *request.Drain
+	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
+	Delegate func(path string) http.Handler
 
 	Authenticator authenticator.Request
 	FrontProxy    *authentication.FrontProxy // its headers are removed besides the standard ones; may be nil
@@ -71,7 +73,7 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = cacheControl{next: h}
 	h = newStrictTransportSecurity(h, options.StrictTransportSecurity)
 	h = retryAfter{next: h, drain: options.Drain}
-	h = requestInfo{next: h}
+	h = requestInfo{next: h, delegate: options.Delegate}
 	h = &panicRecovery{next: h, metrics: options.Metrics}
 	h = auditID{next: h}
 	h = &begin{next: h, clock: options.Clock, logger: options.Logger}

@@ -77,7 +77,7 @@ func handler(t *testing.T, definitions ...*resource.Definition) http.Handler {
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
 	clock := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	h, err := openapi.New(publisher, &lazy.Set{}, clock, testr.New(t))
+	h, err := openapi.New(openapi.Options{Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: clock, Logger: testr.New(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,9 @@ type Record struct {
 	User user.Info
 	// Attributes are those of the request's authorization.
 	Attributes authorizer.AttributesRecord
+	// Delegate serves the request in place of this server's own handlers: an extension API server owns its group and
+	// version. It is nil for all other requests.
+	Delegate http.Handler
 	// LongRunning requests (watches, logs, streams) have no deadline, do not count as in flight, and stream their bodies.
 	LongRunning bool
 	Warnings    Warnings

@@ -71,9 +71,13 @@ func (r *Router) Documents() []string {
 
 // ServeHTTP implements http.Handler.
 func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	record := request.From(q.Context())
+	if record.Delegate != nil {
+		record.Delegate.ServeHTTP(w, q)
+		return
+	}
 	// Read before the catalog: if complete, a resource that the catalog lacks does not exist.
 	complete := r.Complete()
-	record := request.From(q.Context())
 	if record.Info.IsResourceRequest {
 		r.serveResource(w, q, &record.Info, complete)
 		return
@@ -83,11 +87,11 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	if !complete && r.needsAll(q.URL.Path) {
-		incomplete{}.ServeHTTP(w, q)
+		Incomplete{}.ServeHTTP(w, q)
 		return
 	}
 	if !r.hasVersion(q.URL.Path) && !r.caughtUp(q.Context()) {
-		incomplete{}.ServeHTTP(w, q)
+		Incomplete{}.ServeHTTP(w, q)
 		return
 	}
 	r.nonResource(q.URL.Path, complete).ServeHTTP(w, q)
@@ -97,7 +101,7 @@ func (r *Router) serveResource(w http.ResponseWriter, q *http.Request, info *ups
 	match, ok := r.Catalog.Current().Lookup(info.APIGroup, info.APIVersion, info.Resource)
 	if !ok && complete && info.APIPrefix == "apis" && r.canBeCustom(info.APIGroup) {
 		if !r.caughtUp(q.Context()) {
-			incomplete{}.ServeHTTP(w, q)
+			Incomplete{}.ServeHTTP(w, q)
 			return
 		}
 		match, ok = r.Catalog.Current().Lookup(info.APIGroup, info.APIVersion, info.Resource)
@@ -152,14 +156,15 @@ func missing(complete bool) http.Handler {
 	if complete {
 		return http.NotFoundHandler()
 	}
-	return incomplete{}
+	return Incomplete{}
 }
 
-// incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: the garbage
+// Incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: the garbage
 // collector treats it as a deletion.
-type incomplete struct{}
+type Incomplete struct{}
 
-func (incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler.
+func (Incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	const retryAfter = 5 // seconds
 	err := apierrors.NewServiceUnavailable(
 		"the request has been made before all known HTTP paths have been installed, please try again")

@@ -21,6 +21,10 @@ func TestExtension(t *testing.T) {
 	for _, server := range []*Server{pair.Upstream, pair.Ours} {
 		server.Webhooks = StartWebhooks()
 		t.Cleanup(func() { _ = server.Webhooks.Stop() })
+		if server.Extensions, err = StartExtensions(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Extensions.Stop)
 	}
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {

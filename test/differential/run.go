@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -59,6 +60,9 @@ func Run(ctx context.Context, server *Server, script *Script) ([]Answer, error) 
 	if server.Webhooks != nil {
 		maps.Copy(r.variables, server.Webhooks.variables())
 	}
+	if server.Extensions != nil {
+		maps.Copy(r.variables, server.Extensions.variables())
+	}
 	for _, needed := range []Case{
 		{Path: "/api/v1/namespaces", Body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"${ns}"}}`},
 		{Path: "/api/v1/namespaces/${ns}/serviceaccounts", Body: `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`},
@@ -92,6 +96,8 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 		answer = r.events(c)
 	case "CALLS":
 		answer = &Answer{Events: r.server.Webhooks.take()}
+	case "KUBECTL":
+		answer, err = r.kubectl(ctx, c)
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:
@@ -103,6 +109,7 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	if err != nil {
 		return nil, err
 	}
+	pick(c, answer)
 	answer.At = time.Now()
 	r.refer(c, answer)
 	r.capture(c, answer)
@@ -120,6 +127,33 @@ func (r *run) freshen(ctx context.Context, c *Case) error {
 		Method: http.MethodGet, Path: "/api/v1/namespaces/${ns}/services?labelSelector=freshen", Header: map[string]string{},
 	})
 	return err
+}
+
+// pick replaces the body by the values of the JSON pointers of @pick.
+func pick(c *Case, answer *Answer) {
+	pointers, ok := c.directive("pick")
+	if !ok {
+		return
+	}
+	var whole any
+	if err := json.Unmarshal(answer.Body, &whole); err != nil {
+		answer.failed("the answer is no JSON: %v", err)
+		return
+	}
+	picked := map[string]any{}
+	for _, pointer := range strings.Fields(pointers) {
+		path := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
+		for i := range path {
+			path[i] = strings.ReplaceAll(path[i], "~1", "/")
+		}
+		picked[pointer] = lookup(whole, path)
+	}
+	body, err := json.Marshal(picked)
+	if err != nil {
+		answer.failed("cannot encode what @pick found: %v", err)
+		return
+	}
+	answer.Body = body
 }
 
 // store puts the case's body into etcd under a key, as a former release may have stored it.

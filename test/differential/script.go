@@ -10,6 +10,7 @@
 //
 //	body
 //
+// ${port.NAME} is the port of an extension API server: see apiserver.go.
 // ${ns} is the namespace of the script; ${fill:N} is N times the letter x, ${nested:N} a list N lists deep,
 // ${operations:N} a JSON patch of N operations, ${requirements:N}, ${values:N} and ${names:N} that many terms of selectors,
 // ${bytes:HEX} raw bytes; other variables are captured from earlier responses. The directives:
@@ -23,12 +24,13 @@
 //	@revision NAME       compares the revisions of lists, tables and bookmarks with the captured one; followed by "or
 //	                     newer", accepts newer ones. Without it, these revisions are not compared
 //	@unordered           does not compare the order of revisions, where servers write in any order
+//	@pick POINTER...     compares only these values of a JSON body; "null" if there is no such value
 //	@head                compares only status and headers
 //	@events N            reads that many events of a watch, or all up to the first that contains a text, and disconnects
 //	@refused             the stream of the events may have been refused; it has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
-// Four requests are not HTTP: "CALLS all" shows the calls of webhooks since the last such request; "EVENTS NAME N" waits
+// Five requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl; "CALLS all" shows the calls of webhooks since the last such request; "EVENTS NAME N" waits
 // for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
 // etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an

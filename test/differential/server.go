@@ -36,6 +36,8 @@ type Server struct {
 	Etcd *Recorder
 	// Webhooks are those that scripts configure on this server; nil: none.
 	Webhooks *Webhooks
+	// Extensions are the extension API servers that scripts configure on this server; nil: none.
+	Extensions *Extensions
 
 	config *rest.Config // the administrator's
 	admin  *http.Client

@@ -1,0 +1,124 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+
+	"quorate.dev/apiserver/aggregator"
+	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/builtin/priority"
+	"quorate.dev/apiserver/controllers/autoregister"
+	"quorate.dev/apiserver/controllers/availability"
+	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/router"
+)
+
+// extensions are the parts of the server that deal with extension API servers.
+type extensions struct {
+	proxy        *aggregator.Aggregator
+	documents    *remote.Controller
+	availability *availability.Controller
+	requests     *filters.Metrics
+}
+
+func (s *Server) composeExtensions() (err error) {
+	e := &s.extensions
+	e.requests = filters.NewMetrics(s.metrics, s.catalogs.holder)
+	options := aggregator.Options{
+		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
+		MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: e.requests.Undelegated,
+	}
+	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
+		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
+			return err
+		}
+		s.auth.reload = append(s.auth.reload, options.Certificate)
+	}
+	e.proxy = aggregator.New(options)
+	e.availability = availability.New(availability.Options{
+		Objects: s.registry.Client(), Backend: func(name string) *aggregator.Backend { return e.proxy.Table().Get(name) },
+		Services:       s.informers.Core().V1().Services().Lister(),
+		EndpointSlices: s.informers.Discovery().V1().EndpointSlices().Lister(),
+		FollowEntries:  s.registry.Client().FollowEntries,
+		Clock:          s.clock, Logger: s.logger.WithName("availability"), Registerer: s.metrics,
+	})
+	e.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
+	return err
+}
+
+// maxDelegated returns the limit of requests in flight to each extension API server: what this server permits for
+// itself. 0 means no limit.
+func (s *Server) maxDelegated() int {
+	reading, mutating := s.config.Limits.MaxRequestsInFlight, s.config.Limits.MaxMutatingRequestsInFlight
+	if reading == 0 || mutating == 0 {
+		return 0
+	}
+	return reading + mutating
+}
+
+// runDiscovery downloads discovery documents until ctx ends. The hook is done when discovery was requested from every
+// extension API server.
+func (e *extensions) runDiscovery(ctx context.Context, done func()) error {
+	return together(ctx, func(ctx context.Context) error {
+		e.documents.RunDiscovery(ctx)
+		return nil
+	}, func(ctx context.Context) error {
+		select {
+		case <-e.documents.Completed():
+			done()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+}
+
+// runAvailability checks extension API servers until ctx ends. The hook is done at once.
+func (e *extensions) runAvailability(ctx context.Context, done func()) error {
+	done()
+	return e.availability.Run(ctx)
+}
+
+// observe delivers the state of an APIService to all parts: first to the proxy, which the others use.
+func (e *extensions) observe(name string, object runtime.Object) {
+	backend := e.proxy.Set(name, object)
+	e.availability.SetAPIService(name, object)
+	service, _ := object.(*apiregistration.APIService)
+	if service == nil {
+		e.documents.Observe(name, nil)
+		return
+	}
+	observed := &remote.APIService{
+		GroupVersion: schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version},
+		Priority:     priority.Priority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority},
+		Managed:      autoregister.IsManaged(service),
+	}
+	if backend != nil {
+		observed.Server = remote.Server{
+			Namespace: backend.Service.Namespace, Name: backend.Service.Name, Port: backend.Service.Port,
+			Trust: fmt.Sprint(service.Spec.InsecureSkipTLSVerify, string(service.Spec.CABundle)),
+		}
+		observed.Backend, observed.Available = backend, backend.Available
+	}
+	e.documents.Observe(name, observed)
+}
+
+// known marks all APIServices that existed at the start as observed.
+func (e *extensions) known() {
+	e.proxy.Known()
+	e.documents.Known()
+}
+
+// forward sends a request for a document of a group version to its extension API server.
+func (e *extensions) forward(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) {
+	backend := e.proxy.Table().Lookup(gv)
+	if backend == nil {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	backend.ServeHTTP(w, r)
+}
