@@ -19,6 +19,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
 		ConfigFile: c.ConfigFile,
 		Client:     s.client,
+		Parameters: s.parameters,
 		Dynamic:    s.dynamic,
 		Services:   s.resolver,
 		Informers:  s.informers,

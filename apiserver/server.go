@@ -87,6 +87,7 @@ type background struct {
 	dynamic     dynamic.Interface
 	resolver    webhook.ServiceResolver
 	informers   informers.SharedInformerFactory
+	parameters  informers.SharedInformerFactory // of policies: informers, and all other resources
 	services    *services
 	custom      *crd.Controller
 	apiServices *autoregister.Controller

@@ -76,7 +76,9 @@ type Options struct {
 	ConfigFile string
 
 	Client kubernetes.Interface
-	// Dynamic reads parameters of policies that are custom resources.
+	// Parameters has informers of all kinds that policies may have as parameters.
+	Parameters informers.SharedInformerFactory
+	// Dynamic is required by the policies' plugins, but not used: Parameters has every resource.
 	Dynamic dynamic.Interface
 	// Services finds the addresses of webhooks that are Services.
 	Services   webhook.ServiceResolver
@@ -172,7 +174,23 @@ func initializersOf(options Options) (admission.PluginInitializers, error) {
 		quota,
 		webhookinitializer.NewPluginInitializer(nil, options.Services),
 		excluded{},
+		parameters{options.Parameters},
 	}, nil
+}
+
+// parameters passes the informers of all kinds to the plugins of policies.
+type parameters struct {
+	informers informers.SharedInformerFactory
+}
+
+// Initialize implements admission.PluginInitializer.
+func (p parameters) Initialize(plugin admission.Interface) {
+	switch plugin := plugin.(type) {
+	case *mutatingpolicy.Plugin:
+		plugin.SetExternalKubeInformerFactory(p.informers)
+	case *validatingpolicy.Plugin:
+		plugin.SetExternalKubeInformerFactory(p.informers)
+	}
 }
 
 // excluded sets the resources that policies never evaluate.
