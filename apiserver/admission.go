@@ -21,6 +21,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		Client:     s.client,
 		Parameters: s.parameters,
 		Dynamic:    s.dynamic,
+		OpenAPI:    s.schemas.Client(),
 		Services:   s.resolver,
 		Informers:  s.informers,
 		Authorizer: s.auth.authorizer,

@@ -11,7 +11,6 @@ import (
 
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
-	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
@@ -27,10 +26,6 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(publisher, s.clock, s.logger.WithName("openapi"))
-	if err != nil {
-		return nil, err
-	}
 	r := router.New(router.Options{
 		Catalog: publisher, Resources: resources, Discovery: documents, Complete: s.complete.reached,
 	})
@@ -40,9 +35,9 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 		r.Handle(path, s.health)
 		r.HandlePrefix(path+"/", s.health)
 	}
-	r.Handle("/openapi/v2", schemas)
-	r.Handle("/openapi/v3", schemas)
-	r.HandlePrefix("/openapi/v3/", schemas)
+	r.Handle("/openapi/v2", s.schemas)
+	r.Handle("/openapi/v3", s.schemas)
+	r.HandlePrefix("/openapi/v3/", s.schemas)
 	s.publishKeys(r)
 	listed := index{router: r, catalog: publisher, health: s.health}
 	s.debugRoutes(r, listed)

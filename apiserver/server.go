@@ -32,6 +32,7 @@ import (
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/kubelet"
 	"quorate.dev/apiserver/metrics"
+	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -72,6 +73,7 @@ type requestPath struct {
 	handler  http.Handler
 	auth     *auth
 	catalogs *catalogs
+	schemas  *openapi.Handler
 	// complete is closed when the catalog has all resources that existed at the start. Until then unknown groups and
 	// paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
 	complete closedCheck
@@ -131,6 +133,9 @@ func (s *Server) compose() (err error) {
 	}
 	s.registry.AuthorizeWith(s.auth.authorizer)
 	if err := s.composeCatalogs(holder); err != nil {
+		return err
+	}
+	if s.schemas, err = openapi.New(holder, s.clock, s.logger.WithName("openapi")); err != nil {
 		return err
 	}
 	if err := s.composeBackground(chain); err != nil {

@@ -30,8 +30,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	"k8s.io/kubernetes/plugin/pkg/admission/admit"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
 	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
@@ -80,6 +80,8 @@ type Options struct {
 	Parameters informers.SharedInformerFactory
 	// Dynamic is required by the policies' plugins, but not used: Parameters has every resource.
 	Dynamic dynamic.Interface
+	// OpenAPI has the schemas of the objects that policies mutate.
+	OpenAPI openapi.Client
 	// Services finds the addresses of webhooks that are Services.
 	Services   webhook.ServiceResolver
 	Informers  informers.SharedInformerFactory
@@ -173,34 +175,8 @@ func initializersOf(options Options) (admission.PluginInitializers, error) {
 			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
 		quota,
 		webhookinitializer.NewPluginInitializer(nil, options.Services),
-		excluded{},
-		parameters{options.Parameters},
+		policies{options},
 	}, nil
-}
-
-// parameters passes the informers of all kinds to the plugins of policies.
-type parameters struct {
-	informers informers.SharedInformerFactory
-}
-
-// Initialize implements admission.PluginInitializer.
-func (p parameters) Initialize(plugin admission.Interface) {
-	switch plugin := plugin.(type) {
-	case *mutatingpolicy.Plugin:
-		plugin.SetExternalKubeInformerFactory(p.informers)
-	case *validatingpolicy.Plugin:
-		plugin.SetExternalKubeInformerFactory(p.informers)
-	}
-}
-
-// excluded sets the resources that policies never evaluate.
-type excluded struct{}
-
-// Initialize implements admission.PluginInitializer.
-func (excluded) Initialize(plugin admission.Interface) {
-	if wants, ok := plugin.(initializer.WantsExcludedAdmissionResources); ok {
-		wants.SetExcludedAdmissionResources(exclusion.Excluded())
-	}
 }
 
 // rulesFor follows the configurations of a plugin; nil if it has none.
