@@ -83,7 +83,10 @@ type Options struct {
 	// OpenAPI has the schemas of the objects that policies mutate.
 	OpenAPI openapi.Client
 	// Services finds the addresses of webhooks that are Services.
-	Services   webhook.ServiceResolver
+	Services webhook.ServiceResolver
+	// Authentication wraps the credentials for webhooks of ConfigFile.
+	Authentication webhook.AuthenticationInfoResolverWrapper
+
 	Informers  informers.SharedInformerFactory
 	Authorizer authorizer.Authorizer
 	Mapper     meta.RESTMapper
@@ -174,7 +177,7 @@ func initializersOf(options Options) (admission.PluginInitializers, error) {
 		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
 			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
 		quota,
-		webhookinitializer.NewPluginInitializer(nil, options.Services),
+		webhookinitializer.NewPluginInitializer(options.Authentication, options.Services),
 		policies{options},
 	}, nil
 }
