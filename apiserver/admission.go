@@ -9,7 +9,12 @@ import (
 	"quorate.dev/apiserver/builtin/certificates"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/discovery"
+	"quorate.dev/apiserver/serviceresolver"
 )
+
+// maxReview bounds the responses of admission webhooks. An object of 3 MiB, the limit of a request, fits into a patch, which
+// is encoded in base64.
+const maxReview = 16 << 20
 
 // composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage
 // in kube-apiserver.
@@ -19,8 +24,13 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
 		ConfigFile: c.ConfigFile,
 		Client:     s.client,
+		Parameters: s.parameters,
 		Dynamic:    s.dynamic,
+		OpenAPI:    s.schemas.Client(),
 		Services:   s.resolver,
+
+		Authentication: serviceresolver.Clients{Local: s.local("").Transport, MaxResponse: maxReview}.Wrap,
+
 		Informers:  s.informers,
 		Authorizer: s.auth.authorizer,
 		Mapper:     discovery.NewMapper(s.catalogs.holder, s.extensions.documents),

@@ -42,7 +42,9 @@ func (s *Server) composeInformers(publisher *resource.CatalogHolder) (err error)
 	if s.dynamic, err = dynamic.NewForConfig(rest.CopyConfig(config)); err != nil {
 		return fmt.Errorf("prepare the local dynamic client: %w", err)
 	}
-	s.informers = builtininformers.New(s.informerOptions(s.client, publisher))
+	options := s.informerOptions(s.client, publisher)
+	s.informers = builtininformers.New(options)
+	s.parameters = builtininformers.Dynamic(s.informers, options)
 	s.resolver, err = serviceresolver.New(s.informers, s.config.API.AggregatorRouting)
 	return err
 }

@@ -12,7 +12,6 @@ import (
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
-	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
@@ -28,13 +27,6 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(openapi.Options{
-		Catalogs: publisher, Remote: s.extensions.documents, Forward: s.extensions.forward,
-		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
-	})
-	if err != nil {
-		return nil, err
-	}
 	r := router.New(router.Options{
 		Catalog: publisher, Resources: publishFirst{resources, s.awaitDefinitions}, Discovery: documents,
 		Complete: closedCheck(s.complete).reached, Await: s.awaitDefinitions,
@@ -45,9 +37,9 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 		r.Handle(path, s.health)
 		r.HandlePrefix(path+"/", s.health)
 	}
-	r.Handle("/openapi/v2", schemas)
-	r.Handle("/openapi/v3", schemas)
-	r.HandlePrefix("/openapi/v3/", schemas)
+	r.Handle("/openapi/v2", s.schemas)
+	r.Handle("/openapi/v3", s.schemas)
+	r.HandlePrefix("/openapi/v3/", s.schemas)
 	s.publishKeys(r)
 	listed := index{router: r, catalog: publisher, remote: s.extensions.documents, health: s.health}
 	constrained, err := constraints(&s.config.Metrics)

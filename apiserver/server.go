@@ -34,6 +34,7 @@ import (
 	"quorate.dev/apiserver/kubelet"
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
+	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -74,8 +75,9 @@ type requestPath struct {
 	handler  http.Handler
 	auth     *auth
 	catalogs *catalogs
-	// complete is closed when the catalog has all resources and all APIServices that existed at the start are known. Until then unknown groups and
-	// paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
+	schemas  *openapi.Handler
+	// complete is closed when the catalog has all resources, and all APIServices are known, that existed at the start.
+	// Until then unknown groups and paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
 	complete chan struct{}
 	// stopped is closed when no more requests are served.
 	stopped chan struct{}
@@ -87,12 +89,13 @@ type background struct {
 	// idle drops what custom resources need while they are used only.
 	idle *lazy.Set
 	// client and informers are how upstream's code in this process, such as admission plugins, reads and writes objects.
-	client    kubernetes.Interface
-	dynamic   dynamic.Interface
-	resolver  webhook.ServiceResolver
-	informers informers.SharedInformerFactory
-	services  *services
-	custom    *crd.Controller
+	client     kubernetes.Interface
+	dynamic    dynamic.Interface
+	resolver   webhook.ServiceResolver
+	informers  informers.SharedInformerFactory
+	parameters informers.SharedInformerFactory // of policies: informers, and all other resources
+	services   *services
+	custom     *crd.Controller
 	// definitionsSeen is the progress of following CustomResourceDefinitions.
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
@@ -186,6 +189,13 @@ func (s *Server) composeBackground(chain *admission.Chain) (err error) {
 		return err
 	}
 	if err = s.composeExtensions(); err != nil {
+		return err
+	}
+	s.schemas, err = openapi.New(openapi.Options{
+		Catalogs: s.catalogs.holder, Remote: s.extensions.documents, Forward: s.extensions.forward,
+		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
+	})
+	if err != nil {
 		return err
 	}
 	if err = s.composeAdmission(chain); err != nil {

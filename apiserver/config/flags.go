@@ -188,7 +188,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 		"A garbage collector runs in the cluster, so that deletions may wait for it. Must be the same in kube-controller-manager.")
 	stringFlag(f, &a.Version, "version", "--version prints the version; --version=vX.Y.Z-custom sets it.")
 	f.Lookup("version").NoOptDefVal = "true"
-	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers that run in this process with leader election: namespace, garbagecollector, serviceaccount, resourcequota, clusterrole-aggregation, or *.")
+	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers that run in this process with leader election: namespace, garbagecollector, serviceaccount, resourcequota, clusterrole-aggregation, validatingadmissionpolicy-status, or *.")
 	stringFlag(f, &c.Logging.Format, "logging-format", "Format of the log: text or json.")
 	f.IntVarP(&c.Logging.Verbosity, "v", "v", c.Logging.Verbosity, "Verbosity of the log.")
 	f.Var((*vmoduleValue)(&c.Logging.VModule), "vmodule",

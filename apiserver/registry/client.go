@@ -191,6 +191,9 @@ func (e edit) Apply(ctx context.Context, t Target, current runtime.Object) (runt
 	if err := e.change(object); err != nil {
 		return nil, &editError{err}
 	}
+	if t.Endpoint.Action != nil { // its field manager tracks the body
+		return object, nil
+	}
 	return object, track(t, current, object, resource.Manager(ctx))
 }
 

@@ -211,6 +211,8 @@ func (r *Registry) isTerminating(ctx context.Context, t Target) bool {
 	return err == nil && accessor.GetDeletionTimestamp() != nil
 }
 
+var errNotValidated = errors.New("the action did not run validating admission")
+
 // runAction admits the body of a create-only endpoint and runs its action.
 func (r *Registry) runAction(ctx context.Context, t Target, body runtime.Object, options WriteOptions) (*Result, error) {
 	removeDuplicateOwners(ctx, body, duplicateOwners)
@@ -218,9 +220,14 @@ func (r *Registry) runAction(ctx context.Context, t Target, body runtime.Object,
 		return nil, err
 	}
 	a := attributes(ctx, t, options, &admission.Attributes{Operation: admission.Create, Object: body})
-	if err := r.admit(ctx, a); err != nil {
+	if accessor, err := meta.Accessor(body); err == nil && a.Name == "" {
+		a.Name = accessor.GetName()
+	}
+	if err := r.admission.Admit(ctx, a); err != nil {
 		return nil, err
 	}
+	removeDuplicateOwners(ctx, body, duplicateOwnersAdmitted)
+	validated := false
 	create := &metav1.CreateOptions{FieldManager: options.Manager}
 	if options.DryRun {
 		create.DryRun = []string{metav1.DryRunAll}
@@ -233,9 +240,16 @@ func (r *Registry) runAction(ctx context.Context, t Target, body runtime.Object,
 		Body:       body,
 		Options:    create,
 		DryRun:     options.DryRun,
+		Validate: func(ctx context.Context) error {
+			validated = true
+			return r.admission.Validate(ctx, a)
+		},
 	})
 	if err != nil {
 		return nil, err
+	}
+	if !validated {
+		return nil, apierrors.NewInternalError(errNotValidated)
 	}
 	return &Result{Outcome: Created, Object: response}, nil
 }

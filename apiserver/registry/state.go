@@ -31,8 +31,8 @@ type writer interface {
 
 // retry runs attempts until one succeeds. It starts from the cached state, so that a write without contention reads
 // nothing from etcd. An attempt that fails or writes nothing may do so because the cached state is stale; it counts
-// only if its state was fresh. After a conflict, the next attempt starts from the state that the failed transaction
-// returned.
+// only if its state was fresh or turns out to be the stored one, so that webhooks are not called twice. After a conflict,
+// the next attempt starts from the state that the failed transaction returned.
 func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (*Result, error) {
 	current, err := r.initialState(ctx, t, dryRun)
 	if err != nil {
@@ -49,9 +49,14 @@ func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (
 		case current.fresh && !errors.Is(err, storage.ErrExists): // ErrExists: a concurrent request created the object
 			return nil, status(err, t)
 		default:
-			if current, err = r.storedState(ctx, t); err != nil {
-				return nil, status(err, t)
+			stored, readErr := r.storedState(ctx, t)
+			if readErr != nil {
+				return nil, status(readErr, t)
 			}
+			if !current.fresh && stored.found && stored.revision == current.revision {
+				return result, status(err, t)
+			}
+			current = stored
 		}
 		if ctx.Err() != nil {
 			return nil, status(ctx.Err(), t)

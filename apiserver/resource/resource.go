@@ -140,14 +140,16 @@ type Endpoint struct {
 	// Undecorated is set if clients see objects as stored, without Definition.Decorate.
 	Undecorated bool
 
-	// FieldManager tracks managed fields for this endpoint and is built on first use; nil for actions that do not
-	// return their body.
+	// FieldManager tracks managed fields for this endpoint and is built on first use. That of an action tracks its body.
+	// nil: none.
 	FieldManager func() (*managedfields.FieldManager, error)
 
 	// View is set if the endpoint is another kind computed from the object: scale.
 	View View
 	// Action is set if create stores no object of the endpoint's kind: binding, token, reviews.
 	Action Action
+	// KeepsMetadata is set if an action reads the UID and the resource version of its body, which creates otherwise clear.
+	KeepsMetadata bool
 	// Connect is set if requests are proxied to a kubelet, a pod or a Service.
 	Connect *Connect
 	// Compute is set for kinds that are not stored: their objects are computed on each read.
@@ -236,10 +238,13 @@ type Call struct {
 	Body       runtime.Object
 	Options    *metav1.CreateOptions
 	DryRun     bool
+	// Validate runs validating admission on the body. It is nil for Connect.
+	Validate func(context.Context) error
 }
 
 // Action implements create on a create-only endpoint. It returns the response in the internal version of the
-// endpoint's kind, or a *metav1.Status.
+// endpoint's kind, or a *metav1.Status. It must call Call.Validate when it has checked and completed the body, before
+// it does anything else.
 type Action func(ctx context.Context, objects Client, call Call) (runtime.Object, error)
 
 // DeletionWarner is implemented by delete strategies that return warnings about the options.

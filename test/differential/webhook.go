@@ -1,23 +1,27 @@
 package differential
 
 import (
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Webhooks serves the admission webhooks that one server calls. The path of a call says what it is answered with; the
 // calls are recorded.
 type Webhooks struct {
 	server *httptest.Server
+	other  []byte // a CA bundle without the authority of the server
 
 	mu    sync.Mutex
 	calls []webhookCall
@@ -29,13 +33,18 @@ type webhookCall struct {
 	ContentType string          `json:"contentType"`
 	Accept      string          `json:"accept"`
 	UserAgent   string          `json:"userAgent"`
+	Token       string          `json:"token"`       // the Authorization header
+	Certificate string          `json:"certificate"` // the common name of the client's certificate
 	Review      json.RawMessage `json:"review"`
 }
 
-// StartWebhooks starts serving. Stop must follow.
-func StartWebhooks() *Webhooks {
-	w := &Webhooks{}
-	w.server = httptest.NewTLSServer(w)
+// StartWebhooks starts serving. Stop must follow. other is a CA bundle that scripts configure besides the right one.
+func StartWebhooks(other []byte) *Webhooks {
+	w := &Webhooks{other: other}
+	w.server = httptest.NewUnstartedServer(w)
+	w.server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	w.server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that scripts let fail
+	w.server.StartTLS()
 	return w
 }
 
@@ -49,7 +58,11 @@ func (w *Webhooks) Stop() error {
 // variables are what scripts configure webhooks with.
 func (w *Webhooks) variables() map[string]string {
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw})
-	return map[string]string{"webhooks": w.server.URL, "ca": base64.StdEncoding.EncodeToString(bundle)}
+	return map[string]string{
+		"webhooks": w.server.URL, "ca": base64.StdEncoding.EncodeToString(bundle),
+		"other-ca": base64.StdEncoding.EncodeToString(w.other),
+		"port":     w.server.URL[strings.LastIndexByte(w.server.URL, ':')+1:],
+	}
 }
 
 // take returns the calls since the last time. Validating webhooks are called at the same time: calls to paths below
@@ -136,8 +149,13 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 		return
 	}
 	uid := asked.Request.UID
+	certificate := ""
+	if peers := r.TLS.PeerCertificates; len(peers) > 0 {
+		certificate = peers[0].Subject.CommonName
+	}
 	w.mu.Lock()
 	w.calls = append(w.calls, webhookCall{
+		Token: r.Header.Get("Authorization"), Certificate: certificate,
 		Path: r.URL.RequestURI(), ContentType: r.Header.Get("Content-Type"), Accept: r.Header.Get("Accept"),
 		UserAgent: strings.SplitN(r.Header.Get("User-Agent"), "/", 2)[0],
 		Review:    json.RawMessage(strings.ReplaceAll(string(body), uid, "<uid of the review>")),
@@ -147,6 +165,10 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 	switch {
 	case name == "never":
 		<-r.Context().Done()
+	case name == "reset":
+		panic(http.ErrAbortHandler)
+	case name == "trickle":
+		trickle(writer, r)
 	case name == "redirect":
 		http.Redirect(writer, r, "/validate/allow", http.StatusTemporaryRedirect)
 	case strings.HasPrefix(name, "status-"):
@@ -158,6 +180,18 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 	default:
 		writer.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(writer, strings.NewReplacer("${uid}", uid, "${version}", asked.APIVersion).Replace(answerOf(name)))
+	}
+}
+
+// trickle writes a response that does not end before the client does.
+func trickle(writer http.ResponseWriter, r *http.Request) {
+	for r.Context().Err() == nil {
+		_, _ = io.WriteString(writer, " ")
+		_ = http.NewResponseController(writer).Flush()
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-r.Context().Done():
+		}
 	}
 }
 

@@ -47,13 +47,17 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resour
 	}
 	account := object.(*core.ServiceAccount)
 	now := t.clock.Now()
-	if err := t.complete(ctx, request, account, now); err != nil {
+	if err := t.complete(request, account, now); err != nil {
+		return nil, err
+	}
+	if err := call.Validate(ctx); err != nil {
 		return nil, err
 	}
 	bound, err := bind(ctx, objects, account, request.Spec.BoundObjectRef)
 	if err != nil {
 		return nil, err
 	}
+	t.shorten(ctx, request)
 	return t.answer(ctx, request, account, bound, now)
 }
 
@@ -73,7 +77,7 @@ func checkPlace(request *authentication.TokenRequest, call resource.Call) error 
 }
 
 // complete sets the defaults and validates the result.
-func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
+func (t *Tokens) complete(request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
 	if request.UID != "" && request.UID != account.UID {
 		return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", request.UID, account.UID))
@@ -87,12 +91,16 @@ func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequ
 	if errs := validation.ValidateTokenRequest(request); len(errs) > 0 {
 		return apierrors.NewInvalid(requestKind, "", errs)
 	}
+	return nil
+}
+
+// shorten limits the lifetime to --service-account-max-token-expiration.
+func (t *Tokens) shorten(ctx context.Context, request *authentication.TokenRequest) {
 	longest := int64(t.config.ServiceAccountMaxLifetime / time.Second)
 	if longest > 0 && request.Spec.ExpirationSeconds > longest {
 		warning.AddWarning(ctx, "", fmt.Sprintf("requested expiration of %d seconds shortened to %d seconds", request.Spec.ExpirationSeconds, longest))
 		request.Spec.ExpirationSeconds = longest
 	}
-	return nil
 }
 
 // binding has the objects that a token is bound to: a pod with its node, a secret, or a node.

@@ -39,7 +39,10 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 
 type selfReviewer struct{ clock clock.PassiveClock }
 
-func (r selfReviewer) review(ctx context.Context, _ resource.Client, _ resource.Call) (runtime.Object, error) {
+func (r selfReviewer) review(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
+	}
 	self, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
@@ -59,6 +62,9 @@ func (r tokenReviewer) review(ctx context.Context, _ resource.Client, call resou
 	review := call.Body.(*api.TokenReview)
 	if review.Spec.Token == "" {
 		return nil, apierrors.NewBadRequest("token is required for TokenReview in authentication")
+	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
 	}
 	if r.tokens == nil {
 		return review, nil
