@@ -3,10 +3,15 @@ package differential
 import (
 	"encoding/base64"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"quorate.dev/apiserver/authentication/jwt/jwttest"
 	"quorate.dev/test/upstream"
@@ -50,6 +55,9 @@ func newIdentityTest(t *testing.T) *identityTest {
 	if i.intended, err = loadIntended("testdata/intended.txt"); err != nil {
 		t.Fatal(err)
 	}
+	i.intended.differences = append(i.intended.differences, &intendedDifference{
+		name: "access/rules*", reason: "kube-apiserver resolves bindings in random order",
+	})
 	return i
 }
 
@@ -115,6 +123,7 @@ func (i *identityTest) tokens(t *testing.T) map[string]string {
 	t.Helper()
 	plain := i.provider.Standard("kubernetes", "carol")
 	now := plain["iat"].(int64)
+	mail := plain.With("email", "eve@example.com").With("tenant", "acme").With("groups", []string{"g1"})
 	other := i.other.Standard("kubernetes", "dora").With("iss", otherIssuer).With("tenant", "acme")
 	tokens := map[string]string{"other-ca": base64.StdEncoding.EncodeToString([]byte(i.other.CA()))}
 	for name, claims := range map[string]jwttest.Claims{
@@ -141,7 +150,14 @@ func (i *identityTest) tokens(t *testing.T) map[string]string {
 		"blocked-text":   plain.With("blocked", "perhaps"),
 		"system":         plain.With("sub", "system:admin"),
 		"huge":           plain.With("padding", strings.Repeat("x", 20_000)),
-		"tenant":         plain.With("tenant", "acme"),
+		"mail":           mail.With("email_verified", true),
+		"unverified":     mail.With("email_verified", false),
+		"half-verified":  mail.With("email_verified", "true"),
+		"maybe-verified": mail,
+		"no-mail":        mail.With("email", nil),
+		"wrong-tenant":   mail.With("tenant", "else"),
+		"no-tenant":      mail.With("tenant", nil),
+		"tenants":        mail.With("tenant", []string{"acme"}),
 	} {
 		tokens[name] = must(t, i.provider.Sign, claims)
 	}
@@ -228,4 +244,74 @@ func TestIdentityConfiguration(t *testing.T) {
 	write("authorization-changed")
 	write("authentication-changed")
 	i.run(t, "identity-config/changed")
+	i.compareMetrics(t)
+}
+
+// TestIdentityFlags compares both servers with --oidc-*, a token webhook, the modes ABAC and Webhook, and an external
+// signer of service-account tokens.
+func TestIdentityFlags(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	t.Parallel()
+	i := newIdentityTest(t)
+	signer, err := jwttest.StartSigner(i.file("signer.sock"), 7200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(signer.Close)
+	i.write(t, "provider-ca", i.provider.CA())
+	i.write(t, "policy", i.read(t, "../identity-flags/policy.jsonl", ""))
+	i.start(t,
+		"--oidc-issuer-url="+i.provider.URL(), "--oidc-client-id=kubernetes", "--oidc-ca-file="+i.file("provider-ca"),
+		"--oidc-username-claim=email", "--oidc-groups-claim=groups", "--oidc-groups-prefix=oidc:", "--oidc-signing-algs=ES256",
+		"--oidc-required-claim=tenant=acme", "--authentication-token-webhook-config-file="+i.file("SERVER-token"),
+		"--authorization-mode=ABAC,Webhook", "--authorization-policy-file="+i.file("policy"),
+		"--authorization-webhook-config-file="+i.file("SERVER-first"), "--authorization-webhook-cache-unauthorized-ttl=0",
+		"--service-account-signing-endpoint="+i.file("signer.sock"), "--service-account-jwks-uri=https://keys.example.com",
+	)
+	i.run(t, "identity-flags/tokens")
+	i.run(t, "identity-flags/access")
+	i.run(t, "identity-flags/signer")
+	if err := signer.Rotate(1); err != nil {
+		t.Fatal(err)
+	}
+	i.run(t, "identity-flags/signer-rotated")
+}
+
+// identityMetrics are series whose values depend on requests and files alone.
+var identityMetrics = regexp.MustCompile(`(?m)^(apiserver_authentication_config_controller_|` +
+	`apiserver_authentication_jwt_authenticator_|apiserver_authorization_)[^ ]* .*$`)
+
+// compareMetrics compares the metrics of authentication and authorization, without times.
+func (i *identityTest) compareMetrics(t *testing.T) {
+	t.Helper()
+	var both [2][]string
+	for j, server := range []*Server{i.pair.Upstream, i.pair.Ours} {
+		response, err := server.admin.Get(server.Origin + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range identityMetrics.FindAllString(string(body), -1) {
+			name, value, _ := strings.Cut(line, " ")
+			switch {
+			case strings.Contains(name, "_bucket{") || value == "0":
+				continue
+			case strings.Contains(name, "_seconds") && !strings.Contains(name, "_count{"):
+				line = name
+			}
+			// The files of authorization name the webhooks of their server.
+			both[j] = append(both[j], regexp.MustCompile(`^(apiserver_authorization.*),hash="[^"]*"`).ReplaceAllString(line, "$1"))
+		}
+		slices.Sort(both[j])
+	}
+	if len(both[0]) < 10 {
+		t.Errorf("kube-apiserver has only the metrics %v", both[0])
+	}
+	if difference := cmp.Diff(both[0], both[1]); difference != "" {
+		t.Errorf("metrics (- kube-apiserver, + ours)\n%s", difference)
+	}
 }

@@ -124,7 +124,10 @@ func (o Options) flags(ports []int) []string {
 }
 
 // excludes are standard flags by the additional one that excludes them.
-var excludes = map[string]string{"--authorization-config": "--authorization-mode"}
+var excludes = map[string][]string{
+	"--authorization-config":             {"--authorization-mode"},
+	"--service-account-signing-endpoint": {"--service-account-key-file", "--service-account-signing-key-file"},
+}
 
 // override drops standard flags that the additional ones repeat, because lists would be joined, or exclude.
 func override(flags, further []string) []string {
@@ -132,7 +135,7 @@ func override(flags, further []string) []string {
 	for _, flag := range further {
 		name, _, _ := strings.Cut(flag, "=")
 		named[name] = true
-		if other, ok := excludes[name]; ok {
+		for _, other := range excludes[name] {
 			named[other] = true
 		}
 	}

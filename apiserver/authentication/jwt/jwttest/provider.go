@@ -27,7 +27,7 @@ type Provider struct {
 	Fetches atomic.Int32
 
 	mu     sync.Mutex
-	issuer string            // in the discovery document
+	issuer string          // in the discovery document
 	key    jose.JSONWebKey // private
 	number int             // of keys so far
 }
