@@ -130,11 +130,13 @@ func (s *Server) composeAuthorizer(a *auth) (err error) {
 	}
 	if options.Configuration.Has("ABAC") {
 		if options.ABAC, err = abac.Load(s.config.Authorization.PolicyFile); err != nil {
-			return err
+			return fmt.Errorf("invalid authorization config: %w", err)
 		}
 	}
-	a.authorizer, err = authorization.New(options)
-	return err
+	if a.authorizer, err = authorization.New(options); err != nil {
+		return fmt.Errorf("invalid authorization config: %w", err)
+	}
+	return nil
 }
 
 // serverID returns the name of this replica in metrics.

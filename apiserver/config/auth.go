@@ -86,7 +86,11 @@ func (c *Config) validateSigningEndpoint() []error {
 		return nil
 	}
 	var errs []error
-	if a.ServiceAccountSigningKey != "" || len(a.ServiceAccountKeyFiles) > 0 {
+	if a.ServiceAccountSigningKey != "" {
+		return []error{errors.New("service-account-signing-key-file and service-account-signing-endpoint are mutually " +
+			"exclusive and cannot be set at the same time")}
+	}
+	if len(a.ServiceAccountKeyFiles) > 0 {
 		errs = append(errs, errors.New("can't set `--service-account-signing-key-file` and/or `--service-account-key-file` "+
 			"with `--service-account-signing-endpoint` (They are mutually exclusive)"))
 	}
