@@ -15,8 +15,9 @@ import (
 // client sends requests over one HTTP/2 connection, reads the answers and throws them away. It does as little as
 // possible, because it shares the machine with the server.
 type client struct {
-	host string
-	http *http.Client
+	host  string
+	http  *http.Client
+	token string // empty: the client has a certificate
 }
 
 func newClient(admin *rest.Config) (*client, error) {
@@ -38,6 +39,9 @@ func (c *client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 	request.Header.Set("Accept-Encoding", "identity")
 	request.Header.Set("Accept", r.accept)
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	if r.contentType != "" {
 		request.Header.Set("Content-Type", r.contentType)
 	}
