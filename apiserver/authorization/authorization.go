@@ -68,6 +68,7 @@ func New(options Options) (*Authorizer, error) {
 		return nil, err
 	}
 	a.modes.Store(&modes)
+	a.registerMetrics()
 	return a, nil
 }
 

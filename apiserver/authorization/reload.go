@@ -21,6 +21,14 @@ func (a *Authorizer) Files() []string {
 	return nil
 }
 
+// registerMetrics must be called before a reload.
+func (a *Authorizer) registerMetrics() {
+	if c := a.options.Configuration; c.file != "" {
+		metrics.RegisterMetrics()
+		metrics.RecordAuthorizationConfigLastConfigInfo(a.options.ServerID, string(c.data))
+	}
+}
+
 // Run reads the file regularly until ctx ends, besides the reloads on changes.
 func (a *Authorizer) Run(ctx context.Context) {
 	c := a.options.Configuration
@@ -28,8 +36,6 @@ func (a *Authorizer) Run(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	metrics.RegisterMetrics()
-	metrics.RecordAuthorizationConfigLastConfigInfo(a.options.ServerID, string(c.data))
 	for {
 		select {
 		case <-ctx.Done():
