@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,13 +15,26 @@ import (
 var (
 	oidcFlagNames = []string{
 		"oidc-issuer-url", "oidc-client-id", "oidc-ca-file", "oidc-username-claim", "oidc-username-prefix",
-		"oidc-groups-claim", "oidc-groups-prefix", "oidc-signing-algs", "oidc-required-claim",
+		"oidc-groups-claim", "oidc-groups-prefix", "oidc-signing-algs", requiredClaimFlag,
 	}
 	modeFlagNames = []string{
 		"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-version",
 		"authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
 	}
 )
+
+// requiredClaimFlag has one claim per occurrence, because values may contain commas.
+const requiredClaimFlag = "oidc-required-claim"
+
+// requiredClaimArgs renders the claims, sorted by name.
+func (c *Config) requiredClaimArgs() []string {
+	var args []string
+	claims := c.Authentication.OIDC.RequiredClaims
+	for _, name := range slices.Sorted(maps.Keys(claims)) {
+		args = append(args, "--"+requiredClaimFlag+"="+name+"="+claims[name])
+	}
+	return args
+}
 
 // authorizationModes are the values of --authorization-mode.
 var authorizationModes = []string{"AlwaysAllow", "AlwaysDeny", "ABAC", "Webhook", "RBAC", "Node"}

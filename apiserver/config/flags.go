@@ -163,7 +163,7 @@ func (c *Config) oidcFlags(f *pflag.FlagSet) {
 	stringFlag(f, &o.GroupsPrefix, "oidc-groups-prefix", "Prefix of groups.")
 	sliceFlag(f, &o.SigningAlgs, "oidc-signing-algs",
 		"Accepted signing algorithms: RS256, RS384, RS512, ES256, ES384, ES512, PS256, PS384, PS512.")
-	f.Var(cliflag.NewMapStringStringNoSplit(&o.RequiredClaims), "oidc-required-claim",
+	f.Var(cliflag.NewMapStringStringNoSplit(&o.RequiredClaims), requiredClaimFlag,
 		"Claim that tokens must have, as name=value; may be repeated.")
 	for _, name := range oidcFlagNames {
 		c.trackFlag(f, name)
@@ -267,6 +267,10 @@ func (c *Config) Args() []string {
 		}
 		if slice, ok := flag.Value.(pflag.SliceValue); ok {
 			args = append(args, sliceArgs(flag, slice)...)
+			return
+		}
+		if flag.Name == requiredClaimFlag {
+			args = append(args, c.requiredClaimArgs()...)
 			return
 		}
 		args = append(args, "--"+flag.Name+"="+flag.Value.String())

@@ -13,11 +13,15 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/util/keyutil"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/core"
 	upstream "k8s.io/kubernetes/pkg/serviceaccount"
@@ -199,5 +203,22 @@ func TestWithoutKeysNoTokensAreIssued(t *testing.T) {
 	}
 	if _, err := serviceaccount.New(t.Context(), config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}}, clock.RealClock{}); err == nil {
 		t.Error("no error for a missing key file")
+	}
+}
+
+// The UID in a request's metadata is checked unless the gate is off.
+func TestUIDOfTokenRequest(t *testing.T) {
+	s := newTokenServer(t)
+	for _, checked := range []bool{true, false} {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+			features.TokenRequestServiceAccountUIDValidation, checked)
+		_, err := s.Call(t.Context(),
+			resource.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"},
+			&authentication.TokenRequest{
+				ObjectMeta: metav1.ObjectMeta{UID: "another"}, Spec: authentication.TokenRequestSpec{ExpirationSeconds: 3600},
+			})
+		if apierrors.IsConflict(err) != checked || !checked && err != nil {
+			t.Errorf("checked: %t, got %v", checked, err)
+		}
 	}
 }
