@@ -1,8 +1,6 @@
 package apiserver
 
 import (
-	"slices"
-
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/native"
 	"quorate.dev/apiserver/admission/plugins"
@@ -52,11 +50,9 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 			chain.Plugins = append(chain.Plugins, lifecycle.Plugin())
 		}
 	}
-	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
-		guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
-		chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin())
-	}
-	chain.Plugins = append(chain.Plugins, native.ConversionWarning{}.Plugin())
+	// As in kube-apiserver, whatever the authorization modes are.
+	guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
+	chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin(), native.ConversionWarning{}.Plugin())
 	chain.Reservers = []admission.Reserver{
 		native.ServiceAddresses{
 			Allocator: s.services.allocator, Objects: s.registry.Client(), Logger: s.logger.WithName("services"),

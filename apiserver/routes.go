@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/resource"
@@ -67,16 +69,17 @@ func (s *Server) publishKeys(r *router.Router) {
 	}
 }
 
-// document is a constant response.
+// document is a response that clients may cache.
 type document struct {
 	contentType string
-	body        []byte
+	current     serviceaccount.Document
 }
 
 func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	body, seconds := d.current()
 	w.Header().Set("Content-Type", d.contentType)
-	w.Header().Set("Cache-Control", "public, max-age=3600")
-	_, _ = w.Write(d.body)
+	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", seconds))
+	_, _ = w.Write(body)
 }
 
 // index serves the list of paths.

@@ -53,6 +53,8 @@ type Server struct {
 	metrics   *metrics.Registry
 	apis      enablement.APIs // the built-in APIs that are served
 
+	authConfiguration authConfiguration
+
 	objectStore
 	requestPath
 	background
@@ -118,17 +120,20 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
 		return nil, err
 	}
+	if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
+		return nil, err
+	}
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
 		return nil, err
 	}
-	if err := s.compose(); err != nil {
+	if err := s.compose(ctx); err != nil {
 		return nil, errors.Join(err, s.closeBackend())
 	}
 	return s, nil
 }
 
 // compose creates everything between storage and the network, from the bottom up.
-func (s *Server) compose() (err error) {
+func (s *Server) compose(ctx context.Context) (err error) {
 	holder := &resource.CatalogHolder{}
 	holder.Publish(resource.NewCatalog())
 	chain := &admission.Chain{}
@@ -136,7 +141,7 @@ func (s *Server) compose() (err error) {
 	if err = s.composeInformers(holder); err != nil {
 		return err
 	}
-	if s.auth, err = s.composeAuth(); err != nil {
+	if s.auth, err = s.composeAuth(ctx); err != nil {
 		return err
 	}
 	s.registry.AuthorizeWith(s.auth.authorizer)

@@ -52,6 +52,7 @@ func (s *Server) startUp() []hook {
 		{name: hookStorage, run: s.startStorage},
 		{name: "watch-cache", after: storage, run: func(ctx context.Context, _ func()) error { return s.caches.Run(ctx) }},
 		{name: "compaction", after: storage, run: forever(s.compact)},
+		{name: "auth-configuration", run: forever(s.auth.run)},
 		{name: "storage-space", after: storage, run: forever(s.pollSpace)},
 		{name: "generic-apiserver-start-informers", after: storage, run: forever(s.informers.StartWithContext)},
 		{name: hookRBACInformers, after: storage, run: s.followRBAC},

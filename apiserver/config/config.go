@@ -26,6 +26,8 @@ type Config struct {
 	Logging        Logging
 	Metrics        Metrics
 
+	// given has the names of the flags that were given, among those of which validation needs to know.
+	given map[string]bool
 	// unimplemented holds the flags that have no effect yet, by name.
 	unimplemented map[string]*unimplementedValue
 }
@@ -160,8 +162,33 @@ type Authentication struct {
 	ServiceAccountMaxLifetime  time.Duration
 	ServiceAccountExtendExpiry bool
 	ServiceAccountJWKSURI      string
-	APIAudiences               []string
-	BootstrapTokens            bool
+	// ServiceAccountSigningEndpoint is the socket of an external signer, instead of the keys.
+	ServiceAccountSigningEndpoint string
+	APIAudiences                  []string
+	BootstrapTokens               bool
+	ConfigFile                    string // AuthenticationConfiguration, reloaded when it changes
+	OIDC                          OIDC
+	TokenWebhook                  TokenWebhook
+}
+
+// OIDC configures one issuer of OpenID tokens. AuthenticationConfiguration can have several.
+type OIDC struct {
+	IssuerURL      string
+	ClientID       string
+	CAFile         string
+	UsernameClaim  string
+	UsernamePrefix string // "-": none; empty: the issuer's URL, unless the claim is email
+	GroupsClaim    string
+	GroupsPrefix   string
+	SigningAlgs    []string
+	RequiredClaims map[string]string
+}
+
+// TokenWebhook configures a webhook that reviews bearer tokens.
+type TokenWebhook struct {
+	ConfigFile string // kubeconfig; empty: no webhook
+	Version    string // of the TokenReview: "v1" or "v1beta1"
+	CacheTTL   time.Duration
 }
 
 // Audiences returns the audiences of this server: APIAudiences, else the issuers.
@@ -174,7 +201,18 @@ func (a *Authentication) Audiences() []string {
 
 // Authorization configures the authorization modes.
 type Authorization struct {
-	Modes []string // AlwaysAllow, AlwaysDeny, RBAC, Node, ...
+	Modes      []string // AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node
+	ConfigFile string   // AuthorizationConfiguration, instead of Modes; reloaded when it changes
+	PolicyFile string   // of ABAC
+	Webhook    AuthorizationWebhook
+}
+
+// AuthorizationWebhook configures the mode Webhook.
+type AuthorizationWebhook struct {
+	ConfigFile      string // kubeconfig
+	Version         string // of the SubjectAccessReview: "v1" or "v1beta1"
+	AuthorizedTTL   time.Duration
+	UnauthorizedTTL time.Duration
 }
 
 // Admission configures the admission plugins.
@@ -253,9 +291,18 @@ func Default() *Config {
 			SnapshotCount:     5000,
 			HeartbeatInterval: 100 * time.Millisecond, ElectionTimeout: time.Second,
 		},
-		Authentication: Authentication{Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true},
-		Authorization:  Authorization{Modes: []string{"AlwaysAllow"}},
-		Admission:      Admission{NotReadyToleration: 5 * time.Minute, UnreachableToleration: 5 * time.Minute},
+		Authentication: Authentication{
+			Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
+			OIDC:         OIDC{UsernameClaim: "sub", SigningAlgs: []string{"RS256"}},
+			TokenWebhook: TokenWebhook{Version: "v1beta1", CacheTTL: 2 * time.Minute},
+		},
+		Authorization: Authorization{
+			Modes: []string{"AlwaysAllow"},
+			Webhook: AuthorizationWebhook{
+				Version: "v1beta1", AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second,
+			},
+		},
+		Admission: Admission{NotReadyToleration: 5 * time.Minute, UnreachableToleration: 5 * time.Minute},
 		Limits: Limits{
 			MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200, PriorityAndFairness: true, DeleteCollectionWorkers: 1,
 		},

@@ -27,13 +27,10 @@ type unimplementedFlag struct {
 
 // The risks of ignoring a flag.
 const (
-	plaintext        = "the objects would be stored unencrypted"
-	wrongStore       = "the objects would be stored in the etcd of --etcd-servers"
-	unaudited        = "requests would not be audited"
-	wrongUsers       = "requests would be authenticated by other rules"
-	wrongPermissions = "requests would be authorized by other rules"
-	noProxy          = "connections would bypass the proxies"
-	otherSigner      = "service account tokens would not be signed by that endpoint"
+	plaintext  = "the objects would be stored unencrypted"
+	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
+	unaudited  = "requests would not be audited"
+	noProxy    = "connections would bypass the proxies"
 )
 
 var unimplementedFlags = []unimplementedFlag{
@@ -72,27 +69,7 @@ var unimplementedFlags = []unimplementedFlag{
 	{"audit-webhook-truncate-max-batch-size", "int", "10485760", unaudited, nil},
 	{"audit-webhook-truncate-max-event-size", "int", "102400", unaudited, nil},
 	{"audit-webhook-version", "string", "audit.k8s.io/v1", unaudited, nil},
-	{"authentication-config", "string", "", wrongUsers, nil},
-	{"authentication-token-webhook-cache-ttl", "duration", "2m0s", wrongUsers, nil},
-	{"authentication-token-webhook-config-file", "string", "", wrongUsers, nil},
-	{"authentication-token-webhook-version", "string", "v1beta1", wrongUsers, nil},
-	{"oidc-ca-file", "string", "", wrongUsers, nil},
-	{"oidc-client-id", "string", "", wrongUsers, nil},
-	{"oidc-groups-claim", "string", "", wrongUsers, nil},
-	{"oidc-groups-prefix", "string", "", wrongUsers, nil},
-	{"oidc-issuer-url", "string", "", wrongUsers, nil},
-	{"oidc-required-claim", "mapStringString", "", wrongUsers, nil},
-	{"oidc-signing-algs", "stringSlice", "[RS256]", wrongUsers, nil},
-	{"oidc-username-claim", "string", "sub", wrongUsers, nil},
-	{"oidc-username-prefix", "string", "", wrongUsers, nil},
-	{"authorization-config", "string", "", wrongPermissions, nil},
-	{"authorization-policy-file", "string", "", wrongPermissions, nil},
-	{"authorization-webhook-cache-authorized-ttl", "duration", "5m0s", wrongPermissions, nil},
-	{"authorization-webhook-cache-unauthorized-ttl", "duration", "30s", wrongPermissions, nil},
-	{"authorization-webhook-config-file", "string", "", wrongPermissions, nil},
-	{"authorization-webhook-version", "string", "v1beta1", wrongPermissions, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
-	{"service-account-signing-endpoint", "string", "", otherSigner, nil},
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
 	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
@@ -145,7 +122,7 @@ func (v *unimplementedValue) Set(value string) error {
 			return err
 		}
 	}
-	if v.isSet() && (v.kind == "stringSlice" || v.kind == "mapStringString") {
+	if v.isSet() && v.kind == "stringSlice" {
 		return nil // occurrences add up: that the last one is empty does not make the flag unset
 	}
 	v.value = value

@@ -79,18 +79,7 @@ func (c *Config) validateAuthentication() []error {
 	if a.RequestHeaderCAFile != "" && len(a.RequestHeaderUsername) == 0 {
 		errs = append(errs, errors.New("--requestheader-username-headers is required with --requestheader-client-ca-file"))
 	}
-	if len(c.Authorization.Modes) == 0 {
-		errs = append(errs, errors.New("--authorization-mode must name at least one mode"))
-	}
-	for i, mode := range c.Authorization.Modes {
-		if slices.Contains(c.Authorization.Modes[:i], mode) {
-			errs = append(errs, fmt.Errorf("authorization-mode %q has mode specified more than once", c.Authorization.Modes))
-		}
-		switch mode {
-		case "AlwaysAllow", "AlwaysDeny", "RBAC", "Node":
-		default:
-			errs = append(errs, fmt.Errorf("--authorization-mode %q is not supported; use AlwaysAllow, AlwaysDeny, RBAC or Node", mode))
-		}
-	}
-	return errs
+	errs = append(errs, c.validateSigningEndpoint()...)
+	errs = append(errs, c.validateOIDC()...)
+	return append(errs, c.validateAuthorization()...)
 }

@@ -11,8 +11,8 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/lazy"
+	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 )
 

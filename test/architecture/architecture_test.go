@@ -57,7 +57,8 @@ var between = map[string][]string{
 // kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part of
 // the server. depguard in .golangci.yml has the same list.
 var kubernetesOnlyIn = []string{
-	"apiserver/admission/plugins", "apiserver/authentication/serviceaccount", "apiserver/authorization/node",
+	"apiserver/admission/plugins", "apiserver/authentication/serviceaccount", "apiserver/authorization/abac",
+	"apiserver/authorization/node",
 	"apiserver/builtin", "apiserver/controllers", "apiserver/kubelet", "apiserver/serviceip",
 	"apiserver/system", "apiserver/openapi/generate", "test",
 }
@@ -75,6 +76,8 @@ const installer = "k8s.io/apiserver/pkg/endpoints"
 // notReplaced are libraries below replaced frameworks.
 var notReplaced = []string{
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
+	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics", // of reloads
+	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics",
 }
 
 func isReplaced(imported string) bool {

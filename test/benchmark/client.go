@@ -20,6 +20,7 @@ type client struct {
 	http     *http.Client
 	encoding string // of answers that it accepts
 	known    string // entity tag of the answer that it has, if any
+	token    string // empty: the client has a certificate
 }
 
 func newClient(admin *rest.Config) (*client, error) {
@@ -48,6 +49,9 @@ func (c *client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 	request.Header.Set("Accept-Encoding", c.encoding)
 	request.Header.Set("Accept", r.accept)
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	if r.contentType != "" {
 		request.Header.Set("Content-Type", r.contentType)
 	}

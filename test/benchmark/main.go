@@ -128,13 +128,20 @@ func (o *options) runSteps(ctx context.Context, directory string, steps []step, 
 // start starts the servers that are wanted. Those that have been started are returned even if another fails.
 func (o *options) start(ctx context.Context, directory string) ([]*subject, error) {
 	var subjects []*subject
+	identity, err := startIdentity(directory)
+	if err != nil {
+		return nil, fmt.Errorf("OpenID provider: %w", err)
+	}
 	if o.only != "ours" {
 		progress("starting kube-apiserver and etcd")
-		subject, err := startPeer(ctx, filepath.Join(directory, "peer"), o.peerFlags)
+		subject, err := startPeer(ctx, filepath.Join(directory, "peer"), append(identity.flags, o.peerFlags...))
 		if err != nil {
 			return nil, fmt.Errorf("peer: %w", err)
 		}
 		subjects = append(subjects, subject)
+		if subject.tokenClient, err = identity.client(ctx, subject.admin); err != nil {
+			return subjects, fmt.Errorf("peer: %w", err)
+		}
 	}
 	if o.only == "peer" {
 		return subjects, nil
@@ -145,12 +152,16 @@ func (o *options) start(ctx context.Context, directory string) ([]*subject, erro
 			return subjects, err
 		}
 	}
-	subject, err := startOurs(ctx, filepath.Join(directory, "ours"), o.ourFlags)
+	subject, err := startOurs(ctx, filepath.Join(directory, "ours"), append(identity.flags, o.ourFlags...))
 	if err != nil {
 		return subjects, fmt.Errorf("ours: %w", err)
 	}
 	subject.profiles = o.profiles
-	return append(subjects, subject), nil
+	subjects = append(subjects, subject)
+	if subject.tokenClient, err = identity.client(ctx, subject.admin); err != nil {
+		return subjects, fmt.Errorf("ours: %w", err)
+	}
+	return subjects, nil
 }
 
 func progress(format string, arguments ...any) { fmt.Fprintf(os.Stderr, format+"\n", arguments...) }

@@ -57,6 +57,7 @@ func Run(ctx context.Context, server *Server, script *Script) ([]Answer, error) 
 	defer cancel()
 	r := &run{server: server, variables: map[string]string{"ns": script.namespace()}, streams: map[string]*stream{}}
 	defer r.closeStreams()
+	maps.Copy(r.variables, server.Variables)
 	if server.Webhooks != nil {
 		maps.Copy(r.variables, server.Webhooks.variables())
 	}
@@ -94,6 +95,8 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	switch c.Method {
 	case "EVENTS", "REST":
 		answer = r.events(c)
+	case "REVIEWS":
+		answer = &Answer{Events: r.server.Reviews.take()}
 	case "CALLS":
 		answer = &Answer{Events: r.server.Webhooks.take()}
 	case "KUBECTL":

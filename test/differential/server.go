@@ -38,6 +38,10 @@ type Server struct {
 	Webhooks *Webhooks
 	// Extensions are the extension API servers that scripts configure on this server; nil: none.
 	Extensions *Extensions
+	// Reviews are the webhooks of authentication and authorization of this server; nil: none.
+	Reviews *Reviews
+	// Variables are known to all scripts.
+	Variables map[string]string
 
 	config *rest.Config // the administrator's
 	admin  *http.Client
@@ -66,7 +70,18 @@ type Pair struct {
 }
 
 // StartPair starts both servers with the same flags and the given ones, each with its own etcd.
-func StartPair(ctx context.Context, directory string, further ...string) (_ *Pair, err error) {
+func StartPair(ctx context.Context, directory string, further ...string) (*Pair, error) {
+	return startPair(ctx, directory, func(string) []string { return further })
+}
+
+// The names of the servers of a pair.
+const (
+	upstreamName = "upstream"
+	oursName     = "ours"
+)
+
+// startPair starts both servers with the same flags and those that further returns for the name of the server.
+func startPair(ctx context.Context, directory string, further func(name string) []string) (_ *Pair, err error) {
 	pair := &Pair{}
 	defer func() {
 		if err != nil {
@@ -82,14 +97,17 @@ func StartPair(ctx context.Context, directory string, further ...string) (_ *Pai
 		return nil, err
 	}
 	// In a range of this size, the first 256 addresses are allocated on request only, which scripts do.
-	options := upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
-		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
-		"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
-	}, further...)}
-	if pair.Upstream, err = pair.start(ctx, filepath.Join(directory, "upstream"), options, upstream.StartKubernetes); err != nil {
+	options := func(name string) upstream.Options {
+		return upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
+			"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
+			"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
+		}, further(name)...)}
+	}
+	pair.Upstream, err = pair.start(ctx, filepath.Join(directory, upstreamName), options(upstreamName), upstream.StartKubernetes)
+	if err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
 	}
-	pair.Ours, err = pair.start(ctx, filepath.Join(directory, "ours"), options, upstream.StartQuorate)
+	pair.Ours, err = pair.start(ctx, filepath.Join(directory, oursName), options(oursName), upstream.StartQuorate)
 	return pair, err
 }
 

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/authentication/validation"
@@ -47,7 +49,7 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resour
 	}
 	account := object.(*core.ServiceAccount)
 	now := t.clock.Now()
-	if err := t.complete(request, account, now); err != nil {
+	if err := t.complete(ctx, request, account, now); err != nil {
 		return nil, err
 	}
 	if err := call.Validate(ctx); err != nil {
@@ -77,8 +79,9 @@ func checkPlace(request *authentication.TokenRequest, call resource.Call) error 
 }
 
 // complete sets the defaults and validates the result.
-func (t *Tokens) complete(request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
-	if request.UID != "" && request.UID != account.UID {
+func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
+	checksUID := utilfeature.DefaultFeatureGate.Enabled(features.TokenRequestServiceAccountUIDValidation)
+	if checksUID && request.UID != "" && request.UID != account.UID {
 		return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", request.UID, account.UID))
 	}
@@ -175,7 +178,7 @@ func get[T runtime.Object](ctx context.Context, objects resource.Client, gr sche
 func (t *Tokens) answer(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, bound binding, now time.Time) (runtime.Object, error) {
 	lifetime, warnAfter := request.Spec.ExpirationSeconds, int64(0)
 	if t.config.ServiceAccountExtendExpiry && bound.pod != nil && lifetime == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && t.isForUs(request.Spec.Audiences) {
-		lifetime, warnAfter = serviceaccount.ExpirationExtensionSeconds, lifetime
+		lifetime, warnAfter = t.extendedLifetime, lifetime
 	}
 	public, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, lifetime, warnAfter, request.Spec.Audiences)
 	if err != nil {
