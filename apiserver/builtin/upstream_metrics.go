@@ -15,6 +15,7 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiextensions_apiserver_validation_ratcheting_",
 		"apiserver_admission_match_condition_",
 		"apiserver_admission_webhook_",
+		"apiserver_audit_",
 		"apiserver_cel_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_validating_admission_policy_",

@@ -19,6 +19,7 @@ type Config struct {
 	Authentication Authentication
 	Authorization  Authorization
 	Admission      Admission
+	Audit          Audit
 	Limits         Limits
 	API            API
 	Compatibility  Compatibility
@@ -245,6 +246,7 @@ func Default() *Config {
 		Authentication: Authentication{Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true},
 		Authorization:  Authorization{Modes: []string{"AlwaysAllow"}},
 		Admission:      Admission{NotReadyToleration: 5 * time.Minute, UnreachableToleration: 5 * time.Minute},
+		Audit:          defaultAudit(),
 		Limits: Limits{
 			MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200, PriorityAndFairness: true, DeleteCollectionWorkers: 1,
 		},

@@ -20,6 +20,7 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.authenticationFlags(f)
 	c.admissionFlags(f)
 	c.apiFlags(f)
+	c.Audit.flags(f)
 	c.Compatibility.flags(f)
 	c.unimplementedFlags(f)
 	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {

@@ -20,6 +20,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -45,6 +46,7 @@ type Handler struct {
 	catalogs  *resource.CatalogHolder
 	addresses Addresses
 	codecs    serializer.CodecFactory
+	json      format // of audit events
 
 	making  sync.Mutex
 	current atomic.Pointer[documents]
@@ -57,7 +59,10 @@ func New(catalogs *resource.CatalogHolder, addresses Addresses) (*Handler, error
 		return nil, fmt.Errorf("register aggregated discovery: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return &Handler{catalogs: catalogs, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}, nil
+	h := &Handler{catalogs: catalogs, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}
+	info, _ := runtime.SerializerInfoForMediaType(h.codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	h.json = format{info.MediaType, info.Serializer}
+	return h, nil
 }
 
 // documents returns the documents of the current catalog, built by the first request after a change.
@@ -136,6 +141,7 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 		request.WriteInternalError(w, r, err)
 		return
 	}
+	audit.LogResponse(request.From(r.Context()), nil, func() ([]byte, error) { return doc.encoded(h.json) })
 	w.Header().Set("Content-Type", contentType)
 	if request.Compresses(r, len(body)) {
 		if compressed, err := doc.compressed(format); err == nil {

@@ -24,15 +24,19 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fillAttributes(record)
 	started := f.clock.Now()
 	decision, reason, err := f.authorizer.Authorize(record, &record.Attributes)
-	f.metrics.authorized(decision, err, f.clock.Since(started))
+	record.Latency.Authorization = f.clock.Since(started)
+	f.metrics.authorized(decision, err, record.Latency.Authorization)
 	if decision == authorizer.DecisionAllow { // even if err reports that part of the policy could not be evaluated
+		annotateDecision(record, "allow", reason)
 		f.next.ServeHTTP(w, r)
 		return
 	}
 	if err != nil {
+		annotateDecision(record, "", "")
 		request.WriteInternalError(w, r, err)
 		return
 	}
+	annotateDecision(record, "forbid", reason)
 	refuse(w, r, request.Forbidden(&record.Attributes, reason))
 }
 

@@ -19,6 +19,17 @@ func (r *Record) latencies() *upstream.LatencyTrackers {
 	return r.latency.Load()
 }
 
+// Latency is how long parts of the request took.
+type Latency struct{ Authentication, Impersonation, Authorization time.Duration }
+
+// LatencyAnnotations returns the audit annotations of a slow request.
+func (r *Record) LatencyAnnotations() map[string]string {
+	upstream.TrackAuthenticationLatency(r, r.Latency.Authentication)
+	upstream.TrackImpersonationLatency(r, r.Latency.Impersonation)
+	upstream.TrackAuthorizationLatency(r, r.Latency.Authorization)
+	return upstream.AuditAnnotationsFromLatencyTrackers(r)
+}
+
 // ExternalLatency is how long the request has waited for admission webhooks: those that mutate one after another, of those
 // that validate, which run at the same time, the slowest. The service level indicator does not count it.
 func (r *Record) ExternalLatency() time.Duration {

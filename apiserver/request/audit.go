@@ -1,0 +1,78 @@
+package request
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+)
+
+// AuditConfig is the decision of the audit policy about a request. The zero value means that the request is not audited.
+type AuditConfig struct {
+	audit.RequestAuditConfig
+	// MaxObject is the number of bytes of a response object above which all backends drop it; 0: no limit.
+	MaxObject int64
+}
+
+// AuditContext returns the audit event of the request, which upstream's code annotates. Most requests that are not
+// audited never create it.
+func (r *Record) AuditContext() *audit.AuditContext {
+	if event := r.auditContext.Load(); event != nil {
+		return event
+	}
+	event := &audit.AuditContext{}
+	audit.WithAuditID(auditHolder{r.Context, event}, types.UID(r.AuditID))
+	if r.auditContext.CompareAndSwap(nil, event) {
+		return event
+	}
+	return r.auditContext.Load()
+}
+
+// auditHolder is a context with an audit event.
+type auditHolder struct {
+	context.Context
+	event *audit.AuditContext
+}
+
+func (h auditHolder) Value(key any) any {
+	if key == auditKey {
+		return h.event
+	}
+	return h.Context.Value(key)
+}
+
+// Audits reports whether the policy records what a level records of the request.
+func (r *Record) Audits(level auditapi.Level) bool {
+	return r.Audit.Level != "" && r.Audit.Level.GreaterOrEqual(level)
+}
+
+// AuditStatus records a response that is a Status.
+func (r *Record) AuditStatus(status *metav1.Status) {
+	if !r.Audits(auditapi.LevelMetadata) {
+		return
+	}
+	var object *runtime.Unknown
+	if r.Audits(auditapi.LevelRequestResponse) {
+		var body bytes.Buffer
+		if err := json.NewEncoder(&body).Encode(status); err == nil {
+			object = &runtime.Unknown{Raw: body.Bytes(), ContentType: runtime.ContentTypeJSON}
+		}
+	}
+	r.AuditContext().LogResponseObject(status, object)
+}
+
+// HoldForAudit keeps memory accounted for until ReleaseAudit, because the audit event refers to the response object
+// until all backends have processed it.
+func (r *Record) HoldForAudit(held *Held) { r.auditMemory = held }
+
+// ReleaseAudit releases the memory of HoldForAudit, after the last event of the request.
+func (r *Record) ReleaseAudit() {
+	if r.auditMemory != nil {
+		r.auditMemory.Release()
+	}
+}
