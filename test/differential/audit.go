@@ -31,7 +31,9 @@ func Audited(script *Script, name string) *Script {
 		}
 		audited.Cases = append(audited.Cases, c)
 		if strings.ToUpper(c.Method) == c.Method && !strings.Contains("EVENTS REST CALLS STORE AUDIT", c.Method) {
-			if _, unended := c.directive("open"); !unended {
+			_, unended := c.directive("open")
+			_, repeated := c.directive("until")
+			if !unended && !repeated {
 				audited.Cases = append(audited.Cases, Case{Name: c.Name + ", events", Method: "AUDIT", Path: id})
 			}
 		}

@@ -13,23 +13,7 @@ var auditLevels = []string{"metadata", "request", "response", "omitted"}
 // TestAudit compares the audit events of both servers.
 func TestAudit(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	policy, err := filepath.Abs("testdata/audit/policy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := StartPair(t.Context(), t.TempDir(), "--audit-policy-file="+policy, "--audit-log-path=${directory}/audit.log")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pair.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, server := range []*Server{pair.Upstream, pair.Ours} {
-		server.Webhooks = StartWebhooks()
-		t.Cleanup(func() { _ = server.Webhooks.Stop() })
-	}
+	pair := startAudited(t)
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +31,33 @@ func TestAudit(t *testing.T) {
 			}
 		}
 		for _, name := range names {
-			t.Run(name, func(t *testing.T) { compare(t, pair, Audited(script, name), intended) })
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				compare(t, pair, Audited(script, name), intended)
+			})
 		}
 	}
+}
+
+// startAudited starts both servers with webhooks and an audit policy.
+func startAudited(t *testing.T) *Pair {
+	t.Helper()
+	policy, err := filepath.Abs("testdata/audit/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := StartPair(t.Context(), t.TempDir(), "--audit-policy-file="+policy, "--audit-log-path=${directory}/audit.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pair.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, server := range []*Server{pair.Upstream, pair.Ours} {
+		server.Webhooks = StartWebhooks()
+		t.Cleanup(func() { _ = server.Webhooks.Stop() })
+	}
+	return pair
 }

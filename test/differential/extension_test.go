@@ -6,22 +6,11 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with.
+// TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with and
+// what they audit.
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	pair, err := StartPair(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pair.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, server := range []*Server{pair.Upstream, pair.Ours} {
-		server.Webhooks = StartWebhooks()
-		t.Cleanup(func() { _ = server.Webhooks.Stop() })
-	}
+	pair := startAudited(t)
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -31,6 +20,6 @@ func TestExtension(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, script := range scripts { // one after another: configurations are of the whole cluster
-		t.Run(script.Name, func(t *testing.T) { compare(t, pair, script, intended) })
+		t.Run(script.Name, func(t *testing.T) { compare(t, pair, Audited(script, script.Name), intended) })
 	}
 }
