@@ -50,7 +50,10 @@ func openLog(c config.AuditLog) (io.Writer, error) {
 
 func logBackend(c config.AuditLog, writer io.Writer) audit.Backend {
 	version := parsedVersion(c.Version)
-	backend := auditlog.NewBackend(writer, c.Format, version)
+	var backend audit.Backend = jsonLog{writer}
+	if c.Format == config.AuditLegacy {
+		backend = auditlog.NewBackend(writer, c.Format, version)
+	}
 	// Asynchronous delegates would only contend for the file.
 	return truncated(delivered(backend, c.AuditBackend, false), c.Truncate, version)
 }

@@ -32,12 +32,12 @@ func LogRequest(record *request.Record, r Request) {
 	if !record.Audits(auditapi.LevelMetadata) {
 		return
 	}
-	encoder := encoder{record: record, encode: r.Encode, wanted: record.Audits(auditapi.LevelRequest)}
+	encoder := requestEncoder{record: record, encode: r.Encode, wanted: record.Audits(auditapi.LevelRequest)}
 	audit.LogRequestObject(record, r.Object, r.Version, r.Resource, r.Subresource, encoder)
 }
 
-// encoder is what upstream's audit.LogRequestObject encodes with.
-type encoder struct {
+// requestEncoder is what upstream's audit.LogRequestObject encodes with.
+type requestEncoder struct {
 	runtime.Encoder
 	record *request.Record
 	encode func(runtime.Object) ([]byte, error)
@@ -45,21 +45,23 @@ type encoder struct {
 }
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.
-func (e encoder) SupportedMediaTypes() []runtime.SerializerInfo {
+func (e requestEncoder) SupportedMediaTypes() []runtime.SerializerInfo {
 	return []runtime.SerializerInfo{{MediaType: runtime.ContentTypeJSON, Serializer: serializer{e}}}
 }
 
 // EncoderForVersion implements runtime.NegotiatedSerializer.
-func (e encoder) EncoderForVersion(runtime.Encoder, runtime.GroupVersioner) runtime.Encoder { return e }
+func (e requestEncoder) EncoderForVersion(runtime.Encoder, runtime.GroupVersioner) runtime.Encoder {
+	return e
+}
 
 // DecoderToVersion implements runtime.NegotiatedSerializer.
-func (e encoder) DecoderToVersion(d runtime.Decoder, _ runtime.GroupVersioner) runtime.Decoder {
+func (e requestEncoder) DecoderToVersion(d runtime.Decoder, _ runtime.GroupVersioner) runtime.Decoder {
 	return d
 }
 
 // Encode implements runtime.Encoder. It returns no error, because upstream would log the object with it, which may be a
 // Secret.
-func (e encoder) Encode(object runtime.Object, w io.Writer) error {
+func (e requestEncoder) Encode(object runtime.Object, w io.Writer) error {
 	if !e.wanted {
 		return nil
 	}
@@ -72,8 +74,8 @@ func (e encoder) Encode(object runtime.Object, w io.Writer) error {
 	return err
 }
 
-// serializer makes encoder a runtime.Serializer, which upstream hands to EncoderForVersion only.
-type serializer struct{ encoder }
+// serializer makes requestEncoder a runtime.Serializer, which upstream hands to EncoderForVersion only.
+type serializer struct{ requestEncoder }
 
 // Decode implements runtime.Decoder.
 func (serializer) Decode([]byte, *schema.GroupVersionKind, runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
