@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -168,7 +169,34 @@ func (e *encoder) time(name string, at metav1.MicroTime) {
 		return
 	}
 	e.line = append(e.line, '"')
-	e.line = append(at.UTC().AppendFormat(e.line, metav1.RFC3339Micro), '"')
+	e.line = append(appendTime(e.line, at.UTC()), '"')
+}
+
+// appendTime appends a time in metav1.RFC3339Micro. time.Time.AppendFormat would be the largest part of the encoding.
+func appendTime(to []byte, at time.Time) []byte {
+	const maxYear = 9999
+	year, month, day := at.Date()
+	if year < 0 || year > maxYear {
+		return at.AppendFormat(to, metav1.RFC3339Micro)
+	}
+	hour, minute, second := at.Clock()
+	to = append(appendDigits(to, year, 4), '-')
+	to = append(appendDigits(to, int(month), 2), '-')
+	to = append(appendDigits(to, day, 2), 'T')
+	to = append(appendDigits(to, hour, 2), ':')
+	to = append(appendDigits(to, minute, 2), ':')
+	to = append(appendDigits(to, second, 2), '.')
+	return append(appendDigits(to, at.Nanosecond()/int(time.Microsecond), 6), 'Z')
+}
+
+// appendDigits appends a number that is not negative with leading zeros.
+func appendDigits(to []byte, number, digits int) []byte {
+	to = append(to, "000000"[:digits]...)
+	for i := len(to) - 1; number > 0; i-- {
+		to[i] += byte(number % 10)
+		number /= 10
+	}
+	return to
 }
 
 func (e *encoder) annotations(annotations map[string]string) {

@@ -3,7 +3,9 @@ package audit
 import (
 	"bytes"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
@@ -17,6 +19,9 @@ func TestAppendEvent(t *testing.T) {
 	objects := []string{`{"a": [1, "<x>"] }` + "\n", "null", `"text"`, "", "{", "1"}
 	filler := randfill.NewWithSeed(1).NilChance(0.4).NumElements(0, 4).MaxDepth(6).Funcs(
 		func(s *string, c randfill.Continue) { *s = texts[c.Intn(len(texts))] },
+		func(at *metav1.MicroTime, c randfill.Continue) {
+			*at = metav1.MicroTime{Time: time.Unix(c.Int63n(1<<40)-1<<38, c.Int63n(1e9)).In(time.FixedZone("east", 3600))}
+		},
 		func(u *runtime.Unknown, c randfill.Continue) {
 			u.ContentType = runtime.ContentTypeJSON
 			if raw := objects[c.Intn(len(objects))]; raw != "" {
