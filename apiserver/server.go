@@ -130,9 +130,10 @@ func (s *Server) compose() (err error) {
 	if s.auth, err = s.composeAuth(); err != nil {
 		return err
 	}
-	if s.auditor, err = audit.New(s.config.Audit, nil); err != nil {
+	if s.auditor, err = audit.New(s.config.Audit, audit.Options{UserAgent: s.userAgent()}); err != nil {
 		return err
 	}
+	s.registry.AuditWith(s.auditor)
 	s.registry.AuthorizeWith(s.auth.authorizer)
 	if err := s.composeCatalogs(holder); err != nil {
 		return err

@@ -25,12 +25,19 @@ type Auditor struct {
 	backend audit.Backend
 	// maxObject is request.AuditConfig.MaxObject.
 	maxObject int64
+	userAgent string
 	stop      chan struct{}
 }
 
-// New returns an auditor, or nil if nothing is audited. dial connects to the webhook; nil: directly. As in
-// kube-apiserver, invalid files fail the start, and a backend without a policy is ignored.
-func New(c config.Audit, dial net.DialFunc) (*Auditor, error) {
+// Options are what an Auditor needs besides its flags.
+type Options struct {
+	Dial      net.DialFunc // connects to the webhook; nil: directly
+	UserAgent string       // of the server's own writes
+}
+
+// New returns an auditor, or nil if nothing is audited. As in kube-apiserver, invalid files fail the start, and a backend
+// without a policy is ignored.
+func New(c config.Audit, options Options) (*Auditor, error) {
 	var evaluator audit.PolicyRuleEvaluator
 	if c.PolicyFile != "" {
 		loaded, err := policy.LoadPolicyFromFile(c.PolicyFile)
@@ -51,14 +58,15 @@ func New(c config.Audit, dial net.DialFunc) (*Auditor, error) {
 		backends = append(backends, logBackend(c.Log, writer))
 	}
 	if c.Webhook.ConfigFile != "" {
-		webhook, err := webhookBackend(c.Webhook, dial)
+		webhook, err := webhookBackend(c.Webhook, options.Dial)
 		if err != nil {
 			return nil, err
 		}
 		backends = append(backends, webhook)
 	}
 	return &Auditor{
-		policy: evaluator, backend: audit.Union(backends...), maxObject: maxObject(c), stop: make(chan struct{}),
+		policy: evaluator, backend: audit.Union(backends...), maxObject: maxObject(c), userAgent: options.UserAgent,
+		stop: make(chan struct{}),
 	}, nil
 }
 

@@ -38,7 +38,7 @@ func startAuditor(t testing.TB, policy string, change func(*config.Audit)) (*aud
 	if err := os.WriteFile(c.PolicyFile, []byte(`{"apiVersion":"audit.k8s.io/v1","kind":"Policy",`+policy+`}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	auditor, err := audit.New(c, nil)
+	auditor, err := audit.New(c, audit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

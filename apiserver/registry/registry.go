@@ -7,6 +7,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -28,6 +29,8 @@ type Registry struct {
 	logger    logr.Logger
 	// authorizer is nil until AuthorizeWith, since authorization itself reads through the registry.
 	authorizer authorizer.Authorizer
+	// auditor is nil until AuditWith.
+	auditor *audit.Auditor
 	// listBytes bounds the stored bytes that all concurrent lists from storage hold.
 	listBytes *request.ByteLimit
 }

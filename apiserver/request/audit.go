@@ -3,8 +3,11 @@ package request
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
+	"math/rand/v2"
 
+	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +20,20 @@ type AuditConfig struct {
 	audit.RequestAuditConfig
 	// MaxObject is the number of bytes of a response object above which all backends drop it; 0: no limit.
 	MaxObject int64
+}
+
+// LocalAddress is the remote address of the server's own requests, which have no connection. Audit events have it as their
+// source, as kube-apiserver's have for its loopback connection.
+const LocalAddress = "[::1]:0"
+
+// NewAuditID returns a random UUID. It must be unique but not secret, so that a fast generator suffices.
+func NewAuditID() string {
+	var id uuid.UUID
+	binary.LittleEndian.PutUint64(id[:8], rand.Uint64())
+	binary.LittleEndian.PutUint64(id[8:], rand.Uint64())
+	id[6] = id[6]&0x0f | 0x40 // version 4
+	id[8] = id[8]&0x3f | 0x80 // variant 10
+	return id.String()
 }
 
 // AuditContext returns the audit event of the request, which upstream's code annotates. Most requests that are not
