@@ -42,7 +42,7 @@ func (a *Auditor) BeginServerWrite(ctx context.Context, w ServerWrite, now time.
 	r := w.request(ctx, a.userAgent)
 	record := request.Begin(r, now, logger)
 	record.AuditID = request.NewAuditID()
-	record.User = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
+	record.User = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
 	record.Attributes = authorizer.AttributesRecord{
 		User: record.User, Verb: w.Verb, ResourceRequest: true, Path: r.URL.Path, Namespace: w.Namespace, Name: w.Name,
 		APIGroup: w.Resource.Group, APIVersion: w.Resource.Version, Resource: w.Resource.Resource, Subresource: w.Subresource,
@@ -52,6 +52,7 @@ func (a *Auditor) BeginServerWrite(ctx context.Context, w ServerWrite, now time.
 		return nil
 	}
 	record.AuditContext().ProcessEventStage(record, auditapi.StageRequestReceived)
+	AnnotateDecision(record, "allow", "")
 	return &ServerEvent{write: w, record: record}
 }
 

@@ -158,24 +158,6 @@ func attemptedMethods(r *http.Request) string {
 	return "Authentication failed, attempted: " + strings.Join(methods, ", ")
 }
 
-// The annotations of authorization.
-const (
-	decisionAnnotation = "authorization.k8s.io/decision"
-	reasonAnnotation   = "authorization.k8s.io/reason"
-)
-
-// annotateDecision adds the decision of authorization, or that it failed if decision is empty.
-func annotateDecision(record *request.Record, decision, reason string) {
-	if !record.Audits(auditapi.LevelMetadata) {
-		return
-	}
-	if decision == "" {
-		upstream.AddAuditAnnotation(record, reasonAnnotation, "internal error")
-		return
-	}
-	upstream.AddAuditAnnotations(record, decisionAnnotation, decision, reasonAnnotation, reason)
-}
-
 // annotateDeprecation adds that the request was for a deprecated version of a resource.
 func annotateDeprecation(record *request.Record, removedIn string) {
 	upstream.AddAuditAnnotation(record, "k8s.io/deprecated", "true")

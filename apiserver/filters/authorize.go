@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/request"
 )
 
@@ -27,16 +28,16 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record.Latency.Authorization = f.clock.Since(started)
 	f.metrics.authorized(decision, err, record.Latency.Authorization)
 	if decision == authorizer.DecisionAllow { // even if err reports that part of the policy could not be evaluated
-		annotateDecision(record, "allow", reason)
+		audit.AnnotateDecision(record, "allow", reason)
 		f.next.ServeHTTP(w, r)
 		return
 	}
 	if err != nil {
-		annotateDecision(record, "", "")
+		audit.AnnotateDecision(record, "", "")
 		request.WriteInternalError(w, r, err)
 		return
 	}
-	annotateDecision(record, "forbid", reason)
+	audit.AnnotateDecision(record, "forbid", reason)
 	refuse(w, r, request.Forbidden(&record.Attributes, reason))
 }
 

@@ -34,7 +34,10 @@ func (c *call) auditRequest(object runtime.Object, declared schema.GroupVersion)
 			return nil, err
 		}
 		item, err := codec.Item(codec.JSON, external)
-		return envelope.Body(item), err
+		if err != nil {
+			return nil, err
+		}
+		return envelope.Body(item), nil
 	})
 }
 

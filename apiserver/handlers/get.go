@@ -39,7 +39,10 @@ func (c *call) get(ctx context.Context) error {
 	}
 	c.auditItem(f, func(f encoding.Format) ([]byte, error) {
 		item, err := entry.Encoded(f)
-		return item.Bytes(), err
+		if err != nil {
+			return nil, err
+		}
+		return item.Bytes(), nil
 	})
 	return c.send(http.StatusOK, f.Envelope().Body(item.Bytes()))
 }

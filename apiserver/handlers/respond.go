@@ -127,7 +127,10 @@ func (c *call) sendStatus(code int, status *metav1.Status) error {
 	}
 	audit.LogResponse(c.record, status, func() ([]byte, error) {
 		item, err := codec.Item(codec.JSON, status)
-		return encoding.Envelope{Media: codec.JSON, Kind: kind}.Body(item), err
+		if err != nil {
+			return nil, err
+		}
+		return encoding.Envelope{Media: codec.JSON, Kind: kind}.Body(item), nil
 	})
 	return c.send(code, encoding.Envelope{Media: c.output.media, Kind: kind}.Body(item))
 }
@@ -194,7 +197,10 @@ func (c *call) sendObject(code int, internal runtime.Object) error {
 	audit.LogResponse(c.record, nil, func() ([]byte, error) {
 		f.Media, envelope.Media = codec.JSON, codec.JSON
 		item, err := f.Item(external)
-		return envelope.Body(item), err
+		if err != nil {
+			return nil, err
+		}
+		return envelope.Body(item), nil
 	})
 	return c.send(code, body)
 }

@@ -32,6 +32,9 @@ func (t Target) encodeJSON(internal runtime.Object) ([]byte, error) {
 		return nil, err
 	}
 	item, err := codec.Item(codec.JSON, external)
+	if err != nil {
+		return nil, err
+	}
 	envelope := encoding.Envelope{Media: codec.JSON, Kind: t.Version.Kind, Complete: t.Source == resource.Custom}
-	return envelope.Body(item), err
+	return envelope.Body(item), nil
 }

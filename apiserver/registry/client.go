@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -122,9 +123,18 @@ func (c *Client) Update(
 	if err != nil {
 		return nil, err
 	}
-	event := c.registry.beginAudit(ctx, t, "update")
-	object, err := objectOf(c.registry.Update(t.withRequestInfo(ctx, "update"), t, edit{change}, internalWrite(ctx, options)))
-	event.Sends(object)
+	var event *audit.ServerEvent
+	audited := func(object runtime.Object) error {
+		if err := change(object); err != nil {
+			return err // a client would send nothing
+		}
+		if event == nil {
+			event = c.registry.beginAudit(ctx, t, "update")
+		}
+		event.Sends(object)
+		return nil
+	}
+	object, err := objectOf(c.registry.Update(t.withRequestInfo(ctx, "update"), t, edit{audited}, internalWrite(ctx, options)))
 	event.Complete(object, err)
 	var failed *editError
 	var precondition *resource.PreconditionError

@@ -24,7 +24,7 @@ type AuditConfig struct {
 
 // LocalAddress is the remote address of the server's own requests, which have no connection. Audit events have it as their
 // source, as kube-apiserver's have for its loopback connection.
-const LocalAddress = "[::1]:0"
+const LocalAddress = "127.0.0.1:0"
 
 // NewAuditID returns a random UUID. It must be unique but not secret, so that a fast generator suffices.
 func NewAuditID() string {
@@ -63,9 +63,9 @@ func (h auditHolder) Value(key any) any {
 	return h.Context.Value(key)
 }
 
-// Audits reports whether the policy records what a level records of the request.
+// Audits reports whether the policy records what a level records of the request. It is false for a nil Record.
 func (r *Record) Audits(level auditapi.Level) bool {
-	return r.Audit.Level != "" && r.Audit.Level.GreaterOrEqual(level)
+	return r != nil && r.Audit.Level != "" && r.Audit.Level.GreaterOrEqual(level)
 }
 
 // AuditStatus records a response that is a Status.

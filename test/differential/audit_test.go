@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -22,6 +23,12 @@ func TestAudit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		for _, server := range []*Server{pair.Upstream, pair.Ours} {
+			log, _ := os.ReadFile(server.AuditLog)
+			os.WriteFile("/tmp/aud/"+server.Name+".log", log, 0o644)
+		}
+	})
 	for _, script := range scripts {
 		names := []string{"audit-" + script.Name}
 		if script.Name == "levels" {
