@@ -105,6 +105,9 @@ func comparable(event *auditv1.Event) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
+// anyRequest selects the events of all requests.
+const anyRequest = ""
+
 // auditEvents reads the complete events of a request from the log.
 func (s *Server) auditEvents(id string) ([]auditv1.Event, error) {
 	log, err := os.ReadFile(s.AuditLog)
@@ -116,7 +119,7 @@ func (s *Server) auditEvents(id string) ([]auditv1.Event, error) {
 	lines := bufio.NewScanner(bytes.NewReader(log))
 	lines.Buffer(nil, len(log)+1)
 	for lines.Scan() {
-		if !bytes.Contains(lines.Bytes(), []byte(`"auditID":"`+id+`"`)) {
+		if id != anyRequest && !bytes.Contains(lines.Bytes(), []byte(`"auditID":"`+id+`"`)) {
 			continue
 		}
 		var event auditv1.Event
