@@ -72,6 +72,7 @@ func auditStatus(w http.ResponseWriter, record *request.Record, starts bool) {
 		return
 	}
 	event := record.AuditContext()
+	answer.writing = &record.Latency.ResponseWrite
 	answer.onStatus = func(code int) {
 		event.SetEventResponseStatusCode(int32(code))
 		if starts {

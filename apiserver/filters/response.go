@@ -26,6 +26,7 @@ type response struct {
 	header   http.Header // the handler's copy; it replaces under's when the response starts
 
 	onStatus func(code int) // called with the first status code of the handler, with mu locked; may be nil
+	writing  *time.Duration // the time spent in writes of the body is added to it; nil: not measured
 
 	mu        sync.Mutex
 	status    int   // 0 until the response starts
@@ -100,6 +101,9 @@ func (w *response) Write(p []byte) (int, error) {
 		return 0, http.ErrHandlerTimeout
 	}
 	// Without the lock, because a slow client may block this write until expire ends it.
+	if w.writing != nil {
+		defer func(began time.Time) { *w.writing += time.Since(began) }(time.Now())
+	}
 	n, err := w.under.Write(p)
 	w.size += int64(n)
 	return n, err
