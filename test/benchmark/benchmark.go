@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -78,10 +79,19 @@ func (p plan) measuring(works []work) []step {
 	return steps
 }
 
-// run takes fresh servers through the whole, each step by one after the other: what the machine does besides changes in
+// with returns the results with the works of others.
+func (r *Results) with(others *Results) *Results {
+	if r == nil {
+		return others
+	}
+	maps.Copy(r.Work, others.Work)
+	return r
+}
+
+// run takes fresh servers through the steps, each step by one after the other: what the machine does besides changes in
 // the course of minutes, and so meets both.
-func (p plan) run(ctx context.Context, subjects []*subject) error {
-	for _, step := range p.steps() {
+func run(ctx context.Context, steps []step, subjects []*subject) error {
+	for _, step := range steps {
 		for _, s := range subjects {
 			if err := step(ctx, s); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)

@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -96,20 +97,43 @@ func (o *options) run(ctx context.Context) (Report, error) {
 	} else {
 		defer os.RemoveAll(directory)
 	}
+	p := plan{works: o.works, progress: progress}
+	var report Report
+	if err := o.take(ctx, directory, p.steps(), &report); err != nil {
+		return report, err
+	}
+	if len(filter(audits(), p)) == 0 {
+		return report, nil
+	}
+	audited := filepath.Join(directory, "audited")
+	theirs, err := auditFlags(filepath.Join(audited, "peer"))
+	if err != nil {
+		return report, err
+	}
+	ours, err := auditFlags(filepath.Join(audited, "ours"))
+	if err != nil {
+		return report, err
+	}
+	with := *o
+	with.peerFlags, with.ourFlags = append(slices.Clone(o.peerFlags), theirs...), append(slices.Clone(o.ourFlags), ours...)
+	return report, with.take(ctx, audited, p.auditSteps(), &report)
+}
+
+// take takes fresh servers through the steps and adds what they showed to the report.
+func (o *options) take(ctx context.Context, directory string, steps []step, report *Report) error {
 	subjects, err := o.start(ctx, directory)
 	if err == nil {
-		err = plan{works: o.works, progress: progress}.run(ctx, subjects)
+		err = run(ctx, steps, subjects)
 	}
-	var report Report
 	for _, s := range subjects {
 		err = errors.Join(err, s.stop())
 		if s.name == ours {
-			report.Ours = s.results
+			report.Ours = report.Ours.with(s.results)
 		} else {
-			report.Peer = s.results
+			report.Peer = report.Peer.with(s.results)
 		}
 	}
-	return report, err
+	return err
 }
 
 // start starts the servers that are wanted. Those that have been started are returned even if another fails.

@@ -63,6 +63,7 @@ func reads() []work {
 		{name: "LIST 5,000 pods, Table", parallel: 1, request: read(pods, asTable)},
 		{name: "LIST 5,000 pods, metadata only", parallel: 1, request: read(pods, asMetadata)},
 		{name: "GET a pod", target: 1.0 / 3, parallel: 16, request: getPod},
+		{name: "GET a configmap", parallel: 16, request: read(configMaps+"/"+configMapName(0), asJSON)},
 	}
 }
 
