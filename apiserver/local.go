@@ -23,7 +23,7 @@ func (s *Server) local(userAgent string) *rest.Config {
 		Transport: serving.Local{
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }),
 			User: &user.DefaultInfo{
-				Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
+				Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup},
 			},
 		},
 		ContentConfig: rest.ContentConfig{
@@ -33,9 +33,14 @@ func (s *Server) local(userAgent string) *rest.Config {
 	}
 }
 
+// userAgent identifies the server's own requests and writes.
+func (s *Server) userAgent() string {
+	return "kube-apiserver/" + Version(s.config.API.Version).GitVersion
+}
+
 // composeInformers creates the clients and the informers for upstream's controllers and admission plugins.
 func (s *Server) composeInformers(publisher *resource.CatalogHolder) (err error) {
-	config := s.local("kube-apiserver/" + Version(s.config.API.Version).GitVersion)
+	config := s.local(s.userAgent())
 	if s.client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("prepare the local client: %w", err)
 	}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/config"
@@ -76,6 +77,7 @@ type requestPath struct {
 	health   *serving.Health
 	handler  http.Handler
 	auth     *auth
+	auditor  *audit.Auditor // nil: nothing is audited
 	catalogs *catalogs
 	schemas  *openapi.Handler
 	// complete is closed when the catalog has all resources, and all APIServices are known, that existed at the start.
@@ -144,6 +146,10 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	if s.auth, err = s.composeAuth(ctx); err != nil {
 		return err
 	}
+	if s.auditor, err = audit.New(s.config.Audit, audit.Options{UserAgent: s.userAgent()}); err != nil {
+		return err
+	}
+	s.registry.AuditWith(s.auditor)
 	s.registry.AuthorizeWith(s.auth.authorizer)
 	if err := s.composeCatalogs(holder); err != nil {
 		return err
@@ -255,7 +261,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 	}
 	return filters.Chain(filters.Options{
 		Clock: s.clock, Logger: s.logger, Metrics: s.extensions.requests,
-		Catalog: holder, Drain: s.drain, Delegate: s.extensions.proxy.Route,
+		Catalog: holder, Drain: s.drain, Delegate: s.extensions.proxy.Route, Auditor: s.auditor,
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.frontProxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
@@ -273,11 +279,14 @@ const releaseTimeout = 3 * time.Second
 // Run serves until ctx ends or a part that the replica depends on fails. Then it stops in this order:
 //   - /readyz fails; within --shutdown-delay-duration this replica leaves the kubernetes Service and releases its leases.
 //   - New requests are refused, running requests finish, watches end.
-//   - Background work stops.
+//   - Background work stops, and then buffered audit events are delivered.
 //   - The embedded member transfers its leadership and stops.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	if err := s.runAuditor(); err != nil {
+		return errors.Join(err, s.closeBackend())
+	}
 	work, background := errgroup.WithContext(background)
 	leasing, stopLeasing := context.WithCancel(background)
 	defer stopLeasing()
@@ -306,7 +315,29 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	close(s.stopped)
 	cancel()
-	return errors.Join(work.Wait(), err, s.closeBackend())
+	return errors.Join(work.Wait(), err, s.closeLast())
+}
+
+func (s *Server) runAuditor() error {
+	if s.auditor == nil {
+		return nil
+	}
+	return s.auditor.Run()
+}
+
+// closeLast closes what requests and background work need until their end. A slow audit webhook does not delay the end of
+// the embedded member.
+func (s *Server) closeLast() error {
+	delivered := make(chan struct{})
+	go func() {
+		defer close(delivered)
+		if s.auditor != nil {
+			s.auditor.Shutdown()
+		}
+	}()
+	err := s.closeBackend()
+	<-delivered
+	return err
 }
 
 // watchMember returns an error, which ends the replica, when the embedded member stops unexpectedly.

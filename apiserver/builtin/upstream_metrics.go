@@ -15,6 +15,7 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiextensions_apiserver_validation_ratcheting_",
 		"apiserver_admission_match_condition_",
 		"apiserver_admission_webhook_",
+		"apiserver_audit_",
 		"apiserver_authentication_config_controller_",
 		"apiserver_authentication_jwt_authenticator_",
 		"apiserver_authorization_config_controller_",

@@ -19,6 +19,7 @@ type Config struct {
 	Authentication Authentication
 	Authorization  Authorization
 	Admission      Admission
+	Audit          Audit
 	Limits         Limits
 	API            API
 	Compatibility  Compatibility
@@ -303,6 +304,7 @@ func Default() *Config {
 			},
 		},
 		Admission: Admission{NotReadyToleration: 5 * time.Minute, UnreachableToleration: 5 * time.Minute},
+		Audit:     defaultAudit(),
 		Limits: Limits{
 			MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200, PriorityAndFairness: true, DeleteCollectionWorkers: 1,
 		},

@@ -93,7 +93,7 @@ func TestUnknownFlagIsRefused(t *testing.T) {
 
 func TestUnimplementedFlags(t *testing.T) {
 	c := parse(t, "--etcd-servers=http://x:1", "--tracing-config-file=/x", "--storage-media-type=application/json", "--secure-port=1",
-		"--kubelet-read-only-port=1", "--default-watch-cache-size=3", "--audit-log-format=json", "--encryption-provider-config=", "--storage-backend=etcd3")
+		"--kubelet-read-only-port=1", "--default-watch-cache-size=3", "--encryption-provider-config=", "--storage-backend=etcd3")
 	if got := c.Unimplemented(); !slices.Equal(got, []string{"storage-media-type", "tracing-config-file"}) {
 		t.Errorf("flags without effect: %v", got)
 	}
@@ -110,8 +110,7 @@ func TestUnimplementedFlags(t *testing.T) {
 
 // The default of a flag is harmless however it is spelled.
 func TestDefaultsOfUnsafeFlags(t *testing.T) {
-	c := parse(t, "--etcd-servers=http://x:1", "--audit-log-compress=False", "--audit-log-maxage=0x16e",
-		"--audit-webhook-batch-throttle-qps=10.0", "--etcd-servers-overrides=")
+	c := parse(t, "--etcd-servers=http://x:1", "--encryption-provider-config-automatic-reload=False", "--etcd-servers-overrides=")
 	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -159,7 +158,7 @@ func TestUnsafeListsAreRefused(t *testing.T) {
 
 func TestValuesOfUnimplementedFlags(t *testing.T) {
 	for _, arg := range []string{
-		"--audit-log-maxage=soon", "--audit-log-batch-throttle-qps=many", "--storage-initialization-timeout=-1s",
+		"--storage-initialization-timeout=-1s",
 		"--watch-cache-sizes=pods", "--watch-cache-sizes=pods#-1", "--vmodule=x",
 		"--log-json-info-buffer-size=1Ki", "--allow-metric-labels=x", "--kubelet-read-only-port=-1",
 	} {

@@ -29,7 +29,6 @@ type unimplementedFlag struct {
 const (
 	plaintext  = "the objects would be stored unencrypted"
 	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
-	unaudited  = "requests would not be audited"
 	noProxy    = "connections would bypass the proxies"
 )
 
@@ -37,38 +36,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"encryption-provider-config", "string", "", plaintext, nil},
 	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
 	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
-	{"audit-log-batch-buffer-size", "int", "10000", unaudited, nil},
-	{"audit-log-batch-max-size", "int", "1", unaudited, nil},
-	{"audit-log-batch-max-wait", "duration", "0s", unaudited, nil},
-	{"audit-log-batch-throttle-burst", "int", "0", unaudited, nil},
-	{"audit-log-batch-throttle-enable", "bool", "false", unaudited, nil},
-	{"audit-log-batch-throttle-qps", "float32", "0", unaudited, nil},
-	{"audit-log-compress", "bool", "false", unaudited, nil},
-	{"audit-log-format", "string", "json", unaudited, nil},
-	{"audit-log-maxage", "int", "366", unaudited, nil},
-	{"audit-log-maxbackup", "int", "100", unaudited, nil},
-	{"audit-log-maxsize", "int", "100", unaudited, nil},
-	{"audit-log-mode", "string", "blocking", unaudited, nil},
-	{"audit-log-path", "string", "", unaudited, nil},
-	{"audit-log-truncate-enabled", "bool", "false", unaudited, nil},
-	{"audit-log-truncate-max-batch-size", "int", "10485760", unaudited, nil},
-	{"audit-log-truncate-max-event-size", "int", "102400", unaudited, nil},
-	{"audit-log-version", "string", "audit.k8s.io/v1", unaudited, nil},
-	{"audit-policy-file", "string", "", unaudited, nil},
-	{"audit-webhook-batch-buffer-size", "int", "10000", unaudited, nil},
-	{"audit-webhook-batch-max-size", "int", "400", unaudited, nil},
-	{"audit-webhook-batch-max-wait", "duration", "30s", unaudited, nil},
-	{"audit-webhook-batch-throttle-burst", "int", "15", unaudited, nil},
-	{"audit-webhook-batch-throttle-enable", "bool", "true", unaudited, nil},
-	{"audit-webhook-batch-throttle-qps", "float32", "10", unaudited, nil},
-	{"audit-webhook-batch-initial-backoff", "duration", "10s", unaudited, nil},
-	{"audit-webhook-config-file", "string", "", unaudited, nil},
-	{"audit-webhook-initial-backoff", "duration", "10s", unaudited, nil},
-	{"audit-webhook-mode", "string", "batch", unaudited, nil},
-	{"audit-webhook-truncate-enabled", "bool", "false", unaudited, nil},
-	{"audit-webhook-truncate-max-batch-size", "int", "10485760", unaudited, nil},
-	{"audit-webhook-truncate-max-event-size", "int", "102400", unaudited, nil},
-	{"audit-webhook-version", "string", "audit.k8s.io/v1", unaudited, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},

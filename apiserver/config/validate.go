@@ -44,6 +44,7 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.validateFairness()...)
 	errs = append(errs, c.Serving.validate()...)
 	errs = append(errs, c.validateAuthentication()...)
+	errs = append(errs, c.Audit.validate()...)
 	errs = append(errs, c.validateMember()...)
 	errs = append(errs, c.API.validateServices()...)
 	errs = append(errs, c.Compatibility.validate()...)

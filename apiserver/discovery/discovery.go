@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -46,6 +47,7 @@ type Handler struct {
 	remote    remote.Source
 	addresses Addresses
 	codecs    serializer.CodecFactory
+	json      format // of audit events
 
 	making  sync.Mutex
 	current atomic.Pointer[documents]
@@ -58,7 +60,10 @@ func New(catalogs *resource.CatalogHolder, remote remote.Source, addresses Addre
 		return nil, fmt.Errorf("register aggregated discovery: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return &Handler{catalogs: catalogs, remote: remote, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}, nil
+	h := &Handler{catalogs: catalogs, remote: remote, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}
+	info, _ := runtime.SerializerInfoForMediaType(h.codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	h.json = format{info.MediaType, info.Serializer}
+	return h, nil
 }
 
 // documents returns the current documents, built by the first request after a change.
@@ -139,6 +144,7 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 		request.WriteInternalError(w, r, err)
 		return
 	}
+	audit.LogResponse(request.From(r.Context()), nil, func() ([]byte, error) { return doc.encoded(h.json) })
 	w.Header().Set("Content-Type", contentType)
 	if request.Compresses(r, len(body)) {
 		if compressed, err := doc.compressed(format); err == nil {

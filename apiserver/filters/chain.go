@@ -5,7 +5,8 @@
 //   - retryAfter, watchTermination and waitGroup reject or count requests while the server stops. They precede
 //     authentication, so that a draining server does no work for requests it rejects.
 //   - deadline and timeout precede whatever may block, so that they bound it.
-//   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver.
+//   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
+//     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
 //   - bodies reads the body of a write only for a user that may write, and before maxInFlight, so that a slow upload
 //     holds memory but no slot.
 //   - measure is innermost: it times what reached a handler; other filters count what they reject.
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -38,6 +40,7 @@ type Options struct {
 	Drain   *request.Drain
 	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
 	Delegate func(path string) http.Handler
+	Auditor  *audit.Auditor // nil: nothing is audited
 
 	Authenticator authenticator.Request
 	FrontProxy    *authentication.FrontProxy // its headers are removed besides the standard ones; may be nil
@@ -62,11 +65,12 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = newBodies(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = newImpersonate(h, options)
+	h = newAudit(h, options)
 	h = newAuthenticate(h, options)
 	h = newCORS(h, options.CORSAllowedOrigins)
 	h = warnings{next: h}
 	h = &timeout{next: h, metrics: options.Metrics}
-	h = &deadline{next: h, maximum: options.RequestTimeout}
+	h = &deadline{next: h, maximum: options.RequestTimeout, auditor: options.Auditor}
 	h = waitGroup{next: h, requests: &options.Drain.Requests}
 	h = watchTermination{next: h, watches: &options.Drain.Watches}
 	h = newGoaway(h, options.GoawayChance)

@@ -3,6 +3,7 @@ package filters
 import (
 	"net/http"
 
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/request"
@@ -28,6 +29,9 @@ func (f *measure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer measured.longRunning.Dec()
 	}
 	f.next.ServeHTTP(w, r)
+	if record.Audits(auditapi.LevelMetadata) {
+		f.metrics.auditDeprecation(record)
+	}
 	answer, ok := w.(*response)
 	if !ok {
 		return

@@ -25,6 +25,9 @@ type response struct {
 	http1    bool
 	header   http.Header // the handler's copy; it replaces under's when the response starts
 
+	onStatus func(code int) // called with the first status code of the handler, with mu locked; may be nil
+	writing  *time.Duration // the time spent in writes of the body is added to it; nil: not measured
+
 	mu        sync.Mutex
 	status    int   // 0 until the response starts
 	size      int64 // of the body; written by the handler only
@@ -56,7 +59,17 @@ func (w *response) Header() http.Header {
 func (w *response) WriteHeader(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.noteStatus(status)
 	w.writeHeader(status)
+}
+
+// noteStatus calls onStatus once. The code may never be sent, if the response has expired.
+func (w *response) noteStatus(code int) {
+	if w.onStatus != nil {
+		note := w.onStatus
+		w.onStatus = nil
+		note(code)
+	}
 }
 
 func (w *response) writeHeader(status int) {
@@ -78,6 +91,7 @@ func (w *response) writeHeader(status int) {
 // Write implements http.ResponseWriter.
 func (w *response) Write(p []byte) (int, error) {
 	w.mu.Lock()
+	w.noteStatus(http.StatusOK)
 	if w.status == 0 {
 		w.writeHeader(http.StatusOK)
 	}
@@ -87,6 +101,9 @@ func (w *response) Write(p []byte) (int, error) {
 		return 0, http.ErrHandlerTimeout
 	}
 	// Without the lock, because a slow client may block this write until expire ends it.
+	if w.writing != nil {
+		defer func(began time.Time) { *w.writing += time.Since(began) }(time.Now())
+	}
 	n, err := w.under.Write(p)
 	w.size += int64(n)
 	return n, err
@@ -116,6 +133,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.expired {
 		return nil, nil, http.ErrHandlerTimeout
 	}
+	w.noteStatus(http.StatusSwitchingProtocols)
 	conn, buffer, err := http.NewResponseController(w.under).Hijack()
 	w.hijacked = w.hijacked || err == nil
 	return conn, buffer, err

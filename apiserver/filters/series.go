@@ -117,6 +117,13 @@ func (m *Metrics) noteDeprecated(record *request.Record) {
 	).Set(1)
 }
 
+// auditDeprecation annotates the audit event of a request for a deprecated version.
+func (m *Metrics) auditDeprecation(record *request.Record) {
+	if match, ok := m.match(record); ok && match.Version.Deprecation != "" {
+		annotateDeprecation(record, match.Version.RemovedIn)
+	}
+}
+
 // verbOf returns the verb as kube-apiserver reports it.
 func verbOf(record *request.Record, r *http.Request, scope string) string {
 	switch record.Info.Subresource {

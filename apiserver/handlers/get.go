@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -36,6 +37,13 @@ func (c *call) get(ctx context.Context) error {
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
+	c.auditItem(f, func(f encoding.Format) ([]byte, error) {
+		item, err := entry.Encoded(f)
+		if err != nil {
+			return nil, err
+		}
+		return item.Bytes(), nil
+	})
 	return c.send(http.StatusOK, f.Envelope().Body(item.Bytes()))
 }
 

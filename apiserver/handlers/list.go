@@ -54,6 +54,9 @@ func (c *call) sendPage(page *registry.List) error {
 	if err != nil {
 		return encodingError(err)
 	}
+	if err := c.auditList(f, page.Entries, listMeta); err != nil {
+		return encodingError(err)
+	}
 	if c.memory != nil {
 		// Before the body is sent: a slow client must not hold memory for encodings that the watch cache owns by now.
 		c.shrinkMemory(c.listMemory(f, page.Entries))

@@ -49,7 +49,9 @@ func (c *call) sendRow(code int, internal runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	return c.send(code, append(body, '\n'))
+	body = append(body, '\n')
+	c.auditJSON(body)
+	return c.send(code, body)
 }
 
 // writeRows writes a table and returns its unsent end. Of a long list, only one decoded object is in memory at a time.
@@ -57,6 +59,9 @@ func (c *call) writeRows(
 	out *chunkedResponse, t encoding.Table, entries []*watchcache.Entry, listMeta metav1.ListMeta,
 ) ([]byte, error) {
 	ctx := c.r.Context()
+	if err := out.audit(t, entries); err != nil {
+		return nil, err
+	}
 	if len(entries) == 0 {
 		return t.Empty(ctx, listMeta)
 	}

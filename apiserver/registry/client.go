@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -107,7 +108,11 @@ func (c *Client) Create(
 	if err != nil {
 		return nil, err
 	}
-	return objectOf(c.registry.Create(t.withRequestInfo(ctx, "create"), t, object, internalWrite(ctx, options)))
+	event := c.registry.beginAudit(ctx, t, "create")
+	event.Sends(object)
+	created, err := objectOf(c.registry.Create(t.withRequestInfo(ctx, "create"), t, object, internalWrite(ctx, options)))
+	event.Complete(created, err)
+	return created, err
 }
 
 // Update implements resource.Writer.
@@ -118,7 +123,19 @@ func (c *Client) Update(
 	if err != nil {
 		return nil, err
 	}
-	object, err := objectOf(c.registry.Update(t.withRequestInfo(ctx, "update"), t, edit{change}, internalWrite(ctx, options)))
+	var event *audit.ServerEvent
+	audited := func(object runtime.Object) error {
+		if err := change(object); err != nil {
+			return err // a client would send nothing
+		}
+		if event == nil {
+			event = c.registry.beginAudit(ctx, t, "update")
+		}
+		event.Sends(object)
+		return nil
+	}
+	object, err := objectOf(c.registry.Update(t.withRequestInfo(ctx, "update"), t, edit{audited}, internalWrite(ctx, options)))
+	event.Complete(object, err)
 	var failed *editError
 	var precondition *resource.PreconditionError
 	switch {
@@ -146,7 +163,11 @@ func (c *Client) Apply(
 	patch := Patch{
 		Type: types.ApplyYAMLPatchType, Data: data, Manager: write.Manager, Force: true, Validation: resource.Ignore,
 	}
-	return objectOf(c.registry.Patch(t.withRequestInfo(ctx, "patch"), t, patch, write))
+	event := c.registry.beginAudit(ctx, t, "patch")
+	event.Patches(data)
+	applied, err := objectOf(c.registry.Patch(t.withRequestInfo(ctx, "patch"), t, patch, write))
+	event.Complete(applied, err)
+	return applied, err
 }
 
 // Delete implements resource.Writer.
@@ -156,7 +177,9 @@ func (c *Client) Delete(ctx context.Context, key resource.Key, options *metav1.D
 		return err
 	}
 	write := WriteOptions{DryRun: options != nil && len(options.DryRun) > 0, Internal: true}
+	event := c.registry.beginAudit(ctx, t, "delete")
 	_, err = c.registry.Delete(t.withRequestInfo(ctx, "delete"), t, options, write)
+	event.Complete(nil, err)
 	return err
 }
 

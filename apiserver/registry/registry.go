@@ -7,6 +7,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -30,6 +31,8 @@ type Registry struct {
 	authorizer authorizer.Authorizer
 	// noGarbageCollector is set if no garbage collector would remove its finalizers.
 	noGarbageCollector bool
+	// auditor is nil until AuditWith.
+	auditor *audit.Auditor
 	// listBytes bounds the stored bytes that all concurrent lists from storage hold.
 	listBytes *request.ByteLimit
 }

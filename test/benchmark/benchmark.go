@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -79,7 +80,16 @@ func (p plan) measuring(works []work) []step {
 	return steps
 }
 
-// run takes fresh servers through the whole, each step by one after the other: what the machine does besides changes in
+// with returns the results with the works of others.
+func (r *Results) with(others *Results) *Results {
+	if r == nil {
+		return others
+	}
+	maps.Copy(r.Work, others.Work)
+	return r
+}
+
+// run takes fresh servers through the steps, each step by one after the other: what the machine does besides changes in
 // the course of minutes, and so meets both.
 func run(ctx context.Context, steps []step, subjects []*subject) error {
 	for _, step := range steps {

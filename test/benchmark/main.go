@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -97,14 +98,28 @@ func (o *options) run(ctx context.Context) (Report, error) {
 		defer os.RemoveAll(directory)
 	}
 	var report Report
+	p := plan{works: o.works, progress: progress}
 	if o.works != definitionsOnly {
-		p := plan{works: o.works, progress: progress}
 		err = o.runSteps(ctx, filepath.Join(directory, "standard"), p.steps(), &report)
 	}
 	if err == nil && (o.works == "" || o.works == definitionsOnly) {
 		err = o.runSteps(ctx, filepath.Join(directory, definitionsOnly), definitionSteps(progress), &report)
 	}
-	return report, err
+	if err != nil || o.works == definitionsOnly || len(filter(audits(), p)) == 0 {
+		return report, err
+	}
+	audited := filepath.Join(directory, "audited")
+	theirs, err := auditFlags(filepath.Join(audited, "peer"))
+	if err != nil {
+		return report, err
+	}
+	ours, err := auditFlags(filepath.Join(audited, "ours"))
+	if err != nil {
+		return report, err
+	}
+	with := *o
+	with.peerFlags, with.ourFlags = append(slices.Clone(o.peerFlags), theirs...), append(slices.Clone(o.ourFlags), ours...)
+	return report, with.runSteps(ctx, audited, p.auditSteps(), &report)
 }
 
 // definitionsOnly is the value of --work for CustomResourceDefinitions only.

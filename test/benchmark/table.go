@@ -51,7 +51,7 @@ func (r Report) markdown() string {
 
 func allWorks() []work {
 	var all []work
-	for _, some := range [][]work{reads(), creations(), writes(), watches(), deletions(), crowds(), selections()} {
+	for _, some := range [][]work{reads(), creations(), writes(), watches(), deletions(), crowds(), selections(), audits()} {
 		all = append(all, some...)
 	}
 	return all

@@ -65,6 +65,7 @@ func reads() []work {
 		{name: "LIST 5,000 pods, metadata only", parallel: 1, request: read(pods, asMetadata)},
 		{name: "GET a pod", target: 1.0 / 3, parallel: 16, request: getPod},
 		{name: "GET a pod, OpenID token", target: 1.0 / 3, parallel: 16, token: true, request: getPod},
+		{name: "GET a configmap", parallel: 16, request: read(configMaps+"/"+configMapName(0), asJSON)},
 	}
 }
 

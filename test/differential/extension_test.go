@@ -14,25 +14,16 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with.
+// TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with and
+// what they audit.
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	pki, err := upstream.NewPKI(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := StartPair(t.Context(), t.TempDir(), "--admission-control-config-file="+credentials(t, pki))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pair.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	pair := startAudited(t, pki.Admin(0).CAData, "--admission-control-config-file="+credentials(t, pki))
 	for _, server := range []*Server{pair.Upstream, pair.Ours} {
-		server.Webhooks = StartWebhooks(pki.Admin(0).CAData)
-		t.Cleanup(func() { _ = server.Webhooks.Stop() })
 		if server.Extensions, err = StartExtensions(); err != nil {
 			t.Fatal(err)
 		}
@@ -52,13 +43,13 @@ func TestExtension(t *testing.T) {
 			if policies(script) {
 				t.Run(script.Name, func(t *testing.T) {
 					t.Parallel() // kube-apiserver finds the kinds of parameters after up to 30 s
-					compare(t, pair, script, intended)
+					compare(t, pair, Audited(script, script.Name), intended)
 				})
 			}
 		}
 	})
 	for _, script := range slices.DeleteFunc(scripts, policies) { // one after another: a webhook may see all writes
-		t.Run(script.Name, func(t *testing.T) { compare(t, pair, script, intended) })
+		t.Run(script.Name, func(t *testing.T) { compare(t, pair, Audited(script, script.Name), intended) })
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +36,8 @@ type Server struct {
 	Began  time.Time
 
 	Etcd *Recorder
+	// AuditLog is the file of --audit-log-path, if ${directory}/audit.log is its value.
+	AuditLog string
 	// Webhooks are those that scripts configure on this server; nil: none.
 	Webhooks *Webhooks
 	// Extensions are the extension API servers that scripts configure on this server; nil: none.
@@ -69,7 +73,8 @@ type Pair struct {
 	stop           []func() error
 }
 
-// StartPair starts both servers with the same flags and the given ones, each with its own etcd.
+// StartPair starts both servers with the same flags and the given ones, each with its own etcd. ${directory} in a flag is
+// the server's own directory.
 func StartPair(ctx context.Context, directory string, further ...string) (*Pair, error) {
 	return startPair(ctx, directory, func(string) []string { return further })
 }
@@ -129,6 +134,10 @@ func (p *Pair) start(
 	}
 	p.stop = append(p.stop, recorder.Stop)
 	options.Directory, options.Etcd = directory, etcd.Endpoint
+	options.Arguments = slices.Clone(options.Arguments)
+	for i := range options.Arguments {
+		options.Arguments[i] = strings.ReplaceAll(options.Arguments[i], "${directory}", directory)
+	}
 	began := time.Now()
 	server, err := start(ctx, options)
 	if err != nil {
@@ -138,7 +147,11 @@ func (p *Pair) start(
 	if err := awaitOwnObjects(ctx, server.Admin); err != nil {
 		return nil, err
 	}
-	return newServer(filepath.Base(directory), began, server.Admin, recorder)
+	made, err := newServer(filepath.Base(directory), began, server.Admin, recorder)
+	if err == nil {
+		made.AuditLog = filepath.Join(directory, "audit.log")
+	}
+	return made, err
 }
 
 // awaitOwnObjects waits for the last object that a server creates after it is ready, because scripts list such objects.

@@ -12,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/audit"
+	claims "k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/token/jwt"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
@@ -192,6 +195,9 @@ func (t *Tokens) answer(ctx context.Context, request *authentication.TokenReques
 	answer.Status = authentication.TokenRequestStatus{
 		Token:               token,
 		ExpirationTimestamp: metav1.NewTime(now.Add(time.Duration(request.Spec.ExpirationSeconds) * time.Second)),
+	}
+	if public.ID != "" {
+		audit.AddAuditAnnotation(ctx, claims.IssuedCredentialIDAuditAnnotationKey, jwt.CredentialIDForJTI(public.ID))
 	}
 	return answer, nil
 }
