@@ -46,7 +46,6 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
 		chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin())
 	}
-	chain.Plugins = append(chain.Plugins, native.ConversionWarning{}.Plugin())
 	chain.Reservers = []admission.Reserver{
 		native.ServiceAddresses{
 			Allocator: s.services.allocator, Objects: s.registry.Client(), Logger: s.logger.WithName("services"),

@@ -40,8 +40,10 @@ type ControllerOptions struct {
 	// EstablishDelay is the delay between publishing a definition and its Established condition, in which other
 	// replicas publish it too. Zero for a single replica.
 	EstablishDelay time.Duration
-	Clock          clock.WithTicker
-	Logger         logr.Logger
+	// Converters calls conversion webhooks.
+	Converters Converters
+	Clock      clock.WithTicker
+	Logger     logr.Logger
 }
 
 // Controller reconciles CustomResourceDefinitions: it sets their conditions, publishes their definitions and deletes
@@ -72,7 +74,7 @@ type record struct {
 
 // NewController returns a controller; Run runs it.
 func NewController(options ControllerOptions) (*Controller, error) {
-	builder, err := NewBuilder()
+	builder, err := NewBuilder(options.Converters, options.Clock)
 	if err != nil {
 		return nil, err
 	}
@@ -161,9 +163,7 @@ func keepRevision(previous, next *record) {
 	}
 }
 
-// describe returns the record of a definition. It is served as soon as its names are accepted, unless it needs a
-// conversion webhook. An established one that starts to need a webhook stays served, because clients would mistake 404
-// for NotFound; conversions fail, as in kube-apiserver when the webhook is unavailable.
+// describe returns the record of a definition. It is served as soon as its names are accepted.
 func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *record {
 	r := &record{
 		group:      crd.Spec.Group,
@@ -174,7 +174,7 @@ func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *re
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	isEstablished := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 	r.upToDate = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
-	if !isEstablished && (!accepted || needsConversionWebhook(crd)) {
+	if !isEstablished && !accepted {
 		return r
 	}
 	definition, err := c.builder.Definition(crd)

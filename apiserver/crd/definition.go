@@ -26,6 +26,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubeversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/resource"
 )
@@ -40,16 +41,18 @@ var (
 
 // Builder builds the definitions of custom resources.
 type Builder struct {
-	scale resource.Codec
+	scale      resource.Codec
+	converters Converters
+	clock      clock.PassiveClock
 }
 
 // NewBuilder returns a builder. All its definitions share the codec of Scale bodies.
-func NewBuilder() (*Builder, error) {
+func NewBuilder(converters Converters, clock clock.PassiveClock) (*Builder, error) {
 	scale, err := newScaleBody()
 	if err != nil {
 		return nil, err
 	}
-	return &Builder{scale: scale}, nil
+	return &Builder{scale: scale, converters: converters, clock: clock}, nil
 }
 
 // Definition returns the definition of a CustomResourceDefinition with accepted names.
@@ -62,28 +65,39 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	if err != nil {
 		return nil, err
 	}
+	custom.webhook = b.newWebhook(crd)
 	since, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64) // 0 for one that is not stored
 	definition := &resource.Definition{
-		Source:         resource.Custom,
-		Group:          crd.Spec.Group,
-		Plural:         names.Plural,
-		Singular:       names.Singular,
-		Kind:           names.Kind,
-		ListKind:       names.ListKind,
-		ShortNames:     names.ShortNames,
-		Categories:     names.Categories,
-		Namespaced:     custom.namespaced,
-		Scheme:         objectScheme{custom},
-		StoragePath:    crd.Spec.Group + "/" + names.Plural,
-		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
-		Fields:         newSelectable(crd).fields,
-		Revision:       fmt.Sprintf("%s/%d", crd.UID, crd.Generation),
-		Since:          since,
-		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
+		Source:     resource.Custom,
+		Group:      crd.Spec.Group,
+		Plural:     names.Plural,
+		Singular:   names.Singular,
+		Kind:       names.Kind,
+		ListKind:   names.ListKind,
+		ShortNames: names.ShortNames,
+		Categories: names.Categories,
+		Namespaced: custom.namespaced,
+		Scheme:     objectScheme{custom},
+
+		ConvertsRemotely: custom.webhook != nil,
+		StoragePath:      crd.Spec.Group + "/" + names.Plural,
+		StorageVersion:   schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
+		Fields:           newSelectable(crd).fields,
+		Revision:         fmt.Sprintf("%s/%d", crd.UID, crd.Generation),
+		Since:            since,
+		Terminating:      apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
 	for i := range crd.Spec.Versions {
-		if v := &crd.Spec.Versions[i]; v.Served {
-			definition.Versions = append(definition.Versions, b.version(custom, crd, v))
+		v := &crd.Spec.Versions[i]
+		if !v.Served && !v.Storage {
+			continue
+		}
+		version := b.version(custom, crd, v)
+		if v.Served {
+			definition.Versions = append(definition.Versions, version)
+		}
+		if v.Storage {
+			definition.Storage = version
 		}
 	}
 	slices.SortFunc(definition.Versions, func(a, b *resource.Version) int {

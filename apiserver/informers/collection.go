@@ -164,7 +164,11 @@ func (c *collection) decode(entry *watchcache.Entry) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	object, err := o.LoadExternal(o.Version, entry.Stored())
+	ctx := context.Background()
+	if o.Version.Codec.Remote(entry.Stored()) {
+		return entry.Object(ctx, o.Match)
+	}
+	object, err := o.LoadExternal(ctx, o.Version, entry.Stored())
 	if err != nil {
 		return nil, err
 	}

@@ -92,6 +92,11 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 		answer = r.events(c)
 	case "CALLS":
 		answer = &Answer{Events: r.server.Webhooks.take()}
+	case "CONVERSIONS":
+		answer = &Answer{Events: r.server.Webhooks.takeConversions()}
+	case "CONVERTER":
+		answer = &Answer{}
+		r.server.Webhooks.setMode(c.Path)
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:

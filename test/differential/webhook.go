@@ -19,8 +19,10 @@ import (
 type Webhooks struct {
 	server *httptest.Server
 
-	mu    sync.Mutex
-	calls []webhookCall
+	mu          sync.Mutex
+	calls       []webhookCall
+	conversions []conversion
+	mode        string // how conversion webhooks answer
 }
 
 // webhookCall is a call as it is compared.
@@ -128,6 +130,10 @@ type review struct {
 func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
+		return
+	}
+	if servesConversion(r.URL.Path) {
+		w.convert(writer, r, body)
 		return
 	}
 	var asked review

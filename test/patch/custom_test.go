@@ -7,6 +7,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/registry"
@@ -35,7 +36,7 @@ const currentCustom = `{"apiVersion":"example.com/v1","kind":"Widget",
 // newCustom returns the target of a custom resource.
 func newCustom(t testing.TB) registry.Target {
 	t.Helper()
-	builder, err := crd.NewBuilder()
+	builder, err := crd.NewBuilder(nil, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
