@@ -48,8 +48,8 @@ type Result struct {
 	Outcome Outcome
 	// Object is the internal version object that was written, or the response of an action. The caller owns it.
 	Object runtime.Object
-	// Stored is the content of storage after the write, or the last content of a deleted object; nil after an action.
-	// Responses are encoded from it, so that a write and a later read return the same bytes.
+	// Stored is the content of storage after the write, or the last content of a deleted object; nil after an action,
+	// and for a Finalized object that a webhook would have to convert: Object is the response then. Other responses are encoded from it, so that a write and a later read return the same bytes.
 	Stored   []byte
 	Revision int64
 	// DryRun is set if nothing was written because the client asked for a dry run.

@@ -262,13 +262,13 @@ func hasPendingFinalizers(t Target, object runtime.Object) bool {
 // updated object and commits the deletion of the stored one.
 func (u *update) finishDeletion(ctx context.Context, admitted *admission.Attributes) (*Result, error) {
 	r := u.registry
-	last, err := encode(ctx, u.target, u.object)
-	if err != nil {
-		return nil, internalError(err)
-	}
 	// The client sees its update at the revision that it replaced.
-	result := &Result{
-		Outcome: Finalized, Object: u.object, Stored: last, Revision: u.current.revision, DryRun: u.options.DryRun,
+	result := &Result{Outcome: Finalized, Object: u.object, Revision: u.current.revision, DryRun: u.options.DryRun}
+	var err error
+	if !u.target.ConvertsRemotely { // as in kube-apiserver, no webhook converts what is not stored
+		if result.Stored, err = encode(ctx, u.target, u.object); err != nil {
+			return nil, internalError(err)
+		}
 	}
 	if u.options.DryRun {
 		return result, nil

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -12,8 +11,6 @@ import (
 )
 
 // conversion is one object that a server sent to a conversion webhook, as it is compared.
-var rawCalls = false
-
 type conversion struct {
 	Version string          `json:"version"` // of ConversionReview
 	Desired string          `json:"desired"`
@@ -51,6 +48,7 @@ func (w *Webhooks) convert(writer http.ResponseWriter, r *http.Request, body []b
 	if fixed := strings.Trim(strings.TrimPrefix(r.URL.Path, "/convert"), "/"); fixed != "" {
 		mode = fixed
 	}
+	mode = review.modeOf(mode)
 	switch mode {
 	case "never":
 		<-r.Context().Done()
@@ -65,33 +63,53 @@ func (w *Webhooks) convert(writer http.ResponseWriter, r *http.Request, body []b
 		http.Redirect(writer, r, "/convert/good", http.StatusTemporaryRedirect)
 		return
 	}
+	body, results := review.answer(mode)
+	w.mu.Lock()
+	for _, result := range results {
+		w.results = append(w.results, canonical(result))
+	}
+	w.mu.Unlock()
 	writer.Header().Set("Content-Type", "application/json")
-	_, _ = writer.Write(review.answer(mode))
+	_, _ = writer.Write(body)
 }
 
-// answer is the body of the answer in a mode.
-func (r *conversionReview) answer(mode string) []byte {
+// modeOf is the mode that an object of the review asks for by its name, "mode-" and the mode.
+func (r *conversionReview) modeOf(otherwise string) string {
+	for _, raw := range r.Request.Objects {
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(raw); err != nil {
+			continue
+		}
+		if mode, ok := strings.CutPrefix(object.GetName(), "mode-"); ok {
+			return mode
+		}
+	}
+	return otherwise
+}
+
+// answer is the body of the answer in a mode, and the objects in it.
+func (r *conversionReview) answer(mode string) (body []byte, objects []any) {
 	switch mode {
 	case "garbage":
-		return []byte("this is no JSON")
+		return []byte("this is no JSON"), nil
 	case "nothing":
-		return nil
+		return nil, nil
 	case "null":
-		return []byte("null")
+		return []byte("null"), nil
 	case "huge":
-		return bytes.Repeat([]byte(" "), 10<<20)
+		return bytes.Repeat([]byte(" "), 10<<20), nil
 	case "other-kind-of-answer":
-		return []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}`)
+		return []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}`), nil
 	}
 	response := map[string]any{"uid": r.Request.UID, "result": map[string]any{"status": "Success"}}
 	review := map[string]any{"kind": "ConversionReview", "apiVersion": r.APIVersion, "response": response}
 	switch mode {
 	case "failed":
 		response["result"] = map[string]any{"status": "Failed", "message": "the converter refuses"}
-		return encoded(review)
+		return encoded(review), objects
 	case "failed-silently":
 		response["result"] = map[string]any{"status": "Failed"}
-		return encoded(review)
+		return encoded(review), objects
 	case "other-uid":
 		response["uid"] = "another"
 	case "no-response":
@@ -99,7 +117,7 @@ func (r *conversionReview) answer(mode string) []byte {
 	case "other-version-of-answer":
 		review["apiVersion"] = "apiextensions.k8s.io/v9"
 	}
-	objects := make([]any, 0, len(r.Request.Objects))
+	objects = make([]any, 0, len(r.Request.Objects))
 	for _, raw := range r.Request.Objects {
 		objects = append(objects, converted(raw, r.Request.DesiredAPIVersion, mode))
 	}
@@ -112,7 +130,7 @@ func (r *conversionReview) answer(mode string) []byte {
 		objects[0] = 7
 	}
 	response["convertedObjects"] = objects
-	return encoded(review)
+	return encoded(review), objects
 }
 
 func encoded(review map[string]any) []byte {
@@ -196,25 +214,48 @@ func spoil(object *unstructured.Unstructured, mode string) {
 	}
 }
 
-// takeConversions returns the distinct conversions since the last time, in the order of what was converted: servers
-// convert at different moments, and more or less often. Without Version, they are those of every review.
+// takeConversions returns the new conversions since the last time, in order. Servers repeat conversions, and convert back
+// what they have got from the webhook, each at its own moments: only the first conversion of an object counts, and only
+// if the object was not the result of a conversion before the last time.
 func (w *Webhooks) takeConversions() [][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var all [][]byte
+	var fresh [][]byte
 	for _, c := range w.conversions {
-		one, err := json.Marshal(c)
-		if err != nil {
+		source := canonical(c.Object)
+		key := c.Desired + source
+		if w.converted[key] || w.converted[source] {
 			continue
 		}
-		all = append(all, one)
+		w.converted[key] = true
+		if one, err := json.Marshal(c); err == nil {
+			fresh = append(fresh, one)
+		}
 	}
-	w.conversions = nil
-	if rawCalls {
-		return all
+	for _, result := range w.results {
+		w.converted[result] = true
 	}
-	slices.SortFunc(all, bytes.Compare)
-	return slices.CompactFunc(all, bytes.Equal)
+	w.conversions, w.results = nil, nil
+	return fresh
+}
+
+// canonical is the JSON of an object with sorted fields and without what storage adds.
+func canonical(object any) string {
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return err.Error()
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return string(raw)
+	}
+	if metadata, ok := fields["metadata"].(map[string]any); ok {
+		delete(metadata, "resourceVersion")
+	}
+	if raw, err = json.Marshal(fields); err != nil {
+		return err.Error()
+	}
+	return string(raw)
 }
 
 // setMode sets how conversion webhooks answer.

@@ -22,7 +22,10 @@ type Webhooks struct {
 	mu          sync.Mutex
 	calls       []webhookCall
 	conversions []conversion
-	mode        string // how conversion webhooks answer
+	results     []string // canonical JSON of what conversions have returned
+	// converted are the conversions, and the results, that takeConversions has returned.
+	converted map[string]bool
+	mode      string // how conversion webhooks answer
 }
 
 // webhookCall is a call as it is compared.
@@ -36,7 +39,7 @@ type webhookCall struct {
 
 // StartWebhooks starts serving. Stop must follow.
 func StartWebhooks() *Webhooks {
-	w := &Webhooks{}
+	w := &Webhooks{converted: map[string]bool{}}
 	w.server = httptest.NewTLSServer(w)
 	return w
 }

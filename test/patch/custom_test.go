@@ -85,11 +85,11 @@ func FuzzCustomPatch(f *testing.F) {
 		if object.GetObjectKind().GroupVersionKind().GroupVersion().String() != "example.com/v1" {
 			return
 		}
-		stored, err := target.Version.Codec.Store(object)
+		stored, err := target.Version.Codec.Store(t.Context(), object)
 		if err != nil {
 			t.Fatalf("cannot be stored: %v", err)
 		}
-		if _, err := target.Version.Codec.Load(stored); err != nil {
+		if _, err := target.Version.Codec.Load(t.Context(), stored); err != nil {
 			t.Errorf("cannot be loaded: %v: %s", err, stored)
 		}
 	})
