@@ -52,7 +52,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 	}
 	// As in kube-apiserver, whatever the authorization modes are.
 	guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
-	chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin(), native.ConversionWarning{}.Plugin())
+	chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin())
 	chain.Reservers = []admission.Reserver{
 		native.ServiceAddresses{
 			Allocator: s.services.allocator, Objects: s.registry.Client(), Logger: s.logger.WithName("services"),

@@ -238,9 +238,13 @@ func (s *Server) definitions(holder *resource.CatalogHolder, kubelets *kubelet.K
 const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
+	converters, err := crd.NewConverters(s.resolver)
+	if err != nil {
+		return nil, fmt.Errorf("prepare conversion webhooks: %w", err)
+	}
 	return crd.NewController(crd.ControllerOptions{
 		Objects: s.registry.Client(), Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
-		AwaitFollowed:  s.awaitFollowed,
+		AwaitFollowed: s.awaitFollowed, Converters: converters,
 		EstablishDelay: settleTime, Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }

@@ -4,6 +4,7 @@
 package codec
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -75,7 +76,7 @@ func (m *Scheme) mustNew(kind schema.GroupVersionKind) runtime.Object {
 }
 
 // Load implements resource.Codec.
-func (m *Scheme) Load(stored []byte) (runtime.Object, error) {
+func (m *Scheme) Load(_ context.Context, stored []byte) (runtime.Object, error) {
 	external, err := m.decodeStored(stored)
 	if err != nil {
 		return nil, err
@@ -85,13 +86,29 @@ func (m *Scheme) Load(stored []byte) (runtime.Object, error) {
 
 // LoadExternal implements resource.Codec. It converts even objects that are stored in the served version: conversion
 // synchronizes redundant fields, such as podIP and podIPs, of which an earlier release may have stored one.
-func (m *Scheme) LoadExternal(stored []byte) (runtime.Object, error) {
-	internal, err := m.Load(stored)
+func (m *Scheme) LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error) {
+	internal, err := m.Load(ctx, stored)
 	if err != nil {
 		return nil, err
 	}
 	return m.External(internal)
 }
+
+// LoadAll implements resource.Codec.
+func (m *Scheme) LoadAll(ctx context.Context, stored [][]byte) ([]runtime.Object, error) {
+	objects := make([]runtime.Object, 0, len(stored))
+	for _, data := range stored {
+		object, err := m.LoadExternal(ctx, data)
+		if err != nil {
+			return objects, err
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// Remote implements resource.Codec.
+func (m *Scheme) Remote([]byte) bool { return false }
 
 // decodeStored returns the object in the version it was stored in, with defaults and its kind set.
 func (m *Scheme) decodeStored(stored []byte) (runtime.Object, error) {
@@ -112,7 +129,7 @@ func (m *Scheme) decodeStored(stored []byte) (runtime.Object, error) {
 }
 
 // Store implements resource.Codec.
-func (m *Scheme) Store(internal runtime.Object) ([]byte, error) {
+func (m *Scheme) Store(_ context.Context, internal runtime.Object) ([]byte, error) {
 	external, err := m.convertor.ConvertToVersion(internal, m.storage)
 	if err != nil {
 		return nil, err

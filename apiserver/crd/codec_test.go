@@ -9,6 +9,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/lazy"
@@ -18,7 +19,7 @@ import (
 // define returns the definition of an established CustomResourceDefinition.
 func define(t testing.TB, definition *apiextensionsv1.CustomResourceDefinition) *resource.Definition {
 	t.Helper()
-	builder, err := crd.NewBuilder(&lazy.Set{})
+	builder, err := crd.NewBuilder(&lazy.Set{}, newConverters(t), clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func TestVersionsConvert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, err := beta.Codec.Store(object)
+	stored, err := beta.Codec.Store(t.Context(), object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestVersionsConvert(t *testing.T) {
 	if object.(*unstructured.Unstructured).GetResourceVersion() != "7" {
 		t.Error("storing changed the object")
 	}
-	loaded, err := beta.Codec.LoadExternal(stored)
+	loaded, err := beta.Codec.LoadExternal(t.Context(), stored)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +158,7 @@ func TestVersionsConvert(t *testing.T) {
 
 func TestStoredObjectsStayReadable(t *testing.T) {
 	v := withSchema(t, `{"type":"object","properties":{"a":{"type":"string"}}}`)
-	object, err := v.Codec.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
+	object, err := v.Codec.Load(t.Context(), []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,15 +230,15 @@ func FuzzDecode(f *testing.F) {
 		}
 		object.(*unstructured.Unstructured).SetGeneration(1)
 		object.(*unstructured.Unstructured).SetResourceVersion("")
-		stored, err := m.Store(object)
+		stored, err := m.Store(t.Context(), object)
 		if err != nil {
 			t.Fatalf("cannot store %q: %v", body, err)
 		}
-		loaded, err := m.Load(stored)
+		loaded, err := m.Load(t.Context(), stored)
 		if err != nil {
 			t.Fatalf("cannot load %s: %v", stored, err)
 		}
-		again, err := m.Store(loaded)
+		again, err := m.Store(t.Context(), loaded)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,9 +44,11 @@ type ControllerOptions struct {
 	// replicas publish it too. Zero for a single replica.
 	EstablishDelay time.Duration
 	// Idle drops what definitions have built from their schemas when it is not used.
-	Idle   *lazy.Set
-	Clock  clock.WithTicker
-	Logger logr.Logger
+	Idle *lazy.Set
+	// Converters calls conversion webhooks.
+	Converters Converters
+	Clock      clock.WithTicker
+	Logger     logr.Logger
 }
 
 // Controller reconciles CustomResourceDefinitions: it sets their conditions, publishes their definitions and deletes
@@ -92,7 +94,7 @@ type record struct {
 
 // NewController returns a controller; Run runs it.
 func NewController(options ControllerOptions) (*Controller, error) {
-	builder, err := NewBuilder(options.Idle)
+	builder, err := NewBuilder(options.Idle, options.Converters, options.Clock)
 	if err != nil {
 		return nil, err
 	}
@@ -206,9 +208,7 @@ func (r *record) define(builder *Builder, object runtime.Object, previous *recor
 	}
 }
 
-// describe returns the record of a definition. It is served as soon as its names are accepted, unless it needs a
-// conversion webhook. An established one that starts to need a webhook stays served, because clients would mistake 404
-// for NotFound; conversions fail, as in kube-apiserver when the webhook is unavailable.
+// describe returns the record of a definition. It is served as soon as its names are accepted.
 func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *record {
 	r := &record{
 		group:      crd.Spec.Group,
@@ -222,7 +222,7 @@ func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *re
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	isEstablished := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 	r.upToDate = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
-	r.serve = isEstablished || accepted && !needsConversionWebhook(crd)
+	r.serve = isEstablished || accepted
 	return r
 }
 

@@ -63,7 +63,7 @@ func startReplica(t *testing.T, etcd *clientv3.Client, delay func()) *server {
 	var err error
 	var progress registry.Progress
 	s.controller, err = crd.NewController(crd.ControllerOptions{
-		Idle: &lazy.Set{}, Objects: s.Client, Clock: clock.RealClock{}, Logger: logger,
+		Idle: &lazy.Set{}, Objects: s.Client, Clock: clock.RealClock{}, Logger: logger, Converters: newConverters(t),
 		Follow: func(ctx context.Context, name schema.GroupResource, handle func(string, runtime.Object), synced func()) error {
 			return s.FollowWithProgress(ctx, name, &progress, handle, synced)
 		},
@@ -198,58 +198,6 @@ func convertedByWebhook(d *apiextensionsv1.CustomResourceDefinition) {
 		Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
 			ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &url}, ConversionReviewVersions: []string{"v1"},
 		},
-	}
-}
-
-// TestConversionWebhooks: a custom resource that needs a conversion webhook is not served.
-func TestConversionWebhooks(t *testing.T) {
-	s := startServer(t)
-	definition := sample(t)
-	convertedByWebhook(definition)
-	s.create(t, definition)
-	eventually(t, "refused", func() bool {
-		return s.condition(t, definition.Name, apiextensions.Established) == "False ConversionWebhookNotSupported"
-	})
-	if _, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets"); ok {
-		t.Error("served")
-	}
-	setConversion := func(conversion *apiextensions.CustomResourceConversion) {
-		t.Helper()
-		key := resource.Key{GroupResource: crd.Resource, Name: definition.Name}
-		_, err := s.Update(t.Context(), key, func(object runtime.Object) error {
-			object.(*apiextensions.CustomResourceDefinition).Spec.Conversion = conversion
-			return nil
-		}, resource.WriteOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	setConversion(&apiextensions.CustomResourceConversion{Strategy: apiextensions.NoneConverter})
-	eventually(t, "established without a webhook", func() bool {
-		return s.condition(t, definition.Name, apiextensions.Established) == "True InitialNamesAccepted"
-	})
-	if _, err := s.Create(t.Context(),
-		resource.Key{GroupResource: widgets, Namespace: "default"},
-		newWidget("first"), resource.WriteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	url := "https://127.0.0.1:1/convert"
-	setConversion(&apiextensions.CustomResourceConversion{
-		Strategy: apiextensions.WebhookConverter, WebhookClientConfig: &apiextensions.WebhookClientConfig{URL: &url},
-		ConversionReviewVersions: []string{"v1"},
-	})
-	eventually(t, "conversion fails in the other version", func() bool {
-		match, ok := s.publisher.Current().Lookup("example.com", "v1beta1", "widgets")
-		if !ok {
-			t.Fatal("not served any more")
-		}
-		_, err := match.Version.Codec.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"}}`))
-		return err != nil
-	})
-	if _, err := s.Get(t.Context(),
-		resource.Key{GroupResource: widgets, Namespace: "default", Name: "first"},
-		resource.ReadOptions{}); err != nil {
-		t.Errorf("as it is stored: %v", err)
 	}
 }
 

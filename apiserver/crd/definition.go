@@ -26,6 +26,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubeversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
@@ -41,18 +42,20 @@ var (
 
 // Builder builds the definitions of custom resources.
 type Builder struct {
-	scale resource.Codec
-	idle  *lazy.Set
+	scale      resource.Codec
+	idle       *lazy.Set
+	converters Converters
+	clock      clock.PassiveClock
 }
 
 // NewBuilder returns a builder. All its definitions share the codec of Scale bodies. What they build from their schemas
 // is in the set idle.
-func NewBuilder(idle *lazy.Set) (*Builder, error) {
+func NewBuilder(idle *lazy.Set, converters Converters, clock clock.PassiveClock) (*Builder, error) {
 	scale, err := newScaleBody()
 	if err != nil {
 		return nil, err
 	}
-	return &Builder{scale: scale, idle: idle}, nil
+	return &Builder{scale: scale, idle: idle, converters: converters, clock: clock}, nil
 }
 
 // Definition returns the definition of a CustomResourceDefinition with accepted names.
@@ -65,28 +68,38 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	if err != nil {
 		return nil, err
 	}
+	custom.webhook = b.newWebhook(crd)
 	since, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64) // 0 for one that is not stored
 	definition := &resource.Definition{
-		Source:         resource.Custom,
-		Group:          crd.Spec.Group,
-		Plural:         names.Plural,
-		Singular:       names.Singular,
-		Kind:           names.Kind,
-		ListKind:       names.ListKind,
-		ShortNames:     names.ShortNames,
-		Categories:     names.Categories,
-		Namespaced:     custom.namespaced,
-		Scheme:         objectScheme{custom},
-		StoragePath:    crd.Spec.Group + "/" + names.Plural,
-		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
-		Fields:         newSelectable(crd).fields,
-		Revision:       revisionOf(crd),
-		Since:          since,
-		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
+		Source:           resource.Custom,
+		Group:            crd.Spec.Group,
+		Plural:           names.Plural,
+		Singular:         names.Singular,
+		Kind:             names.Kind,
+		ListKind:         names.ListKind,
+		ShortNames:       names.ShortNames,
+		Categories:       names.Categories,
+		Namespaced:       custom.namespaced,
+		Scheme:           objectScheme{custom},
+		ConvertsRemotely: custom.webhook != nil,
+		StoragePath:      crd.Spec.Group + "/" + names.Plural,
+		StorageVersion:   schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
+		Fields:           newSelectable(crd).fields,
+		Revision:         revisionOf(crd),
+		Since:            since,
+		Terminating:      apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
 	for i := range crd.Spec.Versions {
-		if v := &crd.Spec.Versions[i]; v.Served {
-			definition.Versions = append(definition.Versions, b.version(custom, crd, v))
+		v := &crd.Spec.Versions[i]
+		if !v.Served && !v.Storage {
+			continue
+		}
+		version := b.version(custom, crd, v)
+		if v.Served {
+			definition.Versions = append(definition.Versions, version)
+		}
+		if v.Storage {
+			definition.Storage = version
 		}
 	}
 	slices.SortFunc(definition.Versions, func(a, b *resource.Version) int {

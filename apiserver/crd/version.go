@@ -21,6 +21,7 @@ import (
 type version struct {
 	of         *custom
 	kind       schema.GroupVersionKind
+	apiVersion string // of objects
 	status     bool
 	scale      *apiextensionsv1.CustomResourceSubresourceScale
 	selectable []apiextensionsv1.SelectableField

@@ -90,11 +90,11 @@ func (c *call) auditList(f encoding.Format, entries []*watchcache.Entry, listMet
 	limit := audit.NewLimit(c.record)
 	items := make([]codec.Encoding, len(entries))
 	for i, entry := range entries {
-		if i%encodeInterval == 0 && c.r.Context().Err() != nil {
+		if c.r.Context().Err() != nil {
 			return c.r.Context().Err()
 		}
 		var err error
-		if items[i], err = entry.Encoded(f); err != nil {
+		if items[i], err = entry.Encoded(c.r.Context(), f); err != nil {
 			return err
 		}
 		if limit.Exceeded(items[i]) {

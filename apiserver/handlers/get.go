@@ -30,15 +30,15 @@ func (c *call) get(ctx context.Context) error {
 		return err
 	}
 	if c.target.Endpoint.View != nil || c.output.as == table {
-		return c.getDecoded(entry)
+		return c.getDecoded(ctx, entry)
 	}
 	f := c.format()
-	item, err := entry.Encoded(f)
+	item, err := entry.Encoded(ctx, f)
 	if err != nil {
-		return apierrors.NewInternalError(err)
+		return encodingError(err)
 	}
 	c.auditItem(f, func(f encoding.Format) ([]byte, error) {
-		item, err := entry.Encoded(f)
+		item, err := entry.Encoded(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -64,8 +64,8 @@ func (c *call) checkExport() error {
 }
 
 // getDecoded responds with what is made from the decoded object: a view, or a table row.
-func (c *call) getDecoded(entry *watchcache.Entry) error {
-	internal, err := c.Registry.Decode(c.target, entry)
+func (c *call) getDecoded(ctx context.Context, entry *watchcache.Entry) error {
+	internal, err := c.Registry.Decode(ctx, c.target, entry)
 	if err != nil {
 		return err
 	}

@@ -144,7 +144,7 @@ func (c *call) sendResult(code int, result *registry.Result) error {
 		return c.sendObject(code, result.Object)
 	}
 	if c.target.Endpoint.View != nil || c.output.as == table {
-		internal, err := c.Registry.DecodeResult(c.target, result)
+		internal, err := c.Registry.DecodeResult(c.r.Context(), c.target, result)
 		if err != nil {
 			return err
 		}
@@ -152,12 +152,14 @@ func (c *call) sendResult(code int, result *registry.Result) error {
 	}
 	c.output.undecorated = c.output.undecorated || result.Outcome.Undecorated()
 	f := c.format()
-	item, err := f.Encode(result.Stored, result.Revision)
+	item, err := f.Encode(c.r.Context(), result.Stored, result.Revision)
 	if err != nil {
 		return err
 	}
 	c.Registry.Offer(c.target, result, f, f.Trim(item, result.Stored, result.Revision))
-	c.auditItem(f, func(f encoding.Format) ([]byte, error) { return f.Encode(result.Stored, result.Revision) })
+	c.auditItem(f, func(f encoding.Format) ([]byte, error) {
+		return f.Encode(c.r.Context(), result.Stored, result.Revision)
+	})
 	return c.send(code, f.Envelope().Body(item))
 }
 

@@ -192,7 +192,11 @@ func (c *collection) readable(o *open, entry *watchcache.Entry) runtime.Object {
 }
 
 func (o *open) decode(entry *watchcache.Entry) (runtime.Object, error) {
-	object, err := o.LoadExternal(o.Version, entry.Stored())
+	ctx := context.Background()
+	if o.Version.Codec.Remote(entry.Stored()) {
+		return entry.Object(ctx, o.Match)
+	}
+	object, err := o.LoadExternal(ctx, o.Version, entry.Stored())
 	if err != nil {
 		return nil, err
 	}

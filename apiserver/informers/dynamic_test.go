@@ -16,6 +16,7 @@ import (
 	clientinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/apis/coordination"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/informers"
@@ -46,7 +47,7 @@ func defineRules(t *testing.T, uid types.UID, color string) *resource.Definition
 		},
 	}
 	definition.Status = crd.Conditions(definition, crd.Claim(), true)
-	builder, err := crd.NewBuilder(&lazy.Set{})
+	builder, err := crd.NewBuilder(&lazy.Set{}, nil, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}

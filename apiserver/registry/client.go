@@ -33,6 +33,9 @@ func (c *Client) target(key resource.Key) (Target, error) {
 	if !ok {
 		return Target{}, apierrors.NewNotFound(key.GroupResource, key.Name)
 	}
+	if key.Stored && match.Storage != nil {
+		match.Version = match.Storage
+	}
 	endpoint, ok := match.Version.Endpoints[key.Subresource]
 	if !ok {
 		return Target{}, apierrors.NewNotFound(key.GroupResource, key.Name)
@@ -63,7 +66,7 @@ func (c *Client) Get(ctx context.Context, key resource.Key, options resource.Rea
 		if err != nil {
 			return nil, err
 		}
-		return c.registry.Decode(t, entry)
+		return c.registry.Decode(ctx, t, entry)
 	}
 	current, err := c.registry.storedState(ctx, t)
 	if err != nil {
@@ -72,7 +75,7 @@ func (c *Client) Get(ctx context.Context, key resource.Key, options resource.Rea
 	if !current.found {
 		return nil, apierrors.NewNotFound(key.GroupResource, key.Name)
 	}
-	return visibleState(t, current, false)
+	return visibleState(ctx, t, current, false)
 }
 
 // List implements resource.Reader.
@@ -90,9 +93,12 @@ func (c *Client) List(ctx context.Context, key resource.Key, options resource.Re
 		return nil, err
 	}
 	defer page.Close()
+	if _, err := watchcache.Convert(ctx, t.Match, page.Entries); err != nil {
+		return nil, err
+	}
 	objects := make([]runtime.Object, len(page.Entries))
 	for i, entry := range page.Entries {
-		if objects[i], err = c.registry.Decode(t, entry); err != nil {
+		if objects[i], err = c.registry.Decode(ctx, t, entry); err != nil {
 			return nil, err
 		}
 	}

@@ -138,14 +138,14 @@ func (r *Registry) storeNew(ctx context.Context, t Target, object runtime.Object
 	if !options.DryRun {
 		removeSelfLink(object)
 	}
-	data, err := encode(t, object)
+	data, err := encode(ctx, t, object)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, internalError(err)
 	}
 	ttl := timeToLive(t, object)
 	revision, err := r.putNew(ctx, t, data, ttl, options)
 	if retryWithoutManagedFields(err, options) {
-		if data, err = encodeUnmanaged(t, object); err == nil {
+		if data, err = encodeUnmanaged(ctx, t, object); err == nil {
 			revision, err = r.putNew(ctx, t, data, ttl, options)
 		}
 	}
@@ -153,7 +153,7 @@ func (r *Registry) storeNew(ctx context.Context, t Target, object runtime.Object
 		return nil, err
 	}
 	if options.DryRun {
-		return dryRunResult(t, object)
+		return dryRunResult(ctx, t, object)
 	}
 	setRevision(object, revision)
 	return &Result{Outcome: Created, Object: object, Stored: data, Revision: revision}, nil
@@ -203,7 +203,7 @@ func (r *Registry) isTerminating(ctx context.Context, t Target) bool {
 	if err != nil || !current.found {
 		return false
 	}
-	object, err := load(t, current)
+	object, err := load(ctx, t, current)
 	if err != nil {
 		return false
 	}

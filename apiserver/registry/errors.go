@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -45,6 +46,16 @@ func status(err error, t Target) error {
 		return large // only the message of etcd, like kube-apiserver
 	}
 	return err // becomes code 500 with the plain message, like in kube-apiserver
+}
+
+// internalError is the error for an object that cannot be decoded or encoded. As in kube-apiserver, the failure of a
+// conversion webhook is code 500 with the plain message.
+func internalError(err error) error {
+	var conversion *resource.ConversionError
+	if errors.As(err, &conversion) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
 }
 
 // notServed is the error for a resource that was removed during the request.

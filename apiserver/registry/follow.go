@@ -34,7 +34,7 @@ func (c *Client) FollowWithProgress(
 	}
 	var batch map[*watchcache.Entry]internal
 	return c.registry.follow(ctx, t, &follower{
-		prepare: func(entries []*watchcache.Entry) { batch = c.registry.internals(t, entries) },
+		prepare: func(entries []*watchcache.Entry) { batch = c.registry.internals(ctx, t, entries) },
 		handle: func(before, after *watchcache.Entry) {
 			if after == nil {
 				handle(t.key(before), nil)
@@ -42,7 +42,7 @@ func (c *Client) FollowWithProgress(
 			}
 			decoded, ok := batch[after]
 			if !ok {
-				decoded.object, decoded.err = c.registry.Decode(t, after)
+				decoded.object, decoded.err = c.registry.Decode(ctx, t, after)
 			}
 			if decoded.err != nil {
 				c.registry.logger.Error(decoded.err, "Skipping an object that cannot be decoded", "key", after.Path())
@@ -63,14 +63,17 @@ type internal struct {
 
 // internals decodes entries on all processors: a restarted server serves no custom resource before it has decoded all
 // definitions.
-func (r *Registry) internals(t Target, entries []*watchcache.Entry) map[*watchcache.Entry]internal {
+func (r *Registry) internals(
+	ctx context.Context, t Target, entries []*watchcache.Entry,
+) map[*watchcache.Entry]internal {
+	_, _ = watchcache.Convert(ctx, t.Match, entries) // Decode returns the error of each entry
 	decoded := make([]internal, len(entries))
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(goruntime.GOMAXPROCS(0), len(entries)) {
 		workers.Go(func() {
 			for i := next.Add(1) - 1; int(i) < len(entries); i = next.Add(1) - 1 {
-				decoded[i].object, decoded[i].err = r.Decode(t, entries[i])
+				decoded[i].object, decoded[i].err = r.Decode(ctx, t, entries[i])
 			}
 		})
 	}

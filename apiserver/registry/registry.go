@@ -1,8 +1,13 @@
 package registry
 
 import (
+	"context"
+
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
@@ -93,18 +98,37 @@ func (r *Registry) currentMatch(m resource.Match) (resource.Match, bool) {
 
 func extract(m resource.Match) watchcache.Extract {
 	return watchcache.Extract{
-		Resource: m.GroupResource(),
-		Labels:   codec.Labels,
-		Fields:   func(stored []byte) (fields.Set, error) { return storedFields(m, stored) },
+		Resource:  m.GroupResource(),
+		Labels:    codec.Labels,
+		Fields:    func(stored []byte) (fields.Set, error) { return storedFields(m, stored) },
+		Remote:    m.ConvertsRemotely,
+		Converted: convertedAttributes,
 	}
 }
 
+// storedFields returns the selectable fields of a stored object that no webhook converts.
 func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
-	internal, err := m.Version.Codec.Load(stored)
+	for _, v := range m.Versions {
+		if !v.Codec.Remote(stored) {
+			m.Version = v
+			break
+		}
+	}
+	internal, err := m.Version.Codec.Load(context.Background(), stored)
 	if err != nil {
 		return nil, err
 	}
 	return m.Fields(internal)
+}
+
+// convertedAttributes returns the labels and selectable fields of an object that a webhook has converted.
+func convertedAttributes(m resource.Match, object runtime.Object) (labels.Set, fields.Set, error) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, nil, err
+	}
+	set, err := m.Fields(object)
+	return accessor.GetLabels(), set, err
 }
 
 // Release drops the cache of a resource whose definition changed or went away. The new catalog must be published

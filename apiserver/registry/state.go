@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -18,6 +17,8 @@ type state struct {
 	data     []byte
 	revision int64
 	found    bool
+	// entry is the one that the state was read from, which may know how a webhook converted it; nil: none.
+	entry *watchcache.Entry
 	// fresh is set if the state was read from storage for this request. Invariant: a state that is not found is
 	// fresh, because a miss in the cache is verified.
 	fresh bool
@@ -86,7 +87,11 @@ func (r *Registry) cachedState(ctx context.Context, t Target) (state, error) {
 	if !ok {
 		return r.storedState(ctx, t)
 	}
-	return state{data: entry.Stored(), revision: entry.Revision(), found: true}, nil
+	return stateOf(entry), nil
+}
+
+func stateOf(entry *watchcache.Entry) state {
+	return state{data: entry.Stored(), revision: entry.Revision(), found: true, entry: entry}
 }
 
 func (r *Registry) storedState(ctx context.Context, t Target) (state, error) {
@@ -108,10 +113,14 @@ func isGone(err error) bool {
 }
 
 // load decodes a state into the internal version.
-func load(t Target, current state) (runtime.Object, error) {
-	object, err := t.Version.Codec.Load(current.data)
+func load(ctx context.Context, t Target, current state) (object runtime.Object, err error) {
+	if current.entry != nil && t.Version.Codec.Remote(current.data) {
+		object, err = current.entry.Object(ctx, t.Match)
+	} else {
+		object, err = t.Version.Codec.Load(ctx, current.data)
+	}
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, internalError(err)
 	}
 	if current.revision > 0 { // a dry run has none, and may keep the client's
 		setRevision(object, current.revision)
@@ -120,8 +129,8 @@ func load(t Target, current state) (runtime.Object, error) {
 }
 
 // visibleState decodes a state as clients see it.
-func visibleState(t Target, current state, undecorated bool) (runtime.Object, error) {
-	internal, err := load(t, current)
+func visibleState(ctx context.Context, t Target, current state, undecorated bool) (runtime.Object, error) {
+	internal, err := load(ctx, t, current)
 	if err == nil && t.Decorate != nil && !undecorated && !t.Endpoint.Undecorated {
 		t.Decorate(internal)
 	}
@@ -129,27 +138,27 @@ func visibleState(t Target, current state, undecorated bool) (runtime.Object, er
 }
 
 // encode makes the bytes to store. Stored objects have no resourceVersion: it is etcd's ModRevision.
-func encode(t Target, object runtime.Object) ([]byte, error) {
+func encode(ctx context.Context, t Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
 	}
 	revision := accessor.GetResourceVersion()
 	accessor.SetResourceVersion("")
-	data, err := t.Version.Codec.Store(object)
+	data, err := t.Version.Codec.Store(ctx, object)
 	accessor.SetResourceVersion(revision)
 	return data, err
 }
 
 // encodeUnmanaged encodes an object that was too large to be stored without its managed fields, which may be most of
 // it.
-func encodeUnmanaged(t Target, object runtime.Object) ([]byte, error) {
+func encodeUnmanaged(ctx context.Context, t Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
 	}
 	accessor.SetManagedFields(nil)
-	return encode(t, object)
+	return encode(ctx, t, object)
 }
 
 // retryWithoutManagedFields reports whether an object that storage refused is stored without its managed fields.

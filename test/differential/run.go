@@ -103,6 +103,11 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 		answer, err = r.kubectl(ctx, c)
 	case "AUDIT":
 		answer = r.audit(ctx, c)
+	case "CONVERSIONS":
+		answer = &Answer{Events: r.server.Webhooks.takeConversions()}
+	case "CONVERTER":
+		answer = &Answer{}
+		r.server.Webhooks.setMode(c.Path)
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:

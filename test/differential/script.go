@@ -30,9 +30,10 @@
 //	@refused             the stream of the events may have been refused; it has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
-// Seven requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl; "AUDIT ID" waits for the audit events of the request
+// Some requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl; "AUDIT ID" waits for the audit events of the request
 // with that Audit-ID; "CALLS all" shows the calls of webhooks since the last such request, "REVIEWS all" those of
-// webhooks of authentication and authorization; "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
+// webhooks of authentication and authorization; "CONVERSIONS all" the objects that were sent to conversion webhooks;
+// "CONVERTER MODE" sets how those answer; "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
 // etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an
 // error, even if both servers agree.

@@ -23,8 +23,13 @@ type Webhooks struct {
 	server *httptest.Server
 	other  []byte // a CA bundle without the authority of the server
 
-	mu    sync.Mutex
-	calls []webhookCall
+	mu          sync.Mutex
+	calls       []webhookCall
+	conversions []conversion
+	results     []string // canonical JSON of what conversions have returned
+	// converted are the conversions, and the results, that takeConversions has returned.
+	converted map[string]bool
+	mode      string // how conversion webhooks answer
 }
 
 // webhookCall is a call as it is compared.
@@ -40,7 +45,7 @@ type webhookCall struct {
 
 // StartWebhooks starts serving. Stop must follow. other is a CA bundle that scripts configure besides the right one.
 func StartWebhooks(other []byte) *Webhooks {
-	w := &Webhooks{other: other}
+	w := &Webhooks{other: other, converted: map[string]bool{}}
 	w.server = httptest.NewUnstartedServer(w)
 	w.server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	w.server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that scripts let fail
@@ -141,6 +146,10 @@ type review struct {
 func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
+		return
+	}
+	if servesConversion(r.URL.Path) {
+		w.convert(writer, r, body)
 		return
 	}
 	var asked review
