@@ -36,7 +36,8 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 		return nil, err
 	}
 	r := router.New(router.Options{
-		Catalog: publisher, Resources: resources, Discovery: documents, Complete: closedCheck(s.complete).reached,
+		Catalog: publisher, Resources: publishFirst{resources, s.awaitDefinitions}, Discovery: documents,
+		Complete: closedCheck(s.complete).reached, Await: s.awaitDefinitions,
 	})
 	r.Handle("/version", version)
 	r.Handle("/version/", version)

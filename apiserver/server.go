@@ -86,14 +86,16 @@ type background struct {
 	// idle drops what custom resources need while they are used only.
 	idle *lazy.Set
 	// client and informers are how upstream's code in this process, such as admission plugins, reads and writes objects.
-	client      kubernetes.Interface
-	dynamic     dynamic.Interface
-	resolver    webhook.ServiceResolver
-	informers   informers.SharedInformerFactory
-	services    *services
-	custom      *crd.Controller
-	apiServices *autoregister.Controller
-	extensions  extensions
+	client    kubernetes.Interface
+	dynamic   dynamic.Interface
+	resolver  webhook.ServiceResolver
+	informers informers.SharedInformerFactory
+	services  *services
+	custom    *crd.Controller
+	// definitionsSeen is the progress of following CustomResourceDefinitions.
+	definitionsSeen registry.Progress
+	apiServices     *autoregister.Controller
+	extensions      extensions
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -215,6 +217,7 @@ const settleTime = 100 * time.Millisecond
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
 		Objects: s.registry.Client(), Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
+		AwaitFollowed:  s.awaitFollowed,
 		EstablishDelay: settleTime, Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }

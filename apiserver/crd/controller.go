@@ -33,6 +33,8 @@ type Follow func(ctx context.Context, resource schema.GroupResource, handle func
 type ControllerOptions struct {
 	Objects resource.Client
 	Follow  Follow
+	// AwaitFollowed returns when Follow has called handle for every change that was stored before the call.
+	AwaitFollowed func(ctx context.Context) error
 	// Publish publishes the definitions of all served custom resources in the catalog.
 	Publish func(definitions []*resource.Definition)
 	// BuiltIn reports whether a resource is built in: deleting a CustomResourceDefinition of the same name must not
@@ -60,6 +62,9 @@ type Controller struct {
 
 	lock    sync.Mutex
 	records map[string]*record
+	// requested counts the changes to publish, inForce are those of them that are published.
+	requested, inForce int64
+	inForceChanged     chan struct{} // closed when inForce increases; nil: no caller waits for it
 
 	checked map[string]checkedSchemas // by name; used by work only
 }
@@ -246,6 +251,8 @@ func (c *Controller) requeueConflicting(group, except string) {
 // observedAll is called after every restart of Follow.
 func (c *Controller) observedAll() {
 	closeOnce(c.known)
+	c.lock.Lock()
+	defer c.lock.Unlock()
 	c.requestPublish()
 }
 
@@ -261,8 +268,9 @@ func closeOnce(channel chan struct{}) {
 	}
 }
 
-// requestPublish requests publishing. Requests during a publication are merged.
+// requestPublish requests publishing. Requests during a publication are merged. The caller holds the lock.
 func (c *Controller) requestPublish() {
+	c.requested++
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -282,7 +290,7 @@ func (c *Controller) publishChanges(ctx context.Context) {
 
 // publish publishes all definitions in the order of their names and queues those to be established.
 func (c *Controller) publish() {
-	definitions := c.definitions()
+	definitions, requested := c.definitions()
 	c.Publish(definitions)
 	closeOnce(c.served)
 	inForce := make(map[*resource.Definition]bool, len(definitions))
@@ -291,6 +299,11 @@ func (c *Controller) publish() {
 	}
 	c.lock.Lock()
 	defer c.lock.Unlock()
+	c.inForce = requested
+	if c.inForceChanged != nil {
+		close(c.inForceChanged)
+		c.inForceChanged = nil
+	}
 	for name, r := range c.records {
 		if r.published || !inForce[r.definition] {
 			continue
@@ -302,16 +315,50 @@ func (c *Controller) publish() {
 	}
 }
 
-func (c *Controller) definitions() []*resource.Definition {
+// definitions returns the definitions to publish, and the number of changes that they include.
+func (c *Controller) definitions() (definitions []*resource.Definition, requested int64) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	var definitions []*resource.Definition
 	for _, name := range slices.Sorted(maps.Keys(c.records)) {
 		if r := c.records[name]; r.definition != nil {
 			definitions = append(definitions, r.definition)
 		}
 	}
-	return definitions
+	return definitions, c.requested
+}
+
+// Await returns when this replica has published every change of a definition that was stored before the call.
+func (c *Controller) Await(ctx context.Context) error {
+	if err := c.AwaitFollowed(ctx); err != nil {
+		return err
+	}
+	c.lock.Lock()
+	requested := c.requested
+	c.lock.Unlock()
+	for {
+		changed := c.awaitInForce(requested)
+		if changed == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// awaitInForce returns nil if so many changes are published, else a channel that is closed when more are.
+func (c *Controller) awaitInForce(requested int64) <-chan struct{} {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.inForce >= requested {
+		return nil
+	}
+	if c.inForceChanged == nil {
+		c.inForceChanged = make(chan struct{})
+	}
+	return c.inForceChanged
 }
 
 // work reconciles queued definitions one at a time.

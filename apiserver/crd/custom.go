@@ -13,6 +13,7 @@ import (
 
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/lazy"
 )
 
@@ -76,7 +77,11 @@ func newVersion(of *custom, spec *apiextensionsv1.CustomResourceDefinitionVersio
 		if err != nil {
 			return nil, fmt.Errorf("encode schema: %w", err)
 		}
-		v.encoded = encoded
+		compressed, err := deflate.Compress(encoded)
+		if err != nil {
+			return nil, err
+		}
+		v.schema = &compressed
 	}
 	return v, nil
 }
@@ -175,8 +180,12 @@ func (c *custom) versionOf(object *unstructured.Unstructured) *version {
 	return c.versions[kind.Version]
 }
 
-// internalSchema decodes a schema into internal version, which the validation libraries use.
-func internalSchema(encoded []byte) (*apiextensions.JSONSchemaProps, error) {
+// internalSchema decodes the schema into internal version, which the validation libraries use.
+func (v *version) internalSchema() (*apiextensions.JSONSchemaProps, error) {
+	encoded, err := v.schema.Content()
+	if err != nil {
+		return nil, err
+	}
 	var external apiextensionsv1.JSONSchemaProps
 	if err := json.Unmarshal(encoded, &external); err != nil {
 		return nil, fmt.Errorf("decode schema: %w", err)

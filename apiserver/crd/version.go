@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/lazy"
 )
 
@@ -23,7 +24,7 @@ type version struct {
 	status     bool
 	scale      *apiextensionsv1.CustomResourceSubresourceScale
 	selectable []apiextensionsv1.SelectableField
-	encoded    []byte // JSON of the v1 schema; nil without one
+	schema     *deflate.Part // compressed JSON of the v1 schema; nil without one
 
 	structure  lazy.Value[*structuralschema.Structural]
 	validators lazy.Value[*validators]
@@ -42,10 +43,10 @@ func (v *version) structural() (*structuralschema.Structural, error) {
 }
 
 func (v *version) makeStructural() (*structuralschema.Structural, error) {
-	if v.encoded == nil {
+	if v.schema == nil {
 		return nil, nil
 	}
-	internal, err := internalSchema(v.encoded)
+	internal, err := v.internalSchema()
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +74,8 @@ func (v *version) makeValidators() (*validators, error) {
 		return nil, err
 	}
 	var internal *apiextensions.JSONSchemaProps
-	if v.encoded != nil {
-		if internal, err = internalSchema(v.encoded); err != nil {
+	if v.schema != nil {
+		if internal, err = v.internalSchema(); err != nil {
 			return nil, err
 		}
 	}

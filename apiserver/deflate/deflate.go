@@ -7,6 +7,7 @@ import (
 	"compress/flate"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"sync"
 )
 
@@ -39,6 +40,16 @@ func Compress(content []byte) (Part, error) {
 		return Part{}, fmt.Errorf("compress: %w", err)
 	}
 	return Part{blocks: bytes.Clone(blocks.Bytes()), size: int64(len(content)), sum: crc32.ChecksumIEEE(content)}, nil
+}
+
+// Content decompresses a part.
+func (p Part) Content() ([]byte, error) {
+	content := make([]byte, p.size)
+	reader := flate.NewReader(bytes.NewReader(p.blocks)) // lacks the last block of a stream, and is not read to its end
+	if _, err := io.ReadFull(reader, content); err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	return content, nil
 }
 
 var (

@@ -23,6 +23,9 @@ func TestJoin(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if got, err := part.Content(); err != nil || !bytes.Equal(got, content) {
+				t.Fatalf("%d bytes, want %d, %v", len(got), len(content), err)
+			}
 			parts = append(parts, part)
 			want.Write(content)
 		}

@@ -84,7 +84,11 @@ func (c *client) do(ctx context.Context, r request) (time.Duration, int64, error
 
 // get decodes the JSON answer.
 func (c *client) get(ctx context.Context, path string, into any) error {
-	response, err := c.send(ctx, request{method: http.MethodGet, path: path, accept: asJSON})
+	return c.getAs(ctx, path, asJSON, into)
+}
+
+func (c *client) getAs(ctx context.Context, path, accept string, into any) error {
+	response, err := c.send(ctx, request{method: http.MethodGet, path: path, accept: accept})
 	if err != nil {
 		return err
 	}
