@@ -96,6 +96,8 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 		answer = r.events(c)
 	case "CALLS":
 		answer = &Answer{Events: r.server.Webhooks.take()}
+	case "UPGRADE":
+		answer, err = r.upgrade(ctx, c)
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:
