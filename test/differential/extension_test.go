@@ -9,7 +9,8 @@ import (
 // TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with.
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	pair, err := StartPair(t.Context(), t.TempDir())
+	directory := t.TempDir()
+	pair, err := StartPair(t.Context(), directory, FrontProxyFlags(directory)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,13 +19,14 @@ func TestExtension(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	extensions, err := StartExtensions() // shared, so that errors name the same ports
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(extensions.Stop)
 	for _, server := range []*Server{pair.Upstream, pair.Ours} {
-		server.Webhooks = StartWebhooks()
+		server.Webhooks, server.Extensions = StartWebhooks(), extensions
 		t.Cleanup(func() { _ = server.Webhooks.Stop() })
-		if server.Extensions, err = StartExtensions(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(server.Extensions.Stop)
 	}
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {

@@ -98,6 +98,8 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 		answer = &Answer{Events: r.server.Webhooks.take()}
 	case "KUBECTL":
 		answer, err = r.kubectl(ctx, c)
+	case "UPGRADE":
+		answer, err = r.upgrade(ctx, c)
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:
