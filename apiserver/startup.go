@@ -39,6 +39,7 @@ const (
 	hookFlowControl       = "priority-and-fairness-config-producer"
 	hookServiceCIDR       = "start-kubernetes-service-cidr-controller"
 	hookKubernetesService = "bootstrap-controller"
+	hookAutoregistration  = "kube-apiserver-autoregistration"
 )
 
 // bootstrapHooks create the objects that every cluster has.
@@ -99,7 +100,7 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: "apiservice-status-remote-available-controller", after: storage, run: s.extensions.runAvailability},
 		hook{name: "apiservice-registration-controller", run: await(s.apiServices.Known())},
 		hook{name: "apiservice-discovery-controller", after: storage, run: s.extensions.runDiscovery},
-		hook{name: "kube-apiserver-autoregistration", run: await(s.apiServices.Began())},
+		hook{name: hookAutoregistration, run: await(s.apiServices.Began())},
 		hook{name: "apiservice-openapi-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV2)},
 		hook{name: "apiservice-openapiv3-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV3)},
 	)

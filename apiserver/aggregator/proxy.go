@@ -81,6 +81,9 @@ func (b *Backend) reject(w http.ResponseWriter, r *http.Request, message string,
 // responder writes the errors of a proxy.
 type responder struct{}
 
-func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
+func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {
+	if record := request.From(r.Context()); record != nil && record.Context.Err() != nil {
+		return // The filter timeout responds, or the client is gone.
+	}
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
 }

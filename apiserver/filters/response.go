@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"quorate.dev/apiserver/request"
 )
 
@@ -187,7 +189,7 @@ func (w *response) expire() {
 	if w.http1 {
 		w.under.Header().Set("Connection", "close") // the read deadline makes the connection unusable
 	}
-	writeJSON(w.under, request.TimedOut())
+	writeTimeout(w.under)
 	_ = control.Flush() // completes the response of HTTP/1; that of HTTP/2 ends when the handler returns
 }
 
@@ -203,12 +205,20 @@ func (w *response) finish() (expired, truncated bool) {
 	return w.expired || w.late, w.truncated
 }
 
+// writeTimeout writes the response of kube-apiserver's timeout filter: a Status without a kind, as plain text.
+func writeTimeout(w http.ResponseWriter) {
+	writeStatus(w, &request.TimedOut().ErrStatus, "text/plain; charset=utf-8")
+}
+
 // writeJSON writes a Status in JSON, whatever the client accepts.
 func writeJSON(w http.ResponseWriter, err error) {
-	status := request.StatusOf(err)
+	writeStatus(w, request.StatusOf(err), "application/json")
+}
+
+func writeStatus(w http.ResponseWriter, status *metav1.Status, contentType string) {
 	body, _ := json.Marshal(status) // marshalling a Status cannot fail
 	headers := w.Header()
-	headers.Set("Content-Type", "application/json")
+	headers.Set("Content-Type", contentType)
 	headers.Set("Content-Length", strconv.Itoa(len(body)+1))
 	w.WriteHeader(int(status.Code))
 	_, _ = w.Write(append(body, '\n'))

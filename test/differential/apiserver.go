@@ -15,6 +15,7 @@ import (
 type Extensions struct {
 	servers map[string]*httptest.Server
 	dead    string // a port without a server
+	plain   []byte // the authority of the server "plain": see backend.go
 }
 
 // extensionDocuments are the responses of each server by path.
@@ -25,7 +26,7 @@ var extensionDocuments = map[string]map[string]extensionDocument{
 			`{"metadata":{"name":"current.example.com"},"versions":[` +
 			`{"version":"v1","resources":[{"resource":"things","responseKind":{"group":"","version":"","kind":"Thing"},"scope":"Namespaced","singularResource":"thing","verbs":["get","list"],` +
 			`"subresources":[{"subresource":"status","verbs":["get"]}]}],"freshness":"Current"},` +
-			`{"version":"v2","resources":[{"resource":"things","scope":"Namespaced","singularResource":"thing","verbs":["get","list"]}],"freshness":"Current"}]},` +
+			`{"version":"v2","resources":[{"resource":"things","scope":"Namespaced","singularResource":"thing","verbs":["list"]}],"freshness":"Current"}]},` +
 			`{"metadata":{"name":"batch"},"versions":[{"version":"v1","resources":[{"resource":"shadows","responseKind":{"kind":"Shadow"},"scope":"Cluster","verbs":["get"]}]}]}]}`},
 		"/apis/current.example.com/v1": {"application/json", `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"current.example.com/v1",` +
 			`"resources":[{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list"]}]}`},
@@ -102,6 +103,9 @@ func StartExtensions() (*Extensions, error) {
 			_, _ = io.WriteString(w, d.body)
 		}))
 	}
+	if e.servers["plain"], e.plain, err = startPlain(); err != nil {
+		return nil, err
+	}
 	return e, listener.Close()
 }
 
@@ -115,7 +119,7 @@ func (e *Extensions) Stop() {
 
 // variables are what scripts configure APIServices with.
 func (e *Extensions) variables() map[string]string {
-	variables := map[string]string{"port.dead": e.dead}
+	variables := map[string]string{"port.dead": e.dead, "ca.plain": encodePEM(e.plain)}
 	for name, server := range e.servers {
 		variables["port."+name] = portOf(server.URL)
 	}

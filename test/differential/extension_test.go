@@ -18,16 +18,20 @@ import (
 // what they audit.
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
+	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair := startAudited(t, pki.Admin(0).CAData, "--admission-control-config-file="+credentials(t, pki))
+	flags := append(FrontProxyFlags(directory), "--admission-control-config-file="+credentials(t, pki))
+	pair := startAudited(t, directory, pki.Admin(0).CAData, flags...)
+	extensions, err := StartExtensions() // shared, so that errors name the same ports
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(extensions.Stop)
 	for _, server := range []*Server{pair.Upstream, pair.Ours} {
-		if server.Extensions, err = StartExtensions(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(server.Extensions.Stop)
+		server.Extensions = extensions
 	}
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {

@@ -108,6 +108,8 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	case "CONVERTER":
 		answer = &Answer{}
 		r.server.Webhooks.setMode(c.Path)
+	case "UPGRADE":
+		answer, err = r.upgrade(ctx, c)
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:

@@ -30,10 +30,14 @@
 //	@refused             the stream of the events may have been refused; it has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
-// Some requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl; "AUDIT ID" waits for the audit events of the request
-// with that Audit-ID; "CALLS all" shows the calls of webhooks since the last such request, "REVIEWS all" those of
-// webhooks of authentication and authorization; "CONVERSIONS all" the objects that were sent to conversion webhooks;
-// "CONVERTER MODE" sets how those answer; "EVENTS NAME N" waits for the next N events of an open stream, or for all up to
+// "UPGRADE PATH" is a GET that asks for the protocol of the header Upgrade; the body is a line that is sent when the server
+// has switched to it.
+//
+// Some requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl as the administrator; "AUDIT ID" waits for the audit
+// events of the request with that Audit-ID; "CALLS all" shows the calls of webhooks since the last such request,
+// "REVIEWS all" those of webhooks of authentication and authorization; "CONVERSIONS all" the objects that were sent to
+// conversion webhooks; "CONVERTER MODE" sets how those answer; "EVENTS NAME N" waits
+// for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
 // etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an
 // error, even if both servers agree.
@@ -181,7 +185,7 @@ func (c *Case) with(variable, value string) *Case {
 		value = ""
 	}
 	replace := func(text string) string { return strings.ReplaceAll(text, variable, value) }
-	one := &Case{Name: name, Method: c.Method, Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body)}
+	one := &Case{Name: name, Method: replace(c.Method), Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body)}
 	for name, text := range c.Header {
 		one.Header[replace(name)] = replace(text)
 	}

@@ -101,6 +101,9 @@ func startPair(ctx context.Context, directory string, further func(name string) 
 	if err != nil {
 		return nil, err
 	}
+	if err := writeFrontProxy(pki, directory); err != nil {
+		return nil, err
+	}
 	// In a range of this size, the first 256 addresses are allocated on request only, which scripts do.
 	options := func(name string) upstream.Options {
 		return upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
@@ -114,6 +117,33 @@ func startPair(ctx context.Context, directory string, further func(name string) 
 	}
 	pair.Ours, err = pair.start(ctx, filepath.Join(directory, oursName), options(oursName), upstream.StartQuorate)
 	return pair, err
+}
+
+// frontProxy is the user of the front proxy's client certificate.
+const frontProxy = "front-proxy-client"
+
+// FrontProxyFlags are flags for StartPair that make the servers front proxies of extension API servers.
+func FrontProxyFlags(directory string) []string {
+	return []string{
+		"--proxy-client-cert-file=" + filepath.Join(directory, "front-proxy.crt"),
+		"--proxy-client-key-file=" + filepath.Join(directory, "front-proxy.key"),
+		"--requestheader-client-ca-file=" + filepath.Join(directory, "pki", "client-ca.crt"),
+		"--requestheader-allowed-names=" + frontProxy, "--requestheader-username-headers=X-Remote-User",
+		"--requestheader-uid-headers=X-Remote-Uid",
+		"--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+	}
+}
+
+// writeFrontProxy writes the files of FrontProxyFlags.
+func writeFrontProxy(pki *upstream.PKI, directory string) error {
+	config, err := pki.As(&rest.Config{}, frontProxy)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(directory, "front-proxy.crt"), config.CertData, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(directory, "front-proxy.key"), config.KeyData, 0o600)
 }
 
 // start runs an etcd, its recorder and one of the servers.
