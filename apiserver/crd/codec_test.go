@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/lazy"
@@ -246,4 +248,43 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("stored %s\nthen   %s", stored, again)
 		}
 	})
+}
+
+// TestIdleMachineryIsDropped: what a definition has built from its schema is dropped when idle, and built again.
+func TestIdleMachineryIsDropped(t *testing.T) {
+	idle, now := &lazy.Set{}, clocktesting.NewFakeClock(time.Unix(0, 0))
+	builder, err := crd.NewBuilder(idle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definition := sample(t)
+	definition.Status = crd.Conditions(definition, crd.Claim(), true)
+	built, err := builder.Definition(definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go idle.Run(t.Context(), now, time.Minute)
+	version := built.Version("v1")
+	use := func() {
+		object := newWidget("a")
+		version.Codec.Default(object)
+		if problems := version.Endpoints[""].Create.Validate(t.Context(), object); len(problems) > 0 {
+			t.Error(problems)
+		}
+		if _, err := version.Endpoints[""].FieldManager(); err != nil {
+			t.Error(err)
+		}
+	}
+	if idle.Len() != 0 {
+		t.Errorf("%d values exist before the first use", idle.Len())
+	}
+	for range 2 {
+		if use(); idle.Len() == 0 {
+			t.Error("no value exists")
+		}
+		eventually(t, "all values are dropped", func() bool {
+			now.Step(time.Minute)
+			return idle.Len() == 0
+		})
+	}
 }
