@@ -8,7 +8,7 @@ import (
 )
 
 // MeasureUpstream registers the process-wide metrics of upstream's packages: pod security, CEL, ratcheting validation
-// of custom resources, translation of WebSocket streams.
+// of custom resources, translation of WebSocket streams, webhooks and policies.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
@@ -18,6 +18,7 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_cel_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_validating_admission_policy_",
+		"apiserver_webhooks_",
 		"apiserver_stream_",
 		"pod_security_",
 	))
