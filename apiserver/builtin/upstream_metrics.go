@@ -7,8 +7,9 @@ import (
 	"quorate.dev/apiserver/metrics"
 )
 
-// MeasureUpstream registers the process-wide metrics of upstream's packages: webhooks of admission and authorization,
-// issuers of tokens, pod security, CEL, ratcheting validation of custom resources, translation of WebSocket streams.
+// MeasureUpstream registers the process-wide metrics of upstream's packages: audit, webhooks and policies of admission,
+// webhooks of authorization, issuers of tokens, pod security, CEL, ratcheting validation of custom resources,
+// translation of WebSocket streams.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
@@ -25,6 +26,7 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_externaljwt_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_validating_admission_policy_",
+		"apiserver_webhooks_",
 		"apiserver_stream_",
 		"pod_security_",
 	))

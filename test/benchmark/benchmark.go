@@ -55,6 +55,9 @@ func (p plan) steps() []step {
 	steps = append(steps, p.measuring(filter(watches(), p))...)
 	steps = append(steps, p.measuring(filter(deletions(), p))...)
 	steps = append(steps, func(_ context.Context, s *subject) error { return s.remember(&s.results.PeakMemory, "VmHWM") })
+	if len(filter(extensions(), p)) > 0 {
+		steps = append(steps, p.measureExtensions)
+	}
 	if wanted := filter(selections(), p); len(wanted) > 0 { // else the many objects are not needed
 		steps = append(steps, p.measuring(crowds())...)
 		steps = append(steps, p.measuring(wanted)...)

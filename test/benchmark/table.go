@@ -51,7 +51,9 @@ func (r Report) markdown() string {
 
 func allWorks() []work {
 	var all []work
-	for _, some := range [][]work{reads(), creations(), writes(), watches(), deletions(), crowds(), selections(), audits()} {
+	for _, some := range [][]work{
+		reads(), creations(), writes(), watches(), deletions(), extensions(), crowds(), selections(), audits(),
+	} {
 		all = append(all, some...)
 	}
 	return all
@@ -74,6 +76,10 @@ func (r Report) workCells(w work) []string {
 		if w.latency > 0 && ours.P50 > w.latency {
 			cells[5] = missed
 		}
+	}
+	if base, ok := r.Ours.measurement(w.base); ok && oursDid {
+		increase := float64(ours.CPU)/float64(base.CPU) - 1
+		cells[4], cells[5] = fmt.Sprintf("≤ +%.0f %% of ours", 100*w.increase), fmt.Sprintf("%s, %+.1f %%", outcome(w.increase, increase), 100*increase)
 	}
 	return append(cells, latencies(peer), latencies(ours))
 }

@@ -39,6 +39,8 @@ type work struct {
 	target   float64             // largest fraction of the peer's CPU; 0: none
 	latency  time.Duration       // largest median of ours; 0: none
 	token    bool                // the client has an OpenID token instead of a certificate
+	base     string              // the row that increase refers to
+	increase float64             // largest increase of our CPU over that of the base; 0: none
 	parallel int                 // requests at a time
 	watchers int                 // that see the effect of each request; what is measured is then the cost of one event to one of them
 	count    int                 // number of requests; 0: as many as fit into the measuring time

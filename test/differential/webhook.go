@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Webhooks serves the admission webhooks that one server calls. The path of a call says what it is answered with; the
@@ -176,8 +175,6 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	case name == "reset":
 		panic(http.ErrAbortHandler)
-	case name == "trickle":
-		trickle(writer, r)
 	case name == "redirect":
 		http.Redirect(writer, r, "/validate/allow", http.StatusTemporaryRedirect)
 	case strings.HasPrefix(name, "status-"):
@@ -189,18 +186,6 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 	default:
 		writer.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(writer, strings.NewReplacer("${uid}", uid, "${version}", asked.APIVersion).Replace(answerOf(name)))
-	}
-}
-
-// trickle writes a response that does not end before the client does.
-func trickle(writer http.ResponseWriter, r *http.Request) {
-	for r.Context().Err() == nil {
-		_, _ = io.WriteString(writer, " ")
-		_ = http.NewResponseController(writer).Flush()
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-r.Context().Done():
-		}
 	}
 }
 
