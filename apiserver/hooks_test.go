@@ -92,6 +92,7 @@ func composed(t *testing.T) *Server {
 	t.Helper()
 	c := config.Default()
 	c.Etcd.Servers = []string{"http://127.0.0.1:1"}
+	c.Authorization.Modes = []string{"Node", "RBAC"}
 	c.Serving.CertDirectory, c.Serving.AdvertiseAddress = t.TempDir(), "192.0.2.1"
 	c.Serving.BindAddress, c.Serving.Port = "127.0.0.1", 0
 	s, err := New(t.Context(), c, logr.Discard(), &verbosity{})

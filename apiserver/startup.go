@@ -90,7 +90,7 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: "start-legacy-token-tracking-controller", after: bootstrapHooks, run: s.keepLegacyTokens(b)},
 		hook{name: "start-service-ip-repair-controllers", after: []string{hookServiceInformers, hookServiceCIDR},
 			run: s.services.repairs.Run},
-		hook{name: hookRBAC, after: storage, run: s.ensure(b, nil, b.ClusterPolicy, s.awaitHook(hookNamespaces), b.NamespacedPolicy)},
+		hook{name: hookRBAC, after: storage, run: s.ensureRBAC(b)},
 		hook{name: hookPriorityClasses, after: storage, run: s.ensure(b, nil, b.PriorityClasses)},
 		hook{name: hookFlowControl, after: storage, run: s.ensure(b, b.FlowControlLoop, b.FlowControl)},
 		hook{name: hookKubernetesService, after: storage, leases: true, run: s.services.kubernetes.Serve},
@@ -105,13 +105,23 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: "apiservice-openapiv3-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV3)},
 	)
 	for i := range list {
-		list[i].check = true
+		list[i].check = list[i].name != hookRBAC || s.hasRBAC()
 	}
 	return list
 }
 
 // idleTimeout is the time after which the machinery of an unused custom resource is dropped.
 const idleTimeout = 10 * time.Minute
+
+// hasRBAC reports whether mode RBAC decides. As in kube-apiserver, without it the bootstrap policy is not created.
+func (s *Server) hasRBAC() bool { return s.authConfiguration.authorization.Has("RBAC") }
+
+func (s *Server) ensureRBAC(b *bootstrap.Bootstrap) func(context.Context, func()) error {
+	if !s.hasRBAC() {
+		return s.ensure(b, nil)
+	}
+	return s.ensure(b, nil, b.ClusterPolicy, s.awaitHook(hookNamespaces), b.NamespacedPolicy)
+}
 
 // identityLeases reports whether replicas announce themselves by a Lease in kube-system.
 func identityLeases() bool { return utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) }

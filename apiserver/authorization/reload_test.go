@@ -105,8 +105,10 @@ func (f *reloadFixture) decide(t *testing.T) authorizer.Decision {
 func TestReloadDropsCachedDecisions(t *testing.T) {
 	server, kubeconfig := startWebhook(t)
 	f := newReloadFixture(t, fileOf(kubeconfig, rbacEntry))
-	if f.decide(t) != authorizer.DecisionAllow || f.decide(t) != authorizer.DecisionAllow || server.calls.Load() != 1 {
-		t.Errorf("%d calls, want one that allows", server.calls.Load())
+	for range 2 {
+		if f.decide(t) != authorizer.DecisionAllow || server.calls.Load() != 1 {
+			t.Errorf("%d calls, want one that allows", server.calls.Load())
+		}
 	}
 	server.deny.Store(true)
 	if err := f.Reload(); err != nil {
@@ -190,4 +192,18 @@ func TestRules(t *testing.T) {
 	if len(resources) != 1 || len(paths) != 1 || !incomplete || err == nil {
 		t.Errorf("%v, %v, %t, %v", resources, paths, incomplete, err)
 	}
+}
+
+// TestDocumentedConfiguration checks the example of docs/authentication.md.
+func TestDocumentedConfiguration(t *testing.T) {
+	text, err := os.ReadFile("../../docs/authentication.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(text), "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\n")
+	example, _, _ = strings.Cut(example, "```")
+	_, kubeconfig := startWebhook(t)
+	example = strings.Replace(example, "/etc/kubernetes/policy-webhook.kubeconfig", kubeconfig, 1)
+	example = strings.Replace(example, "- type: Node\n  name: node\n", "", 1)
+	_ = newReloadFixture(t, "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\n"+example)
 }

@@ -253,7 +253,7 @@ func FuzzDecode(f *testing.F) {
 // TestIdleMachineryIsDropped: what a definition has built from its schema is dropped when idle, and built again.
 func TestIdleMachineryIsDropped(t *testing.T) {
 	idle, now := &lazy.Set{}, clocktesting.NewFakeClock(time.Unix(0, 0))
-	builder, err := crd.NewBuilder(idle)
+	builder, err := crd.NewBuilder(idle, newConverters(t), clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}

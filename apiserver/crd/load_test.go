@@ -48,7 +48,7 @@ func TestDefinitionChangesUnderLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if listed := names(t, objects); !listed.Equal(load.created) || listed.Len() == 0 {
+	if listed := namesOf(t, objects); !listed.Equal(load.created) || listed.Len() == 0 {
 		t.Errorf("%d objects, created %d", listed.Len(), load.created.Len())
 	}
 	eventually(t, "the watch has seen all objects", func() bool {
@@ -158,7 +158,7 @@ func (l *load) watch(ctx context.Context) {
 	}
 }
 
-func names(t *testing.T, objects []runtime.Object) sets.Set[string] {
+func namesOf(t *testing.T, objects []runtime.Object) sets.Set[string] {
 	t.Helper()
 	all := sets.New[string]()
 	for _, object := range objects {

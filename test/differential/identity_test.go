@@ -143,7 +143,7 @@ func (i *identityTest) tokens(t *testing.T) map[string]string {
 		"text-expiry":    plain.With("exp", "never"),
 		"not-yet":        plain.With("nbf", now+7200),
 		"future":         plain.With("iat", now+7200),
-		"nobody":         plain.With("sub", nil), // style:allow
+		"no-subject":     plain.With("sub", nil),
 		"empty":          plain.With("sub", ""),
 		"number":         plain.With("sub", 12),
 		"blocked":        plain.With("blocked", true),

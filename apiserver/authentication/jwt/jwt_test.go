@@ -282,3 +282,17 @@ func TestAnonymous(t *testing.T) {
 		}
 	}
 }
+
+// TestDocumentedConfiguration checks the example of docs/authentication.md.
+func TestDocumentedConfiguration(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/authentication.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	if !strings.Contains(example, "kind: AuthenticationConfiguration") {
+		t.Fatal("no example")
+	}
+	_ = start(t, example)
+}
