@@ -163,13 +163,6 @@ func apiVersions(versions []string, addresses ...metav1.ServerAddressByClientCID
 	return &metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: versions, ServerAddressByClientCIDRs: addresses}
 }
 
-func prefix(group, version string) string {
-	if group == "" {
-		return "/api/" + version
-	}
-	return "/apis/" + group + "/" + version
-}
-
 func apiGroup(g group) metav1.APIGroup {
 	legacy := metav1.APIGroup{Name: g.name}
 	for _, gv := range g.versions {

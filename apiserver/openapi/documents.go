@@ -138,15 +138,6 @@ func (h *Handler) v2(c *contents, form encoding) (document, error) {
 	return h.merged.known[form], nil
 }
 
-// mergedV2 returns the version 2 document uncompressed.
-func (h *Handler) mergedV2(c *contents, form encoding) ([]byte, error) {
-	compressed, err := h.gzippedV2(c, form)
-	if err != nil {
-		return nil, err
-	}
-	return decompress(compressed)
-}
-
 // gzippedV2 builds the version 2 document from compressed parts, because it may be large: 30 MB with 1,000 definitions.
 func (h *Handler) gzippedV2(c *contents, form encoding) ([]byte, error) {
 	built, at, err := h.builtInV2(c, form)
