@@ -28,7 +28,7 @@ func TestValuesAreDroppedWhenIdle(t *testing.T) {
 		use(&unused, 1)
 		for range 20 {
 			use(&busy, 0)
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 		}
 		if set.Len() != 1 {
 			t.Errorf("%d values exist, want that in use", set.Len())
@@ -37,7 +37,7 @@ func TestValuesAreDroppedWhenIdle(t *testing.T) {
 		if made != [2]int{1, 2} {
 			t.Errorf("made %v times", made)
 		}
-		time.Sleep(2 * idle)
+		<-time.After(2 * idle)
 		if set.Len() != 0 {
 			t.Errorf("%d values exist", set.Len())
 		}
@@ -49,12 +49,12 @@ func TestValuesAreKeptWhileInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := &Set{}
 		go set.Run(t.Context(), clock.RealClock{}, idle)
-		time.Sleep(idle / ticks / 2)
+		<-time.After(idle / ticks / 2)
 		var v Value[int]
 		if _, err := v.Get(set, func() (int, error) { return 0, errors.New("kept too") }); err == nil {
 			t.Error("no error")
 		}
-		time.Sleep(idle - time.Second)
+		<-time.After(idle - time.Second)
 		if _, err := v.Get(set, func() (int, error) { t.Error("made again"); return 0, nil }); err == nil {
 			t.Error("no error")
 		}

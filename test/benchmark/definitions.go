@@ -50,6 +50,43 @@ type DocumentResults struct {
 	Memory int64         `json:"memory"` // most resident during the first request, without what was resident before
 }
 
+// Targets.
+const (
+	liveLimit   = 80 << 10
+	polledLimit = 10 * time.Millisecond
+)
+
+// definitionFigures are the rows of the table of definitions. The largest memory for a document is twice its size.
+func definitionFigures() []figure {
+	all := []figure{
+		ofDefinitions("live memory for each", kibibytes, func(d *DefinitionResults) float64 { return d.Live }),
+		ofDefinitions("CPU to create each, 16 at a time", duration, func(d *DefinitionResults) float64 { return float64(d.Burst) }),
+		ofDefinitions("CPU for one more, with clients of discovery and OpenAPI v3", duration, func(d *DefinitionResults) float64 {
+			return float64(d.Polled)
+		}),
+	}
+	all[0].limit, all[2].limit = liveLimit, float64(polledLimit)
+	all = append(all, documentFigures("OpenAPI v2, JSON", func(d *DefinitionResults) DocumentResults { return d.V2JSON })...)
+	return append(all, documentFigures("OpenAPI v2, protobuf", func(d *DefinitionResults) DocumentResults { return d.V2Protobuf })...)
+}
+
+func documentFigures(name string, document func(*DefinitionResults) DocumentResults) []figure {
+	return []figure{
+		ofDefinitions(name+": size", mebibytes, func(d *DefinitionResults) float64 { return float64(document(d).Size) }),
+		ofDefinitions(name+": memory of the first request", mebibytes, func(d *DefinitionResults) float64 {
+			return float64(document(d).Memory)
+		}),
+		ofDefinitions(name+": CPU of the first request", duration, func(d *DefinitionResults) float64 { return float64(document(d).CPU) }),
+	}
+}
+
+func ofDefinitions(name string, format func(float64) string, value func(*DefinitionResults) float64) figure {
+	return figure{
+		name: name, format: format, ofDefinitions: true,
+		value: func(r *Results) float64 { return value(r.Definitions) },
+	}
+}
+
 // definitionSteps need fresh servers.
 func definitionSteps(progress func(format string, arguments ...any)) []step {
 	return []step{
