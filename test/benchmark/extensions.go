@@ -18,14 +18,15 @@ const (
 	noExtensions     = "create and update a configmap and a custom resource"
 	otherExtensions  = noExtensions + ", with 100 webhooks and policies for others"
 	extensionsLimit  = 0.02
-	writesInFlight   = 64 // more than are sent at a time, so that what is updated exists
+	extensionWrites  = 4000 // in a round
+	writesInFlight   = 64   // more than are sent at a time, so that what is updated exists
 )
 
 // extensions are the two rows. Their requests depend on the round.
 func extensions() []work {
 	return []work{
-		{name: noExtensions, parallel: 16},
-		{name: otherExtensions, parallel: 16, base: noExtensions, increase: extensionsLimit},
+		{name: noExtensions, parallel: 16, count: extensionWrites},
+		{name: otherExtensions, parallel: 16, count: extensionWrites, base: noExtensions, increase: extensionsLimit},
 	}
 }
 
