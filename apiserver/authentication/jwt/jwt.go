@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	"k8s.io/utils/clock"
@@ -71,8 +72,12 @@ func (i *Issuers) build(ctx context.Context, content *apiserver.AuthenticationCo
 	}()
 	built := &issuers{urls: sets.New[string](), cancel: cancel}
 	var all []authenticator.Token
+	var compiler cel.Compiler
 	for _, issuer := range content.JWT {
-		one, err := i.buildIssuer(ctx, issuer)
+		if compiler == nil {
+			compiler = cel.NewDefaultCompiler() // shared, because it is expensive
+		}
+		one, err := i.buildIssuer(ctx, issuer, compiler)
 		if err != nil {
 			return nil, err
 		}
@@ -86,10 +91,10 @@ func (i *Issuers) build(ctx context.Context, content *apiserver.AuthenticationCo
 }
 
 func (i *Issuers) buildIssuer(
-	ctx context.Context, issuer apiserver.JWTAuthenticator,
+	ctx context.Context, issuer apiserver.JWTAuthenticator, compiler cel.Compiler,
 ) (oidc.AuthenticatorTokenWithHealthCheck, error) {
 	options := oidc.Options{
-		JWTAuthenticator: issuer, SupportedSigningAlgs: i.options.Configuration.algorithms,
+		JWTAuthenticator: issuer, Compiler: compiler, SupportedSigningAlgs: i.options.Configuration.algorithms,
 		DisallowedIssuers: i.options.ServiceAccountIssuers, APIServerID: i.options.ServerID,
 	}
 	if pem := issuer.Issuer.CertificateAuthority; pem != "" {
