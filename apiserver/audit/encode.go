@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -73,7 +74,9 @@ func (e *encoder) name(name string) {
 	if e.line[len(e.line)-1] != '{' {
 		e.line = append(e.line, ',')
 	}
-	e.line = append(append(append(e.line, '"'), name...), '"', ':')
+	e.line = append(e.line, '"')
+	e.line = append(e.line, name...)
+	e.line = append(e.line, '"', ':')
 }
 
 func (e *encoder) text(name, value string) {
@@ -108,7 +111,9 @@ func (e *encoder) array(values []string) {
 // quote appends a string as encoding/json does.
 func (e *encoder) quote(value string) {
 	if isPlain(value) {
-		e.line = append(append(append(e.line, '"'), value...), '"')
+		e.line = append(e.line, '"')
+		e.line = append(e.line, value...)
+		e.line = append(e.line, '"')
 		return
 	}
 	quoted, _ := json.Marshal(value) // marshalling a string cannot fail
@@ -118,15 +123,20 @@ func (e *encoder) quote(value string) {
 // isPlain reports whether a string needs no escapes.
 func isPlain(value string) bool {
 	for i := range len(value) {
-		switch char := value[i]; {
-		case char < ' ' || char >= utf8.RuneSelf:
-			return false
-		case char == '"' || char == '\\' || char == '<' || char == '>' || char == '&':
+		if !plain[value[i]] {
 			return false
 		}
 	}
 	return true
 }
+
+// plain has the bytes that encoding/json copies into strings.
+var plain = func() (plain [256]bool) {
+	for char := ' '; char < utf8.RuneSelf; char++ {
+		plain[char] = !strings.ContainsRune(`"\<>&`, char)
+	}
+	return plain
+}()
 
 func (e *encoder) user(user *authenticationv1.UserInfo) {
 	e.open()
@@ -134,9 +144,39 @@ func (e *encoder) user(user *authenticationv1.UserInfo) {
 	e.textIfSet("uid", user.UID)
 	e.texts("groups", user.Groups)
 	if len(user.Extra) > 0 {
-		e.marshal("extra", user.Extra)
+		e.name("extra")
+		e.extra(user.Extra)
 	}
 	e.close()
+}
+
+func (e *encoder) extra(extra map[string]authenticationv1.ExtraValue) {
+	e.open()
+	for i, key := range sortedKeys(extra, nil) {
+		e.key(i, key)
+		if extra[key] == nil {
+			e.line = append(e.line, "null"...)
+			continue
+		}
+		e.array(extra[key])
+	}
+	e.close()
+}
+
+// key appends the i-th key of a map.
+func (e *encoder) key(i int, key string) {
+	if i > 0 {
+		e.line = append(e.line, ',')
+	}
+	e.quote(key)
+	e.line = append(e.line, ':')
+}
+
+// sortedKeys appends the keys of a map to an empty slice.
+func sortedKeys[V any](of map[string]V, to []string) []string {
+	to = slices.AppendSeq(to, maps.Keys(of))
+	slices.Sort(to)
+	return to
 }
 
 func (e *encoder) objectRef(reference *auditapi.ObjectReference) {
@@ -201,15 +241,9 @@ func appendDigits(to []byte, number, digits int) []byte {
 
 func (e *encoder) annotations(annotations map[string]string) {
 	var few [8]string
-	keys := slices.AppendSeq(few[:0], maps.Keys(annotations))
-	slices.Sort(keys)
 	e.open()
-	for i, key := range keys {
-		if i > 0 {
-			e.line = append(e.line, ',')
-		}
-		e.quote(key)
-		e.line = append(e.line, ':')
+	for i, key := range sortedKeys(annotations, few[:0]) {
+		e.key(i, key)
 		e.quote(annotations[key])
 	}
 	e.close()

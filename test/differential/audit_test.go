@@ -115,3 +115,49 @@ func startAudited(t *testing.T, directory string, webhookClients []byte, further
 	}
 	return pair
 }
+
+// A stopping server writes the events that it has buffered.
+func TestAuditAtShutdown(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	directory := t.TempDir()
+	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := filepath.Abs("testdata/audit/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := upstream.StartQuorate(t.Context(), upstream.Options{Directory: directory, PKI: pki, Arguments: []string{
+		"--audit-policy-file=" + policy, "--audit-log-path=" + filepath.Join(directory, "audit.log"),
+		"--audit-log-mode=batch", "--audit-log-batch-max-size=10000", "--audit-log-batch-max-wait=1h",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	audited, err := newServer("ours", time.Now(), server.Admin, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	audited.AuditLog = filepath.Join(directory, "audit.log")
+	c := &Case{Method: http.MethodGet, Path: "/version", Header: map[string]string{"Audit-Id": "last"}}
+	if _, err := (&run{server: audited}).exchange(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := (&run{server: audited}).exchange(t.Context(), &Case{Method: http.MethodGet, Path: "/metrics"})
+	if err != nil || !metrics.contains("\napiserver_audit_event_total ") || !metrics.contains(`apiserver_audit_level_total{level="RequestResponse"} `) {
+		t.Errorf("the metrics lack those of auditing: %v", err)
+	}
+	if events, err := audited.auditEvents(anyRequest); err != nil || len(events) > 0 {
+		t.Errorf("got %d events %v before the server stops, want them buffered", len(events), err)
+	}
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if events, err := audited.auditEvents("last"); err != nil || !isComplete(events) {
+		t.Errorf("got %v %v after the server has stopped, want the events of the request", events, err)
+	}
+	if own, err := audited.ownWrites(); err != nil || len(own) == 0 {
+		t.Errorf("got %v %v, want the server's own writes", own, err)
+	}
+}
