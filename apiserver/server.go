@@ -158,7 +158,8 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 	s.quota.Count(s.metrics)
 	s.registry = registry.New(registry.Options{
 		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota, Clock: s.clock,
-		Logger: s.logger.WithName("registry"),
+		Logger:        s.logger.WithName("registry"),
+		WaitForCaches: !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})
 }
 

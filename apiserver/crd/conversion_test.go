@@ -355,6 +355,11 @@ func TestConvertedOnce(t *testing.T) {
 	for i := range count {
 		s.createWidget(t, fmt.Sprint("w", i))
 	}
+	stored := target
+	stored.Version = target.Definition.Version("v1")
+	if err := s.list(t, stored, registry.Selection{}, count); err != nil { // initializes the watch cache
+		t.Fatal(err)
+	}
 	selected := registry.Selection{Label: labels.SelectorFromSet(labels.Set{"in": "v1beta1"})}
 	read := []func() error{
 		func() error { return s.list(t, target, registry.Selection{}, count) },

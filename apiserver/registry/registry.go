@@ -35,6 +35,8 @@ type Registry struct {
 	authorizer authorizer.Authorizer
 	// listBytes bounds the stored bytes that all concurrent lists from storage hold.
 	listBytes *request.ByteLimit
+	// waitsForCaches makes requests wait for watch caches that are being initialized.
+	waitsForCaches bool
 }
 
 // Options are the dependencies of a Registry.
@@ -46,6 +48,9 @@ type Options struct {
 	Quota     *storage.SoftQuota // nil: none
 	Clock     clock.Clock
 	Logger    logr.Logger
+	// WaitForCaches makes requests wait for watch caches that are being initialized, as kube-apiserver does without the
+	// feature gate ResilientWatchCacheInitialization.
+	WaitForCaches bool
 }
 
 // New returns a registry.
@@ -59,6 +64,8 @@ func New(options Options) *Registry {
 		clock:     options.Clock,
 		logger:    options.Logger,
 		listBytes: request.NewByteLimit(maxListBytes),
+
+		waitsForCaches: options.WaitForCaches,
 	}
 }
 
