@@ -40,7 +40,9 @@ func (c *Client) target(key resource.Key) (Target, error) {
 	if !ok {
 		return Target{}, apierrors.NewNotFound(key.GroupResource, key.Name)
 	}
-	return Target{Match: match, Endpoint: endpoint, Namespace: key.Namespace, Name: key.Name}, nil
+	return Target{
+		Match: match, Endpoint: endpoint, Namespace: key.Namespace, Name: key.Name, Internal: true,
+	}, nil
 }
 
 // Cache returns the watch cache of a resource, for informers.

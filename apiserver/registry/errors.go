@@ -23,11 +23,14 @@ func status(err error, t Target) error {
 	var large *storage.TooLargeError
 	var api apierrors.APIStatus
 	var edit *editError
+	var unready *watchcache.InitializingError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &edit), errors.As(err, &api), errors.Is(err, watchcache.ErrDropped):
 		return err
+	case errors.As(err, &unready):
+		return initializing(unready)
 	case errors.Is(err, storage.ErrNotFound):
 		return apierrors.NewNotFound(t.GroupResource(), t.Name)
 	case errors.Is(err, storage.ErrExists):

@@ -118,6 +118,12 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 	if exact > 0 {
 		return l.at(ctx, exact)
 	}
+	if l.delegatesList() {
+		return l.latestStored(ctx)
+	}
+	if err := l.registry.awaitInitialized(ctx, l.target); err != nil {
+		return nil, err
+	}
 	snapshot, err := l.registry.snapshot(ctx, l.target, l.options.ResourceVersion)
 	if errors.Is(err, watchcache.ErrTooNew) {
 		return l.latestStored(ctx)
@@ -133,6 +139,9 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 
 // at lists a page at exactly one revision: from the watch cache if it still has the revision, otherwise from storage.
 func (l *listing) at(ctx context.Context, revision int64) (*List, error) {
+	if l.registry.delegates(l.target) {
+		return l.stored(ctx, revision)
+	}
 	snapshot, err := l.registry.exactSnapshot(ctx, l.target, revision)
 	switch {
 	case err == nil:

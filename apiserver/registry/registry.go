@@ -40,6 +40,8 @@ type Registry struct {
 	auditor *audit.Auditor
 	// listBytes bounds the stored bytes that all concurrent lists from storage hold.
 	listBytes *request.ByteLimit
+	// waitsForCaches makes requests wait for watch caches that are being initialized.
+	waitsForCaches bool
 }
 
 // Options are the dependencies of a Registry.
@@ -51,8 +53,11 @@ type Options struct {
 	Quota     *storage.SoftQuota // nil: none
 	// NoGarbageCollector: the cluster has no garbage collector, so that deletions never add its finalizers.
 	NoGarbageCollector bool
-	Clock              clock.Clock
-	Logger             logr.Logger
+	// WaitForCaches makes requests wait for watch caches that are being initialized, as kube-apiserver does without the
+	// feature gate ResilientWatchCacheInitialization.
+	WaitForCaches bool
+	Clock         clock.Clock
+	Logger        logr.Logger
 }
 
 // New returns a registry.
@@ -63,11 +68,12 @@ func New(options Options) *Registry {
 		catalog:   options.Catalog,
 		admission: options.Admission,
 		quota:     options.Quota,
+		clock:     options.Clock,
+		logger:    options.Logger,
+		listBytes: request.NewByteLimit(maxListBytes),
 
 		noGarbageCollector: options.NoGarbageCollector,
-		clock:              options.Clock,
-		logger:             options.Logger,
-		listBytes:          request.NewByteLimit(maxListBytes),
+		waitsForCaches:     options.WaitForCaches,
 	}
 }
 

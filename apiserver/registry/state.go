@@ -76,7 +76,11 @@ func (r *Registry) initialState(ctx context.Context, t Target, dryRun bool) (sta
 
 // cachedState returns the object in the watch cache, or the stored one if the cache has none.
 func (r *Registry) cachedState(ctx context.Context, t Target) (state, error) {
-	snapshot, err := r.cache(t.Match).Snapshot(ctx, 0)
+	cache := r.cache(t.Match)
+	if cache.Initializing() {
+		return r.storedState(ctx, t)
+	}
+	snapshot, err := cache.Snapshot(ctx, 0)
 	if errors.Is(err, watchcache.ErrTooNew) || errors.Is(err, watchcache.ErrDropped) {
 		return r.storedState(ctx, t)
 	}

@@ -56,7 +56,10 @@ func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*
 
 func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
 	w := &Watch{target: t, selection: options.Selection}
-	var err error
+	err := r.awaitInitialized(ctx, t)
+	if err != nil {
+		return nil, err
+	}
 	if options.InitialEvents {
 		err = w.readInitial(ctx, r, options.ResourceVersion)
 	} else {

@@ -75,6 +75,7 @@ const installer = "k8s.io/apiserver/pkg/endpoints"
 
 // notReplaced are libraries below replaced frameworks.
 var notReplaced = []string{
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion", // calls of webhooks, and the validation of their answers
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
 	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics", // of reloads
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics",
@@ -204,7 +205,7 @@ func TestReplaced(t *testing.T) {
 		"k8s.io/apiserver/pkg/endpoints":                              true,
 		"k8s.io/apiserver/pkg/endpoints/request":                      false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver":                true,
-		"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion":     true,
+		"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion":     false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning": false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver/validation":     false,
 		"k8s.io/kubernetes/pkg/controlplane/apiserver":                true,
