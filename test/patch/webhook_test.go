@@ -138,7 +138,7 @@ func (w *webhookTarget) admit(t testing.TB, respond func(uid string) []byte) err
 	if err := w.chain.Admit(t.Context(), attributes); err != nil {
 		return err
 	}
-	if _, err := w.target.Version.Codec.Store(attributes.Object); err != nil {
+	if _, err := w.target.Version.Codec.Store(t.Context(), attributes.Object); err != nil {
 		t.Errorf("an admitted object cannot be stored: %v", err)
 	}
 	return w.chain.Validate(t.Context(), attributes)
