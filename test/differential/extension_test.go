@@ -9,8 +9,7 @@ import (
 // TestExtension compares what both servers do with admission webhooks and policies, and what they call webhooks with.
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	directory := t.TempDir()
-	pair, err := StartPair(t.Context(), directory, FrontProxyFlags(directory)...)
+	pair, err := StartFrontProxies(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

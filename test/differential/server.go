@@ -63,11 +63,20 @@ func newServer(name string, began time.Time, admin *rest.Config, etcd *Recorder)
 type Pair struct {
 	Upstream, Ours *Server
 	stop           []func() error
+	frontProxy     bool
 }
 
 // StartPair starts both servers with the same flags and the given ones, each with its own etcd.
-func StartPair(ctx context.Context, directory string, further ...string) (_ *Pair, err error) {
-	pair := &Pair{}
+func StartPair(ctx context.Context, directory string, further ...string) (*Pair, error) {
+	return startPair(ctx, directory, &Pair{}, further)
+}
+
+// StartFrontProxies is StartPair with the certificate and the flags of front proxies of extension API servers.
+func StartFrontProxies(ctx context.Context, directory string) (*Pair, error) {
+	return startPair(ctx, directory, &Pair{frontProxy: true}, nil)
+}
+
+func startPair(ctx context.Context, directory string, pair *Pair, further []string) (_ *Pair, err error) {
 	defer func() {
 		if err != nil {
 			_ = pair.Stop()
@@ -81,8 +90,12 @@ func StartPair(ctx context.Context, directory string, further ...string) (_ *Pai
 	if err != nil {
 		return nil, err
 	}
-	if err := writeFrontProxy(pki, directory); err != nil {
-		return nil, err
+	if pair.frontProxy {
+		flags, err := pki.WriteFrontProxy()
+		if err != nil {
+			return nil, err
+		}
+		further = append(further, flags...)
 	}
 	// In a range of this size, the first 256 addresses are allocated on request only, which scripts do.
 	options := upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
@@ -94,33 +107,6 @@ func StartPair(ctx context.Context, directory string, further ...string) (_ *Pai
 	}
 	pair.Ours, err = pair.start(ctx, filepath.Join(directory, "ours"), options, upstream.StartQuorate)
 	return pair, err
-}
-
-// frontProxy is the user of the front proxy's client certificate.
-const frontProxy = "front-proxy-client"
-
-// FrontProxyFlags are flags for StartPair that make the servers front proxies of extension API servers.
-func FrontProxyFlags(directory string) []string {
-	return []string{
-		"--proxy-client-cert-file=" + filepath.Join(directory, "front-proxy.crt"),
-		"--proxy-client-key-file=" + filepath.Join(directory, "front-proxy.key"),
-		"--requestheader-client-ca-file=" + filepath.Join(directory, "pki", "client-ca.crt"),
-		"--requestheader-allowed-names=" + frontProxy, "--requestheader-username-headers=X-Remote-User",
-		"--requestheader-uid-headers=X-Remote-Uid",
-		"--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-	}
-}
-
-// writeFrontProxy writes the files of FrontProxyFlags.
-func writeFrontProxy(pki *upstream.PKI, directory string) error {
-	config, err := pki.As(&rest.Config{}, frontProxy)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(directory, "front-proxy.crt"), config.CertData, 0o600); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(directory, "front-proxy.key"), config.KeyData, 0o600)
 }
 
 // start runs an etcd, its recorder and one of the servers.
