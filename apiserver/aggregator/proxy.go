@@ -83,7 +83,9 @@ type responder struct{}
 
 func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {
 	if record := request.From(r.Context()); record != nil && record.Context.Err() != nil {
-		return // The filter timeout responds, or the client is gone.
+		// The filter timeout responds, or the client is gone. As in kube-apiserver, the audit event has the proxy's code.
+		record.AuditContext().SetEventResponseStatusCode(http.StatusServiceUnavailable)
+		return
 	}
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -82,6 +83,9 @@ func isComplete(events []auditv1.Event) bool {
 	return false
 }
 
+// chosenByServer are parameters whose values come from responses.
+var chosenByServer = regexp.MustCompile(`\b(resourceVersion|continue)=[^&]+`)
+
 func comparable(event *auditv1.Event) ([]byte, error) {
 	encoded, err := json.Marshal(event)
 	if err != nil {
@@ -95,6 +99,9 @@ func comparable(event *auditv1.Event) ([]byte, error) {
 	}
 	for _, differs := range []string{"auditID", "requestReceivedTimestamp", "stageTimestamp"} {
 		delete(fields, differs)
+	}
+	if uri, ok := fields["requestURI"].(string); ok {
+		fields["requestURI"] = chosenByServer.ReplaceAllString(uri, "${1}=<chosen>")
 	}
 	annotations, _ := fields["annotations"].(map[string]any)
 	for key := range annotations {

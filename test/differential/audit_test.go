@@ -22,7 +22,7 @@ var auditLevels = []string{"metadata", "request", "response", "omitted"}
 // TestAudit compares the audit events of both servers.
 func TestAudit(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	pair := startAudited(t, t.TempDir(), nil)
+	pair := startAudited(t, nil)
 	intended, err := loadIntended("testdata/intended.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -93,13 +93,13 @@ func (s *Server) ownWrites() ([]string, error) {
 }
 
 // startAudited starts both servers with webhooks and an audit policy.
-func startAudited(t *testing.T, directory string, webhookClients []byte, further ...string) *Pair {
+func startAudited(t *testing.T, webhookClients []byte, further ...string) *Pair {
 	t.Helper()
 	policy, err := filepath.Abs("testdata/audit/policy.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := StartPair(t.Context(), directory, append(further, "--audit-policy-file="+policy,
+	pair, err := StartFrontProxies(t.Context(), t.TempDir(), append(further, "--audit-policy-file="+policy,
 		"--audit-log-path=${directory}/audit.log", "--audit-log-truncate-enabled", "--audit-log-truncate-max-event-size=40000")...)
 	if err != nil {
 		t.Fatal(err)

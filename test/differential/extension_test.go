@@ -20,13 +20,11 @@ import (
 // what they audit.
 func TestExtension(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	flags := append(FrontProxyFlags(directory), "--admission-control-config-file="+credentials(t, pki))
-	pair := startAudited(t, directory, pki.Admin(0).CAData, flags...)
+	pair := startAudited(t, pki.Admin(0).CAData, "--admission-control-config-file="+credentials(t, pki))
 	extensions, err := StartExtensions() // shared, so that errors name the same ports
 	if err != nil {
 		t.Fatal(err)

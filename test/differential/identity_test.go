@@ -77,7 +77,7 @@ func (i *identityTest) write(t *testing.T, name, content string) {
 // start starts the servers with flags in which SERVER is the name of the server.
 func (i *identityTest) start(t *testing.T, flags ...string) {
 	t.Helper()
-	pair, err := startPair(t.Context(), i.directory, func(name string) []string {
+	pair, err := startPair(t.Context(), i.directory, &Pair{}, func(name string) []string {
 		own := make([]string, len(flags))
 		for j, flag := range flags {
 			own[j] = strings.ReplaceAll(flag, "SERVER", name)

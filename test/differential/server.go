@@ -71,12 +71,18 @@ func newServer(name string, began time.Time, admin *rest.Config, etcd *Recorder)
 type Pair struct {
 	Upstream, Ours *Server
 	stop           []func() error
+	frontProxy     bool
 }
 
 // StartPair starts both servers with the same flags and the given ones, each with its own etcd. ${directory} in a flag is
 // the server's own directory.
 func StartPair(ctx context.Context, directory string, further ...string) (*Pair, error) {
-	return startPair(ctx, directory, func(string) []string { return further })
+	return startPair(ctx, directory, &Pair{}, func(string) []string { return further })
+}
+
+// StartFrontProxies is StartPair with the certificate and the flags of front proxies of extension API servers.
+func StartFrontProxies(ctx context.Context, directory string, further ...string) (*Pair, error) {
+	return startPair(ctx, directory, &Pair{frontProxy: true}, func(string) []string { return further })
 }
 
 // The names of the servers of a pair.
@@ -86,8 +92,7 @@ const (
 )
 
 // startPair starts both servers with the same flags and those that further returns for the name of the server.
-func startPair(ctx context.Context, directory string, further func(name string) []string) (_ *Pair, err error) {
-	pair := &Pair{}
+func startPair(ctx context.Context, directory string, pair *Pair, further func(name string) []string) (_ *Pair, err error) {
 	defer func() {
 		if err != nil {
 			_ = pair.Stop()
@@ -101,15 +106,18 @@ func startPair(ctx context.Context, directory string, further func(name string) 
 	if err != nil {
 		return nil, err
 	}
-	if err := writeFrontProxy(pki, directory); err != nil {
-		return nil, err
+	var proxy []string
+	if pair.frontProxy {
+		if proxy, err = pki.WriteFrontProxy(); err != nil {
+			return nil, err
+		}
 	}
 	// In a range of this size, the first 256 addresses are allocated on request only, which scripts do.
 	options := func(name string) upstream.Options {
 		return upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
 			"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
 			"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
-		}, further(name)...)}
+		}, append(proxy, further(name)...)...)}
 	}
 	pair.Upstream, err = pair.start(ctx, filepath.Join(directory, upstreamName), options(upstreamName), upstream.StartKubernetes)
 	if err != nil {
@@ -117,33 +125,6 @@ func startPair(ctx context.Context, directory string, further func(name string) 
 	}
 	pair.Ours, err = pair.start(ctx, filepath.Join(directory, oursName), options(oursName), upstream.StartQuorate)
 	return pair, err
-}
-
-// frontProxy is the user of the front proxy's client certificate.
-const frontProxy = "front-proxy-client"
-
-// FrontProxyFlags are flags for StartPair that make the servers front proxies of extension API servers.
-func FrontProxyFlags(directory string) []string {
-	return []string{
-		"--proxy-client-cert-file=" + filepath.Join(directory, "front-proxy.crt"),
-		"--proxy-client-key-file=" + filepath.Join(directory, "front-proxy.key"),
-		"--requestheader-client-ca-file=" + filepath.Join(directory, "pki", "client-ca.crt"),
-		"--requestheader-allowed-names=" + frontProxy, "--requestheader-username-headers=X-Remote-User",
-		"--requestheader-uid-headers=X-Remote-Uid",
-		"--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-	}
-}
-
-// writeFrontProxy writes the files of FrontProxyFlags.
-func writeFrontProxy(pki *upstream.PKI, directory string) error {
-	config, err := pki.As(&rest.Config{}, frontProxy)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(directory, "front-proxy.crt"), config.CertData, 0o600); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(directory, "front-proxy.key"), config.KeyData, 0o600)
 }
 
 // start runs an etcd, its recorder and one of the servers.

@@ -201,3 +201,22 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
+
+// WriteFrontProxy creates the client certificate of a front proxy and returns the flags for an API server that uses it
+// for extension API servers and authenticates it itself.
+func (p *PKI) WriteFrontProxy() ([]string, error) {
+	const user = "front-proxy-client"
+	certificate, key, err := p.client(user)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.write(map[string][]byte{"front-proxy.crt": certificate, "front-proxy.key": key}); err != nil {
+		return nil, err
+	}
+	return []string{
+		"--proxy-client-cert-file=" + p.file("front-proxy.crt"), "--proxy-client-key-file=" + p.file("front-proxy.key"),
+		"--requestheader-client-ca-file=" + p.file("client-ca.crt"), "--requestheader-allowed-names=" + user,
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-uid-headers=X-Remote-Uid",
+		"--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+	}, nil
+}

@@ -43,8 +43,8 @@ const (
 	resync = 30 * time.Second
 	// retryAfter and retryAtMost bound the backoff after a failed discovery check, as in kube-aggregator.
 	retryAfter, retryAtMost = 5 * time.Millisecond, 30 * time.Second
-	// workers is the number of parallel checks per queue.
-	workers = 16
+	// The number of parallel checks. A check of a server that does not respond takes as long as the timeout of a probe.
+	parallelAvailable, parallelOthers = 64, 256
 )
 
 // Options configure a Controller.
@@ -69,14 +69,14 @@ type Controller struct {
 	Options
 	metrics *metrics
 	slices  *sliceIndex
-	// Servers whose last check failed have a queue of their own: their checks take as long as the timeout of a probe.
-	healthy, failing workqueue.TypedRateLimitingInterface[string]
-	started          chan struct{} // closed, with mu held, when the first APIService of an extension API server is set
+	// Available servers have a queue of their own, so that others, which may not respond, do not delay their checks.
+	available, others workqueue.TypedRateLimitingInterface[string]
+	started           chan struct{} // closed, with mu held, when the first APIService of an extension API server is set
 
 	mu        sync.Mutex // guards the fields below
 	observed  map[string]*apiregistration.APIService
 	byService map[types.NamespacedName]sets.Set[string]
-	failed    sets.Set[string]
+	passed    sets.Set[string] // the last check ended without a failed probe
 }
 
 // New returns a controller. Run runs it.
@@ -88,9 +88,9 @@ func New(options Options) *Controller {
 	}
 	return &Controller{
 		Options: options, metrics: newMetrics(options.Registerer), slices: newSliceIndex(),
-		healthy: newQueue(), failing: newQueue(), started: make(chan struct{}),
+		available: newQueue(), others: newQueue(), started: make(chan struct{}),
 		observed: map[string]*apiregistration.APIService{}, byService: map[types.NamespacedName]sets.Set[string]{},
-		failed: sets.Set[string]{},
+		passed: sets.Set[string]{},
 	}
 }
 
@@ -107,13 +107,16 @@ func (c *Controller) SetAPIService(name string, object runtime.Object) {
 	}
 	if after == nil || after.Spec.Service == nil {
 		delete(c.observed, name)
-		c.failed.Delete(name)
+		c.passed.Delete(name)
 		if after == nil {
 			c.metrics.forget(name)
 		} else {
 			c.metrics.set(name, true)
 		}
 		return
+	}
+	if c.observed[name] == nil && apiregistration.IsAPIServiceConditionTrue(after, apiregistration.Available) {
+		c.passed.Insert(name) // of another replica, or before a restart
 	}
 	c.observed[name] = after
 	key := serviceOf(after)
@@ -142,10 +145,10 @@ func isClosed(channel chan struct{}) bool {
 
 // add queues a check. The caller holds c.mu.
 func (c *Controller) add(name string) {
-	if c.failed.Has(name) {
-		c.failing.Add(name)
+	if c.passed.Has(name) {
+		c.available.Add(name)
 	} else {
-		c.healthy.Add(name)
+		c.others.Add(name)
 	}
 }
 
@@ -161,8 +164,8 @@ func (c *Controller) serviceChanged(service types.NamespacedName) {
 // Run checks servers until ctx ends. Without APIServices of extension API servers it follows neither Services nor
 // EndpointSlices.
 func (c *Controller) Run(ctx context.Context) error {
-	defer c.healthy.ShutDown()
-	defer c.failing.ShutDown()
+	defer c.available.ShutDown()
+	defer c.others.ShutDown()
 	select {
 	case <-c.started:
 	case <-ctx.Done():
@@ -214,51 +217,55 @@ func (c *Controller) observeSlice(before, after *watchcache.Entry) {
 	}
 }
 
-// work runs the workers of both queues until ctx ends.
+// work runs the checks of both queues until ctx ends.
 func (c *Controller) work(ctx context.Context) error {
 	var group sync.WaitGroup
-	for _, queue := range []workqueue.TypedRateLimitingInterface[string]{c.healthy, c.failing} {
-		for range workers {
-			group.Go(func() {
-				for c.next(ctx, queue) {
-				}
-			})
-		}
-	}
+	group.Go(func() { c.drain(ctx, c.available, parallelAvailable) })
+	group.Go(func() { c.drain(ctx, c.others, parallelOthers) })
 	<-ctx.Done()
-	c.healthy.ShutDown()
-	c.failing.ShutDown()
+	c.available.ShutDown()
+	c.others.ShutDown()
 	group.Wait()
 	return nil
 }
 
-// next checks the next server of a queue. It returns false at the end.
-func (c *Controller) next(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string]) bool {
-	name, ended := queue.Get()
-	if ended {
-		return false
+// drain checks the servers of a queue until it is shut down.
+func (c *Controller) drain(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], parallel int) {
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for {
+		name, ended := queue.Get()
+		if ended {
+			_ = group.Wait() // always nil
+			return
+		}
+		group.Go(func() error {
+			defer queue.Done(name)
+			err := c.sync(ctx, name)
+			if ctx.Err() == nil {
+				c.reschedule(name, err)
+			}
+			return nil
+		})
 	}
-	defer queue.Done(name)
-	err := c.sync(ctx, name)
-	if ctx.Err() != nil {
-		return true
-	}
+}
+
+// reschedule queues the next check of a server.
+func (c *Controller) reschedule(name string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.observed[name] == nil:
-		c.healthy.Forget(name)
-		c.failing.Forget(name)
+		c.others.Forget(name)
 	case err != nil:
 		c.Logger.V(1).Info("Check of an extension API server failed; retrying", "name", name, "err", err.Error())
-		c.failed.Insert(name)
-		c.failing.AddRateLimited(name)
+		c.passed.Delete(name)
+		c.others.AddRateLimited(name)
 	default:
-		c.failed.Delete(name)
-		c.failing.Forget(name)
-		c.healthy.AddAfter(name, resync)
+		c.passed.Insert(name)
+		c.others.Forget(name)
+		c.available.AddAfter(name, resync)
 	}
-	return true
 }
 
 // sync checks a server and stores the result. An error means that the check should be repeated soon.
