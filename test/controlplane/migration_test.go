@@ -29,19 +29,11 @@ spec:
   - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 `
 
-// TestStorageVersionMigration migrates a custom resource and a built-in one by kube-controller-manager.
+// TestStorageVersionMigration migrates a custom resource and a built-in one by kube-controller-manager. It also passes with
+// StartKubernetes.
 func TestStorageVersionMigration(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	for name, launch := range map[string]upstream.Launch{"quorate": upstream.StartQuorate, "kube-apiserver": upstream.StartKubernetes} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			migrate(t, launch)
-		})
-	}
-}
-
-func migrate(t *testing.T, launch upstream.Launch) {
-	t.Helper()
+	t.Parallel()
 	directory := t.TempDir()
 	etcd, err := upstream.StartEtcd(t.Context(), directory)
 	if err != nil {
@@ -50,7 +42,7 @@ func migrate(t *testing.T, launch upstream.Launch) {
 	etcd.StopAfter(t)
 	startServer := func(t *testing.T, options upstream.Options) (*upstream.APIServer, error) {
 		options.Etcd = etcd.Endpoint
-		return launch(t.Context(), options)
+		return upstream.StartQuorate(t.Context(), options)
 	}
 	c := start(t, directory, startServer,
 		"--feature-gates=StorageVersionMigrator=true", "--runtime-config=storagemigration.k8s.io/v1beta1=true")
