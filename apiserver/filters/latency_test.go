@@ -13,9 +13,14 @@ import (
 func TestWebhooksAreNotInTheIndicator(t *testing.T) {
 	const webhook = time.Hour
 	f := start(t, false, nil, func(_ http.ResponseWriter, r *http.Request) {
-		request.TrackMutatingWebhookLatency(r.Context(), webhook)
-		request.TrackValidatingWebhookLatency(r.Context(), 2*webhook)
-		request.TrackValidatingWebhookLatency(r.Context(), webhook) // at the same time
+		trackers, ok := request.LatencyTrackersFrom(r.Context())
+		if !ok {
+			t.Error("the request has no trackers")
+			return
+		}
+		trackers.MutatingWebhookTracker.TrackDuration(webhook)
+		trackers.ValidatingWebhookTracker.TrackDuration(2 * webhook)
+		trackers.ValidatingWebhookTracker.TrackDuration(webhook) // at the same time
 	})
 	f.get(t, "POST", "/api/v1/namespaces/a/pods", "alice")
 	f.final(t, "apiserver_request_total")
