@@ -73,7 +73,8 @@ const installer = "k8s.io/apiserver/pkg/endpoints"
 
 // notReplaced are libraries below replaced frameworks.
 var notReplaced = []string{
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion", "k8s.io/apiextensions-apiserver/pkg/apiserver/schema",
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
 }
 
 func isReplaced(imported string) bool {
@@ -200,7 +201,7 @@ func TestReplaced(t *testing.T) {
 		"k8s.io/apiserver/pkg/endpoints":                              true,
 		"k8s.io/apiserver/pkg/endpoints/request":                      false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver":                true,
-		"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion":     true,
+		"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion":     false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning": false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver/validation":     false,
 		"k8s.io/kubernetes/pkg/controlplane/apiserver":                true,
