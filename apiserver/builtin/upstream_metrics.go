@@ -8,8 +8,8 @@ import (
 )
 
 // MeasureUpstream registers the process-wide metrics of upstream's packages: audit, webhooks and policies of admission,
-// webhooks of authorization, issuers of tokens, pod security, CEL, ratcheting validation of custom resources,
-// translation of WebSocket streams.
+// webhooks of authorization and conversion, issuers of tokens, pod security, CEL, ratcheting validation of custom
+// resources, translation of WebSocket streams.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
@@ -23,6 +23,8 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_authorization_match_condition_",
 		"apiserver_authorization_webhook_",
 		"apiserver_cel_",
+		"apiserver_conversion_webhook_",
+		"apiserver_crd_conversion_webhook_",
 		"apiserver_externaljwt_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_validating_admission_policy_",

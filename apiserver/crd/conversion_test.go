@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
@@ -167,6 +169,31 @@ func TestLoadAll(t *testing.T) {
 	}
 }
 
+// TestConversionMetrics has upstream's metrics of the calls.
+func TestConversionMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	builtin.MeasureUpstream(registry)
+	v := defineConverted(t, startConverter(t))
+	if _, err := v.Codec.Load(t.Context(), storedWidget("v1", "a")); err != nil {
+		t.Fatal(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, family := range families {
+		if strings.Contains(family.GetName(), "conversion") {
+			found = append(found, family.GetName())
+		}
+	}
+	const want = "[apiserver_conversion_webhook_duration_seconds apiserver_conversion_webhook_request_total " +
+		"apiserver_crd_conversion_webhook_duration_seconds]"
+	if fmt.Sprint(found) != want {
+		t.Errorf("got %s", found)
+	}
+}
+
 // TestLoadAllFindsTheBadObject returns the objects before the one that the webhook refuses, with kube-apiserver's text.
 func TestLoadAllFindsTheBadObject(t *testing.T) {
 	c := startConverter(t)
@@ -305,4 +332,16 @@ func TestConversionWebhook(t *testing.T) {
 	eventually(t, "deleted", func() bool {
 		return s.condition(t, definition.Name, apiextensions.Established) == string(metav1.StatusReasonNotFound)
 	})
+}
+
+func (s *server) setConversion(t *testing.T, name string, conversion *apiextensions.CustomResourceConversion) {
+	t.Helper()
+	key := resource.Key{GroupResource: crd.Resource, Name: name}
+	_, err := s.Update(t.Context(), key, func(object runtime.Object) error {
+		object.(*apiextensions.CustomResourceDefinition).Spec.Conversion = conversion
+		return nil
+	}, resource.WriteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -11,25 +11,11 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 
-	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
-
-func (s *server) setConversion(t *testing.T, name string, conversion *apiextensions.CustomResourceConversion) {
-	t.Helper()
-	key := resource.Key{GroupResource: crd.Resource, Name: name}
-	_, err := s.Update(t.Context(), key, func(object runtime.Object) error {
-		object.(*apiextensions.CustomResourceDefinition).Spec.Conversion = conversion
-		return nil
-	}, resource.WriteOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // converted starts a server with a resource that the webhook converts, and returns its version v1beta1.
 func (s *server) converted(t *testing.T, c *converter) registry.Target {

@@ -7,7 +7,8 @@
 //
 // Path of an object: codec.go decodes into unstructured objects; coerce.go prunes and types metadata; version.go
 // compiles structural schema, validators, CEL rules and type converters on the first request that needs them and drops
-// them when idle, so that definitions without traffic only cost the compressed JSON of their schemas; strategy.go validates.
+// them when idle, so that definitions without traffic only cost the compressed JSON of their schemas; conversion.go calls
+// conversion webhooks; strategy.go validates.
 //
 // Invariants: a version's schema never changes, a changed CustomResourceDefinition gets a new custom value. A name is
 // accepted only if no other definition of the group is known to have accepted it. Stored objects in any version, served

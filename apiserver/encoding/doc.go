@@ -23,7 +23,8 @@
 //   - Formats are compared with ==. Two Formats are equal only if they make the same bytes of the same stored bytes. A
 //     changed CustomResourceDefinition has new Definitions and Versions, and so new Formats: nothing that was made for
 //     the former schema is ever found again.
-//   - Encode depends on the Format, the stored bytes and the revision only, never on a request.
+//   - Encode depends on the Format, the stored bytes and the revision only, never on a request. The result of a conversion
+//     webhook may depend on more; the watch cache converts each object once, so that all clients see the same.
 //   - Assemble(Trim(item)) is byte for byte the item. Trim compares, instead of relying on the form of the stored
 //     message.
 //   - Items and frames are shared between requests: no caller may change them.

@@ -16,6 +16,10 @@
 //
 // A write goes to the store. Its event updates the cache; Cache.Offer attaches the encoding that the response needed.
 //
+// Objects that a conversion webhook converts are converted on the first read in a version, by Convert: in batches, in a
+// goroutine of the call, whose result all readers of the object share. The result is kept like an encoding, and all
+// formats of the version are derived from it. Labels and selectable fields in a version are kept with the entry.
+//
 // # Life of a collection
 //
 // A cache is idle until its first use. Then it is loading: it buffers events and lists the collection. install applies
@@ -39,7 +43,7 @@
 //
 // progress.mu is never held together with another lock. extending and deriving are taken before Cache.mu. No lock is
 // held while an object is encoded, except by the reader's sync.Once of that one encoding, and none during a request to
-// the store, except extending.
+// the store, except extending. None at all is held during a call of a conversion webhook.
 //
 // # Rejected
 //
