@@ -23,7 +23,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		Services:   s.resolver,
 		Informers:  s.informers,
 		Authorizer: s.auth.authorizer,
-		Mapper:     discovery.NewMapper(s.catalogs.holder),
+		Mapper:     discovery.NewMapper(s.catalogs.holder, s.extensions.documents),
 		Serves:     s.apis.Serves,
 		Stopped:    s.stopped,
 	})

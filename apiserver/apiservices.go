@@ -36,13 +36,18 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 func (s *Server) followDefinitions(
 	ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func(),
 ) error {
-	return s.registry.Client().Follow(ctx, name, func(key string, object runtime.Object) {
+	return s.registry.Client().FollowWithProgress(ctx, name, &s.definitionsSeen, func(key string, object runtime.Object) {
 		s.apiServices.SetDefinition(key, object)
 		handle(key, object)
 	}, func() {
 		s.apiServices.DefinitionsKnown()
 		synced()
 	})
+}
+
+// awaitFollowed returns when followDefinitions has delivered every change that was stored before the call.
+func (s *Server) awaitFollowed(ctx context.Context) error {
+	return s.registry.Client().AwaitFollowed(ctx, crd.Resource, &s.definitionsSeen)
 }
 
 // definitionsKnown returns a channel that is closed when all definitions that existed at the start are in the catalog.

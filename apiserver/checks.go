@@ -40,8 +40,9 @@ func (s *Server) addChecks() {
 		Name: "poststarthook/crd-informer-synced", Run: closedCheck(s.custom.Synced()).check,
 	})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-space", Run: s.checkSpace, Advisory: true})
-	s.hooks.addChecks(s.health)
-	s.health.Add(serving.AllEndpoints, serving.Check{Name: "autoregister-completion", Run: s.apiServices.Completed, StartUp: true})
+	s.hooks.addChecks(s.health, map[string]serving.Check{
+		hookAutoregistration: {Name: "autoregister-completion", Run: s.apiServices.Completed, StartUp: true},
+	})
 }
 
 // loopbackCertificate always passes. In kube-apiserver it fails when the certificate of the loopback client has

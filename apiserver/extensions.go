@@ -102,7 +102,7 @@ func (e *extensions) observe(name string, object runtime.Object) {
 			Namespace: backend.Service.Namespace, Name: backend.Service.Name, Port: backend.Service.Port,
 			Trust: fmt.Sprint(service.Spec.InsecureSkipTLSVerify, string(service.Spec.CABundle)),
 		}
-		observed.Backend = backend
+		observed.Backend, observed.Available = backend, backend.Available
 	}
 	e.documents.Observe(name, observed)
 }

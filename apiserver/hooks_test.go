@@ -157,7 +157,9 @@ func TestReportedHooks(t *testing.T) {
 		"start-legacy-token-tracking-controller", "start-service-ip-repair-controllers", "rbac/bootstrap-roles",
 		"scheduling/bootstrap-system-priority-classes", "priority-and-fairness-config-producer", "bootstrap-controller",
 		"start-kubernetes-service-cidr-controller", "start-kube-aggregator-informers",
-		"apiservice-status-local-available-controller", "kube-apiserver-autoregistration",
+		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
+		"apiservice-registration-controller", "apiservice-discovery-controller",
+		"kube-apiserver-autoregistration", "apiservice-openapi-controller", "apiservice-openapiv3-controller",
 	}
 	var got []string
 	for _, path := range composed(t).health.Paths() {

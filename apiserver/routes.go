@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/openapi"
@@ -29,13 +30,14 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	}
 	schemas, err := openapi.New(openapi.Options{
 		Catalogs: publisher, Remote: s.extensions.documents, Forward: s.extensions.forward,
-		Clock: s.clock, Logger: s.logger.WithName("openapi"),
+		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
 	})
 	if err != nil {
 		return nil, err
 	}
 	r := router.New(router.Options{
-		Catalog: publisher, Resources: resources, Discovery: documents, Complete: closedCheck(s.complete).reached,
+		Catalog: publisher, Resources: publishFirst{resources, s.awaitDefinitions}, Discovery: documents,
+		Complete: closedCheck(s.complete).reached, Await: s.awaitDefinitions,
 	})
 	r.Handle("/version", version)
 	r.Handle("/version/", version)
@@ -47,7 +49,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	r.Handle("/openapi/v3", schemas)
 	r.HandlePrefix("/openapi/v3/", schemas)
 	s.publishKeys(r)
-	listed := index{router: r, catalog: publisher, health: s.health}
+	listed := index{router: r, catalog: publisher, remote: s.extensions.documents, health: s.health}
 	s.debugRoutes(r, listed)
 	r.Handle("/", listed)
 	return r, nil
@@ -85,6 +87,7 @@ func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 type index struct {
 	router  *router.Router
 	catalog *resource.CatalogHolder
+	remote  remote.Source
 	health  *serving.Health
 }
 
@@ -110,6 +113,11 @@ func (i index) paths() []string {
 			continue
 		}
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)
+	}
+	if set := i.remote.Current(); set != nil {
+		for _, of := range set.Remote {
+			paths = append(paths, "/apis/"+of.Group, "/apis/"+of.Group+"/"+of.Version)
+		}
 	}
 	paths = append(paths, i.health.Paths()...)
 	slices.Sort(paths)

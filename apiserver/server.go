@@ -31,6 +31,7 @@ import (
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/kubelet"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
@@ -82,15 +83,19 @@ type requestPath struct {
 // background is what runs beside requests.
 type background struct {
 	hooks *hooks
+	// idle drops what custom resources need while they are used only.
+	idle *lazy.Set
 	// client and informers are how upstream's code in this process, such as admission plugins, reads and writes objects.
-	client      kubernetes.Interface
-	dynamic     dynamic.Interface
-	resolver    webhook.ServiceResolver
-	informers   informers.SharedInformerFactory
-	services    *services
-	custom      *crd.Controller
-	apiServices *autoregister.Controller
-	extensions  extensions
+	client    kubernetes.Interface
+	dynamic   dynamic.Interface
+	resolver  webhook.ServiceResolver
+	informers informers.SharedInformerFactory
+	services  *services
+	custom    *crd.Controller
+	// definitionsSeen is the progress of following CustomResourceDefinitions.
+	definitionsSeen registry.Progress
+	apiServices     *autoregister.Controller
+	extensions      extensions
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -100,6 +105,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
 		metrics:     metrics.NewRegistry(Version(c.API.Version)),
 		requestPath: requestPath{drain: &request.Drain{}, complete: make(chan struct{}), stopped: make(chan struct{})},
+		background:  background{idle: &lazy.Set{}},
 	}
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
 	builtin.MeasureFeatures(s.metrics)
@@ -177,13 +183,13 @@ func (s *Server) composeBackground(chain *admission.Chain) (err error) {
 	if s.services, err = s.composeServices(); err != nil {
 		return err
 	}
+	if err = s.composeExtensions(); err != nil {
+		return err
+	}
 	if err = s.composeAdmission(chain); err != nil {
 		return err
 	}
 	if s.custom, err = s.composeCustom(); err != nil {
-		return err
-	}
-	if err := s.composeExtensions(); err != nil {
 		return err
 	}
 	s.apiServices = s.composeAPIServices()
@@ -211,7 +217,8 @@ const settleTime = 100 * time.Millisecond
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
 		Objects: s.registry.Client(), Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
-		EstablishDelay: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
+		AwaitFollowed:  s.awaitFollowed,
+		EstablishDelay: settleTime, Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
 

@@ -39,6 +39,7 @@ const (
 	hookFlowControl       = "priority-and-fairness-config-producer"
 	hookServiceCIDR       = "start-kubernetes-service-cidr-controller"
 	hookKubernetesService = "bootstrap-controller"
+	hookAutoregistration  = "kube-apiserver-autoregistration"
 )
 
 // bootstrapHooks create the objects that every cluster has.
@@ -61,6 +62,7 @@ func (s *Server) startUp() []hook {
 		{name: hookComplete, run: s.completeCatalog},
 	}, s.reportedHooks(), []hook{
 		{name: "priority-and-fairness-config-consumer", after: bootstrapHooks, run: s.keepFlowSchemaStatus},
+		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
 		{name: "service-events", after: storage, run: forever(s.services.events.Run)},
 		// The garbage collector and the namespace controller act on what discovery lacks: custom resources whose owner
 		// seems to be gone, namespaces that seem empty.
@@ -96,7 +98,7 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: "apiservice-status-remote-available-controller", after: storage, run: s.extensions.runAvailability},
 		hook{name: "apiservice-registration-controller", run: await(s.apiServices.Known())},
 		hook{name: "apiservice-discovery-controller", after: storage, run: s.extensions.runDiscovery},
-		hook{name: "kube-apiserver-autoregistration", run: await(s.apiServices.Began())},
+		hook{name: hookAutoregistration, run: await(s.apiServices.Began())},
 		hook{name: "apiservice-openapi-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV2)},
 		hook{name: "apiservice-openapiv3-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV3)},
 	)
@@ -105,6 +107,9 @@ func (s *Server) reportedHooks() []hook {
 	}
 	return list
 }
+
+// idleTimeout is the time after which the machinery of an unused custom resource is dropped.
+const idleTimeout = 10 * time.Minute
 
 // identityLeases reports whether replicas announce themselves by a Lease in kube-system.
 func identityLeases() bool { return utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) }

@@ -47,7 +47,7 @@ func NewScheme(
 		served:    served,
 		internal:  internal.WithKind(served.Kind),
 		storage:   storage,
-		json:      json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
+		json:      json.NewSerializerWithOptions(storedKind{}, scheme, scheme, json.SerializerOptions{}),
 		protobuf:  protobuf.NewSerializer(scheme, scheme),
 		guard:     NewGuard(scheme),
 	}
@@ -101,6 +101,9 @@ func (m *Scheme) decodeStored(stored []byte) (runtime.Object, error) {
 	}
 	external, kind, err := decoder.Decode(stored, nil, nil)
 	if err != nil {
+		if _, malformed := (json.SimpleMetaFactory{}).Interpret(stored); malformed != nil && !IsProtobuf(stored) {
+			err = malformed // upstream's error, which storedKind does not notice
+		}
 		return nil, fmt.Errorf("decode a stored %s: %w", m.served.Kind, err)
 	}
 	m.scheme.Default(external)

@@ -11,13 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
 
 // define returns the definition of an established CustomResourceDefinition.
 func define(t testing.TB, definition *apiextensionsv1.CustomResourceDefinition) *resource.Definition {
 	t.Helper()
-	builder, err := crd.NewBuilder()
+	builder, err := crd.NewBuilder(&lazy.Set{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,13 +36,20 @@ func Claim(accepted ...apiextensionsv1.CustomResourceDefinitionNames) Claimed {
 // Conditions returns the desired status of a definition, given the names accepted by others of its group. Without
 // establish, a definition that could be established stays Installing.
 func Conditions(crd *apiextensionsv1.CustomResourceDefinition, others Claimed, establish bool) apiextensionsv1.CustomResourceDefinitionStatus {
+	return conditions(crd, others, establish, nonStructural(crd))
+}
+
+// conditions is Conditions with the NonStructuralSchema condition, nil for none, which alone depends on the schemas.
+func conditions(
+	crd *apiextensionsv1.CustomResourceDefinition, others Claimed, establish bool, problem *condition,
+) apiextensionsv1.CustomResourceDefinitionStatus {
 	next := &apiextensionsv1.CustomResourceDefinition{Spec: crd.Spec, Status: *crd.Status.DeepCopy()}
 	names, accepted := acceptNames(crd.Spec.Names, crd.Status.AcceptedNames, others)
 	next.Status.AcceptedNames = names
 	apihelpers.SetCRDCondition(next, accepted)
 	apihelpers.SetCRDCondition(next, established(next, establish))
 	next.Status.StoredVersions = withStorageVersion(crd)
-	if problem := nonStructural(crd); problem != nil {
+	if problem != nil {
 		apihelpers.SetCRDCondition(next, *problem)
 	} else {
 		apihelpers.RemoveCRDCondition(next, apiextensionsv1.NonStructuralSchema)

@@ -12,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+
+	"quorate.dev/apiserver/deflate"
+	"quorate.dev/apiserver/lazy"
 )
 
 // custom is shared by all versions of a custom resource.
@@ -29,11 +32,13 @@ type custom struct {
 	versions map[string]*version
 
 	types types
+	idle  *lazy.Set // of what is built from schemas
 }
 
 // newCustom returns the parts of a CustomResourceDefinition that serve its objects.
-func newCustom(crd *apiextensionsv1.CustomResourceDefinition) (*custom, error) {
+func newCustom(crd *apiextensionsv1.CustomResourceDefinition, idle *lazy.Set) (*custom, error) {
 	c := &custom{
+		idle:       idle,
 		group:      crd.Spec.Group,
 		kind:       crd.Status.AcceptedNames.Kind,
 		namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped,
@@ -72,7 +77,11 @@ func newVersion(of *custom, spec *apiextensionsv1.CustomResourceDefinitionVersio
 		if err != nil {
 			return nil, fmt.Errorf("encode schema: %w", err)
 		}
-		v.encoded = encoded
+		compressed, err := deflate.Compress(encoded)
+		if err != nil {
+			return nil, err
+		}
+		v.schema = &compressed
 	}
 	return v, nil
 }
@@ -171,8 +180,12 @@ func (c *custom) versionOf(object *unstructured.Unstructured) *version {
 	return c.versions[kind.Version]
 }
 
-// internalSchema decodes a schema into internal version, which the validation libraries use.
-func internalSchema(encoded []byte) (*apiextensions.JSONSchemaProps, error) {
+// internalSchema decodes the schema into internal version, which the validation libraries use.
+func (v *version) internalSchema() (*apiextensions.JSONSchemaProps, error) {
+	encoded, err := v.schema.Content()
+	if err != nil {
+		return nil, err
+	}
 	var external apiextensionsv1.JSONSchemaProps
 	if err := json.Unmarshal(encoded, &external); err != nil {
 		return nil, fmt.Errorf("decode schema: %w", err)

@@ -6,8 +6,8 @@
 // ControllerOptions.EstablishDelay it is established. Deletion runs through finalize.
 //
 // Path of an object: codec.go decodes into unstructured objects; coerce.go prunes and types metadata; version.go
-// compiles structural schema, validators, CEL rules and type converters on the first request that needs them, so that
-// definitions without traffic only cost the JSON of their schemas; strategy.go validates.
+// compiles structural schema, validators, CEL rules and type converters on the first request that needs them and drops
+// them when idle, so that definitions without traffic only cost the compressed JSON of their schemas; strategy.go validates.
 //
 // Invariants: a version's schema never changes, a changed CustomResourceDefinition gets a new custom value. A name is
 // accepted only if no other definition of the group is known to have accepted it. Stored objects in any version, served
@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubeversion "k8s.io/apimachinery/pkg/version"
 
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -41,15 +42,17 @@ var (
 // Builder builds the definitions of custom resources.
 type Builder struct {
 	scale resource.Codec
+	idle  *lazy.Set
 }
 
-// NewBuilder returns a builder. All its definitions share the codec of Scale bodies.
-func NewBuilder() (*Builder, error) {
+// NewBuilder returns a builder. All its definitions share the codec of Scale bodies. What they build from their schemas
+// is in the set idle.
+func NewBuilder(idle *lazy.Set) (*Builder, error) {
 	scale, err := newScaleBody()
 	if err != nil {
 		return nil, err
 	}
-	return &Builder{scale: scale}, nil
+	return &Builder{scale: scale, idle: idle}, nil
 }
 
 // Definition returns the definition of a CustomResourceDefinition with accepted names.
@@ -58,7 +61,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
 		return nil, fmt.Errorf("CustomResourceDefinition %s has no accepted names yet", crd.Name)
 	}
-	custom, err := newCustom(crd)
+	custom, err := newCustom(crd, b.idle)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +80,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		StoragePath:    crd.Spec.Group + "/" + names.Plural,
 		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
 		Fields:         newSelectable(crd).fields,
-		Revision:       fmt.Sprintf("%s/%d", crd.UID, crd.Generation),
+		Revision:       revisionOf(crd),
 		Since:          since,
 		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
@@ -92,6 +95,11 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	return definition, nil
 }
 
+// revisionOf returns the Revision of a definition.
+func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
+	return fmt.Sprintf("%s/%d", crd.UID, crd.Generation)
+}
+
 func (b *Builder) version(
 	custom *custom, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion,
 ) *resource.Version {
@@ -100,7 +108,7 @@ func (b *Builder) version(
 		Name:       v.Name,
 		Kind:       served.kind,
 		Codec:      &customCodec{served},
-		Table:      newTable(v.AdditionalPrinterColumns),
+		Table:      newTable(v.AdditionalPrinterColumns, b.idle),
 		FieldLabel: fieldLabel(custom.namespaced, v.SelectableFields),
 		Endpoints:  map[string]*resource.Endpoint{"": mainEndpoint(served)},
 	}

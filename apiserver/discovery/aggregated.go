@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/deflate"
 )
 
 // aggregatedDocument is the aggregated discovery of several groups. Its JSON is put together from the JSON of the
@@ -62,6 +63,7 @@ func newAggregated(groups []part) *aggregatedDocument {
 		return list
 	})}
 	d.json = func() ([]byte, error) { return joinGroups(groups) }
+	d.compressedJSON = func() ([]byte, error) { return joinCompressed(groups) }
 	d.tag = sync.OnceValues(func() (string, error) { return entityTag(groups) })
 	return d
 }
@@ -78,9 +80,34 @@ func entityTag(groups []part) (string, error) {
 	return fmt.Sprintf("\"%X\"", sum.Sum(nil)), nil
 }
 
+const begin, end = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[`, "]}\n"
+
+// joinCompressed returns what joinGroups does as a gzip stream.
+func joinCompressed(groups []part) ([]byte, error) {
+	constants := map[string]deflate.Part{}
+	for _, text := range []string{begin, ",", end} {
+		part, err := deflate.Compress([]byte(text))
+		if err != nil {
+			return nil, err
+		}
+		constants[text] = part
+	}
+	parts := []deflate.Part{constants[begin]}
+	for i, g := range groups {
+		encoded, err := g.encoded()
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			parts = append(parts, constants[","])
+		}
+		parts = append(parts, encoded.compressed)
+	}
+	return deflate.Join(append(parts, constants[end])...), nil
+}
+
 // joinGroups returns what the JSON serializer makes of the list.
 func joinGroups(groups []part) ([]byte, error) {
-	const begin, end = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[`, "]}\n"
 	size := len(begin) + len(end)
 	for _, g := range groups {
 		encoded, err := g.encoded()

@@ -3,8 +3,6 @@
 package discovery
 
 import (
-	"bytes"
-	"compress/gzip"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -21,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -187,8 +186,9 @@ func newFormat(accepted negotiation.MediaTypeOptions) format {
 // document is an object with cached encodings.
 type document struct {
 	object func() runtime.Object
-	json   func() ([]byte, error) // makes the compact JSON without the object; may be nil
-	routed bool                   // kube-apiserver has a route for it, which rejects unsupported Accept headers
+	routed bool // kube-apiserver has a route for it, which rejects unsupported Accept headers
+	// json and compressedJSON, if set, make the compact JSON and its gzip stream without the object.
+	json, compressedJSON func() ([]byte, error)
 
 	lock      sync.Mutex
 	encodings map[string][]byte
@@ -236,17 +236,21 @@ func (d *document) compressed(f format) ([]byte, error) {
 	if known, ok := d.encodings[name]; ok {
 		return known, nil
 	}
-	var compressed bytes.Buffer
-	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)
+	compressed, err := d.compress(f, plain)
 	if err != nil {
 		return nil, fmt.Errorf("compress discovery: %w", err)
 	}
-	if _, err := writer.Write(plain); err != nil {
-		return nil, fmt.Errorf("compress discovery: %w", err)
+	d.keep(name, compressed)
+	return compressed, nil
+}
+
+func (d *document) compress(f format, plain []byte) ([]byte, error) {
+	if d.compressedJSON != nil && f.name == runtime.ContentTypeJSON {
+		return d.compressedJSON()
 	}
-	if err := writer.Close(); err != nil {
-		return nil, fmt.Errorf("compress discovery: %w", err)
+	part, err := deflate.Compress(plain)
+	if err != nil {
+		return nil, err
 	}
-	d.keep(name, compressed.Bytes())
-	return compressed.Bytes(), nil
+	return deflate.Join(part), nil
 }

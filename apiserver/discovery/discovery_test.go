@@ -1,9 +1,11 @@
 package discovery_test
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -81,6 +83,16 @@ func goldenDirectory(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return filepath.Join(strings.TrimSpace(string(directory)), "api", "discovery")
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(value T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
 }
 
 func noAction(context.Context, resource.Client, resource.Call) (runtime.Object, error) {
@@ -292,6 +304,12 @@ func TestCompression(t *testing.T) {
 		w := get(h, "/apis", "Accept", "application/json"+aggregated, "Accept-Encoding", accepted)
 		if got := w.Header().Get("Content-Encoding"); got != want || w.Code != http.StatusOK {
 			t.Errorf("%q: %d, encoding %q of %d bytes", accepted, w.Code, got, w.Body.Len())
+		}
+		if want == "gzip" {
+			content := must[*gzip.Reader](t)(gzip.NewReader(w.Body))
+			if plain := must[[]byte](t)(io.ReadAll(content)); string(plain) != get(h, "/apis", "Accept", "application/json"+aggregated).Body.String() {
+				t.Error("the compressed document differs from the plain one")
+			}
 		}
 	}
 }

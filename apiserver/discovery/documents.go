@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -123,8 +124,9 @@ type groupDocuments struct {
 }
 
 type encodedGroup struct {
-	json []byte
-	hash [sha512.Size]byte
+	json       []byte
+	compressed deflate.Part // json
+	hash       [sha512.Size]byte
 }
 
 func newGroupDocuments(of *resource.Group) *groupDocuments {
@@ -155,7 +157,8 @@ func encodeGroup(g discoveryv2.APIGroupDiscovery) (encodedGroup, error) {
 	if err != nil {
 		return encodedGroup{}, fmt.Errorf("encode discovery of %s: %w", g.Name, err)
 	}
-	return encodedGroup{json: encoded, hash: sha512.Sum512(encoded)}, nil
+	compressed, err := deflate.Compress(encoded)
+	return encodedGroup{json: encoded, compressed: compressed, hash: sha512.Sum512(encoded)}, err
 }
 
 // setGroups sets the legacy list of groups and the documents of groups that APIServices change. A group of this server
@@ -184,13 +187,6 @@ func (d *documents) setGroups(named []*groupDocuments) {
 
 func apiVersions(versions []string, addresses ...metav1.ServerAddressByClientCIDR) *metav1.APIVersions {
 	return &metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: versions, ServerAddressByClientCIDRs: addresses}
-}
-
-func prefix(group, version string) string {
-	if group == "" {
-		return "/api/" + version
-	}
-	return "/apis/" + group + "/" + version
 }
 
 func apiGroup(g group) metav1.APIGroup {

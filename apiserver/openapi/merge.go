@@ -2,6 +2,7 @@ package openapi
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,10 +16,10 @@ import (
 	"quorate.dev/apiserver/aggregator/remote"
 )
 
-// mergeV2 merges documents of extension API servers into an encoded version 2 document, like kube-aggregator: paths that
-// the document has stay, definitions and parameters of the same name and different content are renamed. The document
-// is not decoded as a whole; only the members that the others also have are. A document that cannot be merged is
-// passed to skip and left out.
+// mergeV2 merges documents of extension API servers into a gzip stream of a version 2 document, like kube-aggregator:
+// paths that the document has stay, definitions and parameters of the same name and different content are renamed. The
+// document, which may be large, is read as a stream; only the members that the others also have are decoded. A
+// document that cannot be merged is passed to skip and left out.
 func mergeV2(local []byte, all []*remote.Documents, skip func(*remote.Documents, error)) ([]byte, error) {
 	added := &spec.Swagger{}
 	var sources []*spec.Swagger
@@ -34,7 +35,11 @@ func mergeV2(local []byte, all []*remote.Documents, skip func(*remote.Documents,
 		}
 		sources, origins = append(sources, source), append(origins, documents)
 	}
-	layout, err := scan(local, namesOf(sources), added)
+	content, err := gzip.NewReader(bytes.NewReader(local))
+	if err != nil {
+		return nil, fmt.Errorf("decompress OpenAPI: %w", err)
+	}
+	layout, err := scan(content, namesOf(sources), added)
 	if err != nil {
 		return nil, err
 	}
@@ -111,12 +116,12 @@ type span struct{ start, end int }
 
 // scan finds the places where members can be added, and decodes the members in wanted into found. Of renamed definitions,
 // it also decodes those that are already in use.
-func scan(document []byte, wanted names, found *spec.Swagger) (*layout, error) {
+func scan(document io.Reader, wanted names, found *spec.Swagger) (*layout, error) {
 	l := &layout{
 		ends: map[string]int{}, empty: map[string]bool{}, definitions: map[string]span{},
 		decoded: names{"paths": {}, "definitions": {}, "parameters": {}},
 	}
-	decoder := json.NewDecoder(bytes.NewReader(document))
+	decoder := json.NewDecoder(document)
 	if err := open(decoder); err != nil {
 		return nil, err
 	}
@@ -256,7 +261,7 @@ func (l *layout) splice(document []byte, merged *spec.Swagger) ([]byte, error) {
 		}
 		edits = append(edits, edit)
 	}
-	return apply(document, edits), nil
+	return apply(document, edits)
 }
 
 // insert returns the edit that adds members to paths, definitions or parameters.
@@ -278,20 +283,38 @@ func (l *layout) insert(of string, all map[string]any) (edit, error) {
 	return edit{span{end, end}, content}, nil
 }
 
-// apply makes edits, whose spans do not overlap.
-func apply(document []byte, edits []edit) []byte {
+// apply makes edits, whose spans do not overlap, in the content of a gzip stream.
+func apply(document []byte, edits []edit) ([]byte, error) {
 	slices.SortFunc(edits, func(a, b edit) int { return a.start - b.start })
-	size := len(document)
-	for _, e := range edits {
-		size += len(e.content)
+	source, err := gzip.NewReader(bytes.NewReader(document))
+	if err != nil {
+		return nil, fmt.Errorf("decompress OpenAPI: %w", err)
 	}
-	result := make([]byte, 0, size)
+	var edited bytes.Buffer
+	target, err := gzip.NewWriterLevel(&edited, gzip.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("compress OpenAPI: %w", err)
+	}
 	at := 0
 	for _, e := range edits {
-		result = append(append(result, document[at:e.start]...), e.content...)
+		if _, err := io.CopyN(target, source, int64(e.start-at)); err != nil {
+			return nil, fmt.Errorf("copy OpenAPI: %w", err)
+		}
+		if _, err := target.Write(e.content); err != nil {
+			return nil, fmt.Errorf("compress OpenAPI: %w", err)
+		}
+		if _, err := io.CopyN(io.Discard, source, int64(e.end-e.start)); err != nil {
+			return nil, fmt.Errorf("decompress OpenAPI: %w", err)
+		}
 		at = e.end
 	}
-	return append(result, document[at:]...)
+	if _, err := io.Copy(target, source); err != nil { //nolint:gosec // the content is this server's own
+		return nil, fmt.Errorf("copy OpenAPI: %w", err)
+	}
+	if err := target.Close(); err != nil {
+		return nil, fmt.Errorf("compress OpenAPI: %w", err)
+	}
+	return edited.Bytes(), nil
 }
 
 var errNoObject = errors.New("decode OpenAPI: expected an object")

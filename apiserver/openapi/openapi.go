@@ -9,6 +9,7 @@ package openapi
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -30,8 +32,10 @@ type Options struct {
 	Remote remote.Source
 	// Forward serves the version 3 documents of extension API servers.
 	Forward Forward
-	Clock   clock.PassiveClock
-	Logger  logr.Logger
+	// Idle has the parts of documents, which are dropped when they are not used.
+	Idle   *lazy.Set
+	Clock  clock.PassiveClock
+	Logger logr.Logger
 }
 
 // Handler serves /openapi/v2, /openapi/v3 and the paths below it.
@@ -41,6 +45,7 @@ type Handler struct {
 	forward  Forward
 	clock    clock.PassiveClock
 	logger   logr.Logger
+	idle     *lazy.Set
 	archive  *archive
 	contents contentsCache
 	merged   mergedCache
@@ -54,7 +59,8 @@ func New(o Options) (*Handler, error) {
 		return nil, err
 	}
 	return &Handler{
-		catalogs: o.Catalogs, remote: o.Remote, forward: o.Forward, clock: o.Clock, logger: o.Logger, archive: archive,
+		catalogs: o.Catalogs, remote: o.Remote, forward: o.Forward, idle: o.Idle, clock: o.Clock, logger: o.Logger,
+		archive: archive,
 	}, nil
 }
 
@@ -224,22 +230,18 @@ func serve(w http.ResponseWriter, r *http.Request, doc document, modified time.T
 		w.Header().Set("Etag", strconv.Quote(doc.tag))
 	}
 	w.Header().Set("Content-Type", contentType)
-	content := doc.plain
+	var content io.ReadSeeker = bytes.NewReader(doc.plain)
 	if doc.compressed != nil {
 		w.Header().Add("Vary", "Accept-Encoding")
 		if acceptsGzip(r) {
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Header().Set("Content-Length", strconv.Itoa(len(doc.compressed)))
-			content = doc.compressed
-		} else if content == nil {
-			var err error
-			if content, err = decompress(doc.compressed); err != nil {
-				w.WriteHeader(http.StatusInternalServerError)
-				return
-			}
+			content = bytes.NewReader(doc.compressed)
+		} else if doc.plain == nil {
+			content = newInflater(doc.compressed)
 		}
 	}
-	http.ServeContent(w, r, "", modified, bytes.NewReader(content))
+	http.ServeContent(w, r, "", modified, content)
 }
 
 func acceptsGzip(r *http.Request) bool {

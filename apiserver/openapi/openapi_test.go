@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 )
@@ -55,7 +56,7 @@ func definitionOf(t *testing.T, change func(*apiextensionsv1.CustomResourceDefin
 	}
 	change(definition)
 	definition.Status = crd.Conditions(definition, crd.Claim(), true)
-	builder, err := crd.NewBuilder()
+	builder, err := crd.NewBuilder(&lazy.Set{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func handler(t *testing.T, definitions ...*resource.Definition) http.Handler {
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
 	clock := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	h, err := openapi.New(openapi.Options{Catalogs: publisher, Remote: &remotes{}, Clock: clock, Logger: testr.New(t)})
+	h, err := openapi.New(openapi.Options{Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: clock, Logger: testr.New(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/openapiconv"
 
 	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/deflate"
 )
 
 // Forward sends a request to the extension API server of a group version and copies its response.
@@ -133,31 +134,32 @@ func (h *Handler) remoteV2(v *view, form encoding) (document, error) {
 	if known := h.views.known[form]; known.tag == v.v2Tag {
 		return known, nil
 	}
-	local, err := h.mergedV2(v.contents, asJSON)
+	local, err := h.gzippedV2(v.contents, asJSON)
 	if err != nil {
 		return document{}, err
 	}
-	content, err := mergeV2(local, v.set.Remote, func(documents *remote.Documents, err error) {
+	merged, err := mergeV2(local, v.set.Remote, func(documents *remote.Documents, err error) {
 		h.logger.Error(err, "Left out an OpenAPI document of an extension API server", "groupVersion", documents.String())
 	})
 	if err == nil && form == asProtobuf {
-		content, err = protobufV2(content)
+		merged, err = protobufV2(merged)
 	}
-	if err != nil {
-		return document{}, err
-	}
-	compressed, err := compress(content)
 	if err != nil {
 		return document{}, err
 	}
 	if h.views.known == nil {
 		h.views.known = map[encoding]document{}
 	}
-	h.views.known[form] = document{compressed: compressed, tag: v.v2Tag}
-	return document{plain: content, compressed: compressed, tag: v.v2Tag}, nil
+	h.views.known[form] = document{compressed: merged, tag: v.v2Tag}
+	return h.views.known[form], nil
 }
 
-func protobufV2(content []byte) ([]byte, error) {
+// protobufV2 converts a gzip stream of JSON to one of protobuf. It needs memory for the whole document, decoded.
+func protobufV2(compressed []byte) ([]byte, error) {
+	content, err := decompress(compressed)
+	if err != nil {
+		return nil, err
+	}
 	parsed, err := openapiv2.ParseDocument(content)
 	if err != nil {
 		return nil, fmt.Errorf("parse OpenAPI: %w", err)
@@ -166,7 +168,11 @@ func protobufV2(content []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode OpenAPI: %w", err)
 	}
-	return binary, nil
+	part, err := deflate.Compress(binary)
+	if err != nil {
+		return nil, err
+	}
+	return deflate.Join(part), nil
 }
 
 // document converts a version 2 document. It is not cached, because few servers have no version 3 documents.

@@ -18,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 )
@@ -32,7 +33,7 @@ func remoteHandler(t *testing.T, source remote.Source, forward openapi.Forward) 
 	holder := &resource.CatalogHolder{}
 	holder.Publish(resource.NewCatalog(append(definitions(t, nil), widgets(t))...))
 	clock := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	h, err := openapi.New(openapi.Options{Catalogs: holder, Remote: source, Forward: forward, Clock: clock, Logger: testr.New(t)})
+	h, err := openapi.New(openapi.Options{Catalogs: holder, Remote: source, Forward: forward, Idle: &lazy.Set{}, Clock: clock, Logger: testr.New(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,14 @@ import (
 // ctx ends. The object is nil after a deletion; otherwise it is the internal version and owned by handle. synced is
 // called once, after the objects that existed at the start.
 func (c *Client) Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
+	return c.FollowWithProgress(ctx, name, nil, handle, synced)
+}
+
+// FollowWithProgress is Follow that reports its progress. One progress must not be used by concurrent calls.
+func (c *Client) FollowWithProgress(
+	ctx context.Context, name schema.GroupResource, progress *Progress,
+	handle func(key string, object runtime.Object), synced func(),
+) error {
 	t, err := c.target(resource.Key{GroupResource: name})
 	if err != nil {
 		return err
@@ -42,7 +50,8 @@ func (c *Client) Follow(ctx context.Context, name schema.GroupResource, handle f
 			}
 			handle(t.key(after), decoded.object)
 		},
-		synced: synced,
+		synced:   synced,
+		progress: progress,
 	})
 }
 
@@ -129,6 +138,8 @@ type follower struct {
 	prepare func([]*watchcache.Entry)
 	handle  func(before, after *watchcache.Entry)
 	synced  func()
+	// progress may be nil.
+	progress *Progress
 	// known has the entry of the last call per path. A restarted watch delivers no DELETED events for objects deleted
 	// in between; they are the known ones that its initial state lacks. Entries are shared with the watch cache.
 	known map[string]*watchcache.Entry
@@ -163,8 +174,10 @@ func (f *follower) follow(ctx context.Context) error {
 		f.synced()
 		f.synced = nil
 	}
+	f.progress.begin(w)
+	defer f.progress.end()
 	for {
-		events, _, err := w.Next(ctx)
+		events, revision, err := w.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -175,6 +188,7 @@ func (f *follower) follow(ctx context.Context) error {
 			}
 			f.put(event.Entry)
 		}
+		f.progress.advance(revision)
 	}
 }
 

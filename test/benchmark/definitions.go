@@ -2,18 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	discovery "k8s.io/api/apidiscovery/v2"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -24,6 +23,8 @@ const (
 	definitionFields   = 40
 	definitionParallel = 16
 	polledDefinitions  = 50 // created one at a time
+
+	definitionDomain = ".example.com"
 
 	definitionPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -110,34 +111,36 @@ func (s *subject) createBurst(ctx context.Context) error {
 		})
 	}
 	group.Wait()
-	for i := range definitionCount {
-		errs = append(errs, s.awaitEstablished(ctx, i))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.awaitServed(ctx))...)
 }
 
-// awaitEstablished returns when a definition is served.
-func (s *subject) awaitEstablished(ctx context.Context, i int) error {
+// awaitServed returns when discovery has all definitions. Their objects are not read, because that leaves encodings in the
+// server's cache.
+func (s *subject) awaitServed(ctx context.Context) error {
 	for {
-		var definition apiextensions.CustomResourceDefinition
-		if err := s.client.get(ctx, definitionPath+"/"+definition40(i).Name, &definition); err != nil {
+		var groups discovery.APIGroupDiscoveryList
+		if err := s.client.getAs(ctx, "/apis", asDiscovery, &groups); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(definition.Status.Conditions, func(c apiextensions.CustomResourceDefinitionCondition) bool {
-			return c.Type == apiextensions.Established && c.Status == apiextensions.ConditionTrue
-		}) {
+		served := 0
+		for _, group := range groups.Items {
+			if strings.HasSuffix(group.Name, definitionDomain) {
+				served += len(group.Versions[0].Resources)
+			}
+		}
+		if served == definitionCount {
 			return nil
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := pause(ctx, 250*time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
 
-// createPolledDefinitions creates definitions one at a time. After each, a client that has the discovery document
-// polls it, and a client that has all OpenAPI documents polls their index and reads those that changed.
+// createPolledDefinitions creates definitions one at a time. After each, a client polls discovery until it has changed, and
+// a client that has all OpenAPI documents reads their index and those that changed.
 func (s *subject) createPolledDefinitions(ctx context.Context) error {
-	p := &poller{client: s.client}
+	p := &poller{client: s.client.compressed()}
 	if err := p.poll(ctx); err != nil {
 		return err
 	}
@@ -148,9 +151,6 @@ func (s *subject) createPolledDefinitions(ctx context.Context) error {
 	used, err := s.timed(func() error {
 		for i := range polledDefinitions {
 			if _, _, err := s.client.do(ctx, createDefinition(definitionCount+i)); err != nil {
-				return err
-			}
-			if err := s.awaitEstablished(ctx, definitionCount+i); err != nil {
 				return err
 			}
 			if err := p.poll(ctx); err != nil {
@@ -171,20 +171,32 @@ type poller struct {
 }
 
 func (p *poller) poll(ctx context.Context) error {
-	response, err := p.client.send(ctx, request{method: http.MethodGet, path: "/apis", accept: asDiscovery})
+	for {
+		changed, err := p.pollDiscovery(ctx)
+		if err != nil {
+			return err
+		}
+		if changed {
+			return p.pollOpenAPI(ctx)
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// pollDiscovery reads the discovery document if it has changed.
+func (p *poller) pollDiscovery(ctx context.Context) (changed bool, err error) {
+	c := *p.client
+	c.known = p.tag
+	response, err := c.send(ctx, request{method: http.MethodGet, path: "/apis", accept: asDiscovery})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
-	}
-	if tag := response.Header.Get("ETag"); tag == p.tag {
-		return errors.New("the discovery document lacks the definition")
-	} else {
-		p.tag = tag
-	}
-	return p.pollOpenAPI(ctx)
+	p.tag = response.Header.Get("ETag")
+	_, err = io.Copy(io.Discard, response.Body)
+	return response.StatusCode == http.StatusOK, err
 }
 
 func (p *poller) pollOpenAPI(ctx context.Context) error {
@@ -196,8 +208,7 @@ func (p *poller) pollOpenAPI(ctx context.Context) error {
 	if err := p.client.get(ctx, "/openapi/v3", &index); err != nil {
 		return err
 	}
-	first := p.urls == nil
-	if first {
+	if p.urls == nil {
 		p.urls = map[string]string{}
 	}
 	for path, document := range index.Paths {
@@ -205,9 +216,6 @@ func (p *poller) pollOpenAPI(ctx context.Context) error {
 			continue
 		}
 		p.urls[path] = document.ServerRelativeURL
-		if first {
-			continue
-		}
 		if _, _, err := p.client.do(ctx, request{method: http.MethodGet, path: document.ServerRelativeURL, accept: asJSON}); err != nil {
 			return err
 		}
@@ -291,7 +299,7 @@ func createDefinition(i int) request {
 
 // definition40 is a definition of 40 fields in the spec, as a generator writes it from Go types.
 func definition40(i int) *apiextensions.CustomResourceDefinition {
-	group := fmt.Sprintf("group%02d.example.com", i%definitionGroups)
+	group := fmt.Sprintf("group%02d", i%definitionGroups) + definitionDomain
 	kind := fmt.Sprintf("Widget%04d", i)
 	plural := strings.ToLower(kind) + "s"
 	return &apiextensions.CustomResourceDefinition{
@@ -349,5 +357,3 @@ func schema40(kind string) *apiextensions.JSONSchemaProps {
 		},
 	}
 }
-
-var _ = json.Marshal

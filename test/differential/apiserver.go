@@ -26,7 +26,7 @@ var extensionDocuments = map[string]map[string]extensionDocument{
 			`{"metadata":{"name":"current.example.com"},"versions":[` +
 			`{"version":"v1","resources":[{"resource":"things","responseKind":{"group":"","version":"","kind":"Thing"},"scope":"Namespaced","singularResource":"thing","verbs":["get","list"],` +
 			`"subresources":[{"subresource":"status","verbs":["get"]}]}],"freshness":"Current"},` +
-			`{"version":"v2","resources":[{"resource":"things","scope":"Namespaced","singularResource":"thing","verbs":["get","list"]}],"freshness":"Current"}]},` +
+			`{"version":"v2","resources":[{"resource":"things","scope":"Namespaced","singularResource":"thing","verbs":["list"]}],"freshness":"Current"}]},` +
 			`{"metadata":{"name":"batch"},"versions":[{"version":"v1","resources":[{"resource":"shadows","responseKind":{"kind":"Shadow"},"scope":"Cluster","verbs":["get"]}]}]}]}`},
 		"/apis/current.example.com/v1": {"application/json", `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"current.example.com/v1",` +
 			`"resources":[{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list"]}]}`},

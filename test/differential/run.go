@@ -96,6 +96,8 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 		answer = r.events(c)
 	case "CALLS":
 		answer = &Answer{Events: r.server.Webhooks.take()}
+	case "KUBECTL":
+		answer, err = r.kubectl(ctx, c)
 	case "UPGRADE":
 		answer, err = r.upgrade(ctx, c)
 	case "STORE":

@@ -33,7 +33,8 @@
 // "UPGRADE PATH" is a GET that asks for the protocol of the header Upgrade; the body is a line that is sent when the server
 // has switched to it.
 //
-// Four requests are not HTTP: "CALLS all" shows the calls of webhooks since the last such request; "EVENTS NAME N" waits
+// Five requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl as the administrator; "CALLS all" shows the calls of
+// webhooks since the last such request; "EVENTS NAME N" waits
 // for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
 // etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an

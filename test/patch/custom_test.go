@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -35,7 +36,7 @@ const currentCustom = `{"apiVersion":"example.com/v1","kind":"Widget",
 // newCustom returns the target of a custom resource.
 func newCustom(t testing.TB) registry.Target {
 	t.Helper()
-	builder, err := crd.NewBuilder()
+	builder, err := crd.NewBuilder(&lazy.Set{})
 	if err != nil {
 		t.Fatal(err)
 	}

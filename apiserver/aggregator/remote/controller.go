@@ -107,14 +107,17 @@ func (c *Controller) RunOpenAPIV2(ctx context.Context) { c.run(ctx, c.v2, v2Sche
 // RunOpenAPIV3 downloads the indexes of OpenAPI version 3 documents until ctx ends.
 func (c *Controller) RunOpenAPIV3(ctx context.Context) { c.run(ctx, c.v3, v3Schedule.workers) }
 
-// run starts no goroutine before there is an extension API server.
+// run starts no goroutine before all APIServices are known and one of them is of an extension API server.
 func (c *Controller) run(ctx context.Context, p *poll, workers int) {
-	select {
-	case <-c.started:
-		p.run(ctx, workers)
-	case <-ctx.Done():
-		p.queue.ShutDown()
+	for _, awaited := range []chan struct{}{c.known, c.started} {
+		select {
+		case <-awaited:
+		case <-ctx.Done():
+			p.queue.ShutDown()
+			return
+		}
 	}
+	p.run(ctx, workers)
 }
 
 // Observe stores the state of an APIService; nil marks it as deleted. Each call for an extension API server, whether
@@ -187,17 +190,6 @@ func deviation(service *APIService) *priority.Priority {
 	return &service.Priority
 }
 
-// Backend returns the backend of a group version of an extension API server.
-func (c *Controller) Backend(gv schema.GroupVersion) (Backend, bool) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	service := c.services[gv.Version+"."+gv.Group]
-	if !service.isRemote() {
-		return nil, false
-	}
-	return service.Backend, true
-}
-
 // attach adds an APIService to its server. The caller holds c.lock.
 func (c *Controller) attach(name string, service *APIService) {
 	s := c.servers[service.Server]
@@ -241,11 +233,12 @@ func (c *Controller) job(key Server) (job, error) {
 		return job{}, errForget
 	}
 	j := job{state: *s}
+	available := false
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
 		service := s.services[name]
 		j.wanted = append(j.wanted, service.GroupVersion)
-		if j.backend == nil {
-			j.backend = service.Backend
+		if j.backend == nil || !available && service.Available {
+			j.backend, available = service.Backend, service.Available
 		}
 	}
 	return j, nil

@@ -70,6 +70,8 @@ func (d decoder) discover(
 	found := serverDiscovery{
 		versions: map[schema.GroupVersion]discoveryv2.APIVersionDiscovery{}, failed: map[schema.GroupVersion]error{},
 	}
+	ctx, cancel := context.WithTimeout(ctx, legacyTimeout)
+	defer cancel()
 	for _, gv := range wanted {
 		if version, err := d.legacy(ctx, backend, gv); err != nil {
 			found.failed[gv] = err

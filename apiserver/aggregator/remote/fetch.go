@@ -12,6 +12,8 @@ const (
 	// discoveryTimeout and openAPITimeout are kube-aggregator's.
 	discoveryTimeout = 5 * time.Second
 	openAPITimeout   = time.Minute
+	// legacyTimeout bounds the download of the legacy documents of all group versions of one server.
+	legacyTimeout = 30 * time.Second
 
 	// maxDiscovery, maxIndex and maxOpenAPI limit the size of documents in bytes, uncompressed. The OpenAPI version 2
 	// document of a server with 1,000 CustomResourceDefinitions has 34 MB.

@@ -12,14 +12,13 @@ import (
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"quorate.dev/apiserver/builtin/priority"
 )
 
 // Backend sends requests to the extension API server of an APIService.
 type Backend interface {
-	// Fetch sends a GET request as this server. It returns an error at once while the APIService is unavailable.
-	// The caller must close the body of the response.
+	// Fetch sends a GET request as this server. The caller must close the body of the response. While the APIService
+	// is unavailable, requests for OpenAPI documents fail at once.
 	Fetch(ctx context.Context, path string, header http.Header) (*http.Response, error)
 }
 
@@ -38,6 +37,8 @@ type APIService struct {
 	// Server and Backend are set for an extension API server, and zero for this server.
 	Server  Server
 	Backend Backend
+	// Available is the condition. Of the APIServices of one server, an available one is used for requests.
+	Available bool
 	// Managed is set if this server creates and deletes the object.
 	Managed bool
 }

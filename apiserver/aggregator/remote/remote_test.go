@@ -107,6 +107,9 @@ func apiService(b remote.Backend, server, group, version string) *remote.APIServ
 	}
 }
 
+// pass lets time pass in a synctest bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
 // start runs a controller in a synctest bubble.
 func start(t *testing.T) *remote.Controller {
 	t.Helper()
@@ -195,15 +198,16 @@ func TestDiscoveryForms(t *testing.T) {
 func TestFailureKeepsTheLastDocuments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
+		c.Known()
 		b := newBackend()
 		b.set("/apis", groupList("v2", "a.example.com", "things"))
 		b.set("/openapi/v3", document{body: `{"paths":{"apis/a.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/a.example.com/v1?hash=1"}}}`})
 		c.Observe("v1.a.example.com", apiService(b, "a", "a.example.com", "v1"))
 		check(t, c, "a.example.com", "v1", "Stale ") // until the first download
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		check(t, c, "a.example.com", "v1", "Current things,things/status")
 		before := c.Current()
-		time.Sleep(5 * time.Minute)
+		pass(5 * time.Minute)
 		if c.Current() != before {
 			t.Error("the documents are new although nothing changed")
 		}
@@ -216,27 +220,27 @@ func TestFailureKeepsTheLastDocuments(t *testing.T) {
 			"huge": {contentType: aggregatedType("v2"), body: strings.Repeat(" ", 16<<20+1)},
 		} {
 			b.set("/apis", d)
-			time.Sleep(2 * time.Minute)
+			pass(2 * time.Minute)
 			if got := summary(find(t, c, "a.example.com", "v1")); got != "Stale things,things/status" {
 				t.Errorf("%s: %s", name, got)
 			}
 		}
 		b.set("/apis", groupList("v2", "a.example.com", "others"))
 		b.fail(fmt.Errorf("connection refused"))
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		check(t, c, "a.example.com", "v1", "Stale things,things/status")
 		if len(find(t, c, "a.example.com", "v1").V3) != 1 {
 			t.Error("the index of OpenAPI documents was not kept")
 		}
 		b.fail(nil)
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		check(t, c, "a.example.com", "v1", "Current others,others/status")
 		c.Observe("v1.a.example.com", nil)
 		if set := c.Current(); set != nil {
 			t.Errorf("after the last APIService was deleted: %v", set)
 		}
 		requests := b.count("/apis")
-		time.Sleep(10 * time.Minute)
+		pass(10 * time.Minute)
 		if n := b.count("/apis"); n != requests {
 			t.Errorf("%d requests after the last APIService was deleted", n-requests)
 		}
@@ -247,6 +251,7 @@ func TestFailureKeepsTheLastDocuments(t *testing.T) {
 func TestSlowServersDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
+		c.Known()
 		slow := newBackend()
 		slow.hangs = true
 		before := runtime.NumGoroutine()
@@ -254,20 +259,19 @@ func TestSlowServersDelayNoOther(t *testing.T) {
 			group := fmt.Sprintf("slow%d.example.com", i)
 			c.Observe("v1."+group, apiService(slow, fmt.Sprint("slow", i%12), group, "v1"))
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		good := newBackend()
 		good.set("/apis", groupList("v2", "good.example.com", "things"))
 		c.Observe("v1.good.example.com", apiService(good, "good", "good.example.com", "v1"))
-		c.Known()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		check(t, c, "good.example.com", "v1", "Current things,things/status")
 		if n := runtime.NumGoroutine() - before; n > 150 {
 			t.Errorf("%d goroutines", n)
 		}
-		<-c.Completed()
+		pass(5 * time.Second)
 		check(t, c, "slow7.example.com", "v1", "Stale ")
 		good.set("/apis", groupList("v2", "good.example.com", "others"))
-		time.Sleep(time.Minute + 5*time.Second)
+		pass(time.Minute + 5*time.Second)
 		check(t, c, "good.example.com", "v1", "Current others,others/status")
 	})
 }
@@ -279,11 +283,12 @@ const v2Document = `{"swagger":"2.0","info":{"title":"t","version":"v"},"paths":
 func TestOpenAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
+		c.Known()
 		b := newBackend()
 		b.set("/openapi/v2", document{body: v2Document, tag: `"1"`})
 		b.set("/openapi/v3", document{body: `{"paths":{"version":{"serverRelativeURL":"/x"},"apis/a.example.com":{"serverRelativeURL":"/g"},"apis/a.example.com/v1":{"serverRelativeURL":"/v"},"apis/b.example.com/v1":{"serverRelativeURL":"/o"}}}`})
 		c.Observe("v1.a.example.com", apiService(b, "a", "a.example.com", "v1"))
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		d := find(t, c, "a.example.com", "v1")
 		if len(d.V3) != 2 || d.V3["apis/a.example.com/v1"] != "/v" || d.Converted {
 			t.Errorf("version 3: %v", d.V3)
@@ -297,14 +302,14 @@ func TestOpenAPI(t *testing.T) {
 		}
 		b.set("/openapi/v2", document{body: "garbage"})
 		b.set("/openapi/v3", document{body: "garbage"})
-		time.Sleep(5 * time.Minute)
+		pass(5 * time.Minute)
 		if after := find(t, c, "a.example.com", "v1"); after.V2 != d.V2 || len(after.V3) != 2 {
 			t.Error("garbage replaced valid documents")
 		}
 		b.set("/openapi/v2", document{body: v2Document})
 		b.set("/openapi/v3", document{status: http.StatusNotFound})
 		c.Observe("v1.a.example.com", apiService(b, "a", "a.example.com", "v1")) // ends the backoff
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if after := find(t, c, "a.example.com", "v1"); !after.Converted || len(after.V3) != 0 || after.V2.Tag != d.V2.Tag {
 			t.Errorf("without version 3: %+v", after)
 		}
