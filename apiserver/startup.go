@@ -95,6 +95,11 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: hookFlowControl, after: storage, run: s.ensure(b, b.FlowControlLoop, b.FlowControl)},
 		hook{name: hookKubernetesService, after: storage, leases: true, run: s.services.kubernetes.Serve},
 		hook{name: hookServiceCIDR, after: storage, run: s.services.cidr.Run},
+	)
+	if s.extensions.proxy.HasCertificate() { // serving reloads the files
+		list = append(list, hook{name: "aggregator-reload-proxy-client-cert", run: begin(func(context.Context) {})})
+	}
+	list = append(list,
 		hook{name: "start-kube-aggregator-informers", run: await(s.apiServices.Known())},
 		hook{name: "apiservice-status-local-available-controller", run: await(s.apiServices.Began())},
 		hook{name: "apiservice-status-remote-available-controller", after: storage, run: s.extensions.runAvailability},

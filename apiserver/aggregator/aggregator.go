@@ -50,6 +50,9 @@ func New(options Options) *Aggregator {
 	return a
 }
 
+// HasCertificate reports whether this server has a front-proxy client certificate.
+func (a *Aggregator) HasCertificate() bool { return a.options.Certificate != nil }
+
 // Table returns the current table. It is empty before Known.
 func (a *Aggregator) Table() *Table {
 	if t := a.current.Load(); t != nil {

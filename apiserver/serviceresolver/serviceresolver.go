@@ -19,7 +19,7 @@ func New(factory informers.SharedInformerFactory, endpoints bool) (webhook.Servi
 	if !endpoints {
 		return clusterIP{services}, nil
 	}
-	slices, err := proxy.NewEndpointSliceListerGetter(factory.Discovery().V1().EndpointSlices().Lister())
+	slices, err := proxy.NewEndpointSliceIndexerGetter(factory.Discovery().V1().EndpointSlices())
 	if err != nil {
 		return nil, err
 	}
