@@ -5,7 +5,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/watch"
 
-	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/encoding"
 )
 
@@ -45,26 +44,30 @@ type Event struct {
 // that begins or ceases to match a client's selectors, seen differs from Type. The caller must not change the result.
 // ctx bounds the wait for a conversion webhook.
 func (e Event) Encoded(ctx context.Context, format encoding.Format, seen watch.EventType) ([]byte, error) {
-	state := e.VisibleState(seen)
-	if format.Remote(state.stored) && e.shared.encodings.find(format.Framed(seen)) == nil {
-		// The webhook is called before get: callers that wait there ignore their contexts.
-		item, err := state.Encoded(ctx, format)
+	if format.Resource.ConvertsRemotely {
+		return e.encodedRemotely(ctx, format, seen)
+	}
+	return e.shared.encodings.get(e.Entry.cache.budget(), format.Framed(seen), func() ([]byte, error) {
+		item, err := e.VisibleState(seen).Encoded(ctx, format)
 		if err != nil {
 			return nil, err
 		}
-		return e.framed(format, seen, func() (codec.Encoding, error) { return item, nil })
-	}
-	return e.framed(format, seen, func() (codec.Encoding, error) { return state.Encoded(ctx, format) })
+		return format.Envelope().Frame(seen, item.Bytes()), nil
+	})
 }
 
-func (e Event) framed(
-	format encoding.Format, seen watch.EventType, encode func() (codec.Encoding, error),
-) ([]byte, error) {
-	return e.shared.encodings.get(e.Entry.cache.budget(), format.Framed(seen), func() ([]byte, error) {
-		item, err := encode()
-		if err != nil {
-			return nil, err
-		}
+// encodedRemotely is Encoded of an object that a conversion webhook may convert. It calls the webhook before get: callers
+// that wait there ignore their contexts.
+func (e Event) encodedRemotely(ctx context.Context, format encoding.Format, seen watch.EventType) ([]byte, error) {
+	budget, framed := e.Entry.cache.budget(), format.Framed(seen)
+	if frame, ok := budget.finished(&e.shared.encodings, framed); ok {
+		return frame, nil
+	}
+	item, err := e.VisibleState(seen).Encoded(ctx, format)
+	if err != nil {
+		return nil, err
+	}
+	return e.shared.encodings.get(budget, framed, func() ([]byte, error) {
 		return format.Envelope().Frame(seen, item.Bytes()), nil
 	})
 }
