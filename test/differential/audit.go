@@ -35,7 +35,11 @@ func Audited(script *Script, name string) *Script {
 			_, unended := c.directive("open")
 			_, repeated := c.directive("until")
 			if !unended && !repeated {
-				audited.Cases = append(audited.Cases, Case{Name: c.Name + ", events", Method: "AUDIT", Path: id})
+				events := Case{Name: c.Name + ", events", Method: "AUDIT", Path: id}
+				if _, head := c.directive("head"); head { // of these, the bodies are not compared
+					events.Directives = append(events.Directives, Directive{Name: "head"})
+				}
+				audited.Cases = append(audited.Cases, events)
 			}
 		}
 	}
@@ -58,6 +62,9 @@ func (r *run) audit(ctx context.Context, c *Case) *Answer {
 		event := &events[i]
 		if event.StageTimestamp.Before(&event.RequestReceivedTimestamp) {
 			answer.failed("stage %s precedes its request", event.Stage)
+		}
+		if _, head := c.directive("head"); head {
+			event.ResponseObject = nil
 		}
 		shown, err := comparable(event)
 		if err != nil {
