@@ -37,7 +37,7 @@ func Audited(script *Script, name string) *Script {
 			if !unended && !repeated {
 				events := Case{Name: c.Name + ", events", Method: "AUDIT", Path: id}
 				if _, head := c.directive("head"); head { // of these, the bodies are not compared
-					events.Directives = append(events.Directives, Directive{Name: "head"})
+					events.Directives = append(events.Directives, Directive{Name: "bodiless"})
 				}
 				audited.Cases = append(audited.Cases, events)
 			}
@@ -63,7 +63,7 @@ func (r *run) audit(ctx context.Context, c *Case) *Answer {
 		if event.StageTimestamp.Before(&event.RequestReceivedTimestamp) {
 			answer.failed("stage %s precedes its request", event.Stage)
 		}
-		if _, head := c.directive("head"); head {
+		if _, bodiless := c.directive("bodiless"); bodiless {
 			event.ResponseObject = nil
 		}
 		shown, err := comparable(event)
