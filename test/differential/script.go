@@ -28,12 +28,11 @@
 //	@refused             the stream of the events may have been refused; it has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
-// Some requests are not HTTP: "CALLS all" shows the calls of webhooks since the last such request; "CONVERSIONS all" the
-// objects that were sent to conversion webhooks; "CONVERTER MODE" sets how those answer; "EVENTS NAME N" waits
-// for the next N events of an open stream, or for all up to
-// the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
-// etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an
-// error, even if both servers agree.
+// Some requests are not HTTP: "CALLS all" shows the calls of admission webhooks since the last such request;
+// "CONVERSIONS all" the objects that were sent to conversion webhooks; "CONVERTER MODE" sets how those answer; "EVENTS NAME
+// N" waits for the next N events of an open stream, or for all up to the first that contains a text; "REST NAME" for all
+// events until the stream ends; "STORE KEY" puts the body into etcd. A line that begins with "===" is a heading. A wait
+// that times out or a capture that finds nothing is an error, even if both servers agree.
 //
 // Everything that a script writes to etcd is compared too, write by write: see etcd.go. A template is expanded to a
 // script for every resource of discovery: see generate.go.
