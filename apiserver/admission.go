@@ -37,7 +37,8 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		case plugin.Name == plugins.NamespaceLifecycle:
 			lifecycle := &native.NamespaceLifecycle{
-				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry.Client(), Clock: s.clock,
+				Namespaces: s.informers.Core().V1().Namespaces().Lister(),
+				Get:        native.StoredNamespace(s.registry.Client()), Clock: s.clock,
 			}
 			chain.Plugins = append(chain.Plugins, lifecycle.Plugin())
 		}

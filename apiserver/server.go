@@ -231,7 +231,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 	return filters.Chain(filters.Options{
 		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, holder),
 		Catalog: holder, Drain: s.drain,
-		Authenticator: s.auth.authenticator, FrontProxy: s.auth.frontProxy, Authorizer: s.auth.authorizer,
+		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,

@@ -53,6 +53,9 @@ func New(names []string, policy *rbac.Policy, node Mode) (*Authorizer, error) {
 	return a, nil
 }
 
+// Of returns an authorizer of modes that have no name in --authorization-mode.
+func Of(modes ...Mode) *Authorizer { return &Authorizer{modes: modes} }
+
 // Authorize implements authorizer.Authorizer.
 func (a *Authorizer) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := attributes.GetUser()

@@ -236,7 +236,7 @@ func (c *Config) unimplementedFlag(f *pflag.FlagSet, flag unimplementedFlag, usa
 func (c *Config) Unimplemented() []string {
 	var names []string
 	for _, flag := range unimplementedFlags {
-		if value := c.unimplemented[flag.name]; value != nil && value.isSet() {
+		if value := c.unimplemented[flag.name]; value != nil && value.isSet() && !c.Extension.implements(flag.name) {
 			names = append(names, flag.name)
 		}
 	}
@@ -255,7 +255,7 @@ func (c *Config) validateUnimplemented() []error {
 	var errs []error
 	for _, flag := range unimplementedFlags {
 		value := c.unimplemented[flag.name]
-		if value != nil && value.isSet() && flag.risk != "" {
+		if value != nil && value.isSet() && flag.risk != "" && !c.Extension.implements(flag.name) {
 			errs = append(errs, fmt.Errorf("--%s is not implemented yet: %s; remove the flag to run without it", flag.name, flag.risk))
 		}
 	}

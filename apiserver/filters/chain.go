@@ -38,8 +38,10 @@ type Options struct {
 	Drain   *request.Drain
 
 	Authenticator authenticator.Request
-	FrontProxy    *authentication.FrontProxy // its headers are removed besides the standard ones; may be nil
-	Authorizer    authorizer.Authorizer
+	// FrontProxy returns the current front proxy, whose headers are removed besides the standard ones. Both the function and
+	// its result may be nil.
+	FrontProxy func() *authentication.FrontProxy
+	Authorizer authorizer.Authorizer
 	// ConstrainedImpersonation is the feature gate.
 	ConstrainedImpersonation bool
 
