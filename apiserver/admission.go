@@ -1,7 +1,10 @@
 package apiserver
 
 import (
+	"context"
 	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/native"
@@ -14,19 +17,7 @@ import (
 // composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage
 // in kube-apiserver.
 func (s *Server) composeAdmission(chain *admission.Chain) error {
-	c := s.config.Admission
-	made, err := plugins.New(plugins.Options{
-		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
-		ConfigFile: c.ConfigFile,
-		Client:     s.client,
-		Dynamic:    s.dynamic,
-		Services:   s.resolver,
-		Informers:  s.informers,
-		Authorizer: s.auth.authorizer,
-		Mapper:     discovery.NewMapper(s.catalogs.holder),
-		Serves:     s.apis.Serves,
-		Stopped:    s.stopped,
-	})
+	made, err := plugins.New(s.pluginOptions())
 	if err != nil {
 		return err
 	}
@@ -36,11 +27,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		case plugin.Upstream != nil:
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		case plugin.Name == plugins.NamespaceLifecycle:
-			lifecycle := &native.NamespaceLifecycle{
-				Namespaces: s.informers.Core().V1().Namespaces().Lister(),
-				Get:        native.StoredNamespace(s.registry.Client()), Clock: s.clock,
-			}
-			chain.Plugins = append(chain.Plugins, lifecycle.Plugin())
+			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(native.StoredNamespace(s.registry.Client())))
 		}
 	}
 	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
@@ -55,6 +42,31 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		native.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
 	}
 	return nil
+}
+
+// pluginOptions are those of all plugins of a cluster.
+func (s *Server) pluginOptions() plugins.Options {
+	c := s.config.Admission
+	return plugins.Options{
+		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
+		ConfigFile: c.ConfigFile,
+		Client:     s.client,
+		Dynamic:    s.dynamic,
+		Services:   s.resolver,
+		Informers:  s.informers,
+		Authorizer: s.auth.authorizer,
+		Mapper:     discovery.NewMapper(s.catalogs.holder),
+		Serves:     s.apis.Serves,
+		Stopped:    s.stopped,
+	}
+}
+
+// namespaceLifecycle returns the plugin with a function that reads a stored namespace.
+func (s *Server) namespaceLifecycle(get func(context.Context, string) (metav1.Object, error)) admission.Plugin {
+	lifecycle := &native.NamespaceLifecycle{
+		Namespaces: s.informers.Core().V1().Namespaces().Lister(), Get: get, Clock: s.clock,
+	}
+	return lifecycle.Plugin()
 }
 
 func (s *Server) upstreamPlugin(plugin plugins.Plugin) admission.Plugin {

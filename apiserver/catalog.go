@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,6 +17,11 @@ type catalogs struct {
 	custom   []*resource.Definition
 	holder   *resource.CatalogHolder
 	registry *registry.Registry
+	serves   func(group string) bool // of custom resources
+
+	// documented has the resources of the current catalog for which isDocumented is true.
+	documented   *resource.CatalogHolder
+	isDocumented func(*resource.Definition) bool
 }
 
 // publishCustom publishes a catalog with the custom resources, and drops the caches of definitions that were changed or
@@ -23,9 +29,10 @@ type catalogs struct {
 func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	custom = c.served(custom)
 	before := c.custom
 	c.custom = custom
-	c.holder.Publish(resource.NewCatalog(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...)...))
+	c.publish(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...))
 	kept := make(map[string]string, len(custom))
 	for _, d := range custom {
 		kept[d.StoragePath] = d.Revision
@@ -35,6 +42,22 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 			c.registry.Release(d)
 		}
 	}
+}
+
+// served returns the definitions of served groups.
+func (c *catalogs) served(custom []*resource.Definition) []*resource.Definition {
+	return slices.DeleteFunc(slices.Clone(custom), func(d *resource.Definition) bool { return !c.serves(d.Group) })
+}
+
+// publish publishes the catalog of all definitions, and the one of those that are documented: the same if all are.
+func (c *catalogs) publish(all []*resource.Definition) {
+	catalog := resource.NewCatalog(all...)
+	c.holder.Publish(catalog)
+	documented := slices.DeleteFunc(slices.Clone(all), func(d *resource.Definition) bool { return !c.isDocumented(d) })
+	if len(documented) < len(all) {
+		catalog = resource.NewCatalog(documented...)
+	}
+	c.documented.Publish(catalog)
 }
 
 // isBuiltIn reports whether a resource is built-in.

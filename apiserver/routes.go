@@ -19,7 +19,7 @@ import (
 
 // routes returns the router with all paths.
 func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
-	documents, err := discovery.New(publisher, s.discoveryAddresses())
+	documents, err := discovery.New(publisher, s.mode.addresses())
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(publisher, s.clock, s.logger.WithName("openapi"))
+	schemas, err := openapi.New(s.catalogs.documented, s.clock, s.logger.WithName("openapi"))
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	r.Handle("/openapi/v2", schemas)
 	r.Handle("/openapi/v3", schemas)
 	r.HandlePrefix("/openapi/v3/", schemas)
-	s.publishKeys(r)
+	s.mode.routes(r)
 	listed := index{router: r, catalog: publisher, health: s.health}
 	constrained, err := constraints(&s.config.Metrics)
 	if err != nil {
@@ -104,10 +104,10 @@ func (i index) paths() []string {
 	paths := slices.DeleteFunc(i.router.Documents(), func(path string) bool {
 		return path == "/" || path == "/version/" || strings.HasPrefix(path, "/debug/")
 	})
-	paths = append(paths, "/api", "/apis", "/apis/", "/openapi/v3/")
+	paths = append(paths, "/apis", "/apis/", "/openapi/v3/")
 	for _, gv := range i.catalog.Current().GroupVersions() {
 		if gv.Group == "" {
-			paths = append(paths, "/api/"+gv.Version)
+			paths = append(paths, "/api", "/api/"+gv.Version)
 			continue
 		}
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)
@@ -132,9 +132,14 @@ func (s *Server) discoveryAddresses() discovery.Addresses {
 	return discovery.Addresses{Default: s.address(), Service: net.JoinHostPort(kubernetes, "443"), ServiceRange: s.services.primary}
 }
 
-// hosts returns the names and addresses for the self-signed certificate.
+// hosts returns the names and addresses for the self-signed certificate of a cluster's server.
 func (s *Server) hosts() []string {
-	names := []string{s.advertised().String(), s.services.kubernetes.ServiceIP, "localhost", "127.0.0.1", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
+	return append(s.ownHosts(), s.services.kubernetes.ServiceIP, "kubernetes.default.svc", "kubernetes.default", "kubernetes")
+}
+
+// ownHosts returns the names and addresses of this machine.
+func (s *Server) ownHosts() []string {
+	names := []string{s.advertised().String(), "localhost", "127.0.0.1"}
 	if name, err := os.Hostname(); err == nil {
 		names = append(names, name)
 	}

@@ -31,7 +31,7 @@ import (
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
-	"quorate.dev/apiserver/kubelet"
+	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
@@ -50,6 +50,9 @@ type Server struct {
 	started   time.Time
 	metrics   *metrics.Registry
 	apis      enablement.APIs // the built-in APIs that are served
+	mode      mode
+	host      *host.Cluster // of an extension server
+	lookup    *host.Lookup  // nil: nothing is looked up in the host
 
 	objectStore
 	requestPath
@@ -111,39 +114,56 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
 		return nil, err
 	}
-	if err := s.compose(); err != nil {
+	if err := s.compose(ctx); err != nil {
 		return nil, errors.Join(err, s.closeBackend())
 	}
 	return s, nil
 }
 
 // compose creates everything between storage and the network, from the bottom up.
-func (s *Server) compose() (err error) {
+func (s *Server) compose(ctx context.Context) (err error) {
 	holder := &resource.CatalogHolder{}
 	holder.Publish(resource.NewCatalog())
 	chain := &admission.Chain{}
 	s.composeStore(holder, chain)
-	if err = s.composeInformers(holder); err != nil {
+	s.mode = s.cluster()
+	if s.config.Extension.Enabled() {
+		s.mode = s.extension()
+	}
+	if err = s.mode.clients(holder); err != nil {
 		return err
 	}
-	if s.auth, err = s.composeAuth(); err != nil {
+	if s.auth, err = s.mode.auth(ctx); err != nil {
 		return err
 	}
 	s.registry.AuthorizeWith(s.auth.authorizer)
 	if err := s.composeCatalogs(holder); err != nil {
 		return err
 	}
-	if err := s.composeBackground(chain); err != nil {
+	if err := s.mode.background(); err != nil {
 		return err
 	}
+	if err := s.mode.admission(chain); err != nil {
+		return err
+	}
+	if s.custom, err = s.composeCustom(); err != nil {
+		return err
+	}
+	s.complete = s.definitionsKnown()
 	if s.handler, err = s.composeHandler(holder); err != nil {
 		return err
 	}
-	s.hooks = newHooks(s.startUp())
+	s.hooks = newHooks(s.mode.startUp())
 	s.addChecks()
+	return s.composeServing()
+}
+
+func (s *Server) composeServing() (err error) {
+	settings := s.config.Serving
+	settings.HTTP2MaxStreams = s.config.HTTP2Streams()
 	s.serving, err = serving.New(serving.Options{
-		Config: s.config.Serving, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.auth.reload,
-		ClientAuthorities: s.auth.authorities, Hosts: s.hosts(),
+		Config: settings, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.auth.reload,
+		ClientAuthorities: s.auth.authorities, Hosts: s.mode.hosts(),
 		Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
 	})
 	return err
@@ -165,42 +185,16 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 }
 
 func (s *Server) composeCatalogs(holder *resource.CatalogHolder) error {
-	kubelets, err := s.composeKubelets()
+	definitions, err := s.mode.definitions(holder)
 	if err != nil {
 		return err
 	}
-	s.catalogs = &catalogs{builtin: s.definitions(holder, kubelets), holder: holder, registry: s.registry}
+	s.catalogs = &catalogs{
+		builtin: definitions, holder: holder, registry: s.registry, serves: s.mode.serves,
+		isDocumented: s.mode.documented, documented: &resource.CatalogHolder{},
+	}
 	s.catalogs.publishCustom(nil)
 	return nil
-}
-
-func (s *Server) composeBackground(chain *admission.Chain) (err error) {
-	if s.services, err = s.composeServices(); err != nil {
-		return err
-	}
-	if err = s.composeAdmission(chain); err != nil {
-		return err
-	}
-	if s.custom, err = s.composeCustom(); err != nil {
-		return err
-	}
-	s.complete = s.definitionsKnown()
-	s.apiServices = s.composeAPIServices()
-	return nil
-}
-
-// definitions returns the built-in resources.
-func (s *Server) definitions(holder *resource.CatalogHolder, kubelets *kubelet.Kubelets) []*resource.Definition {
-	options := builtin.Options{
-		APIs: s.apis, Objects: s.registry.Client(), Catalog: holder, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
-		Audiences: s.config.Authentication.Audiences(), Authorizer: s.auth.authorizer, Rules: s.auth.authorizer,
-		ServiceAccountToken: s.auth.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(),
-		ServiceFamily: s.serviceFamily(),
-	}
-	if tokens := s.auth.authenticator.Tokens(); tokens != nil {
-		options.Tokens = tokens
-	}
-	return builtin.Definitions(options)
 }
 
 // settleTime is the delay between serving a custom resource and setting its condition Established. Other replicas get
@@ -209,7 +203,7 @@ const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
 	return crd.NewController(crd.ControllerOptions{
-		Objects: s.registry.Client(), Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
+		Objects: s.registry.Client(), Follow: s.mode.follow, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
 		EstablishDelay: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
@@ -273,7 +267,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stopped()
 	err := s.serving.Shutdown(stopping, func(context.Context) {
 		stopLeasing()
-		<-s.hooks.ended[hookKubernetesService]
+		s.hooks.awaitEnd(hookKubernetesService)
 		select {
 		case <-s.hooks.released():
 		case <-s.clock.After(releaseTimeout):

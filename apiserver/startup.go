@@ -44,15 +44,11 @@ const (
 // bootstrapHooks create the objects that every cluster has.
 var bootstrapHooks = []string{hookNamespaces, hookRBAC, hookPriorityClasses, hookFlowControl}
 
-// startUp returns everything that runs beside the request path. The order of the reported hooks is kube-apiserver's
+// startUp returns everything that runs beside the request path of a cluster's server. The order of the reported hooks is kube-apiserver's
 // order of health checks; the order in which hooks run follows from their dependencies.
 func (s *Server) startUp() []hook {
 	storage := []string{hookStorage}
-	return slices.Concat([]hook{
-		{name: hookStorage, run: s.startStorage},
-		{name: "watch-cache", after: storage, run: func(ctx context.Context, _ func()) error { return s.caches.Run(ctx) }},
-		{name: "compaction", after: storage, run: forever(s.compact)},
-		{name: "storage-space", after: storage, run: forever(s.pollSpace)},
+	return slices.Concat(s.storageHooks(), []hook{
 		{name: "generic-apiserver-start-informers", after: storage, run: forever(s.informers.StartWithContext)},
 		{name: hookRBACInformers, after: storage, run: s.followRBAC},
 		{name: hookServiceInformers, after: storage, run: s.services.follow},
@@ -67,6 +63,17 @@ func (s *Server) startUp() []hook {
 		// seems to be gone, namespaces that seem empty.
 		{name: "controllers", after: append(slices.Clone(bootstrapHooks), hookComplete), leases: true, run: s.runControllers},
 	})
+}
+
+// storageHooks returns what keeps storage and the watch cache working.
+func (s *Server) storageHooks() []hook {
+	storage := []string{hookStorage}
+	return []hook{
+		{name: hookStorage, run: s.startStorage},
+		{name: "watch-cache", after: storage, run: func(ctx context.Context, _ func()) error { return s.caches.Run(ctx) }},
+		{name: "compaction", after: storage, run: forever(s.compact)},
+		{name: "storage-space", after: storage, run: forever(s.pollSpace)},
+	}
 }
 
 // reportedHooks returns the post-start hooks that kube-apiserver reports too, in its order.

@@ -44,7 +44,8 @@ func (c *Cluster) Lookup(clients, proxies *authentication.Authority, logger logr
 // FrontProxy returns the current front proxy, nil as long as none is published.
 func (l *Lookup) FrontProxy() *authentication.FrontProxy { return l.proxy.Load() }
 
-// Once reads the ConfigMap. That it does not exist yet is no error.
+// Once reads the ConfigMap. As in upstream's extension servers, neither its absence nor invalid content is an error: Run
+// sees when that changes.
 func (l *Lookup) Once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -59,7 +60,8 @@ func (l *Lookup) Once(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read ConfigMap %s of the host: %w", configMapName, err)
 	}
-	return l.apply(found)
+	l.update(found)
+	return nil
 }
 
 // Run follows the ConfigMap until ctx ends.
@@ -68,15 +70,8 @@ func (l *Lookup) Run(ctx context.Context) error {
 		func(options *metav1.ListOptions) {
 			options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, configMapName).String()
 		})
-	update := func(object any) {
-		if found, ok := object.(*corev1.ConfigMap); ok {
-			if err := l.apply(found); err != nil {
-				l.logger.Error(err, "Part of the host's authentication configuration is invalid; its previous values stay in use")
-			}
-		}
-	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: update, UpdateFunc: func(_, object any) { update(object) },
+		AddFunc: l.update, UpdateFunc: func(_, object any) { l.update(object) },
 	})
 	if err != nil {
 		return fmt.Errorf("follow ConfigMap %s of the host: %w", configMapName, err)
@@ -85,12 +80,20 @@ func (l *Lookup) Run(ctx context.Context) error {
 	return nil
 }
 
-func (l *Lookup) apply(found *corev1.ConfigMap) error {
-	return errors.Join(
+// update takes over what is valid in a ConfigMap.
+func (l *Lookup) update(object any) {
+	found, ok := object.(*corev1.ConfigMap)
+	if !ok {
+		return
+	}
+	err := errors.Join(
 		set(l.clients, found, "client-ca-file"),
 		set(l.proxies, found, "requestheader-client-ca-file"),
 		l.setFrontProxy(found.Data),
 	)
+	if err != nil {
+		l.logger.Error(err, "Part of the host's authentication configuration is missing or invalid; previous values stay in use")
+	}
 }
 
 // set replaces the content of an authority, if it is looked up.
