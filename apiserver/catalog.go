@@ -18,10 +18,6 @@ type catalogs struct {
 	holder   *resource.CatalogHolder
 	registry *registry.Registry
 	serves   func(group string) bool // of custom resources
-
-	// documented has the resources of the current catalog for which isDocumented is true.
-	documented   *resource.CatalogHolder
-	isDocumented func(*resource.Definition) bool
 }
 
 // publishCustom publishes a catalog with the custom resources, and drops the caches of definitions that were changed or
@@ -32,7 +28,7 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	custom = c.served(custom)
 	before := c.custom
 	c.custom = custom
-	c.publish(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...))
+	c.holder.Publish(resource.NewCatalog(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...)...))
 	kept := make(map[string]string, len(custom))
 	for _, d := range custom {
 		kept[d.StoragePath] = d.Revision
@@ -47,17 +43,6 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 // served returns the definitions of served groups.
 func (c *catalogs) served(custom []*resource.Definition) []*resource.Definition {
 	return slices.DeleteFunc(slices.Clone(custom), func(d *resource.Definition) bool { return !c.serves(d.Group) })
-}
-
-// publish publishes the catalog of all definitions, and the one of those that are documented: the same if all are.
-func (c *catalogs) publish(all []*resource.Definition) {
-	catalog := resource.NewCatalog(all...)
-	c.holder.Publish(catalog)
-	documented := slices.DeleteFunc(slices.Clone(all), func(d *resource.Definition) bool { return !c.isDocumented(d) })
-	if len(documented) < len(all) {
-		catalog = resource.NewCatalog(documented...)
-	}
-	c.documented.Publish(catalog)
 }
 
 // isBuiltIn reports whether a resource is built-in.

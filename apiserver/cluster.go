@@ -2,9 +2,11 @@ package apiserver
 
 import (
 	"context"
+	"net/http"
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
 )
 
@@ -14,12 +16,11 @@ func (s *Server) cluster() mode {
 		clients:     s.composeInformers,
 		auth:        func(context.Context) (*auth, error) { return s.composeAuth() },
 		definitions: s.definitions,
-		documented:  everything[*resource.Definition],
-		serves:      everything[string],
+		serves:      func(string) bool { return true },
 		follow:      s.followDefinitions,
 		background:  s.composeBackground,
 		admission:   s.composeAdmission,
-		routes:      s.publishKeys,
+		routes:      func(r *router.Router, _ http.Handler) { s.publishKeys(r) },
 		addresses:   s.discoveryAddresses,
 		hosts:       s.hosts,
 		startUp:     s.startUp,

@@ -39,26 +39,28 @@ func (s *Server) extension() mode {
 		definitions: func(*resource.CatalogHolder) ([]*resource.Definition, error) {
 			return builtin.CustomResourceDefinitions(s.clock), nil
 		},
-		// The host merges the list of OpenAPI documents into its own by path, where another document of a built-in group
-		// would replace the host's.
-		documented: func(d *resource.Definition) bool { return d.Source == resource.Custom },
 		serves:     s.isChosen,
 		follow:     s.registry.Client().Follow,
 		background: func() error { return nil },
 		admission:  s.composeHostAdmission,
-		// kube-apiserver's library has no /api either if a server has no built-in kinds of the core group.
-		routes:    func(r *router.Router) { r.Handle("/api", http.NotFoundHandler()) },
-		addresses: func() discovery.Addresses { return discovery.Addresses{Default: s.address()} },
-		hosts:     s.ownHosts,
-		startUp:   s.startUpExtension,
-		synced:    s.checkHostSynced,
-		checks:    func() {},
+		routes:     s.extensionRoutes,
+		addresses:  func() discovery.Addresses { return discovery.Addresses{Default: s.address()} },
+		hosts:      s.ownHosts,
+		startUp:    s.startUpExtension,
+		synced:     s.checkHostSynced,
+		checks:     func() {},
 	}
 }
 
 // isChosen reports whether an API group is one of --extension-groups.
 func (s *Server) isChosen(group string) bool {
 	return slices.Contains(s.config.Extension.Groups, group)
+}
+
+// extensionRoutes removes what the host has instead. Upstream's extension servers have no /api either.
+func (s *Server) extensionRoutes(r *router.Router, schemas http.Handler) {
+	r.Handle("/api", http.NotFoundHandler())
+	r.Handle("/openapi/v3", chosenDocuments{schemas, s.config.Extension.Groups})
 }
 
 // composeHost connects to the host. Upstream's code sees the host's objects, and this server's own resources and schemas

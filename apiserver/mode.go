@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"net/http"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/crd"
@@ -18,8 +19,6 @@ type mode struct {
 	auth    func(context.Context) (*auth, error)
 	// definitions returns the built-in resources.
 	definitions func(*resource.CatalogHolder) ([]*resource.Definition, error)
-	// documented reports whether the OpenAPI documents describe a resource.
-	documented func(*resource.Definition) bool
 	// serves reports whether the custom resources of a group are served.
 	serves func(group string) bool
 	// follow follows CustomResourceDefinitions.
@@ -27,8 +26,8 @@ type mode struct {
 	// background composes what runs beside requests; admission may depend on it.
 	background func() error
 	admission  func(*admission.Chain) error
-	// routes registers further paths.
-	routes    func(*router.Router)
+	// routes registers further paths, or replaces some. schemas serves the OpenAPI documents.
+	routes    func(r *router.Router, schemas http.Handler)
 	addresses func() discovery.Addresses
 	// hosts returns the names and addresses for the self-signed certificate.
 	hosts   func() []string
@@ -38,6 +37,3 @@ type mode struct {
 	// checks adds further health checks.
 	checks func()
 }
-
-// everything accepts every argument.
-func everything[T any](T) bool { return true }

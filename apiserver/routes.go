@@ -27,7 +27,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(s.catalogs.documented, s.clock, s.logger.WithName("openapi"))
+	schemas, err := openapi.New(publisher, s.clock, s.logger.WithName("openapi"))
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	r.Handle("/openapi/v2", schemas)
 	r.Handle("/openapi/v3", schemas)
 	r.HandlePrefix("/openapi/v3/", schemas)
-	s.mode.routes(r)
+	s.mode.routes(r, schemas)
 	listed := index{router: r, catalog: publisher, health: s.health}
 	constrained, err := constraints(&s.config.Metrics)
 	if err != nil {

@@ -74,6 +74,7 @@ type requestPath struct {
 	drain    *request.Drain
 	health   *serving.Health
 	handler  http.Handler
+	composed chan struct{} // closed when handler is set
 	auth     *auth
 	catalogs *catalogs
 	// complete is closed when the catalog has all resources that existed at the start. Until then unknown groups and
@@ -102,7 +103,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
 		metrics:     metrics.NewRegistry(Version(c.API.Version)),
-		requestPath: requestPath{drain: &request.Drain{}, stopped: make(chan struct{})},
+		requestPath: requestPath{drain: &request.Drain{}, composed: make(chan struct{}), stopped: make(chan struct{})},
 	}
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
 	builtin.MeasureFeatures(s.metrics)
@@ -153,6 +154,7 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	if s.handler, err = s.composeHandler(holder); err != nil {
 		return err
 	}
+	close(s.composed)
 	s.hooks = newHooks(s.mode.startUp())
 	s.addChecks()
 	return s.composeServing()
@@ -189,10 +191,7 @@ func (s *Server) composeCatalogs(holder *resource.CatalogHolder) error {
 	if err != nil {
 		return err
 	}
-	s.catalogs = &catalogs{
-		builtin: definitions, holder: holder, registry: s.registry, serves: s.mode.serves,
-		isDocumented: s.mode.documented, documented: &resource.CatalogHolder{},
-	}
+	s.catalogs = &catalogs{builtin: definitions, holder: holder, registry: s.registry, serves: s.mode.serves}
 	s.catalogs.publishCustom(nil)
 	return nil
 }

@@ -97,14 +97,15 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	s.host.QPS = -1
 	s.typed, s.objects = kubernetes.NewForConfigOrDie(s.host), dynamic.NewForConfigOrDie(s.host)
 	s.hostFile = s.kubeconfig("admin", s.host)
+	s.apply(s.host, s.document("kind: ServiceAccount"))
+	s.startReplicas(etcd.Endpoint)
+	s.register()
+	// It starts last, because it looks for new kinds every 30 seconds only.
 	manager := upstream.Client{
 		Directory: s.directory, PKI: s.pki, Server: server.Admin,
 		Arguments: []string{"--controllers=namespace-controller,garbage-collector-controller"},
 	}
 	must(manager.StartControllerManager(t.Context()))(t).StopAfter(t)
-	s.apply(s.host, s.document("kind: ServiceAccount"))
-	s.startReplicas(etcd.Endpoint)
-	s.register()
 	return s
 }
 
@@ -167,6 +168,7 @@ func (s *scene) startReplicas(etcd string) {
 	identity := rest.AnonymousClientConfig(s.host)
 	identity.BearerToken = s.token("quorate-extension")
 	kubeconfig := s.kubeconfig("extension", identity)
+	administrators := s.file("administrators.crt", s.administrators.PEM())
 	for _, name := range []string{"a", "b"} {
 		replica := &upstream.Replica{Launch: func(ctx context.Context, _ upstream.Options) (*upstream.APIServer, error) {
 			return upstream.StartExtension(ctx, upstream.ExtensionOptions{
@@ -174,7 +176,7 @@ func (s *scene) startReplicas(etcd string) {
 				Names: []string{namespace + "." + namespace + ".svc"},
 				Arguments: []string{
 					"--extension-groups=" + widgets.Group, "--kubeconfig=" + kubeconfig, "--etcd-prefix=/extension",
-					"--client-ca-file=" + s.file("administrators.crt", s.administrators.PEM()),
+					"--client-ca-file=" + administrators,
 					"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 				},
 			})
