@@ -8,7 +8,7 @@ import (
 )
 
 // MeasureUpstream registers the process-wide metrics of upstream's packages: pod security, CEL, ratcheting validation
-// of custom resources, translation of WebSocket streams.
+// of custom resources, translation of WebSocket streams, delegated authentication and authorization.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
@@ -16,6 +16,8 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_admission_match_condition_",
 		"apiserver_admission_webhook_",
 		"apiserver_cel_",
+		"apiserver_delegated_authn_",
+		"apiserver_delegated_authz_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_validating_admission_policy_",
 		"apiserver_stream_",

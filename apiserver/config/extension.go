@@ -41,7 +41,7 @@ const extensionGroups = "extension-groups"
 
 func (c *Config) extensionFlags(f *pflag.FlagSet) {
 	e := &c.Extension
-	sliceFlag(f, &e.Groups, extensionGroups, "API groups to serve as an extension API server of another cluster, the host. Their CustomResourceDefinitions live in this server; built-in kinds are not served.")
+	sliceFlag(f, &e.Groups, extensionGroups, "API groups to serve as an extension API server of another cluster, the host. Their CustomResourceDefinitions are stored in this server; built-in kinds are not served.")
 	stringFlag(f, &e.Kubeconfig, "kubeconfig", "Kubeconfig of the host, for its namespaces, webhooks and policies; default: the service account of the pod. Needs --extension-groups.")
 	stringFlag(f, &e.AuthenticationKubeconfig, "authentication-kubeconfig", "Kubeconfig of the host, with permission to create tokenreviews.authentication.k8s.io; default: --kubeconfig. Needs --extension-groups.")
 	boolFlag(f, &e.SkipLookup, "authentication-skip-lookup", "Do not look up missing authentication configuration in the host. Needs --extension-groups.")

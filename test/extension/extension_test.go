@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +26,7 @@ var hosts = map[string]func(context.Context, upstream.Options) (*upstream.APISer
 	"kube-apiserver": upstream.StartKubernetes,
 }
 
-// steps share a scene. The last ones change it for good.
+// steps share a scene. The last ones change it permanently.
 var steps = []struct {
 	name string
 	run  func(*scene)
@@ -37,6 +38,7 @@ var steps = []struct {
 	{"administration", administration},
 	{"permissions", permissions},
 	{"spoofing", spoofedHeaders},
+	{"start", startErrors},
 	{"namespaces", namespaces},
 	{"owners", owners},
 	{"webhooks", webhooks},
@@ -327,5 +329,30 @@ func spoofedHeaders(s *scene) {
 	}
 	if got := s.code(user, path, impersonating); got != http.StatusOK {
 		s.Errorf("with the front proxy's certificate: %d", got)
+	}
+}
+
+// startErrors: the server ends with the cause when the host cannot be used.
+func startErrors(s *scene) {
+	stranger := rest.AnonymousClientConfig(s.host)
+	stranger.BearerToken = s.account("stranger")
+	forbidden := s.kubeconfig("stranger", stranger)
+	stranger.BearerToken = "unknown"
+	unknown := s.kubeconfig("unknown", stranger)
+	stranger.Host = "https://127.0.0.1:1"
+	unreachable := s.kubeconfig("unreachable", stranger)
+	for kubeconfig, want := range map[string]string{
+		forbidden:   "a RoleBinding in kube-system to the Role extension-apiserver-authentication-reader grants it",
+		unknown:     "Unauthorized",
+		unreachable: "connection refused",
+		s.directory: "--kubeconfig: no usable configuration of the host",
+	} {
+		_, err := upstream.StartExtension(s.Context(), upstream.ExtensionOptions{
+			Directory: filepath.Join(s.directory, "failing"), Serving: s.serving, Names: []string{"localhost"},
+			Arguments: []string{"--extension-groups=" + widgets.Group, "--kubeconfig=" + kubeconfig},
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			s.Errorf("got %v, want %q", err, want)
+		}
 	}
 }

@@ -236,7 +236,7 @@ func (s *scene) register() {
 	s.awaitAvailable()
 }
 
-// balance returns the address of a proxy that stands for kube-proxy: each connection goes to a replica that is up.
+// balance returns the address of a proxy in the place of kube-proxy: each connection goes to a replica that is up.
 func (s *scene) balance() string {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -253,7 +253,7 @@ func (s *scene) balance() string {
 			}
 			go func() {
 				defer client.Close()
-				server, err := dial(context.Background(), "tcp", "")
+				server, err := dial(s.Context(), "tcp", "")
 				if err != nil {
 					return
 				}
