@@ -355,4 +355,17 @@ func startErrors(s *scene) {
 			s.Errorf("got %v, want %q", err, want)
 		}
 	}
+	tolerant, err := upstream.StartExtension(s.Context(), upstream.ExtensionOptions{
+		Directory: filepath.Join(s.directory, "tolerant"), Serving: s.serving, Names: []string{"localhost"}, Answers: "/livez",
+		Arguments: []string{"--extension-groups=" + widgets.Group, "--kubeconfig=" + unreachable, "--authentication-tolerate-lookup-failure"},
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	if got := s.code(tolerant.Admin, "/readyz", nil); got != http.StatusInternalServerError {
+		s.Errorf("without a host, the server is ready: %d", got)
+	}
+	if err := tolerant.Stop(); err != nil {
+		s.Error(err)
+	}
 }

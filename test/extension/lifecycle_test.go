@@ -14,10 +14,13 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"quorate.dev/test/upstream"
 )
@@ -78,6 +81,7 @@ func owners(s *scene) {
 	middle.SetOwnerReferences([]metav1.OwnerReference{{
 		APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID, BlockOwnerDeletion: &yes,
 	}})
+	s.blockingOwner(middle.DeepCopy())
 	if middle, err = in.Create(s.Context(), middle, metav1.CreateOptions{}); err != nil {
 		s.Fatal(err)
 	}
@@ -99,6 +103,29 @@ func owners(s *scene) {
 		}
 		return nil
 	})
+}
+
+// blockingOwner: OwnerReferencesPermissionEnforcement finds the owner's resource in the host's discovery, and asks the host
+// for the permission to block its deletion.
+func (s *scene) blockingOwner(owned *unstructured.Unstructured) {
+	s.Helper()
+	create := rbacv1.PolicyRule{Verbs: []string{"create"}, APIGroups: []string{widgets.Group}, Resources: []string{"widgets"}}
+	block := rbacv1.PolicyRule{Verbs: []string{"update"}, APIGroups: []string{""}, Resources: []string{"configmaps/finalizers"}}
+	for name, test := range map[string]struct {
+		rules []rbacv1.PolicyRule
+		want  string // part of the error; empty: admitted
+	}{
+		"may-block":     {[]rbacv1.PolicyRule{create, block}, ""},
+		"may-not-block": {[]rbacv1.PolicyRule{create}, "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on"},
+	} {
+		user := rest.AnonymousClientConfig(s.host)
+		user.BearerToken = s.account(name, test.rules...)
+		in := dynamic.NewForConfigOrDie(user).Resource(widgets).Namespace("owners")
+		_, err := in.Create(s.Context(), owned, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			s.Errorf("%s: got %v, want %q", name, err, test.want)
+		}
+	}
 }
 
 // webhooks of the host are called for the kinds of the extension server, and not for its definitions.

@@ -34,7 +34,8 @@ import (
 )
 
 const (
-	patience     = 60 * time.Second
+	// patience is more than a minute, after which an aggregator repeats a failed download of OpenAPI documents.
+	patience     = 2 * time.Minute
 	pollInterval = 100 * time.Millisecond
 
 	namespace = "quorate-extension" // of the Service and the ServiceAccount in the document

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -59,9 +60,11 @@ type ExtensionOptions struct {
 	Serving   *Authority
 	Names     []string // of the serving certificate, besides 127.0.0.1
 	Arguments []string // further flags
+	// Answers is the path that returns 200 when the server has started; empty: /readyz.
+	Answers string
 }
 
-// StartExtension runs our API server as an extension server and returns when it is ready. Admin has no credentials.
+// StartExtension runs our API server as an extension server and returns when Answers does. Admin has no credentials.
 func StartExtension(ctx context.Context, options ExtensionOptions) (*APIServer, error) {
 	binary, err := Quorate(ctx)
 	if err != nil {
@@ -97,6 +100,6 @@ func StartExtension(ctx context.Context, options ExtensionOptions) (*APIServer, 
 		if server.Process, err = start("extension", binary, options.Directory, flags); err != nil {
 			return nil, err
 		}
-		return server, server.await(ctx, client, server.Admin.Host+"/readyz")
+		return server, server.await(ctx, client, server.Admin.Host+cmp.Or(options.Answers, "/readyz"))
 	})
 }
