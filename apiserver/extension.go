@@ -63,8 +63,8 @@ func (s *Server) extensionRoutes(r *router.Router, schemas http.Handler) {
 	r.Handle("/openapi/v3", chosenDocuments{schemas, s.config.Extension.Groups})
 }
 
-// composeHost connects to the host. Upstream's code sees the host's objects, and this server's own resources and schemas
-// in the chosen groups.
+// composeHost connects to the host. Upstream's code sees the host's objects, and this server's own resources and
+// schemas in the chosen groups.
 func (s *Server) composeHost(*resource.CatalogHolder) (err error) {
 	agent := "quorate-extension/" + Version(s.config.API.Version).GitVersion
 	if s.host, err = host.Connect(host.Options{Config: s.config.Extension, UserAgent: agent}); err != nil {
@@ -127,8 +127,8 @@ func (s *Server) composeDelegatedAuth(ctx context.Context) (a *auth, err error) 
 	return a, err
 }
 
-// withStandardHeaders sets the names of headers that an extension server of upstream assumes. The header of UIDs has none,
-// because hosts before Kubernetes 1.33 pass it on from their clients.
+// withStandardHeaders sets the names of headers that an extension server of upstream assumes. The header of UIDs has
+// none, because hosts before Kubernetes 1.33 pass it on from their clients.
 func withStandardHeaders(c config.Authentication) config.Authentication {
 	for _, names := range []struct {
 		of       *[]string
@@ -170,8 +170,8 @@ func (s *Server) lookUp(ctx context.Context, clients, proxies *authentication.Au
 	return nil
 }
 
-// composeHostAdmission sets up the host's webhooks and policies for the chosen groups. Definitions of custom resources are
-// local administration, which they do not concern.
+// composeHostAdmission sets up the host's webhooks and policies for the chosen groups. Definitions of custom resources
+// are local administration, which they do not concern.
 func (s *Server) composeHostAdmission(chain *admission.Chain) error {
 	options := s.pluginOptions()
 	options.Selection.Of = plugins.OfExtensions
@@ -261,8 +261,9 @@ func (s *Server) resetDiscovery(ctx context.Context) {
 	}
 }
 
-// checkHostSynced fails until the host's authentication configuration is known and its namespaces, webhooks and policies
-// have been read once. It does not fail when the host becomes unavailable later: decisions that are cached remain valid.
+// checkHostSynced fails until the host's authentication configuration is known and its namespaces, webhooks and
+// policies have been read once. It does not fail when the host becomes unavailable later: decisions that are cached
+// remain valid.
 func (s *Server) checkHostSynced(context.Context) error {
 	if !s.config.Extension.TolerateLookupFailure && s.auth.proxy != nil && s.auth.proxy() == nil {
 		return errors.New("the host has not published its authentication configuration")

@@ -11,8 +11,8 @@ import (
 	"quorate.dev/apiserver/router"
 )
 
-// mode has the parts in which the server of a cluster and an extension server differ: cluster.go and extension.go have one
-// value each. server.go composes everything else, the same for both.
+// mode has the parts in which the server of a cluster and an extension server differ: cluster.go and extension.go have
+// one value each. server.go composes everything else, the same for both.
 type mode struct {
 	// clients sets the clients, the informers and the resolver of Services that upstream's code uses.
 	clients func(*resource.CatalogHolder) error

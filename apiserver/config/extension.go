@@ -13,7 +13,8 @@ import (
 // Extension configures an extension API server: one that serves API groups to another cluster, its host. Except for
 // Groups its flags are those of upstream's extension servers.
 type Extension struct {
-	// Groups are the served API groups. If there are none, the server is that of a cluster and the other fields are unused.
+	// Groups are the served API groups. If there are none, the server is that of a cluster and the other fields are
+	// unused.
 	Groups []string
 	// Kubeconfig is for the host's namespaces, webhooks and policies; empty: the service account of the pod.
 	Kubeconfig string
@@ -134,8 +135,8 @@ func (c *Config) changed(names []string) []string {
 	return changed
 }
 
-// checkGroup returns why an API group cannot be chosen. The definitions of Kubernetes' own groups have the same suffix as
-// those that its API review approves; only the one that an extension server administers is excluded by name.
+// checkGroup returns why an API group cannot be chosen, or "". Groups below k8s.io can: CustomResourceDefinitions of
+// them exist, with the approval of Kubernetes' API review.
 func checkGroup(group string) string {
 	switch {
 	case len(validation.IsDNS1123Subdomain(group)) > 0:

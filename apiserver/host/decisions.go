@@ -22,11 +22,12 @@ import (
 // Tokens returns the authenticator of bearer tokens: TokenReviews of the host, whose results are cached for ttl in a
 // cache of bounded size.
 func (c *Cluster) Tokens(ttl time.Duration) (authenticator.Token, error) {
-	reviews, err := tokenwebhook.NewFromInterface(c.authentication.AuthenticationV1(), nil, *retryBackoff(), requestTimeout,
-		tokenwebhook.AuthenticatorMetrics{
-			RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
-			RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
-		})
+	metrics := tokenwebhook.AuthenticatorMetrics{
+		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
+		RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
+	}
+	reviews, err := tokenwebhook.NewFromInterface(
+		c.authentication.AuthenticationV1(), nil, *retryBackoff(), requestTimeout, metrics)
 	if err != nil {
 		return nil, fmt.Errorf("prepare TokenReviews of the host: %w", err)
 	}
@@ -39,9 +40,9 @@ type Authorization struct {
 	AuthorizedTTL, UnauthorizedTTL time.Duration
 }
 
-// Authorizer returns the authorizer: members of system:masters may do everything, the paths are allowed, the definitions
-// of custom resources are denied, and SubjectAccessReviews of the host decide everything else. Their results are cached
-// in a cache of bounded size.
+// Authorizer returns the authorizer: members of system:masters may do everything, the paths are allowed, the
+// definitions of custom resources are denied, and SubjectAccessReviews of the host decide everything else. Their
+// results are cached in a cache of bounded size.
 func (c *Cluster) Authorizer(options Authorization) (*authorization.Authorizer, error) {
 	paths, err := path.NewAuthorizer(options.AlwaysAllowPaths)
 	if err != nil {
@@ -61,11 +62,12 @@ func (c *Cluster) Authorizer(options Authorization) (*authorization.Authorizer, 
 	), nil
 }
 
-// administration denies all requests for CustomResourceDefinitions. The host would decide by permissions that are for its
-// own.
+// administration denies all requests for CustomResourceDefinitions. The host would decide by permissions that are for
+// its own.
 func administration(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if a.IsResourceRequest() && a.GetAPIGroup() == apiextensions.GroupName {
-		return authorizer.DecisionDeny, "only members of " + user.SystemPrivilegedGroup + " administer an extension server", nil
+		const reason = "only members of " + user.SystemPrivilegedGroup + " administer an extension server"
+		return authorizer.DecisionDeny, reason, nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil
 }

@@ -1,5 +1,5 @@
-// Package host connects an extension API server to its host, the cluster that it serves API groups to: the host's users,
-// permissions, namespaces, webhooks and policies.
+// Package host connects an extension API server to its host, the cluster that it serves API groups to: the host's
+// users, permissions, namespaces, webhooks and policies.
 package host
 
 import (

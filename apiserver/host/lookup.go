@@ -20,8 +20,8 @@ import (
 	"quorate.dev/apiserver/authentication"
 )
 
-// The ConfigMap in which an API server publishes how extension servers authenticate its users, and the Role that may read
-// it.
+// The ConfigMap in which an API server publishes how extension servers authenticate its users, and the Role that may
+// read it.
 const (
 	configMapName = "extension-apiserver-authentication"
 	readerRole    = "extension-apiserver-authentication-reader"
@@ -44,8 +44,8 @@ func (c *Cluster) Lookup(clients, proxies *authentication.Authority, logger logr
 // FrontProxy returns the current front proxy, nil as long as none is published.
 func (l *Lookup) FrontProxy() *authentication.FrontProxy { return l.proxy.Load() }
 
-// Once reads the ConfigMap. As in upstream's extension servers, neither its absence nor invalid content is an error: Run
-// sees when that changes.
+// Once reads the ConfigMap. As in upstream's extension servers, neither its absence nor invalid content is an error:
+// Run sees when that changes.
 func (l *Lookup) Once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -92,7 +92,7 @@ func (l *Lookup) update(object any) {
 		l.setFrontProxy(found.Data),
 	)
 	if err != nil {
-		l.logger.Error(err, "Part of the host's authentication configuration is missing or invalid; previous values stay in use")
+		l.logger.Error(err, "Failed to use part of the host's authentication configuration; its previous values stay in use")
 	}
 }
 

@@ -106,17 +106,15 @@ func kubectlThroughHost(s *scene) {
 	s.namespaced("kubectl")
 	manifest := "{apiVersion: demo.example.com/v1, kind: Widget, metadata: {name: a, namespace: kubectl}, spec: {size: %d}}"
 	host := "--kubeconfig=" + s.hostFile
-	for _, flag := range []string{"--server-side=true", "--server-side=false"} {
-		for size, want := range map[int]string{1: "", 2: ""} {
-			name := fmt.Sprintf("widget-%d.yaml", size)
-			want = s.run(host, "apply", flag, "--force-conflicts="+fmt.Sprint(flag == "--server-side=true"), "-f", s.file(name, fmt.Appendf(nil, manifest, size)))
-			if !strings.Contains(want, "widget.demo.example.com/a") {
-				s.Errorf("apply %s: %s", flag, want)
-			}
+	for size, flags := range [][]string{{"--server-side=false"}, {"--server-side=false"}, {"--server-side", "--force-conflicts"}} {
+		file := s.file("widget.yaml", fmt.Appendf(nil, manifest, size+5))
+		arguments := append([]string{host, "apply", "-f=" + file}, flags...)
+		if printed := s.run(arguments...); !strings.Contains(printed, "widget.demo.example.com/a") {
+			s.Errorf("apply %v: %s", flags, printed)
 		}
 	}
-	s.run(host, "apply", "--server-side", "--force-conflicts", "-f", s.file("widget.yaml", fmt.Appendf(nil, manifest, 7)))
-	if table := s.run(host, "get", "-n=kubectl", "wd"); !strings.Contains(table, "NAME   SIZE") || !strings.Contains(table, "a      7") {
+	table := s.run(host, "get", "-n=kubectl", "wd")
+	if !strings.Contains(table, "NAME   SIZE") || !strings.Contains(table, "a      7") {
 		s.Errorf("the table is\n%s", table)
 	}
 	s.await("kubectl explain", func(context.Context) error {
@@ -126,7 +124,8 @@ func kubectlThroughHost(s *scene) {
 		}
 		return err
 	})
-	if text := s.run(host, "explain", "customresourcedefinition.spec.group"); !strings.Contains(text, "the API group of the defined custom resource") {
+	text := s.run(host, "explain", "customresourcedefinition.spec.group")
+	if !strings.Contains(text, "the API group of the defined custom resource") {
 		s.Errorf("the host's own kinds: explain printed\n%s", text)
 	}
 	s.run(host, "delete", "-n=kubectl", "widgets", "--all")
@@ -278,14 +277,17 @@ func permissions(s *scene) {
 	reader := s.account("reader", rbacv1.PolicyRule{
 		Verbs: []string{"get", "list"}, APIGroups: []string{widgets.Group}, Resources: []string{"widgets"},
 	})
-	for name, server := range map[string]*rest.Config{"through the host": rest.AnonymousClientConfig(s.host), "directly": s.direct(0)} {
+	for name, server := range map[string]*rest.Config{
+		"through the host": rest.AnonymousClientConfig(s.host), "directly": s.direct(0),
+	} {
 		server.BearerToken = reader
 		client := dynamic.NewForConfigOrDie(server).Resource(widgets).Namespace("default")
 		if _, err := client.List(s.Context(), metav1.ListOptions{}); err != nil {
 			s.Errorf("%s: the reader cannot list: %v", name, err)
 		}
 		_, err := client.Create(s.Context(), widget("a", 1), metav1.CreateOptions{})
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `cannot create resource "widgets" in API group "demo.example.com" in the namespace "default"`) {
+		const want = `cannot create resource "widgets" in API group "demo.example.com" in the namespace "default"`
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want) {
 			s.Errorf("%s: the reader created a widget: %v", name, err)
 		}
 		server.BearerToken = "unknown"
@@ -356,8 +358,11 @@ func startErrors(s *scene) {
 		}
 	}
 	tolerant, err := upstream.StartExtension(s.Context(), upstream.ExtensionOptions{
-		Directory: filepath.Join(s.directory, "tolerant"), Serving: s.serving, Names: []string{"localhost"}, Answers: "/livez",
-		Arguments: []string{"--extension-groups=" + widgets.Group, "--kubeconfig=" + unreachable, "--authentication-tolerate-lookup-failure"},
+		Directory: filepath.Join(s.directory, "tolerant"), Serving: s.serving, Names: []string{"localhost"},
+		Answers: "/livez",
+		Arguments: []string{
+			"--extension-groups=" + widgets.Group, "--kubeconfig=" + unreachable, "--authentication-tolerate-lookup-failure",
+		},
 	})
 	if err != nil {
 		s.Fatal(err)

@@ -63,7 +63,8 @@ func namespaces(s *scene) {
 func (s *scene) finalizers(namespace, list string) {
 	s.Helper()
 	patch := []byte(`{"metadata":{"finalizers":` + list + `}}`)
-	if _, err := s.typed.CoreV1().Namespaces().Patch(s.Context(), namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	namespaces := s.typed.CoreV1().Namespaces()
+	if _, err := namespaces.Patch(s.Context(), namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -72,7 +73,8 @@ func (s *scene) finalizers(namespace, list string) {
 func owners(s *scene) {
 	in := s.namespaced("owners")
 	configMaps := s.typed.CoreV1().ConfigMaps("owners")
-	owner, err := configMaps.Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}
+	owner, err := configMaps.Create(s.Context(), first, metav1.CreateOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -105,8 +107,8 @@ func owners(s *scene) {
 	})
 }
 
-// blockingOwner: OwnerReferencesPermissionEnforcement finds the owner's resource in the host's discovery, and asks the host
-// for the permission to block its deletion.
+// blockingOwner: OwnerReferencesPermissionEnforcement finds the owner's resource in the host's discovery, and asks the
+// host for the permission to block its deletion.
 func (s *scene) blockingOwner(owned *unstructured.Unstructured) {
 	s.Helper()
 	create := rbacv1.PolicyRule{Verbs: []string{"create"}, APIGroups: []string{widgets.Group}, Resources: []string{"widgets"}}
@@ -116,7 +118,7 @@ func (s *scene) blockingOwner(owned *unstructured.Unstructured) {
 		want  string // part of the error; empty: admitted
 	}{
 		"may-block":     {[]rbacv1.PolicyRule{create, block}, ""},
-		"may-not-block": {[]rbacv1.PolicyRule{create}, "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on"},
+		"may-not-block": {[]rbacv1.PolicyRule{create}, "refers to a resource you can't set finalizers on"},
 	} {
 		user := rest.AnonymousClientConfig(s.host)
 		user.BearerToken = s.account(name, test.rules...)
@@ -139,7 +141,7 @@ func webhooks(s *scene) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		answer := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: !strings.HasPrefix(review.Request.Name, "denied")}
+		answer := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: review.Request.Name != "denied"}
 		if r.URL.Path == "/mutate" {
 			patch := admissionv1.PatchTypeJSONPatch
 			answer.PatchType, answer.Patch = &patch, []byte(`[{"op":"add","path":"/spec/color","value":"blue"}]`)
@@ -156,7 +158,9 @@ func webhooks(s *scene) {
 	none, fail := admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Fail
 	rules := []admissionregistrationv1.RuleWithOperations{{
 		Operations: []admissionregistrationv1.OperationType{"*"},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{widgets.Group, "apiextensions.k8s.io"}, APIVersions: []string{"*"}, Resources: []string{"*"}},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{widgets.Group, "apiextensions.k8s.io"}, APIVersions: []string{"*"}, Resources: []string{"*"},
+		},
 	}}
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "webhooks"}}
 	registration := s.typed.AdmissionregistrationV1()
@@ -197,7 +201,8 @@ func webhooks(s *scene) {
 	})
 	before := reviews.Load()
 	s.apply(s.administrator(), s.document("kind: CustomResourceDefinition")+"# again\n")
-	s.run("--kubeconfig="+s.kubeconfig("administrator", s.administrator()), "annotate", "--overwrite", "crd/widgets.demo.example.com", "note=webhooks")
+	administrator := s.kubeconfig("administrator", s.administrator())
+	s.run("--kubeconfig="+administrator, "annotate", "--overwrite", "crd/widgets.demo.example.com", "note=webhooks")
 	if after := reviews.Load(); after != before {
 		s.Errorf("the webhooks were called %d times for local administration", after-before)
 	}
@@ -286,7 +291,9 @@ func policies(s *scene) {
 	in := s.objects.Resource(widgets).Namespace("policies")
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	s.await("the policies", func(ctx context.Context) error {
-		for size, want := range map[int64]string{11: "larger than the ConfigMap allows", 4: "smaller than the smallest widget"} {
+		for size, want := range map[int64]string{
+			11: "larger than the ConfigMap allows", 4: "smaller than the smallest widget",
+		} {
 			if _, err := in.Create(ctx, widget("a", size), dryRun); err == nil || !strings.Contains(err.Error(), want) {
 				return fmt.Errorf("size %d: %w", size, err)
 			}

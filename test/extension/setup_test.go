@@ -157,7 +157,8 @@ func (s *scene) kubeconfig(name string, client *rest.Config) string {
 // token returns a token of a service account of the host.
 func (s *scene) token(account string) string {
 	s.Helper()
-	request, err := s.typed.CoreV1().ServiceAccounts(namespace).CreateToken(s.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	accounts := s.typed.CoreV1().ServiceAccounts(namespace)
+	request, err := accounts.CreateToken(s.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -307,7 +308,8 @@ func (s *scene) run(arguments ...string) string {
 }
 
 func (s *scene) try(arguments ...string) (string, error) {
-	command := exec.CommandContext(s.Context(), s.kubectl, append([]string{"--cache-dir=" + filepath.Join(s.directory, "cache")}, arguments...)...)
+	arguments = append([]string{"--cache-dir=" + filepath.Join(s.directory, "cache")}, arguments...)
+	command := exec.CommandContext(s.Context(), s.kubectl, arguments...)
 	output, err := command.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("kubectl %s: %w\n%s", strings.Join(arguments, " "), err, output)
