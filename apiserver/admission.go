@@ -2,7 +2,7 @@ package apiserver
 
 import (
 	"context"
-	"slices"
+	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -12,12 +12,17 @@ import (
 	"quorate.dev/apiserver/builtin/certificates"
 	"quorate.dev/apiserver/builtin/rbac"
 	"quorate.dev/apiserver/discovery"
+	"quorate.dev/apiserver/serviceresolver"
 )
+
+// maxReview bounds the responses of admission webhooks. An object of 3 MiB, the limit of a request, fits into a patch, which
+// is encoded in base64.
+const maxReview = 16 << 20
 
 // composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage
 // in kube-apiserver.
 func (s *Server) composeAdmission(chain *admission.Chain) error {
-	made, err := plugins.New(s.pluginOptions())
+	made, err := plugins.New(s.pluginOptions(s.local("").Transport))
 	if err != nil {
 		return err
 	}
@@ -30,11 +35,9 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(native.StoredNamespace(s.registry.Client())))
 		}
 	}
-	if slices.Contains(s.config.Authorization.Modes, "RBAC") {
-		guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
-		chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin())
-	}
-	chain.Plugins = append(chain.Plugins, native.ConversionWarning{}.Plugin())
+	// As in kube-apiserver, whatever the authorization modes are.
+	guard := rbac.Guard{Authorizer: s.auth.authorizer, Rules: s.auth.policy.Resolver()}
+	chain.Plugins = append(chain.Plugins, native.EscalationCheck{Guard: guard}.Plugin())
 	chain.Reservers = []admission.Reserver{
 		native.ServiceAddresses{
 			Allocator: s.services.allocator, Objects: s.registry.Client(), Logger: s.logger.WithName("services"),
@@ -44,18 +47,24 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 	return nil
 }
 
-// pluginOptions are those of all plugins of a cluster.
-func (s *Server) pluginOptions() plugins.Options {
+// pluginOptions are those of all plugins of a cluster. Webhooks that are the Service default/kubernetes are called through
+// kubernetes; nil: like all others.
+func (s *Server) pluginOptions(kubernetes http.RoundTripper) plugins.Options {
 	c := s.config.Admission
 	return plugins.Options{
 		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
 		ConfigFile: c.ConfigFile,
 		Client:     s.client,
+		Parameters: s.parameters,
 		Dynamic:    s.dynamic,
+		OpenAPI:    s.schemas.Client(),
 		Services:   s.resolver,
+
+		Authentication: serviceresolver.Clients{Local: kubernetes, MaxResponse: maxReview}.Wrap,
+
 		Informers:  s.informers,
 		Authorizer: s.auth.authorizer,
-		Mapper:     discovery.NewMapper(s.catalogs.holder),
+		Mapper:     discovery.NewMapper(s.catalogs.holder, s.aggregation.source()),
 		Serves:     s.apis.Serves,
 		Stopped:    s.stopped,
 	}

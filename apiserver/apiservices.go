@@ -21,7 +21,13 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 	return autoregister.New(autoregister.Options{
 		Objects: s.registry.Client(), BuiltIn: builtin, Clock: s.clock, Logger: s.logger.WithName("autoregister"),
 		Follow: func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error {
-			return s.registry.Client().Follow(ctx, autoregister.Resource, handle, synced)
+			return s.registry.Client().Follow(ctx, autoregister.Resource, func(name string, object runtime.Object) {
+				s.aggregation.observe(name, object)
+				handle(name, object)
+			}, func() {
+				s.aggregation.known()
+				synced()
+			})
 		},
 	})
 }
@@ -30,13 +36,25 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 func (s *Server) followDefinitions(
 	ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func(),
 ) error {
-	return s.registry.Client().Follow(ctx, name, func(key string, object runtime.Object) {
+	return s.registry.Client().FollowWithProgress(ctx, name, &s.definitionsSeen, func(key string, object runtime.Object) {
 		s.apiServices.SetDefinition(key, object)
 		handle(key, object)
 	}, func() {
 		s.apiServices.DefinitionsKnown()
 		synced()
 	})
+}
+
+// followOwnDefinitions delivers CustomResourceDefinitions to the controller that serves them.
+func (s *Server) followOwnDefinitions(
+	ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func(),
+) error {
+	return s.registry.Client().FollowWithProgress(ctx, name, &s.definitionsSeen, handle, synced)
+}
+
+// awaitFollowed returns when the mode's follow has delivered every change that was stored before the call.
+func (s *Server) awaitFollowed(ctx context.Context) error {
+	return s.registry.Client().AwaitFollowed(ctx, crd.Resource, &s.definitionsSeen)
 }
 
 // definitionsKnown returns a channel that is closed when all definitions that existed at the start are in the catalog.

@@ -1,16 +1,19 @@
 package apiserver
 
 import (
+	"context"
 	"fmt"
-	"slices"
+	"os"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 
 	"quorate.dev/apiserver/authentication"
+	"quorate.dev/apiserver/authentication/jwt"
 	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/authorization"
+	"quorate.dev/apiserver/authorization/abac"
 	"quorate.dev/apiserver/authorization/node"
 	"quorate.dev/apiserver/authorization/rbac"
 	"quorate.dev/apiserver/config"
@@ -33,30 +36,62 @@ type auth struct {
 	clients       *authentication.Authority   // nil without --client-ca-file
 	authorities   []*authentication.Authority // of client certificates, then of front proxies
 	changed       bootstrap.Signal            // sent when a file was reloaded
-	nodes         *node.Authorizer            // nil unless --authorization-mode has Node
+	nodes         *node.Authorizer            // nil without mode Node
+	issuers       *jwt.Issuers
 }
 
-// reloaded is the last Reloadable: it signals that the others were reloaded.
-type reloaded struct{ bootstrap.Signal }
+// authConfiguration is read from --authentication-config and --authorization-config, or from the flags that these
+// replace, before anything is started.
+type authConfiguration struct {
+	authentication *jwt.Configuration
+	authorization  *authorization.Configuration
+}
+
+func loadAuthConfiguration(c *config.Config) (loaded authConfiguration, err error) {
+	if loaded.authorization, err = authorization.Load(c.Authorization); err != nil {
+		return loaded, err
+	}
+	loaded.authentication, err = jwt.Load(c)
+	return loaded, err
+}
+
+// reloaded is the last Reloadable: it acts when the others were reloaded.
+type reloaded struct{ *auth }
 
 // Files implements serving.Reloadable.
 func (reloaded) Files() []string { return nil }
 
 // Reload implements serving.Reloadable.
 func (r reloaded) Reload() error {
-	r.Send()
+	r.authenticator.Flush()
+	r.changed.Send()
 	return nil
+}
+
+// run reloads the configuration of authentication and authorization until ctx ends.
+func (a *auth) run(ctx context.Context) {
+	defer a.tokens.Close()
+	_ = together(ctx, func(ctx context.Context) error {
+		a.issuers.Run(ctx)
+		return nil
+	}, func(ctx context.Context) error {
+		a.authorizer.Run(ctx)
+		return nil
+	})
 }
 
 // composeAuth reads the files of --client-ca-file, --requestheader-client-ca-file, --token-auth-file and the
 // service-account keys.
-func (s *Server) composeAuth() (_ *auth, err error) {
+func (s *Server) composeAuth(ctx context.Context) (_ *auth, err error) {
 	c := s.config
 	a := &auth{policy: rbac.New(), changed: bootstrap.NewSignal()}
+	anonymous := s.authConfiguration.authentication.Anonymous
 	options := authentication.Options{
 		TokenLife: tokenLife, Audiences: c.Authentication.Audiences(), Clock: s.clock, Registerer: s.metrics,
-		// With mode AlwaysAllow, anonymous requests would be allowed everything.
-		Anonymous: c.Authentication.Anonymous && !slices.Contains(c.Authorization.Modes, "AlwaysAllow"),
+		Anonymous: anonymous.Enabled, WebhookLife: c.Authentication.TokenWebhook.CacheTTL,
+	}
+	for _, condition := range anonymous.Conditions {
+		options.AnonymousPaths = append(options.AnonymousPaths, condition.Path)
 	}
 	if c.Authentication.ClientCAFile != "" {
 		if a.clients, err = a.authority(c.Authentication.ClientCAFile); err != nil {
@@ -68,18 +103,51 @@ func (s *Server) composeAuth() (_ *auth, err error) {
 		return nil, err
 	}
 	options.FrontProxy = a.proxy
-	if options.Tokens, err = s.composeTokens(a); err != nil {
+	if options.Tokens, err = s.composeTokens(ctx, a); err != nil {
 		return nil, err
 	}
-	a.authenticator = authentication.New(options)
-	a.reload = append(a.reload, reloaded{a.changed})
-	var nodes authorization.Mode
-	if slices.Contains(c.Authorization.Modes, "Node") {
-		a.nodes = node.New(s.informers, s.metrics)
-		nodes = a.nodes
+	if webhook := c.Authentication.TokenWebhook; webhook.ConfigFile != "" {
+		options.Webhook, err = authentication.NewTokenWebhook(webhook.ConfigFile, webhook.Version, c.Authentication.Audiences())
+		if err != nil {
+			return nil, err
+		}
 	}
-	a.authorizer, err = authorization.New(c.Authorization.Modes, a.policy, nodes)
-	return a, err
+	a.authenticator = authentication.New(options)
+	if err := s.composeAuthorizer(a); err != nil {
+		return nil, err
+	}
+	a.reload = append(a.reload, a.issuers, a.authorizer, reloaded{a})
+	return a, nil
+}
+
+// composeAuthorizer sets the authorizer.
+func (s *Server) composeAuthorizer(a *auth) (err error) {
+	options := authorization.Options{
+		Configuration: s.authConfiguration.authorization, RBAC: a.policy, ServerID: s.serverID(),
+		Clock: s.clock, Logger: s.logger.WithName("authorization"), Registerer: s.metrics,
+	}
+	if options.Configuration.Has("Node") {
+		a.nodes = node.New(s.informers, s.metrics)
+		options.Node = a.nodes
+	}
+	if options.Configuration.Has("ABAC") {
+		if options.ABAC, err = abac.Load(s.config.Authorization.PolicyFile); err != nil {
+			return fmt.Errorf("invalid authorization config: %w", err)
+		}
+	}
+	if a.authorizer, err = authorization.New(options); err != nil {
+		return fmt.Errorf("invalid authorization config: %w", err)
+	}
+	return nil
+}
+
+// serverID returns the name of this replica in metrics.
+func (s *Server) serverID() string {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return bootstrap.IdentityOf(hostname)
 }
 
 func (a *auth) authority(file string) (*authentication.Authority, error) {
@@ -128,7 +196,7 @@ func (a *auth) composeFrontProxy(c config.Authentication) error {
 }
 
 // composeTokens returns the authenticators of bearer tokens in the order in which they are tried.
-func (s *Server) composeTokens(a *auth) ([]authenticator.Token, error) {
+func (s *Server) composeTokens(ctx context.Context, a *auth) ([]authenticator.Token, error) {
 	c := s.config.Authentication
 	var all []authenticator.Token
 	if c.TokenFile != "" {
@@ -141,7 +209,7 @@ func (s *Server) composeTokens(a *auth) ([]authenticator.Token, error) {
 		all = append(all, authenticator.WrapAudienceAgnosticToken(c.Audiences(), file))
 	}
 	var err error
-	if a.tokens, err = serviceaccount.New(c, s.clock); err != nil {
+	if a.tokens, err = serviceaccount.New(ctx, c, s.clock); err != nil {
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
 	}
 	serviceAccounts, err := a.tokens.Authenticators(s.registry.Client())
@@ -153,5 +221,11 @@ func (s *Server) composeTokens(a *auth) ([]authenticator.Token, error) {
 		secrets := s.informers.Core().V1().Secrets().Lister().Secrets(metav1.NamespaceSystem)
 		all = append(all, authenticator.WrapAudienceAgnosticToken(c.Audiences(), serviceaccount.Bootstrap(secrets)))
 	}
-	return all, nil
+	// After service accounts: an unknown key makes the authenticator fetch the issuer's keys.
+	a.issuers, err = jwt.New(jwt.Options{
+		Configuration: s.authConfiguration.authentication, Audiences: c.Audiences(),
+		ServiceAccountIssuers: c.ServiceAccountIssuers, ServerID: s.serverID(),
+		Changed: func() { a.authenticator.Flush() }, Clock: s.clock, Logger: s.logger.WithName("authentication"),
+	})
+	return append(all, a.issuers), err
 }

@@ -14,7 +14,6 @@ import (
 type catalogs struct {
 	mu       sync.Mutex // serializes publishCustom
 	builtin  []*resource.Definition
-	custom   []*resource.Definition
 	holder   *resource.CatalogHolder
 	registry *registry.Registry
 	serves   func(group string) bool // of custom resources
@@ -25,17 +24,20 @@ type catalogs struct {
 func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	custom = c.served(custom)
-	before := c.custom
-	c.custom = custom
-	c.holder.Publish(resource.NewCatalog(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...)...))
-	kept := make(map[string]string, len(custom))
-	for _, d := range custom {
-		kept[d.StoragePath] = d.Revision
-	}
-	for _, d := range before {
-		if revision, ok := kept[d.StoragePath]; !ok || revision != d.Revision {
-			c.registry.Release(d)
+	before := c.holder.Current()
+	after := before.With(append(c.builtin[:len(c.builtin):len(c.builtin)], c.served(custom)...)...)
+	c.holder.Publish(after)
+	for _, group := range before.Groups() {
+		if after.Group(group.Name) == group {
+			continue
+		}
+		for _, d := range group.Definitions() {
+			if d.Source != resource.Custom {
+				continue
+			}
+			if next := after.Successor(d); next == nil || next.Revision != d.Revision {
+				c.registry.Release(d)
+			}
 		}
 	}
 }

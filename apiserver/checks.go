@@ -40,8 +40,7 @@ func (s *Server) addChecks() {
 		Name: "poststarthook/crd-informer-synced", Run: closedCheck(s.custom.Synced()).check,
 	})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-space", Run: s.checkSpace, Advisory: true})
-	s.hooks.addChecks(s.health)
-	s.mode.checks()
+	s.hooks.addChecks(s.health, s.mode.checks)
 }
 
 // loopbackCertificate always passes. In kube-apiserver it fails when the certificate of the loopback client has

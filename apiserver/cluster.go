@@ -2,41 +2,42 @@ package apiserver
 
 import (
 	"context"
-	"net/http"
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/resource"
-	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
 )
 
 // cluster returns the parts of the API server of a cluster.
 func (s *Server) cluster() mode {
 	return mode{
+		name:        "kube-apiserver",
 		clients:     s.composeInformers,
-		auth:        func(context.Context) (*auth, error) { return s.composeAuth() },
+		auth:        s.composeAuth,
 		definitions: s.definitions,
 		serves:      func(string) bool { return true },
 		follow:      s.followDefinitions,
+		known:       func() []<-chan struct{} { return []<-chan struct{}{s.definitionsKnown(), s.apiServices.Known()} },
 		background:  s.composeBackground,
 		admission:   s.composeAdmission,
-		routes:      func(r *router.Router, _ http.Handler) { s.publishKeys(r) },
+		routes:      s.publishKeys,
 		addresses:   s.discoveryAddresses,
 		hosts:       s.hosts,
 		startUp:     s.startUp,
 		synced:      s.checkSynced,
-		checks: func() {
-			completed := serving.Check{Name: "autoregister-completion", Run: s.apiServices.Completed, StartUp: true}
-			s.health.Add(serving.AllEndpoints, completed)
-		},
+		checks: map[string]serving.Check{hookAutoregistration: {
+			Name: "autoregister-completion", Run: func(ctx context.Context) error { return s.apiServices.Completed(ctx) }, StartUp: true,
+		}},
 	}
 }
 
-// composeBackground composes the controllers of Services and APIServices.
+// composeBackground composes the controllers of Services and APIServices, and the proxy to extension API servers.
 func (s *Server) composeBackground() (err error) {
-	s.services, err = s.composeServices()
+	if s.services, err = s.composeServices(); err != nil {
+		return err
+	}
 	s.apiServices = s.composeAPIServices()
-	return err
+	return s.composeAggregation()
 }
 
 // definitions returns all built-in resources.

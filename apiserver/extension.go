@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/util/webhook"
-	upstreamdiscovery "k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 
 	"quorate.dev/apiserver/admission"
@@ -34,13 +33,15 @@ import (
 // extension returns the parts of an extension API server, which serves some API groups to another cluster, its host.
 func (s *Server) extension() mode {
 	return mode{
+		name:    "quorate-extension",
 		clients: s.composeHost,
 		auth:    s.composeDelegatedAuth,
 		definitions: func(*resource.CatalogHolder) ([]*resource.Definition, error) {
 			return builtin.CustomResourceDefinitions(s.clock), nil
 		},
 		serves:     s.isChosen,
-		follow:     s.registry.Client().Follow,
+		follow:     s.followOwnDefinitions,
+		known:      func() []<-chan struct{} { return []<-chan struct{}{s.definitionsKnown()} },
 		background: func() error { return nil },
 		admission:  s.composeHostAdmission,
 		routes:     s.extensionRoutes,
@@ -48,7 +49,6 @@ func (s *Server) extension() mode {
 		hosts:      s.ownHosts,
 		startUp:    s.startUpExtension,
 		synced:     s.checkHostSynced,
-		checks:     func() {},
 	}
 }
 
@@ -58,30 +58,23 @@ func (s *Server) isChosen(group string) bool {
 }
 
 // extensionRoutes removes what the host has instead. Upstream's extension servers have no /api either.
-func (s *Server) extensionRoutes(r *router.Router, schemas http.Handler) {
+func (s *Server) extensionRoutes(r *router.Router) {
 	r.Handle("/api", http.NotFoundHandler())
-	r.Handle("/openapi/v3", chosenDocuments{schemas, s.config.Extension.Groups})
+	r.Handle("/openapi/v3", chosenDocuments{s.schemas, s.config.Extension.Groups})
 }
 
-// composeHost connects to the host. Upstream's code sees the host's objects, and this server's own resources and
-// schemas in the chosen groups.
+// composeHost connects to the host. Upstream's code sees the host's objects, and this server's own in the chosen groups.
 func (s *Server) composeHost(*resource.CatalogHolder) (err error) {
-	agent := "quorate-extension/" + Version(s.config.API.Version).GitVersion
-	if s.host, err = host.Connect(host.Options{Config: s.config.Extension, UserAgent: agent}); err != nil {
+	if s.host, err = host.Connect(host.Options{Config: s.config.Extension, UserAgent: s.userAgent()}); err != nil {
 		return err
 	}
-	local := s.local(agent)
-	objects, err := dynamic.NewForConfig(local)
+	objects, err := dynamic.NewForConfig(s.local(s.userAgent()))
 	if err != nil {
 		return fmt.Errorf("prepare the local dynamic client: %w", err)
 	}
-	schemas, err := upstreamdiscovery.NewDiscoveryClientForConfig(local)
-	if err != nil {
-		return fmt.Errorf("prepare the local discovery client: %w", err)
-	}
-	s.client = host.WithLocalSchemas(s.host.Client, schemas)
+	s.client = s.host.Client
 	s.dynamic = host.ByGroup(s.config.Extension.Groups, objects, s.host.Dynamic)
-	s.informers = s.host.Informers
+	s.informers, s.parameters = s.host.Informers, s.host.Informers
 	s.resolver = webhook.NewDefaultServiceResolver() // by DNS, like upstream's extension servers
 	return nil
 }
@@ -173,7 +166,7 @@ func (s *Server) lookUp(ctx context.Context, clients, proxies *authentication.Au
 // composeHostAdmission sets up the host's webhooks and policies for the chosen groups. Definitions of custom resources
 // are local administration, which they do not concern.
 func (s *Server) composeHostAdmission(chain *admission.Chain) error {
-	options := s.pluginOptions()
+	options := s.pluginOptions(nil)
 	options.Selection.Of = plugins.OfExtensions
 	options.Mapper = meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{options.Mapper, s.host.Mapper}}
 	made, err := plugins.New(options)
@@ -194,7 +187,6 @@ func (s *Server) composeHostAdmission(chain *admission.Chain) error {
 		}
 	}
 	chain.Plugins = append(chain.Plugins, native.ServedGroups{Groups: s.config.Extension.Groups}.Plugin())
-	chain.Plugins = append(chain.Plugins, native.ConversionWarning{}.Plugin())
 	return nil
 }
 
@@ -229,7 +221,7 @@ func (s *Server) startUpExtension() []hook {
 	list := append(s.storageHooks(),
 		hook{name: "generic-apiserver-start-informers", check: true, run: forever(s.informers.StartWithContext)},
 		hook{name: "start-apiextensions-controllers", after: []string{hookStorage}, check: true, run: s.runDefinitions},
-		hook{name: hookComplete, run: await(s.complete)},
+		hook{name: hookComplete, run: s.completeCatalog},
 		hook{name: "host-discovery", run: forever(s.resetDiscovery)},
 	)
 	if s.lookup != nil {

@@ -43,12 +43,15 @@ func newHooks(list []hook) *hooks {
 	return h
 }
 
-// addChecks adds the reported hooks to health in the order of the list.
-func (h *hooks) addChecks(health *serving.Health) {
+// addChecks adds the reported hooks to health in the order of the list, and after some of them, by name, another check.
+func (h *hooks) addChecks(health *serving.Health, following map[string]serving.Check) {
 	for _, hook := range h.list {
 		if hook.check {
 			check := closedCheck(h.done[hook.name]).check
 			health.Add(serving.AllEndpoints, serving.Check{Name: "poststarthook/" + hook.name, Run: check, StartUp: true})
+		}
+		if check, ok := following[hook.name]; ok {
+			health.Add(serving.AllEndpoints, check)
 		}
 	}
 }
@@ -110,6 +113,15 @@ func (h *hooks) released() <-chan struct{} {
 // forever adapts work that lasts until ctx ends and cannot fail.
 func forever(run func(ctx context.Context)) func(context.Context, func()) error {
 	return func(ctx context.Context, _ func()) error {
+		run(ctx)
+		return nil
+	}
+}
+
+// begin returns the run of a hook that is done at once and works until ctx ends.
+func begin(run func(ctx context.Context)) func(context.Context, func()) error {
+	return func(ctx context.Context, done func()) error {
+		done()
 		run(ctx)
 		return nil
 	}

@@ -92,6 +92,7 @@ func composed(t *testing.T) *Server {
 	t.Helper()
 	c := config.Default()
 	c.Etcd.Servers = []string{"http://127.0.0.1:1"}
+	c.Authorization.Modes = []string{"Node", "RBAC"}
 	c.Serving.CertDirectory, c.Serving.AdvertiseAddress = t.TempDir(), "192.0.2.1"
 	c.Serving.BindAddress, c.Serving.Port = "127.0.0.1", 0
 	s, err := New(t.Context(), c, logr.Discard(), &verbosity{})
@@ -157,7 +158,9 @@ func TestReportedHooks(t *testing.T) {
 		"start-legacy-token-tracking-controller", "start-service-ip-repair-controllers", "rbac/bootstrap-roles",
 		"scheduling/bootstrap-system-priority-classes", "priority-and-fairness-config-producer", "bootstrap-controller",
 		"start-kubernetes-service-cidr-controller", "start-kube-aggregator-informers",
-		"apiservice-status-local-available-controller", "kube-apiserver-autoregistration",
+		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
+		"apiservice-registration-controller", "apiservice-discovery-controller",
+		"kube-apiserver-autoregistration", "apiservice-openapi-controller", "apiservice-openapiv3-controller",
 	}
 	var got []string
 	for _, path := range composed(t).health.Paths() {

@@ -23,7 +23,7 @@ func (s *Server) local(userAgent string) *rest.Config {
 		Transport: serving.Local{
 			Handler: http.HandlerFunc(s.serveLocal),
 			User: &user.DefaultInfo{
-				Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
+				Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup},
 			},
 		},
 		ContentConfig: rest.ContentConfig{
@@ -42,16 +42,23 @@ func (s *Server) serveLocal(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// userAgent identifies the server's own requests and writes.
+func (s *Server) userAgent() string {
+	return s.mode.name + "/" + Version(s.config.API.Version).GitVersion
+}
+
 // composeInformers creates the clients and the informers for upstream's controllers and admission plugins.
 func (s *Server) composeInformers(publisher *resource.CatalogHolder) (err error) {
-	config := s.local("kube-apiserver/" + Version(s.config.API.Version).GitVersion)
+	config := s.local(s.userAgent())
 	if s.client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("prepare the local client: %w", err)
 	}
 	if s.dynamic, err = dynamic.NewForConfig(rest.CopyConfig(config)); err != nil {
 		return fmt.Errorf("prepare the local dynamic client: %w", err)
 	}
-	s.informers = builtininformers.New(s.informerOptions(s.client, publisher))
+	options := s.informerOptions(s.client, publisher)
+	s.informers = builtininformers.New(options)
+	s.parameters = builtininformers.Dynamic(s.informers, options)
 	s.resolver, err = serviceresolver.New(s.informers, s.config.API.AggregatorRouting)
 	return err
 }

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -9,9 +10,10 @@ import (
 	"strconv"
 	"strings"
 
+	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/authentication/serviceaccount"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/handlers"
-	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
@@ -19,7 +21,7 @@ import (
 
 // routes returns the router with all paths.
 func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
-	documents, err := discovery.New(publisher, s.mode.addresses())
+	documents, err := discovery.New(publisher, s.aggregation.source(), s.mode.addresses())
 	if err != nil {
 		return nil, err
 	}
@@ -27,12 +29,9 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	schemas, err := openapi.New(publisher, s.clock, s.logger.WithName("openapi"))
-	if err != nil {
-		return nil, err
-	}
 	r := router.New(router.Options{
-		Catalog: publisher, Resources: resources, Discovery: documents, Complete: s.complete.reached,
+		Catalog: publisher, Resources: publishFirst{resources, s.awaitDefinitions}, Discovery: documents,
+		Complete: closedCheck(s.complete).reached, Await: s.awaitDefinitions,
 	})
 	r.Handle("/version", version)
 	r.Handle("/version/", version)
@@ -40,11 +39,11 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 		r.Handle(path, s.health)
 		r.HandlePrefix(path+"/", s.health)
 	}
-	r.Handle("/openapi/v2", schemas)
-	r.Handle("/openapi/v3", schemas)
-	r.HandlePrefix("/openapi/v3/", schemas)
-	s.mode.routes(r, schemas)
-	listed := index{router: r, catalog: publisher, health: s.health}
+	r.Handle("/openapi/v2", s.schemas)
+	r.Handle("/openapi/v3", s.schemas)
+	r.HandlePrefix("/openapi/v3/", s.schemas)
+	s.mode.routes(r)
+	listed := index{router: r, catalog: publisher, remote: s.aggregation.source(), health: s.health}
 	constrained, err := constraints(&s.config.Metrics)
 	if err != nil {
 		return nil, err
@@ -70,22 +69,24 @@ func (s *Server) publishKeys(r *router.Router) {
 	}
 }
 
-// document is a constant response.
+// document is a response that clients may cache.
 type document struct {
 	contentType string
-	body        []byte
+	current     serviceaccount.Document
 }
 
 func (d document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	body, seconds := d.current()
 	w.Header().Set("Content-Type", d.contentType)
-	w.Header().Set("Cache-Control", "public, max-age=3600")
-	_, _ = w.Write(d.body)
+	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", seconds))
+	_, _ = w.Write(body)
 }
 
 // index serves the list of paths.
 type index struct {
 	router  *router.Router
 	catalog *resource.CatalogHolder
+	remote  remote.Source
 	health  *serving.Health
 }
 
@@ -104,13 +105,18 @@ func (i index) paths() []string {
 	paths := slices.DeleteFunc(i.router.Documents(), func(path string) bool {
 		return path == "/" || path == "/version/" || strings.HasPrefix(path, "/debug/")
 	})
-	paths = append(paths, "/apis", "/apis/", "/openapi/v3/")
+	paths = append(paths, "/api", "/apis", "/apis/", "/openapi/v3/")
 	for _, gv := range i.catalog.Current().GroupVersions() {
 		if gv.Group == "" {
-			paths = append(paths, "/api", "/api/"+gv.Version)
+			paths = append(paths, "/api/"+gv.Version)
 			continue
 		}
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)
+	}
+	if set := i.remote.Current(); set != nil {
+		for _, of := range set.Remote {
+			paths = append(paths, "/apis/"+of.Group, "/apis/"+of.Group+"/"+of.Version)
+		}
 	}
 	paths = append(paths, i.health.Paths()...)
 	slices.Sort(paths)

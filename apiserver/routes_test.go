@@ -30,7 +30,7 @@ func TestInvalidOpenIDIssuerIsLogged(t *testing.T) {
 		c := config.Default()
 		c.Serving.AdvertiseAddress = "192.0.2.1"
 		c.Authentication.ServiceAccountIssuers, c.Authentication.ServiceAccountSigningKey = []string{issuer}, key
-		issuing, err := serviceaccount.New(c.Authentication, clock.RealClock{})
+		issuing, err := serviceaccount.New(t.Context(), c.Authentication, clock.RealClock{})
 		if err != nil {
 			t.Fatal(err)
 		}

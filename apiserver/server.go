@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/config"
@@ -32,7 +33,9 @@ import (
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
+	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -53,6 +56,8 @@ type Server struct {
 	mode      mode
 	host      *host.Cluster // of an extension server
 	lookup    *host.Lookup  // nil: nothing is looked up in the host
+
+	authConfiguration authConfiguration // of a cluster
 
 	objectStore
 	requestPath
@@ -75,11 +80,14 @@ type requestPath struct {
 	health   *serving.Health
 	handler  http.Handler
 	composed chan struct{} // closed when handler is set
+	requests *filters.Metrics
 	auth     *auth
+	auditor  *audit.Auditor // nil: nothing is audited
 	catalogs *catalogs
-	// complete is closed when the catalog has all resources that existed at the start. Until then unknown groups and
-	// paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
-	complete closedCheck
+	schemas  *openapi.Handler
+	// complete is closed when the catalog has all resources, and all APIServices are known, that existed at the start.
+	// Until then unknown groups and paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
+	complete chan struct{}
 	// stopped is closed when no more requests are served.
 	stopped chan struct{}
 }
@@ -87,14 +95,20 @@ type requestPath struct {
 // background is what runs beside requests.
 type background struct {
 	hooks *hooks
+	// idle drops what custom resources need while they are used only.
+	idle *lazy.Set
 	// client and informers are how upstream's code in this process, such as admission plugins, reads and writes objects.
-	client      kubernetes.Interface
-	dynamic     dynamic.Interface
-	resolver    webhook.ServiceResolver
-	informers   informers.SharedInformerFactory
-	services    *services
-	custom      *crd.Controller
-	apiServices *autoregister.Controller
+	client     kubernetes.Interface
+	dynamic    dynamic.Interface
+	resolver   webhook.ServiceResolver
+	informers  informers.SharedInformerFactory
+	parameters informers.SharedInformerFactory // of policies: informers, and all other resources
+	services   *services
+	custom     *crd.Controller
+	// definitionsSeen is the progress of following CustomResourceDefinitions.
+	definitionsSeen registry.Progress
+	apiServices     *autoregister.Controller
+	aggregation     aggregation
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -102,8 +116,11 @@ type background struct {
 func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
-		metrics:     metrics.NewRegistry(Version(c.API.Version)),
-		requestPath: requestPath{drain: &request.Drain{}, composed: make(chan struct{}), stopped: make(chan struct{})},
+		metrics: metrics.NewRegistry(Version(c.API.Version)),
+		requestPath: requestPath{
+			drain: &request.Drain{}, composed: make(chan struct{}), complete: make(chan struct{}), stopped: make(chan struct{}),
+		},
+		background: background{idle: &lazy.Set{}},
 	}
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
 	builtin.MeasureFeatures(s.metrics)
@@ -111,6 +128,11 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	var err error
 	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
 		return nil, err
+	}
+	if !c.Extension.Enabled() {
+		if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
+			return nil, err
+		}
 	}
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
 		return nil, err
@@ -137,20 +159,21 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	if s.auth, err = s.mode.auth(ctx); err != nil {
 		return err
 	}
+	if s.auditor, err = audit.New(s.config.Audit, audit.Options{UserAgent: s.userAgent()}); err != nil {
+		return err
+	}
+	s.registry.AuditWith(s.auditor)
 	s.registry.AuthorizeWith(s.auth.authorizer)
 	if err := s.composeCatalogs(holder); err != nil {
 		return err
 	}
+	s.requests = filters.NewMetrics(s.metrics, holder)
 	if err := s.mode.background(); err != nil {
 		return err
 	}
-	if err := s.mode.admission(chain); err != nil {
+	if err := s.composeResources(chain); err != nil {
 		return err
 	}
-	if s.custom, err = s.composeCustom(); err != nil {
-		return err
-	}
-	s.complete = s.definitionsKnown()
 	if s.handler, err = s.composeHandler(holder); err != nil {
 		return err
 	}
@@ -183,6 +206,7 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 	s.registry = registry.New(registry.Options{
 		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
+		WaitForCaches: !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})
 }
 
@@ -196,14 +220,35 @@ func (s *Server) composeCatalogs(holder *resource.CatalogHolder) error {
 	return nil
 }
 
+// composeResources composes the documents that describe resources, admission to them and the controller of custom ones.
+func (s *Server) composeResources(chain *admission.Chain) (err error) {
+	s.schemas, err = openapi.New(openapi.Options{
+		Catalogs: s.catalogs.holder, Remote: s.aggregation.source(), Forward: s.aggregation.forward,
+		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
+	})
+	if err != nil {
+		return err
+	}
+	if err = s.mode.admission(chain); err != nil {
+		return err
+	}
+	s.custom, err = s.composeCustom()
+	return err
+}
+
 // settleTime is the delay between serving a custom resource and setting its condition Established. Other replicas get
 // the event at about the same time and serve the resource by then.
 const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
+	converters, err := crd.NewConverters(s.resolver)
+	if err != nil {
+		return nil, fmt.Errorf("prepare conversion webhooks: %w", err)
+	}
 	return crd.NewController(crd.ControllerOptions{
 		Objects: s.registry.Client(), Follow: s.mode.follow, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
-		EstablishDelay: settleTime, Clock: s.clock, Logger: s.logger.WithName("crd"),
+		AwaitFollowed: s.awaitFollowed, Converters: converters,
+		EstablishDelay: settleTime, Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
 }
 
@@ -222,8 +267,8 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
 	}
 	return filters.Chain(filters.Options{
-		Clock: s.clock, Logger: s.logger, Metrics: filters.NewMetrics(s.metrics, holder),
-		Catalog: holder, Drain: s.drain,
+		Clock: s.clock, Logger: s.logger, Metrics: s.requests,
+		Catalog: holder, Drain: s.drain, Delegate: s.aggregation.delegate(), Auditor: s.auditor,
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
@@ -241,11 +286,14 @@ const releaseTimeout = 3 * time.Second
 // Run serves until ctx ends or a part that the replica depends on fails. Then it stops in this order:
 //   - /readyz fails; within --shutdown-delay-duration this replica leaves the kubernetes Service and releases its leases.
 //   - New requests are refused, running requests finish, watches end.
-//   - Background work stops.
+//   - Background work stops, and then buffered audit events are delivered.
 //   - The embedded member transfers its leadership and stops.
 func (s *Server) Run(ctx context.Context) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	if err := s.runAuditor(); err != nil {
+		return errors.Join(err, s.closeBackend())
+	}
 	work, background := errgroup.WithContext(background)
 	leasing, stopLeasing := context.WithCancel(background)
 	defer stopLeasing()
@@ -274,7 +322,29 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	close(s.stopped)
 	cancel()
-	return errors.Join(work.Wait(), err, s.closeBackend())
+	return errors.Join(work.Wait(), err, s.closeLast())
+}
+
+func (s *Server) runAuditor() error {
+	if s.auditor == nil {
+		return nil
+	}
+	return s.auditor.Run()
+}
+
+// closeLast closes what requests and background work need until their end. A slow audit webhook does not delay the end of
+// the embedded member.
+func (s *Server) closeLast() error {
+	delivered := make(chan struct{})
+	go func() {
+		defer close(delivered)
+		if s.auditor != nil {
+			s.auditor.Shutdown()
+		}
+	}()
+	err := s.closeBackend()
+	<-delivered
+	return err
 }
 
 // watchMember returns an error, which ends the replica, when the embedded member stops unexpectedly.

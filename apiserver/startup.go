@@ -39,6 +39,7 @@ const (
 	hookFlowControl       = "priority-and-fairness-config-producer"
 	hookServiceCIDR       = "start-kubernetes-service-cidr-controller"
 	hookKubernetesService = "bootstrap-controller"
+	hookAutoregistration  = "kube-apiserver-autoregistration"
 )
 
 // bootstrapHooks create the objects that every cluster has.
@@ -49,12 +50,13 @@ var bootstrapHooks = []string{hookNamespaces, hookRBAC, hookPriorityClasses, hoo
 func (s *Server) startUp() []hook {
 	storage := []string{hookStorage}
 	return slices.Concat(s.storageHooks(), []hook{
+		{name: "auth-configuration", run: forever(s.auth.run)},
 		{name: "generic-apiserver-start-informers", after: storage, run: forever(s.informers.StartWithContext)},
 		{name: hookRBACInformers, after: storage, run: s.followRBAC},
 		{name: hookServiceInformers, after: storage, run: s.services.follow},
 		{name: "start-apiextensions-controllers", after: storage, run: s.runCustom},
-		{name: "apiservice-registration-controller", after: storage, run: s.runAPIServices},
-		{name: hookComplete, run: await(s.complete)},
+		{name: "apiservices", after: storage, run: s.runAPIServices},
+		{name: hookComplete, run: s.completeCatalog},
 	}, s.reportedHooks(), []hook{
 		{name: "priority-and-fairness-config-consumer", after: bootstrapHooks, run: s.keepFlowSchemaStatus},
 		{name: "service-events", after: storage, run: forever(s.services.events.Run)},
@@ -65,7 +67,7 @@ func (s *Server) startUp() []hook {
 	})
 }
 
-// storageHooks returns what keeps storage and the watch cache working.
+// storageHooks returns what keeps storage, the watch cache and the machinery of custom resources working.
 func (s *Server) storageHooks() []hook {
 	storage := []string{hookStorage}
 	return []hook{
@@ -73,6 +75,7 @@ func (s *Server) storageHooks() []hook {
 		{name: "watch-cache", after: storage, run: func(ctx context.Context, _ func()) error { return s.caches.Run(ctx) }},
 		{name: "compaction", after: storage, run: forever(s.compact)},
 		{name: "storage-space", after: storage, run: forever(s.pollSpace)},
+		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
 	}
 }
 
@@ -94,19 +97,37 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: "start-legacy-token-tracking-controller", after: bootstrapHooks, run: s.keepLegacyTokens(b)},
 		hook{name: "start-service-ip-repair-controllers", after: []string{hookServiceInformers, hookServiceCIDR},
 			run: s.services.repairs.Run},
-		hook{name: hookRBAC, after: storage, run: s.ensure(b, nil, b.ClusterPolicy, s.awaitHook(hookNamespaces), b.NamespacedPolicy)},
+		hook{name: hookRBAC, after: storage, run: s.ensureRBAC(b)},
 		hook{name: hookPriorityClasses, after: storage, run: s.ensure(b, nil, b.PriorityClasses)},
 		hook{name: hookFlowControl, after: storage, run: s.ensure(b, b.FlowControlLoop, b.FlowControl)},
 		hook{name: hookKubernetesService, after: storage, leases: true, run: s.services.kubernetes.Serve},
 		hook{name: hookServiceCIDR, after: storage, run: s.services.cidr.Run},
 		hook{name: "start-kube-aggregator-informers", run: await(s.apiServices.Known())},
 		hook{name: "apiservice-status-local-available-controller", run: await(s.apiServices.Began())},
-		hook{name: "kube-apiserver-autoregistration", run: await(s.apiServices.Began())},
+		hook{name: "apiservice-status-remote-available-controller", after: storage, run: s.aggregation.runAvailability},
+		hook{name: "apiservice-registration-controller", run: await(s.apiServices.Known())},
+		hook{name: "apiservice-discovery-controller", after: storage, run: s.aggregation.runDiscovery},
+		hook{name: hookAutoregistration, run: await(s.apiServices.Began())},
+		hook{name: "apiservice-openapi-controller", after: storage, run: begin(s.aggregation.documents.RunOpenAPIV2)},
+		hook{name: "apiservice-openapiv3-controller", after: storage, run: begin(s.aggregation.documents.RunOpenAPIV3)},
 	)
 	for i := range list {
-		list[i].check = true
+		list[i].check = list[i].name != hookRBAC || s.hasRBAC()
 	}
 	return list
+}
+
+// idleTimeout is the time after which the machinery of an unused custom resource is dropped.
+const idleTimeout = 10 * time.Minute
+
+// hasRBAC reports whether mode RBAC decides. As in kube-apiserver, without it the bootstrap policy is not created.
+func (s *Server) hasRBAC() bool { return s.authConfiguration.authorization.Has("RBAC") }
+
+func (s *Server) ensureRBAC(b *bootstrap.Bootstrap) func(context.Context, func()) error {
+	if !s.hasRBAC() {
+		return s.ensure(b, nil)
+	}
+	return s.ensure(b, nil, b.ClusterPolicy, s.awaitHook(hookNamespaces), b.NamespacedPolicy)
 }
 
 // identityLeases reports whether replicas announce themselves by a Lease in kube-system.
@@ -273,6 +294,19 @@ func (s *Server) runCustom(ctx context.Context, _ func()) error {
 		return nil
 	}
 	return s.custom.Run(ctx)
+}
+
+// completeCatalog closes s.complete when all objects that existed at the start and define resources are known.
+func (s *Server) completeCatalog(ctx context.Context, _ func()) error {
+	for _, known := range s.mode.known() {
+		select {
+		case <-known:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	close(s.complete)
+	return nil
 }
 
 func (s *Server) runAPIServices(ctx context.Context, _ func()) error { return s.apiServices.Run(ctx) }

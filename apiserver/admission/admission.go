@@ -71,9 +71,14 @@ type Plugin struct {
 	Internal bool
 }
 
-func (p *Plugin) concerns(a *Attributes) bool {
-	return (p.Internal || !a.Internal) && slices.Contains(p.Operations, a.Operation) && (p.Selector == nil || p.Selector.Selects(a))
+// handles reports whether the plugin takes part in a step of a write. If its selector does not select the write, it has
+// nothing to do there.
+func (p *Plugin) handles(a *Attributes, step string) bool {
+	takesPart := step == stepAdmit && p.Mutator != nil || step == stepValidate && p.Validator != nil
+	return takesPart && (p.Internal || !a.Internal) && slices.Contains(p.Operations, a.Operation)
 }
+
+func (p *Plugin) selects(a *Attributes) bool { return p.Selector == nil || p.Selector.Selects(a) }
 
 // Selector reports which writes a plugin has to see.
 type Selector interface {
@@ -117,39 +122,29 @@ func (c *Chain) Admit(ctx context.Context, attributes *Attributes) error {
 }
 
 func (c *Chain) mutate(ctx context.Context, attributes *Attributes) error {
-	return c.run(ctx, attributes, stepAdmit, func(p *Plugin) (bool, error) {
-		if p.Mutator == nil {
-			return false, nil
-		}
-		return true, p.Mutator.Admit(ctx, attributes)
-	})
+	return c.run(ctx, attributes, stepAdmit, func(p *Plugin) error { return p.Mutator.Admit(ctx, attributes) })
 }
 
 // Validate runs the validators.
 func (c *Chain) Validate(ctx context.Context, attributes *Attributes) error {
-	return c.run(ctx, attributes, stepValidate, func(p *Plugin) (bool, error) {
-		if p.Validator == nil {
-			return false, nil
-		}
-		return true, p.Validator.Validate(ctx, attributes)
-	})
+	return c.run(ctx, attributes, stepValidate, func(p *Plugin) error { return p.Validator.Validate(ctx, attributes) })
 }
 
-// run calls the plugins in order until one rejects the write. call reports whether the plugin takes part in the step.
-func (c *Chain) run(
-	ctx context.Context, attributes *Attributes, step string, call func(*Plugin) (bool, error),
-) (err error) {
+// run calls the plugins in order until one rejects the write. A plugin that does not select the write is measured too,
+// because kube-apiserver calls it.
+func (c *Chain) run(ctx context.Context, attributes *Attributes, step string, call func(*Plugin) error) (err error) {
 	started := c.Metrics.now()
 	before := started
 	for i := range c.Plugins {
 		plugin := &c.Plugins[i]
-		if !plugin.concerns(attributes) {
+		if !plugin.handles(attributes, step) {
 			continue
 		}
-		var called bool
-		if called, err = call(plugin); !called {
+		if !plugin.selects(attributes) {
+			c.Metrics.plugin(plugin.Name, step, attributes.Operation, false, 0)
 			continue
 		}
+		err = call(plugin)
 		now := c.Metrics.now()
 		c.Metrics.plugin(plugin.Name, step, attributes.Operation, err != nil, now.Sub(before))
 		if before = now; err != nil {

@@ -16,8 +16,9 @@
 //
 // A create needs no Commit, because there is no old object whose reservations could be released. A deletion has no
 // object and skips Reserve; its Commit releases what the object held. CONNECT requests, which store nothing, have only
-// Admit and Validate. An update that loses a compare-and-swap starts again at Admit with new Attributes, because its
-// old object has changed.
+// Admit and Validate. So have creates that run an action (bindings, evictions, tokens, reviews): the action calls Validate
+// when it has completed the body. An update that loses a compare-and-swap starts again at Admit with new Attributes,
+// because its old object has changed.
 //
 // Plugins are upstream's, adapted by Upstream, or native ones (package native). Package plugins has kube-apiserver's
 // order. Attributes implements upstream's admission.Attributes, so that no plugin needs a copy.

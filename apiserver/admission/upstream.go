@@ -3,10 +3,13 @@ package admission
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
@@ -56,30 +59,43 @@ func Upstream(name string, upstream admission.Interface, catalog *resource.Catal
 		}
 	}
 	if mutation, ok := upstream.(admission.MutationInterface); ok {
-		plugin.Mutator = mutator{mutation, catalog}
+		plugin.Mutator = mutator{name, mutation, catalog}
 	}
 	if validation, ok := upstream.(admission.ValidationInterface); ok {
-		plugin.Validator = validator{validation, catalog}
+		plugin.Validator = validator{name, validation, catalog}
 	}
 	return plugin
 }
 
 type mutator struct {
+	name     string
 	upstream admission.MutationInterface
 	catalog  *resource.CatalogHolder
 }
 
-func (m mutator) Admit(ctx context.Context, a *Attributes) error {
+func (m mutator) Admit(ctx context.Context, a *Attributes) (err error) {
+	defer recoverPanic(ctx, m.name, &err)
 	return m.upstream.Admit(ctx, a, interfaces{a.Definition.Scheme, m.catalog})
 }
 
 type validator struct {
+	name     string
 	upstream admission.ValidationInterface
 	catalog  *resource.CatalogHolder
 }
 
-func (v validator) Validate(ctx context.Context, a *Attributes) error {
+func (v validator) Validate(ctx context.Context, a *Attributes) (err error) {
+	defer recoverPanic(ctx, v.name, &err)
 	return v.upstream.Validate(ctx, a, interfaces{a.Definition.Scheme, v.catalog})
+}
+
+// recoverPanic rejects the write whose plugin has panicked, with upstream's text for a webhook that validates. The library
+// for JSON patches panics on some patches of webhooks and policies, such as a test of the whole object without a value.
+func recoverPanic(ctx context.Context, plugin string, err *error) {
+	if cause := recover(); cause != nil {
+		utilruntime.HandleErrorWithContext(ctx, nil, "Admission plugin panicked", "plugin", plugin, "cause", cause, "stack", string(debug.Stack()))
+		*err = apierrors.NewInternalError(fmt.Errorf("%s has panicked: %v", plugin, cause))
+	}
 }
 
 // GetName implements admission.Attributes of k8s.io/apiserver, like all following methods of Attributes.

@@ -27,6 +27,12 @@ type Options struct {
 	TokenLife  time.Duration         // how long a valid token is cached; 0: not at all
 	Audiences  []string              // of this server; tokens must have one of them
 	Anonymous  bool                  // requests without credentials are from system:anonymous
+	// AnonymousPaths are the only paths of anonymous requests; empty: all.
+	AnonymousPaths []string
+
+	// Webhook authenticates tokens last. Its results, valid or not, are cached for WebhookLife.
+	Webhook     authenticator.Token
+	WebhookLife time.Duration
 
 	Clock      clock.PassiveClock
 	Registerer prometheus.Registerer
@@ -43,8 +49,15 @@ type Authenticator struct {
 // New returns an authenticator.
 func New(options Options) *Authenticator {
 	a := &Authenticator{options: options, metrics: newMetrics(options.Registerer)}
-	if len(options.Tokens) > 0 {
-		a.tokens = newTokens(options.Tokens, options.TokenLife, options.Clock)
+	tokens := slices.Clone(options.Tokens)
+	caches := newCacheMetrics(options.Registerer)
+	if options.Webhook != nil {
+		tokens = append(tokens, newTokenCache(options.Webhook, cacheOptions{
+			validLife: options.WebhookLife, invalidLife: options.WebhookLife, clock: options.Clock, metrics: caches,
+		}))
+	}
+	if len(tokens) > 0 {
+		a.tokens = newTokens(tokens, options.TokenLife, options.Clock, caches)
 	}
 	return a
 }
@@ -80,10 +93,17 @@ func (a *Authenticator) AuthenticateRequest(r *http.Request) (*authenticator.Res
 	if len(errs) > 0 {
 		return nil, false, utilerrors.NewAggregate(errs)
 	}
-	if a.options.Anonymous {
+	if a.options.Anonymous && (len(a.options.AnonymousPaths) == 0 || slices.Contains(a.options.AnonymousPaths, r.URL.Path)) {
 		return &anonymous, true, nil
 	}
 	return nil, false, nil
+}
+
+// Flush drops the cached results of tokens.
+func (a *Authenticator) Flush() {
+	if a.tokens != nil {
+		a.tokens.Flush()
+	}
 }
 
 // token authenticates the bearer token in a request's Authorization header or WebSocket protocols.

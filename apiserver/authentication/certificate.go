@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/asn1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // failureLife is how long a failed verification of a certificate is cached.
@@ -96,6 +98,9 @@ func userOf(certificate *x509.Certificate) (*authenticator.Response, error) {
 }
 
 func uidOf(certificate *x509.Certificate) (string, error) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.AllowParsingUserUIDFromCertAuth) {
+		return "", nil
+	}
 	uid, found := "", false
 	for _, name := range certificate.Subject.Names {
 		if !name.Type.Equal(asn1.X509UID()) {

@@ -1,5 +1,5 @@
-// Package authorization decides whether a user may make a request: with the modes of --authorization-mode in their
-// order, after the rule that members of system:masters may do everything.
+// Package authorization decides whether a user may make a request: with the modes of --authorization-config or
+// --authorization-mode in their order, after the rule that members of system:masters may do everything.
 package authorization
 
 import (
@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-
-	"quorate.dev/apiserver/authorization/rbac"
+	"k8s.io/utils/clock"
 )
 
 // Mode is one authorization mode.
@@ -22,39 +26,103 @@ type Mode interface {
 	authorizer.RuleResolver
 }
 
-// Authorizer tries its modes in order. The first that allows or denies decides.
-type Authorizer struct {
-	modes []Mode
+// Options configure an Authorizer.
+type Options struct {
+	Configuration *Configuration
+	RBAC          Mode   // required by mode RBAC
+	Node          Mode   // required by mode Node
+	ABAC          Mode   // required by mode ABAC
+	ServerID      string // of this server, in metrics
+
+	Clock      clock.Clock
+	Logger     logr.Logger
+	Registerer prometheus.Registerer
 }
 
-// New returns the authorizer of the named modes. RBAC requires policy, Node requires node.
-func New(names []string, policy *rbac.Policy, node Mode) (*Authorizer, error) {
-	a := &Authorizer{}
-	for _, name := range names {
-		switch name {
-		case "AlwaysAllow":
-			a.modes = append(a.modes, AlwaysAllow{})
-		case "AlwaysDeny":
-			a.modes = append(a.modes, AlwaysDeny{})
-		case "RBAC":
-			if policy == nil {
-				return nil, errors.New("authorization mode RBAC needs a policy")
-			}
-			a.modes = append(a.modes, policy)
-		case "Node":
-			if node == nil {
-				return nil, errors.New("authorization mode Node needs a node authorizer")
-			}
-			a.modes = append(a.modes, node)
-		default:
-			return nil, fmt.Errorf("authorization mode %q is not supported", name)
-		}
+// Authorizer tries its modes in order. The first that allows or denies decides. Run must be called for reloads. It
+// implements authorizer.Authorizer, authorizer.RuleResolver and serving.Reloadable.
+type Authorizer struct {
+	options Options
+	metrics *decisionMetrics
+	modes   atomic.Pointer[[]instrumented] // immutable
+
+	mu   sync.Mutex // held during a reload
+	data []byte     // of the file, as it was last read
+	last *apiserver.AuthorizationConfiguration
+}
+
+// instrumented is a mode with the counters of its decisions.
+type instrumented struct {
+	Mode
+	allowed, denied prometheus.Counter
+}
+
+// New returns the authorizer of a configuration.
+func New(options Options) (*Authorizer, error) {
+	a := &Authorizer{
+		options: options, metrics: newDecisionMetrics(options.Registerer),
+		data: options.Configuration.data, last: options.Configuration.content,
 	}
+	modes, err := a.build(options.Configuration.content)
+	if err != nil {
+		return nil, err
+	}
+	a.modes.Store(&modes)
+	a.registerMetrics()
 	return a, nil
 }
 
-// Of returns an authorizer of modes that have no name in --authorization-mode.
-func Of(modes ...Mode) *Authorizer { return &Authorizer{modes: modes} }
+// Of returns an authorizer of modes that no configuration names. It has no metrics, like upstream's delegated authorization,
+// and cannot be reloaded.
+func Of(modes ...Mode) *Authorizer {
+	a := &Authorizer{options: Options{Configuration: &Configuration{}}, metrics: newDecisionMetrics(nil)}
+	var all []instrumented
+	for _, mode := range modes {
+		all = append(all, a.metrics.instrument("", "", mode))
+	}
+	a.modes.Store(&all)
+	return a
+}
+
+// build returns the modes of a configuration. RBAC, Node and ABAC persist across reloads, webhooks do not.
+func (a *Authorizer) build(content *apiserver.AuthorizationConfiguration) ([]instrumented, error) {
+	if len(content.Authorizers) == 0 {
+		return nil, errNoMode
+	}
+	var modes []instrumented
+	for _, one := range content.Authorizers {
+		mode, err := a.modeOf(one)
+		if err != nil {
+			return nil, err
+		}
+		modes = append(modes, a.metrics.instrument(string(one.Type), one.Name, mode))
+	}
+	return modes, nil
+}
+
+func (a *Authorizer) modeOf(c apiserver.AuthorizerConfiguration) (Mode, error) {
+	var mode Mode
+	switch c.Type {
+	case modeAlwaysAllow:
+		return AlwaysAllow{}, nil
+	case modeAlwaysDeny:
+		return AlwaysDeny{}, nil
+	case modeWebhook:
+		return newWebhook(c.Name, c.Webhook)
+	case modeRBAC:
+		mode = a.options.RBAC
+	case modeNode:
+		mode = a.options.Node
+	case modeABAC:
+		mode = a.options.ABAC
+	default:
+		return nil, fmt.Errorf("unknown authorization mode %s specified", c.Type)
+	}
+	if mode == nil || !a.options.Configuration.Has(string(c.Type)) {
+		return nil, fmt.Errorf("authorizer type %s is not allowed if it was not enabled at initial server startup", c.Type)
+	}
+	return mode, nil
+}
 
 // Authorize implements authorizer.Authorizer.
 func (a *Authorizer) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -67,10 +135,16 @@ func (a *Authorizer) Authorize(ctx context.Context, attributes authorizer.Attrib
 	}
 	var reasons []string
 	var errs []error
-	for _, mode := range a.modes {
+	for _, mode := range *a.modes.Load() {
 		decision, reason, err := mode.Authorize(ctx, attributes)
-		if decision != authorizer.DecisionNoOpinion {
+		switch decision {
+		case authorizer.DecisionAllow:
+			mode.allowed.Inc()
 			return decision, reason, err
+		case authorizer.DecisionDeny:
+			mode.denied.Inc()
+			return decision, reason, err
+		case authorizer.DecisionNoOpinion:
 		}
 		if reason != "" {
 			reasons = append(reasons, reason)
@@ -88,7 +162,7 @@ func (a *Authorizer) RulesFor(ctx context.Context, who user.Info, namespace stri
 	var paths []authorizer.NonResourceRuleInfo
 	var errs []error
 	incomplete := false
-	for _, mode := range a.modes {
+	for _, mode := range *a.modes.Load() {
 		r, p, i, err := mode.RulesFor(ctx, who, namespace)
 		resources, paths, incomplete = append(resources, r...), append(paths, p...), incomplete || i
 		if err != nil {

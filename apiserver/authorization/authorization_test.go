@@ -5,11 +5,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/authorization/rbac"
+	"quorate.dev/apiserver/config"
 )
 
 func TestModesInOrder(t *testing.T) {
@@ -32,7 +36,7 @@ func TestModesInOrder(t *testing.T) {
 		{"RBAC,AlwaysDeny", alice, authorizer.DecisionNoOpinion, "RBAC: clusterrole.rbac.authorization.k8s.io \"missing\" not found\nEverything is forbidden."},
 		{"AlwaysDeny,AlwaysAllow", alice, authorizer.DecisionAllow, ""},
 	} {
-		a, err := New(strings.Split(c.modes, ","), policy, silent{})
+		a, err := newOf(t, strings.Split(c.modes, ","), policy, silent{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,6 +44,19 @@ func TestModesInOrder(t *testing.T) {
 			t.Errorf("%s: %v %q %v, want %v %q", c.modes, decision, reason, err, c.decision, c.reason)
 		}
 	}
+}
+
+// newOf returns the authorizer of --authorization-mode.
+func newOf(t *testing.T, modes []string, policy, node Mode) (*Authorizer, error) {
+	t.Helper()
+	configuration, err := Load(config.Authorization{Modes: modes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(Options{
+		Configuration: configuration, RBAC: policy, Node: node, Clock: clock.RealClock{}, Logger: logr.Discard(),
+		Registerer: prometheus.NewRegistry(),
+	})
 }
 
 // silent is a mode without an opinion.
@@ -50,7 +67,7 @@ func (silent) Authorize(context.Context, authorizer.Attributes) (authorizer.Deci
 }
 
 func TestNoUserIsAnError(t *testing.T) {
-	a, err := New([]string{"AlwaysAllow"}, nil, nil)
+	a, err := newOf(t, []string{"AlwaysAllow"}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +78,7 @@ func TestNoUserIsAnError(t *testing.T) {
 
 func TestBadModes(t *testing.T) {
 	for _, modes := range [][]string{{"ABAC"}, {"RBAC"}, {"Node"}} { // the latter two without what they require
-		if _, err := New(modes, nil, nil); err == nil {
+		if _, err := newOf(t, modes, nil, nil); err == nil {
 			t.Errorf("%v accepted", modes)
 		}
 	}

@@ -126,8 +126,8 @@ func CustomResourceDefinitions(clock clock.PassiveClock) []*resource.Definition 
 func resourceOf(catalog *resource.CatalogHolder) func(schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 	return func(kind schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 		if catalog != nil {
-			for _, d := range catalog.Current().Definitions() {
-				if d.Group == kind.Group && d.Kind == kind.Kind && d.Version(kind.Version) != nil {
+			for _, d := range catalog.Current().Group(kind.Group).Definitions() {
+				if d.Kind == kind.Kind && d.Version(kind.Version) != nil {
 					return kind.GroupVersion().WithResource(d.Plural), nil
 				}
 			}

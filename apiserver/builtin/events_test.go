@@ -48,11 +48,11 @@ func TestEventsStoredInEitherGroupAreShownInBoth(t *testing.T) {
 		data := must[[]byte](t)(runtime.Encode(serializer, stored))
 		for _, group := range []string{"", "events.k8s.io"} {
 			match, _ := catalog.Lookup(group, "v1", "events")
-			internal := must[runtime.Object](t)(match.Version.Codec.Load(data)).(*core.Event)
+			internal := must[runtime.Object](t)(match.Version.Codec.Load(t.Context(), data)).(*core.Event)
 			if internal.Message != "because" {
 				t.Errorf("%T loaded for %q: %+v", stored, group, internal)
 			}
-			external := must[runtime.Object](t)(match.Version.Codec.LoadExternal(data))
+			external := must[runtime.Object](t)(match.Version.Codec.LoadExternal(t.Context(), data))
 			if got := external.GetObjectKind().GroupVersionKind(); got != match.Version.Kind {
 				t.Errorf("%T is shown for %q as %v", stored, group, got)
 			}

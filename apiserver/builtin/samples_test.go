@@ -119,9 +119,9 @@ func checkSample(t *testing.T, kind sampled, file, format string) {
 	if !kind.stored {
 		return
 	}
-	stored := must[[]byte](t)(kind.model.Store(internal))
-	expect(t, "read", format, want, must[runtime.Object](t)(kind.model.LoadExternal(stored)))
-	expect(t, "loaded", format, want, must[runtime.Object](t)(kind.model.External(must[runtime.Object](t)(kind.model.Load(stored)))))
+	stored := must[[]byte](t)(kind.model.Store(t.Context(), internal))
+	expect(t, "read", format, want, must[runtime.Object](t)(kind.model.LoadExternal(t.Context(), stored)))
+	expect(t, "loaded", format, want, must[runtime.Object](t)(kind.model.External(must[runtime.Object](t)(kind.model.Load(t.Context(), stored)))))
 }
 
 // afterwards returns the expected bytes after a round trip.

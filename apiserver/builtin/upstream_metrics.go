@@ -7,19 +7,28 @@ import (
 	"quorate.dev/apiserver/metrics"
 )
 
-// MeasureUpstream registers the process-wide metrics of upstream's packages: pod security, CEL, ratcheting validation
-// of custom resources, translation of WebSocket streams, delegated authentication and authorization.
+// MeasureUpstream registers the process-wide metrics of upstream's packages: audit, webhooks and policies of admission,
+// webhooks of authorization, issuers of tokens, delegated authentication and authorization, pod security, CEL, ratcheting
+// validation of custom resources, translation of WebSocket streams.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
 		"apiextensions_apiserver_validation_ratcheting_",
 		"apiserver_admission_match_condition_",
 		"apiserver_admission_webhook_",
+		"apiserver_audit_",
+		"apiserver_authentication_config_controller_",
+		"apiserver_authentication_jwt_authenticator_",
+		"apiserver_authorization_config_controller_",
+		"apiserver_authorization_match_condition_",
+		"apiserver_authorization_webhook_",
 		"apiserver_cel_",
 		"apiserver_delegated_authn_",
 		"apiserver_delegated_authz_",
+		"apiserver_externaljwt_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_validating_admission_policy_",
+		"apiserver_webhooks_",
 		"apiserver_stream_",
 		"pod_security_",
 	))

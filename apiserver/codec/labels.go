@@ -2,6 +2,7 @@ package codec
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +25,10 @@ const (
 // IsProtobuf reports whether an object is stored as protobuf; others are JSON.
 func IsProtobuf(stored []byte) bool { return bytes.HasPrefix(stored, protobufMagic) }
 
-var errMalformed = errors.New("malformed protobuf")
+var (
+	errMalformed     = errors.New("malformed protobuf")
+	errMalformedJSON = errors.New("malformed JSON")
+)
 
 // Labels returns the labels of a stored object without decoding the rest of it, nil if there are none.
 func Labels(stored []byte) (map[string]string, error) {
@@ -42,16 +46,24 @@ func Labels(stored []byte) (map[string]string, error) {
 	return metadataLabels(metadata)
 }
 
-func jsonLabels(stored []byte) (map[string]string, error) {
-	var object struct {
-		Metadata struct {
-			Labels map[string]string `json:"labels"`
-		} `json:"metadata"`
+func jsonLabels(stored []byte) (found map[string]string, err error) {
+	object := scanMembers(stored, func(name, value []byte) bool {
+		if string(name) != "metadata" {
+			return true
+		}
+		scanMembers(value, func(name, value []byte) bool {
+			if string(name) != "labels" {
+				return true
+			}
+			err = json.Unmarshal(value, &found)
+			return false
+		})
+		return false
+	})
+	if !object || err != nil {
+		return nil, fmt.Errorf("read labels: %w", cmp.Or(err, errMalformedJSON))
 	}
-	if err := json.Unmarshal(stored, &object); err != nil {
-		return nil, fmt.Errorf("read labels: %w", err)
-	}
-	return object.Metadata.Labels, nil
+	return found, nil
 }
 
 // messageField returns the bytes of the last length-delimited field of that number, nil if there is none.

@@ -2,8 +2,10 @@ package codec
 
 import (
 	"bytes"
+	gojson "encoding/json"
 	"maps"
 	"testing"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,6 +67,37 @@ func FuzzLabels(f *testing.F) {
 		labels, err := Labels(canonical)
 		if err != nil || !maps.Equal(labels, pod.Labels) {
 			t.Fatalf("got %v, want %v: %v", labels, pod.Labels, err)
+		}
+	})
+}
+
+// FuzzScanMembers finds the members of every JSON object that the standard library decodes, and never panics.
+func FuzzScanMembers(f *testing.F) {
+	for _, text := range []string{
+		`{}`, ` { "a" : 1 , "b" : "\\" , "c":"\\\"" } `, `{"a":[1,{"b":"]}"}],"d":null,"e":-1.5e3,"f":true}`, `{"metadata":{"labels":{"a":"b"}}}`,
+		`{"a"`, `{"a":`, `{"a":1`, `{"a":"`, `{"a":1,`, `{,}`, `[]`, `"a"`, ``, `{"a":}`, `{"\u0061":1}`,
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		got := map[string]string{}
+		ok := scanMembers(text, func(name, value []byte) bool {
+			got[string(name)] = string(value)
+			return true
+		})
+		_, _ = Labels(text)
+		_, _ = storedKind{}.Interpret(text)
+		var want map[string]gojson.RawMessage
+		if gojson.Unmarshal(text, &want) != nil || want == nil || bytes.IndexByte(text, '\\') >= 0 || !utf8.Valid(text) {
+			return
+		}
+		if !ok || len(got) != len(want) {
+			t.Fatalf("%s: got %v, %t", text, got, ok)
+		}
+		for name, value := range want {
+			if got[name] != string(value) {
+				t.Errorf("%s: %s is %s, want %s", text, name, got[name], value)
+			}
 		}
 	})
 }

@@ -4,6 +4,7 @@
 package codec
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -47,7 +48,7 @@ func NewScheme(
 		served:    served,
 		internal:  internal.WithKind(served.Kind),
 		storage:   storage,
-		json:      json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
+		json:      json.NewSerializerWithOptions(storedKind{}, scheme, scheme, json.SerializerOptions{}),
 		protobuf:  protobuf.NewSerializer(scheme, scheme),
 		guard:     NewGuard(scheme),
 	}
@@ -75,7 +76,7 @@ func (m *Scheme) mustNew(kind schema.GroupVersionKind) runtime.Object {
 }
 
 // Load implements resource.Codec.
-func (m *Scheme) Load(stored []byte) (runtime.Object, error) {
+func (m *Scheme) Load(_ context.Context, stored []byte) (runtime.Object, error) {
 	external, err := m.decodeStored(stored)
 	if err != nil {
 		return nil, err
@@ -85,13 +86,29 @@ func (m *Scheme) Load(stored []byte) (runtime.Object, error) {
 
 // LoadExternal implements resource.Codec. It converts even objects that are stored in the served version: conversion
 // synchronizes redundant fields, such as podIP and podIPs, of which an earlier release may have stored one.
-func (m *Scheme) LoadExternal(stored []byte) (runtime.Object, error) {
-	internal, err := m.Load(stored)
+func (m *Scheme) LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error) {
+	internal, err := m.Load(ctx, stored)
 	if err != nil {
 		return nil, err
 	}
 	return m.External(internal)
 }
+
+// LoadAll implements resource.Codec.
+func (m *Scheme) LoadAll(ctx context.Context, stored [][]byte) ([]runtime.Object, error) {
+	objects := make([]runtime.Object, 0, len(stored))
+	for _, data := range stored {
+		object, err := m.LoadExternal(ctx, data)
+		if err != nil {
+			return objects, err
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// Remote implements resource.Codec.
+func (m *Scheme) Remote([]byte) bool { return false }
 
 // decodeStored returns the object in the version it was stored in, with defaults and its kind set.
 func (m *Scheme) decodeStored(stored []byte) (runtime.Object, error) {
@@ -101,6 +118,9 @@ func (m *Scheme) decodeStored(stored []byte) (runtime.Object, error) {
 	}
 	external, kind, err := decoder.Decode(stored, nil, nil)
 	if err != nil {
+		if _, malformed := (json.SimpleMetaFactory{}).Interpret(stored); malformed != nil && !IsProtobuf(stored) {
+			err = malformed // upstream's error, which storedKind does not notice
+		}
 		return nil, fmt.Errorf("decode a stored %s: %w", m.served.Kind, err)
 	}
 	m.scheme.Default(external)
@@ -109,7 +129,7 @@ func (m *Scheme) decodeStored(stored []byte) (runtime.Object, error) {
 }
 
 // Store implements resource.Codec.
-func (m *Scheme) Store(internal runtime.Object) ([]byte, error) {
+func (m *Scheme) Store(_ context.Context, internal runtime.Object) ([]byte, error) {
 	external, err := m.convertor.ConvertToVersion(internal, m.storage)
 	if err != nil {
 		return nil, err

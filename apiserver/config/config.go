@@ -19,6 +19,7 @@ type Config struct {
 	Authentication Authentication
 	Authorization  Authorization
 	Admission      Admission
+	Audit          Audit
 	Limits         Limits
 	API            API
 	Compatibility  Compatibility
@@ -27,6 +28,8 @@ type Config struct {
 	Logging        Logging
 	Metrics        Metrics
 
+	// given has the names of the flags that were given, among those of which validation needs to know.
+	given map[string]bool
 	// unimplemented holds the flags that have no effect yet, by name.
 	unimplemented map[string]*unimplementedValue
 }
@@ -161,8 +164,33 @@ type Authentication struct {
 	ServiceAccountMaxLifetime  time.Duration
 	ServiceAccountExtendExpiry bool
 	ServiceAccountJWKSURI      string
-	APIAudiences               []string
-	BootstrapTokens            bool
+	// ServiceAccountSigningEndpoint is the socket of an external signer, instead of the keys.
+	ServiceAccountSigningEndpoint string
+	APIAudiences                  []string
+	BootstrapTokens               bool
+	ConfigFile                    string // AuthenticationConfiguration, reloaded when it changes
+	OIDC                          OIDC
+	TokenWebhook                  TokenWebhook
+}
+
+// OIDC configures one issuer of OpenID tokens. AuthenticationConfiguration can have several.
+type OIDC struct {
+	IssuerURL      string
+	ClientID       string
+	CAFile         string
+	UsernameClaim  string
+	UsernamePrefix string // "-": none; empty: the issuer's URL, unless the claim is email
+	GroupsClaim    string
+	GroupsPrefix   string
+	SigningAlgs    []string
+	RequiredClaims map[string]string
+}
+
+// TokenWebhook configures a webhook that reviews bearer tokens.
+type TokenWebhook struct {
+	ConfigFile string // kubeconfig; empty: no webhook
+	Version    string // of the TokenReview: "v1" or "v1beta1"
+	CacheTTL   time.Duration
 }
 
 // Audiences returns the audiences of this server: APIAudiences, else the issuers.
@@ -175,7 +203,18 @@ func (a *Authentication) Audiences() []string {
 
 // Authorization configures the authorization modes.
 type Authorization struct {
-	Modes []string // AlwaysAllow, AlwaysDeny, RBAC, Node, ...
+	Modes      []string // AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node
+	ConfigFile string   // AuthorizationConfiguration, instead of Modes; reloaded when it changes
+	PolicyFile string   // of ABAC
+	Webhook    AuthorizationWebhook
+}
+
+// AuthorizationWebhook configures the mode Webhook.
+type AuthorizationWebhook struct {
+	ConfigFile      string // kubeconfig
+	Version         string // of the SubjectAccessReview: "v1" or "v1beta1"
+	AuthorizedTTL   time.Duration
+	UnauthorizedTTL time.Duration
 }
 
 // Admission configures the admission plugins.
@@ -199,25 +238,27 @@ type Limits struct {
 
 // API configures the served APIs.
 type API struct {
-	RuntimeConfig          map[string]string
-	FeatureGates           map[string]string
-	ServiceClusterIPRange  string // CIDR[,CIDR]
-	ServiceNodePortRange   string
-	KubeletClientCertFile  string
-	KubeletClientKeyFile   string
-	KubeletCAFile          string
-	KubeletAddressTypes    []string
-	KubeletPort            uint          // of kubelets that do not report theirs
-	KubeletTimeout         time.Duration // kube-apiserver has no use for it either
-	MaxConnectionBytes     int64         // per second, of a stream to a kubelet or pod; 0: no limit
-	ProxyClientCertFile    string
-	ProxyClientKeyFile     string
-	AggregatorRouting      bool
-	EndpointReconcilerType string // who keeps the kubernetes Service's endpoints: "lease", "master-count" or "none"
-	ServerCount            int    // of replicas, for master-count
-	KubernetesNodePort     int    // of the kubernetes Service; 0: it has none
-	GarbageCollector       bool   // a garbage collector runs in the cluster: deletions may leave it finalizers
-	Version                string // printed by --version=v1.2.3-custom; empty: the built-in one
+	RuntimeConfig         map[string]string
+	FeatureGates          map[string]string
+	ServiceClusterIPRange string // CIDR[,CIDR]
+	ServiceNodePortRange  string
+	KubeletClientCertFile string
+	KubeletClientKeyFile  string
+	KubeletCAFile         string
+	KubeletAddressTypes   []string
+	KubeletPort           uint          // of kubelets that do not report theirs
+	KubeletTimeout        time.Duration // kube-apiserver has no use for it either
+	MaxConnectionBytes    int64         // per second, of a stream to a kubelet or pod; 0: no limit
+	ProxyClientCertFile   string
+	ProxyClientKeyFile    string
+	AggregatorRouting     bool
+	// RejectForwardingRedirects responds with an error if an extension API server redirects a request.
+	RejectForwardingRedirects bool
+	EndpointReconcilerType    string // who keeps the kubernetes Service's endpoints: "lease", "master-count" or "none"
+	ServerCount               int    // of replicas, for master-count
+	KubernetesNodePort        int    // of the kubernetes Service; 0: it has none
+	GarbageCollector          bool   // a garbage collector runs in the cluster: deletions may leave it finalizers
+	Version                   string // printed by --version=v1.2.3-custom; empty: the built-in one
 }
 
 // Controllers run inside the server, leader-elected.
@@ -252,15 +293,26 @@ func Default() *Config {
 			SnapshotCount:     5000,
 			HeartbeatInterval: 100 * time.Millisecond, ElectionTimeout: time.Second,
 		},
-		Authentication: Authentication{Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true},
-		Authorization:  Authorization{Modes: []string{"AlwaysAllow"}},
-		Admission:      Admission{NotReadyToleration: 5 * time.Minute, UnreachableToleration: 5 * time.Minute},
+		Authentication: Authentication{
+			Anonymous: true, ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
+			OIDC:         OIDC{UsernameClaim: "sub", SigningAlgs: []string{"RS256"}},
+			TokenWebhook: TokenWebhook{Version: "v1beta1", CacheTTL: 2 * time.Minute},
+		},
+		Authorization: Authorization{
+			Modes: []string{"AlwaysAllow"},
+			Webhook: AuthorizationWebhook{
+				Version: "v1beta1", AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second,
+			},
+		},
+		Admission: Admission{NotReadyToleration: 5 * time.Minute, UnreachableToleration: 5 * time.Minute},
+		Audit:     defaultAudit(),
 		Limits: Limits{
 			MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200, PriorityAndFairness: true, DeleteCollectionWorkers: 1,
 		},
 		API: API{
-			KubeletAddressTypes: []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
-			KubeletPort:         10250, KubeletTimeout: 5 * time.Second,
+			KubeletAddressTypes:       []string{"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"},
+			RejectForwardingRedirects: true,
+			KubeletPort:               10250, KubeletTimeout: 5 * time.Second,
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 			GarbageCollector: true,
 		},

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +39,7 @@ func defaultExtension() Extension {
 
 const extensionGroups = "extension-groups"
 
+// extensionFlags must follow authenticationFlags.
 func (c *Config) extensionFlags(f *pflag.FlagSet) {
 	e := &c.Extension
 	sliceFlag(f, &e.Groups, extensionGroups, "API groups to serve as an extension API server of another cluster, the host. Their CustomResourceDefinitions are stored in this server; built-in kinds are not served.")
@@ -49,6 +49,7 @@ func (c *Config) extensionFlags(f *pflag.FlagSet) {
 	boolFlag(f, &e.TolerateLookupFailure, "authentication-tolerate-lookup-failure", "Start although the authentication configuration of the host cannot be looked up. All requests may be anonymous until it can. Needs --extension-groups.")
 	stringFlag(f, &e.AuthorizationKubeconfig, "authorization-kubeconfig", "Kubeconfig of the host, with permission to create subjectaccessreviews.authorization.k8s.io; default: --kubeconfig. Needs --extension-groups.")
 	sliceFlag(f, &e.AlwaysAllowPaths, "authorization-always-allow-paths", "Paths that are allowed without asking the host. Needs --extension-groups.")
+	c.trackFlag(f, tokenTTL) // the others are tracked already
 }
 
 // The flags of the caches of delegated decisions. An extension server has another default for them than kube-apiserver.
@@ -60,27 +61,26 @@ const (
 	delegatedTTL = 10 * time.Second
 )
 
-var delegatedTTLs = []string{tokenTTL, authorizedTTL, unauthorizedTTL}
-
 // TokenTTL returns how long an extension server caches the result of a TokenReview.
-func (c *Config) TokenTTL() time.Duration { return c.delegatedTTL(tokenTTL) }
+func (c *Config) TokenTTL() time.Duration {
+	return c.delegatedTTL(tokenTTL, c.Authentication.TokenWebhook.CacheTTL)
+}
 
 // AuthorizedTTL returns how long an extension server caches that a request is allowed.
-func (c *Config) AuthorizedTTL() time.Duration { return c.delegatedTTL(authorizedTTL) }
+func (c *Config) AuthorizedTTL() time.Duration {
+	return c.delegatedTTL(authorizedTTL, c.Authorization.Webhook.AuthorizedTTL)
+}
 
 // UnauthorizedTTL returns how long an extension server caches that a request is not allowed.
-func (c *Config) UnauthorizedTTL() time.Duration { return c.delegatedTTL(unauthorizedTTL) }
+func (c *Config) UnauthorizedTTL() time.Duration {
+	return c.delegatedTTL(unauthorizedTTL, c.Authorization.Webhook.UnauthorizedTTL)
+}
 
-func (c *Config) delegatedTTL(flag string) time.Duration {
-	value := c.unimplemented[flag]
-	if value == nil || value.value == "" {
-		return delegatedTTL
+func (c *Config) delegatedTTL(flag string, value time.Duration) time.Duration {
+	if c.isGiven(flag) {
+		return value
 	}
-	parsed, err := time.ParseDuration(value.value)
-	if err != nil {
-		return delegatedTTL // Set has checked it
-	}
-	return parsed
+	return delegatedTTL
 }
 
 // ofExtensions are the flags that need --extension-groups.
@@ -92,15 +92,20 @@ var ofExtensions = []string{
 // ofClusters are the flags that configure what an extension server does not have: built-in kinds, its own users and
 // permissions, Services, kubelets, controllers and aggregation.
 var ofClusters = []string{
-	"allow-privileged", "api-audiences", "apiserver-count", "authorization-mode", "controllers",
-	"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds", "enable-aggregator-routing",
-	"enable-bootstrap-token-auth", "endpoint-reconciler-type", "event-ttl", "kubelet-certificate-authority",
-	"kubelet-client-certificate", "kubelet-client-key", "kubelet-port", "kubelet-preferred-address-types",
-	"kubelet-timeout", "kubernetes-service-node-port", "max-connection-bytes-per-sec", "proxy-client-cert-file",
-	"proxy-client-key-file", "runtime-config", "service-account-extend-token-expiration", "service-account-issuer",
+	"aggregator-reject-forwarding-redirect", "allow-privileged", "api-audiences", "apiserver-count",
+	"authentication-config", "authentication-token-webhook-config-file", "authentication-token-webhook-version",
+	"authorization-config", "authorization-mode", "authorization-policy-file", "authorization-webhook-config-file",
+	"authorization-webhook-version", "controllers", "default-not-ready-toleration-seconds",
+	"default-unreachable-toleration-seconds", "enable-aggregator-routing", "enable-bootstrap-token-auth",
+	"endpoint-reconciler-type", "event-ttl", "kubelet-certificate-authority", "kubelet-client-certificate",
+	"kubelet-client-key", "kubelet-port", "kubelet-preferred-address-types", "kubelet-timeout",
+	"kubernetes-service-node-port", "max-connection-bytes-per-sec", "oidc-ca-file", "oidc-client-id",
+	"oidc-groups-claim", "oidc-groups-prefix", "oidc-issuer-url", "oidc-required-claim", "oidc-signing-algs",
+	"oidc-username-claim", "oidc-username-prefix", "proxy-client-cert-file", "proxy-client-key-file",
+	"runtime-config", "service-account-extend-token-expiration", "service-account-issuer",
 	"service-account-jwks-uri", "service-account-key-file", "service-account-lookup",
-	"service-account-max-token-expiration", "service-account-signing-key-file", "service-cluster-ip-range",
-	"service-node-port-range", "token-auth-file",
+	"service-account-max-token-expiration", "service-account-signing-endpoint", "service-account-signing-key-file",
+	"service-cluster-ip-range", "service-node-port-range", "token-auth-file",
 }
 
 // validateExtension rejects flags of the other kind of server: none is ignored in silence.
@@ -157,9 +162,4 @@ func (c *Config) HTTP2Streams() int {
 		return ofHost
 	}
 	return c.Serving.HTTP2MaxStreams
-}
-
-// implements reports whether an extension server implements a flag that the server of a cluster does not.
-func (e *Extension) implements(flag string) bool {
-	return e.Enabled() && slices.Contains(delegatedTTLs, flag)
 }

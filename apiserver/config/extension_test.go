@@ -24,11 +24,10 @@ func TestExtensionFlags(t *testing.T) {
 			[]string{"--extension-groups=demo.example.com", "--authorization-mode=RBAC"},
 			"--authorization-mode cannot be used with --extension-groups",
 		},
-		"without groups":  {[]string{"--kubeconfig=k"}, "--kubeconfig requires --extension-groups"},
-		"TTL of clusters": {[]string{"--authorization-webhook-cache-authorized-ttl=1m"}, "is not implemented yet"},
-		"a core group":    {[]string{"--extension-groups=apps"}, "must have a dot"},
-		"definitions":     {[]string{"--extension-groups=apiextensions.k8s.io"}, "is always served"},
-		"not a name":      {[]string{"--extension-groups=A.b"}, "is not a DNS subdomain"},
+		"without groups": {[]string{"--kubeconfig=k"}, "--kubeconfig requires --extension-groups"},
+		"a core group":   {[]string{"--extension-groups=apps"}, "must have a dot"},
+		"definitions":    {[]string{"--extension-groups=apiextensions.k8s.io"}, "is always served"},
+		"not a name":     {[]string{"--extension-groups=A.b"}, "is not a DNS subdomain"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := parse(t, append(test.args, etcd)...).Validate()
@@ -42,7 +41,7 @@ func TestExtensionFlags(t *testing.T) {
 // Every flag must be known, because an unknown name would end validation with a panic.
 func TestFlagsOfOneModeExist(t *testing.T) {
 	flags := Default().Flags()
-	for _, name := range slices.Concat(ofExtensions, ofClusters, delegatedTTLs) {
+	for _, name := range slices.Concat(ofExtensions, ofClusters) {
 		if flags.Lookup(name) == nil {
 			t.Errorf("--%s does not exist", name)
 		}
@@ -54,9 +53,6 @@ func TestDelegatedTTLs(t *testing.T) {
 		"--authentication-token-webhook-cache-ttl=2m")
 	if token, allowed, denied := c.TokenTTL(), c.AuthorizedTTL(), c.UnauthorizedTTL(); token != 2*time.Minute || allowed != 10*time.Second || denied != 0 {
 		t.Errorf("got %v, %v and %v", token, allowed, denied)
-	}
-	if ignored := c.Unimplemented(); len(ignored) > 0 {
-		t.Errorf("%v are implemented", ignored)
 	}
 	if streams := c.HTTP2Streams(); streams != 1000 {
 		t.Errorf("%d streams", streams)

@@ -21,6 +21,7 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.admissionFlags(f)
 	c.apiFlags(f)
 	c.extensionFlags(f)
+	c.Audit.flags(f)
 	c.Compatibility.flags(f)
 	c.Metrics.flags(f)
 	c.unimplementedFlags(f)
@@ -146,7 +147,58 @@ func (c *Config) authenticationFlags(f *pflag.FlagSet) {
 	stringFlag(f, &a.ServiceAccountJWKSURI, "service-account-jwks-uri", "URI of the JSON web key set in the discovery document.")
 	sliceFlag(f, &a.APIAudiences, "api-audiences", "Audiences of this server; default: the issuer.")
 	boolFlag(f, &a.BootstrapTokens, "enable-bootstrap-token-auth", "Accept bootstrap tokens.")
-	sliceFlag(f, &c.Authorization.Modes, "authorization-mode", "Authorization modes in order: AlwaysAllow, AlwaysDeny, RBAC, Node.")
+	stringFlag(f, &a.ServiceAccountSigningEndpoint, "service-account-signing-endpoint",
+		"Socket of an external signer of service-account tokens; @name is an abstract socket.")
+	stringFlag(f, &a.ConfigFile, "authentication-config",
+		"File with an AuthenticationConfiguration: issuers of JSON web tokens and anonymous requests. It is reloaded when "+
+			"it changes.")
+	stringFlag(f, &a.TokenWebhook.ConfigFile, "authentication-token-webhook-config-file",
+		"Kubeconfig of the webhook that reviews bearer tokens.")
+	stringFlag(f, &a.TokenWebhook.Version, "authentication-token-webhook-version",
+		"Version of the TokenReview for the webhook: v1 or v1beta1.")
+	durationFlag(f, &a.TokenWebhook.CacheTTL, "authentication-token-webhook-cache-ttl",
+		"How long responses of the token webhook are cached.")
+	c.oidcFlags(f)
+	c.authorizationFlags(f)
+	c.trackFlag(f, "anonymous-auth")
+}
+
+func (c *Config) oidcFlags(f *pflag.FlagSet) {
+	o := &c.Authentication.OIDC
+	stringFlag(f, &o.IssuerURL, "oidc-issuer-url", "URL of the OpenID issuer; https only.")
+	stringFlag(f, &o.ClientID, "oidc-client-id", "Audience that tokens of the OpenID issuer must have.")
+	stringFlag(f, &o.CAFile, "oidc-ca-file", "Certificate authority of the OpenID issuer; default: those of the host.")
+	stringFlag(f, &o.UsernameClaim, "oidc-username-claim", "Claim with the user name.")
+	stringFlag(f, &o.UsernamePrefix, "oidc-username-prefix",
+		"Prefix of user names; default: the issuer's URL and #, unless the claim is email. -: none.")
+	stringFlag(f, &o.GroupsClaim, "oidc-groups-claim", "Claim with the groups, a string or a list of strings.")
+	stringFlag(f, &o.GroupsPrefix, "oidc-groups-prefix", "Prefix of groups.")
+	sliceFlag(f, &o.SigningAlgs, "oidc-signing-algs",
+		"Accepted signing algorithms: RS256, RS384, RS512, ES256, ES384, ES512, PS256, PS384, PS512.")
+	f.Var(cliflag.NewMapStringStringNoSplit(&o.RequiredClaims), requiredClaimFlag,
+		"Claim that tokens must have, as name=value; may be repeated.")
+	for _, name := range oidcFlagNames {
+		c.trackFlag(f, name)
+	}
+}
+
+func (c *Config) authorizationFlags(f *pflag.FlagSet) {
+	a := &c.Authorization
+	sliceFlag(f, &a.Modes, "authorization-mode",
+		"Authorization modes in order: AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node.")
+	stringFlag(f, &a.ConfigFile, "authorization-config",
+		"File with an AuthorizationConfiguration, instead of the modes. It is reloaded when it changes.")
+	stringFlag(f, &a.PolicyFile, "authorization-policy-file", "File with the policy of ABAC, one JSON object per line.")
+	stringFlag(f, &a.Webhook.ConfigFile, "authorization-webhook-config-file", "Kubeconfig of the webhook of mode Webhook.")
+	stringFlag(f, &a.Webhook.Version, "authorization-webhook-version",
+		"Version of the SubjectAccessReview for the webhook: v1 or v1beta1.")
+	durationFlag(f, &a.Webhook.AuthorizedTTL, "authorization-webhook-cache-authorized-ttl",
+		"How long the webhook's responses that allow are cached; 0: not at all.")
+	durationFlag(f, &a.Webhook.UnauthorizedTTL, "authorization-webhook-cache-unauthorized-ttl",
+		"How long the webhook's other responses are cached; 0: not at all.")
+	for _, name := range modeFlagNames {
+		c.trackFlag(f, name)
+	}
 }
 
 func (c *Config) admissionFlags(f *pflag.FlagSet) {
@@ -181,6 +233,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	stringFlag(f, &a.ProxyClientCertFile, "proxy-client-cert-file", "Client certificate for aggregated API servers.")
 	stringFlag(f, &a.ProxyClientKeyFile, "proxy-client-key-file", "Key of --proxy-client-cert-file.")
 	boolFlag(f, &a.AggregatorRouting, "enable-aggregator-routing", "Call aggregated API servers at the addresses of their endpoints.")
+	boolFlag(f, &a.RejectForwardingRedirects, "aggregator-reject-forwarding-redirect", "Respond with an error when an aggregated API server redirects a request.")
 	stringFlag(f, &a.EndpointReconcilerType, "endpoint-reconciler-type", "Reconciler of the endpoints of the kubernetes Service: lease, master-count or none.")
 	intFlag(f, &a.ServerCount, "apiserver-count", "Number of API servers, for --endpoint-reconciler-type=master-count.")
 	intFlag(f, &a.KubernetesNodePort, "kubernetes-service-node-port", "Node port of the kubernetes Service; 0: none.")
@@ -188,7 +241,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 		"A garbage collector runs in the cluster, so that deletions may wait for it. Must be the same in kube-controller-manager.")
 	stringFlag(f, &a.Version, "version", "--version prints the version; --version=vX.Y.Z-custom sets it.")
 	f.Lookup("version").NoOptDefVal = "true"
-	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers that run in this process with leader election: namespace, garbagecollector, serviceaccount, resourcequota, clusterrole-aggregation, or *.")
+	sliceFlag(f, &c.Controllers.Enabled, "controllers", "Controllers that run in this process with leader election: namespace, garbagecollector, serviceaccount, resourcequota, clusterrole-aggregation, validatingadmissionpolicy-status, or *.")
 	stringFlag(f, &c.Logging.Format, "logging-format", "Format of the log: text or json.")
 	f.IntVarP(&c.Logging.Verbosity, "v", "v", c.Logging.Verbosity, "Verbosity of the log.")
 	f.Var((*vmoduleValue)(&c.Logging.VModule), "vmodule",
@@ -232,6 +285,10 @@ func (c *Config) Args() []string {
 		}
 		if slice, ok := flag.Value.(pflag.SliceValue); ok {
 			args = append(args, sliceArgs(flag, slice)...)
+			return
+		}
+		if flag.Name == requiredClaimFlag {
+			args = append(args, c.requiredClaimArgs()...)
 			return
 		}
 		args = append(args, "--"+flag.Name+"="+flag.Value.String())

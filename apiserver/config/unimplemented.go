@@ -27,72 +27,16 @@ type unimplementedFlag struct {
 
 // The risks of ignoring a flag.
 const (
-	plaintext        = "the objects would be stored unencrypted"
-	wrongStore       = "the objects would be stored in the etcd of --etcd-servers"
-	unaudited        = "requests would not be audited"
-	wrongUsers       = "requests would be authenticated by other rules"
-	wrongPermissions = "requests would be authorized by other rules"
-	noProxy          = "connections would bypass the proxies"
-	otherSigner      = "service account tokens would not be signed by that endpoint"
+	plaintext  = "the objects would be stored unencrypted"
+	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
+	noProxy    = "connections would bypass the proxies"
 )
 
 var unimplementedFlags = []unimplementedFlag{
 	{"encryption-provider-config", "string", "", plaintext, nil},
 	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
 	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
-	{"audit-log-batch-buffer-size", "int", "10000", unaudited, nil},
-	{"audit-log-batch-max-size", "int", "1", unaudited, nil},
-	{"audit-log-batch-max-wait", "duration", "0s", unaudited, nil},
-	{"audit-log-batch-throttle-burst", "int", "0", unaudited, nil},
-	{"audit-log-batch-throttle-enable", "bool", "false", unaudited, nil},
-	{"audit-log-batch-throttle-qps", "float32", "0", unaudited, nil},
-	{"audit-log-compress", "bool", "false", unaudited, nil},
-	{"audit-log-format", "string", "json", unaudited, nil},
-	{"audit-log-maxage", "int", "366", unaudited, nil},
-	{"audit-log-maxbackup", "int", "100", unaudited, nil},
-	{"audit-log-maxsize", "int", "100", unaudited, nil},
-	{"audit-log-mode", "string", "blocking", unaudited, nil},
-	{"audit-log-path", "string", "", unaudited, nil},
-	{"audit-log-truncate-enabled", "bool", "false", unaudited, nil},
-	{"audit-log-truncate-max-batch-size", "int", "10485760", unaudited, nil},
-	{"audit-log-truncate-max-event-size", "int", "102400", unaudited, nil},
-	{"audit-log-version", "string", "audit.k8s.io/v1", unaudited, nil},
-	{"audit-policy-file", "string", "", unaudited, nil},
-	{"audit-webhook-batch-buffer-size", "int", "10000", unaudited, nil},
-	{"audit-webhook-batch-max-size", "int", "400", unaudited, nil},
-	{"audit-webhook-batch-max-wait", "duration", "30s", unaudited, nil},
-	{"audit-webhook-batch-throttle-burst", "int", "15", unaudited, nil},
-	{"audit-webhook-batch-throttle-enable", "bool", "true", unaudited, nil},
-	{"audit-webhook-batch-throttle-qps", "float32", "10", unaudited, nil},
-	{"audit-webhook-batch-initial-backoff", "duration", "10s", unaudited, nil},
-	{"audit-webhook-config-file", "string", "", unaudited, nil},
-	{"audit-webhook-initial-backoff", "duration", "10s", unaudited, nil},
-	{"audit-webhook-mode", "string", "batch", unaudited, nil},
-	{"audit-webhook-truncate-enabled", "bool", "false", unaudited, nil},
-	{"audit-webhook-truncate-max-batch-size", "int", "10485760", unaudited, nil},
-	{"audit-webhook-truncate-max-event-size", "int", "102400", unaudited, nil},
-	{"audit-webhook-version", "string", "audit.k8s.io/v1", unaudited, nil},
-	{"authentication-config", "string", "", wrongUsers, nil},
-	{"authentication-token-webhook-cache-ttl", "duration", "2m0s", wrongUsers, nil},
-	{"authentication-token-webhook-config-file", "string", "", wrongUsers, nil},
-	{"authentication-token-webhook-version", "string", "v1beta1", wrongUsers, nil},
-	{"oidc-ca-file", "string", "", wrongUsers, nil},
-	{"oidc-client-id", "string", "", wrongUsers, nil},
-	{"oidc-groups-claim", "string", "", wrongUsers, nil},
-	{"oidc-groups-prefix", "string", "", wrongUsers, nil},
-	{"oidc-issuer-url", "string", "", wrongUsers, nil},
-	{"oidc-required-claim", "mapStringString", "", wrongUsers, nil},
-	{"oidc-signing-algs", "stringSlice", "[RS256]", wrongUsers, nil},
-	{"oidc-username-claim", "string", "sub", wrongUsers, nil},
-	{"oidc-username-prefix", "string", "", wrongUsers, nil},
-	{"authorization-config", "string", "", wrongPermissions, nil},
-	{"authorization-policy-file", "string", "", wrongPermissions, nil},
-	{"authorization-webhook-cache-authorized-ttl", "duration", "5m0s", wrongPermissions, nil},
-	{"authorization-webhook-cache-unauthorized-ttl", "duration", "30s", wrongPermissions, nil},
-	{"authorization-webhook-config-file", "string", "", wrongPermissions, nil},
-	{"authorization-webhook-version", "string", "v1beta1", wrongPermissions, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
-	{"service-account-signing-endpoint", "string", "", otherSigner, nil},
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
 	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
@@ -101,7 +45,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
 	{"tracing-config-file", "string", "", "", nil},
-	{"aggregator-reject-forwarding-redirect", "bool", "true", "", nil},
 	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
 	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
 	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
@@ -119,7 +62,7 @@ var ineffectiveFlags = []unimplementedFlag{
 // boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
 // harmless.
 var boundUnimplementedFlags = []string{
-	"enable-aggregator-routing", "proxy-client-cert-file", "proxy-client-key-file", "storage-media-type", "watch-cache",
+	"storage-media-type", "watch-cache",
 }
 
 // unimplementedValue is the pflag.Value of a flag without effect. It checks the value.
@@ -146,7 +89,7 @@ func (v *unimplementedValue) Set(value string) error {
 			return err
 		}
 	}
-	if v.isSet() && (v.kind == "stringSlice" || v.kind == "mapStringString") {
+	if v.isSet() && v.kind == "stringSlice" {
 		return nil // occurrences add up: that the last one is empty does not make the flag unset
 	}
 	v.value = value
@@ -236,7 +179,7 @@ func (c *Config) unimplementedFlag(f *pflag.FlagSet, flag unimplementedFlag, usa
 func (c *Config) Unimplemented() []string {
 	var names []string
 	for _, flag := range unimplementedFlags {
-		if value := c.unimplemented[flag.name]; value != nil && value.isSet() && !c.Extension.implements(flag.name) {
+		if value := c.unimplemented[flag.name]; value != nil && value.isSet() {
 			names = append(names, flag.name)
 		}
 	}
@@ -255,7 +198,7 @@ func (c *Config) validateUnimplemented() []error {
 	var errs []error
 	for _, flag := range unimplementedFlags {
 		value := c.unimplemented[flag.name]
-		if value != nil && value.isSet() && flag.risk != "" && !c.Extension.implements(flag.name) {
+		if value != nil && value.isSet() && flag.risk != "" {
 			errs = append(errs, fmt.Errorf("--%s is not implemented yet: %s; remove the flag to run without it", flag.name, flag.risk))
 		}
 	}

@@ -45,6 +45,7 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.validateExtension()...)
 	errs = append(errs, c.Serving.validate()...)
 	errs = append(errs, c.validateAuthentication()...)
+	errs = append(errs, c.Audit.validate()...)
 	errs = append(errs, c.validateMember()...)
 	errs = append(errs, c.API.validateServices()...)
 	errs = append(errs, c.Compatibility.validate()...)
@@ -80,18 +81,7 @@ func (c *Config) validateAuthentication() []error {
 	if a.RequestHeaderCAFile != "" && len(a.RequestHeaderUsername) == 0 && !c.Extension.Enabled() {
 		errs = append(errs, errors.New("--requestheader-username-headers is required with --requestheader-client-ca-file"))
 	}
-	if len(c.Authorization.Modes) == 0 {
-		errs = append(errs, errors.New("--authorization-mode must name at least one mode"))
-	}
-	for i, mode := range c.Authorization.Modes {
-		if slices.Contains(c.Authorization.Modes[:i], mode) {
-			errs = append(errs, fmt.Errorf("authorization-mode %q has mode specified more than once", c.Authorization.Modes))
-		}
-		switch mode {
-		case "AlwaysAllow", "AlwaysDeny", "RBAC", "Node":
-		default:
-			errs = append(errs, fmt.Errorf("--authorization-mode %q is not supported; use AlwaysAllow, AlwaysDeny, RBAC or Node", mode))
-		}
-	}
-	return errs
+	errs = append(errs, c.validateSigningEndpoint()...)
+	errs = append(errs, c.validateOIDC()...)
+	return append(errs, c.validateAuthorization()...)
 }

@@ -1,5 +1,6 @@
 // Package controllers runs the controllers of kube-controller-manager that a control plane without one still needs:
-// namespace deletion, garbage collection, default service accounts, resource quota usage and ClusterRole aggregation.
+// namespace deletion, garbage collection, default service accounts, resource quota usage, ClusterRole aggregation and type
+// checking of ValidatingAdmissionPolicies.
 // One replica at a time runs them, elected by a Lease; they are clients of this server and read its watch cache.
 package controllers
 
@@ -29,12 +30,13 @@ const (
 	ServiceAccount         = "serviceaccount"
 	ResourceQuota          = "resourcequota"
 	ClusterRoleAggregation = "clusterrole-aggregation"
+	PolicyStatus           = "validatingadmissionpolicy-status"
 	All                    = "*"
 )
 
 // Names returns the names of all controllers.
 func Names() []string {
-	return []string{ClusterRoleAggregation, GarbageCollector, Namespace, ResourceQuota, ServiceAccount}
+	return []string{ClusterRoleAggregation, GarbageCollector, Namespace, ResourceQuota, ServiceAccount, PolicyStatus}
 }
 
 // Check rejects unknown names.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/cel/openapi/resolver"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace"
 	"k8s.io/kubernetes/pkg/controller/resourcequota"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+	"k8s.io/kubernetes/pkg/controller/validatingadmissionpolicystatus"
 	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 )
 
@@ -33,6 +36,7 @@ const (
 	accountWorkers     = 1
 	quotaWorkers       = 5
 	aggregationWorkers = 5
+	policyWorkers      = 5
 	discoveryInterval  = 30 * time.Second
 	syncTimeout        = 30 * time.Second
 	finalizeResync     = 5 * time.Minute
@@ -55,6 +59,7 @@ func runControllers(ctx context.Context, options Options) error {
 		{ServiceAccount, t.startServiceAccount},
 		{ResourceQuota, t.startQuota},
 		{ClusterRoleAggregation, t.startAggregation},
+		{PolicyStatus, t.startPolicyStatus},
 	} {
 		if !slices.Contains(options.Enabled, known.name) && !slices.Contains(options.Enabled, All) {
 			continue
@@ -102,6 +107,11 @@ func (t *leaderTerm) anyInformers() informerfactory.InformerFactory {
 	return informerfactory.NewInformerFactory(t.typed, t.partial)
 }
 
+// newMapper returns a mapper that the controller resets.
+func (t *leaderTerm) newMapper() *restmapper.DeferredDiscoveryRESTMapper {
+	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(t.client.Discovery()))
+}
+
 func (t *leaderTerm) startNamespace(ctx context.Context) error {
 	c := namespace.NewNamespaceController(ctx, t.client, t.metadata, t.client.Discovery().ServerPreferredNamespacedResources,
 		t.typed.Core().V1().Namespaces(), finalizeResync, corev1.FinalizerKubernetes)
@@ -110,8 +120,7 @@ func (t *leaderTerm) startNamespace(ctx context.Context) error {
 }
 
 func (t *leaderTerm) startCollector(ctx context.Context) error {
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(t.client.Discovery()))
-	collector, err := garbagecollector.NewGarbageCollector(ctx, t.client, t.metadata, mapper,
+	collector, err := garbagecollector.NewGarbageCollector(ctx, t.client, t.metadata, t.newMapper(),
 		garbagecollector.DefaultIgnoredResources(), t.anyInformers(), t.started)
 	if err != nil {
 		return err
@@ -160,5 +169,18 @@ func (t *leaderTerm) startQuota(ctx context.Context) error {
 func (t *leaderTerm) startAggregation(ctx context.Context) error {
 	c := clusterroleaggregation.NewClusterRoleAggregation(t.typed.Rbac().V1().ClusterRoles(), t.client.RbacV1())
 	go c.Run(ctx, aggregationWorkers)
+	return nil
+}
+
+// startPolicyStatus reads the types of built-in kinds from OpenAPI too. kube-controller-manager links their definitions.
+func (t *leaderTerm) startPolicyStatus(ctx context.Context) error {
+	c, err := validatingadmissionpolicystatus.NewController(t.typed.Admissionregistration().V1().ValidatingAdmissionPolicies(),
+		t.client.AdmissionregistrationV1().ValidatingAdmissionPolicies(), &validatingpolicy.TypeChecker{
+			SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: t.client.Discovery()}, RestMapper: t.newMapper(),
+		})
+	if err != nil {
+		return err
+	}
+	go c.Run(ctx, policyWorkers)
 	return nil
 }

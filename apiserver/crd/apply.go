@@ -7,16 +7,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"quorate.dev/apiserver/lazy"
 )
 
 // types is the type converter of all versions of a custom resource, created on first use.
 type types struct {
-	converter lazy[managedfields.TypeConverter]
+	converter lazy.Value[managedfields.TypeConverter]
 }
 
 // typeConverter covers all versions: managed fields may be recorded in any of them.
 func (c *custom) typeConverter() (managedfields.TypeConverter, error) {
-	return c.types.converter.get(func() (managedfields.TypeConverter, error) {
+	return c.types.converter.Get(c.idle, func() (managedfields.TypeConverter, error) {
 		models := metadataModels()
 		models["io.k8s.api.autoscaling.v1.Scale"] = scaleModel()
 		for _, v := range c.versions {
@@ -36,9 +38,9 @@ func (c *custom) typeConverter() (managedfields.TypeConverter, error) {
 
 // fieldManager returns a function that returns the field manager of an endpoint, created on first use.
 func (v *version) fieldManager(kind schema.GroupVersionKind, subresource string, reset map[fieldpath.APIVersion]*fieldpath.Set) func() (*managedfields.FieldManager, error) {
-	made := &lazy[*managedfields.FieldManager]{}
+	made := &lazy.Value[*managedfields.FieldManager]{}
 	return func() (*managedfields.FieldManager, error) {
-		return made.get(func() (*managedfields.FieldManager, error) {
+		return made.Get(v.of.idle, func() (*managedfields.FieldManager, error) {
 			converter, err := v.of.typeConverter()
 			if err != nil {
 				return nil, err

@@ -1,6 +1,9 @@
 package crd
 
 import (
+	"bytes"
+	"context"
+	stdjson "encoding/json"
 	"fmt"
 	"net/http"
 
@@ -30,7 +33,23 @@ func (m *customCodec) New() runtime.Object {
 func (m *customCodec) NewExternal() runtime.Object { return m.New() }
 
 // Load decodes a stored object, coerces and defaults it with the schema of its stored version, and converts it.
-func (m *customCodec) Load(stored []byte) (runtime.Object, error) {
+func (m *customCodec) Load(ctx context.Context, stored []byte) (runtime.Object, error) {
+	object, err := m.decodeStored(stored)
+	if err != nil || object.GroupVersionKind().GroupVersion() == m.version.kind.GroupVersion() {
+		return object, err
+	}
+	of := m.version.of
+	if object, err = of.convert(ctx, object, m.version.kind.GroupVersion()); err != nil {
+		return nil, err
+	}
+	if err := of.coerceConverted(object); err != nil {
+		return nil, err
+	}
+	return object, nil
+}
+
+// decodeStored returns the object in the version it is stored in, with defaults.
+func (m *customCodec) decodeStored(stored []byte) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON(stored); err != nil {
 		return nil, fmt.Errorf("decode stored custom resource: %w", err)
@@ -40,22 +59,57 @@ func (m *customCodec) Load(stored []byte) (runtime.Object, error) {
 		return nil, fmt.Errorf("stored custom resource: %w", err)
 	}
 	of.Default(object)
-	if object.GroupVersionKind().GroupVersion() == m.version.kind.GroupVersion() {
-		return object, nil
-	}
-	if err := of.convert(object, m.version.kind.GroupVersion()); err != nil {
-		return nil, err
-	}
-	if _, err := of.coerce(object, coercion{}); err != nil {
-		return nil, fmt.Errorf("converted custom resource: %w", err)
-	}
 	return object, nil
 }
 
-func (m *customCodec) LoadExternal(stored []byte) (runtime.Object, error) { return m.Load(stored) }
+func (m *customCodec) LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error) {
+	return m.Load(ctx, stored)
+}
+
+// LoadAll implements resource.Codec.
+func (m *customCodec) LoadAll(ctx context.Context, stored [][]byte) ([]runtime.Object, error) {
+	loading := &loading{of: m.version.of, to: m.version.kind.GroupVersion(), objects: make([]*unstructured.Unstructured, len(stored))}
+	for i, data := range stored {
+		object, err := m.decodeStored(data)
+		if err != nil {
+			loading.fail(i, err)
+			break
+		}
+		loading.objects[i] = object
+	}
+	loading.convert(ctx)
+	objects := make([]runtime.Object, 0, len(stored))
+	for _, object := range loading.objects {
+		if object == nil {
+			break
+		}
+		objects = append(objects, object)
+	}
+	return objects, loading.err
+}
+
+// Remote implements resource.Codec.
+func (m *customCodec) Remote(stored []byte) bool {
+	return m.version.of.webhook != nil && !m.isStoredAs(stored)
+}
+
+// isStoredAs reports whether stored bytes are an object of this version. Encoders sort fields, so that apiVersion is the
+// first.
+func (m *customCodec) isStoredAs(stored []byte) bool {
+	const start = `{"apiVersion":"`
+	if rest, ok := bytes.CutPrefix(stored, []byte(start)); ok {
+		if end := bytes.IndexByte(rest, '"'); end >= 0 {
+			return string(rest[:end]) == m.version.apiVersion
+		}
+	}
+	var object struct {
+		APIVersion string `json:"apiVersion"`
+	}
+	return stdjson.Unmarshal(stored, &object) == nil && object.APIVersion == m.version.apiVersion
+}
 
 // Store encodes in the storage version, without resourceVersion.
-func (m *customCodec) Store(internal runtime.Object) ([]byte, error) {
+func (m *customCodec) Store(ctx context.Context, internal runtime.Object) ([]byte, error) {
 	object, ok := internal.(*unstructured.Unstructured)
 	if !ok {
 		return nil, fmt.Errorf("cannot store %T as a custom resource", internal)
@@ -64,12 +118,12 @@ func (m *customCodec) Store(internal runtime.Object) ([]byte, error) {
 	if object.GroupVersionKind().GroupVersion() == target {
 		return runtime.Encode(unstructured.UnstructuredJSONScheme, object)
 	}
-	converted := object.DeepCopy()
-	if err := m.version.of.convert(converted, target); err != nil {
+	converted, err := m.version.of.convert(ctx, object.DeepCopy(), target)
+	if err != nil {
 		return nil, err
 	}
-	if _, err := m.version.of.coerce(converted, coercion{}); err != nil {
-		return nil, fmt.Errorf("custom resource to be stored: %w", err)
+	if err := m.version.of.coerceConverted(converted); err != nil {
+		return nil, err
 	}
 	return runtime.Encode(unstructured.UnstructuredJSONScheme, converted)
 }

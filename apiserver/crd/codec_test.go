@@ -4,20 +4,24 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
 
 // define returns the definition of an established CustomResourceDefinition.
 func define(t testing.TB, definition *apiextensionsv1.CustomResourceDefinition) *resource.Definition {
 	t.Helper()
-	builder, err := crd.NewBuilder()
+	builder, err := crd.NewBuilder(&lazy.Set{}, newConverters(t), clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +131,7 @@ func TestVersionsConvert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, err := beta.Codec.Store(object)
+	stored, err := beta.Codec.Store(t.Context(), object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +142,7 @@ func TestVersionsConvert(t *testing.T) {
 	if object.(*unstructured.Unstructured).GetResourceVersion() != "7" {
 		t.Error("storing changed the object")
 	}
-	loaded, err := beta.Codec.LoadExternal(stored)
+	loaded, err := beta.Codec.LoadExternal(t.Context(), stored)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +160,7 @@ func TestVersionsConvert(t *testing.T) {
 
 func TestStoredObjectsStayReadable(t *testing.T) {
 	v := withSchema(t, `{"type":"object","properties":{"a":{"type":"string"}}}`)
-	object, err := v.Codec.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
+	object, err := v.Codec.Load(t.Context(), []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","labels":{"bad":1}},"spec":{"a":"x","gone":1}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,15 +232,15 @@ func FuzzDecode(f *testing.F) {
 		}
 		object.(*unstructured.Unstructured).SetGeneration(1)
 		object.(*unstructured.Unstructured).SetResourceVersion("")
-		stored, err := m.Store(object)
+		stored, err := m.Store(t.Context(), object)
 		if err != nil {
 			t.Fatalf("cannot store %q: %v", body, err)
 		}
-		loaded, err := m.Load(stored)
+		loaded, err := m.Load(t.Context(), stored)
 		if err != nil {
 			t.Fatalf("cannot load %s: %v", stored, err)
 		}
-		again, err := m.Store(loaded)
+		again, err := m.Store(t.Context(), loaded)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,4 +248,43 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("stored %s\nthen   %s", stored, again)
 		}
 	})
+}
+
+// TestIdleMachineryIsDropped: what a definition has built from its schema is dropped when idle, and built again.
+func TestIdleMachineryIsDropped(t *testing.T) {
+	idle, now := &lazy.Set{}, clocktesting.NewFakeClock(time.Unix(0, 0))
+	builder, err := crd.NewBuilder(idle, newConverters(t), clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	definition := sample(t)
+	definition.Status = crd.Conditions(definition, crd.Claim(), true)
+	built, err := builder.Definition(definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go idle.Run(t.Context(), now, time.Minute)
+	version := built.Version("v1")
+	use := func() {
+		object := newWidget("a")
+		version.Codec.Default(object)
+		if problems := version.Endpoints[""].Create.Validate(t.Context(), object); len(problems) > 0 {
+			t.Error(problems)
+		}
+		if _, err := version.Endpoints[""].FieldManager(); err != nil {
+			t.Error(err)
+		}
+	}
+	if idle.Len() != 0 {
+		t.Errorf("%d values exist before the first use", idle.Len())
+	}
+	for range 2 {
+		if use(); idle.Len() == 0 {
+			t.Error("no value exists")
+		}
+		eventually(t, "all values are dropped", func() bool {
+			now.Step(time.Minute)
+			return idle.Len() == 0
+		})
+	}
 }

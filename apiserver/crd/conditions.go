@@ -36,13 +36,20 @@ func Claim(accepted ...apiextensionsv1.CustomResourceDefinitionNames) Claimed {
 // Conditions returns the desired status of a definition, given the names accepted by others of its group. Without
 // establish, a definition that could be established stays Installing.
 func Conditions(crd *apiextensionsv1.CustomResourceDefinition, others Claimed, establish bool) apiextensionsv1.CustomResourceDefinitionStatus {
+	return conditions(crd, others, establish, nonStructural(crd))
+}
+
+// conditions is Conditions with the NonStructuralSchema condition, nil for none, which alone depends on the schemas.
+func conditions(
+	crd *apiextensionsv1.CustomResourceDefinition, others Claimed, establish bool, problem *condition,
+) apiextensionsv1.CustomResourceDefinitionStatus {
 	next := &apiextensionsv1.CustomResourceDefinition{Spec: crd.Spec, Status: *crd.Status.DeepCopy()}
 	names, accepted := acceptNames(crd.Spec.Names, crd.Status.AcceptedNames, others)
 	next.Status.AcceptedNames = names
 	apihelpers.SetCRDCondition(next, accepted)
 	apihelpers.SetCRDCondition(next, established(next, establish))
 	next.Status.StoredVersions = withStorageVersion(crd)
-	if problem := nonStructural(crd); problem != nil {
+	if problem != nil {
 		apihelpers.SetCRDCondition(next, *problem)
 	} else {
 		apihelpers.RemoveCRDCondition(next, apiextensionsv1.NonStructuralSchema)
@@ -120,26 +127,10 @@ func established(crd *apiextensionsv1.CustomResourceDefinition, establish bool) 
 	if problem := invalidBundle(crd); problem != "" {
 		return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "InvalidCABundle", Message: problem}
 	}
-	if needsConversionWebhook(crd) {
-		return condition{
-			Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "ConversionWebhookNotSupported",
-			Message: "this server does not call conversion webhooks yet; set spec.conversion.strategy to None to have the resource served",
-		}
-	}
 	if !establish {
 		return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "Installing", Message: "the initial names have been accepted"}
 	}
 	return condition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, Reason: "InitialNamesAccepted", Message: "the initial names have been accepted"}
-}
-
-// NeedsConversionWebhook reports whether custom resources are converted by a webhook, which is not supported.
-func NeedsConversionWebhook(spec *apiextensions.CustomResourceDefinitionSpec) bool {
-	return spec.Conversion != nil && spec.Conversion.Strategy == apiextensions.WebhookConverter && len(spec.Versions) > 1
-}
-
-func needsConversionWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	conversion := crd.Spec.Conversion
-	return conversion != nil && conversion.Strategy == apiextensionsv1.WebhookConverter && len(crd.Spec.Versions) > 1
 }
 
 // invalidBundle returns the error of the webhook's CA bundle, or "".

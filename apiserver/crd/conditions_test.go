@@ -43,15 +43,7 @@ func TestConditions(t *testing.T) {
 			}}
 		}, nil, true, []string{"NamesAccepted=True NoConflicts", "Established=False InvalidCABundle"}},
 		{"conversion webhook", convertedByWebhook, nil, true,
-			[]string{"NamesAccepted=True NoConflicts", "Established=False ConversionWebhookNotSupported"}},
-		{"conversion webhook with a single version", func(d *apiextensionsv1.CustomResourceDefinition) {
-			d.Spec.Versions = d.Spec.Versions[:1]
-			convertedByWebhook(d)
-		}, nil, true, []string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"}},
-		{"conversion webhook, once established", func(d *apiextensionsv1.CustomResourceDefinition) {
-			d.Status = crd.Conditions(d, crd.Claim(), true)
-			convertedByWebhook(d)
-		}, nil, true, []string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"}},
+			[]string{"NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			definition := sample(t)

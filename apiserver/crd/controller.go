@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -32,6 +33,8 @@ type Follow func(ctx context.Context, resource schema.GroupResource, handle func
 type ControllerOptions struct {
 	Objects resource.Client
 	Follow  Follow
+	// AwaitFollowed returns when Follow has called handle for every change that was stored before the call.
+	AwaitFollowed func(ctx context.Context) error
 	// Publish publishes the definitions of all served custom resources in the catalog.
 	Publish func(definitions []*resource.Definition)
 	// BuiltIn reports whether a resource is built in: deleting a CustomResourceDefinition of the same name must not
@@ -40,8 +43,12 @@ type ControllerOptions struct {
 	// EstablishDelay is the delay between publishing a definition and its Established condition, in which other
 	// replicas publish it too. Zero for a single replica.
 	EstablishDelay time.Duration
-	Clock          clock.WithTicker
-	Logger         logr.Logger
+	// Idle drops what definitions have built from their schemas when it is not used.
+	Idle *lazy.Set
+	// Converters calls conversion webhooks.
+	Converters Converters
+	Clock      clock.WithTicker
+	Logger     logr.Logger
 }
 
 // Controller reconciles CustomResourceDefinitions: it sets their conditions, publishes their definitions and deletes
@@ -57,6 +64,17 @@ type Controller struct {
 
 	lock    sync.Mutex
 	records map[string]*record
+	// requested counts the changes to publish, inForce are those of them that are published.
+	requested, inForce int64
+	inForceChanged     chan struct{} // closed when inForce increases; nil: no caller waits for it
+
+	checked map[string]checkedSchemas // by name; used by work only
+}
+
+// checkedSchemas is the NonStructuralSchema condition of a definition at a revision; nil: none.
+type checkedSchemas struct {
+	revision string
+	problem  *condition
 }
 
 // record is the controller's state of one CustomResourceDefinition.
@@ -66,13 +84,17 @@ type record struct {
 	upToDate   bool                                          // the stored status is up to date
 	deleting   bool
 	generation int64
-	definition *resource.Definition // nil: not served
-	published  bool                 // the definition is in this replica's catalog
+	revision   string // of the definition
+	// serve is set if the names are accepted and nothing prevents the resource from being served.
+	serve       bool
+	terminating bool
+	definition  *resource.Definition // nil: not served
+	published   bool                 // the definition is in this replica's catalog
 }
 
 // NewController returns a controller; Run runs it.
 func NewController(options ControllerOptions) (*Controller, error) {
-	builder, err := NewBuilder()
+	builder, err := NewBuilder(options.Idle, options.Converters, options.Clock)
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +108,7 @@ func NewController(options ControllerOptions) (*Controller, error) {
 		known:   make(chan struct{}),
 		served:  make(chan struct{}),
 		records: map[string]*record{},
+		checked: map[string]checkedSchemas{},
 	}, nil
 }
 
@@ -122,22 +145,25 @@ func (c *Controller) observe(key string, object runtime.Object) {
 		c.removeRecord(key)
 		return
 	}
-	crd, err := external(object)
+	crd, err := outline(object)
 	if err != nil {
 		c.Logger.Error(err, "Failed to convert a CustomResourceDefinition", "name", key)
 		return
 	}
+	previous := c.record(crd.Name) // only this goroutine replaces it
 	next := c.describe(crd)
+	if next.serve && !next.keepDefinition(previous) {
+		next.define(c.builder, object, previous, c.Logger)
+	}
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	previous := c.records[crd.Name]
 	c.records[crd.Name] = next
-	keepRevision(previous, next)
 	switch {
-	case !sameDefinition(previous, next):
+	case previous == nil && next.definition == nil:
+	case previous != nil && next.definition == previous.definition:
+		next.published = previous.published
+	default:
 		c.requestPublish()
-	case previous != nil:
-		next.definition, next.published = previous.definition, previous.published
 	}
 	if previous != nil && previous.generation != next.generation {
 		next.upToDate = false
@@ -150,39 +176,53 @@ func (c *Controller) observe(key string, object runtime.Object) {
 	}
 }
 
-// keepRevision preserves the revision at which the definition last changed. A status update changes the object but not
-// the definition.
-func keepRevision(previous, next *record) {
-	if previous == nil || previous.definition == nil || next.definition == nil {
+func (c *Controller) record(name string) *record {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return c.records[name]
+}
+
+// keepDefinition takes over the definition of the previous record, which may be nil, if it is still right. It is after
+// most status updates.
+func (r *record) keepDefinition(previous *record) bool {
+	if previous == nil || previous.definition == nil || previous.definition.Revision != r.revision ||
+		previous.definition.Terminating != r.terminating || !slices.Equal(allNames(previous.names), allNames(r.names)) {
+		return false
+	}
+	r.definition = previous.definition
+	return true
+}
+
+// define sets the definition. A status update does not change the revision since which it is in force.
+func (r *record) define(builder *Builder, object runtime.Object, previous *record, logger logr.Logger) {
+	crd, err := external(object)
+	if err == nil {
+		r.definition, err = builder.Definition(crd)
+	}
+	if err != nil {
+		logger.Error(err, "Failed to serve a custom resource", "definition", r.revision)
 		return
 	}
-	if previous.definition.Revision == next.definition.Revision {
-		next.definition.Since = previous.definition.Since
+	if previous != nil && previous.definition != nil && previous.definition.Revision == r.revision {
+		r.definition.Since = previous.definition.Since
 	}
 }
 
-// describe returns the record of a definition. It is served as soon as its names are accepted, unless it needs a
-// conversion webhook. An established one that starts to need a webhook stays served, because clients would mistake 404
-// for NotFound; conversions fail, as in kube-apiserver when the webhook is unavailable.
+// describe returns the record of a definition. It is served as soon as its names are accepted.
 func (c *Controller) describe(crd *apiextensionsv1.CustomResourceDefinition) *record {
 	r := &record{
 		group:      crd.Spec.Group,
 		names:      crd.Status.AcceptedNames,
 		deleting:   crd.DeletionTimestamp != nil,
 		generation: crd.Generation,
+		revision:   revisionOf(crd),
+
+		terminating: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	isEstablished := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 	r.upToDate = accepted && isEstablished && slices.Equal(allNames(crd.Spec.Names), allNames(r.names))
-	if !isEstablished && (!accepted || needsConversionWebhook(crd)) {
-		return r
-	}
-	definition, err := c.builder.Definition(crd)
-	if err != nil {
-		c.Logger.Error(err, "Failed to serve a custom resource", "name", crd.Name)
-		return r
-	}
-	r.definition = definition
+	r.serve = isEstablished || accepted
 	return r
 }
 
@@ -211,6 +251,8 @@ func (c *Controller) requeueConflicting(group, except string) {
 // observedAll is called after every restart of Follow.
 func (c *Controller) observedAll() {
 	closeOnce(c.known)
+	c.lock.Lock()
+	defer c.lock.Unlock()
 	c.requestPublish()
 }
 
@@ -226,8 +268,9 @@ func closeOnce(channel chan struct{}) {
 	}
 }
 
-// requestPublish requests publishing. Requests during a publication are merged.
+// requestPublish requests publishing. Requests during a publication are merged. The caller holds the lock.
 func (c *Controller) requestPublish() {
+	c.requested++
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -247,7 +290,7 @@ func (c *Controller) publishChanges(ctx context.Context) {
 
 // publish publishes all definitions in the order of their names and queues those to be established.
 func (c *Controller) publish() {
-	definitions := c.definitions()
+	definitions, requested := c.definitions()
 	c.Publish(definitions)
 	closeOnce(c.served)
 	inForce := make(map[*resource.Definition]bool, len(definitions))
@@ -256,6 +299,11 @@ func (c *Controller) publish() {
 	}
 	c.lock.Lock()
 	defer c.lock.Unlock()
+	c.inForce = requested
+	if c.inForceChanged != nil {
+		close(c.inForceChanged)
+		c.inForceChanged = nil
+	}
 	for name, r := range c.records {
 		if r.published || !inForce[r.definition] {
 			continue
@@ -267,16 +315,50 @@ func (c *Controller) publish() {
 	}
 }
 
-func (c *Controller) definitions() []*resource.Definition {
+// definitions returns the definitions to publish, and the number of changes that they include.
+func (c *Controller) definitions() (definitions []*resource.Definition, requested int64) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	var definitions []*resource.Definition
 	for _, name := range slices.Sorted(maps.Keys(c.records)) {
 		if r := c.records[name]; r.definition != nil {
 			definitions = append(definitions, r.definition)
 		}
 	}
-	return definitions
+	return definitions, c.requested
+}
+
+// Await returns when this replica has published every change of a definition that was stored before the call.
+func (c *Controller) Await(ctx context.Context) error {
+	if err := c.AwaitFollowed(ctx); err != nil {
+		return err
+	}
+	c.lock.Lock()
+	requested := c.requested
+	c.lock.Unlock()
+	for {
+		changed := c.awaitInForce(requested)
+		if changed == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// awaitInForce returns nil if so many changes are published, else a channel that is closed when more are.
+func (c *Controller) awaitInForce(requested int64) <-chan struct{} {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.inForce >= requested {
+		return nil
+	}
+	if c.inForceChanged == nil {
+		c.inForceChanged = make(chan struct{})
+	}
+	return c.inForceChanged
 }
 
 // work reconciles queued definitions one at a time.
@@ -296,16 +378,23 @@ func (c *Controller) work(ctx context.Context) {
 	}
 }
 
-func sameDefinition(a, b *record) bool {
-	if a == nil || a.definition == nil || b.definition == nil {
-		return (a == nil || a.definition == nil) && b.definition == nil
-	}
-	return a.definition.Revision == b.definition.Revision && a.definition.Terminating == b.definition.Terminating &&
-		slices.Equal(allNames(a.names), allNames(b.names))
-}
-
 func allNames(n apiextensionsv1.CustomResourceDefinitionNames) []string {
 	return slices.Concat([]string{n.Plural, n.Singular, n.Kind, n.ListKind}, n.ShortNames, []string{""}, n.Categories)
+}
+
+// outline is external without schemas, which are most of a definition.
+func outline(object runtime.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
+	internal, ok := object.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a CustomResourceDefinition", object)
+	}
+	reduced := *internal
+	reduced.Spec.Validation = nil
+	reduced.Spec.Versions = slices.Clone(internal.Spec.Versions)
+	for i := range reduced.Spec.Versions {
+		reduced.Spec.Versions[i].Schema = nil
+	}
+	return external(&reduced)
 }
 
 // external converts a CustomResourceDefinition from internal version. The result shares memory with it.

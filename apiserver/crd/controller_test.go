@@ -19,12 +19,15 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"quorate.dev/apiserver/admission"
 	builtinapiextensions "quorate.dev/apiserver/builtin/apiextensions"
 	"quorate.dev/apiserver/builtin/enablement"
 	builtinschema "quorate.dev/apiserver/builtin/schema"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/etcd/etcdtest"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
@@ -41,8 +44,14 @@ type server struct {
 
 func startServer(t *testing.T) *server {
 	t.Helper()
+	return startReplica(t, etcdtest.Client(t), func() {})
+}
+
+// startReplica starts a server that calls delay before it publishes definitions.
+func startReplica(t *testing.T, etcd *clientv3.Client, delay func()) *server {
+	t.Helper()
 	logger := testr.New(t)
-	store := storage.New(etcdtest.Client(t), "/registry")
+	store := storage.New(etcd, "/registry")
 	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: logger})
 	s := &server{publisher: &resource.CatalogHolder{}}
 	builtIn := builtinapiextensions.Definitions(builtinschema.NewLoader(), clock.RealClock{}, enablement.APIs{}.Serves)
@@ -52,11 +61,19 @@ func startServer(t *testing.T) *server {
 	})
 	s.Client = s.Registry.Client()
 	var err error
+	var progress registry.Progress
 	s.controller, err = crd.NewController(crd.ControllerOptions{
-		Objects: s.Client, Follow: s.Follow, Clock: clock.RealClock{}, Logger: logger,
-		BuiltIn: func(schema.GroupResource) bool { return false },
+		Idle: &lazy.Set{}, Objects: s.Client, Clock: clock.RealClock{}, Logger: logger, Converters: newConverters(t),
+		Follow: func(ctx context.Context, name schema.GroupResource, handle func(string, runtime.Object), synced func()) error {
+			return s.FollowWithProgress(ctx, name, &progress, handle, synced)
+		},
+		AwaitFollowed: func(ctx context.Context) error { return s.AwaitFollowed(ctx, crd.Resource, &progress) },
+		BuiltIn:       func(schema.GroupResource) bool { return false },
 		Publish: func(definitions []*resource.Definition) {
-			s.publisher.Publish(resource.NewCatalog(append(builtIn[:1:1], definitions...)...))
+			delay()
+			before := s.publisher.Current()
+			s.publisher.Publish(before.With(append(builtIn[:1:1], definitions...)...))
+			s.release(before)
 		},
 	})
 	if err != nil {
@@ -70,6 +87,15 @@ func startServer(t *testing.T) *server {
 	t.Cleanup(cancel)
 	<-s.controller.Synced()
 	return s
+}
+
+// release drops the caches of changed definitions, like the composition does.
+func (s *server) release(before *resource.Catalog) {
+	for _, d := range before.Definitions() {
+		if next := s.publisher.Current().Successor(d); d.Source == resource.Custom && (next == nil || next.Revision != d.Revision) {
+			s.Registry.Release(d)
+		}
+	}
 }
 
 // eventually waits for a condition.
@@ -175,58 +201,6 @@ func convertedByWebhook(d *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// TestConversionWebhooks: a custom resource that needs a conversion webhook is not served.
-func TestConversionWebhooks(t *testing.T) {
-	s := startServer(t)
-	definition := sample(t)
-	convertedByWebhook(definition)
-	s.create(t, definition)
-	eventually(t, "refused", func() bool {
-		return s.condition(t, definition.Name, apiextensions.Established) == "False ConversionWebhookNotSupported"
-	})
-	if _, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets"); ok {
-		t.Error("served")
-	}
-	setConversion := func(conversion *apiextensions.CustomResourceConversion) {
-		t.Helper()
-		key := resource.Key{GroupResource: crd.Resource, Name: definition.Name}
-		_, err := s.Update(t.Context(), key, func(object runtime.Object) error {
-			object.(*apiextensions.CustomResourceDefinition).Spec.Conversion = conversion
-			return nil
-		}, resource.WriteOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	setConversion(&apiextensions.CustomResourceConversion{Strategy: apiextensions.NoneConverter})
-	eventually(t, "established without a webhook", func() bool {
-		return s.condition(t, definition.Name, apiextensions.Established) == "True InitialNamesAccepted"
-	})
-	if _, err := s.Create(t.Context(),
-		resource.Key{GroupResource: widgets, Namespace: "default"},
-		newWidget("first"), resource.WriteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	url := "https://127.0.0.1:1/convert"
-	setConversion(&apiextensions.CustomResourceConversion{
-		Strategy: apiextensions.WebhookConverter, WebhookClientConfig: &apiextensions.WebhookClientConfig{URL: &url},
-		ConversionReviewVersions: []string{"v1"},
-	})
-	eventually(t, "conversion fails in the other version", func() bool {
-		match, ok := s.publisher.Current().Lookup("example.com", "v1beta1", "widgets")
-		if !ok {
-			t.Fatal("not served any more")
-		}
-		_, err := match.Version.Codec.Load([]byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"}}`))
-		return err != nil
-	})
-	if _, err := s.Get(t.Context(),
-		resource.Key{GroupResource: widgets, Namespace: "default", Name: "first"},
-		resource.ReadOptions{}); err != nil {
-		t.Errorf("as it is stored: %v", err)
-	}
-}
-
 func TestNamesAreFreedByDeletion(t *testing.T) {
 	s := startServer(t)
 	first, second := sample(t), sample(t)
@@ -291,4 +265,40 @@ func TestDeletionRemovesInstances(t *testing.T) {
 		_, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets")
 		return !ok
 	})
+}
+
+// TestAwait: a replica that lags behind the one that established a definition knows that it does.
+func TestAwait(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	publishing := make(chan struct{}, 1)
+	publishing <- struct{}{}
+	first := startReplica(t, etcd, func() {})
+	lagging := startReplica(t, etcd, func() {
+		<-publishing
+		publishing <- struct{}{}
+	})
+	if err := lagging.controller.Await(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-publishing // the lagging replica stops publishing
+	first.create(t, sample(t))
+	eventually(t, "established", func() bool {
+		return first.condition(t, "widgets.example.com", apiextensions.Established) == "True InitialNamesAccepted"
+	})
+	served := func(s *server) bool {
+		_, ok := s.publisher.Current().Lookup("example.com", "v1", "widgets")
+		return ok
+	}
+	if err := first.controller.Await(t.Context()); err != nil || !served(first) {
+		t.Errorf("the first replica: %v, served %t", err, served(first))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := lagging.controller.Await(ctx); err == nil || served(lagging) {
+		t.Errorf("while it lags: %v, served %t", err, served(lagging))
+	}
+	publishing <- struct{}{}
+	if err := lagging.controller.Await(t.Context()); err != nil || !served(lagging) {
+		t.Errorf("when it has caught up: %v, served %t", err, served(lagging))
+	}
 }

@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -12,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+
+	"quorate.dev/apiserver/deflate"
+	"quorate.dev/apiserver/lazy"
 )
 
 // custom is shared by all versions of a custom resource.
@@ -21,24 +25,25 @@ type custom struct {
 	namespaced bool
 	// preserve is the deprecated spec.preserveUnknownFields: no version is pruned.
 	preserve bool
-	// webhook is set if versions are converted by a webhook.
-	webhook bool
+	// webhook converts between versions; nil: they differ in nothing but the apiVersion.
+	webhook *webhook
 	// storage is the storage version.
 	storage string
 	// versions are all versions by name, including unserved ones, which may be stored.
 	versions map[string]*version
 
 	types types
+	idle  *lazy.Set // of what is built from schemas
 }
 
 // newCustom returns the parts of a CustomResourceDefinition that serve its objects.
-func newCustom(crd *apiextensionsv1.CustomResourceDefinition) (*custom, error) {
+func newCustom(crd *apiextensionsv1.CustomResourceDefinition, idle *lazy.Set) (*custom, error) {
 	c := &custom{
+		idle:       idle,
 		group:      crd.Spec.Group,
 		kind:       crd.Status.AcceptedNames.Kind,
 		namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped,
 		preserve:   crd.Spec.PreserveUnknownFields,
-		webhook:    crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
 		versions:   make(map[string]*version, len(crd.Spec.Versions)),
 	}
 	for i := range crd.Spec.Versions {
@@ -61,6 +66,7 @@ func newVersion(of *custom, spec *apiextensionsv1.CustomResourceDefinitionVersio
 	v := &version{
 		of:         of,
 		kind:       schema.GroupVersionKind{Group: of.group, Version: spec.Name, Kind: of.kind},
+		apiVersion: of.group + "/" + spec.Name,
 		selectable: spec.SelectableFields,
 	}
 	if spec.Subresources != nil {
@@ -72,28 +78,13 @@ func newVersion(of *custom, spec *apiextensionsv1.CustomResourceDefinitionVersio
 		if err != nil {
 			return nil, fmt.Errorf("encode schema: %w", err)
 		}
-		v.encoded = encoded
+		compressed, err := deflate.Compress(encoded)
+		if err != nil {
+			return nil, err
+		}
+		v.schema = &compressed
 	}
 	return v, nil
-}
-
-// convert sets the apiVersion in place: conversion strategy None.
-func (c *custom) convert(object *unstructured.Unstructured, to schema.GroupVersion) error {
-	from := object.GroupVersionKind()
-	if from.GroupVersion() == to {
-		return nil
-	}
-	if to.Group != c.group || c.versions[to.Version] == nil {
-		return fmt.Errorf("request to convert CR to an invalid group/version: %s", to)
-	}
-	if from.Group != c.group || c.versions[from.Version] == nil {
-		return fmt.Errorf("request to convert CR from an invalid group/version: %s", from.GroupVersion())
-	}
-	if c.webhook {
-		return fmt.Errorf("conversion webhook for %s: webhooks are not supported", from)
-	}
-	object.SetGroupVersionKind(to.WithKind(from.Kind))
-	return nil
 }
 
 // Convert implements runtime.ObjectConvertor for field managers.
@@ -107,8 +98,8 @@ func (c *custom) Convert(in, out, _ any) error {
 		return fmt.Errorf("cannot convert a custom resource to %T", out)
 	}
 	to := target.GroupVersionKind().GroupVersion()
-	converted := source.DeepCopy()
-	if err := c.convert(converted, to); err != nil {
+	converted, err := c.convert(context.Background(), source.DeepCopy(), to)
+	if err != nil {
 		return err
 	}
 	target.Object = converted.Object
@@ -131,8 +122,11 @@ func (c *custom) ConvertToVersion(in runtime.Object, target runtime.GroupVersion
 	if !ok {
 		return nil, fmt.Errorf("%v is unstructured and is not suitable for converting to %q", from, target)
 	}
-	converted := object.DeepCopy()
-	return converted, c.convert(converted, to.GroupVersion())
+	converted, err := c.convert(context.Background(), object.DeepCopy(), to.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	return converted, nil
 }
 
 // ConvertFieldLabel implements runtime.ObjectConvertor.
@@ -171,8 +165,12 @@ func (c *custom) versionOf(object *unstructured.Unstructured) *version {
 	return c.versions[kind.Version]
 }
 
-// internalSchema decodes a schema into internal version, which the validation libraries use.
-func internalSchema(encoded []byte) (*apiextensions.JSONSchemaProps, error) {
+// internalSchema decodes the schema into internal version, which the validation libraries use.
+func (v *version) internalSchema() (*apiextensions.JSONSchemaProps, error) {
+	encoded, err := v.schema.Content()
+	if err != nil {
+		return nil, err
+	}
 	var external apiextensionsv1.JSONSchemaProps
 	if err := json.Unmarshal(encoded, &external); err != nil {
 		return nil, fmt.Errorf("decode schema: %w", err)

@@ -6,8 +6,8 @@
 // ControllerOptions.EstablishDelay it is established. Deletion runs through finalize.
 //
 // Path of an object: codec.go decodes into unstructured objects; coerce.go prunes and types metadata; version.go
-// compiles structural schema, validators, CEL rules and type converters on the first request that needs them, so that
-// definitions without traffic only cost the JSON of their schemas; strategy.go validates.
+// compiles structural schema, validators, CEL rules and type converters on the first request that needs them and drops
+// them when idle, so that definitions without traffic only cost the compressed JSON of their schemas; strategy.go validates.
 //
 // Invariants: a version's schema never changes, a changed CustomResourceDefinition gets a new custom value. A name is
 // accepted only if no other definition of the group is known to have accepted it. Stored objects in any version, served
@@ -26,7 +26,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubeversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -40,16 +42,20 @@ var (
 
 // Builder builds the definitions of custom resources.
 type Builder struct {
-	scale resource.Codec
+	scale      resource.Codec
+	idle       *lazy.Set
+	converters Converters
+	clock      clock.PassiveClock
 }
 
-// NewBuilder returns a builder. All its definitions share the codec of Scale bodies.
-func NewBuilder() (*Builder, error) {
+// NewBuilder returns a builder. All its definitions share the codec of Scale bodies. What they build from their schemas
+// is in the set idle.
+func NewBuilder(idle *lazy.Set, converters Converters, clock clock.PassiveClock) (*Builder, error) {
 	scale, err := newScaleBody()
 	if err != nil {
 		return nil, err
 	}
-	return &Builder{scale: scale}, nil
+	return &Builder{scale: scale, idle: idle, converters: converters, clock: clock}, nil
 }
 
 // Definition returns the definition of a CustomResourceDefinition with accepted names.
@@ -58,38 +64,53 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
 		return nil, fmt.Errorf("CustomResourceDefinition %s has no accepted names yet", crd.Name)
 	}
-	custom, err := newCustom(crd)
+	custom, err := newCustom(crd, b.idle)
 	if err != nil {
 		return nil, err
 	}
+	custom.webhook = b.newWebhook(crd)
 	since, _ := strconv.ParseInt(crd.ResourceVersion, 10, 64) // 0 for one that is not stored
 	definition := &resource.Definition{
-		Source:         resource.Custom,
-		Group:          crd.Spec.Group,
-		Plural:         names.Plural,
-		Singular:       names.Singular,
-		Kind:           names.Kind,
-		ListKind:       names.ListKind,
-		ShortNames:     names.ShortNames,
-		Categories:     names.Categories,
-		Namespaced:     custom.namespaced,
-		Scheme:         objectScheme{custom},
-		StoragePath:    crd.Spec.Group + "/" + names.Plural,
-		StorageVersion: schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
-		Fields:         newSelectable(crd).fields,
-		Revision:       fmt.Sprintf("%s/%d", crd.UID, crd.Generation),
-		Since:          since,
-		Terminating:    apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
+		Source:           resource.Custom,
+		Group:            crd.Spec.Group,
+		Plural:           names.Plural,
+		Singular:         names.Singular,
+		Kind:             names.Kind,
+		ListKind:         names.ListKind,
+		ShortNames:       names.ShortNames,
+		Categories:       names.Categories,
+		Namespaced:       custom.namespaced,
+		Scheme:           objectScheme{custom},
+		ConvertsRemotely: custom.webhook != nil,
+		StoragePath:      crd.Spec.Group + "/" + names.Plural,
+		StorageVersion:   schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
+		Fields:           newSelectable(crd).fields,
+		Revision:         revisionOf(crd),
+		Since:            since,
+		Terminating:      apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
 	for i := range crd.Spec.Versions {
-		if v := &crd.Spec.Versions[i]; v.Served {
-			definition.Versions = append(definition.Versions, b.version(custom, crd, v))
+		v := &crd.Spec.Versions[i]
+		if !v.Served && !v.Storage {
+			continue
+		}
+		version := b.version(custom, crd, v)
+		if v.Served {
+			definition.Versions = append(definition.Versions, version)
+		}
+		if v.Storage {
+			definition.Storage = version
 		}
 	}
 	slices.SortFunc(definition.Versions, func(a, b *resource.Version) int {
 		return cmp.Or(-kubeversion.CompareKubeAwareVersionStrings(a.Name, b.Name), cmp.Compare(a.Name, b.Name))
 	})
 	return definition, nil
+}
+
+// revisionOf returns the Revision of a definition.
+func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
+	return fmt.Sprintf("%s/%d", crd.UID, crd.Generation)
 }
 
 func (b *Builder) version(
@@ -100,7 +121,7 @@ func (b *Builder) version(
 		Name:       v.Name,
 		Kind:       served.kind,
 		Codec:      &customCodec{served},
-		Table:      newTable(v.AdditionalPrinterColumns),
+		Table:      newTable(v.AdditionalPrinterColumns, b.idle),
 		FieldLabel: fieldLabel(custom.namespaced, v.SelectableFields),
 		Endpoints:  map[string]*resource.Endpoint{"": mainEndpoint(served)},
 	}

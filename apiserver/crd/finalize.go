@@ -110,7 +110,7 @@ func (c *Controller) deleteInstances(ctx context.Context, definition *internalDe
 	}
 	instances := schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Status.AcceptedNames.Plural}
 	// A stale list may lack instances, which would outlive their definition.
-	objects, err := c.Objects.List(ctx, resource.Key{GroupResource: instances}, resource.ReadOptions{})
+	objects, err := c.Objects.List(ctx, resource.Key{GroupResource: instances, Stored: true}, resource.ReadOptions{})
 	if err != nil {
 		err = fmt.Errorf("could not list instances: %w", err)
 		return deletionFailed(err), err
@@ -137,7 +137,7 @@ func (c *Controller) deleteAll(ctx context.Context, instances schema.GroupResour
 			continue
 		}
 		err = c.Objects.Delete(ctx,
-			resource.Key{GroupResource: instances, Namespace: accessor.GetNamespace(), Name: accessor.GetName()},
+			resource.Key{GroupResource: instances, Stored: true, Namespace: accessor.GetNamespace(), Name: accessor.GetName()},
 			&metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, err)

@@ -90,10 +90,10 @@ func (v *version) published(dialect Dialect) (*spec.Schema, error) {
 
 // publishable returns a copy of the structural schema, or nil without a valid one.
 func (v *version) publishable() (*structuralschema.Structural, error) {
-	if v.encoded == nil {
+	if v.schema == nil {
 		return nil, nil
 	}
-	internal, err := internalSchema(v.encoded)
+	internal, err := v.internalSchema()
 	if err != nil {
 		return nil, err
 	}

@@ -9,26 +9,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"quorate.dev/apiserver/lazy"
 )
 
 // table renders custom resources and their scales by printer columns. Columns are parsed on first use.
 type table struct {
 	columns []apiextensionsv1.CustomResourceColumnDefinition
-	parsed  lazy[rest.TableConvertor]
-	scale   lazy[rest.TableConvertor]
+	idle    *lazy.Set
+	parsed  lazy.Value[rest.TableConvertor]
+	scale   lazy.Value[rest.TableConvertor]
 }
 
-func newTable(columns []apiextensionsv1.CustomResourceColumnDefinition) *table {
-	return &table{columns: columns}
+func newTable(columns []apiextensionsv1.CustomResourceColumnDefinition, idle *lazy.Set) *table {
+	return &table{columns: columns, idle: idle}
 }
 
 // ConvertToTable renders the columns before the first one that fails to parse.
 func (t *table) ConvertToTable(ctx context.Context, object, options runtime.Object) (*metav1.Table, error) {
 	if _, ok := object.(*autoscalingv1.Scale); ok {
-		convertor, _ := t.scale.get(func() (rest.TableConvertor, error) { return tableconvertor.New(scaleColumns()) })
+		convertor, _ := t.scale.Get(t.idle, func() (rest.TableConvertor, error) { return tableconvertor.New(scaleColumns()) })
 		return convertor.ConvertToTable(ctx, object, options)
 	}
-	convertor, _ := t.parsed.get(func() (rest.TableConvertor, error) {
+	convertor, _ := t.parsed.Get(t.idle, func() (rest.TableConvertor, error) {
 		if len(t.columns) == 0 {
 			return tableconvertor.New(defaultColumns())
 		}

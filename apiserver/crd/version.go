@@ -2,7 +2,6 @@ package crd
 
 import (
 	"fmt"
-	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -12,19 +11,24 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+
+	"quorate.dev/apiserver/deflate"
+	"quorate.dev/apiserver/lazy"
 )
 
-// version is one version of a custom resource. Fields of type lazy are built from its schema on first use.
+// version is one version of a custom resource. Fields of type lazy.Value are built from its schema on first use
+// and dropped when idle.
 type version struct {
 	of         *custom
 	kind       schema.GroupVersionKind
+	apiVersion string // of objects
 	status     bool
 	scale      *apiextensionsv1.CustomResourceSubresourceScale
 	selectable []apiextensionsv1.SelectableField
-	encoded    []byte // JSON of the v1 schema; nil without one
+	schema     *deflate.Part // compressed JSON of the v1 schema; nil without one
 
-	structure  lazy[*structuralschema.Structural]
-	validators lazy[*validators]
+	structure  lazy.Value[*structuralschema.Structural]
+	validators lazy.Value[*validators]
 }
 
 // validators validate objects of one version.
@@ -34,28 +38,16 @@ type validators struct {
 	rules  *cel.Validator             // nil without rules
 }
 
-// lazy is a value created on first use.
-type lazy[T any] struct {
-	once  sync.Once
-	value T
-	err   error
-}
-
-func (l *lazy[T]) get(make func() (T, error)) (T, error) {
-	l.once.Do(func() { l.value, l.err = make() })
-	return l.value, l.err
-}
-
 // structural returns the structural schema with pruned defaults; nil without a schema.
 func (v *version) structural() (*structuralschema.Structural, error) {
-	return v.structure.get(v.makeStructural)
+	return v.structure.Get(v.of.idle, v.makeStructural)
 }
 
 func (v *version) makeStructural() (*structuralschema.Structural, error) {
-	if v.encoded == nil {
+	if v.schema == nil {
 		return nil, nil
 	}
-	internal, err := internalSchema(v.encoded)
+	internal, err := v.internalSchema()
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +66,7 @@ func (v *version) makeStructural() (*structuralschema.Structural, error) {
 
 // validation returns the validators.
 func (v *version) validation() (*validators, error) {
-	return v.validators.get(v.makeValidators)
+	return v.validators.Get(v.of.idle, v.makeValidators)
 }
 
 func (v *version) makeValidators() (*validators, error) {
@@ -83,8 +75,8 @@ func (v *version) makeValidators() (*validators, error) {
 		return nil, err
 	}
 	var internal *apiextensions.JSONSchemaProps
-	if v.encoded != nil {
-		if internal, err = internalSchema(v.encoded); err != nil {
+	if v.schema != nil {
+		if internal, err = v.internalSchema(); err != nil {
 			return nil, err
 		}
 	}

@@ -22,6 +22,7 @@ func (c *Controller) write(ctx context.Context, name string) error {
 	r, ok := c.records[name]
 	if !ok {
 		c.lock.Unlock()
+		delete(c.checked, name)
 		return nil
 	}
 	published, deleting := r.published, r.deleting
@@ -30,9 +31,27 @@ func (c *Controller) write(ctx context.Context, name string) error {
 	if deleting {
 		return c.finalize(ctx, name)
 	}
-	return c.updateStatus(ctx, name, func(crd *apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus {
-		return Conditions(crd, others, published)
+	return c.updateStatus(ctx, name, func(
+		outline *apiextensionsv1.CustomResourceDefinition, object runtime.Object,
+	) (apiextensionsv1.CustomResourceDefinitionStatus, error) {
+		problem, err := c.nonStructural(outline, object)
+		return conditions(outline, others, published, problem), err
 	})
+}
+
+// nonStructural returns the NonStructuralSchema condition of a definition, which is checked once per revision.
+func (c *Controller) nonStructural(outline *apiextensionsv1.CustomResourceDefinition, object runtime.Object) (*condition, error) {
+	revision := revisionOf(outline)
+	if known, ok := c.checked[outline.Name]; ok && known.revision == revision {
+		return known.problem, nil
+	}
+	crd, err := external(object)
+	if err != nil {
+		return nil, err
+	}
+	problem := nonStructural(crd)
+	c.checked[outline.Name] = checkedSchemas{revision: revision, problem: problem}
+	return problem, nil
 }
 
 func (c *Controller) claimedByOthers(group, except string) Claimed {
@@ -46,15 +65,21 @@ func (c *Controller) claimedByOthers(group, except string) Claimed {
 }
 
 // updateStatus writes the status returned by decide if it differs.
-func (c *Controller) updateStatus(ctx context.Context, name string, decide func(*apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus) error {
+func (c *Controller) updateStatus(
+	ctx context.Context, name string,
+	decide func(outline *apiextensionsv1.CustomResourceDefinition, object runtime.Object) (apiextensionsv1.CustomResourceDefinitionStatus, error),
+) error {
 	unchanged := false
 	key := resource.Key{GroupResource: Resource, Subresource: "status", Name: name}
 	_, err := c.Objects.Update(ctx, key, func(object runtime.Object) error {
-		crd, err := external(object)
+		crd, err := outline(object)
 		if err != nil {
 			return err
 		}
-		status := decide(crd)
+		status, err := decide(crd, object)
+		if err != nil {
+			return err
+		}
 		if unchanged = apiequality.Semantic.DeepEqual(status, crd.Status); unchanged {
 			return errUnchanged
 		}

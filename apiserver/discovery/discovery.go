@@ -3,8 +3,6 @@
 package discovery
 
 import (
-	"bytes"
-	"compress/gzip"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -20,6 +18,9 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/audit"
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -40,56 +41,54 @@ func (a Addresses) inService(r *http.Request) bool {
 	return ok && a.ServiceRange.Contains(client.Unmap())
 }
 
-// Handler serves the discovery of the current catalog.
+// Handler serves the discovery of the current catalog and of extension API servers.
 type Handler struct {
 	catalogs  *resource.CatalogHolder
+	remote    remote.Source
 	addresses Addresses
 	codecs    serializer.CodecFactory
+	json      format // of audit events
 
 	making  sync.Mutex
 	current atomic.Pointer[documents]
 }
 
 // New returns a handler.
-func New(catalogs *resource.CatalogHolder, addresses Addresses) (*Handler, error) {
+func New(catalogs *resource.CatalogHolder, remote remote.Source, addresses Addresses) (*Handler, error) {
 	scheme := runtime.NewScheme()
 	if err := discoveryv2.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register aggregated discovery: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return &Handler{catalogs: catalogs, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}, nil
+	h := &Handler{catalogs: catalogs, remote: remote, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}
+	info, _ := runtime.SerializerInfoForMediaType(h.codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	h.json = format{info.MediaType, info.Serializer}
+	return h, nil
 }
 
-// documents returns the documents of the current catalog, built by the first request after a change.
-func (h *Handler) documents() (*documents, error) {
-	catalog := h.catalogs.Current()
-	if docs := h.current.Load(); docs != nil && docs.catalog == catalog {
-		return docs, nil
+// documents returns the current documents, built by the first request after a change.
+func (h *Handler) documents() *documents {
+	catalog, set := h.catalogs.Current(), h.remote.Current()
+	if docs := h.current.Load(); docs != nil && docs.catalog == catalog && docs.remote == set {
+		return docs
 	}
 	h.making.Lock()
 	defer h.making.Unlock()
-	catalog = h.catalogs.Current()
-	if docs := h.current.Load(); docs != nil && docs.catalog == catalog {
-		return docs, nil
+	catalog, set = h.catalogs.Current(), h.remote.Current()
+	if docs := h.current.Load(); docs != nil && docs.catalog == catalog && docs.remote == set {
+		return docs
 	}
-	docs, err := newDocuments(catalog, h.addresses)
-	if err != nil {
-		return nil, err
-	}
+	docs := newDocuments(catalog, set, h.addresses, h.current.Load())
 	h.current.Store(docs)
-	return docs, nil
+	return docs
 }
 
 // ServeHTTP serves /api, /apis, /api/VERSION, /apis/GROUP and /apis/GROUP/VERSION.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	docs, err := h.documents()
-	if err != nil {
-		request.WriteInternalError(w, r, err)
-		return
-	}
+	docs := h.documents()
 	path := strings.TrimSuffix(r.URL.Path, "/")
-	doc, ok := docs.legacy[path]
-	if !ok {
+	doc := docs.legacy(path)
+	if doc == nil {
 		notFound(w, r, docs, path)
 		return
 	}
@@ -111,14 +110,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	format := newFormat(accepted)
 	if accepted.Convert == nil {
 		if path == "/api" && h.addresses.inService(r) {
-			doc = docs.legacyInService
+			doc = docs.coreInService
 		}
 		h.write(w, r, doc, format, accepted.Accepted.MediaType)
 		return
 	}
-	doc, tag := docs.named, docs.namedTag
+	aggregated := docs.aggregated
 	if path == "/api" {
-		doc, tag = docs.core, docs.coreTag
+		aggregated = docs.aggregatedCore
+	}
+	h.writeAggregated(w, r, aggregated, format, accepted.Accepted.MediaType+aggregatedParameters)
+}
+
+func (h *Handler) writeAggregated(w http.ResponseWriter, r *http.Request, doc *aggregatedDocument, format format, contentType string) {
+	tag, err := doc.tag()
+	if err != nil {
+		request.WriteInternalError(w, r, err)
+		return
 	}
 	w.Header().Set("ETag", tag)
 	w.Header().Set("Vary", "Accept")
@@ -127,7 +135,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	h.write(w, r, doc, format, accepted.Accepted.MediaType+aggregatedParameters)
+	h.write(w, r, doc.document, format, contentType)
 }
 
 func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, format format, contentType string) {
@@ -136,6 +144,7 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 		request.WriteInternalError(w, r, err)
 		return
 	}
+	audit.LogResponse(request.From(r.Context()), nil, func() ([]byte, error) { return doc.encoded(h.json) })
 	w.Header().Set("Content-Type", contentType)
 	if request.Compresses(r, len(body)) {
 		if compressed, err := doc.compressed(format); err == nil {
@@ -151,7 +160,7 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request, doc *document, f
 // notFound responds for unknown groups and versions, like the separate servers behind kube-aggregator do.
 func notFound(w http.ResponseWriter, r *http.Request, docs *documents, path string) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
-	if parts[0] == "apis" && len(parts) > 1 && !docs.groups[parts[1]] {
+	if parts[0] == "apis" && len(parts) > 1 && docs.byName[parts[1]] == nil {
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
@@ -182,16 +191,17 @@ func newFormat(accepted negotiation.MediaTypeOptions) format {
 
 // document is an object with cached encodings.
 type document struct {
-	object runtime.Object
+	object func() runtime.Object
 	routed bool // kube-apiserver has a route for it, which rejects unsupported Accept headers
+	// json and compressedJSON, if set, make the compact JSON and its gzip stream without the object.
+	json, compressedJSON func() ([]byte, error)
 
 	lock      sync.Mutex
 	encodings map[string][]byte
 }
 
-func newDocument(object runtime.Object) *document {
-	return &document{object: object, encodings: map[string][]byte{}}
-}
+// newDocument returns the document of an object, which is made for each encoding.
+func newDocument(object func() runtime.Object) *document { return &document{object: object} }
 
 func (d *document) encoded(f format) ([]byte, error) {
 	d.lock.Lock()
@@ -199,12 +209,26 @@ func (d *document) encoded(f format) ([]byte, error) {
 	if known, ok := d.encodings[f.name]; ok {
 		return known, nil
 	}
-	encoded, err := runtime.Encode(f.encoder, d.object)
+	encoded, err := d.encode(f)
 	if err != nil {
 		return nil, fmt.Errorf("encode discovery: %w", err)
 	}
-	d.encodings[f.name] = encoded
+	d.keep(f.name, encoded)
 	return encoded, nil
+}
+
+func (d *document) encode(f format) ([]byte, error) {
+	if d.json != nil && f.name == runtime.ContentTypeJSON {
+		return d.json()
+	}
+	return runtime.Encode(f.encoder, d.object())
+}
+
+func (d *document) keep(name string, encoded []byte) {
+	if d.encodings == nil {
+		d.encodings = map[string][]byte{}
+	}
+	d.encodings[name] = encoded
 }
 
 func (d *document) compressed(f format) ([]byte, error) {
@@ -218,14 +242,21 @@ func (d *document) compressed(f format) ([]byte, error) {
 	if known, ok := d.encodings[name]; ok {
 		return known, nil
 	}
-	var compressed bytes.Buffer
-	writer := gzip.NewWriter(&compressed)
-	if _, err := writer.Write(plain); err != nil {
+	compressed, err := d.compress(f, plain)
+	if err != nil {
 		return nil, fmt.Errorf("compress discovery: %w", err)
 	}
-	if err := writer.Close(); err != nil {
-		return nil, fmt.Errorf("compress discovery: %w", err)
+	d.keep(name, compressed)
+	return compressed, nil
+}
+
+func (d *document) compress(f format, plain []byte) ([]byte, error) {
+	if d.compressedJSON != nil && f.name == runtime.ContentTypeJSON {
+		return d.compressedJSON()
 	}
-	d.encodings[name] = compressed.Bytes()
-	return compressed.Bytes(), nil
+	part, err := deflate.Compress(plain)
+	if err != nil {
+		return nil, err
+	}
+	return deflate.Join(part), nil
 }

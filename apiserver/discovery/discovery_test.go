@@ -1,9 +1,11 @@
 package discovery_test
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/kubelet"
@@ -33,11 +36,16 @@ import (
 
 const aggregated = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
+// remotes is a settable source of documents of extension API servers.
+type remotes struct{ set *remote.Set }
+
+func (r *remotes) Current() *remote.Set { return r.set }
+
 func handler(t *testing.T, definitions ...*resource.Definition) (*discovery.Handler, *resource.CatalogHolder) {
 	t.Helper()
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
-	h, err := discovery.New(publisher, discovery.Addresses{
+	h, err := discovery.New(publisher, &remotes{}, discovery.Addresses{
 		Default: "10.0.0.1:6443", Service: "10.9.0.1:443", ServiceRange: netip.MustParsePrefix("10.9.0.0/16"),
 	})
 	if err != nil {
@@ -75,6 +83,16 @@ func goldenDirectory(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return filepath.Join(strings.TrimSpace(string(directory)), "api", "discovery")
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(value T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
 }
 
 func noAction(context.Context, resource.Client, resource.Call) (runtime.Object, error) {
@@ -287,5 +305,57 @@ func TestCompression(t *testing.T) {
 		if got := w.Header().Get("Content-Encoding"); got != want || w.Code != http.StatusOK {
 			t.Errorf("%q: %d, encoding %q of %d bytes", accepted, w.Code, got, w.Body.Len())
 		}
+		if want == "gzip" {
+			content := must[*gzip.Reader](t)(gzip.NewReader(w.Body))
+			if plain := must[[]byte](t)(io.ReadAll(content)); string(plain) != get(h, "/apis", "Accept", "application/json"+aggregated).Body.String() {
+				t.Error("the compressed document differs from the plain one")
+			}
+		}
+	}
+}
+
+// TestAggregatedJSON: the JSON put together from groups equals what the serializer makes of the whole.
+func TestAggregatedJSON(t *testing.T) {
+	h, _ := handler(t, append(everything(t), widgets())...)
+	for _, path := range []string{"/api", "/apis"} {
+		joined := get(h, path, "Accept", "application/json"+aggregated).Body.String()
+		list := &discoveryv2.APIGroupDiscoveryList{}
+		if err := json.Unmarshal([]byte(joined), list); err != nil {
+			t.Fatal(err)
+		}
+		whole, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if joined != string(whole)+"\n" {
+			t.Errorf("%s: got\n%s\nwant\n%s", path, joined, whole)
+		}
+	}
+}
+
+// TestOtherGroupsAreNotEncodedAgain: after a change of one group, the JSON of the others is taken from before.
+func TestOtherGroupsAreNotEncodedAgain(t *testing.T) {
+	definitions := []*resource.Definition{widgets()}
+	for i := range 500 {
+		one := *definitions[0]
+		one.Group = fmt.Sprintf("g%d.example.com", i)
+		definitions = append(definitions, &one)
+	}
+	h, publisher := handler(t, definitions...)
+	tags := map[string]bool{}
+	read := func() { tags[get(h, "/apis", "Accept", "application/json"+aggregated).Header().Get("ETag")] = true }
+	change := func() {
+		changed := *definitions[0]
+		definitions[0] = &changed
+		changed.ShortNames = append(changed.ShortNames, "w")
+		publisher.Publish(publisher.Current().With(definitions...))
+		read()
+	}
+	read()
+	if allocations := testing.AllocsPerRun(5, change); allocations > float64(10*len(definitions)) {
+		t.Errorf("%.0f allocations", allocations)
+	}
+	if len(tags) != 7 {
+		t.Errorf("%d entity tags of 7 states", len(tags))
 	}
 }

@@ -9,99 +9,184 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/resource"
 )
 
-// documents are the discovery documents of one catalog.
+// documents are the discovery documents of one catalog and of extension API servers.
 type documents struct {
 	catalog *resource.Catalog
-	// legacy documents by path, without trailing slash.
-	legacy map[string]*document
-	// legacyInService is /api for clients in the Service range.
-	legacyInService *document
+	remote  *remote.Set
+	groups  []*groupDocuments // in the order of discovery
+	byName  map[string]*groupDocuments
+	// list is the legacy document of all groups.
+	list *document
+	// merged are the legacy documents of groups that APIServices change.
+	merged map[string]*document
+	// core is the legacy document /api, coreInService that for clients in the Service range.
+	core, coreInService *document
 	// aggregated documents of the core group and of all other groups.
-	core, named *document
-	coreTag     string
-	namedTag    string
-	groups      map[string]bool
+	aggregatedCore, aggregated *aggregatedDocument
 }
 
-// newDocuments builds the documents of a catalog. They are encoded on the first request.
-func newDocuments(catalog *resource.Catalog, addresses Addresses) (*documents, error) {
-	docs := &documents{catalog: catalog, legacy: map[string]*document{}, groups: map[string]bool{}}
-	core, named := &discoveryv2.APIGroupDiscoveryList{}, &discoveryv2.APIGroupDiscoveryList{}
-	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
-	versions := []string{}
-	for _, g := range groups(catalog) {
-		docs.groups[g.name] = true
-		for _, gv := range g.versions {
-			if catalog.BuiltIn(g.name) && !isBuiltin(gv) {
-				continue // kube-apiserver responds with 404
-			}
-			doc := newDocument(resourceList(gv))
-			doc.routed = isBuiltin(gv)
-			docs.legacy[prefix(g.name, gv.Version)] = doc
-		}
-		if g.name == "" {
-			for _, gv := range g.versions {
-				versions = append(versions, gv.Version)
-			}
-			core.Items = append(core.Items, aggregate(g))
+// newDocuments builds the documents of a catalog and of extension API servers. They are encoded on the first request.
+// Those of groups that an earlier catalog has too are taken from its documents, if there are any.
+func newDocuments(catalog *resource.Catalog, set *remote.Set, addresses Addresses, earlier *documents) *documents {
+	docs := &documents{catalog: catalog, remote: set, byName: make(map[string]*groupDocuments, len(catalog.Groups()))}
+	for _, g := range catalog.Groups() {
+		if len(g.Versions) == 0 {
 			continue
 		}
-		legacy := apiGroup(g)
-		list.Groups = append(list.Groups, legacy)
-		legacy.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
-		docs.legacy["/apis/"+g.name] = newDocument(&legacy)
-		named.Items = append(named.Items, aggregate(g))
+		of := earlier.of(g)
+		docs.groups = append(docs.groups, of)
+		docs.byName[g.Name] = of
 	}
-	docs.legacy["/apis"] = newDocument(list)
-	everybody := metav1.ServerAddressByClientCIDR{ClientCIDR: "0.0.0.0/0", ServerAddress: addresses.Default}
+	slices.SortFunc(docs.groups, func(a, b *groupDocuments) int { return compareGroups(a.group, b.group) })
+	named := docs.groups
+	if len(named) > 0 && named[0].name == "" {
+		named = named[1:]
+	}
+	docs.setGroups(named)
+	docs.setCore(addresses)
+	docs.aggregatedCore = newAggregated(parts(docs.groups[:len(docs.groups)-len(named)], nil))
+	docs.aggregated = newAggregated(parts(named, set))
+	return docs
+}
+
+// of returns the documents of a group: those that d has, or new ones. d may be nil.
+func (d *documents) of(g *resource.Group) *groupDocuments {
+	if d != nil {
+		if known := d.byName[g.Name]; known != nil && known.source == g {
+			return known
+		}
+	}
+	return newGroupDocuments(g)
+}
+
+func (d *documents) setCore(addresses Addresses) {
+	versions := []string{}
+	if core := d.byName[""]; core != nil {
+		for _, gv := range core.versions {
+			versions = append(versions, gv.Version)
+		}
+	}
+	all := metav1.ServerAddressByClientCIDR{ClientCIDR: "0.0.0.0/0", ServerAddress: addresses.Default}
 	inService := metav1.ServerAddressByClientCIDR{ClientCIDR: addresses.ServiceRange.String(), ServerAddress: addresses.Service}
-	docs.legacy["/api"] = newDocument(apiVersions(versions, everybody))
-	docs.legacy["/api"].routed = true
-	docs.legacyInService = newDocument(apiVersions(versions, everybody, inService))
-	return docs, docs.tag(core, named)
+	d.core = newDocument(func() runtime.Object { return apiVersions(versions, all) })
+	d.core.routed = true
+	d.coreInService = newDocument(func() runtime.Object { return apiVersions(versions, all, inService) })
+}
+
+// legacy returns the legacy document at a path without trailing slash, or nil.
+func (d *documents) legacy(path string) *document {
+	switch path {
+	case "/api":
+		return d.core
+	case "/apis":
+		return d.list
+	}
+	name, version := "", ""
+	if rest, ok := strings.CutPrefix(path, "/api/"); ok {
+		version = rest
+	} else if rest, ok := strings.CutPrefix(path, "/apis/"); ok {
+		name, version, _ = strings.Cut(rest, "/")
+		if name == "" {
+			return nil
+		}
+	}
+	if merged := d.merged[name]; merged != nil && version == "" {
+		return merged
+	}
+	group := d.byName[name]
+	if group == nil {
+		return nil
+	}
+	return group.legacy[version]
+}
+
+// groupDocuments are the documents of one group.
+type groupDocuments struct {
+	group
+	source *resource.Group
+	// legacy documents by version; "" is that of the group.
+	legacy map[string]*document
+	// encoded is the JSON of the group's part of aggregated discovery.
+	encoded func() (encodedGroup, error)
+}
+
+type encodedGroup struct {
+	json       []byte
+	compressed deflate.Part // json
+	hash       [sha512.Size]byte
+}
+
+func newGroupDocuments(of *resource.Group) *groupDocuments {
+	docs := &groupDocuments{group: newGroup(of), source: of, legacy: make(map[string]*document, len(of.Versions)+1)}
+	docs.encoded = sync.OnceValues(docs.encode)
+	if docs.name != "" {
+		docs.legacy[""] = newDocument(func() runtime.Object {
+			legacy := apiGroup(docs.group)
+			legacy.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+			return &legacy
+		})
+	}
+	for _, gv := range docs.versions {
+		if of.BuiltIn && !isBuiltin(gv) {
+			continue // kube-apiserver responds with 404
+		}
+		doc := newDocument(func() runtime.Object { return resourceList(gv) })
+		doc.routed = isBuiltin(gv)
+		docs.legacy[gv.Version] = doc
+	}
+	return docs
+}
+
+func (g *groupDocuments) encode() (encodedGroup, error) { return encodeGroup(aggregate(g.group)) }
+
+func encodeGroup(g discoveryv2.APIGroupDiscovery) (encodedGroup, error) {
+	encoded, err := json.Marshal(g)
+	if err != nil {
+		return encodedGroup{}, fmt.Errorf("encode discovery of %s: %w", g.Name, err)
+	}
+	compressed, err := deflate.Compress(encoded)
+	return encodedGroup{json: encoded, compressed: compressed, hash: sha512.Sum512(encoded)}, err
+}
+
+// setGroups sets the legacy list of groups and the documents of groups that APIServices change. A group of this server
+// without APIService is served, but not listed.
+func (d *documents) setGroups(named []*groupDocuments) {
+	d.list = newDocument(func() runtime.Object {
+		return &metav1.APIGroupList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: legacyGroups(named, d.remote),
+		}
+	})
+	d.merged = map[string]*document{}
+	changed := changedGroups(d.remote)
+	var affected []*groupDocuments
+	for name := range changed {
+		if g := d.byName[name]; g != nil {
+			affected = append(affected, g)
+		}
+	}
+	if len(changed) > 0 {
+		for _, g := range legacyGroups(affected, d.remote) {
+			g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+			d.merged[g.Name] = newDocument(func() runtime.Object { return &g })
+		}
+	}
 }
 
 func apiVersions(versions []string, addresses ...metav1.ServerAddressByClientCIDR) *metav1.APIVersions {
 	return &metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: versions, ServerAddressByClientCIDRs: addresses}
-}
-
-// tag sets the aggregated documents with entity tags: hashes of their JSON without kind.
-func (d *documents) tag(core, named *discoveryv2.APIGroupDiscoveryList) (err error) {
-	if d.coreTag, err = entityTag(core); err != nil {
-		return err
-	}
-	if d.namedTag, err = entityTag(named); err != nil {
-		return err
-	}
-	for _, list := range []*discoveryv2.APIGroupDiscoveryList{core, named} {
-		list.TypeMeta = metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: discoveryv2.SchemeGroupVersion.String()}
-	}
-	d.core, d.named = newDocument(core), newDocument(named)
-	return nil
-}
-
-func entityTag(object runtime.Object) (string, error) {
-	encoded, err := json.Marshal(object)
-	if err != nil {
-		return "", fmt.Errorf("encode discovery for its entity tag: %w", err)
-	}
-	return fmt.Sprintf("\"%X\"", sha512.Sum512(encoded)), nil
-}
-
-func prefix(group, version string) string {
-	if group == "" {
-		return "/api/" + version
-	}
-	return "/apis/" + group + "/" + version
 }
 
 func apiGroup(g group) metav1.APIGroup {

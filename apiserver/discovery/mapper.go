@@ -1,40 +1,48 @@
 package discovery
 
 import (
+	"slices"
 	"sync/atomic"
 
+	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/restmapper"
 
+	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/resource"
 )
 
 // Mapper implements meta.RESTMapper on the current catalog, with the results of a client with this server's discovery.
 type Mapper struct {
 	catalogs *resource.CatalogHolder
+	remote   remote.Source
 	current  atomic.Pointer[mapping]
 }
 
 var _ meta.RESTMapper = &Mapper{}
 
 // NewMapper returns a mapper.
-func NewMapper(catalogs *resource.CatalogHolder) *Mapper { return &Mapper{catalogs: catalogs} }
+func NewMapper(catalogs *resource.CatalogHolder, remote remote.Source) *Mapper {
+	return &Mapper{catalogs: catalogs, remote: remote}
+}
 
-// mapping is the mapper of one catalog.
+// mapping is the mapper of one catalog and of extension API servers.
 type mapping struct {
 	catalog *resource.Catalog
+	remote  *remote.Set
 	meta.RESTMapper
 }
 
-// mapping returns the mapper of the current catalog, built by the first call after a change.
+// mapping returns the current mapper, built by the first call after a change.
 func (m *Mapper) mapping() meta.RESTMapper {
-	catalog := m.catalogs.Current()
-	if known := m.current.Load(); known != nil && known.catalog == catalog {
+	catalog, set := m.catalogs.Current(), m.remote.Current()
+	if known := m.current.Load(); known != nil && known.catalog == catalog && known.remote == set {
 		return known
 	}
-	made := &mapping{catalog: catalog, RESTMapper: restmapper.NewDiscoveryRESTMapper(groupResources(catalog))}
+	all := addRemote(groupResources(catalog), set)
+	made := &mapping{catalog: catalog, remote: set, RESTMapper: restmapper.NewDiscoveryRESTMapper(all)}
 	m.current.Store(made)
 	return made
 }
@@ -47,6 +55,52 @@ func groupResources(catalog *resource.Catalog) []*restmapper.APIGroupResources {
 			of.VersionedResources[gv.Version] = resourceList(gv).APIResources
 		}
 		all = append(all, of)
+	}
+	return all
+}
+
+// addRemote adds the group versions of extension API servers, which replace those of this server. Like client-go's
+// discovery, it leaves out stale ones.
+func addRemote(all []*restmapper.APIGroupResources, set *remote.Set) []*restmapper.APIGroupResources {
+	if set == nil {
+		return all
+	}
+	for _, r := range set.Remote {
+		i := slices.IndexFunc(all, func(g *restmapper.APIGroupResources) bool { return g.Group.Name == r.Group })
+		if i < 0 {
+			i = len(all)
+			all = append(all, &restmapper.APIGroupResources{
+				Group: metav1.APIGroup{Name: r.Group}, VersionedResources: map[string][]metav1.APIResource{},
+			})
+		}
+		g := all[i]
+		delete(g.VersionedResources, r.Version)
+		g.Group.Versions = slices.DeleteFunc(g.Group.Versions, func(v metav1.GroupVersionForDiscovery) bool {
+			return v.Version == r.Version
+		})
+		if r.Discovery.Freshness == discoveryv2.DiscoveryFreshnessCurrent {
+			version := metav1.GroupVersionForDiscovery{GroupVersion: r.GroupVersion.String(), Version: r.Version}
+			g.Group.Versions = append(g.Group.Versions, version)
+			g.VersionedResources[r.Version] = mappedResources(r)
+			if g.Group.PreferredVersion.Version == "" {
+				g.Group.PreferredVersion = version
+			}
+		}
+	}
+	return all
+}
+
+// mappedResources returns what a mapper needs to know about resources.
+func mappedResources(r *remote.Documents) []metav1.APIResource {
+	var all []metav1.APIResource
+	for _, of := range r.Discovery.Resources {
+		if of.ResponseKind == nil {
+			continue
+		}
+		all = append(all, metav1.APIResource{
+			Name: of.Resource, SingularName: of.SingularResource, Namespaced: of.Scope == discoveryv2.ScopeNamespace,
+			Group: of.ResponseKind.Group, Version: of.ResponseKind.Version, Kind: of.ResponseKind.Kind, Verbs: of.Verbs,
+		})
 	}
 	return all
 }

@@ -14,33 +14,37 @@ import (
 // group is an API group with its versions, preferred first.
 type group struct {
 	name     string
+	priority int32
 	versions []resource.GroupVersion
 }
 
 // groups returns the groups of a catalog in the order of discovery. The core group is first.
 func groups(catalog *resource.Catalog) []group {
 	var all []group
-	for _, gv := range catalog.GroupVersions() {
-		if last := len(all) - 1; last >= 0 && all[last].name == gv.Group {
-			all[last].versions = append(all[last].versions, gv)
-		} else {
-			all = append(all, group{name: gv.Group, versions: []resource.GroupVersion{gv}})
+	for _, g := range catalog.Groups() {
+		if len(g.Versions) > 0 {
+			all = append(all, newGroup(g))
 		}
 	}
-	for _, g := range all {
-		slices.SortStableFunc(g.versions, func(a, b resource.GroupVersion) int {
-			return -version.CompareKubeAwareVersionStrings(a.Version, b.Version)
-		})
-	}
-	slices.SortFunc(all, func(a, b group) int {
-		return cmp.Or(cmp.Compare(groupPriority(b.name), groupPriority(a.name)), cmp.Compare(a.name, b.name))
-	})
+	slices.SortFunc(all, compareGroups)
 	return all
 }
 
-// groupPriority sorts the core group, which only legacy discovery has, before all others.
+func newGroup(of *resource.Group) group {
+	g := group{name: of.Name, priority: groupPriority(of.Name), versions: slices.Clone(of.Versions)}
+	slices.SortStableFunc(g.versions, func(a, b resource.GroupVersion) int {
+		return -version.CompareKubeAwareVersionStrings(a.Version, b.Version)
+	})
+	return g
+}
+
+func compareGroups(a, b group) int {
+	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.name, b.name))
+}
+
+// groupPriority sorts the core group, which only legacy discovery has, and the group of APIServices before all others.
 func groupPriority(group string) int32 {
-	if group == "" {
+	if group == "" || group == registration {
 		return math.MaxInt32
 	}
 	return priority.OfGroup(group)

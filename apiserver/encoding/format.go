@@ -1,6 +1,7 @@
 package encoding
 
 import (
+	"context"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -77,31 +78,36 @@ func (f Format) untyped() bool { return f.Resource.Source == resource.Custom }
 
 // Encode returns the item of stored bytes. Revision 0 leaves the resourceVersion as it is: the object of a dry run has
 // none.
-func (f Format) Encode(stored []byte, revision int64) ([]byte, error) {
-	external, err := f.load(stored)
+func (f Format) Encode(ctx context.Context, stored []byte, revision int64) ([]byte, error) {
+	external, err := f.load(ctx, stored)
 	if err != nil {
 		return nil, err
 	}
-	accessor, err := meta.Accessor(external)
+	return f.itemAt(external, revision)
+}
+
+// itemAt returns the item of an object at a revision. It changes the object.
+func (f Format) itemAt(object runtime.Object, revision int64) ([]byte, error) {
+	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
 	}
 	if revision > 0 {
 		accessor.SetResourceVersion(strconv.FormatInt(revision, 10))
 	}
-	return f.Item(external)
+	return f.Item(object)
 }
 
 // load decodes stored bytes as far as the shape needs it.
-func (f Format) load(stored []byte) (runtime.Object, error) {
+func (f Format) load(ctx context.Context, stored []byte) (runtime.Object, error) {
 	version := f.Resource.Version
 	switch {
 	case f.metadataOnly() && version.InternalMetadata:
-		return version.Codec.Load(stored)
+		return version.Codec.Load(ctx, stored)
 	case f.metadataOnly(), f.Shape == Undecorated:
-		return version.Codec.LoadExternal(stored)
+		return version.Codec.LoadExternal(ctx, stored)
 	}
-	return f.Resource.LoadExternal(version, stored)
+	return f.Resource.LoadExternal(ctx, version, stored)
 }
 
 // Item returns the item of an object of the served version or, for metadata, of any version. It may change the object.

@@ -33,7 +33,7 @@ func pods() resource.Match {
 
 func store(t *testing.T, m resource.Match) []byte {
 	t.Helper()
-	stored, err := m.Version.Codec.Store(&corev1.Pod{
+	stored, err := m.Version.Codec.Store(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"x": "y"}}, Spec: corev1.PodSpec{NodeName: "n"},
 	})
 	if err != nil {
@@ -84,7 +84,7 @@ func TestEncode(t *testing.T) {
 	m := pods()
 	stored := store(t, m)
 	for name, format := range formats(m) {
-		item, err := format.Encode(stored, 12)
+		item, err := format.Encode(t.Context(), stored, 12)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -128,7 +128,7 @@ func checkBody(t *testing.T, name string, format Format, body []byte) {
 // TestDryRun leaves the object of revision 0 without a resourceVersion.
 func TestDryRun(t *testing.T) {
 	m := pods()
-	item, err := Format{Resource: m}.Encode(store(t, m), 0)
+	item, err := Format{Resource: m}.Encode(t.Context(), store(t, m), 0)
 	if err != nil || bytes.Contains(item, []byte("resourceVersion")) {
 		t.Errorf("got %s, %v", item, err)
 	}

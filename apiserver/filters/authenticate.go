@@ -9,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/request"
 )
@@ -19,12 +20,14 @@ type authenticate struct {
 	authenticator authenticator.Request
 	proxy         func() *authentication.FrontProxy // may be nil
 	metrics       *Metrics
+	auditor       *audit.Auditor
 	clock         clock.PassiveClock
 }
 
 func newAuthenticate(next http.Handler, options Options) http.Handler {
 	return &authenticate{
-		next: next, authenticator: options.Authenticator, proxy: options.FrontProxy, metrics: options.Metrics, clock: options.Clock,
+		next: next, authenticator: options.Authenticator, proxy: options.FrontProxy, metrics: options.Metrics,
+		auditor: options.Auditor, clock: options.Clock,
 	}
 }
 
@@ -49,13 +52,16 @@ func (f *authenticate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
 	started := f.clock.Now()
 	answer, ok, err := f.authenticator.AuthenticateRequest(r)
-	f.metrics.authenticated(answer, ok, err, f.clock.Since(started))
+	record.Latency.Authentication = f.clock.Since(started)
+	f.metrics.authenticated(answer, ok, err, record.Latency.Authentication)
 	if err != nil {
 		record.Logger.V(2).Info("Unable to authenticate a request", "error", err.Error(), "remote", r.RemoteAddr)
 	}
 	if err != nil || !ok {
 		closeIfHTTP2(w, r)
-		request.WriteError(w, r, apierrors.NewUnauthorized("Unauthorized"))
+		if auditFailure(f.auditor, w, r, attemptedMethods(r)) {
+			request.WriteError(w, r, apierrors.NewUnauthorized("Unauthorized"))
+		}
 		return
 	}
 	r.Header.Del("Authorization")

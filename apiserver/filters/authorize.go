@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/request"
 )
 
@@ -24,15 +25,19 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fillAttributes(record)
 	started := f.clock.Now()
 	decision, reason, err := f.authorizer.Authorize(record, &record.Attributes)
-	f.metrics.authorized(decision, err, f.clock.Since(started))
+	record.Latency.Authorization = f.clock.Since(started)
+	f.metrics.authorized(decision, err, record.Latency.Authorization)
 	if decision == authorizer.DecisionAllow { // even if err reports that part of the policy could not be evaluated
+		audit.AnnotateDecision(record, "allow", reason)
 		f.next.ServeHTTP(w, r)
 		return
 	}
 	if err != nil {
+		audit.AnnotateDecision(record, "", "")
 		request.WriteInternalError(w, r, err)
 		return
 	}
+	audit.AnnotateDecision(record, "forbid", reason)
 	refuse(w, r, request.Forbidden(&record.Attributes, reason))
 }
 

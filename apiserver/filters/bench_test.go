@@ -54,3 +54,23 @@ func BenchmarkBody(b *testing.B) {
 		chain.ServeHTTP(w, r)
 	}
 }
+
+// BenchmarkAudit is the cost of the chain without and with an audit policy.
+func BenchmarkAudit(b *testing.B) {
+	for _, level := range []string{"", "None", "Metadata"} {
+		b.Run("level "+level, func(b *testing.B) {
+			f := &fixture{registry: prometheus.NewRegistry(), drain: &request.Drain{}}
+			chain := Chain(f.options(func(o *Options) {
+				if level != "" {
+					o.Auditor, _ = startAuditor(b, `"rules":[{"level":"`+level+`"}]`, nil)
+				}
+			}), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+			r := httptest.NewRequestWithContext(b.Context(), http.MethodGet, "/api/v1/namespaces/n/pods/p", nil)
+			b.ReportAllocs()
+			for b.Loop() {
+				r.Header["Authorization"] = []string{"alice"}
+				chain.ServeHTTP(discard{http.Header{}}, r)
+			}
+		})
+	}
+}

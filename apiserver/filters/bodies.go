@@ -95,11 +95,12 @@ func (f *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reads reports whether a handler will read the whole body. It is false for streams, for resources that are not served,
-// and for bodies over the size limit.
+// reads reports whether a handler of this server will read the whole body. It is false for streams, for resources that
+// are not served, for extension API servers, to which the body is streamed, and for bodies over the size limit.
 func (f *bodies) reads(record *request.Record, r *http.Request) bool {
 	info := &record.Info
-	if r.ContentLength == 0 || r.ContentLength > request.MaxBody || record.LongRunning || !info.IsResourceRequest {
+	if r.ContentLength == 0 || r.ContentLength > request.MaxBody || record.LongRunning || !info.IsResourceRequest ||
+		record.Delegate != nil {
 		return false
 	}
 	switch info.Verb {

@@ -5,7 +5,8 @@
 //   - retryAfter, watchTermination and waitGroup reject or count requests while the server stops. They precede
 //     authentication, so that a draining server does no work for requests it rejects.
 //   - deadline and timeout precede whatever may block, so that they bound it.
-//   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver.
+//   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
+//     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
 //   - bodies reads the body of a write only for a user that may write, and before maxInFlight, so that a slow upload
 //     holds memory but no slot.
 //   - measure is innermost: it times what reached a handler; other filters count what they reject.
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/authentication"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -36,6 +38,9 @@ type Options struct {
 	Metrics *Metrics
 	Catalog *resource.CatalogHolder
 	Drain   *request.Drain
+	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
+	Delegate func(path string) http.Handler
+	Auditor  *audit.Auditor // nil: nothing is audited
 
 	Authenticator authenticator.Request
 	// FrontProxy returns the current front proxy, whose headers are removed besides the standard ones. Both the function and
@@ -62,18 +67,19 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = newBodies(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = newImpersonate(h, options)
+	h = newAudit(h, options)
 	h = newAuthenticate(h, options)
 	h = newCORS(h, options.CORSAllowedOrigins)
 	h = warnings{next: h}
 	h = &timeout{next: h, metrics: options.Metrics}
-	h = &deadline{next: h, maximum: options.RequestTimeout}
+	h = &deadline{next: h, maximum: options.RequestTimeout, auditor: options.Auditor}
 	h = waitGroup{next: h, requests: &options.Drain.Requests}
 	h = watchTermination{next: h, watches: &options.Drain.Watches}
 	h = newGoaway(h, options.GoawayChance)
 	h = cacheControl{next: h}
 	h = newStrictTransportSecurity(h, options.StrictTransportSecurity)
 	h = retryAfter{next: h, drain: options.Drain}
-	h = requestInfo{next: h}
+	h = requestInfo{next: h, delegate: options.Delegate}
 	h = &panicRecovery{next: h, metrics: options.Metrics}
 	h = auditID{next: h}
 	h = &begin{next: h, clock: options.Clock, logger: options.Logger}

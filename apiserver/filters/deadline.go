@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/request"
 )
 
@@ -16,6 +17,7 @@ import (
 type deadline struct {
 	next    http.Handler
 	maximum time.Duration
+	auditor *audit.Auditor
 }
 
 func (f *deadline) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +30,9 @@ func (f *deadline) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(r.URL.RawQuery, "timeout") {
 		wanted, err := parseTimeout(record.Query().Get("timeout"))
 		if err != nil {
-			request.WriteError(w, r, err)
+			if auditFailure(f.auditor, w, r, err.Error()) {
+				request.WriteError(w, r, err)
+			}
 			return
 		}
 		if wanted > 0 && wanted < limit {

@@ -10,8 +10,10 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/request"
 )
@@ -19,7 +21,8 @@ import (
 // impersonate replaces the user of a request by the one that its Impersonate-* headers describe, if the impersonator
 // allows it.
 type impersonate struct {
-	next http.Handler
+	next  http.Handler
+	clock clock.PassiveClock
 	impersonator
 }
 
@@ -28,15 +31,18 @@ type impersonate struct {
 type impersonator interface {
 	// invalid returns the error for headers that describe a user without a name.
 	invalid(wanted *user.DefaultInfo) error
-	// impersonate returns the complete user, or an error if the user of attributes may not act as wanted.
-	impersonate(ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes) (user.Info, error)
+	// impersonate returns the complete user and the constraint of the impersonation, if it has one, or an error if the user
+	// of attributes may not act as wanted.
+	impersonate(
+		ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
+	) (impersonated user.Info, constraint string, err error)
 }
 
 func newImpersonate(next http.Handler, options Options) http.Handler {
 	if options.ConstrainedImpersonation {
-		return &impersonate{next: next, impersonator: newConstrainedImpersonation(options)}
+		return &impersonate{next: next, clock: options.Clock, impersonator: newConstrainedImpersonation(options)}
 	}
-	return &impersonate{next: next, impersonator: legacyImpersonation{options.Authorizer}}
+	return &impersonate{next: next, clock: options.Clock, impersonator: legacyImpersonation{options.Authorizer}}
 }
 
 func (f *impersonate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -51,10 +57,14 @@ func (f *impersonate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	record := request.From(r.Context())
 	fillAttributes(record)
-	impersonated, err := f.impersonate(record, wanted, &record.Attributes)
-	if err != nil {
+	started := f.clock.Now()
+	impersonated, constraint, err := f.impersonate(record, wanted, &record.Attributes)
+	if record.Latency.Impersonation = f.clock.Since(started); err != nil {
 		refuse(w, r, err)
 		return
+	}
+	if record.Audits(auditapi.LevelMetadata) {
+		record.AuditContext().LogImpersonatedUser(impersonated, constraint)
 	}
 	removeImpersonation(r.Header)
 	record.User = impersonated

@@ -50,11 +50,14 @@ func (c *constrainedImpersonation) invalid(wanted *user.DefaultInfo) error {
 
 func (c *constrainedImpersonation) impersonate(
 	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
-) (user.Info, error) {
+) (user.Info, string, error) {
 	started := c.clock.Now()
 	impersonated, mode, err := c.firstAllowed(ctx, wanted, attributes)
 	c.metrics.impersonated(mode, err == nil, c.clock.Since(started))
-	return impersonated, err
+	if err != nil || mode == legacyMode {
+		return impersonated, "", err
+	}
+	return impersonated, verbOfMode(mode), nil
 }
 
 // firstAllowed returns the user and the name of the first mode that allows it.
@@ -128,8 +131,10 @@ func (m *impersonationMode) verb() string {
 	if !m.constrained() {
 		return "impersonate"
 	}
-	return "impersonate:" + m.name
+	return verbOfMode(m.name)
 }
+
+func verbOfMode(name string) string { return "impersonate:" + name }
 
 // group is the API group of users and groups.
 func (m *impersonationMode) group() string {

@@ -23,7 +23,7 @@ func (l legacyImpersonation) invalid(wanted *user.DefaultInfo) error {
 
 func (l legacyImpersonation) impersonate(
 	ctx context.Context, wanted *user.DefaultInfo, attributes authorizer.Attributes,
-) (user.Info, error) {
+) (user.Info, string, error) {
 	impersonated := *wanted
 	if namespace, _, err := serviceaccount.SplitUsername(wanted.Name); err == nil && len(wanted.Groups) == 0 {
 		impersonated.Groups = serviceaccount.MakeGroupNames(namespace)
@@ -33,11 +33,11 @@ func (l legacyImpersonation) impersonate(
 		needed.User = attributes.GetUser()
 		decision, reason, err := l.authorizer.Authorize(ctx, needed)
 		if err != nil || decision != authorizer.DecisionAllow {
-			return nil, request.Forbidden(needed, reason)
+			return nil, "", request.Forbidden(needed, reason)
 		}
 	}
 	impersonated.Groups = withDefaultGroup(impersonated.Name, impersonated.Groups)
-	return &impersonated, nil
+	return &impersonated, "", nil
 }
 
 // wantedReferences returns the user, groups, extra values and UID of the headers in kube-apiserver's order.

@@ -8,7 +8,8 @@ import (
 )
 
 // maxInFlight responds with 429 when too many requests are in flight. Long-running requests are not counted;
-// administrators are exempt.
+// administrators are exempt. Requests for extension API servers have limits of their own, so that a slow one of these
+// takes no slots from other requests.
 type maxInFlight struct {
 	next     http.Handler
 	reading  limit
@@ -65,7 +66,7 @@ func newMaxInFlight(next http.Handler, options Options) http.Handler {
 
 func (f *maxInFlight) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
-	if record.LongRunning {
+	if record.LongRunning || record.Delegate != nil {
 		f.next.ServeHTTP(w, r)
 		return
 	}

@@ -3,13 +3,14 @@ package filters
 import (
 	"net/http"
 
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/request"
 )
 
 // measure counts and times requests that reach a handler. It is the innermost filter; the others count what they
-// reject. Requests for resources and paths that are not served are not measured.
+// reject. Requests for resources and paths that are not served, or that an extension API server serves, are not measured.
 type measure struct {
 	next    http.Handler
 	metrics *Metrics
@@ -28,6 +29,9 @@ func (f *measure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer measured.longRunning.Dec()
 	}
 	f.next.ServeHTTP(w, r)
+	if record.Audits(auditapi.LevelMetadata) {
+		f.metrics.auditDeprecation(record)
+	}
 	answer, ok := w.(*response)
 	if !ok {
 		return
@@ -39,6 +43,9 @@ func (f *measure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // seriesOf returns the series of a request, or nil if its target is not served. The first request of a series also
 // records a deprecated version as requested.
 func (f *measure) seriesOf(record *request.Record, r *http.Request) *series {
+	if record.Delegate != nil {
+		return nil
+	}
 	key := requestKey(record, r)
 	if known := f.metrics.series(key); known != nil {
 		return known

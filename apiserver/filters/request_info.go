@@ -7,8 +7,12 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// requestInfo parses the request line into the record's Info.
-type requestInfo struct{ next http.Handler }
+// requestInfo parses the request line into the record's Info, and decides who serves the request. The decision is made
+// once: between two looks at it an APIService could change.
+type requestInfo struct {
+	next     http.Handler
+	delegate func(path string) http.Handler // may be nil
+}
 
 func (f requestInfo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
@@ -17,5 +21,8 @@ func (f requestInfo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	record.LongRunning = request.IsLongRunning(&record.Info)
+	if f.delegate != nil {
+		record.Delegate = f.delegate(r.URL.Path)
+	}
 	f.next.ServeHTTP(w, r)
 }

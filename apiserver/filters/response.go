@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"quorate.dev/apiserver/request"
 )
 
@@ -24,6 +26,9 @@ type response struct {
 	deadline context.Context
 	http1    bool
 	header   http.Header // the handler's copy; it replaces under's when the response starts
+
+	onStatus func(code int) // called with the first status code of the handler, with mu locked; may be nil
+	writing  *time.Duration // the time spent in writes of the body is added to it; nil: not measured
 
 	mu        sync.Mutex
 	status    int   // 0 until the response starts
@@ -56,7 +61,17 @@ func (w *response) Header() http.Header {
 func (w *response) WriteHeader(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.noteStatus(status)
 	w.writeHeader(status)
+}
+
+// noteStatus calls onStatus once. The code may never be sent, if the response has expired.
+func (w *response) noteStatus(code int) {
+	if w.onStatus != nil {
+		note := w.onStatus
+		w.onStatus = nil
+		note(code)
+	}
 }
 
 func (w *response) writeHeader(status int) {
@@ -78,6 +93,7 @@ func (w *response) writeHeader(status int) {
 // Write implements http.ResponseWriter.
 func (w *response) Write(p []byte) (int, error) {
 	w.mu.Lock()
+	w.noteStatus(http.StatusOK)
 	if w.status == 0 {
 		w.writeHeader(http.StatusOK)
 	}
@@ -87,6 +103,9 @@ func (w *response) Write(p []byte) (int, error) {
 		return 0, http.ErrHandlerTimeout
 	}
 	// Without the lock, because a slow client may block this write until expire ends it.
+	if w.writing != nil {
+		defer func(began time.Time) { *w.writing += time.Since(began) }(time.Now())
+	}
 	n, err := w.under.Write(p)
 	w.size += int64(n)
 	return n, err
@@ -116,6 +135,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.expired {
 		return nil, nil, http.ErrHandlerTimeout
 	}
+	w.noteStatus(http.StatusSwitchingProtocols)
 	conn, buffer, err := http.NewResponseController(w.under).Hijack()
 	w.hijacked = w.hijacked || err == nil
 	return conn, buffer, err
@@ -169,7 +189,7 @@ func (w *response) expire() {
 	if w.http1 {
 		w.under.Header().Set("Connection", "close") // the read deadline makes the connection unusable
 	}
-	writeJSON(w.under, request.TimedOut())
+	writeTimeout(w.under)
 	_ = control.Flush() // completes the response of HTTP/1; that of HTTP/2 ends when the handler returns
 }
 
@@ -185,12 +205,20 @@ func (w *response) finish() (expired, truncated bool) {
 	return w.expired || w.late, w.truncated
 }
 
+// writeTimeout writes the response of kube-apiserver's timeout filter: a Status without a kind, as plain text.
+func writeTimeout(w http.ResponseWriter) {
+	writeStatus(w, &request.TimedOut().ErrStatus, "text/plain; charset=utf-8")
+}
+
 // writeJSON writes a Status in JSON, whatever the client accepts.
 func writeJSON(w http.ResponseWriter, err error) {
-	status := request.StatusOf(err)
+	writeStatus(w, request.StatusOf(err), "application/json")
+}
+
+func writeStatus(w http.ResponseWriter, status *metav1.Status, contentType string) {
 	body, _ := json.Marshal(status) // marshalling a Status cannot fail
 	headers := w.Header()
-	headers.Set("Content-Type", "application/json")
+	headers.Set("Content-Type", contentType)
 	headers.Set("Content-Length", strconv.Itoa(len(body)+1))
 	w.WriteHeader(int(status.Code))
 	_, _ = w.Write(append(body, '\n'))

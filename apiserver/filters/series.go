@@ -17,10 +17,13 @@ import (
 // component is the label of everything that this server serves itself.
 const component = "apiserver"
 
+// aggregatorComponent is the label of requests that are rejected in place of an extension API server.
+const aggregatorComponent = "aggregator"
+
 // seriesKey has the labels of a request.
 //
 // Invariant: in a key that becomes labels or is kept, group, version, resource and subresource belong to a resource
-// that the catalog serves, or are empty; all other fields come from fixed sets. Rejected requests must not create
+// that the catalog serves, or are empty, or group and version have an APIService; all other fields come from fixed sets. Rejected requests must not create
 // series, as they do in kube-apiserver's apiserver_request_terminations_total, because clients could create any number
 // of them.
 type seriesKey struct {
@@ -66,6 +69,10 @@ func requestKey(record *request.Record, r *http.Request) seriesKey {
 // servedKey returns a key that is safe as labels: complete if the target is served, else only the verb.
 func (m *Metrics) servedKey(record *request.Record, r *http.Request) seriesKey {
 	key := requestKey(record, r)
+	if record.Delegate != nil { // its group and version have an APIService; everything else is the client's choice
+		key.resource, key.subresource, key.component = "", "", component
+		return key.clone()
+	}
 	if m.series(key) == nil && !m.serves(record) {
 		return seriesKey{verb: key.verb, component: component}
 	}
@@ -108,6 +115,13 @@ func (m *Metrics) noteDeprecated(record *request.Record) {
 	m.deprecated.WithLabelValues(
 		match.Group, match.Version.Name, match.Plural, subresource, match.Version.RemovedIn,
 	).Set(1)
+}
+
+// auditDeprecation annotates the audit event of a request for a deprecated version.
+func (m *Metrics) auditDeprecation(record *request.Record) {
+	if match, ok := m.match(record); ok && match.Version.Deprecation != "" {
+		annotateDeprecation(record, match.Version.RemovedIn)
+	}
 }
 
 // verbOf returns the verb as kube-apiserver reports it.
@@ -213,6 +227,13 @@ func (s *series) observe(status int, size int64, took, external time.Duration) {
 // terminated counts a request that the server ended to protect itself.
 func (m *Metrics) terminated(record *request.Record, r *http.Request, code int) {
 	key := m.servedKey(record, r)
+	m.terminations.WithLabelValues(append(key.target(), strconv.Itoa(code))...).Inc()
+}
+
+// Undelegated counts a request that its Delegate did not forward. kube-apiserver also has the resource as a label.
+func (m *Metrics) Undelegated(r *http.Request, code int) {
+	key := m.servedKey(request.From(r.Context()), r)
+	key.component = aggregatorComponent
 	m.terminations.WithLabelValues(append(key.target(), strconv.Itoa(code))...).Inc()
 }
 

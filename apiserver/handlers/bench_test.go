@@ -33,7 +33,7 @@ func (d discard) Flush()                      {}
 func benchCalls(b *testing.B) func(media codec.Media) *call {
 	store := storage.New(etcdtest.Client(b), "/registry")
 	r, target := configMaps(b, store)
-	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{Data: map[string]string{"key": "value"}})
+	stored, err := target.Version.Codec.Store(b.Context(), &corev1.ConfigMap{Data: map[string]string{"key": "value"}})
 	if err != nil {
 		b.Fatal(err)
 	}

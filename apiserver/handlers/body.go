@@ -53,6 +53,7 @@ func (c *call) decodeBody(body []byte, mediaType string, validation resource.Fie
 		return nil, apierrors.NewBadRequest(fmt.Sprintf(
 			"the API version in the data (%s) does not match the expected API version (%s)", declared, expected))
 	}
+	c.auditRequest(object, declared)
 	return object, nil
 }
 

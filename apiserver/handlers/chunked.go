@@ -1,11 +1,15 @@
 package handlers
 
 import (
+	"bytes"
 	"compress/gzip"
 	"io"
 	"net/http"
 
+	"quorate.dev/apiserver/audit"
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/request"
+	"quorate.dev/apiserver/watchcache"
 )
 
 // chunkedResponse is a response that is sent in chunks and never held as a whole. It buffers up to
@@ -16,6 +20,33 @@ type chunkedResponse struct {
 	code       int
 	to         io.Writer // nil until the header is sent
 	compressor *gzip.Writer
+	audited    *bytes.Buffer // what was written, for the audit event; nil: not recorded
+}
+
+// audit makes the response part of the audit event, if the level asks for it.
+func (p *chunkedResponse) audit(t encoding.Table, entries []*watchcache.Entry) error {
+	if !audit.LogsResponse(p.call.record) {
+		return nil
+	}
+	p.audited = &bytes.Buffer{}
+	return p.call.acquireAuditMemory(t.Metadata(), entries)
+}
+
+// record adds written bytes to the audit event. last is set with the end of the response.
+func (p *chunkedResponse) record(body []byte, last bool) {
+	if p.audited == nil {
+		return
+	}
+	limit := p.call.record.Audit.MaxObject
+	if !p.call.record.Audit.OmitManagedFields && limit > 0 && int64(p.audited.Len()+len(body)) > limit {
+		p.audited = nil
+		audit.LogTooLarge(p.call.record)
+		return
+	}
+	p.audited.Write(body)
+	if last {
+		p.call.auditJSON(p.audited.Bytes())
+	}
 }
 
 // full reports whether body, made since the last write, must be written now. A body that is reformatted is never
@@ -29,6 +60,11 @@ func (p *chunkedResponse) full(body []byte) bool {
 
 // write sends a chunk. It aborts the request if the client has disconnected.
 func (p *chunkedResponse) write(body []byte) {
+	p.record(body, false)
+	p.send(body)
+}
+
+func (p *chunkedResponse) send(body []byte) {
 	if p.to == nil {
 		p.begin(len(body))
 	}
@@ -51,10 +87,11 @@ func (p *chunkedResponse) begin(size int) {
 
 // end sends the last chunk, or the whole response if nothing was sent yet.
 func (p *chunkedResponse) end(body []byte) error {
+	p.record(body, true)
 	if p.to == nil {
 		return p.call.send(p.code, body)
 	}
-	p.write(body)
+	p.send(body)
 	return nil
 }
 

@@ -28,7 +28,7 @@ func (c *call) create(ctx context.Context) error {
 		return err
 	}
 	if accessor, err := meta.Accessor(object); err == nil {
-		if c.target.Endpoint.Action == nil {
+		if !c.target.Endpoint.KeepsMetadata {
 			rest.WipeObjectMetaSystemFields(accessor)
 		}
 		if err := c.checkNamespace(object); err != nil {

@@ -22,7 +22,7 @@ func (s *stream) eventFrame(event *registry.WatchEvent) ([]byte, error) {
 	case s.output.list:
 		return nil, errNoList
 	}
-	return event.Encoded(s.format, event.Type)
+	return event.Encoded(s.r.Context(), s.format, event.Type)
 }
 
 // initialFrame returns the ADDED frame of an entry of the initial state.
@@ -33,7 +33,7 @@ func (s *stream) initialFrame(entry *watchcache.Entry) ([]byte, error) {
 	case s.output.list:
 		return nil, errNoList
 	}
-	item, err := entry.Encoded(s.format)
+	item, err := entry.Encoded(s.r.Context(), s.format)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (s *stream) initialFrame(entry *watchcache.Entry) ([]byte, error) {
 
 // tableFrame returns a frame with the row of an entry. Rows are not shared: their cells contain ages.
 func (s *stream) tableFrame(kind watch.EventType, entry *watchcache.Entry) ([]byte, error) {
-	internal, err := s.Registry.Decode(s.target, entry)
+	internal, err := s.Registry.Decode(s.r.Context(), s.target, entry)
 	if err != nil {
 		return nil, err
 	}

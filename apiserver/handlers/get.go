@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -29,13 +30,20 @@ func (c *call) get(ctx context.Context) error {
 		return err
 	}
 	if c.target.Endpoint.View != nil || c.output.as == table {
-		return c.getDecoded(entry)
+		return c.getDecoded(ctx, entry)
 	}
 	f := c.format()
-	item, err := entry.Encoded(f)
+	item, err := entry.Encoded(ctx, f)
 	if err != nil {
-		return apierrors.NewInternalError(err)
+		return encodingError(err)
 	}
+	c.auditItem(f, func(f encoding.Format) ([]byte, error) {
+		item, err := entry.Encoded(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		return item.Bytes(), nil
+	})
 	return c.send(http.StatusOK, f.Envelope().Body(item.Bytes()))
 }
 
@@ -56,8 +64,8 @@ func (c *call) checkExport() error {
 }
 
 // getDecoded responds with what is made from the decoded object: a view, or a table row.
-func (c *call) getDecoded(entry *watchcache.Entry) error {
-	internal, err := c.Registry.Decode(c.target, entry)
+func (c *call) getDecoded(ctx context.Context, entry *watchcache.Entry) error {
+	internal, err := c.Registry.Decode(ctx, c.target, entry)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,7 @@ type Handlers struct {
 	Options
 	deleteOptionsGuard *codec.Guard
 	responseMemory     *request.ByteLimit // of what responses hold beside the watch cache
+	auditMemory        *request.ByteLimit // of responses in audit events; acquired after responseMemory
 	writeTimeout       time.Duration      // of watches
 }
 
@@ -49,6 +50,7 @@ func New(options Options) *Handlers {
 		Options:            options,
 		deleteOptionsGuard: codec.NewGuard(internalscheme.Scheme),
 		responseMemory:     request.NewByteLimit(maxResponseMemory),
+		auditMemory:        request.NewByteLimit(maxAuditMemory),
 		writeTimeout:       writeTimeout,
 	}
 }

@@ -40,18 +40,21 @@ func (c *call) list(ctx context.Context) error {
 func (c *call) sendPage(page *registry.List) error {
 	listMeta := page.Meta()
 	if c.output.as == table {
-		return c.sendTable(page.Entries, listMeta)
+		return c.sendTable(page, listMeta)
 	}
 	f := c.format()
 	if err := c.acquireMemory(c.listMemory(f, page.Entries)); err != nil {
 		return err
 	}
-	items, err := c.items(f, page.Entries)
+	items, err := page.Encoded(c.r.Context(), f)
 	if err != nil {
 		return encodingError(err)
 	}
 	body, err := f.List(items, listMeta)
 	if err != nil {
+		return encodingError(err)
+	}
+	if err := c.auditList(f, page.Entries, listMeta); err != nil {
 		return encodingError(err)
 	}
 	if c.memory != nil {
@@ -82,7 +85,9 @@ func (c *call) checkList(list bool) error {
 
 // encodingError returns the error of a request whose objects cannot be encoded, or whose context ended meanwhile.
 func encodingError(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, errNoList) {
+	var conversion *resource.ConversionError
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, errNoList) ||
+		errors.As(err, &conversion) {
 		return err
 	}
 	return apierrors.NewInternalError(err)

@@ -31,7 +31,7 @@ func newLargeObjects(t testing.TB) largeObjects {
 	t.Helper()
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
-	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", freeMemory)}})
+	stored, err := target.Version.Codec.Store(t.Context(), &corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", freeMemory)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestEncodingEndsWithItsContext(t *testing.T) {
 	cancel()
 	for name, o := range map[string]output{"whole": {}, "metadata": {as: metadataOnly, group: metav1.SchemeGroupVersion}} {
 		c := &call{Handlers: h.Handlers, r: httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx), target: h.target, output: o}
-		if _, err := c.items(c.format(), page.Entries); !errors.Is(err, context.Canceled) || page.Entries[0].Keeps(c.format()) {
+		if _, err := page.Encoded(ctx, c.format()); !errors.Is(err, context.Canceled) || page.Entries[0].Keeps(c.format()) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -163,13 +163,14 @@ func (c *call) decodeDeleteOptions(body []byte) (*metav1.DeleteOptions, error) {
 	}
 	options := &metav1.DeleteOptions{}
 	decoder := internalscheme.Codecs.DecoderToVersion(info.Serializer, kind.GroupVersion())
-	decoded, _, err := decoder.Decode(body, &kind, options)
+	decoded, declared, err := decoder.Decode(body, &kind, options)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	if decoded != runtime.Object(options) {
 		return nil, apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
 	}
+	c.auditDeleteOptions(options, declared.GroupVersion())
 	return options, nil
 }
 

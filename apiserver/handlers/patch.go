@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
 )
@@ -27,6 +28,7 @@ func (c *call) patch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	audit.LogPatch(c.record, body)
 	write := c.writeOptions(options.DryRun, options.FieldManager, &metav1.UpdateOptions{
 		DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation,
 	})

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/registry"
@@ -124,6 +125,13 @@ func (c *call) sendStatus(code int, status *metav1.Status) error {
 	if err != nil {
 		return err
 	}
+	audit.LogResponse(c.record, status, func() ([]byte, error) {
+		item, err := codec.Item(codec.JSON, status)
+		if err != nil {
+			return nil, err
+		}
+		return encoding.Envelope{Media: codec.JSON, Kind: kind}.Body(item), nil
+	})
 	return c.send(code, encoding.Envelope{Media: c.output.media, Kind: kind}.Body(item))
 }
 
@@ -136,7 +144,7 @@ func (c *call) sendResult(code int, result *registry.Result) error {
 		return c.sendObject(code, result.Object)
 	}
 	if c.target.Endpoint.View != nil || c.output.as == table {
-		internal, err := c.Registry.DecodeResult(c.target, result)
+		internal, err := c.Registry.DecodeResult(c.r.Context(), c.target, result)
 		if err != nil {
 			return err
 		}
@@ -144,11 +152,14 @@ func (c *call) sendResult(code int, result *registry.Result) error {
 	}
 	c.output.undecorated = c.output.undecorated || result.Outcome.Undecorated()
 	f := c.format()
-	item, err := f.Encode(result.Stored, result.Revision)
+	item, err := f.Encode(c.r.Context(), result.Stored, result.Revision)
 	if err != nil {
 		return err
 	}
 	c.Registry.Offer(c.target, result, f, f.Trim(item, result.Stored, result.Revision))
+	c.auditItem(f, func(f encoding.Format) ([]byte, error) {
+		return f.Encode(c.r.Context(), result.Stored, result.Revision)
+	})
 	return c.send(code, f.Envelope().Body(item))
 }
 
@@ -184,5 +195,14 @@ func (c *call) sendObject(code int, internal runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	return c.send(code, envelope.Body(item))
+	body := envelope.Body(item)
+	audit.LogResponse(c.record, nil, func() ([]byte, error) {
+		f.Media, envelope.Media = codec.JSON, codec.JSON
+		item, err := f.Item(external)
+		if err != nil {
+			return nil, err
+		}
+		return envelope.Body(item), nil
+	})
+	return c.send(code, body)
 }

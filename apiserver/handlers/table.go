@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/encoding"
+	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -25,14 +26,14 @@ func (c *call) tableFormat() (encoding.Table, error) {
 }
 
 // sendTable responds with a row for each entry.
-func (c *call) sendTable(entries []*watchcache.Entry, listMeta metav1.ListMeta) error {
+func (c *call) sendTable(page *registry.List, listMeta metav1.ListMeta) error {
 	t, err := c.tableFormat()
 	if err != nil {
 		return err
 	}
 	out := &chunkedResponse{call: c, code: http.StatusOK}
 	defer out.close()
-	body, err := c.writeRows(out, t, entries, listMeta)
+	body, err := c.writeRows(out, t, page, listMeta)
 	if err != nil {
 		return out.abort(err)
 	}
@@ -49,18 +50,23 @@ func (c *call) sendRow(code int, internal runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	return c.send(code, append(body, '\n'))
+	body = append(body, '\n')
+	c.auditJSON(body)
+	return c.send(code, body)
 }
 
 // writeRows writes a table and returns its unsent end. Of a long list, only one decoded object is in memory at a time.
 func (c *call) writeRows(
-	out *chunkedResponse, t encoding.Table, entries []*watchcache.Entry, listMeta metav1.ListMeta,
+	out *chunkedResponse, t encoding.Table, page *registry.List, listMeta metav1.ListMeta,
 ) ([]byte, error) {
-	ctx := c.r.Context()
+	ctx, entries := c.r.Context(), page.Entries
+	if err := out.audit(t, entries); err != nil {
+		return nil, err
+	}
 	if len(entries) == 0 {
 		return t.Empty(ctx, listMeta)
 	}
-	if err := c.encodeMetadata(t, entries); err != nil {
+	if err := c.encodeMetadata(t, page); err != nil {
 		return nil, err
 	}
 	var body []byte
@@ -68,7 +74,7 @@ func (c *call) writeRows(
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		internal, err := c.Registry.Decode(c.target, entry)
+		internal, err := c.Registry.Decode(ctx, c.target, entry)
 		if err != nil {
 			return nil, err
 		}
@@ -90,11 +96,12 @@ func (c *call) writeRows(
 
 // encodeMetadata encodes the metadata of all entries before the first row is sent: an object that cannot be decoded
 // must fail the request while it can still be answered with a Status.
-func (c *call) encodeMetadata(t encoding.Table, entries []*watchcache.Entry) error {
+func (c *call) encodeMetadata(t encoding.Table, page *registry.List) error {
+	entries := page.Entries
 	if err := c.acquireMemory(c.tableMemory(t, entries)); err != nil {
 		return err
 	}
-	if _, err := c.items(t.Metadata(), entries); err != nil {
+	if _, err := page.Encoded(c.r.Context(), t.Metadata()); err != nil {
 		return err
 	}
 	if c.memory != nil {
@@ -109,7 +116,7 @@ func (c *call) appendRows(
 ) ([]byte, error) {
 	var metadata []byte
 	if t.ShowsMetadata() {
-		item, err := entry.Encoded(t.Metadata())
+		item, err := entry.Encoded(c.r.Context(), t.Metadata())
 		if err != nil {
 			return nil, err
 		}

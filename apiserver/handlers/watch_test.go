@@ -39,7 +39,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer changes.Close()
-	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{})
+	stored, err := target.Version.Codec.Store(t.Context(), &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestBookmarkAfterManyEvents(t *testing.T) {
 func TestWatchEventsDoNotWait(t *testing.T) {
 	store := storage.New(etcdtest.Client(t), "/registry")
 	r, target := configMaps(t, store)
-	stored, err := target.Version.Codec.Store(&corev1.ConfigMap{})
+	stored, err := target.Version.Codec.Store(t.Context(), &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}

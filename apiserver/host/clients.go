@@ -4,24 +4,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 )
-
-// WithLocalSchemas returns a client of the host that reads discovery and OpenAPI from another server: policies mutate
-// kinds of the extension server, which the host may not know yet.
-func WithLocalSchemas(host kubernetes.Interface, local discovery.DiscoveryInterface) kubernetes.Interface {
-	return localSchemas{host, local}
-}
-
-type localSchemas struct {
-	kubernetes.Interface
-	local discovery.DiscoveryInterface
-}
-
-// Discovery implements kubernetes.Interface.
-func (c localSchemas) Discovery() discovery.DiscoveryInterface { return c.local }
 
 // ByGroup returns a dynamic client that calls local for some API groups and host for all others. Parameters of policies
 // can be in both.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -32,14 +33,22 @@ type collection struct {
 	source   Source
 	catalog  *resource.CatalogHolder
 	logger   logr.Logger
-	opened   atomic.Pointer[open] // nil until the resource is served, then constant
-	memo     memo
+	// dynamic is set for a resource that may come and go. While it is not served, it has no objects.
+	dynamic bool
+	opened  atomic.Pointer[open] // nil until the resource is served; changes only for custom resources
 }
 
 // open is a collection whose definition and cache are resolved.
 type open struct {
 	resource.Match
-	cache *watchcache.Cache
+	catalog *resource.Catalog // in which the definition was found
+	cache   *watchcache.Cache
+	memo    *memo
+}
+
+// isCurrent reports whether a collection is that of the catalog's definition. Definitions of built-in kinds never change.
+func (o *open) isCurrent(catalog *resource.Catalog) bool {
+	return o != nil && (o.Source == resource.BuiltIn || o.catalog == catalog)
 }
 
 // errNotServed is returned while the resource is not served.
@@ -47,18 +56,22 @@ var errNotServed = errors.New("the resource is not served")
 
 // open resolves the definition and the cache, once the catalog contains them.
 func (c *collection) open() (*open, error) {
-	if known := c.opened.Load(); known != nil {
+	catalog, known := c.catalog.Current(), c.opened.Load()
+	if known.isCurrent(catalog) {
 		return known, nil
 	}
-	catalog := c.catalog.Current()
 	if catalog == nil {
 		return nil, errNotServed
 	}
 	match, ok := catalog.Lookup(c.resource.Group, c.resource.Version, c.resource.Resource)
-	if !ok {
+	if !ok || !slices.Contains(match.Version.Endpoints[""].Verbs, "watch") {
+		c.opened.Store(nil)
 		return nil, fmt.Errorf("%w: %s", errNotServed, c.resource)
 	}
-	found := &open{Match: match, cache: c.source.Cache(match)}
+	found := &open{Match: match, catalog: catalog, cache: c.source.Cache(match), memo: &memo{}}
+	if known != nil && known.Definition == match.Definition {
+		found.memo = known.memo
+	}
 	c.opened.Store(found)
 	return found, nil
 }
@@ -66,25 +79,41 @@ func (c *collection) open() (*open, error) {
 // loadTimeout bounds reads while the cache is loading; later reads do not block.
 const loadTimeout = 10 * time.Second
 
-// snapshot returns the latest state.
-func (c *collection) snapshot() (*open, *watchcache.Snapshot, error) {
-	o, err := c.open()
-	if err != nil {
-		return nil, nil, err
+// snapshot returns the latest state. When the cache is dropped, which happens when a definition changes, it opens the next
+// one.
+func (c *collection) snapshot() (o *open, snapshot *watchcache.Snapshot, err error) {
+	const attempts = 3
+	for range attempts {
+		if o, err = c.open(); err != nil {
+			return nil, nil, err
+		}
+		if snapshot, err = o.latest(); !errors.Is(err, watchcache.ErrDropped) {
+			break
+		}
+		c.opened.CompareAndSwap(o, nil)
 	}
+	return o, snapshot, err
+}
+
+func (o *open) latest() (*watchcache.Snapshot, error) {
 	ctx := context.Background()
 	if !o.cache.Loaded() {
 		limited, cancel := context.WithTimeout(ctx, loadTimeout)
 		defer cancel()
 		ctx = limited
 	}
-	snapshot, err := o.cache.Snapshot(ctx, 0)
-	return o, snapshot, err
+	return o.cache.Snapshot(ctx, 0)
 }
+
+// absent reports whether an error means that the resource has no objects.
+func (c *collection) absent(err error) bool { return c.dynamic && errors.Is(err, errNotServed) }
 
 // get returns the object with a key, "namespace/name" or "name", or nil.
 func (c *collection) get(key string) (runtime.Object, error) {
 	o, snapshot, err := c.snapshot()
+	if c.absent(err) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -92,14 +121,14 @@ func (c *collection) get(key string) (runtime.Object, error) {
 	if !ok {
 		return nil, nil
 	}
-	return c.decoded(entry)
+	return o.decoded(entry)
 }
 
 // list returns the objects of a namespace, or all objects for "". It skips objects that fail to decode.
 func (c *collection) list(namespace string) ([]any, error) {
 	var objects []any
-	err := c.forEach(namespace, func(entry *watchcache.Entry) {
-		if object := c.readable(entry); object != nil {
+	err := c.forEach(namespace, func(o *open, entry *watchcache.Entry) {
+		if object := c.readable(o, entry); object != nil {
 			objects = append(objects, object)
 		}
 	})
@@ -109,13 +138,16 @@ func (c *collection) list(namespace string) ([]any, error) {
 // keys returns the keys of a namespace, or all keys for "".
 func (c *collection) keys(namespace string) ([]string, error) {
 	var keys []string
-	err := c.forEach(namespace, func(entry *watchcache.Entry) { keys = append(keys, keyOf(entry)) })
+	err := c.forEach(namespace, func(_ *open, entry *watchcache.Entry) { keys = append(keys, keyOf(entry)) })
 	return keys, err
 }
 
 // forEach visits the entries of a namespace, or all entries for "".
-func (c *collection) forEach(namespace string, visit func(*watchcache.Entry)) error {
+func (c *collection) forEach(namespace string, visit func(*open, *watchcache.Entry)) error {
 	o, snapshot, err := c.snapshot()
+	if c.absent(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -127,7 +159,7 @@ func (c *collection) forEach(namespace string, visit func(*watchcache.Entry)) er
 		prefix += namespace + "/"
 	}
 	snapshot.Ascend(prefix, prefix, func(entry *watchcache.Entry) bool {
-		visit(entry)
+		visit(o, entry)
 		return true
 	})
 	return nil
@@ -141,17 +173,17 @@ func keyOf(entry *watchcache.Entry) string {
 }
 
 // decoded returns the object of an entry. It is shared and must not be changed.
-func (c *collection) decoded(entry *watchcache.Entry) (runtime.Object, error) {
-	decode := func() (runtime.Object, error) { return c.decode(entry) }
-	return c.memo.at(entry.Path(), entry.Revision(), len(entry.Stored()), decode).object()
+func (o *open) decoded(entry *watchcache.Entry) (runtime.Object, error) {
+	decode := func() (runtime.Object, error) { return o.decode(entry) }
+	return o.memo.at(entry.Path(), entry.Revision(), len(entry.Stored()), decode).object()
 }
 
 // readable returns nil for an absent entry and for one that fails to decode, which it logs.
-func (c *collection) readable(entry *watchcache.Entry) runtime.Object {
+func (c *collection) readable(o *open, entry *watchcache.Entry) runtime.Object {
 	if entry == nil {
 		return nil
 	}
-	object, err := c.decoded(entry)
+	object, err := o.decoded(entry)
 	if err != nil {
 		c.logger.Error(err, "Skipping an object that fails to decode", "key", entry.Path())
 		return nil
@@ -159,12 +191,12 @@ func (c *collection) readable(entry *watchcache.Entry) runtime.Object {
 	return object
 }
 
-func (c *collection) decode(entry *watchcache.Entry) (runtime.Object, error) {
-	o, err := c.open()
-	if err != nil {
-		return nil, err
+func (o *open) decode(entry *watchcache.Entry) (runtime.Object, error) {
+	ctx := context.Background()
+	if o.Version.Codec.Remote(entry.Stored()) {
+		return entry.Object(ctx, o.Match)
 	}
-	object, err := o.LoadExternal(o.Version, entry.Stored())
+	object, err := o.LoadExternal(ctx, o.Version, entry.Stored())
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,7 +23,7 @@ type informer struct {
 	handlers []*registration
 	indexes  indexes
 
-	loading sync.Once
+	loading atomic.Bool   // set while and after the cache is loaded
 	loaded  chan struct{} // closed when the cache is loaded
 	synced  chan struct{} // closed under mu when the cache is loaded and all indexes are built
 }
@@ -43,6 +44,9 @@ func newInformer(name schema.GroupVersionResource, options Options) *informer {
 
 // AddEventHandler implements cache.SharedInformer.
 func (i *informer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	if i.dynamic {
+		return nil, errNoEvents
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.stopped {
@@ -56,7 +60,10 @@ func (i *informer) AddEventHandler(handler cache.ResourceEventHandler) (cache.Re
 	return added, nil
 }
 
-var errStopped = errors.New("the informer has stopped")
+var (
+	errStopped  = errors.New("the informer has stopped")
+	errNoEvents = errors.New("the informer of a resource that may come and go has no events")
+)
 
 // AddEventHandlerWithResyncPeriod implements cache.SharedInformer. It never resyncs: no event is lost.
 func (i *informer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, _ time.Duration) (cache.ResourceEventHandlerRegistration, error) {
@@ -123,14 +130,17 @@ func (i *informer) load() {
 	if err != nil {
 		return // HasSynced retries
 	}
-	i.loading.Do(func() {
-		go func() {
-			if _, err := o.cache.Snapshot(context.Background(), 0); err == nil {
-				close(i.loaded)
-				i.closeIfSynced()
-			} // an error means shutdown
-		}()
-	})
+	if !i.loading.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		if _, err := o.cache.Snapshot(context.Background(), 0); err != nil {
+			i.loading.Store(false) // shutdown, or the definition has changed: HasSynced retries
+			return
+		}
+		close(i.loaded)
+		i.closeIfSynced()
+	}()
 }
 
 // HasSynced implements cache.SharedInformer. It reports whether the cache is loaded and the indexes are built.

@@ -58,9 +58,9 @@ type counting struct {
 	decoded *atomic.Int64
 }
 
-func (c counting) LoadExternal(stored []byte) (runtime.Object, error) {
+func (c counting) LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error) {
 	c.decoded.Add(1)
-	return c.Codec.LoadExternal(stored)
+	return c.Codec.LoadExternal(ctx, stored)
 }
 
 // publish serves the built-in kinds.

@@ -48,7 +48,11 @@ func (r *registration) follow(ctx context.Context) {
 
 // handle calls the handler. An object that fails to decode is treated as absent.
 func (r *registration) handle(before, after *watchcache.Entry) {
-	then, now := r.informer.readable(before), r.informer.readable(after)
+	o, err := r.informer.open()
+	if err != nil {
+		return // no longer served
+	}
+	then, now := r.informer.readable(o, before), r.informer.readable(o, after)
 	switch {
 	case now != nil && then != nil:
 		r.handler.OnUpdate(then, now)

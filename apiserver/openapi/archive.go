@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/openapi/reduction"
 )
 
@@ -20,6 +21,19 @@ var builtIn []byte
 type archive struct {
 	files map[string]*zip.File
 	index archiveIndex
+
+	shared lazy.Value[*template]
+}
+
+// template returns what documents of custom resources have in common.
+func (a *archive) template(idle *lazy.Set) (*template, error) {
+	return a.shared.Get(idle, func() (*template, error) {
+		t := &template{}
+		if err := a.decode("template.json", t); err != nil {
+			return nil, err
+		}
+		return t, t.compress()
+	})
 }
 
 // archiveIndex is the index of the archive; see the generator.
@@ -80,21 +94,6 @@ func (a *archive) gzipped(name string) ([]byte, error) {
 	stream = append(stream, deflated...)
 	stream = binary.LittleEndian.AppendUint32(stream, file.CRC32)
 	return binary.LittleEndian.AppendUint32(stream, uint32(file.UncompressedSize64)), nil
-}
-
-func compress(content []byte) ([]byte, error) {
-	var buffer bytes.Buffer
-	writer, err := gzip.NewWriterLevel(&buffer, gzip.BestSpeed)
-	if err != nil {
-		return nil, fmt.Errorf("compress: %w", err)
-	}
-	if _, err := writer.Write(content); err != nil {
-		return nil, fmt.Errorf("compress: %w", err)
-	}
-	if err := writer.Close(); err != nil {
-		return nil, fmt.Errorf("compress: %w", err)
-	}
-	return buffer.Bytes(), nil
 }
 
 func decompress(compressed []byte) ([]byte, error) {

@@ -19,8 +19,10 @@ type contents struct {
 	catalog *resource.Catalog
 	// v3Tags are the entity tags of version 3 documents by path ("apis/apps/v1").
 	v3Tags map[string]string
-	// custom are the group versions whose documents are generated from definitions.
-	custom map[string]resource.GroupVersion
+	// custom are the custom resources whose documents are generated from definitions, by path.
+	custom map[string][]*customResource
+	// customGroups are the groups of custom resources by name.
+	customGroups map[string]*customGroup
 	// partial are the paths of version 3 documents whose archived form has more than is served.
 	partial map[string]bool
 	// served are the built-in resources, as group/version/plural.
@@ -47,7 +49,7 @@ func (c *contentsCache) of(catalog *resource.Catalog, archive *archive, now time
 	if c.current != nil && c.current.catalog == catalog {
 		return c.current, nil
 	}
-	made, err := newContents(catalog, archive.index)
+	made, err := newContents(catalog, archive.index, c.current)
 	if err != nil {
 		return nil, err
 	}
@@ -56,26 +58,22 @@ func (c *contentsCache) of(catalog *resource.Catalog, archive *archive, now time
 	return made, nil
 }
 
-func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, error) {
+// newContents takes what describes unchanged groups from earlier contents, which may be nil.
+func newContents(catalog *resource.Catalog, built archiveIndex, earlier *contents) (*contents, error) {
 	c := &contents{
-		catalog: catalog, v3Tags: map[string]string{}, custom: map[string]resource.GroupVersion{},
-		partial: map[string]bool{}, served: map[string]bool{},
+		catalog: catalog, v3Tags: map[string]string{}, custom: map[string][]*customResource{},
+		customGroups: map[string]*customGroup{}, partial: map[string]bool{}, served: map[string]bool{},
 	}
 	present := map[string]bool{}
-	for _, gv := range catalog.GroupVersions() {
-		path := pathOf(gv)
-		present[path] = true
-		if gv.Group != "" {
-			present["apis/"+gv.Group] = true
+	for _, group := range catalog.Groups() {
+		for _, gv := range group.Versions {
+			present[pathOf(gv)] = true
+			if gv.Group != "" {
+				present["apis/"+gv.Group] = true
+			}
+			c.addBuiltIn(pathOf(gv), gv, built)
 		}
-		if c.addBuiltIn(path, gv, built) {
-			continue
-		}
-		gv.Resources = slices.DeleteFunc(slices.Clone(gv.Resources), func(m resource.Match) bool { return m.Source != resource.Custom })
-		if len(gv.Resources) > 0 {
-			c.custom[path] = gv
-			c.v3Tags[path] = revisionTag(gv)
-		}
+		c.addCustom(group, earlier)
 	}
 	for path, tag := range built.V3 {
 		if !isVersionPath(path) && (present[path] || !isGroupPath(path)) {
@@ -90,17 +88,8 @@ func newContents(catalog *resource.Catalog, built archiveIndex) (*contents, erro
 	return c, c.makeIndex()
 }
 
-// customResources returns all custom resources by group, version and plural.
-func (c *contents) customResources() []resource.Match {
-	var all []resource.Match
-	for _, path := range slices.Sorted(maps.Keys(c.custom)) {
-		all = append(all, c.custom[path].Resources...)
-	}
-	return all
-}
-
-// addBuiltIn adds the built-in resources of a version and reports whether there are any.
-func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archiveIndex) bool {
+// addBuiltIn adds the built-in resources of a version.
+func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archiveIndex) {
 	var served []string
 	for _, m := range gv.Resources {
 		if m.Source == resource.BuiltIn {
@@ -109,7 +98,7 @@ func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archi
 	}
 	tag, ok := built.V3[path]
 	if len(served) == 0 || !ok {
-		return false
+		return
 	}
 	for _, name := range served {
 		c.served[name] = true
@@ -121,7 +110,34 @@ func (c *contents) addBuiltIn(path string, gv resource.GroupVersion, built archi
 		tag = c.servedTag(tag, served)
 	}
 	c.v3Tags[path] = tag
-	return true
+}
+
+// addCustom adds the custom resources of a group in versions without built-in resources.
+func (c *contents) addCustom(group *resource.Group, earlier *contents) {
+	of := earlier.customGroup(group)
+	if len(of.versions) == 0 {
+		return
+	}
+	c.customGroups[group.Name] = of
+	for _, version := range of.versions {
+		if _, builtIn := c.v3Tags[version.path]; builtIn {
+			continue
+		}
+		c.custom[version.path] = version.resources
+		c.v3Tags[version.path] = version.tag
+	}
+}
+
+// customGroup returns the custom resources of a group. Those that c has too share what was made of them. c may be nil.
+func (c *contents) customGroup(group *resource.Group) *customGroup {
+	var earlier *customGroup
+	if c != nil {
+		earlier = c.customGroups[group.Name]
+	}
+	if earlier != nil && earlier.source == group {
+		return earlier
+	}
+	return newCustomGroup(group, earlier)
 }
 
 // serves reports whether a resource, as group/version/plural, is served.
@@ -161,15 +177,7 @@ func isGroupPath(path string) bool {
 	return strings.HasPrefix(path, "apis/") || strings.HasPrefix(path, "api/")
 }
 
-// revisionTag is the entity tag of a document that is not built yet.
-func revisionTag(gv resource.GroupVersion) string {
-	sum := sha512.New()
-	for _, m := range gv.Resources {
-		_, _ = fmt.Fprintf(sum, "%s %s %s %s %v\n", m.Plural, m.Kind, m.ListKind, m.Revision, m.Namespaced) // never fails
-	}
-	return fmt.Sprintf("%X", sum.Sum(nil))
-}
-
+// mergedTag returns the entity tag of the version 2 document, given that of its built-in part.
 func (c *contents) mergedTag(built string) string {
 	if len(c.custom) == 0 {
 		return built
@@ -182,18 +190,31 @@ func (c *contents) mergedTag(built string) string {
 	return fmt.Sprintf("%X", sum.Sum(nil))
 }
 
-func (c *contents) makeIndex() error {
+func (c *contents) makeIndex() (err error) {
+	c.index, err = encodeIndex(c.urls())
+	return err
+}
+
+// urls returns the URLs of all version 3 documents by path.
+func (c *contents) urls() map[string]string {
+	urls := make(map[string]string, len(c.v3Tags))
+	for path, tag := range c.v3Tags {
+		urls[path] = urlOf(path, tag)
+	}
+	return urls
+}
+
+func encodeIndex(urls map[string]string) ([]byte, error) {
 	type entry struct {
 		ServerRelativeURL string `json:"serverRelativeURL"`
 	}
-	paths := make(map[string]entry, len(c.v3Tags))
-	for path, tag := range c.v3Tags {
-		paths[path] = entry{urlOf(path, tag)}
+	paths := make(map[string]entry, len(urls))
+	for path, url := range urls {
+		paths[path] = entry{url}
 	}
 	index, err := json.Marshal(map[string]any{"paths": paths})
 	if err != nil {
-		return fmt.Errorf("encode index of OpenAPI documents: %w", err)
+		return nil, fmt.Errorf("encode index of OpenAPI documents: %w", err)
 	}
-	c.index = index
-	return nil
+	return index, nil
 }

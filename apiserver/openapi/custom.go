@@ -1,6 +1,7 @@
 package openapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -18,11 +20,31 @@ type object = map[string]any
 type template struct {
 	V2 dialectTemplate `json:"v2"`
 	V3 dialectTemplate `json:"v3"`
+
+	// shared are the members of version 3 schemas that all documents have; sharedScaled also has those of scales.
+	shared, sharedScaled deflate.Part
 }
 
 type dialectTemplate struct {
-	Parameters map[string][]object `json:"parameters"`
-	Schemas    object              `json:"schemas"`
+	Parameters map[string][]object        `json:"parameters"`
+	Schemas    map[string]json.RawMessage `json:"schemas"`
+}
+
+// compress compresses the schemas and drops their source.
+func (t *template) compress() (err error) {
+	schemas, scaled := object{}, object{}
+	for name, schema := range t.V3.Schemas {
+		scaled[name] = schema
+		if !strings.HasPrefix(name, autoscalingModels) {
+			schemas[name] = schema
+		}
+	}
+	t.V2.Schemas, t.V3.Schemas = nil, nil
+	if t.shared, err = members(schemas); err != nil {
+		return err
+	}
+	t.sharedScaled, err = members(scaled)
+	return err
 }
 
 // writer writes paths and schemas of custom resources in one dialect.
@@ -35,7 +57,7 @@ type writer struct {
 	renamed map[string]string
 }
 
-func newWriter(dialect crd.Dialect, t template) *writer {
+func newWriter(dialect crd.Dialect, t *template) *writer {
 	w := &writer{dialect: dialect, template: t.V3, paths: object{}, schemas: object{}}
 	if dialect == crd.V2 {
 		w.template = t.V2

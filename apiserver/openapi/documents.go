@@ -3,6 +3,7 @@ package openapi
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,13 +13,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/deflate"
 	"quorate.dev/apiserver/openapi/reduction"
-	"quorate.dev/apiserver/resource"
 )
 
 // v3 returns one version 3 document.
 func (h *Handler) v3(c *contents, path string, form encoding) (document, error) {
-	gv, custom := c.custom[path]
+	resources, custom := c.custom[path]
 	if c.partial[path] {
 		return h.reducedV3(c, path, form)
 	}
@@ -26,9 +27,13 @@ func (h *Handler) v3(c *contents, path string, form encoding) (document, error) 
 		compressed, err := h.archive.gzipped("v3/" + path + form.suffix())
 		return document{compressed: compressed, tag: c.v3Tags[path]}, err
 	}
-	content, err := h.customV3(gv)
+	compressed, err := h.customV3(resources)
 	if err != nil || form == asJSON {
-		return document{plain: content, tag: c.v3Tags[path]}, err
+		return document{compressed: compressed, tag: c.v3Tags[path]}, err
+	}
+	content, err := decompress(compressed)
+	if err != nil {
+		return document{}, err
 	}
 	binary, err := protobufV3(content)
 	if err != nil {
@@ -70,38 +75,42 @@ func (h *Handler) reducedV3(c *contents, path string, form encoding) (document, 
 	return document{plain: content, tag: c.v3Tags[path]}, nil
 }
 
-// customV3 builds the document of the custom resources of a group version.
-func (h *Handler) customV3(gv resource.GroupVersion) ([]byte, error) {
-	var t template
-	if err := h.archive.decode("template.json", &t); err != nil {
+// customV3 builds the document of custom resources.
+func (h *Handler) customV3(resources []*customResource) ([]byte, error) {
+	t, err := h.archive.template(h.idle)
+	if err != nil {
 		return nil, err
 	}
-	w := newWriter(crd.V3, t)
+	paths, schemas := []deflate.Part{pathsV3}, []deflate.Part{schemasV3}
 	scaled := false
-	for _, m := range gv.Resources {
-		if err := w.add(m); err != nil {
+	for i, r := range resources {
+		parts, err := h.partsV3(r)
+		if err != nil {
 			return nil, err
 		}
-		scaled = scaled || m.Version.Endpoints["scale"] != nil
-	}
-	for name, schema := range t.V3.Schemas {
-		if scaled || !strings.HasPrefix(name, autoscalingModels) {
-			w.schemas[name] = schema
+		if i > 0 {
+			paths, schemas = append(paths, comma), append(schemas, comma)
 		}
+		paths, schemas = append(paths, parts.paths), append(schemas, parts.schemas)
+		scaled = scaled || r.Version.Endpoints["scale"] != nil
 	}
-	content, err := json.Marshal(object{
-		"openapi": "3.0.0", "info": customInfo(), "paths": w.paths, "components": object{"schemas": w.schemas},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode OpenAPI of %s/%s: %w", gv.Group, gv.Version, err)
+	shared := t.shared
+	if scaled {
+		shared = t.sharedScaled
 	}
-	return content, nil
+	return deflate.Join(slices.Concat(paths, schemas, []deflate.Part{comma, shared, endV3})...), nil
 }
+
+// Parts of version 3 documents of custom resources.
+var (
+	pathsV3   = literal(`{"openapi":"3.0.0","info":{"title":"Kubernetes CRD Swagger","version":"v0.1.0"},"paths":{`)
+	schemasV3 = literal(`},"components":{"schemas":{`)
+	endV3     = literal(`}}}`)
+)
 
 func customInfo() object { return object{"title": "Kubernetes CRD Swagger", "version": "v0.1.0"} }
 
-// mergedCache caches the last version 2 document that differs from the archived one, compressed in each encoding:
-// building one takes milliseconds per resource.
+// mergedCache caches the last version 2 document that differs from the archived one, compressed in each encoding.
 type mergedCache struct {
 	lock  sync.Mutex
 	known map[encoding]document
@@ -118,11 +127,7 @@ func (h *Handler) v2(c *contents, form encoding) (document, error) {
 	if known := h.merged.known[form]; known.tag == c.v2Tag {
 		return known, nil
 	}
-	content, err := h.mergedV2(c, form)
-	if err != nil {
-		return document{}, err
-	}
-	compressed, err := compress(content)
+	compressed, err := h.gzippedV2(c, form)
 	if err != nil {
 		return document{}, err
 	}
@@ -130,31 +135,68 @@ func (h *Handler) v2(c *contents, form encoding) (document, error) {
 		h.merged.known = map[encoding]document{}
 	}
 	h.merged.known[form] = document{compressed: compressed, tag: c.v2Tag}
-	return document{plain: content, compressed: compressed, tag: c.v2Tag}, nil
+	return h.merged.known[form], nil
 }
 
-func (h *Handler) mergedV2(c *contents, form encoding) ([]byte, error) {
-	var t template
-	if err := h.archive.decode("template.json", &t); err != nil {
-		return nil, err
-	}
+// gzippedV2 builds the version 2 document from compressed parts, because it may be large: 30 MB with 1,000 definitions.
+func (h *Handler) gzippedV2(c *contents, form encoding) ([]byte, error) {
 	built, at, err := h.builtInV2(c, form)
-	if err != nil || len(c.custom) == 0 {
-		return built, err
-	}
-	w := newWriter(crd.V2, t)
-	if w.renamed, err = h.renames(c); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	for _, m := range c.customResources() {
-		if err := w.add(m); err != nil {
+	renamed, err := h.renames(c)
+	if err != nil {
+		return nil, err
+	}
+	if form == asProtobuf {
+		return h.appendProtobuf(built, c, renamed)
+	}
+	return h.insertJSON(built, at, c, renamed)
+}
+
+// insertJSON inserts paths and definitions at known places.
+func (h *Handler) insertJSON(built []byte, at reduction.Places, c *contents, renamed map[string]string) ([]byte, error) {
+	var between [3]deflate.Part
+	var err error
+	for i, content := range [][]byte{built[:at.Paths], built[at.Paths:at.Definitions], built[at.Definitions:]} {
+		if between[i], err = deflate.Compress(content); err != nil {
 			return nil, err
 		}
 	}
-	if form == asProtobuf {
-		return appendProtobuf(built, w)
+	paths, definitions := []deflate.Part{between[0]}, []deflate.Part{between[1]}
+	for _, r := range c.customResources() {
+		parts, err := h.partsV2(r, renamed)
+		if err != nil {
+			return nil, err
+		}
+		paths, definitions = append(paths, comma, parts.paths), append(definitions, comma, parts.schemas)
 	}
-	return insertJSON(built, at, w)
+	return deflate.Join(append(append(paths, definitions...), between[2])...), nil
+}
+
+func (h *Handler) appendProtobuf(built []byte, c *contents, renamed map[string]string) ([]byte, error) {
+	first, err := deflate.Compress(built)
+	if err != nil {
+		return nil, err
+	}
+	parts := []deflate.Part{first}
+	for _, r := range c.customResources() {
+		part, err := h.protobufV2(r, renamed)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+	}
+	return deflate.Join(parts...), nil
+}
+
+// customResources returns all custom resources by group, version and plural.
+func (c *contents) customResources() []*customResource {
+	var all []*customResource
+	for _, path := range slices.Sorted(maps.Keys(c.custom)) {
+		all = append(all, c.custom[path]...)
+	}
+	return all
 }
 
 // builtInModels is the prefix of the names of built-in models.
@@ -165,7 +207,7 @@ const builtInModels = "io.k8s."
 func (h *Handler) renames(c *contents) (map[string]string, error) {
 	var inDoubt []string
 	for _, m := range c.customResources() {
-		for _, model := range []string{crd.ModelName(m.Version.Kind), listModel(m)} {
+		for _, model := range []string{crd.ModelName(m.Version.Kind), listModel(m.Match)} {
 			if strings.HasPrefix(model, builtInModels) {
 				inDoubt = append(inDoubt, model)
 			}
@@ -236,44 +278,4 @@ func (c *contents) smallestV2() string {
 		}
 	}
 	return "v2extension.json"
-}
-
-// insertJSON inserts paths and definitions at known places.
-func insertJSON(built []byte, at reduction.Places, w *writer) ([]byte, error) {
-	paths, err := members(w.paths)
-	if err != nil {
-		return nil, err
-	}
-	definitions, err := members(w.schemas)
-	if err != nil {
-		return nil, err
-	}
-	return slices.Concat(built[:at.Paths], paths, built[at.Paths:at.Definitions], definitions, built[at.Definitions:]), nil
-}
-
-// members encodes the members of an object, to be inserted after others.
-func members(of object) ([]byte, error) {
-	encoded, err := json.Marshal(of)
-	if err != nil {
-		return nil, fmt.Errorf("encode OpenAPI: %w", err)
-	}
-	encoded[0] = ','
-	return encoded[:len(encoded)-1], nil
-}
-
-// appendProtobuf relies on protobuf's merge semantics: a repeated message appends to its repeated fields.
-func appendProtobuf(built []byte, w *writer) ([]byte, error) {
-	encoded, err := json.Marshal(object{"swagger": "2.0", "info": customInfo(), "paths": w.paths, "definitions": w.schemas})
-	if err != nil {
-		return nil, fmt.Errorf("encode OpenAPI: %w", err)
-	}
-	parsed, err := openapiv2.ParseDocument(encoded)
-	if err != nil {
-		return nil, fmt.Errorf("parse OpenAPI: %w", err)
-	}
-	merged, err := proto.MarshalOptions{}.MarshalAppend(built, &openapiv2.Document{Paths: parsed.Paths, Definitions: parsed.Definitions})
-	if err != nil {
-		return nil, fmt.Errorf("encode OpenAPI: %w", err)
-	}
-	return merged, nil
 }

@@ -9,6 +9,7 @@ package openapi
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -19,26 +20,48 @@ import (
 	"github.com/munnerz/goautoneg"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
 )
+
+// Options configure a Handler.
+type Options struct {
+	Catalogs *resource.CatalogHolder
+	// Remote has the documents of extension API servers.
+	Remote remote.Source
+	// Forward serves the version 3 documents of extension API servers.
+	Forward Forward
+	// Idle has the parts of documents, which are dropped when they are not used.
+	Idle   *lazy.Set
+	Clock  clock.PassiveClock
+	Logger logr.Logger
+}
 
 // Handler serves /openapi/v2, /openapi/v3 and the paths below it.
 type Handler struct {
 	catalogs *resource.CatalogHolder
+	remote   remote.Source
+	forward  Forward
 	clock    clock.PassiveClock
 	logger   logr.Logger
+	idle     *lazy.Set
 	archive  *archive
 	contents contentsCache
 	merged   mergedCache
+	views    viewCache
 }
 
-// New returns a handler for the documents of the current catalog.
-func New(catalogs *resource.CatalogHolder, clock clock.PassiveClock, logger logr.Logger) (*Handler, error) {
+// New returns a handler for the documents of the current catalog and of extension API servers.
+func New(o Options) (*Handler, error) {
 	archive, err := openArchive(builtIn)
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{catalogs: catalogs, clock: clock, logger: logger, archive: archive}, nil
+	return &Handler{
+		catalogs: o.Catalogs, remote: o.Remote, forward: o.Forward, idle: o.Idle, clock: o.Clock, logger: o.Logger,
+		archive: archive,
+	}, nil
 }
 
 // encoding is an encoding of documents.
@@ -94,43 +117,57 @@ func negotiate(accept, version string) (encoding, bool) {
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	contents, err := h.contents.of(h.catalogs.Current(), h.archive, h.clock.Now())
+	view, err := h.view()
 	if err != nil {
 		h.fail(w, err)
 		return
 	}
 	switch path := r.URL.Path; {
 	case path == "/openapi/v2":
-		h.serveV2(w, r, contents)
+		h.serveV2(w, r, view)
 	case path == "/openapi/v3":
-		serve(w, r, document{plain: contents.index}, contents.made, "text/plain; charset=utf-8")
+		serve(w, r, document{plain: view.index}, view.made, "text/plain; charset=utf-8")
 	case strings.HasPrefix(path, "/openapi/v3/"):
-		h.serveV3(w, r, contents, strings.TrimPrefix(path, "/openapi/v3/"))
+		h.serveV3(w, r, view, strings.TrimPrefix(path, "/openapi/v3/"))
 	default:
 		w.WriteHeader(http.StatusNotFound)
 	}
 }
 
-func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request, contents *contents) {
+// view returns the current documents.
+func (h *Handler) view() (*view, error) {
+	now := h.clock.Now()
+	contents, err := h.contents.of(h.catalogs.Current(), h.archive, now)
+	if err != nil {
+		return nil, err
+	}
+	return h.views.of(contents, h.remote.Current(), now)
+}
+
+func (h *Handler) serveV2(w http.ResponseWriter, r *http.Request, view *view) {
 	w.Header().Add("Vary", "Accept")
 	form, ok := negotiate(r.Header.Get("Accept"), "v2")
 	if !ok {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	if notModified(w, r, contents.v2Tag) {
+	if notModified(w, r, view.v2Tag) {
 		return
 	}
-	doc, err := h.v2(contents, form)
+	doc, err := h.remoteV2(view, form)
 	if err != nil {
 		h.fail(w, err)
 		return
 	}
-	serve(w, r, doc, contents.made, form.contentType("v2"))
+	serve(w, r, doc, view.made, form.contentType("v2"))
 }
 
-func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, contents *contents, path string) {
-	tag, ok := contents.v3Tags[path]
+func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, view *view, path string) {
+	if documents, ok := view.forwarded[path]; ok {
+		h.forward(w, r, documents.GroupVersion)
+		return
+	}
+	tag, ok := view.v3Tag(path)
 	if !ok {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -152,12 +189,12 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, contents *cont
 	if notModified(w, r, tag) {
 		return
 	}
-	doc, err := h.v3(contents, path, form)
+	doc, err := h.viewV3(view, path, form)
 	if err != nil {
 		h.fail(w, err)
 		return
 	}
-	serve(w, r, doc, contents.made, form.contentType("v3"))
+	serve(w, r, doc, view.made, form.contentType("v3"))
 }
 
 // urlOf returns the URL of a version 3 document. Its hash makes it immutable.
@@ -193,22 +230,18 @@ func serve(w http.ResponseWriter, r *http.Request, doc document, modified time.T
 		w.Header().Set("Etag", strconv.Quote(doc.tag))
 	}
 	w.Header().Set("Content-Type", contentType)
-	content := doc.plain
+	var content io.ReadSeeker = bytes.NewReader(doc.plain)
 	if doc.compressed != nil {
 		w.Header().Add("Vary", "Accept-Encoding")
 		if acceptsGzip(r) {
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Header().Set("Content-Length", strconv.Itoa(len(doc.compressed)))
-			content = doc.compressed
-		} else if content == nil {
-			var err error
-			if content, err = decompress(doc.compressed); err != nil {
-				w.WriteHeader(http.StatusInternalServerError)
-				return
-			}
+			content = bytes.NewReader(doc.compressed)
+		} else if doc.plain == nil {
+			content = newInflater(doc.compressed)
 		}
 	}
-	http.ServeContent(w, r, "", modified, bytes.NewReader(content))
+	http.ServeContent(w, r, "", modified, content)
 }
 
 func acceptsGzip(r *http.Request) bool {

@@ -23,11 +23,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/resource"
 )
@@ -55,7 +57,7 @@ func definitionOf(t *testing.T, change func(*apiextensionsv1.CustomResourceDefin
 	}
 	change(definition)
 	definition.Status = crd.Conditions(definition, crd.Claim(), true)
-	builder, err := crd.NewBuilder()
+	builder, err := crd.NewBuilder(&lazy.Set{}, nil, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +77,8 @@ func handler(t *testing.T, definitions ...*resource.Definition) http.Handler {
 	t.Helper()
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
-	clock := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	h, err := openapi.New(publisher, clock, testr.New(t))
+	now := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	h, err := openapi.New(openapi.Options{Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: now, Logger: testr.New(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ func attributes(ctx context.Context, t Target, options WriteOptions, a *admissio
 	a.Namespace, a.Name = t.Namespace, t.Name
 	a.Options, a.DryRun, a.Internal = optionsOf(a.Operation, options.Options), options.DryRun, options.Internal
 	a.User, _ = request.UserFrom(ctx)
-	if a.Operation == admission.Create && t.GroupResource() == namespaces {
-		a.Namespace = t.Name // kube-apiserver's rule: a namespace is created in itself
+	if t.GroupResource() == namespaces {
+		a.Namespace = t.Name // kube-apiserver's RequestInfo: a namespace is in itself
 	}
 	if options.Collection {
 		a.Name = ""

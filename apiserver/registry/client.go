@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -32,11 +33,16 @@ func (c *Client) target(key resource.Key) (Target, error) {
 	if !ok {
 		return Target{}, apierrors.NewNotFound(key.GroupResource, key.Name)
 	}
+	if key.Stored && match.Storage != nil {
+		match.Version = match.Storage
+	}
 	endpoint, ok := match.Version.Endpoints[key.Subresource]
 	if !ok {
 		return Target{}, apierrors.NewNotFound(key.GroupResource, key.Name)
 	}
-	return Target{Match: match, Endpoint: endpoint, Namespace: key.Namespace, Name: key.Name}, nil
+	return Target{
+		Match: match, Endpoint: endpoint, Namespace: key.Namespace, Name: key.Name, Internal: true,
+	}, nil
 }
 
 // Cache returns the watch cache of a resource, for informers.
@@ -62,7 +68,7 @@ func (c *Client) Get(ctx context.Context, key resource.Key, options resource.Rea
 		if err != nil {
 			return nil, err
 		}
-		return c.registry.Decode(t, entry)
+		return c.registry.Decode(ctx, t, entry)
 	}
 	current, err := c.registry.storedState(ctx, t)
 	if err != nil {
@@ -71,7 +77,7 @@ func (c *Client) Get(ctx context.Context, key resource.Key, options resource.Rea
 	if !current.found {
 		return nil, apierrors.NewNotFound(key.GroupResource, key.Name)
 	}
-	return visibleState(t, current, false)
+	return visibleState(ctx, t, current, false)
 }
 
 // List implements resource.Reader.
@@ -89,9 +95,12 @@ func (c *Client) List(ctx context.Context, key resource.Key, options resource.Re
 		return nil, err
 	}
 	defer page.Close()
+	if _, err := watchcache.Convert(ctx, t.Match, page.Entries); err != nil {
+		return nil, err
+	}
 	objects := make([]runtime.Object, len(page.Entries))
 	for i, entry := range page.Entries {
-		if objects[i], err = c.registry.Decode(t, entry); err != nil {
+		if objects[i], err = c.registry.Decode(ctx, t, entry); err != nil {
 			return nil, err
 		}
 	}
@@ -107,7 +116,11 @@ func (c *Client) Create(
 	if err != nil {
 		return nil, err
 	}
-	return objectOf(c.registry.Create(t.withRequestInfo(ctx, "create"), t, object, internalWrite(ctx, options)))
+	event := c.registry.beginAudit(ctx, t, "create")
+	event.Sends(object)
+	created, err := objectOf(c.registry.Create(t.withRequestInfo(ctx, "create"), t, object, internalWrite(ctx, options)))
+	event.Complete(created, err)
+	return created, err
 }
 
 // Update implements resource.Writer.
@@ -118,7 +131,19 @@ func (c *Client) Update(
 	if err != nil {
 		return nil, err
 	}
-	object, err := objectOf(c.registry.Update(t.withRequestInfo(ctx, "update"), t, edit{change}, internalWrite(ctx, options)))
+	var event *audit.ServerEvent
+	audited := func(object runtime.Object) error {
+		if err := change(object); err != nil {
+			return err // a client would send nothing
+		}
+		if event == nil {
+			event = c.registry.beginAudit(ctx, t, "update")
+		}
+		event.Sends(object)
+		return nil
+	}
+	object, err := objectOf(c.registry.Update(t.withRequestInfo(ctx, "update"), t, edit{audited}, internalWrite(ctx, options)))
+	event.Complete(object, err)
 	var failed *editError
 	var precondition *resource.PreconditionError
 	switch {
@@ -146,7 +171,11 @@ func (c *Client) Apply(
 	patch := Patch{
 		Type: types.ApplyYAMLPatchType, Data: data, Manager: write.Manager, Force: true, Validation: resource.Ignore,
 	}
-	return objectOf(c.registry.Patch(t.withRequestInfo(ctx, "patch"), t, patch, write))
+	event := c.registry.beginAudit(ctx, t, "patch")
+	event.Patches(data)
+	applied, err := objectOf(c.registry.Patch(t.withRequestInfo(ctx, "patch"), t, patch, write))
+	event.Complete(applied, err)
+	return applied, err
 }
 
 // Delete implements resource.Writer.
@@ -156,7 +185,9 @@ func (c *Client) Delete(ctx context.Context, key resource.Key, options *metav1.D
 		return err
 	}
 	write := WriteOptions{DryRun: options != nil && len(options.DryRun) > 0, Internal: true}
+	event := c.registry.beginAudit(ctx, t, "delete")
 	_, err = c.registry.Delete(t.withRequestInfo(ctx, "delete"), t, options, write)
+	event.Complete(nil, err)
 	return err
 }
 
@@ -190,6 +221,9 @@ func (e edit) Apply(ctx context.Context, t Target, current runtime.Object) (runt
 	object := current.DeepCopyObject()
 	if err := e.change(object); err != nil {
 		return nil, &editError{err}
+	}
+	if t.Endpoint.Action != nil { // its field manager tracks the body
+		return object, nil
 	}
 	return object, track(t, current, object, resource.Manager(ctx))
 }

@@ -23,7 +23,7 @@ func (r *Registry) computed(ctx context.Context, t Target) ([]*watchcache.Entry,
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
-		encoded, err := t.Version.Codec.Store(object)
+		encoded, err := t.Version.Codec.Store(ctx, object)
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
@@ -40,7 +40,7 @@ func (r *Registry) listComputed(ctx context.Context, t Target, selection Selecti
 	}
 	page := &List{Entries: make([]*watchcache.Entry, 0, len(entries))}
 	for _, entry := range entries {
-		selected, err := selection.matches(entry)
+		selected, err := selection.matches(ctx, t, entry)
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}

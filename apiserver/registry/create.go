@@ -138,14 +138,14 @@ func (r *Registry) storeNew(ctx context.Context, t Target, object runtime.Object
 	if !options.DryRun {
 		removeSelfLink(object)
 	}
-	data, err := encode(t, object)
+	data, err := encode(ctx, t, object)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, internalError(err)
 	}
 	ttl := timeToLive(t, object)
 	revision, err := r.putNew(ctx, t, data, ttl, options)
 	if retryWithoutManagedFields(err, options) {
-		if data, err = encodeUnmanaged(t, object); err == nil {
+		if data, err = encodeUnmanaged(ctx, t, object); err == nil {
 			revision, err = r.putNew(ctx, t, data, ttl, options)
 		}
 	}
@@ -153,7 +153,7 @@ func (r *Registry) storeNew(ctx context.Context, t Target, object runtime.Object
 		return nil, err
 	}
 	if options.DryRun {
-		return dryRunResult(t, object)
+		return dryRunResult(ctx, t, object)
 	}
 	setRevision(object, revision)
 	return &Result{Outcome: Created, Object: object, Stored: data, Revision: revision}, nil
@@ -203,13 +203,15 @@ func (r *Registry) isTerminating(ctx context.Context, t Target) bool {
 	if err != nil || !current.found {
 		return false
 	}
-	object, err := load(t, current)
+	object, err := load(ctx, t, current)
 	if err != nil {
 		return false
 	}
 	accessor, err := meta.Accessor(object)
 	return err == nil && accessor.GetDeletionTimestamp() != nil
 }
+
+var errNotValidated = errors.New("the action did not run validating admission")
 
 // runAction admits the body of a create-only endpoint and runs its action.
 func (r *Registry) runAction(ctx context.Context, t Target, body runtime.Object, options WriteOptions) (*Result, error) {
@@ -218,9 +220,14 @@ func (r *Registry) runAction(ctx context.Context, t Target, body runtime.Object,
 		return nil, err
 	}
 	a := attributes(ctx, t, options, &admission.Attributes{Operation: admission.Create, Object: body})
-	if err := r.admit(ctx, a); err != nil {
+	if accessor, err := meta.Accessor(body); err == nil && a.Name == "" {
+		a.Name = accessor.GetName()
+	}
+	if err := r.admission.Admit(ctx, a); err != nil {
 		return nil, err
 	}
+	removeDuplicateOwners(ctx, body, duplicateOwnersAdmitted)
+	validated := false
 	create := &metav1.CreateOptions{FieldManager: options.Manager}
 	if options.DryRun {
 		create.DryRun = []string{metav1.DryRunAll}
@@ -233,9 +240,16 @@ func (r *Registry) runAction(ctx context.Context, t Target, body runtime.Object,
 		Body:       body,
 		Options:    create,
 		DryRun:     options.DryRun,
+		Validate: func(ctx context.Context) error {
+			validated = true
+			return r.admission.Validate(ctx, a)
+		},
 	})
 	if err != nil {
 		return nil, err
+	}
+	if !validated {
+		return nil, apierrors.NewInternalError(errNotValidated)
 	}
 	return &Result{Outcome: Created, Object: response}, nil
 }

@@ -53,7 +53,7 @@ func (d *deletion) attempt(ctx context.Context, current state) (*Result, error) 
 		d.marked.Outcome = Finalized
 		return d.marked, nil
 	}
-	object, err := load(d.target, current)
+	object, err := load(ctx, d.target, current)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (d *deletion) run(ctx context.Context, object runtime.Object) (*Result, err
 	hasFinalizers := len(accessor.GetFinalizers()) > 0
 	switch {
 	case d.write.DryRun && hadFinalizers && !hasFinalizers && !graceful:
-		return d.empty()
+		return d.empty(ctx)
 	case hasFinalizers && !graceful:
 		markDeleting(accessor, metav1.NewTime(d.registry.clock.Now()))
 		return d.mark(ctx, object)
@@ -173,7 +173,7 @@ func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, er
 	if !d.write.DryRun {
 		removeSelfLink(object)
 	}
-	data, err := encode(d.target, object)
+	data, err := encode(ctx, d.target, object)
 	if err != nil {
 		return nil, err
 	}
@@ -214,11 +214,11 @@ func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, 
 
 // empty is what kube-apiserver returns for the dry run of a deletion that removes the last finalizer: an object of
 // the kind without content.
-func (d *deletion) empty() (*Result, error) {
+func (d *deletion) empty(ctx context.Context) (*Result, error) {
 	object := d.target.Version.Codec.New()
-	data, err := d.target.Version.Codec.Store(object)
+	data, err := d.target.Version.Codec.Store(ctx, object)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, internalError(err)
 	}
 	return &Result{Outcome: DeletedEmpty, Object: object, Stored: data, DryRun: true}, nil
 }

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -22,11 +23,14 @@ func status(err error, t Target) error {
 	var large *storage.TooLargeError
 	var api apierrors.APIStatus
 	var edit *editError
+	var unready *watchcache.InitializingError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &edit), errors.As(err, &api), errors.Is(err, watchcache.ErrDropped):
 		return err
+	case errors.As(err, &unready):
+		return initializing(unready)
 	case errors.Is(err, storage.ErrNotFound):
 		return apierrors.NewNotFound(t.GroupResource(), t.Name)
 	case errors.Is(err, storage.ErrExists):
@@ -45,6 +49,16 @@ func status(err error, t Target) error {
 		return large // only the message of etcd, like kube-apiserver
 	}
 	return err // becomes code 500 with the plain message, like in kube-apiserver
+}
+
+// internalError is the error for an object that cannot be decoded or encoded. As in kube-apiserver, the failure of a
+// conversion webhook is code 500 with the plain message.
+func internalError(err error) error {
+	var conversion *resource.ConversionError
+	if errors.As(err, &conversion) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
 }
 
 // notServed is the error for a resource that was removed during the request.

@@ -20,13 +20,21 @@ import (
 // ctx ends. The object is nil after a deletion; otherwise it is the internal version and owned by handle. synced is
 // called once, after the objects that existed at the start.
 func (c *Client) Follow(ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func()) error {
+	return c.FollowWithProgress(ctx, name, nil, handle, synced)
+}
+
+// FollowWithProgress is Follow that reports its progress. One progress must not be used by concurrent calls.
+func (c *Client) FollowWithProgress(
+	ctx context.Context, name schema.GroupResource, progress *Progress,
+	handle func(key string, object runtime.Object), synced func(),
+) error {
 	t, err := c.target(resource.Key{GroupResource: name})
 	if err != nil {
 		return err
 	}
 	var batch map[*watchcache.Entry]internal
 	return c.registry.follow(ctx, t, &follower{
-		prepare: func(entries []*watchcache.Entry) { batch = c.registry.internals(t, entries) },
+		prepare: func(entries []*watchcache.Entry) { batch = c.registry.internals(ctx, t, entries) },
 		handle: func(before, after *watchcache.Entry) {
 			if after == nil {
 				handle(t.key(before), nil)
@@ -34,7 +42,7 @@ func (c *Client) Follow(ctx context.Context, name schema.GroupResource, handle f
 			}
 			decoded, ok := batch[after]
 			if !ok {
-				decoded.object, decoded.err = c.registry.Decode(t, after)
+				decoded.object, decoded.err = c.registry.Decode(ctx, t, after)
 			}
 			if decoded.err != nil {
 				c.registry.logger.Error(decoded.err, "Skipping an object that cannot be decoded", "key", after.Path())
@@ -42,7 +50,8 @@ func (c *Client) Follow(ctx context.Context, name schema.GroupResource, handle f
 			}
 			handle(t.key(after), decoded.object)
 		},
-		synced: synced,
+		synced:   synced,
+		progress: progress,
 	})
 }
 
@@ -54,14 +63,17 @@ type internal struct {
 
 // internals decodes entries on all processors: a restarted server serves no custom resource before it has decoded all
 // definitions.
-func (r *Registry) internals(t Target, entries []*watchcache.Entry) map[*watchcache.Entry]internal {
+func (r *Registry) internals(
+	ctx context.Context, t Target, entries []*watchcache.Entry,
+) map[*watchcache.Entry]internal {
+	_, _ = watchcache.Convert(ctx, t.Match, entries) // Decode returns the error of each entry
 	decoded := make([]internal, len(entries))
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(goruntime.GOMAXPROCS(0), len(entries)) {
 		workers.Go(func() {
 			for i := next.Add(1) - 1; int(i) < len(entries); i = next.Add(1) - 1 {
-				decoded[i].object, decoded[i].err = r.Decode(t, entries[i])
+				decoded[i].object, decoded[i].err = r.Decode(ctx, t, entries[i])
 			}
 		})
 	}
@@ -129,6 +141,8 @@ type follower struct {
 	prepare func([]*watchcache.Entry)
 	handle  func(before, after *watchcache.Entry)
 	synced  func()
+	// progress may be nil.
+	progress *Progress
 	// known has the entry of the last call per path. A restarted watch delivers no DELETED events for objects deleted
 	// in between; they are the known ones that its initial state lacks. Entries are shared with the watch cache.
 	known map[string]*watchcache.Entry
@@ -163,8 +177,10 @@ func (f *follower) follow(ctx context.Context) error {
 		f.synced()
 		f.synced = nil
 	}
+	f.progress.begin(w)
+	defer f.progress.end()
 	for {
-		events, _, err := w.Next(ctx)
+		events, revision, err := w.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -175,6 +191,7 @@ func (f *follower) follow(ctx context.Context) error {
 			}
 			f.put(event.Entry)
 		}
+		f.progress.advance(revision)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestReadsWhileTheCacheLags(t *testing.T) {
 	t.Parallel() // each read waits some seconds for the cache
 	w := openWorld(t, etcdtest.Client(t), configMaps())
 	w.put(t, "one")
-	if _, err := w.registry.Get(t.Context(), named(w.target, "one"), ""); err != nil {
+	if _, err := w.registry.List(t.Context(), w.target, registry.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.stop()

@@ -22,14 +22,23 @@ func (r *Registry) Get(ctx context.Context, t Target, resourceVersion string) (*
 		}
 		return entries[0], nil
 	}
-	snapshot, err := r.snapshot(ctx, t, resourceVersion)
-	if errors.Is(err, watchcache.ErrTooNew) {
-		return r.getStored(ctx, t)
-	}
+	entry, err := r.get(ctx, t, resourceVersion)
 	var malformed *field.Error
 	if t.TimeToLive != nil && errors.As(err, &malformed) {
 		// kube-apiserver does not cache resources with a TTL, so the error text is etcd3's.
 		err = apierrors.NewBadRequest("invalid resource version: " + malformed.Error())
+	}
+	return entry, err
+}
+
+// get is Get of an object that is stored. A malformed resourceVersion is a *field.Error.
+func (r *Registry) get(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
+	if r.delegates(t) {
+		return r.getAtLeast(ctx, t, resourceVersion)
+	}
+	snapshot, err := r.snapshot(ctx, t, resourceVersion)
+	if errors.Is(err, watchcache.ErrTooNew) {
+		return r.getStored(ctx, t)
 	}
 	if err != nil {
 		return nil, err

@@ -3,11 +3,14 @@ package registry
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"quorate.dev/apiserver/codec"
+	"quorate.dev/apiserver/encoding"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/watchcache"
 )
@@ -40,6 +43,11 @@ type List struct {
 
 	// held is the share of Registry.listBytes that the entries use; nil if they belong to the watch cache.
 	held *request.Held
+}
+
+// Encoded returns all entries in a format.
+func (l *List) Encoded(ctx context.Context, format encoding.Format) ([]codec.Encoding, error) {
+	return watchcache.EncodedAll(ctx, format, l.Entries)
 }
 
 // Close releases the memory budget of a list from storage. Its entries must not be used afterwards.
@@ -110,6 +118,12 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 	if exact > 0 {
 		return l.at(ctx, exact)
 	}
+	if l.delegatesList() {
+		return l.latestStored(ctx)
+	}
+	if err := l.registry.awaitInitialized(ctx, l.target); err != nil {
+		return nil, err
+	}
 	snapshot, err := l.registry.snapshot(ctx, l.target, l.options.ResourceVersion)
 	if errors.Is(err, watchcache.ErrTooNew) {
 		return l.latestStored(ctx)
@@ -125,6 +139,9 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 
 // at lists a page at exactly one revision: from the watch cache if it still has the revision, otherwise from storage.
 func (l *listing) at(ctx context.Context, revision int64) (*List, error) {
+	if l.registry.delegates(l.target) {
+		return l.stored(ctx, revision)
+	}
 	snapshot, err := l.registry.exactSnapshot(ctx, l.target, revision)
 	switch {
 	case err == nil:
@@ -177,17 +194,20 @@ func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*Lis
 // scan appends the selected entries to the page until it is full. more reports whether entries follow, selected or
 // not.
 func (l *listing) scan(ctx context.Context, snapshot *watchcache.Snapshot, page *List) (more bool, err error) {
+	if l.target.ConvertsRemotely && l.options.needsConversion() {
+		return l.scanConverted(ctx, snapshot, page)
+	}
 	visited := 0
 	visit := func(e *watchcache.Entry) bool {
 		if visited++; visited%scanInterval == 0 && ctx.Err() != nil {
 			return false
 		}
-		if l.options.Limit > 0 && int64(len(page.Entries)) == l.options.Limit {
+		if l.full(page) {
 			more = true
 			return false
 		}
 		var selected bool
-		if selected, err = l.options.matches(e); selected {
+		if selected, err = l.options.matches(ctx, l.target, e); selected {
 			page.Entries = append(page.Entries, e)
 		}
 		return err == nil
@@ -201,9 +221,55 @@ func (l *listing) scan(ctx context.Context, snapshot *watchcache.Snapshot, page 
 		return false, status(ctx.Err(), l.target)
 	}
 	if err != nil {
-		return false, apierrors.NewInternalError(err)
+		return false, internalError(err)
 	}
 	return more, nil
+}
+
+// convertChunk is the number of entries that a list with selectors has converted at a time.
+const convertChunk = 500
+
+// scanConverted is scan for objects whose labels and fields depend on a conversion webhook, which gets many of them in
+// one call.
+func (l *listing) scanConverted(
+	ctx context.Context, snapshot *watchcache.Snapshot, page *List,
+) (more bool, err error) {
+	var candidates []*watchcache.Entry
+	collect := func(e *watchcache.Entry) bool {
+		candidates = append(candidates, e)
+		return true
+	}
+	if path, ok := l.options.only(l.target); !ok {
+		snapshot.Ascend(l.collection, l.from, collect)
+	} else if e, found := snapshot.Get(path); found && path >= l.from {
+		collect(e)
+	}
+	for chunk := range slices.Chunk(candidates, convertChunk) {
+		if l.full(page) {
+			return true, nil
+		}
+		if err := l.options.prepare(ctx, l.target, chunk); err != nil {
+			return false, internalError(err)
+		}
+		for _, e := range chunk {
+			if l.full(page) {
+				return true, nil
+			}
+			selected, err := l.options.matches(ctx, l.target, e)
+			if err != nil {
+				return false, internalError(err)
+			}
+			if selected {
+				page.Entries = append(page.Entries, e)
+			}
+		}
+	}
+	return false, nil
+}
+
+// full reports whether a page has as many objects as the client wants.
+func (l *listing) full(page *List) bool {
+	return l.options.Limit > 0 && int64(len(page.Entries)) == l.options.Limit
 }
 
 // countAfter counts the paths of a collection after last.

@@ -91,14 +91,21 @@ func (l *listing) fill(ctx context.Context, page *List, size int64) error {
 // appendChunk appends the selected objects of a chunk and reports whether the page is full.
 func (l *listing) appendChunk(ctx context.Context, page *List, chunk storage.Page) (full bool, err error) {
 	cache := l.registry.cache(l.target.Match)
+	entries := make([]*watchcache.Entry, len(chunk.Values))
+	for i, value := range chunk.Values {
+		entries[i] = cache.Detached(value)
+	}
+	if err := l.options.prepare(ctx, l.target, entries); err != nil {
+		return false, internalError(err)
+	}
 	for i, value := range chunk.Values {
 		if i%scanInterval == 0 && ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		entry := cache.Detached(value)
-		selected, err := l.options.matches(entry)
+		entry := entries[i]
+		selected, err := l.options.matches(ctx, l.target, entry)
 		if err != nil {
-			return false, apierrors.NewInternalError(err)
+			return false, internalError(err)
 		}
 		if selected {
 			page.Entries = append(page.Entries, entry)

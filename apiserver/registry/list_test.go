@@ -101,7 +101,7 @@ func TestScansEndWithTheirContext(t *testing.T) {
 	const stored = 200
 	client := etcdtest.Client(t)
 	definition := configMaps()
-	data, err := definition.Versions[0].Codec.Store(&corev1.ConfigMap{})
+	data, err := definition.Versions[0].Codec.Store(t.Context(), &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestScansEndWithTheirContext(t *testing.T) {
 func TestListsFromStorageWaitForEachOther(t *testing.T) {
 	client := etcdtest.Client(t)
 	definition := configMaps()
-	data, err := definition.Versions[0].Codec.Store(&corev1.ConfigMap{Data: map[string]string{"k": fmt.Sprint(make([]int, 1000))}})
+	data, err := definition.Versions[0].Codec.Store(t.Context(), &corev1.ConfigMap{Data: map[string]string{"k": fmt.Sprint(make([]int, 1000))}})
 	if err != nil {
 		t.Fatal(err)
 	}

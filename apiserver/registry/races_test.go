@@ -204,7 +204,7 @@ func TestRemainingOfALargePage(t *testing.T) {
 	const stored, limit = 10_030, 10_010
 	client := etcdtest.Client(t)
 	definition := configMaps()
-	data, err := definition.Versions[0].Codec.Store(&corev1.ConfigMap{})
+	data, err := definition.Versions[0].Codec.Store(t.Context(), &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}

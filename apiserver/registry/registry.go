@@ -1,12 +1,18 @@
 package registry
 
 import (
+	"context"
+
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/admission"
+	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -30,8 +36,12 @@ type Registry struct {
 	authorizer authorizer.Authorizer
 	// noGarbageCollector is set if no garbage collector would remove its finalizers.
 	noGarbageCollector bool
+	// auditor is nil until AuditWith.
+	auditor *audit.Auditor
 	// listBytes bounds the stored bytes that all concurrent lists from storage hold.
 	listBytes *request.ByteLimit
+	// waitsForCaches makes requests wait for watch caches that are being initialized.
+	waitsForCaches bool
 }
 
 // Options are the dependencies of a Registry.
@@ -43,8 +53,11 @@ type Options struct {
 	Quota     *storage.SoftQuota // nil: none
 	// NoGarbageCollector: the cluster has no garbage collector, so that deletions never add its finalizers.
 	NoGarbageCollector bool
-	Clock              clock.Clock
-	Logger             logr.Logger
+	// WaitForCaches makes requests wait for watch caches that are being initialized, as kube-apiserver does without the
+	// feature gate ResilientWatchCacheInitialization.
+	WaitForCaches bool
+	Clock         clock.Clock
+	Logger        logr.Logger
 }
 
 // New returns a registry.
@@ -55,11 +68,12 @@ func New(options Options) *Registry {
 		catalog:   options.Catalog,
 		admission: options.Admission,
 		quota:     options.Quota,
+		clock:     options.Clock,
+		logger:    options.Logger,
+		listBytes: request.NewByteLimit(maxListBytes),
 
 		noGarbageCollector: options.NoGarbageCollector,
-		clock:              options.Clock,
-		logger:             options.Logger,
-		listBytes:          request.NewByteLimit(maxListBytes),
+		waitsForCaches:     options.WaitForCaches,
 	}
 }
 
@@ -82,28 +96,45 @@ func (r *Registry) currentMatch(m resource.Match) (resource.Match, bool) {
 	if m.Source == resource.BuiltIn {
 		return m, true
 	}
-	for _, d := range r.catalog.Current().Definitions() {
-		if d.StoragePath == m.StoragePath && d.Source == m.Source && len(d.Versions) > 0 {
-			return resource.Match{Definition: d, Version: d.Versions[0]}, true
-		}
+	if d := r.catalog.Current().Successor(m.Definition); d != nil && len(d.Versions) > 0 {
+		return resource.Match{Definition: d, Version: d.Versions[0]}, true
 	}
 	return m, false
 }
 
 func extract(m resource.Match) watchcache.Extract {
 	return watchcache.Extract{
-		Resource: m.GroupResource(),
-		Labels:   codec.Labels,
-		Fields:   func(stored []byte) (fields.Set, error) { return storedFields(m, stored) },
+		Resource:  m.GroupResource(),
+		Labels:    codec.Labels,
+		Fields:    func(stored []byte) (fields.Set, error) { return storedFields(m, stored) },
+		Remote:    m.ConvertsRemotely,
+		Converted: convertedAttributes,
 	}
 }
 
+// storedFields returns the selectable fields of a stored object that no webhook converts.
 func storedFields(m resource.Match, stored []byte) (fields.Set, error) {
-	internal, err := m.Version.Codec.Load(stored)
+	for _, v := range m.Versions {
+		if !v.Codec.Remote(stored) {
+			m.Version = v
+			break
+		}
+	}
+	internal, err := m.Version.Codec.Load(context.Background(), stored)
 	if err != nil {
 		return nil, err
 	}
 	return m.Fields(internal)
+}
+
+// convertedAttributes returns the labels and selectable fields of an object that a webhook has converted.
+func convertedAttributes(m resource.Match, object runtime.Object) (labels.Set, fields.Set, error) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, nil, err
+	}
+	set, err := m.Fields(object)
+	return accessor.GetLabels(), set, err
 }
 
 // Release drops the cache of a resource whose definition changed or went away. The new catalog must be published

@@ -1,7 +1,8 @@
 package registry
 
 import (
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"context"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -47,8 +48,8 @@ type Result struct {
 	Outcome Outcome
 	// Object is the internal version object that was written, or the response of an action. The caller owns it.
 	Object runtime.Object
-	// Stored is the content of storage after the write, or the last content of a deleted object; nil after an action.
-	// Responses are encoded from it, so that a write and a later read return the same bytes.
+	// Stored is the content of storage after the write, or the last content of a deleted object; nil after an action,
+	// and for a Finalized object that a webhook would have to convert: Object is the response then. Other responses are encoded from it, so that a write and a later read return the same bytes.
 	Stored   []byte
 	Revision int64
 	// DryRun is set if nothing was written because the client asked for a dry run.
@@ -73,13 +74,13 @@ type WriteOptions struct {
 }
 
 // Decode decodes an entry as clients see it. The caller owns the object.
-func (r *Registry) Decode(t Target, entry *watchcache.Entry) (runtime.Object, error) {
-	return visibleState(t, state{data: entry.Stored(), revision: entry.Revision()}, false)
+func (r *Registry) Decode(ctx context.Context, t Target, entry *watchcache.Entry) (runtime.Object, error) {
+	return visibleState(ctx, t, stateOf(entry), false)
 }
 
 // DecodeResult decodes the stored bytes of a result as clients see them. The caller owns the object.
-func (r *Registry) DecodeResult(t Target, result *Result) (runtime.Object, error) {
-	return visibleState(t, state{data: result.Stored, revision: result.Revision}, result.Outcome.Undecorated())
+func (r *Registry) DecodeResult(ctx context.Context, t Target, result *Result) (runtime.Object, error) {
+	return visibleState(ctx, t, state{data: result.Stored, revision: result.Revision}, result.Outcome.Undecorated())
 }
 
 // Offer gives the encoding made for the response of a write to the watch cache, for readers of the same format. It
@@ -97,10 +98,10 @@ func (r *Registry) Offer(t Target, result *Result, format encoding.Format, item 
 
 // dryRunResult is the result of a dry-run create. A resourceVersion that the client sent is kept, like in
 // kube-apiserver.
-func dryRunResult(t Target, object runtime.Object) (*Result, error) {
-	data, err := t.Version.Codec.Store(object)
+func dryRunResult(ctx context.Context, t Target, object runtime.Object) (*Result, error) {
+	data, err := t.Version.Codec.Store(ctx, object)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, internalError(err)
 	}
 	return &Result{Outcome: Created, Object: object, Stored: data, DryRun: true}, nil
 }

@@ -1,6 +1,9 @@
 package registry
 
 import (
+	"context"
+	"slices"
+
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -19,8 +22,11 @@ func (s Selection) everything() bool {
 	return (s.Label == nil || s.Label.Empty()) && (s.Field == nil || s.Field.Empty())
 }
 
-// matches reports whether an entry is selected.
-func (s Selection) matches(e *watchcache.Entry) (bool, error) {
+// matches reports whether an entry is selected, as clients of the target's version see it.
+func (s Selection) matches(ctx context.Context, t Target, e *watchcache.Entry) (bool, error) {
+	if t.ConvertsRemotely && t.Version.Codec.Remote(e.Stored()) {
+		return s.matchesConverted(ctx, t, e)
+	}
 	if s.Label != nil && !s.Label.Empty() && !s.Label.Matches(e.Labels()) {
 		return false, nil
 	}
@@ -32,6 +38,43 @@ func (s Selection) matches(e *watchcache.Entry) (bool, error) {
 		return false, err
 	}
 	return s.Field.Matches(set), nil
+}
+
+// matchesConverted is matches for an object that a webhook converts.
+func (s Selection) matchesConverted(ctx context.Context, t Target, e *watchcache.Entry) (bool, error) {
+	if !s.needsConversion() {
+		return s.Field == nil || s.Field.Matches(nameFields(e)), nil
+	}
+	labels, fields, err := e.Attributes(ctx, t.Match)
+	if err != nil {
+		return false, err
+	}
+	return (s.Label == nil || s.Label.Matches(labels)) && (s.Field == nil || s.Field.Matches(fields)), nil
+}
+
+// needsConversion reports whether the selectors depend on more than names, which conversion webhooks cannot change.
+func (s Selection) needsConversion() bool {
+	if s.Label != nil && !s.Label.Empty() {
+		return true
+	}
+	if s.Field == nil {
+		return false
+	}
+	return slices.ContainsFunc(s.Field.Requirements(), func(r fields.Requirement) bool {
+		return r.Field != "metadata.name" && r.Field != "metadata.namespace"
+	})
+}
+
+func nameFields(e *watchcache.Entry) fields.Set {
+	return fields.Set{"metadata.name": e.Name(), "metadata.namespace": e.Namespace()}
+}
+
+// prepare makes matches call no webhook for the entries.
+func (s Selection) prepare(ctx context.Context, t Target, entries []*watchcache.Entry) error {
+	if !t.ConvertsRemotely || !s.needsConversion() {
+		return nil
+	}
+	return watchcache.PrepareAttributes(ctx, t.Match, entries)
 }
 
 // only returns the path of the only object that can match, if the field selector requires its name.

@@ -57,18 +57,18 @@ func FuzzSelection(f *testing.F) {
 			t.Skip()
 		}
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: parseSet(set)}}
-		stored, err := scheme.Store(object)
+		stored, err := scheme.Store(t.Context(), object)
 		if err != nil {
 			t.Skip()
 		}
-		read, err := scheme.Load(stored) // bytes that are no UTF-8 do not come back
+		read, err := scheme.Load(t.Context(), stored) // bytes that are no UTF-8 do not come back
 		if err != nil {
 			t.Skip()
 		}
 		path := "configmaps/" + namespace + "/" + name
 		entry := cache.Detached(storage.Value{Path: path, Data: stored, Revision: 1})
 		selection := Selection{Label: byLabel, Field: byField}
-		got, err := selection.matches(entry)
+		got, err := selection.matches(t.Context(), Target{Match: match}, entry)
 		if err != nil {
 			t.Fatal(err)
 		}

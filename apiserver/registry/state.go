@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -18,6 +17,8 @@ type state struct {
 	data     []byte
 	revision int64
 	found    bool
+	// entry is the one that the state was read from, which may know how a webhook converted it; nil: none.
+	entry *watchcache.Entry
 	// fresh is set if the state was read from storage for this request. Invariant: a state that is not found is
 	// fresh, because a miss in the cache is verified.
 	fresh bool
@@ -31,8 +32,8 @@ type writer interface {
 
 // retry runs attempts until one succeeds. It starts from the cached state, so that a write without contention reads
 // nothing from etcd. An attempt that fails or writes nothing may do so because the cached state is stale; it counts
-// only if its state was fresh. After a conflict, the next attempt starts from the state that the failed transaction
-// returned.
+// only if its state was fresh or turns out to be the stored one, so that webhooks are not called twice. After a conflict,
+// the next attempt starts from the state that the failed transaction returned.
 func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (*Result, error) {
 	current, err := r.initialState(ctx, t, dryRun)
 	if err != nil {
@@ -49,9 +50,14 @@ func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (
 		case current.fresh && !errors.Is(err, storage.ErrExists): // ErrExists: a concurrent request created the object
 			return nil, status(err, t)
 		default:
-			if current, err = r.storedState(ctx, t); err != nil {
-				return nil, status(err, t)
+			stored, readErr := r.storedState(ctx, t)
+			if readErr != nil {
+				return nil, status(readErr, t)
 			}
+			if !current.fresh && stored.found && stored.revision == current.revision {
+				return result, status(err, t)
+			}
+			current = stored
 		}
 		if ctx.Err() != nil {
 			return nil, status(ctx.Err(), t)
@@ -70,7 +76,11 @@ func (r *Registry) initialState(ctx context.Context, t Target, dryRun bool) (sta
 
 // cachedState returns the object in the watch cache, or the stored one if the cache has none.
 func (r *Registry) cachedState(ctx context.Context, t Target) (state, error) {
-	snapshot, err := r.cache(t.Match).Snapshot(ctx, 0)
+	cache := r.cache(t.Match)
+	if cache.Initializing() {
+		return r.storedState(ctx, t)
+	}
+	snapshot, err := cache.Snapshot(ctx, 0)
 	if errors.Is(err, watchcache.ErrTooNew) || errors.Is(err, watchcache.ErrDropped) {
 		return r.storedState(ctx, t)
 	}
@@ -81,7 +91,11 @@ func (r *Registry) cachedState(ctx context.Context, t Target) (state, error) {
 	if !ok {
 		return r.storedState(ctx, t)
 	}
-	return state{data: entry.Stored(), revision: entry.Revision(), found: true}, nil
+	return stateOf(entry), nil
+}
+
+func stateOf(entry *watchcache.Entry) state {
+	return state{data: entry.Stored(), revision: entry.Revision(), found: true, entry: entry}
 }
 
 func (r *Registry) storedState(ctx context.Context, t Target) (state, error) {
@@ -103,10 +117,14 @@ func isGone(err error) bool {
 }
 
 // load decodes a state into the internal version.
-func load(t Target, current state) (runtime.Object, error) {
-	object, err := t.Version.Codec.Load(current.data)
+func load(ctx context.Context, t Target, current state) (object runtime.Object, err error) {
+	if current.entry != nil && t.Version.Codec.Remote(current.data) {
+		object, err = current.entry.Object(ctx, t.Match)
+	} else {
+		object, err = t.Version.Codec.Load(ctx, current.data)
+	}
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, internalError(err)
 	}
 	if current.revision > 0 { // a dry run has none, and may keep the client's
 		setRevision(object, current.revision)
@@ -115,8 +133,8 @@ func load(t Target, current state) (runtime.Object, error) {
 }
 
 // visibleState decodes a state as clients see it.
-func visibleState(t Target, current state, undecorated bool) (runtime.Object, error) {
-	internal, err := load(t, current)
+func visibleState(ctx context.Context, t Target, current state, undecorated bool) (runtime.Object, error) {
+	internal, err := load(ctx, t, current)
 	if err == nil && t.Decorate != nil && !undecorated && !t.Endpoint.Undecorated {
 		t.Decorate(internal)
 	}
@@ -124,27 +142,27 @@ func visibleState(t Target, current state, undecorated bool) (runtime.Object, er
 }
 
 // encode makes the bytes to store. Stored objects have no resourceVersion: it is etcd's ModRevision.
-func encode(t Target, object runtime.Object) ([]byte, error) {
+func encode(ctx context.Context, t Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
 	}
 	revision := accessor.GetResourceVersion()
 	accessor.SetResourceVersion("")
-	data, err := t.Version.Codec.Store(object)
+	data, err := t.Version.Codec.Store(ctx, object)
 	accessor.SetResourceVersion(revision)
 	return data, err
 }
 
 // encodeUnmanaged encodes an object that was too large to be stored without its managed fields, which may be most of
 // it.
-func encodeUnmanaged(t Target, object runtime.Object) ([]byte, error) {
+func encodeUnmanaged(ctx context.Context, t Target, object runtime.Object) ([]byte, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
 	}
 	accessor.SetManagedFields(nil)
-	return encode(t, object)
+	return encode(ctx, t, object)
 }
 
 // retryWithoutManagedFields reports whether an object that storage refused is stored without its managed fields.

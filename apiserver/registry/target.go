@@ -15,6 +15,8 @@ type Target struct {
 	Endpoint  *resource.Endpoint
 	Namespace string
 	Name      string // empty for collections
+	// Internal marks requests of the server itself, which wait for a watch cache that is being initialized.
+	Internal bool
 }
 
 // collection is the path prefix of all objects in the target's namespace, or in all namespaces.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,7 +47,7 @@ func (u *update) attempt(ctx context.Context, current state) (*Result, error) {
 		return u.create(ctx)
 	}
 	var err error
-	if u.old, err = load(u.target, current); err != nil {
+	if u.old, err = load(ctx, u.target, current); err != nil {
 		return nil, err
 	}
 	accessor, err := meta.Accessor(u.old)
@@ -175,9 +176,9 @@ func (u *update) store(ctx context.Context) (*Result, error) {
 	if !u.options.DryRun {
 		removeSelfLink(u.object)
 	}
-	data, err := u.encode()
+	data, err := u.encode(ctx)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, internalError(err)
 	}
 	result := &Result{Outcome: Updated, Object: u.object, Stored: data, Revision: u.current.revision, DryRun: u.options.DryRun}
 	if bytes.Equal(data, u.current.data) {
@@ -192,7 +193,7 @@ func (u *update) store(ctx context.Context) (*Result, error) {
 	}
 	result.Revision, err = u.put(ctx, data)
 	if retryWithoutManagedFields(err, u.options) {
-		if result.Stored, err = encodeUnmanaged(u.target, u.object); err == nil {
+		if result.Stored, err = encodeUnmanaged(ctx, u.target, u.object); err == nil {
 			result.Revision, err = u.put(ctx, result.Stored)
 		}
 	}
@@ -210,7 +211,7 @@ func (u *update) put(ctx context.Context, data []byte) (int64, error) {
 
 // encode encodes the new object. If it differs from the old one only in the times of its managed fields, it gets the
 // old times, so that nothing is written.
-func (u *update) encode() ([]byte, error) {
+func (u *update) encode(ctx context.Context) ([]byte, error) {
 	before, err := meta.Accessor(u.old)
 	if err != nil {
 		return nil, err
@@ -221,15 +222,19 @@ func (u *update) encode() ([]byte, error) {
 	}
 	managed := after.GetManagedFields()
 	if !sameManagers(before.GetManagedFields(), managed) {
-		return encode(u.target, u.object)
+		return encode(ctx, u.target, u.object)
 	}
 	after.SetManagedFields(before.GetManagedFields())
-	data, err := encode(u.target, u.object)
+	if u.target.ConvertsRemotely && !apiequality.Semantic.DeepEqual(u.object, u.old) { // saves a call of the webhook
+		after.SetManagedFields(managed)
+		return encode(ctx, u.target, u.object)
+	}
+	data, err := encode(ctx, u.target, u.object)
 	if err != nil || bytes.Equal(data, u.current.data) {
 		return data, err
 	}
 	after.SetManagedFields(managed)
-	return encode(u.target, u.object)
+	return encode(ctx, u.target, u.object)
 }
 
 // deletionComplete reports whether an update removed the last finalizer of an object that is being deleted.
@@ -257,13 +262,13 @@ func hasPendingFinalizers(t Target, object runtime.Object) bool {
 // updated object and commits the deletion of the stored one.
 func (u *update) finishDeletion(ctx context.Context, admitted *admission.Attributes) (*Result, error) {
 	r := u.registry
-	last, err := encode(u.target, u.object)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
 	// The client sees its update at the revision that it replaced.
-	result := &Result{
-		Outcome: Finalized, Object: u.object, Stored: last, Revision: u.current.revision, DryRun: u.options.DryRun,
+	result := &Result{Outcome: Finalized, Object: u.object, Revision: u.current.revision, DryRun: u.options.DryRun}
+	var err error
+	if !u.target.ConvertsRemotely { // as in kube-apiserver, no webhook converts what is not stored
+		if result.Stored, err = encode(ctx, u.target, u.object); err != nil {
+			return nil, internalError(err)
+		}
 	}
 	if u.options.DryRun {
 		return result, nil

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -30,6 +31,9 @@ type Watch struct {
 	// Start is the revision after which events follow.
 	Start   int64
 	watcher *watchcache.Watcher
+	// undelivered are events whose conversion by a webhook the caller did not wait for. Next returns them first.
+	undelivered []watchcache.Event
+	revision    int64 // that comes with undelivered
 }
 
 // WatchEvent is an event as one client sees it: an update that makes an object match the selectors, or no longer
@@ -52,7 +56,10 @@ func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*
 
 func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
 	w := &Watch{target: t, selection: options.Selection}
-	var err error
+	err := r.awaitInitialized(ctx, t)
+	if err != nil {
+		return nil, err
+	}
 	if options.InitialEvents {
 		err = w.readInitial(ctx, r, options.ResourceVersion)
 	} else {
@@ -104,6 +111,9 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 	w.Start = snapshot.Revision()
 	w.Initial = []*watchcache.Entry{}
 	collection := w.target.collection()
+	if w.target.ConvertsRemotely && w.selection.needsConversion() {
+		return w.readConverted(ctx, r, snapshot)
+	}
 	var failure error
 	visited := 0
 	snapshot.Ascend(collection, collection, func(e *watchcache.Entry) bool {
@@ -111,7 +121,7 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 			failure = ctx.Err()
 			return false
 		}
-		selected, err := w.selected(e)
+		selected, err := w.selected(ctx, e)
 		if selected {
 			w.Initial = append(w.Initial, e)
 		}
@@ -119,6 +129,24 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 		return err == nil
 	})
 	return failure
+}
+
+// readConverted is the part of readInitial for objects whose labels and fields depend on a conversion webhook.
+func (w *Watch) readConverted(ctx context.Context, r *Registry, snapshot *watchcache.Snapshot) error {
+	collection := w.target.collection()
+	list := &listing{
+		registry: r, target: w.target, options: ListOptions{Selection: w.selection}, collection: collection, from: collection,
+	}
+	page := &List{}
+	if _, err := list.scanConverted(ctx, snapshot, page); err != nil {
+		return err
+	}
+	for _, entry := range page.Entries {
+		if w.target.Name == "" || entry.Name() == w.target.Name {
+			w.Initial = append(w.Initial, entry)
+		}
+	}
+	return nil
 }
 
 // readInitialStored reads the initial state from storage, for an etcd too old for progress notifications that would
@@ -144,11 +172,11 @@ func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
 }
 
 // selected reports whether the watch selects an entry. It is false for nil.
-func (w *Watch) selected(e *watchcache.Entry) (bool, error) {
+func (w *Watch) selected(ctx context.Context, e *watchcache.Entry) (bool, error) {
 	if e == nil || (w.target.Name != "" && e.Name() != w.target.Name) {
 		return false, nil
 	}
-	return w.selection.matches(e)
+	return w.selection.matches(ctx, w.target, e)
 }
 
 // scope returns which events wake the watcher. Invariant: it includes every event of the selection.
@@ -159,7 +187,7 @@ func scope(t Target, selection Selection) watchcache.Scope {
 			s.Name = name
 		}
 	}
-	if s.Name == "" && selection.Field != nil {
+	if s.Name == "" && selection.Field != nil && t.Source == resource.BuiltIn {
 		if node, ok := selection.Field.RequiresExactMatch(nodeField); ok {
 			s.Field, s.Value = nodeField, node
 		}
@@ -182,34 +210,80 @@ func (w *Watch) Poll(ctx context.Context) ([]WatchEvent, int64, error) {
 // Next waits for changes. It returns the selected events and the revision up to which the client has seen all of
 // them, which can advance without events.
 func (w *Watch) Next(ctx context.Context) ([]WatchEvent, int64, error) {
-	changes, revision, err := w.watcher.Next(ctx)
-	if err != nil {
-		return nil, 0, watchError(err, w.target, w.watcher.Revision(), w.watcher.Oldest())
+	changes, revision := w.undelivered, w.revision
+	if changes == nil {
+		var err error
+		if changes, revision, err = w.watcher.Next(ctx); err != nil {
+			return nil, 0, watchError(err, w.target, w.watcher.Revision(), w.watcher.Oldest())
+		}
 	}
-	var events []WatchEvent
-	for i := range changes {
-		kind, ok, err := w.classify(&changes[i])
-		if err != nil {
-			return nil, 0, apierrors.NewInternalError(err)
-		}
-		if ok {
-			events = append(events, WatchEvent{Type: kind, Event: &changes[i]})
-		}
+	w.undelivered = nil
+	events, err := w.visible(ctx, changes)
+	if err != nil && ctx.Err() != nil {
+		w.undelivered, w.revision = changes, revision
+		return nil, 0, ctx.Err()
+	}
+	if err != nil {
+		return nil, 0, internalError(err)
 	}
 	return events, revision, nil
 }
 
+// visible returns the changes that the watch selects. A conversion webhook gets them in few calls, so that their
+// encodings are made without further ones.
+func (w *Watch) visible(ctx context.Context, changes []watchcache.Event) ([]WatchEvent, error) {
+	if err := w.prepare(ctx, changes); err != nil {
+		return nil, err
+	}
+	var events []WatchEvent
+	var shown []*watchcache.Entry
+	for i := range changes {
+		kind, ok, err := w.classify(ctx, &changes[i])
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			events = append(events, WatchEvent{Type: kind, Event: &changes[i]})
+			if w.target.ConvertsRemotely {
+				shown = append(shown, changes[i].Entry)
+			}
+		}
+	}
+	if !w.target.ConvertsRemotely {
+		return events, nil
+	}
+	_, err := watchcache.Convert(ctx, w.target.Match, shown)
+	return events, err
+}
+
+// prepare makes classify call no webhook for the changes.
+func (w *Watch) prepare(ctx context.Context, changes []watchcache.Event) error {
+	if !w.target.ConvertsRemotely {
+		return nil
+	}
+	states := make([]*watchcache.Entry, 0, 2*len(changes))
+	for _, change := range changes {
+		if change.Previous != nil {
+			states = append(states, change.Previous)
+		}
+		if change.Type != watchcache.Deleted {
+			states = append(states, change.Entry)
+		}
+	}
+	return w.selection.prepare(ctx, w.target, states)
+}
+
 // classify returns the event type of a change for the watch's selectors, and whether the change is visible at all.
-func (w *Watch) classify(change *watchcache.Event) (watch.EventType, bool, error) {
+func (w *Watch) classify(ctx context.Context, change *watchcache.Event) (watch.EventType, bool, error) {
 	if change.Type == watchcache.Deleted {
-		was, err := w.selected(change.Previous)
+		was, err := w.selected(ctx, change.Previous)
 		return watch.Deleted, was, err
 	}
-	is, err := w.selected(change.Entry)
+	is, err := w.selected(ctx, change.Entry)
 	if err != nil {
 		return "", false, err
 	}
-	was, err := w.selected(change.Previous)
+	was, err := w.selected(ctx, change.Previous)
 	switch {
 	case err != nil:
 		return "", false, err

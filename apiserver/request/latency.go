@@ -2,6 +2,7 @@ package request
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
@@ -17,6 +18,31 @@ func (r *Record) latencies() *upstream.LatencyTrackers {
 		return trackers
 	}
 	return r.latency.Load()
+}
+
+// Latency is how long parts of the request took.
+type Latency struct {
+	Authentication, Impersonation, Authorization time.Duration
+	ResponseWrite                                time.Duration // measured for audited requests only
+
+	storage atomic.Int64 // in nanoseconds; the sum of all requests to etcd
+}
+
+// TrackStorage adds the duration of a request to etcd. It does nothing for a nil Record.
+func (r *Record) TrackStorage(took time.Duration) {
+	if r != nil {
+		r.Latency.storage.Add(int64(took))
+	}
+}
+
+// LatencyAnnotations returns the audit annotations of a slow request.
+func (r *Record) LatencyAnnotations() map[string]string {
+	upstream.TrackAuthenticationLatency(r, r.Latency.Authentication)
+	upstream.TrackImpersonationLatency(r, r.Latency.Impersonation)
+	upstream.TrackAuthorizationLatency(r, r.Latency.Authorization)
+	upstream.TrackStorageLatency(r, time.Duration(r.Latency.storage.Load()))
+	upstream.TrackResponseWriteLatency(r, r.Latency.ResponseWrite)
+	return upstream.AuditAnnotationsFromLatencyTrackers(r)
 }
 
 // ExternalLatency is how long the request has waited for admission webhooks: those that mutate one after another, of those

@@ -2,7 +2,7 @@
 // one place that converts errors to the Status that a client receives. It also counts requests in flight.
 //
 // A Record holds all of this and is itself the request's context. It has values for the context keys of
-// k8s.io/apiserver (request info, user, namespace, received time, warning recorder), so that upstream's strategies work
+// k8s.io/apiserver (request info, user, namespace, received time, warning recorder, audit event), so that upstream's strategies work
 // without a chain of nested contexts.
 package request
 
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	upstream "k8s.io/apiserver/pkg/endpoints/request"
@@ -35,11 +36,18 @@ type Record struct {
 	User user.Info
 	// Attributes are those of the request's authorization.
 	Attributes authorizer.AttributesRecord
+	// Delegate serves the request in place of this server's own handlers: an extension API server owns its group and
+	// version. It is nil for all other requests.
+	Delegate http.Handler
 	// LongRunning requests (watches, logs, streams) have no deadline, do not count as in flight, and stream their bodies.
 	LongRunning bool
 	Warnings    Warnings
 	Logger      logr.Logger
+	Audit       AuditConfig
+	Latency     Latency
 
+	auditContext atomic.Pointer[audit.AuditContext]
+	auditMemory  *Held
 	latency      atomic.Pointer[upstream.LatencyTrackers]
 	url          *url.URL
 	body         body
@@ -105,6 +113,8 @@ func (r *Record) Value(key any) any {
 		return r.Logger
 	case latencyKey:
 		return r.latencies()
+	case auditKey:
+		return r.AuditContext()
 	}
 	return r.Context.Value(key)
 }
@@ -118,6 +128,7 @@ var (
 	receivedKey  = keyAskedBy(func(ctx context.Context) { upstream.ReceivedTimestampFrom(ctx) })
 	loggerKey    = keyAskedBy(func(ctx context.Context) { logr.FromContextOrDiscard(ctx) })
 	latencyKey   = keyAskedBy(func(ctx context.Context) { upstream.LatencyTrackersFrom(ctx) })
+	auditKey     = keyAskedBy(func(ctx context.Context) { audit.AuditContextFrom(ctx) })
 	warningKey   = keyAskedBy(func(ctx context.Context) { warning.AddWarning(ctx, "", "") })
 )
 

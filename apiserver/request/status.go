@@ -60,6 +60,7 @@ func writeStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status, 
 		writeRaw(w, int(status.Code), status)
 		return int(status.Code)
 	}
+	From(r.Context()).AuditStatus(status)
 	w.Header().Set("Content-Type", info.MediaType)
 	w.WriteHeader(code)
 	if err := info.Serializer.Encode(status, w); err != nil {

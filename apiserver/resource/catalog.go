@@ -11,13 +11,9 @@ import (
 // Catalog is an immutable set of definitions, indexed for routing.
 type Catalog struct {
 	definitions []*Definition
-	byName      map[schema.GroupVersionResource]Match
-	// builtIn are the groups with built-in kinds. As in kube-apiserver, a custom resource in such a group is not
-	// served, although discovery lists it in versions without built-in kinds.
-	builtIn map[string]bool
-	// builtInVersions are the versions of those groups with built-in kinds.
-	builtInVersions map[schema.GroupVersion]bool
-	// byPath are the definitions that share a collection in storage.
+	groups      map[string]*Group
+	sorted      []*Group // by name
+	// byPath are the built-in definitions that share a collection in storage.
 	byPath map[string][]*Definition
 }
 
@@ -28,35 +24,40 @@ type Match struct {
 }
 
 // NewCatalog builds a catalog. Where two definitions claim the same group, version and plural the earlier wins.
-func NewCatalog(definitions ...*Definition) *Catalog {
-	c := &Catalog{
-		definitions: definitions, byName: make(map[schema.GroupVersionResource]Match),
-		builtIn: map[string]bool{}, builtInVersions: map[schema.GroupVersion]bool{}, byPath: map[string][]*Definition{},
+func NewCatalog(definitions ...*Definition) *Catalog { return new(Catalog).With(definitions...) }
+
+// With builds a catalog that shares with c every Group that has the same definitions in both.
+func (c *Catalog) With(definitions ...*Definition) *Catalog {
+	next := &Catalog{
+		definitions: definitions, groups: make(map[string]*Group, len(c.groups)), byPath: map[string][]*Definition{},
 	}
+	byGroup := make(map[string][]*Definition, len(c.groups))
 	for _, d := range definitions {
-		if d.StoragePath != "" {
-			c.byPath[d.StoragePath] = append(c.byPath[d.StoragePath], d)
-		}
-		if d.Source == BuiltIn {
-			c.builtIn[d.Group] = true
-		}
-		for _, v := range d.Versions {
-			if d.Source == BuiltIn {
-				c.builtInVersions[schema.GroupVersion{Group: d.Group, Version: v.Name}] = true
-			}
-			name := schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Plural}
-			if _, taken := c.byName[name]; !taken {
-				c.byName[name] = Match{Definition: d, Version: v}
-			}
+		byGroup[d.Group] = append(byGroup[d.Group], d)
+		if d.Source == BuiltIn && d.StoragePath != "" {
+			next.byPath[d.StoragePath] = append(next.byPath[d.StoragePath], d)
 		}
 	}
-	return c
+	for name, of := range byGroup {
+		group := c.groups[name]
+		if group == nil || !slices.Equal(group.definitions, of) {
+			group = newGroup(name, of)
+		}
+		next.groups[name] = group
+		next.sorted = append(next.sorted, group)
+	}
+	slices.SortFunc(next.sorted, func(a, b *Group) int { return cmp.Compare(a.Name, b.Name) })
+	return next
 }
 
 // Lookup finds a served resource.
 func (c *Catalog) Lookup(group, version, plural string) (Match, bool) {
-	m, ok := c.byName[schema.GroupVersionResource{Group: group, Version: version, Resource: plural}]
-	if ok && m.Source == Custom && c.builtIn[group] {
+	g := c.groups[group]
+	if g == nil {
+		return Match{}, false
+	}
+	m, ok := g.byName[versionedName{version, plural}]
+	if ok && m.Source == Custom && g.BuiltIn {
 		return Match{}, false
 	}
 	return m, ok
@@ -64,18 +65,35 @@ func (c *Catalog) Lookup(group, version, plural string) (Match, bool) {
 
 // Find returns the definition of a resource in its preferred version.
 func (c *Catalog) Find(resource schema.GroupResource) (Match, bool) {
-	for _, d := range c.definitions {
-		if d.Group == resource.Group && d.Plural == resource.Resource && len(d.Versions) > 0 {
+	for _, d := range c.named(resource) {
+		if len(d.Versions) > 0 {
 			return Match{Definition: d, Version: d.Versions[0]}, true
 		}
 	}
 	return Match{}, false
 }
 
+// Successor returns the definition that this catalog has in place of one from an earlier catalog, nil without one.
+func (c *Catalog) Successor(of *Definition) *Definition {
+	for _, d := range c.named(of.GroupResource()) {
+		if d.Source == of.Source && d.StoragePath == of.StoragePath {
+			return d
+		}
+	}
+	return nil
+}
+
+func (c *Catalog) named(resource schema.GroupResource) []*Definition {
+	if group := c.groups[resource.Group]; group != nil {
+		return group.byPlural[resource.Resource]
+	}
+	return nil
+}
+
 // Equivalent returns the definitions that share d's objects, d among them: events are served in two groups. The caller
 // must not change the slice.
 func (c *Catalog) Equivalent(d *Definition) []*Definition {
-	if d.StoragePath == "" {
+	if d.Source == Custom || d.StoragePath == "" {
 		return []*Definition{d}
 	}
 	return c.byPath[d.StoragePath]
@@ -85,42 +103,25 @@ func (c *Catalog) Equivalent(d *Definition) []*Definition {
 func (c *Catalog) Definitions() []*Definition { return c.definitions }
 
 // BuiltIn reports whether a group has built-in kinds.
-func (c *Catalog) BuiltIn(group string) bool { return c.builtIn[group] }
-
-// GroupVersion is one served version of one group with its resources.
-type GroupVersion struct {
-	Group     string
-	Version   string
-	Resources []Match
+func (c *Catalog) BuiltIn(group string) bool {
+	g := c.groups[group]
+	return g != nil && g.BuiltIn
 }
+
+// Groups returns all groups by name. The caller must not change the slice.
+func (c *Catalog) Groups() []*Group { return c.sorted }
+
+// Group returns the group of that name, or nil.
+func (c *Catalog) Group(name string) *Group { return c.groups[name] }
 
 // GroupVersions returns every group and version that discovery lists, sorted by group and, within it, in order of
 // first appearance; resources are sorted by plural. Custom resources in the versions of built-in kinds are not
 // listed.
 func (c *Catalog) GroupVersions() []GroupVersion {
 	var all []GroupVersion
-	index := map[schema.GroupVersion]int{}
-	for _, d := range c.definitions {
-		for _, v := range d.Versions {
-			gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
-			if d.Source == Custom && c.builtInVersions[gv] {
-				continue
-			}
-			i, ok := index[gv]
-			if !ok {
-				i = len(all)
-				index[gv] = i
-				all = append(all, GroupVersion{Group: d.Group, Version: v.Name})
-			}
-			if m := c.byName[gv.WithResource(d.Plural)]; m.Definition == d {
-				all[i].Resources = append(all[i].Resources, m)
-			}
-		}
+	for _, g := range c.sorted {
+		all = append(all, g.Versions...)
 	}
-	for i := range all {
-		slices.SortFunc(all[i].Resources, func(a, b Match) int { return cmp.Compare(a.Plural, b.Plural) })
-	}
-	slices.SortStableFunc(all, func(a, b GroupVersion) int { return cmp.Compare(a.Group, b.Group) })
 	return all
 }
 

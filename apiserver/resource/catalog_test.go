@@ -47,3 +47,24 @@ func TestCatalog(t *testing.T) {
 		t.Errorf("got %s, want %s", names, want)
 	}
 }
+
+// TestCatalogsShareGroups: only groups whose definitions differ are made again.
+func TestCatalogsShareGroups(t *testing.T) {
+	one, other := define(Custom, "one.example.com", "things", "v1"), define(Custom, "other.example.com", "things", "v1")
+	before := NewCatalog(one, other)
+	changed := define(Custom, "one.example.com", "things", "v1", "v2")
+	after := before.With(changed, other)
+	if before.Group("other.example.com") != after.Group("other.example.com") || before.Group("one.example.com") == after.Group("one.example.com") {
+		t.Error("groups must be shared if and only if they are equal")
+	}
+	if after.Successor(one) != changed || after.Successor(other) != other {
+		t.Error("successors")
+	}
+	removed := after.With(other)
+	if removed.Group("one.example.com") != nil || removed.Successor(one) != nil || len(removed.Groups()) != 1 {
+		t.Error("a group without definitions remains")
+	}
+	if _, ok := removed.Lookup("one.example.com", "v1", "things"); ok {
+		t.Error("found a resource that was removed")
+	}
+}

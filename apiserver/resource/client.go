@@ -14,6 +14,9 @@ type Key struct {
 	schema.GroupResource
 	// Subresource is "" for the resource itself. Only Update and Apply take one.
 	Subresource string
+	// Stored selects the version that objects are stored in instead of the preferred one, so that no conversion webhook
+	// is called for objects in it.
+	Stored bool
 	// Namespace is "" for a resource without namespaces and, in List, for all namespaces.
 	Namespace string
 	Name      string

@@ -62,6 +62,10 @@ type Definition struct {
 	// Since is the storage revision of a custom resource's current definition. A watch from an earlier revision has
 	// expired: its client holds objects of the earlier definition. 0 for built-in kinds.
 	Since int64
+	// ConvertsRemotely is set if a webhook converts objects between versions.
+	ConvertsRemotely bool
+	// Storage is the version that objects are stored in, even if it is not served; nil for built-in kinds.
+	Storage *Version
 	// ReturnsDeleted is set for kinds whose deletion returns the object instead of a Status.
 	ReturnsDeleted bool
 	// Terminating mirrors that condition of a custom resource's definition: creates are refused, and discovery lists
@@ -70,11 +74,11 @@ type Definition struct {
 }
 
 // LoadExternal decodes stored bytes into a served version, decorated.
-func (d *Definition) LoadExternal(v *Version, stored []byte) (runtime.Object, error) {
+func (d *Definition) LoadExternal(ctx context.Context, v *Version, stored []byte) (runtime.Object, error) {
 	if d.Decorate == nil {
-		return v.Codec.LoadExternal(stored)
+		return v.Codec.LoadExternal(ctx, stored)
 	}
-	internal, err := v.Codec.Load(stored)
+	internal, err := v.Codec.Load(ctx, stored)
 	if err != nil {
 		return nil, err
 	}
@@ -140,14 +144,16 @@ type Endpoint struct {
 	// Undecorated is set if clients see objects as stored, without Definition.Decorate.
 	Undecorated bool
 
-	// FieldManager tracks managed fields for this endpoint and is built on first use; nil for actions that do not
-	// return their body.
+	// FieldManager tracks managed fields for this endpoint and is built on first use. That of an action tracks its body.
+	// nil: none.
 	FieldManager func() (*managedfields.FieldManager, error)
 
 	// View is set if the endpoint is another kind computed from the object: scale.
 	View View
 	// Action is set if create stores no object of the endpoint's kind: binding, token, reviews.
 	Action Action
+	// KeepsMetadata is set if an action reads the UID and the resource version of its body, which creates otherwise clear.
+	KeepsMetadata bool
 	// Connect is set if requests are proxied to a kubelet, a pod or a Service.
 	Connect *Connect
 	// Compute is set for kinds that are not stored: their objects are computed on each read.
@@ -160,18 +166,25 @@ type Endpoint struct {
 
 // Codec converts objects of one resource between stored bytes, the internal version and one served version.
 // Strategies work on the internal version: the internal type of a built-in kind, the served version of a custom one.
-// Methods never change or retain their arguments.
+// Methods never change or retain their arguments. Those that take a context may call a conversion webhook, and return
+// when the context ends.
 type Codec interface {
 	// New returns an empty internal version object.
 	New() runtime.Object
 	// NewExternal returns an empty object of the served version.
 	NewExternal() runtime.Object
 	// Load decodes stored bytes into the internal version, defaults applied.
-	Load(stored []byte) (runtime.Object, error)
+	Load(ctx context.Context, stored []byte) (runtime.Object, error)
 	// LoadExternal decodes stored bytes into the served version, apiVersion and kind set, defaults applied.
-	LoadExternal(stored []byte) (runtime.Object, error)
+	LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error)
+	// LoadAll is LoadExternal of many objects, which a conversion webhook gets in one call per stored version. On an
+	// error, it returns the objects before the first one that failed.
+	LoadAll(ctx context.Context, stored [][]byte) ([]runtime.Object, error)
+	// Remote reports whether a conversion webhook converts the stored bytes. If so, the methods that load them are slow,
+	// can fail at any time, and must not be called with a lock held.
+	Remote(stored []byte) bool
 	// Store encodes an internal version object for storage. The caller clears its resourceVersion.
-	Store(internal runtime.Object) ([]byte, error)
+	Store(ctx context.Context, internal runtime.Object) ([]byte, error)
 	// External converts an internal version object into the served version, apiVersion and kind set.
 	External(internal runtime.Object) (runtime.Object, error)
 	// Internal converts an object of the served version into the internal version, without defaulting.
@@ -186,6 +199,14 @@ type Codec interface {
 	// Default sets the defaults of a patched object of the served version, in place.
 	Default(external runtime.Object)
 }
+
+// ConversionError is the failure of a conversion webhook. As in kube-apiserver, clients see the plain text of the cause
+// with code 500.
+type ConversionError struct{ Err error }
+
+func (e *ConversionError) Error() string { return e.Err.Error() }
+
+func (e *ConversionError) Unwrap() error { return e.Err }
 
 // Scheme is the part of a runtime.Scheme that admission plugins use.
 type Scheme interface {
@@ -236,10 +257,13 @@ type Call struct {
 	Body       runtime.Object
 	Options    *metav1.CreateOptions
 	DryRun     bool
+	// Validate runs validating admission on the body. It is nil for Connect.
+	Validate func(context.Context) error
 }
 
 // Action implements create on a create-only endpoint. It returns the response in the internal version of the
-// endpoint's kind, or a *metav1.Status.
+// endpoint's kind, or a *metav1.Status. It must call Call.Validate when it has checked and completed the body, before
+// it does anything else.
 type Action func(ctx context.Context, objects Client, call Call) (runtime.Object, error)
 
 // DeletionWarner is implemented by delete strategies that return warnings about the options.

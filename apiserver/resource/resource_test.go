@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -15,11 +16,13 @@ type fakeCodec struct {
 	err error
 }
 
-func (c fakeCodec) Load(stored []byte) (runtime.Object, error) {
+func (c fakeCodec) Load(_ context.Context, stored []byte) (runtime.Object, error) {
 	return &corev1.ConfigMap{Data: map[string]string{"stored": string(stored)}}, c.err
 }
 
-func (c fakeCodec) LoadExternal(stored []byte) (runtime.Object, error) { return c.Load(stored) }
+func (c fakeCodec) LoadExternal(ctx context.Context, stored []byte) (runtime.Object, error) {
+	return c.Load(ctx, stored)
+}
 
 func (fakeCodec) External(internal runtime.Object) (runtime.Object, error) { return internal, nil }
 
@@ -36,7 +39,7 @@ func TestLoadExternalDecorates(t *testing.T) {
 		"malformed bytes":  {decorate, failure, ""},
 	} {
 		d := &Definition{Decorate: test.decorate}
-		object, err := d.LoadExternal(&Version{Codec: fakeCodec{err: test.err}}, []byte("x"))
+		object, err := d.LoadExternal(t.Context(), &Version{Codec: fakeCodec{err: test.err}}, []byte("x"))
 		if !errors.Is(err, test.err) {
 			t.Errorf("%s: error %v, want %v", name, err, test.err)
 		}

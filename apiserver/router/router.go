@@ -2,8 +2,11 @@
 package router
 
 import (
+	"context"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +29,9 @@ type Options struct {
 	Discovery http.Handler
 	// Complete reports whether the catalog has all resources that existed at the start. It never returns to false.
 	Complete func() bool
+	// Await returns when the catalog has all custom resources whose definitions were stored before the call. Concurrent
+	// calls must share what they cost.
+	Await func(context.Context) error
 }
 
 // Router is the innermost handler of the chain.
@@ -65,15 +71,15 @@ func (r *Router) Documents() []string {
 
 // ServeHTTP implements http.Handler.
 func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	record := request.From(q.Context())
+	if record.Delegate != nil {
+		record.Delegate.ServeHTTP(w, q)
+		return
+	}
 	// Read before the catalog: if complete, a resource that the catalog lacks does not exist.
 	complete := r.Complete()
-	record := request.From(q.Context())
 	if record.Info.IsResourceRequest {
-		if match, ok := r.Catalog.Current().Lookup(record.Info.APIGroup, record.Info.APIVersion, record.Info.Resource); ok {
-			r.Resources.Serve(w, q, match)
-			return
-		}
-		r.unknown(&record.Info, complete).ServeHTTP(w, q)
+		r.serveResource(w, q, &record.Info, complete)
 		return
 	}
 	if q.Method != http.MethodGet && readOnly(q.URL.Path) {
@@ -81,10 +87,59 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	if !complete && r.needsAll(q.URL.Path) {
-		incomplete{}.ServeHTTP(w, q)
+		Incomplete{}.ServeHTTP(w, q)
+		return
+	}
+	if !r.hasVersion(q.URL.Path) && !r.caughtUp(q.Context()) {
+		Incomplete{}.ServeHTTP(w, q)
 		return
 	}
 	r.nonResource(q.URL.Path, complete).ServeHTTP(w, q)
+}
+
+func (r *Router) serveResource(w http.ResponseWriter, q *http.Request, info *upstream.RequestInfo, complete bool) {
+	match, ok := r.Catalog.Current().Lookup(info.APIGroup, info.APIVersion, info.Resource)
+	if !ok && complete && info.APIPrefix == "apis" && r.canBeCustom(info.APIGroup) {
+		if !r.caughtUp(q.Context()) {
+			Incomplete{}.ServeHTTP(w, q)
+			return
+		}
+		match, ok = r.Catalog.Current().Lookup(info.APIGroup, info.APIVersion, info.Resource)
+	}
+	if !ok {
+		r.unknown(info, complete).ServeHTTP(w, q)
+		return
+	}
+	r.Resources.Serve(w, q, match)
+}
+
+// awaitTimeout bounds how long a request for an unknown resource waits.
+const awaitTimeout = 3 * time.Second
+
+// caughtUp reports whether the catalog has every definition that was stored before the call. A replica that lags behind
+// the one that established a definition must not answer 404, which clients take for a deletion.
+func (r *Router) caughtUp(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
+	defer cancel()
+	return r.Await(ctx) == nil
+}
+
+// canBeCustom reports whether a group can have custom resources, whose groups have a dot.
+func (r *Router) canBeCustom(group string) bool {
+	return strings.Contains(group, ".") && !r.Catalog.Current().BuiltIn(group)
+}
+
+// hasVersion reports whether the catalog has the group and version of a discovery document. It is true for other paths.
+func (r *Router) hasVersion(path string) bool {
+	path, ok := strings.CutPrefix(strings.TrimSuffix(path, "/"), "/apis/")
+	name, version, named := strings.Cut(path, "/")
+	if !ok || !r.canBeCustom(name) {
+		return true
+	}
+	group := r.Catalog.Current().Group(name)
+	return group != nil && (!named || slices.ContainsFunc(group.Versions, func(gv resource.GroupVersion) bool {
+		return gv.Version == version
+	}))
 }
 
 // unknown returns the handler of resources that are not in the catalog. It responds with a Status in groups of built-in
@@ -101,14 +156,15 @@ func missing(complete bool) http.Handler {
 	if complete {
 		return http.NotFoundHandler()
 	}
-	return incomplete{}
+	return Incomplete{}
 }
 
-// incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: the garbage
+// Incomplete mirrors kube-apiserver's notfoundhandler before all paths are installed. Clients act on 404: the garbage
 // collector treats it as a deletion.
-type incomplete struct{}
+type Incomplete struct{}
 
-func (incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler.
+func (Incomplete) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	const retryAfter = 5 // seconds
 	err := apierrors.NewServiceUnavailable(
 		"the request has been made before all known HTTP paths have been installed, please try again")

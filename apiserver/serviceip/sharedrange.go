@@ -251,19 +251,19 @@ func (r *sharedRange) items(s snapshot) (*allocator.AllocationBitmap, error) {
 func (r *sharedRange) load(ctx context.Context) (snapshot, error) {
 	value, err := r.store.Get(ctx, r.path)
 	if errors.Is(err, storage.ErrNotFound) {
-		return r.decode(storage.Value{})
+		return r.decode(ctx, storage.Value{})
 	}
 	if err != nil {
 		return snapshot{}, err
 	}
-	return r.decode(value)
+	return r.decode(ctx, value)
 }
 
 // decode decodes a stored value and remembers it.
-func (r *sharedRange) decode(value storage.Value) (snapshot, error) {
+func (r *sharedRange) decode(ctx context.Context, value storage.Value) (snapshot, error) {
 	seen := snapshot{revision: value.Revision}
 	if value.Revision != 0 {
-		object, err := rangeCodec.Load(value.Data)
+		object, err := rangeCodec.Load(ctx, value.Data)
 		if err != nil {
 			return snapshot{}, fmt.Errorf("%s: %w", r.path, err)
 		}
@@ -283,14 +283,14 @@ func (r *sharedRange) remember(s snapshot) {
 // replace stores a state if the stored revision is the given one, 0 for none. Otherwise it returns the stored state and
 // a *storage.ConflictError.
 func (r *sharedRange) replace(ctx context.Context, revision int64, next snapshot) (snapshot, error) {
-	data, err := rangeCodec.Store(&api.RangeAllocation{Range: next.spec, Data: next.data})
+	data, err := rangeCodec.Store(ctx, &api.RangeAllocation{Range: next.spec, Data: next.data})
 	if err != nil {
 		return snapshot{}, err
 	}
 	next.revision, err = r.store.Update(ctx, r.path, revision, data, 0)
 	var conflict *storage.ConflictError
 	if errors.As(err, &conflict) {
-		current, failure := r.decode(conflict.Current)
+		current, failure := r.decode(ctx, conflict.Current)
 		if failure != nil {
 			return snapshot{}, failure
 		}

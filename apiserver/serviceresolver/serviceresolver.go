@@ -1,4 +1,5 @@
-// Package serviceresolver finds where a Service is that an admission webhook, a conversion webhook or an APIService names.
+// Package serviceresolver finds where a Service is that an admission webhook, a conversion webhook or an APIService names,
+// and configures the clients of webhooks.
 package serviceresolver
 
 import (

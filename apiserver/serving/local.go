@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"quorate.dev/apiserver/authentication"
+	"quorate.dev/apiserver/request"
 )
 
 // Local is a http.RoundTripper that passes requests to a handler in the same process, authenticated as User. It takes
@@ -23,7 +24,7 @@ type Local struct {
 func (l Local) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(authentication.Local(r.Context(), l.User))
 	incoming := r.Clone(ctx) // a RoundTripper must not modify the request, and filters remove headers
-	incoming.RequestURI, incoming.RemoteAddr = r.URL.RequestURI(), "local"
+	incoming.RequestURI, incoming.RemoteAddr = r.URL.RequestURI(), request.LocalAddress
 	incoming.Proto, incoming.ProtoMajor, incoming.ProtoMinor = "HTTP/1.1", 1, 1
 	if incoming.Host == "" {
 		incoming.Host = r.URL.Host

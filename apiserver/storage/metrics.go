@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/request"
 )
 
 // Metrics are the metrics of a Store, under kube-apiserver's names. A nil *Metrics records nothing.
@@ -52,13 +54,16 @@ func (m *Metrics) start() time.Time {
 	return m.clock.Now()
 }
 
-// observe records a request to etcd. A failed precondition is not an error.
-func (m *Metrics) observe(operation, path string, began time.Time, err error) {
+// observe records a request to etcd, also for the client's request that ctx belongs to. A failed precondition is not an
+// error.
+func (m *Metrics) observe(ctx context.Context, operation, path string, began time.Time, err error) {
 	if m == nil {
 		return
 	}
+	took := m.clock.Since(began)
+	request.From(ctx).TrackStorage(took)
 	of := m.resource(path)
-	m.durations.WithLabelValues(operation, of.Group, of.Resource).Observe(m.clock.Since(began).Seconds())
+	m.durations.WithLabelValues(operation, of.Group, of.Resource).Observe(took.Seconds())
 	m.requests.WithLabelValues(operation, of.Group, of.Resource).Inc()
 	if err != nil {
 		m.errors.WithLabelValues(operation, of.Group, of.Resource).Inc()

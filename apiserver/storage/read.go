@@ -26,7 +26,7 @@ type Page struct {
 func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 	began := s.metrics.start()
 	response, err := s.client.Get(ctx, s.Key(path), clientv3.WithLimit(1))
-	s.metrics.observe("get", path, began, err)
+	s.metrics.observe(ctx, "get", path, began, err)
 	if err != nil {
 		return Value{}, fmt.Errorf("getting %s: %w", path, classify(err))
 	}
@@ -46,7 +46,7 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	began := s.metrics.start()
 	response, err := s.client.Get(ctx, first,
 		clientv3.WithRange(end), clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit))
-	s.metrics.observe("list", prefix, began, err)
+	s.metrics.observe(ctx, "list", prefix, began, err)
 	if err != nil {
 		return Page{}, fmt.Errorf("listing %s: %w", prefix, classify(err))
 	}
@@ -73,7 +73,7 @@ func (s *Store) Count(ctx context.Context, prefix, from string, revision int64) 
 	began := s.metrics.start()
 	response, err := s.client.Get(ctx, max(first, s.Key(from)),
 		clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithCountOnly())
-	s.metrics.observe("list", prefix, began, err)
+	s.metrics.observe(ctx, "list", prefix, began, err)
 	if err != nil {
 		return 0, fmt.Errorf("counting %s: %w", prefix, classify(err))
 	}

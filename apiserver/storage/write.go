@@ -17,7 +17,7 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 	}
 	began := s.metrics.start()
 	response, err := s.client.Txn(ctx).If(s.at(path, 0)).Then(put).Commit()
-	s.metrics.observe("create", path, began, err)
+	s.metrics.observe(ctx, "create", path, began, err)
 	if err != nil {
 		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
 	}
@@ -59,7 +59,7 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	began := s.metrics.start()
 	response, err := s.client.Txn(ctx).
 		If(s.at(path, expected)).Then(operation).Else(clientv3.OpGet(s.Key(path))).Commit()
-	s.metrics.observe(name, path, began, err)
+	s.metrics.observe(ctx, name, path, began, err)
 	if err != nil {
 		return 0, classify(err)
 	}

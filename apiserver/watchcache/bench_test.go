@@ -107,7 +107,7 @@ func fanOut(b *testing.B, c *Cache, all []*Watcher) {
 			if err != nil || len(events) != 1 {
 				b.Fatal(events, err)
 			}
-			if _, err := events[0].Encoded(format, watch.Modified); err != nil {
+			if _, err := events[0].Encoded(b.Context(), format, watch.Modified); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -55,6 +55,7 @@ type Cache struct {
 	// between the read and the buffered ones may be lost.
 	epoch    int
 	settled  chan struct{}   // closed when ready or dropped, and replaced by an invalidation
+	unready  time.Time       // since when the cache has not been ready
 	buffered []storage.Event // since begin, while loading
 	tree     *tree           // nil before the first install
 	stored   int64           // bytes of all objects in tree
@@ -79,6 +80,7 @@ func newCache(caches *Caches, path string, extract Extract) *Cache {
 		caches: caches, path: path, prefix: path + "/", extract: extract,
 		labels:   labelSets{sets: map[string]*labelSet{}},
 		settled:  make(chan struct{}),
+		unready:  caches.clock.Now(),
 		ring:     ring{maxBytes: caches.ring, first: firstSequence, end: firstSequence},
 		watchers: newWatchers(),
 		offers:   offers{},

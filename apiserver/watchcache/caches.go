@@ -12,9 +12,12 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -48,6 +51,10 @@ type Extract struct {
 	Resource schema.GroupResource // label of metrics
 	Labels   func(stored []byte) (map[string]string, error)
 	Fields   func(stored []byte) (fields.Set, error)
+	// Remote is set if a conversion webhook may convert stored objects. Labels and Fields are those of the stored object,
+	// Converted returns those of an object that a webhook has converted.
+	Remote    bool
+	Converted func(m resource.Match, object runtime.Object) (labels.Set, fields.Set, error)
 }
 
 // Caches are the cached collections of one store.
@@ -61,6 +68,7 @@ type Caches struct {
 	// compacted is the revision before which the store has no states; 0: none is known.
 	compacted atomic.Int64
 	loads     chan struct{} // semaphore of maxLoads
+	calls     calls
 
 	// live is closed when the first watch stream is established. Invariant: collections are read only afterwards, so that
 	// no event between the read and the stream is lost.

@@ -99,6 +99,21 @@ func (b *budget) claim(owner *encodings, format encoding.Format) *keptEncoding {
 	return x
 }
 
+// finished returns an encoding of an owner that has been made and is kept. Unlike get, it waits for no other caller.
+func (b *budget) finished(owner *encodings, format encoding.Format) ([]byte, bool) {
+	if owner.list.Load() == nil {
+		return nil, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x := owner.find(format)
+	if x == nil || !x.kept {
+		return nil, false
+	}
+	x.used.Store(true)
+	return x.data, true
+}
+
 // settle adds an encoding that has been made to the circle, or removes it from its owner if it failed, so that the next
 // caller tries again.
 func (b *budget) settle(x *keptEncoding) {

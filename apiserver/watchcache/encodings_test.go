@@ -97,7 +97,7 @@ func TestNothingLeaksWhenEntriesAreReplaced(t *testing.T) {
 	format := newFormat(nil)
 	for i := range 50 {
 		entry, _ := w.latest(pods).Get("pods/a/1")
-		if _, err := entry.Encoded(format); err != nil {
+		if _, err := entry.Encoded(t.Context(), format); err != nil {
 			t.Fatal(err)
 		}
 		w.update("pods/a/1", fmt.Sprint(i, ";"))
@@ -121,7 +121,7 @@ func TestOffer(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s is not there", path)
 		}
-		if data, err := entry.Encoded(format); err != nil || string(data.Bytes()) != path {
+		if data, err := entry.Encoded(t.Context(), format); err != nil || string(data.Bytes()) != path {
 			t.Errorf("got %s, %v", data.Bytes(), err)
 		}
 	}

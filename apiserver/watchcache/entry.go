@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"context"
 	"strings"
 	"sync/atomic"
 
@@ -21,6 +22,8 @@ type Entry struct {
 	created  int64 // revision of the object's creation; distinguishes it from a recreated one
 	labels   *labelSet
 	fields   atomic.Pointer[fields.Set]
+	// remote is replaced, never changed; nil unless a conversion webhook converts objects of the collection.
+	remote atomic.Pointer[remoteState]
 	encodings
 }
 
@@ -37,9 +40,13 @@ func (c *Cache) entryOf(v storage.Value) *Entry {
 
 // deleted returns the entry of an object's last state at the revision of its deletion.
 func (e *Entry) deleted(revision int64) *Entry {
-	return &Entry{
+	last := &Entry{
 		cache: e.cache, path: e.path, stored: e.stored, revision: revision, created: e.created, labels: e.labels,
 	}
+	if e.cache.extract.Remote {
+		last.remote.Store(&remoteState{origin: e})
+	}
+	return last
 }
 
 // Path returns the key below the store's prefix.
@@ -66,7 +73,7 @@ func (e *Entry) Revision() int64 { return e.revision }
 // Stored returns the stored bytes. The caller must not change them.
 func (e *Entry) Stored() []byte { return e.stored }
 
-// Labels returns the object's labels. The caller must not change them: entries with equal labels share them.
+// Labels returns the labels of the stored object. The caller must not change them: entries with equal labels share them.
 func (e *Entry) Labels() labels.Set {
 	if e.labels == nil {
 		return nil
@@ -74,7 +81,8 @@ func (e *Entry) Labels() labels.Set {
 	return e.labels.set
 }
 
-// Fields returns the selectable fields, which are extracted on the first call.
+// Fields returns the selectable fields, which are extracted on the first call. It must not be called for objects that a
+// conversion webhook converts.
 func (e *Entry) Fields() (fields.Set, error) {
 	if known := e.fields.Load(); known != nil {
 		return *known, nil
@@ -91,10 +99,13 @@ func (e *Entry) Fields() (fields.Set, error) {
 }
 
 // Encoded returns the object in a format. The first caller makes the encoding; concurrent ones wait for it. The caller
-// must not change the result.
-func (e *Entry) Encoded(format encoding.Format) (codec.Encoding, error) {
+// must not change the result. ctx bounds the wait for a conversion webhook.
+func (e *Entry) Encoded(ctx context.Context, format encoding.Format) (codec.Encoding, error) {
+	if format.Remote(e.stored) {
+		return e.encodedRemotely(ctx, format)
+	}
 	kept, err := e.encodings.get(e.cache.budget(), format, func() ([]byte, error) {
-		item, err := format.Encode(e.stored, e.revision)
+		item, err := format.Encode(ctx, e.stored, e.revision)
 		if err != nil {
 			return nil, err
 		}

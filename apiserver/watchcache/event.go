@@ -1,8 +1,11 @@
 package watchcache
 
 import (
+	"context"
+
 	"k8s.io/apimachinery/pkg/watch"
 
+	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/encoding"
 )
 
@@ -40,9 +43,25 @@ type Event struct {
 
 // Encoded returns the frame of the event as a client sees it, shared by all clients that see it alike: for an object
 // that begins or ceases to match a client's selectors, seen differs from Type. The caller must not change the result.
-func (e Event) Encoded(format encoding.Format, seen watch.EventType) ([]byte, error) {
+// ctx bounds the wait for a conversion webhook.
+func (e Event) Encoded(ctx context.Context, format encoding.Format, seen watch.EventType) ([]byte, error) {
+	state := e.VisibleState(seen)
+	if format.Remote(state.stored) && e.shared.encodings.find(format.Framed(seen)) == nil {
+		// The webhook is called before get: callers that wait there ignore their contexts.
+		item, err := state.Encoded(ctx, format)
+		if err != nil {
+			return nil, err
+		}
+		return e.framed(format, seen, func() (codec.Encoding, error) { return item, nil })
+	}
+	return e.framed(format, seen, func() (codec.Encoding, error) { return state.Encoded(ctx, format) })
+}
+
+func (e Event) framed(
+	format encoding.Format, seen watch.EventType, encode func() (codec.Encoding, error),
+) ([]byte, error) {
 	return e.shared.encodings.get(e.Entry.cache.budget(), format.Framed(seen), func() ([]byte, error) {
-		item, err := e.VisibleState(seen).Encoded(format)
+		item, err := encode()
 		if err != nil {
 			return nil, err
 		}

@@ -238,7 +238,9 @@ type textCodec struct {
 	err error
 }
 
-func (c textCodec) LoadExternal(stored []byte) (runtime.Object, error) {
+func (c textCodec) Remote([]byte) bool { return false }
+
+func (c textCodec) LoadExternal(_ context.Context, stored []byte) (runtime.Object, error) {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: string(stored)}}, c.err
 }
 

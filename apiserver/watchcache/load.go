@@ -185,7 +185,7 @@ func (c *Cache) invalidate(back bool) (fetch bool) {
 	}
 	c.state, c.buffered = loading, nil
 	c.current.Store(nil)
-	c.settled = make(chan struct{})
+	c.settled, c.unready = make(chan struct{}), c.caches.clock.Now()
 	return true
 }
 

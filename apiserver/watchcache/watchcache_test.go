@@ -297,7 +297,7 @@ func TestDrop(t *testing.T) {
 	w.create("pods/a/1", "x;")
 	pods := w.cache("pods")
 	entry, _ := w.latest(pods).Get("pods/a/1")
-	if _, err := entry.Encoded(newFormat(nil)); err != nil {
+	if _, err := entry.Encoded(t.Context(), newFormat(nil)); err != nil {
 		t.Fatal(err)
 	}
 	watcher := w.watch(pods, w.latest(pods).Revision(), Scope{})
@@ -418,7 +418,7 @@ func replay(t *testing.T, ctx context.Context, watcher *Watcher, view map[string
 				Type   watch.EventType
 				Object metav1.PartialObjectMetadata
 			}
-			data, err := event.Encoded(format, watch.EventType(event.Type.String()))
+			data, err := event.Encoded(t.Context(), format, watch.EventType(event.Type.String()))
 			if err == nil {
 				err = json.Unmarshal(data, &frame)
 			}

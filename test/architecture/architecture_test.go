@@ -21,18 +21,19 @@ const module = "quorate.dev"
 // folder below a listed one belongs to it unless it is listed itself. ARCHITECTURE.md has the same table.
 var layers = []map[string]int{
 	{
+		"apiserver/lazy": 0, "apiserver/deflate": 0,
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
-		"apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
-		"apiserver/serviceresolver": 1,
-		"apiserver/encoding":        2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
+		"apiserver/audit": 1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
+		"apiserver/serviceresolver": 1, "apiserver/aggregator": 2,
+		"apiserver/encoding": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
 		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
 		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
 		"apiserver/informers": 4, "apiserver/host": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
-		"apiserver/controllers/kubernetesservice": 4,
-		"apiserver/registry":                      5,
-		"apiserver/builtin/builtintest":           6,
-		"apiserver/handlers":                      6, "apiserver/discovery": 6, "apiserver/openapi": 6,
+		"apiserver/controllers/kubernetesservice": 4, "apiserver/controllers/availability": 4,
+		"apiserver/registry": 5, "apiserver/aggregator/remote": 5,
+		"apiserver/builtin/builtintest": 6,
+		"apiserver/handlers":            6, "apiserver/discovery": 6, "apiserver/openapi": 6,
 		"apiserver/filters": 7, "apiserver/router": 7, "apiserver/serving": 7, "apiserver/controllers": 7,
 		"apiserver": 8,
 	},
@@ -56,7 +57,8 @@ var between = map[string][]string{
 // kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part of
 // the server. depguard in .golangci.yml has the same list.
 var kubernetesOnlyIn = []string{
-	"apiserver/admission/plugins", "apiserver/authentication/serviceaccount", "apiserver/authorization/node",
+	"apiserver/admission/plugins", "apiserver/authentication/serviceaccount", "apiserver/authorization/abac",
+	"apiserver/authorization/node",
 	"apiserver/builtin", "apiserver/controllers", "apiserver/kubelet", "apiserver/serviceip",
 	"apiserver/system", "apiserver/openapi/generate", "test",
 }
@@ -73,7 +75,10 @@ const installer = "k8s.io/apiserver/pkg/endpoints"
 
 // notReplaced are libraries below replaced frameworks.
 var notReplaced = []string{
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion", // calls of webhooks, and the validation of their answers
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
+	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics", // of reloads
+	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics",
 }
 
 func isReplaced(imported string) bool {
@@ -200,7 +205,7 @@ func TestReplaced(t *testing.T) {
 		"k8s.io/apiserver/pkg/endpoints":                              true,
 		"k8s.io/apiserver/pkg/endpoints/request":                      false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver":                true,
-		"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion":     true,
+		"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion":     false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning": false,
 		"k8s.io/apiextensions-apiserver/pkg/apiserver/validation":     false,
 		"k8s.io/kubernetes/pkg/controlplane/apiserver":                true,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type Results struct {
 	LoadedMemory  int64                  `json:"loadedMemory"`  // right after the reads
 	PeakMemory    int64                  `json:"peakMemory"`    // since the start, until the crowd comes
 	Work          map[string]Measurement `json:"work"`          // by name
+	Definitions   *DefinitionResults     `json:"definitions"`
 }
 
 // plan is what to do besides the standard.
@@ -53,6 +55,9 @@ func (p plan) steps() []step {
 	steps = append(steps, p.measuring(filter(watches(), p))...)
 	steps = append(steps, p.measuring(filter(deletions(), p))...)
 	steps = append(steps, func(_ context.Context, s *subject) error { return s.remember(&s.results.PeakMemory, "VmHWM") })
+	if len(filter(extensions(), p)) > 0 {
+		steps = append(steps, p.measureExtensions)
+	}
 	if wanted := filter(selections(), p); len(wanted) > 0 { // else the many objects are not needed
 		steps = append(steps, p.measuring(crowds())...)
 		steps = append(steps, p.measuring(wanted)...)
@@ -78,10 +83,19 @@ func (p plan) measuring(works []work) []step {
 	return steps
 }
 
-// run takes fresh servers through the whole, each step by one after the other: what the machine does besides changes in
+// with returns the results with the works of others.
+func (r *Results) with(others *Results) *Results {
+	if r == nil {
+		return others
+	}
+	maps.Copy(r.Work, others.Work)
+	return r
+}
+
+// run takes fresh servers through the steps, each step by one after the other: what the machine does besides changes in
 // the course of minutes, and so meets both.
-func (p plan) run(ctx context.Context, subjects []*subject) error {
-	for _, step := range p.steps() {
+func run(ctx context.Context, steps []step, subjects []*subject) error {
+	for _, step := range steps {
 		for _, s := range subjects {
 			if err := step(ctx, s); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)

@@ -173,3 +173,23 @@ func TestMarkdown(t *testing.T) {
 		t.Errorf("one server alone:\n%s", alone)
 	}
 }
+
+func TestDefinitionRows(t *testing.T) {
+	report := Report{
+		Peer: &Results{Definitions: &DefinitionResults{Live: 480 << 10, Polled: 80 * time.Millisecond}},
+		Ours: &Results{Definitions: &DefinitionResults{Live: 60 << 10, Polled: 16 * time.Millisecond}},
+	}
+	text := report.markdown()
+	for _, want := range []string{
+		"| live memory for each | 480 KiB | 60 KiB | 1/8 | ≤ 80 KiB | yes |",
+		"| CPU for one more, with clients of discovery and OpenAPI v3 | 80.00 ms | 16.00 ms | 1/5 | ≤ 10.00 ms | **no** |",
+		"| resident, idle | not run | not run |  | ≤ 120 MiB |  |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("missing %s in\n%s", want, text)
+		}
+	}
+	if live, err := parseHeap("heap profile\n# Alloc = 1\n# HeapAlloc = 4096\n"); err != nil || live != 4096 {
+		t.Errorf("%d, %v", live, err)
+	}
+}

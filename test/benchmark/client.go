@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,8 +16,11 @@ import (
 // client sends requests over one HTTP/2 connection, reads the answers and throws them away. It does as little as
 // possible, because it shares the machine with the server.
 type client struct {
-	host string
-	http *http.Client
+	host     string
+	http     *http.Client
+	encoding string // of answers that it accepts
+	known    string // entity tag of the answer that it has, if any
+	token    string // empty: the client has a certificate
 }
 
 func newClient(admin *rest.Config) (*client, error) {
@@ -25,7 +29,14 @@ func newClient(admin *rest.Config) (*client, error) {
 		return nil, err
 	}
 	transport := &http.Transport{TLSClientConfig: tls, ForceAttemptHTTP2: true, DisableCompression: true}
-	return &client{host: admin.Host, http: &http.Client{Transport: transport}}, nil
+	return &client{host: admin.Host, http: &http.Client{Transport: transport}, encoding: "identity"}, nil
+}
+
+// compressed is the same client, which accepts compressed answers and does not decompress them.
+func (c *client) compressed() *client {
+	other := *c
+	other.encoding = "gzip"
+	return &other
 }
 
 func (c *client) close() { c.http.CloseIdleConnections() }
@@ -36,16 +47,22 @@ func (c *client) send(ctx context.Context, r request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("Accept-Encoding", "identity")
+	request.Header.Set("Accept-Encoding", c.encoding)
 	request.Header.Set("Accept", r.accept)
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	if r.contentType != "" {
 		request.Header.Set("Content-Type", r.contentType)
+	}
+	if c.known != "" {
+		request.Header.Set("If-None-Match", c.known)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		return nil, err
 	}
-	if response.StatusCode >= http.StatusMultipleChoices {
+	if response.StatusCode >= http.StatusMultipleChoices && response.StatusCode != http.StatusNotModified {
 		defer response.Body.Close()
 		problem, _ := io.ReadAll(io.LimitReader(response.Body, 1000))
 		return nil, fmt.Errorf("%s %s: %s: %s", r.method, r.path, response.Status, problem)
@@ -71,10 +88,20 @@ func (c *client) do(ctx context.Context, r request) (time.Duration, int64, error
 
 // get decodes the JSON answer.
 func (c *client) get(ctx context.Context, path string, into any) error {
-	response, err := c.send(ctx, request{method: http.MethodGet, path: path, accept: asJSON})
+	return c.getAs(ctx, path, asJSON, into)
+}
+
+func (c *client) getAs(ctx context.Context, path, accept string, into any) error {
+	response, err := c.send(ctx, request{method: http.MethodGet, path: path, accept: accept})
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
-	return json.NewDecoder(response.Body).Decode(into)
+	var body io.Reader = response.Body
+	if response.Header.Get("Content-Encoding") == "gzip" {
+		if body, err = gzip.NewReader(body); err != nil {
+			return err
+		}
+	}
+	return json.NewDecoder(body).Decode(into)
 }

@@ -5,7 +5,8 @@
 // the number of requests; nothing is subtracted, so what a server does by itself meanwhile counts as well. Only the cost
 // of a watch event is a difference: to the same updates without watchers. Requests come from one client over one HTTP/2
 // connection with TLS and a client certificate; watchers have connections of their own, as many as the row says.
-// Compression is off for both (Accept-Encoding: identity). Reads that carry no resource version, as here, must see the
+// Compression is off for both (Accept-Encoding: identity), except for clients of discovery and OpenAPI beside new
+// CustomResourceDefinitions. Reads that carry no resource version, as here, must see the
 // newest state on both servers. Data goes to the same file system, with fsync.
 package main
 
@@ -18,14 +19,15 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 )
 
-// timeLimit ends a run that hangs; one takes less than half of it.
-const timeLimit = 15 * time.Minute
+// timeLimit ends a run that hangs; one takes about half of it.
+const timeLimit = 20 * time.Minute
 
 type options struct {
 	only      string
@@ -69,7 +71,7 @@ func parse(arguments []string) (*options, error) {
 	f := pflag.NewFlagSet("benchmark", pflag.ContinueOnError)
 	f.StringVar(&o.only, "only", "", "peer or ours; default: both, in turns")
 	f.StringVar(&o.profiles, "profile", "", "directory for a CPU profile of our server during each work")
-	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case)")
+	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case); definitions: only these")
 	f.BoolVar(&o.json, "json", false, "print JSON; times are nanoseconds, sizes bytes")
 	f.BoolVar(&o.keep, "keep", false, "keep data and logs")
 	f.StringArrayVar(&o.peerFlags, "peer-flag", nil, "a further flag for kube-apiserver; may be repeated")
@@ -96,32 +98,66 @@ func (o *options) run(ctx context.Context) (Report, error) {
 	} else {
 		defer os.RemoveAll(directory)
 	}
-	subjects, err := o.start(ctx, directory)
-	if err == nil {
-		err = plan{works: o.works, progress: progress}.run(ctx, subjects)
-	}
 	var report Report
+	p := plan{works: o.works, progress: progress}
+	if o.works != definitionsOnly {
+		err = o.runSteps(ctx, filepath.Join(directory, "standard"), p.steps(), &report)
+	}
+	if err == nil && (o.works == "" || o.works == definitionsOnly) {
+		err = o.runSteps(ctx, filepath.Join(directory, definitionsOnly), definitionSteps(progress), &report)
+	}
+	if err != nil || o.works == definitionsOnly || len(filter(audits(), p)) == 0 {
+		return report, err
+	}
+	audited := filepath.Join(directory, "audited")
+	theirs, err := auditFlags(filepath.Join(audited, "peer"))
+	if err != nil {
+		return report, err
+	}
+	ours, err := auditFlags(filepath.Join(audited, "ours"))
+	if err != nil {
+		return report, err
+	}
+	with := *o
+	with.peerFlags, with.ourFlags = append(slices.Clone(o.peerFlags), theirs...), append(slices.Clone(o.ourFlags), ours...)
+	return report, with.runSteps(ctx, audited, p.auditSteps(), &report)
+}
+
+// definitionsOnly is the value of --work for CustomResourceDefinitions only.
+const definitionsOnly = "definitions"
+
+// runSteps takes fresh servers through steps and adds their results to the report.
+func (o *options) runSteps(ctx context.Context, directory string, steps []step, report *Report) error {
+	subjects, err := o.start(ctx, directory)
+	for _, s := range subjects {
+		s.results = report.add(s.name, s.results)
+	}
+	if err == nil {
+		err = run(ctx, steps, subjects)
+	}
 	for _, s := range subjects {
 		err = errors.Join(err, s.stop())
-		if s.name == ours {
-			report.Ours = s.results
-		} else {
-			report.Peer = s.results
-		}
 	}
-	return report, err
+	return err
 }
 
 // start starts the servers that are wanted. Those that have been started are returned even if another fails.
 func (o *options) start(ctx context.Context, directory string) ([]*subject, error) {
 	var subjects []*subject
+	identity, err := startIdentity(directory)
+	if err != nil {
+		return nil, fmt.Errorf("OpenID provider: %w", err)
+	}
 	if o.only != "ours" {
 		progress("starting kube-apiserver and etcd")
-		subject, err := startPeer(ctx, filepath.Join(directory, "peer"), o.peerFlags)
+		subject, err := startPeer(ctx, filepath.Join(directory, "peer"), append(identity.flags, o.peerFlags...))
 		if err != nil {
 			return nil, fmt.Errorf("peer: %w", err)
 		}
 		subjects = append(subjects, subject)
+		if subject.tokenClient, err = identity.client(ctx, subject.admin); err != nil {
+			return subjects, fmt.Errorf("peer: %w", err)
+		}
 	}
 	if o.only == "peer" {
 		return subjects, nil
@@ -132,12 +168,16 @@ func (o *options) start(ctx context.Context, directory string) ([]*subject, erro
 			return subjects, err
 		}
 	}
-	subject, err := startOurs(ctx, filepath.Join(directory, "ours"), o.ourFlags)
+	subject, err := startOurs(ctx, filepath.Join(directory, "ours"), append(identity.flags, o.ourFlags...))
 	if err != nil {
 		return subjects, fmt.Errorf("ours: %w", err)
 	}
 	subject.profiles = o.profiles
-	return append(subjects, subject), nil
+	subjects = append(subjects, subject)
+	if subject.tokenClient, err = identity.client(ctx, subject.admin); err != nil {
+		return subjects, fmt.Errorf("ours: %w", err)
+	}
+	return subjects, nil
 }
 
 func progress(format string, arguments ...any) { fmt.Fprintf(os.Stderr, format+"\n", arguments...) }

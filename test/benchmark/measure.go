@@ -72,6 +72,10 @@ func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tal
 		begin   = time.Now()
 		end     = begin.Add(least)
 	)
+	client := s.client
+	if w.token {
+		client = s.tokenClient
+	}
 	for worker := range w.parallel {
 		group.Go(func() {
 			for errs[worker] == nil {
@@ -82,7 +86,7 @@ func (s *subject) repeat(ctx context.Context, w work, least time.Duration) (*tal
 				if w.rate > 0 {
 					time.Sleep(time.Until(begin.Add(time.Duration(i) * time.Second / time.Duration(w.rate))))
 				}
-				errs[worker] = tallies[worker].add(ctx, s.client, w.request(i))
+				errs[worker] = tallies[worker].add(ctx, client, w.request(i))
 			}
 		})
 	}

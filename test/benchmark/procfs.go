@@ -35,3 +35,13 @@ func parseStatus(status, figure string) (int64, error) {
 	}
 	return 0, fmt.Errorf("no %s in status", figure)
 }
+
+// resetPeak sets VmHWM to VmRSS.
+func resetPeak(pids []int) error {
+	for _, pid := range pids {
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o200); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -19,13 +19,15 @@ const (
 
 // subject is a running server: kube-apiserver with its etcd, or ours.
 type subject struct {
-	name      string
-	results   *Results
-	admin     *rest.Config
-	client    *client
-	pids      []int
-	processes []*upstream.Process // in the order of stopping
-	profiles  string              // directory in which profiles are saved; empty: none are taken
+	name    string
+	results *Results
+	admin   *rest.Config
+	client  *client
+	// tokenClient has a token of an OpenID provider instead of a certificate.
+	tokenClient *client
+	pids        []int
+	processes   []*upstream.Process // in the order of stopping
+	profiles    string              // directory in which profiles are saved; empty: none are taken
 }
 
 // startPeer starts kube-apiserver and an etcd of its own.
@@ -73,6 +75,9 @@ func newSubject(name string, server *upstream.APIServer, ready time.Duration, pr
 
 func (s *subject) stop() error {
 	s.client.close()
+	if s.tokenClient != nil {
+		s.tokenClient.close()
+	}
 	var errs []error
 	for _, process := range s.processes {
 		errs = append(errs, process.Stop())

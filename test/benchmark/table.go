@@ -18,6 +18,18 @@ type Report struct {
 	Ours *Results `json:"ours,omitempty"`
 }
 
+// add returns the results of a server, which are the given ones if it has none yet.
+func (r *Report) add(name string, results *Results) *Results {
+	existing := &r.Peer
+	if name == ours {
+		existing = &r.Ours
+	}
+	if *existing == nil {
+		*existing = results
+	}
+	return *existing
+}
+
 // markdown renders the tables. Where a server did not run, or did not do a work, its cells say so.
 func (r Report) markdown() string {
 	var text strings.Builder
@@ -28,18 +40,28 @@ func (r Report) markdown() string {
 	for _, w := range allWorks() {
 		row(r.workCells(w)...)
 	}
-	text.WriteString("\n")
-	row("memory and start", "peer", "ours", "fraction", "target of ours", "met?")
-	row("---", "--:", "--:", "--:", "--:", "---")
-	for _, f := range figures() {
-		row(r.figureCells(f)...)
+	for _, table := range []struct {
+		title string
+		rows  []figure
+	}{
+		{"memory and start", figures()},
+		{"1,000 CustomResourceDefinitions of 40 fields, unused", definitionFigures()},
+	} {
+		text.WriteString("\n")
+		row(table.title, "peer", "ours", "fraction", "target of ours", "met?")
+		row("---", "--:", "--:", "--:", "--:", "---")
+		for _, f := range table.rows {
+			row(r.figureCells(f)...)
+		}
 	}
 	return text.String()
 }
 
 func allWorks() []work {
 	var all []work
-	for _, some := range [][]work{reads(), creations(), writes(), watches(), deletions(), crowds(), selections()} {
+	for _, some := range [][]work{
+		reads(), creations(), writes(), watches(), deletions(), extensions(), crowds(), selections(), audits(),
+	} {
 		all = append(all, some...)
 	}
 	return all
@@ -62,6 +84,10 @@ func (r Report) workCells(w work) []string {
 		if w.latency > 0 && ours.P50 > w.latency {
 			cells[5] = missed
 		}
+	}
+	if base, ok := r.Ours.measurement(w.base); ok && oursDid {
+		increase := float64(ours.CPU)/float64(base.CPU) - 1
+		cells[4], cells[5] = fmt.Sprintf("≤ +%.0f %% of ours", 100*w.increase), fmt.Sprintf("%s, %+.1f %%", outcome(w.increase, increase), 100*increase)
 	}
 	return append(cells, latencies(peer), latencies(ours))
 }
@@ -115,17 +141,26 @@ type figure struct {
 	value  func(*Results) float64
 	format func(float64) string
 	limit  float64 // 0: none
+
+	ofDefinitions bool
 }
 
+// known reports whether a server was measured.
+func (f figure) known(r *Results) bool {
+	return r != nil && (r.Definitions != nil || !f.ofDefinitions) && (len(r.Work) > 0 || f.ofDefinitions)
+}
+
+func kibibytes(v float64) string { return fmt.Sprintf("%.0f KiB", v/(1<<10)) }
+func mebibytes(v float64) string { return fmt.Sprintf("%.0f MiB", v/(1<<20)) }
+func duration(v float64) string  { return short(time.Duration(v)) }
+
 func figures() []figure {
-	mebibytes := func(v float64) string { return fmt.Sprintf("%.0f MiB", v/(1<<20)) }
-	duration := func(v float64) string { return short(time.Duration(v)) }
 	return []figure{
-		{"resident, idle", func(r *Results) float64 { return float64(r.IdleMemory) }, mebibytes, idleLimit},
-		{"resident, 10,000 objects created", func(r *Results) float64 { return float64(r.CreatedMemory) }, mebibytes, 0},
-		{"resident, after the reads", func(r *Results) float64 { return float64(r.LoadedMemory) }, mebibytes, loadedLimit},
-		{"most ever resident", func(r *Results) float64 { return float64(r.PeakMemory) }, mebibytes, 0},
-		{"from exec to ready, new data directory", func(r *Results) float64 { return float64(r.Ready) }, duration, float64(readyLimit)},
+		{name: "resident, idle", value: func(r *Results) float64 { return float64(r.IdleMemory) }, format: mebibytes, limit: idleLimit},
+		{name: "resident, 10,000 objects created", value: func(r *Results) float64 { return float64(r.CreatedMemory) }, format: mebibytes, limit: 0},
+		{name: "resident, after the reads", value: func(r *Results) float64 { return float64(r.LoadedMemory) }, format: mebibytes, limit: loadedLimit},
+		{name: "most ever resident", value: func(r *Results) float64 { return float64(r.PeakMemory) }, format: mebibytes, limit: 0},
+		{name: "from exec to ready, new data directory", value: func(r *Results) float64 { return float64(r.Ready) }, format: duration, limit: float64(readyLimit)},
 	}
 }
 
@@ -134,14 +169,14 @@ func (r Report) figureCells(f figure) []string {
 	if f.limit > 0 {
 		cells[4] = "≤ " + f.format(f.limit)
 	}
-	if r.Peer != nil {
+	if f.known(r.Peer) {
 		cells[1] = f.format(f.value(r.Peer))
 	}
-	if r.Ours != nil {
+	if f.known(r.Ours) {
 		cells[2] = f.format(f.value(r.Ours))
 		cells[5] = outcome(f.limit, f.value(r.Ours))
 	}
-	if r.Peer != nil && r.Ours != nil {
+	if f.known(r.Peer) && f.known(r.Ours) {
 		cells[3] = part(f.value(r.Ours) / f.value(r.Peer))
 	}
 	return cells

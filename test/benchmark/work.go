@@ -38,6 +38,9 @@ type work struct {
 	name     string
 	target   float64             // largest fraction of the peer's CPU; 0: none
 	latency  time.Duration       // largest median of ours; 0: none
+	token    bool                // the client has an OpenID token instead of a certificate
+	base     string              // the row that increase refers to
+	increase float64             // largest increase of our CPU over that of the base; 0: none
 	parallel int                 // requests at a time
 	watchers int                 // that see the effect of each request; what is measured is then the cost of one event to one of them
 	count    int                 // number of requests; 0: as many as fit into the measuring time
@@ -63,6 +66,8 @@ func reads() []work {
 		{name: "LIST 5,000 pods, Table", parallel: 1, request: read(pods, asTable)},
 		{name: "LIST 5,000 pods, metadata only", parallel: 1, request: read(pods, asMetadata)},
 		{name: "GET a pod", target: 1.0 / 3, parallel: 16, request: getPod},
+		{name: "GET a pod, OpenID token", target: 1.0 / 3, parallel: 16, token: true, request: getPod},
+		{name: "GET a configmap", parallel: 16, request: read(configMaps+"/"+configMapName(0), asJSON)},
 	}
 }
 

@@ -29,6 +29,12 @@ var values = []string{
 	"--feature-gates=AllAlpha=perhaps", "--enable-priority-and-fairness=false", "--enable-priority-and-fairness=no",
 	"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false", "--runtime-config=api/ga=false",
 	"--runtime-config=flowcontrol.apiserver.k8s.io/v1=true", "--service-account-max-token-expiration=1m", "",
+	"--audit-log-path=- --audit-log-mode=sometimes", "--audit-log-mode=sometimes", "--audit-log-path=- --audit-log-format=xml",
+	"--audit-log-path=- --audit-log-version=audit.k8s.io/v1beta1", "--audit-log-path=- --audit-log-version=a/b/c",
+	"--audit-log-path=- --audit-log-maxsize=-1", "--audit-log-path=- --audit-log-mode=batch --audit-log-batch-max-size=0",
+	"--audit-log-path=- --audit-log-truncate-max-event-size=0", "--audit-webhook-batch-throttle-qps=0",
+	"--audit-webhook-config-file=/none --audit-webhook-batch-throttle-qps=0", "--audit-webhook-batch-initial-backoff=1",
+	"--audit-webhook-config-file=/none --audit-webhook-truncate-max-batch-size=1", "--audit-log-path=- --audit-log-compress",
 	"--authorization-mode=AlwaysAllow,AlwaysAllow", "--audit-log-maxage=soon", "--authorization-webhook-cache-authorized-ttl=1",
 }
 
@@ -55,7 +61,7 @@ func TestValuesOfFlags(t *testing.T) {
 	theirsAlways, oursAlways := refused(t) // because there is no storage
 	for _, value := range values {
 		t.Run(value, func(t *testing.T) {
-			theirs, ours := refused(t, value)
+			theirs, ours := refused(t, strings.Split(value, " ")...)
 			if (theirs == theirsAlways) != (ours == oursAlways) {
 				t.Errorf("kube-apiserver: %s\nours: %s", theirs, ours)
 			}

@@ -392,7 +392,7 @@ var (
 	portNumber    = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
 	generatedName = regexp.MustCompile(`\b(generated-|gen-)[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
 	eventName     = regexp.MustCompile(`\.1[0-9a-f]{15}\b`)
-	address       = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	address       = regexp.MustCompile(`(127\.0\.0\.1|localhost):\d+`)
 	// refusedAddress was requested and not allocated.
 	refusedAddress = regexp.MustCompile(`(failed to allocate IP: IPAddress\.networking\.k8s\.io \\*")10\.0\.\d{1,2}\.\d{1,3}\b`)
 	// serviceAddress is in --service-cluster-ip-range.

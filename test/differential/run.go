@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,8 +57,12 @@ func Run(ctx context.Context, server *Server, script *Script) ([]Answer, error) 
 	defer cancel()
 	r := &run{server: server, variables: map[string]string{"ns": script.namespace()}, streams: map[string]*stream{}}
 	defer r.closeStreams()
+	maps.Copy(r.variables, server.Variables)
 	if server.Webhooks != nil {
 		maps.Copy(r.variables, server.Webhooks.variables())
+	}
+	if server.Extensions != nil {
+		maps.Copy(r.variables, server.Extensions.variables())
 	}
 	for _, needed := range []Case{
 		{Path: "/api/v1/namespaces", Body: `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"${ns}"}}`},
@@ -90,8 +95,21 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	switch c.Method {
 	case "EVENTS", "REST":
 		answer = r.events(c)
+	case "REVIEWS":
+		answer = &Answer{Events: r.server.Reviews.take()}
 	case "CALLS":
 		answer = &Answer{Events: r.server.Webhooks.take()}
+	case "KUBECTL":
+		answer, err = r.kubectl(ctx, c)
+	case "AUDIT":
+		answer = r.audit(ctx, c)
+	case "CONVERSIONS":
+		answer = &Answer{Events: r.server.Webhooks.takeConversions()}
+	case "CONVERTER":
+		answer = &Answer{}
+		r.server.Webhooks.setMode(c.Path)
+	case "UPGRADE":
+		answer, err = r.upgrade(ctx, c)
 	case "STORE":
 		answer, err = &Answer{}, r.store(ctx, c)
 	default:
@@ -103,6 +121,7 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 	if err != nil {
 		return nil, err
 	}
+	pick(c, answer)
 	answer.At = time.Now()
 	r.refer(c, answer)
 	r.capture(c, answer)
@@ -120,6 +139,33 @@ func (r *run) freshen(ctx context.Context, c *Case) error {
 		Method: http.MethodGet, Path: "/api/v1/namespaces/${ns}/services?labelSelector=freshen", Header: map[string]string{},
 	})
 	return err
+}
+
+// pick replaces the body by the values of the JSON pointers of @pick.
+func pick(c *Case, answer *Answer) {
+	pointers, ok := c.directive("pick")
+	if !ok {
+		return
+	}
+	var whole any
+	if err := json.Unmarshal(answer.Body, &whole); err != nil {
+		answer.failed("the answer is no JSON: %v", err)
+		return
+	}
+	picked := map[string]any{}
+	for _, pointer := range strings.Fields(pointers) {
+		path := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
+		for i := range path {
+			path[i] = strings.ReplaceAll(path[i], "~1", "/")
+		}
+		picked[pointer] = lookup(whole, path)
+	}
+	body, err := json.Marshal(picked)
+	if err != nil {
+		answer.failed("cannot encode what @pick found: %v", err)
+		return
+	}
+	answer.Body = body
 }
 
 // store puts the case's body into etcd under a key, as a former release may have stored it.

@@ -10,6 +10,7 @@
 //
 //	body
 //
+// ${port.NAME} is the port of an extension API server: see apiserver.go.
 // ${ns} is the namespace of the script; ${fill:N} is N times the letter x, ${nested:N} a list N lists deep,
 // ${operations:N} a JSON patch of N operations, ${requirements:N}, ${values:N} and ${names:N} that many terms of selectors,
 // ${bytes:HEX} raw bytes; other variables are captured from earlier responses. The directives:
@@ -23,12 +24,19 @@
 //	@revision NAME       compares the revisions of lists, tables and bookmarks with the captured one; followed by "or
 //	                     newer", accepts newer ones. Without it, these revisions are not compared
 //	@unordered           does not compare the order of revisions, where servers write in any order
+//	@pick POINTER...     compares only these values of a JSON body; "null" if there is no such value
 //	@head                compares only status and headers
 //	@events N            reads that many events of a watch, or all up to the first that contains a text, and disconnects
 //	@refused             the stream of the events may have been refused; it has none then
 //	@each NAME VALUE...  makes a case for each value of ${NAME}; several make a case for each combination; "-" is nothing
 //
-// Four requests are not HTTP: "CALLS all" shows the calls of webhooks since the last such request; "EVENTS NAME N" waits
+// "UPGRADE PATH" is a GET that asks for the protocol of the header Upgrade; the body is a line that is sent when the server
+// has switched to it.
+//
+// Some requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl as the administrator; "AUDIT ID" waits for the audit
+// events of the request with that Audit-ID; "CALLS all" shows the calls of webhooks since the last such request,
+// "REVIEWS all" those of webhooks of authentication and authorization; "CONVERSIONS all" the objects that were sent to
+// conversion webhooks; "CONVERTER MODE" sets how those answer; "EVENTS NAME N" waits
 // for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
 // etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an
@@ -177,7 +185,7 @@ func (c *Case) with(variable, value string) *Case {
 		value = ""
 	}
 	replace := func(text string) string { return strings.ReplaceAll(text, variable, value) }
-	one := &Case{Name: name, Method: c.Method, Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body)}
+	one := &Case{Name: name, Method: replace(c.Method), Path: replace(c.Path), Header: map[string]string{}, Body: replace(c.Body)}
 	for name, text := range c.Header {
 		one.Header[replace(name)] = replace(text)
 	}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,8 +36,16 @@ type Server struct {
 	Began  time.Time
 
 	Etcd *Recorder
+	// AuditLog is the file of --audit-log-path, if ${directory}/audit.log is its value.
+	AuditLog string
 	// Webhooks are those that scripts configure on this server; nil: none.
 	Webhooks *Webhooks
+	// Extensions are the extension API servers that scripts configure on this server; nil: none.
+	Extensions *Extensions
+	// Reviews are the webhooks of authentication and authorization of this server; nil: none.
+	Reviews *Reviews
+	// Variables are known to all scripts.
+	Variables map[string]string
 
 	config *rest.Config // the administrator's
 	admin  *http.Client
@@ -63,8 +73,20 @@ type Pair struct {
 	stop           []func() error
 }
 
-// StartPair starts both servers with the same flags and the given ones, each with its own etcd.
-func StartPair(ctx context.Context, directory string, further ...string) (_ *Pair, err error) {
+// StartPair starts both servers with the same flags and the given ones, each with its own etcd. ${directory} in a flag is
+// the server's own directory.
+func StartPair(ctx context.Context, directory string, further ...string) (*Pair, error) {
+	return startPair(ctx, directory, func(string) []string { return further })
+}
+
+// The names of the servers of a pair.
+const (
+	upstreamName = "upstream"
+	oursName     = "ours"
+)
+
+// startPair starts both servers with the same flags and those that further returns for the name of the server.
+func startPair(ctx context.Context, directory string, further func(name string) []string) (_ *Pair, err error) {
 	pair := &Pair{}
 	defer func() {
 		if err != nil {
@@ -79,16 +101,49 @@ func StartPair(ctx context.Context, directory string, further ...string) (_ *Pai
 	if err != nil {
 		return nil, err
 	}
+	if err := writeFrontProxy(pki, directory); err != nil {
+		return nil, err
+	}
 	// In a range of this size, the first 256 addresses are allocated on request only, which scripts do.
-	options := upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
-		"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
-		"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
-	}, further...)}
-	if pair.Upstream, err = pair.start(ctx, filepath.Join(directory, "upstream"), options, upstream.StartKubernetes); err != nil {
+	options := func(name string) upstream.Options {
+		return upstream.Options{PKI: pki, Accounts: true, Arguments: append([]string{
+			"--token-auth-file=" + users, "--enable-bootstrap-token-auth", "--enable-admission-plugins=NodeRestriction",
+			"--service-cluster-ip-range=10.0.0.0/20,fd00:10::/112",
+		}, further(name)...)}
+	}
+	pair.Upstream, err = pair.start(ctx, filepath.Join(directory, upstreamName), options(upstreamName), upstream.StartKubernetes)
+	if err != nil {
 		return nil, fmt.Errorf("kube-apiserver: %w", err)
 	}
-	pair.Ours, err = pair.start(ctx, filepath.Join(directory, "ours"), options, upstream.StartQuorate)
+	pair.Ours, err = pair.start(ctx, filepath.Join(directory, oursName), options(oursName), upstream.StartQuorate)
 	return pair, err
+}
+
+// frontProxy is the user of the front proxy's client certificate.
+const frontProxy = "front-proxy-client"
+
+// FrontProxyFlags are flags for StartPair that make the servers front proxies of extension API servers.
+func FrontProxyFlags(directory string) []string {
+	return []string{
+		"--proxy-client-cert-file=" + filepath.Join(directory, "front-proxy.crt"),
+		"--proxy-client-key-file=" + filepath.Join(directory, "front-proxy.key"),
+		"--requestheader-client-ca-file=" + filepath.Join(directory, "pki", "client-ca.crt"),
+		"--requestheader-allowed-names=" + frontProxy, "--requestheader-username-headers=X-Remote-User",
+		"--requestheader-uid-headers=X-Remote-Uid",
+		"--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+	}
+}
+
+// writeFrontProxy writes the files of FrontProxyFlags.
+func writeFrontProxy(pki *upstream.PKI, directory string) error {
+	config, err := pki.As(&rest.Config{}, frontProxy)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(directory, "front-proxy.crt"), config.CertData, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(directory, "front-proxy.key"), config.KeyData, 0o600)
 }
 
 // start runs an etcd, its recorder and one of the servers.
@@ -109,6 +164,10 @@ func (p *Pair) start(
 	}
 	p.stop = append(p.stop, recorder.Stop)
 	options.Directory, options.Etcd = directory, etcd.Endpoint
+	options.Arguments = slices.Clone(options.Arguments)
+	for i := range options.Arguments {
+		options.Arguments[i] = strings.ReplaceAll(options.Arguments[i], "${directory}", directory)
+	}
 	began := time.Now()
 	server, err := start(ctx, options)
 	if err != nil {
@@ -118,7 +177,11 @@ func (p *Pair) start(
 	if err := awaitOwnObjects(ctx, server.Admin); err != nil {
 		return nil, err
 	}
-	return newServer(filepath.Base(directory), began, server.Admin, recorder)
+	made, err := newServer(filepath.Base(directory), began, server.Admin, recorder)
+	if err == nil {
+		made.AuditLog = filepath.Join(directory, "audit.log")
+	}
+	return made, err
 }
 
 // awaitOwnObjects waits for the last object that a server creates after it is ready, because scripts list such objects.

@@ -1,11 +1,13 @@
 package differential
 
 import (
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -18,9 +20,15 @@ import (
 // calls are recorded.
 type Webhooks struct {
 	server *httptest.Server
+	other  []byte // a CA bundle without the authority of the server
 
-	mu    sync.Mutex
-	calls []webhookCall
+	mu          sync.Mutex
+	calls       []webhookCall
+	conversions []conversion
+	results     []string // canonical JSON of what conversions have returned
+	// converted are the conversions, and the results, that takeConversions has returned.
+	converted map[string]bool
+	mode      string // how conversion webhooks answer
 }
 
 // webhookCall is a call as it is compared.
@@ -29,13 +37,18 @@ type webhookCall struct {
 	ContentType string          `json:"contentType"`
 	Accept      string          `json:"accept"`
 	UserAgent   string          `json:"userAgent"`
+	Token       string          `json:"token"`       // the Authorization header
+	Certificate string          `json:"certificate"` // the common name of the client's certificate
 	Review      json.RawMessage `json:"review"`
 }
 
-// StartWebhooks starts serving. Stop must follow.
-func StartWebhooks() *Webhooks {
-	w := &Webhooks{}
-	w.server = httptest.NewTLSServer(w)
+// StartWebhooks starts serving. Stop must follow. other is a CA bundle that scripts configure besides the right one.
+func StartWebhooks(other []byte) *Webhooks {
+	w := &Webhooks{other: other, converted: map[string]bool{}}
+	w.server = httptest.NewUnstartedServer(w)
+	w.server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	w.server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that scripts let fail
+	w.server.StartTLS()
 	return w
 }
 
@@ -49,7 +62,11 @@ func (w *Webhooks) Stop() error {
 // variables are what scripts configure webhooks with.
 func (w *Webhooks) variables() map[string]string {
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw})
-	return map[string]string{"webhooks": w.server.URL, "ca": base64.StdEncoding.EncodeToString(bundle)}
+	return map[string]string{
+		"webhooks": w.server.URL, "ca": base64.StdEncoding.EncodeToString(bundle),
+		"other-ca": base64.StdEncoding.EncodeToString(w.other),
+		"port":     w.server.URL[strings.LastIndexByte(w.server.URL, ':')+1:],
+	}
 }
 
 // take returns the calls since the last time. Validating webhooks are called at the same time: calls to paths below
@@ -130,14 +147,23 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
+	if servesConversion(r.URL.Path) {
+		w.convert(writer, r, body)
+		return
+	}
 	var asked review
 	if err := json.Unmarshal(body, &asked); err != nil {
 		http.Error(writer, err.Error(), http.StatusBadRequest)
 		return
 	}
 	uid := asked.Request.UID
+	certificate := ""
+	if peers := r.TLS.PeerCertificates; len(peers) > 0 {
+		certificate = peers[0].Subject.CommonName
+	}
 	w.mu.Lock()
 	w.calls = append(w.calls, webhookCall{
+		Token: r.Header.Get("Authorization"), Certificate: certificate,
 		Path: r.URL.RequestURI(), ContentType: r.Header.Get("Content-Type"), Accept: r.Header.Get("Accept"),
 		UserAgent: strings.SplitN(r.Header.Get("User-Agent"), "/", 2)[0],
 		Review:    json.RawMessage(strings.ReplaceAll(string(body), uid, "<uid of the review>")),
@@ -147,6 +173,8 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 	switch {
 	case name == "never":
 		<-r.Context().Done()
+	case name == "reset":
+		panic(http.ErrAbortHandler)
 	case name == "redirect":
 		http.Redirect(writer, r, "/validate/allow", http.StatusTemporaryRedirect)
 	case strings.HasPrefix(name, "status-"):

@@ -7,8 +7,10 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -35,7 +37,7 @@ const currentCustom = `{"apiVersion":"example.com/v1","kind":"Widget",
 // newCustom returns the target of a custom resource.
 func newCustom(t testing.TB) registry.Target {
 	t.Helper()
-	builder, err := crd.NewBuilder()
+	builder, err := crd.NewBuilder(&lazy.Set{}, nil, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,11 +86,11 @@ func FuzzCustomPatch(f *testing.F) {
 		if object.GetObjectKind().GroupVersionKind().GroupVersion().String() != "example.com/v1" {
 			return
 		}
-		stored, err := target.Version.Codec.Store(object)
+		stored, err := target.Version.Codec.Store(t.Context(), object)
 		if err != nil {
 			t.Fatalf("cannot be stored: %v", err)
 		}
-		if _, err := target.Version.Codec.Load(stored); err != nil {
+		if _, err := target.Version.Codec.Load(t.Context(), stored); err != nil {
 			t.Errorf("cannot be loaded: %v: %s", err, stored)
 		}
 	})

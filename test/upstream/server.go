@@ -123,12 +123,21 @@ func (o Options) flags(ports []int) []string {
 	return override(flags, o.Arguments)
 }
 
-// override drops standard flags that the additional ones repeat: lists would be joined otherwise.
+// excludes are standard flags by the additional one that excludes them.
+var excludes = map[string][]string{
+	"--authorization-config":             {"--authorization-mode"},
+	"--service-account-signing-endpoint": {"--service-account-key-file", "--service-account-signing-key-file"},
+}
+
+// override drops standard flags that the additional ones repeat, because lists would be joined, or exclude.
 func override(flags, further []string) []string {
 	named := map[string]bool{}
 	for _, flag := range further {
 		name, _, _ := strings.Cut(flag, "=")
 		named[name] = true
+		for _, other := range excludes[name] {
+			named[other] = true
+		}
 	}
 	kept := slices.DeleteFunc(flags, func(flag string) bool {
 		name, _, _ := strings.Cut(flag, "=")

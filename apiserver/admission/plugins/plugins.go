@@ -30,8 +30,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	"k8s.io/kubernetes/plugin/pkg/admission/admit"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
 	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
@@ -76,10 +76,17 @@ type Options struct {
 	ConfigFile string
 
 	Client kubernetes.Interface
-	// Dynamic reads parameters of policies that are custom resources.
+	// Parameters has informers of all kinds that policies may have as parameters.
+	Parameters informers.SharedInformerFactory
+	// Dynamic is required by the policies' plugins, but not used: Parameters has every resource.
 	Dynamic dynamic.Interface
+	// OpenAPI has the schemas of the objects that policies mutate.
+	OpenAPI openapi.Client
 	// Services finds the addresses of webhooks that are Services.
-	Services   webhook.ServiceResolver
+	Services webhook.ServiceResolver
+	// Authentication wraps the credentials for webhooks of ConfigFile.
+	Authentication webhook.AuthenticationInfoResolverWrapper
+
 	Informers  informers.SharedInformerFactory
 	Authorizer authorizer.Authorizer
 	Mapper     meta.RESTMapper
@@ -168,8 +175,8 @@ func initializersOf(options Options, quota bool) (admission.PluginInitializers, 
 	all := admission.PluginInitializers{
 		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
 			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
-		webhookinitializer.NewPluginInitializer(nil, options.Services),
-		excluded{},
+		webhookinitializer.NewPluginInitializer(options.Authentication, options.Services),
+		policies{options},
 	}
 	if !quota {
 		return all, nil
@@ -179,16 +186,6 @@ func initializersOf(options Options, quota bool) (admission.PluginInitializers, 
 		return nil, fmt.Errorf("build the quota configuration: %w", err)
 	}
 	return append(all, evaluators), nil
-}
-
-// excluded sets the resources that policies never evaluate.
-type excluded struct{}
-
-// Initialize implements admission.PluginInitializer.
-func (excluded) Initialize(plugin admission.Interface) {
-	if wants, ok := plugin.(initializer.WantsExcludedAdmissionResources); ok {
-		wants.SetExcludedAdmissionResources(exclusion.Excluded())
-	}
 }
 
 // rulesFor follows the configurations of a plugin; nil if it has none.

@@ -12,6 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/audit"
+	claims "k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/token/jwt"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/authentication/validation"
@@ -50,10 +55,14 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resour
 	if err := t.complete(ctx, request, account, now); err != nil {
 		return nil, err
 	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
+	}
 	bound, err := bind(ctx, objects, account, request.Spec.BoundObjectRef)
 	if err != nil {
 		return nil, err
 	}
+	t.shorten(ctx, request)
 	return t.answer(ctx, request, account, bound, now)
 }
 
@@ -74,7 +83,8 @@ func checkPlace(request *authentication.TokenRequest, call resource.Call) error 
 
 // complete sets the defaults and validates the result.
 func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
-	if request.UID != "" && request.UID != account.UID {
+	checksUID := utilfeature.DefaultFeatureGate.Enabled(features.TokenRequestServiceAccountUIDValidation)
+	if checksUID && request.UID != "" && request.UID != account.UID {
 		return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", request.UID, account.UID))
 	}
@@ -87,12 +97,16 @@ func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequ
 	if errs := validation.ValidateTokenRequest(request); len(errs) > 0 {
 		return apierrors.NewInvalid(requestKind, "", errs)
 	}
+	return nil
+}
+
+// shorten limits the lifetime to --service-account-max-token-expiration.
+func (t *Tokens) shorten(ctx context.Context, request *authentication.TokenRequest) {
 	longest := int64(t.config.ServiceAccountMaxLifetime / time.Second)
 	if longest > 0 && request.Spec.ExpirationSeconds > longest {
 		warning.AddWarning(ctx, "", fmt.Sprintf("requested expiration of %d seconds shortened to %d seconds", request.Spec.ExpirationSeconds, longest))
 		request.Spec.ExpirationSeconds = longest
 	}
-	return nil
 }
 
 // binding has the objects that a token is bound to: a pod with its node, a secret, or a node.
@@ -167,7 +181,7 @@ func get[T runtime.Object](ctx context.Context, objects resource.Client, gr sche
 func (t *Tokens) answer(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, bound binding, now time.Time) (runtime.Object, error) {
 	lifetime, warnAfter := request.Spec.ExpirationSeconds, int64(0)
 	if t.config.ServiceAccountExtendExpiry && bound.pod != nil && lifetime == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && t.isForUs(request.Spec.Audiences) {
-		lifetime, warnAfter = serviceaccount.ExpirationExtensionSeconds, lifetime
+		lifetime, warnAfter = t.extendedLifetime, lifetime
 	}
 	public, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, lifetime, warnAfter, request.Spec.Audiences)
 	if err != nil {
@@ -181,6 +195,9 @@ func (t *Tokens) answer(ctx context.Context, request *authentication.TokenReques
 	answer.Status = authentication.TokenRequestStatus{
 		Token:               token,
 		ExpirationTimestamp: metav1.NewTime(now.Add(time.Duration(request.Spec.ExpirationSeconds) * time.Second)),
+	}
+	if public.ID != "" {
+		audit.AddAuditAnnotation(ctx, claims.IssuedCredentialIDAuditAnnotationKey, jwt.CredentialIDForJTI(public.ID))
 	}
 	return answer, nil
 }

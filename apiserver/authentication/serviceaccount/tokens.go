@@ -2,6 +2,7 @@
 package serviceaccount
 
 import (
+	"context"
 	"crypto"
 	"errors"
 	"fmt"
@@ -23,11 +24,21 @@ type Tokens struct {
 	keys serviceaccount.PublicKeysGetter
 	// generator signs tokens; nil: no token is issued.
 	generator serviceaccount.TokenGenerator
+	// extendedLifetime, in seconds, is that of a pod's tokens with --service-account-extend-token-expiration.
+	extendedLifetime int64
+	// closeSigner ends the connection to an external signer.
+	closeSigner context.CancelFunc
 }
 
-// New reads the keys of --service-account-key-file and --service-account-signing-key-file.
-func New(config config.Authentication, clock clock.PassiveClock) (*Tokens, error) {
-	t := &Tokens{config: config, clock: clock}
+// New reads the keys of --service-account-key-file and --service-account-signing-key-file, or connects to the signer of
+// --service-account-signing-endpoint and fetches its keys. The caller must call Close.
+func New(ctx context.Context, config config.Authentication, clock clock.PassiveClock) (*Tokens, error) {
+	t := &Tokens{
+		config: config, clock: clock, extendedLifetime: serviceaccount.ExpirationExtensionSeconds, closeSigner: func() {},
+	}
+	if config.ServiceAccountSigningEndpoint != "" {
+		return t, t.signExternally(ctx)
+	}
 	var verifying []any
 	for _, file := range config.ServiceAccountKeyFiles {
 		keys, err := keyutil.PublicKeysFromFile(file)
@@ -94,10 +105,17 @@ func (t *Tokens) Authenticators(objects resource.Client) ([]authenticator.Token,
 	return all, nil
 }
 
-// Metadata has the OpenID discovery documents, with which other parties verify tokens.
+// Close ends the connection to the signer.
+func (t *Tokens) Close() { t.closeSigner() }
+
+// Document returns an OpenID discovery document and how many seconds it may be cached.
+type Document func() (body []byte, seconds int)
+
+// Metadata has the OpenID discovery documents, with which other parties verify tokens. They change with the keys of an
+// external signer.
 type Metadata struct {
-	Configuration []byte // of /.well-known/openid-configuration, JSON
-	Keys          []byte // of /openid/v1/jwks, a JSON web key set
+	Configuration Document // of /.well-known/openid-configuration, JSON
+	Keys          Document // of /openid/v1/jwks, a JSON web key set
 }
 
 // Metadata returns the documents of the first issuer. The keys are served at address (host:port), unless
@@ -110,7 +128,5 @@ func (t *Tokens) Metadata(address string) (Metadata, error) {
 	if err != nil {
 		return Metadata{}, err
 	}
-	configuration, _ := provider.GetConfigJSON()
-	keys, _ := provider.GetKeysetJSON()
-	return Metadata{Configuration: configuration, Keys: keys}, nil
+	return Metadata{Configuration: provider.GetConfigJSON, Keys: provider.GetKeysetJSON}, nil
 }

@@ -13,11 +13,15 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/util/keyutil"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/core"
 	upstream "k8s.io/kubernetes/pkg/serviceaccount"
@@ -60,7 +64,7 @@ type tokenServer struct {
 func newTokenServer(t *testing.T) *tokenServer {
 	t.Helper()
 	file, key := newKey(t)
-	issuing := must[*serviceaccount.Tokens](t)(serviceaccount.New(config.Authentication{
+	issuing := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{
 		ServiceAccountIssuers: []string{issuer, "https://old.example.com"}, ServiceAccountSigningKey: file,
 		ServiceAccountLookup: true, ServiceAccountExtendExpiry: true,
 	}, clock.RealClock{}))
@@ -180,23 +184,41 @@ func TestTokenMetadata(t *testing.T) {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
 	}
-	if err := json.Unmarshal(metadata.Configuration, &configuration); err != nil {
+	body, _ := metadata.Configuration()
+	if err := json.Unmarshal(body, &configuration); err != nil {
 		t.Fatal(err)
 	}
 	if configuration.Issuer != issuer || configuration.Keys != "https://10.0.0.1:6443/openid/v1/jwks" {
 		t.Errorf("configuration %+v", configuration)
 	}
-	if !bytes.Contains(metadata.Keys, []byte(`"kty":"EC"`)) || bytes.Contains(metadata.Keys, []byte(`"d":`)) {
-		t.Errorf("keys %s", metadata.Keys)
+	if keys, _ := metadata.Keys(); !bytes.Contains(keys, []byte(`"kty":"EC"`)) || bytes.Contains(keys, []byte(`"d":`)) {
+		t.Errorf("keys %s", keys)
 	}
 }
 
 func TestWithoutKeysNoTokensAreIssued(t *testing.T) {
-	none := must[*serviceaccount.Tokens](t)(serviceaccount.New(config.Authentication{}, clock.RealClock{}))
+	none := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{}, clock.RealClock{}))
 	if none.Request() != nil {
 		t.Error("tokens are issued without a key")
 	}
-	if _, err := serviceaccount.New(config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}}, clock.RealClock{}); err == nil {
+	if _, err := serviceaccount.New(t.Context(), config.Authentication{ServiceAccountSigningKey: "/does/not/exist", ServiceAccountIssuers: []string{issuer}}, clock.RealClock{}); err == nil {
 		t.Error("no error for a missing key file")
+	}
+}
+
+// The UID in a request's metadata is checked unless the gate is off.
+func TestUIDOfTokenRequest(t *testing.T) {
+	s := newTokenServer(t)
+	for _, checked := range []bool{true, false} {
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+			features.TokenRequestServiceAccountUIDValidation, checked)
+		_, err := s.Call(t.Context(),
+			resource.Key{GroupResource: serviceAccounts, Subresource: "token", Namespace: "default", Name: "default"},
+			&authentication.TokenRequest{
+				ObjectMeta: metav1.ObjectMeta{UID: "another"}, Spec: authentication.TokenRequestSpec{ExpirationSeconds: 3600},
+			})
+		if apierrors.IsConflict(err) != checked || !checked && err != nil {
+			t.Errorf("checked: %t, got %v", checked, err)
+		}
 	}
 }

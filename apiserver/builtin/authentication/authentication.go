@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -39,7 +40,10 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 
 type selfReviewer struct{ clock clock.PassiveClock }
 
-func (r selfReviewer) review(ctx context.Context, _ resource.Client, _ resource.Call) (runtime.Object, error) {
+func (r selfReviewer) review(ctx context.Context, _ resource.Client, call resource.Call) (runtime.Object, error) {
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
+	}
 	self, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
@@ -60,6 +64,9 @@ func (r tokenReviewer) review(ctx context.Context, _ resource.Client, call resou
 	if review.Spec.Token == "" {
 		return nil, apierrors.NewBadRequest("token is required for TokenReview in authentication")
 	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
+	}
 	if r.tokens == nil {
 		return review, nil
 	}
@@ -72,11 +79,9 @@ func (r tokenReviewer) review(ctx context.Context, _ resource.Client, call resou
 	}
 	response, authenticated, err := r.tokens.AuthenticateToken(ctx, review.Spec.Token)
 	review.Status = api.TokenReviewStatus{Authenticated: authenticated}
-	if err == nil && !authenticated {
-		err = errInvalidToken
-	}
-	if err != nil {
-		review.Status.Error = err.Error()
+	if err != nil || !authenticated {
+		// kube-apiserver's first authenticator, of its own token, rejects the token too.
+		review.Status.Error = utilerrors.NewAggregate([]error{errInvalidToken, err}).Error()
 	}
 	if response == nil || response.User == nil {
 		return review, nil

@@ -41,6 +41,9 @@ func (r reviewer) subject(ctx context.Context, _ resource.Client, call resource.
 	if err := invalid(validation.ValidateSubjectAccessReview(review)); err != nil {
 		return nil, err
 	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
+	}
 	var err error
 	review.Status, err = r.decide(ctx, review.Spec)
 	return review, err
@@ -58,6 +61,9 @@ func (r reviewer) local(ctx context.Context, _ resource.Client, call resource.Ca
 	default:
 		return nil, apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " + call.Namespace)
 	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
+	}
 	var err error
 	review.Status, err = r.decide(ctx, review.Spec)
 	return review, err
@@ -71,6 +77,9 @@ func (r reviewer) self(ctx context.Context, _ resource.Client, call resource.Cal
 	self, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")
+	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
 	}
 	spec := api.SubjectAccessReviewSpec{
 		ResourceAttributes: review.Spec.ResourceAttributes, NonResourceAttributes: review.Spec.NonResourceAttributes,
@@ -92,6 +101,9 @@ func (r reviewer) selfRules(ctx context.Context, _ resource.Client, call resourc
 	}
 	if review.Spec.Namespace == "" {
 		return nil, apierrors.NewBadRequest("no namespace on request")
+	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
 	}
 	if r.rules == nil {
 		return nil, noAuthorizer()

@@ -25,7 +25,7 @@ import (
 var pods = schema.GroupResource{Resource: "pods"}
 
 func bindingSubresource() definition.Subresource {
-	subresource := definition.Action("binding", bindingKind, bind)
+	subresource := definition.Action("binding", bindingKind, bind).WithMetadata()
 	subresource.Update = assignment{pod.Strategy}
 	return subresource
 }
@@ -54,6 +54,12 @@ func bind(ctx context.Context, objects resource.Client, call resource.Call) (run
 	}
 	if errs := validation.ValidatePodBinding(binding); len(errs) != 0 {
 		return nil, errs.ToAggregate()
+	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
+	}
+	if binding.Name == "" {
+		return nil, apierrors.NewBadRequest("Name parameter required.")
 	}
 	key := resource.Key{GroupResource: pods, Subresource: "binding", Namespace: call.Namespace, Name: binding.Name}
 	_, err := objects.Update(ctx, key, func(current runtime.Object) error {

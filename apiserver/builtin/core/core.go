@@ -99,7 +99,7 @@ func namespaceKind(clock clock.PassiveClock) definition.Kind {
 func serviceAccountKind(token resource.Action) definition.Kind {
 	kind := definition.Kind{Name: "ServiceAccount", ReturnsDeleted: true, ShortNames: []string{"sa"}, Strategy: serviceaccount.Strategy}
 	if token != nil {
-		kind.Subresources = []definition.Subresource{definition.Action("token", tokenKind, token).Tracking()}
+		kind.Subresources = []definition.Subresource{definition.Action("token", tokenKind, token).WithMetadata()}
 	}
 	return kind
 }

@@ -55,6 +55,9 @@ func (e evictor) evict(ctx context.Context, objects resource.Client, call resour
 	if err != nil {
 		return nil, err
 	}
+	if err := call.Validate(ctx); err != nil {
+		return nil, err
+	}
 	if err := e.remove(ctx, objects, call.Namespace, call.Name, options); err != nil {
 		return nil, err
 	}
@@ -85,13 +88,13 @@ func (e evictor) remove(ctx context.Context, objects resource.Client, namespace,
 	}
 }
 
-// deleteOptions returns the delete options of an eviction, with the dry run of the request.
+// deleteOptions returns the delete options of an eviction, and sets their dry run to that of the request.
 func deleteOptions(eviction *policy.Eviction, request *metav1.CreateOptions) (*metav1.DeleteOptions, error) {
 	var dryRun []string
 	if request != nil {
 		dryRun = request.DryRun
 	}
-	options := eviction.DeleteOptions.DeepCopy()
+	options := eviction.DeleteOptions
 	if options == nil {
 		return &metav1.DeleteOptions{DryRun: dryRun}, nil
 	}

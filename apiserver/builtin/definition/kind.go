@@ -70,8 +70,8 @@ type Subresource struct {
 	Connect *resource.Connect
 	// Plain is set for a subresource that is not served as a table.
 	Plain bool
-	// Tracked is set for an Action that returns the object it was given, with managed fields.
-	Tracked bool
+	// KeepsMetadata is resource.Endpoint.KeepsMetadata.
+	KeepsMetadata bool
 }
 
 // Verbs of most subresources that write their parent.
@@ -98,9 +98,9 @@ func (s Subresource) WithoutTable() Subresource {
 	return s
 }
 
-// Tracking returns the subresource with managed fields in responses.
-func (s Subresource) Tracking() Subresource {
-	s.Tracked = true
+// WithMetadata returns the subresource of an action that reads the UID and the resource version of its body.
+func (s Subresource) WithMetadata() Subresource {
+	s.KeepsMetadata = true
 	return s
 }
 
@@ -283,7 +283,11 @@ func (g Group) endpoint(parent schema.GroupVersionKind, subresource Subresource)
 	if e.Kind != parent && e.Connect == nil {
 		e.Body = g.builder.Codec(e.Kind)
 	}
-	if (e.Action == nil && e.Connect == nil) || subresource.Tracked {
+	switch {
+	case e.Connect != nil:
+	case e.Action != nil: // Update is the strategy of the parent
+		e.FieldManager, e.KeepsMetadata = g.builder.fieldManager(e.Kind, e.Subresource, nil), subresource.KeepsMetadata
+	default:
 		e.FieldManager = g.builder.fieldManager(e.Kind, e.Subresource, e.Update)
 	}
 	return e

@@ -84,6 +84,9 @@ func (g Guard) checkBinding(ctx context.Context, plural, namespace, name string,
 	}
 	reference := rbacv1.RoleRef{APIGroup: role.APIGroup, Kind: role.Kind, Name: role.Name}
 	rules, err := g.Rules.GetRoleReferenceRules(ctx, reference, namespace)
+	if apierrors.IsNotFound(err) { // kube-apiserver's storage of roles names the resource of the request
+		return apierrors.NewNotFound(api.Resource(plural), role.Name)
+	}
 	if err != nil {
 		return err
 	}

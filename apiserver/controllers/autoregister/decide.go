@@ -48,6 +48,9 @@ func decide(current, wanted *apiregistration.APIService, past history) action {
 	return update
 }
 
+// IsManaged reports whether this server or kube-apiserver creates and deletes an APIService.
+func IsManaged(service *apiregistration.APIService) bool { return managed(service) != "" }
+
 // managed returns the value of managedLabel, "" without a valid one.
 func managed(service *apiregistration.APIService) string {
 	if service == nil {

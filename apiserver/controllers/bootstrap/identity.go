@@ -51,12 +51,12 @@ type Identity struct {
 
 // Identity returns the identity of this replica. Run creates its lease.
 func (b *Bootstrap) Identity(hostname, address string) *Identity {
-	name := identityOf(hostname)
+	name := IdentityOf(hostname)
 	return &Identity{bootstrap: b, name: name, holder: name + "_" + uuid.NewString(), hostname: hostname, address: address}
 }
 
-// identityOf returns the name of the lease of a host.
-func identityOf(hostname string) string {
+// IdentityOf returns the name of the lease of a host.
+func IdentityOf(hostname string) string {
 	var text []byte
 	for _, part := range []string{hostname, component} {
 		text = append(binary.BigEndian.AppendUint16(text, uint16(len(part))), part...)

@@ -62,7 +62,7 @@ func (l *Leases) update(ctx context.Context, ip string) error {
 	for {
 		entry := &api.Endpoints{}
 		if value.Revision != 0 {
-			stored, err := l.codec.Load(value.Data)
+			stored, err := l.codec.Load(ctx, value.Data)
 			if err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ func (l *Leases) update(ctx context.Context, ip string) error {
 		}
 		entry.Generation++
 		entry.Subsets = []api.EndpointSubset{{Addresses: []api.EndpointAddress{{IP: ip}}}}
-		data, err := l.codec.Store(entry)
+		data, err := l.codec.Store(ctx, entry)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (l *Leases) list(ctx context.Context) ([]string, error) {
 	}
 	var all []string
 	for _, value := range page.Values {
-		stored, err := l.codec.Load(value.Data)
+		stored, err := l.codec.Load(ctx, value.Data)
 		if err != nil {
 			return nil, err
 		}

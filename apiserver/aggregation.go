@@ -1,0 +1,137 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+
+	"quorate.dev/apiserver/aggregator"
+	"quorate.dev/apiserver/aggregator/remote"
+	"quorate.dev/apiserver/builtin/priority"
+	"quorate.dev/apiserver/controllers/autoregister"
+	"quorate.dev/apiserver/controllers/availability"
+	"quorate.dev/apiserver/router"
+)
+
+// aggregation has the parts of the server that deal with extension API servers. It is zero in an extension server.
+type aggregation struct {
+	proxy        *aggregator.Aggregator
+	documents    *remote.Controller
+	availability *availability.Controller
+}
+
+func (s *Server) composeAggregation() (err error) {
+	a := &s.aggregation
+	options := aggregator.Options{
+		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
+		MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: s.requests.Undelegated,
+	}
+	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
+		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
+			return err
+		}
+		s.auth.reload = append(s.auth.reload, options.Certificate)
+	}
+	a.proxy = aggregator.New(options)
+	a.availability = availability.New(availability.Options{
+		Objects: s.registry.Client(), Backend: func(name string) *aggregator.Backend { return a.proxy.Table().Get(name) },
+		Services:       s.informers.Core().V1().Services().Lister(),
+		EndpointSlices: s.informers.Discovery().V1().EndpointSlices().Lister(),
+		FollowEntries:  s.registry.Client().FollowEntries,
+		Clock:          s.clock, Logger: s.logger.WithName("availability"), Registerer: s.metrics,
+	})
+	a.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
+	return err
+}
+
+// maxDelegated returns the limit of requests in flight to each extension API server: what this server permits for
+// itself. 0 means no limit.
+func (s *Server) maxDelegated() int {
+	reading, mutating := s.config.Limits.MaxRequestsInFlight, s.config.Limits.MaxMutatingRequestsInFlight
+	if reading == 0 || mutating == 0 {
+		return 0
+	}
+	return reading + mutating
+}
+
+// source returns the documents of extension API servers.
+func (a *aggregation) source() remote.Source {
+	if a.documents == nil {
+		return remote.None{}
+	}
+	return a.documents
+}
+
+// delegate returns what routes requests to extension API servers, nil if there are none.
+func (a *aggregation) delegate() func(path string) http.Handler {
+	if a.proxy == nil {
+		return nil
+	}
+	return a.proxy.Route
+}
+
+// runDiscovery downloads discovery documents until ctx ends. The hook is done when discovery was requested from every
+// extension API server.
+func (a *aggregation) runDiscovery(ctx context.Context, done func()) error {
+	return together(ctx, func(ctx context.Context) error {
+		a.documents.RunDiscovery(ctx)
+		return nil
+	}, func(ctx context.Context) error {
+		select {
+		case <-a.documents.Completed():
+			done()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+}
+
+// runAvailability checks extension API servers until ctx ends. The hook is done at once.
+func (a *aggregation) runAvailability(ctx context.Context, done func()) error {
+	done()
+	return a.availability.Run(ctx)
+}
+
+// observe delivers the state of an APIService to all parts: first to the proxy, which the others use.
+func (a *aggregation) observe(name string, object runtime.Object) {
+	backend := a.proxy.Set(name, object)
+	a.availability.SetAPIService(name, object)
+	service, _ := object.(*apiregistration.APIService)
+	if service == nil {
+		a.documents.Observe(name, nil)
+		return
+	}
+	observed := &remote.APIService{
+		GroupVersion: schema.GroupVersion{Group: service.Spec.Group, Version: service.Spec.Version},
+		Priority:     priority.Priority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority},
+		Managed:      autoregister.IsManaged(service),
+	}
+	if backend != nil {
+		observed.Server = remote.Server{
+			Namespace: backend.Service.Namespace, Name: backend.Service.Name, Port: backend.Service.Port,
+			Trust: fmt.Sprint(service.Spec.InsecureSkipTLSVerify, string(service.Spec.CABundle)),
+		}
+		observed.Backend, observed.Available = backend, backend.Available
+	}
+	a.documents.Observe(name, observed)
+}
+
+// known marks all APIServices that existed at the start as observed.
+func (a *aggregation) known() {
+	a.proxy.Known()
+	a.documents.Known()
+}
+
+// forward sends a request for a document of a group version to its extension API server.
+func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) {
+	backend := a.proxy.Table().Lookup(gv)
+	if backend == nil {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	backend.ServeHTTP(w, r)
+}

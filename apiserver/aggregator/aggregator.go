@@ -1,0 +1,109 @@
+package aggregator
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+)
+
+// Options configure an Aggregator.
+type Options struct {
+	Resolver webhook.ServiceResolver
+	// Certificate is the front-proxy client certificate; nil for none.
+	Certificate *Certificate
+	// Dial connects to extension API servers; nil means a net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// RejectRedirects responds with 502 instead of a redirect (--aggregator-reject-forwarding-redirect).
+	RejectRedirects bool
+	// MaxRequestsInFlight bounds the requests to each server that are not long-running; 0: no limit.
+	MaxRequestsInFlight int
+	// Unknown serves the paths of groups while their APIServices are not known yet.
+	Unknown http.Handler
+	// Rejected is called for each request that a Backend responds to itself.
+	Rejected func(r *http.Request, code int)
+}
+
+// Aggregator holds the current Table.
+type Aggregator struct {
+	options Options
+	pools   *pools
+	current atomic.Pointer[Table] // nil before Known
+
+	mu       sync.Mutex // guards the fields below and the replacement of the table
+	backends map[string]*Backend
+	known    bool
+}
+
+// New returns an aggregator without backends.
+func New(options Options) *Aggregator {
+	a := &Aggregator{options: options, pools: newPools(options), backends: map[string]*Backend{}}
+	if options.Certificate != nil {
+		options.Certificate.changed = a.pools.reopen
+	}
+	return a
+}
+
+// Table returns the current table. It is empty before Known.
+func (a *Aggregator) Table() *Table {
+	if t := a.current.Load(); t != nil {
+		return t
+	}
+	return &Table{}
+}
+
+// Set stores the state of an APIService and returns its backend, nil if this server serves it. Any other object marks
+// the APIService as deleted. The current table has the state when Set returns, except before Known.
+func (a *Aggregator) Set(name string, object runtime.Object) *Backend {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.backends[name]
+	var after *Backend
+	if service, ok := object.(*apiregistration.APIService); ok && service.Spec.Service != nil {
+		after = a.backend(service)
+	}
+	if before != nil { // after a.backend, which keeps connections that are still used
+		a.pools.release(before.connections)
+	}
+	switch {
+	case after != nil:
+		a.backends[name] = after
+	case before != nil:
+		delete(a.backends, name)
+	default:
+		return nil
+	}
+	if a.known {
+		a.current.Store(newTable(a.backends))
+	}
+	return after
+}
+
+// Route returns the handler of a path that this server does not serve itself, else nil.
+func (a *Aggregator) Route(path string) http.Handler {
+	t := a.current.Load()
+	if t == nil {
+		if strings.HasPrefix(path, "/apis/") {
+			return a.options.Unknown
+		}
+		return nil
+	}
+	if backend := t.Route(path); backend != nil {
+		return backend
+	}
+	return nil
+}
+
+// Known publishes the backends of all APIServices that existed at the start.
+func (a *Aggregator) Known() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.known = true
+	a.current.Store(newTable(a.backends))
+}

@@ -1,0 +1,89 @@
+package aggregator
+
+import (
+	"net/http"
+	"net/url"
+
+	"k8s.io/apimachinery/pkg/util/proxy"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	apiserverproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/transport"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"quorate.dev/apiserver/request"
+)
+
+// ServeHTTP forwards a request to the server. It mirrors kube-aggregator's proxyHandler and its responses.
+func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	record := request.From(r.Context())
+	if !b.Available {
+		b.reject(w, r, "service unavailable", http.StatusServiceUnavailable)
+		return
+	}
+	tripper, err := b.transport()
+	if err != nil {
+		b.reject(w, r, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	location, err := b.resolve()
+	if err != nil {
+		record.Logger.Error(err, "Failed to resolve the Service of an APIService", "name", b.Name)
+		b.reject(w, r, "service unavailable", http.StatusServiceUnavailable)
+		return
+	}
+	if !record.LongRunning {
+		if !b.connections.inFlight.take() {
+			w.Header().Set("Retry-After", "1")
+			b.reject(w, r, "Too many requests, please try again later.", http.StatusTooManyRequests)
+			return
+		}
+		defer b.connections.inFlight.free()
+	}
+	b.forward(w, r, record, &url.URL{
+		Scheme: "https", Host: location.Host, Path: r.URL.Path, RawQuery: r.URL.Query().Encode(),
+	}, tripper)
+}
+
+func (b *Backend) forward(
+	w http.ResponseWriter, r *http.Request, record *request.Record, location *url.URL, tripper *http.Transport,
+) {
+	outgoing, cancel := apiserverproxy.NewRequestForProxy(location, r)
+	defer cancel()
+	outgoing.Header.Set(auditinternal.HeaderAuditID, record.AuditID)
+	user, uid := record.User, ""
+	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
+		uid = user.GetUID()
+	}
+	if httpstream.IsUpgradeRequest(r) {
+		transport.SetAuthProxyHeaders(outgoing, user.GetName(), uid, user.GetGroups(), user.GetExtra())
+		u := newUpgrade(r.Context(), w)
+		defer u.end()
+		proxy.NewUpgradeAwareHandler(location, u.transport(tripper), true, true, responder{}).ServeHTTP(u, outgoing)
+		return
+	}
+	// The headers are set by the round tripper, because the proxy removes those that the Connection header names.
+	identified := transport.NewAuthProxyRoundTripper(user.GetName(), uid, user.GetGroups(), user.GetExtra(), tripper)
+	handler := proxy.NewUpgradeAwareHandler(location, identified, true, false, responder{})
+	handler.RejectForwardingRedirects = b.options.RejectRedirects
+	handler.ServeHTTP(w, outgoing)
+}
+
+// reject responds in place of the server.
+func (b *Backend) reject(w http.ResponseWriter, r *http.Request, message string, code int) {
+	http.Error(w, message, code)
+	if b.options.Rejected != nil {
+		b.options.Rejected(r, code)
+	}
+}
+
+// responder writes the errors of a proxy.
+type responder struct{}
+
+func (responder) Error(w http.ResponseWriter, r *http.Request, err error) {
+	if record := request.From(r.Context()); record != nil && record.Context.Err() != nil {
+		return // The filter timeout responds, or the client is gone.
+	}
+	http.Error(w, err.Error(), http.StatusServiceUnavailable)
+}

@@ -1,0 +1,201 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	discoveryv2 "k8s.io/api/apidiscovery/v2"
+	discoveryv2beta1 "k8s.io/api/apidiscovery/v2beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	discoveryconversion "k8s.io/apiserver/pkg/apis/apidiscovery/v2"
+	"k8s.io/client-go/discovery"
+)
+
+// decoder decodes discovery documents of all forms.
+type decoder struct{ runtime.Decoder }
+
+func newDecoder() (decoder, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		discoveryv2.AddToScheme, discoveryv2beta1.AddToScheme, discoveryconversion.RegisterConversions,
+	} {
+		if err := add(scheme); err != nil {
+			return decoder{}, fmt.Errorf("register aggregated discovery: %w", err)
+		}
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return decoder{serializer.NewCodecFactory(scheme).UniversalDecoder()}, nil
+}
+
+// serverDiscovery is what discovery found on one server.
+type serverDiscovery struct {
+	// versions are the documents of all group versions that were found.
+	versions map[schema.GroupVersion]discoveryv2.APIVersionDiscovery
+	// failed are the group versions whose documents could not be downloaded.
+	failed map[schema.GroupVersion]error
+	// tag is the entity tag of the aggregated document, empty for servers without one.
+	tag string
+}
+
+// errUnchanged is returned for a document that the caller has.
+var errUnchanged = errors.New("the document has not changed")
+
+const aggregatedList = "APIGroupDiscoveryList"
+
+// discover downloads the documents of group versions of a server: the aggregated one, or if the server has none, the
+// legacy one of each group version. It returns errUnchanged if the aggregated one still has the tag.
+func (d decoder) discover(
+	ctx context.Context, backend Backend, wanted []schema.GroupVersion, tag string,
+) (serverDiscovery, error) {
+	r, err := document{"/apis", discoveryTimeout, maxDiscovery}.get(ctx, backend, map[string]string{
+		"Accept": discovery.AcceptV2 + "," + discovery.AcceptV2Beta1, "If-None-Match": tag,
+	})
+	switch {
+	case err != nil:
+		return serverDiscovery{}, err
+	case r.status == http.StatusNotModified && tag != "":
+		return serverDiscovery{}, errUnchanged
+	case r.status == http.StatusServiceUnavailable:
+		return serverDiscovery{}, fmt.Errorf("/apis: status %d", r.status)
+	case r.status == http.StatusOK && isAggregated(r.header.Get("Content-Type")):
+		versions, err := d.aggregated(r.body)
+		return serverDiscovery{versions: versions, tag: r.header.Get("Etag")}, err
+	}
+	found := serverDiscovery{
+		versions: map[schema.GroupVersion]discoveryv2.APIVersionDiscovery{}, failed: map[schema.GroupVersion]error{},
+	}
+	ctx, cancel := context.WithTimeout(ctx, legacyTimeout)
+	defer cancel()
+	for _, gv := range wanted {
+		if version, err := d.legacy(ctx, backend, gv); err != nil {
+			found.failed[gv] = err
+		} else {
+			found.versions[gv] = version
+		}
+	}
+	return found, nil
+}
+
+func isAggregated(contentType string) bool {
+	for _, gv := range []schema.GroupVersion{discoveryv2.SchemeGroupVersion, discoveryv2beta1.SchemeGroupVersion} {
+		if matches, err := discovery.ContentTypeIsGVK(contentType, gv.WithKind(aggregatedList)); err == nil && matches {
+			return true
+		}
+	}
+	return false
+}
+
+// aggregated decodes an aggregated document.
+func (d decoder) aggregated(body []byte) (map[schema.GroupVersion]discoveryv2.APIVersionDiscovery, error) {
+	list := &discoveryv2.APIGroupDiscoveryList{}
+	if err := runtime.DecodeInto(d, body, list); err != nil {
+		return nil, fmt.Errorf("decode aggregated discovery: %w", err)
+	}
+	versions := map[schema.GroupVersion]discoveryv2.APIVersionDiscovery{}
+	for _, group := range list.Items {
+		for _, version := range group.Versions {
+			setResponseKinds(version.Resources)
+			versions[schema.GroupVersion{Group: group.Name, Version: version.Version}] = version
+		}
+	}
+	return versions, nil
+}
+
+// setResponseKinds replaces missing kinds by empty ones: some releases of client-go panic on nil.
+func setResponseKinds(resources []discoveryv2.APIResourceDiscovery) {
+	for i := range resources {
+		if resources[i].ResponseKind == nil {
+			resources[i].ResponseKind = &metav1.GroupVersionKind{}
+		}
+		for j := range resources[i].Subresources {
+			if resources[i].Subresources[j].ResponseKind == nil {
+				resources[i].Subresources[j].ResponseKind = &metav1.GroupVersionKind{}
+			}
+		}
+	}
+}
+
+// legacy downloads the legacy document of a group version in aggregated form.
+func (d decoder) legacy(
+	ctx context.Context, backend Backend, gv schema.GroupVersion,
+) (discoveryv2.APIVersionDiscovery, error) {
+	path := "/apis/" + gv.Group + "/" + gv.Version
+	r, err := document{path, discoveryTimeout, maxDiscovery}.get(ctx, backend, map[string]string{
+		"Accept": runtime.ContentTypeJSON,
+	})
+	if err != nil {
+		return discoveryv2.APIVersionDiscovery{}, err
+	}
+	if r.status != http.StatusOK {
+		return discoveryv2.APIVersionDiscovery{}, fmt.Errorf("%s: status %d", path, r.status)
+	}
+	list := &metav1.APIResourceList{}
+	if err := runtime.DecodeInto(d, r.body, list); err != nil {
+		return discoveryv2.APIVersionDiscovery{}, fmt.Errorf("decode %s: %w", path, err)
+	}
+	resources, err := aggregateLegacy(list.APIResources)
+	if err != nil {
+		return discoveryv2.APIVersionDiscovery{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return discoveryv2.APIVersionDiscovery{Version: gv.Version, Resources: resources}, nil
+}
+
+// aggregateLegacy converts legacy resources like upstream's ConvertGroupVersionIntoToDiscovery: a subresource without
+// its resource gets one without verbs.
+func aggregateLegacy(list []metav1.APIResource) ([]discoveryv2.APIResourceDiscovery, error) {
+	var resources []discoveryv2.APIResourceDiscovery
+	index := map[string]int{}
+	for _, r := range list {
+		if strings.Contains(r.Name, "/") {
+			continue
+		}
+		index[r.Name] = len(resources)
+		resources = append(resources, discoveryv2.APIResourceDiscovery{
+			Resource: r.Name, Scope: scope(r), ResponseKind: kindOf(r), Verbs: r.Verbs, ShortNames: r.ShortNames,
+			Categories: r.Categories, SingularResource: r.SingularName,
+		})
+	}
+	for _, r := range list {
+		name, subresource, ok := strings.Cut(r.Name, "/")
+		if !ok {
+			continue
+		}
+		i, ok := index[name]
+		if !ok {
+			i = len(resources)
+			index[name] = i
+			resources = append(resources, discoveryv2.APIResourceDiscovery{
+				Resource: name, Scope: scope(r), ResponseKind: &metav1.GroupVersionKind{},
+			})
+		}
+		parent := &resources[i]
+		if parent.Scope != scope(r) {
+			return nil, fmt.Errorf("%s and %s have different scopes", name, r.Name)
+		}
+		kind := &metav1.GroupVersionKind{}
+		if r.Kind != "" {
+			kind = kindOf(r)
+		}
+		parent.Subresources = append(parent.Subresources, discoveryv2.APISubresourceDiscovery{
+			Subresource: subresource, Verbs: r.Verbs, ResponseKind: kind,
+		})
+	}
+	return resources, nil
+}
+
+func scope(r metav1.APIResource) discoveryv2.ResourceScope {
+	if r.Namespaced {
+		return discoveryv2.ScopeNamespace
+	}
+	return discoveryv2.ScopeCluster
+}
+
+func kindOf(r metav1.APIResource) *metav1.GroupVersionKind {
+	return &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind}
+}

@@ -1,0 +1,66 @@
+package aggregator
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// upgrade bounds the time until the server of a Backend has accepted or refused an upgrade. Upstream's handler waits
+// for the response without regard to the context, so the connection is closed when the context ends. Afterwards the
+// connection lasts until one side closes it.
+type upgrade struct {
+	http.ResponseWriter
+	stop func() bool
+
+	mu    sync.Mutex // guards the fields below
+	conn  net.Conn
+	ended bool
+}
+
+// newUpgrade returns the response writer of an upgrade. The caller must call end.
+func newUpgrade(ctx context.Context, w http.ResponseWriter) *upgrade {
+	u := &upgrade{ResponseWriter: w}
+	u.stop = context.AfterFunc(ctx, u.close)
+	return u
+}
+
+// transport returns a transport with the settings of base for the connection of the upgrade.
+func (u *upgrade) transport(base *http.Transport) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig: base.TLSClientConfig, Proxy: base.Proxy,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := base.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			if u.ended {
+				_ = conn.Close()
+				return nil, net.ErrClosed
+			}
+			u.conn = conn
+			return conn, nil
+		},
+	}
+}
+
+func (u *upgrade) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.ended = true
+	if u.conn != nil {
+		_ = u.conn.Close()
+	}
+}
+
+// Hijack implements http.Hijacker. The server has responded.
+func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	u.stop()
+	return http.NewResponseController(u.ResponseWriter).Hijack()
+}
+
+func (u *upgrade) end() { u.stop() }

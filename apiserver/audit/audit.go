@@ -1,0 +1,101 @@
+// Package audit records requests according to an audit policy. Policy, events and backends are upstream's; this package
+// composes them from flags and fills events from what this server has of a request.
+//
+// The event of a request is request.Record.AuditContext. It exists before authentication, so that authenticators can
+// annotate it, and the policy is evaluated by Auditor.Begin once the user is known. Response objects are taken from the
+// encodings that responses share, and only if the level asks for them.
+package audit
+
+import (
+	"fmt"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/util/net"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/request"
+)
+
+// Auditor audits the requests of one server.
+type Auditor struct {
+	policy  audit.PolicyRuleEvaluator
+	backend audit.Backend
+	// maxObject is request.AuditConfig.MaxObject.
+	maxObject int64
+	userAgent string
+	stop      chan struct{}
+}
+
+// Options are what an Auditor needs besides its flags.
+type Options struct {
+	Dial      net.DialFunc // connects to the webhook; nil: directly
+	UserAgent string       // of the server's own writes
+}
+
+// New returns an auditor, or nil if nothing is audited. As in kube-apiserver, invalid files fail the start, and a backend
+// without a policy is ignored.
+func New(c config.Audit, options Options) (*Auditor, error) {
+	var evaluator audit.PolicyRuleEvaluator
+	if c.PolicyFile != "" {
+		loaded, err := policy.LoadPolicyFromFile(c.PolicyFile)
+		if err != nil {
+			return nil, fmt.Errorf("loading audit policy file: %w", err)
+		}
+		evaluator = policy.NewPolicyRuleEvaluator(loaded)
+	}
+	writer, err := openLog(c.Log)
+	if err != nil {
+		return nil, err
+	}
+	if !c.Enabled() {
+		return nil, nil
+	}
+	var backends []audit.Backend
+	if writer != nil {
+		backends = append(backends, logBackend(c.Log, writer))
+	}
+	if c.Webhook.ConfigFile != "" {
+		webhook, err := webhookBackend(c.Webhook, options.Dial)
+		if err != nil {
+			return nil, err
+		}
+		backends = append(backends, webhook)
+	}
+	return &Auditor{
+		policy: evaluator, backend: audit.Union(backends...), maxObject: maxObject(c), userAgent: options.UserAgent,
+		stop: make(chan struct{}),
+	}, nil
+}
+
+// Run starts the backends. Shutdown must follow.
+func (a *Auditor) Run() error {
+	if err := a.backend.Run(a.stop); err != nil {
+		return fmt.Errorf("run the audit backend: %w", err)
+	}
+	return nil
+}
+
+// Shutdown delivers buffered events. No request may be served any more.
+func (a *Auditor) Shutdown() {
+	close(a.stop)
+	a.backend.Shutdown()
+}
+
+// Begin evaluates the policy for a request whose Attributes are set. It reports whether the request is audited.
+func (a *Auditor) Begin(record *request.Record, r *http.Request) (bool, error) {
+	record.Audit = request.AuditConfig{
+		RequestAuditConfig: a.policy.EvaluatePolicyRule(&record.Attributes), MaxObject: a.maxObject,
+	}
+	audit.ObservePolicyLevel(record, record.Audit.Level)
+	if !record.Audits(auditapi.LevelMetadata) {
+		return false, nil
+	}
+	if err := record.AuditContext().Init(record.Audit.RequestAuditConfig, a.backend); err != nil {
+		return false, err
+	}
+	audit.LogRequestMetadata(record, r, record.Received, &record.Attributes)
+	return true, nil
+}

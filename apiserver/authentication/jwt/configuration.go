@@ -1,0 +1,148 @@
+package jwt
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/apis/apiserver/install"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
+	"k8s.io/apiserver/pkg/authentication/cel"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+
+	"quorate.dev/apiserver/config"
+)
+
+// Configuration has the issuers of tokens and how anonymous requests are treated. It is immutable.
+type Configuration struct {
+	// Anonymous says which requests without credentials are from system:anonymous. A reload cannot change it.
+	Anonymous apiserver.AnonymousAuthConfig
+
+	content    *apiserver.AuthenticationConfiguration
+	algorithms []string // with which tokens may be signed
+	file       string   // empty: the content is from flags
+	data       []byte   // of the file
+}
+
+// Load reads --authentication-config, or the --oidc-* flags. Its errors have kube-apiserver's texts.
+func Load(c *config.Config) (*Configuration, error) {
+	a := &c.Authentication
+	loaded := &Configuration{file: a.ConfigFile, algorithms: a.OIDC.SigningAlgs}
+	var err error
+	if a.ConfigFile == "" {
+		loaded.content, err = fromFlags(a.OIDC)
+	} else {
+		loaded.algorithms = oidc.AllValidSigningAlgorithms()
+		loaded.content, loaded.data, err = read(a.ConfigFile)
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch configured := loaded.content.Anonymous; {
+	case configured != nil && c.AnonymousGiven():
+		return nil, field.Forbidden(field.NewPath("anonymous"),
+			"--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file")
+	case configured != nil:
+		loaded.Anonymous = *configured
+	default:
+		loaded.Anonymous = apiserver.AnonymousAuthConfig{Enabled: c.AnonymousAllowed()}
+	}
+	if a.ConfigFile == "" && len(loaded.content.JWT) == 0 {
+		return loaded, nil // nothing to validate, for which CEL would have to be prepared
+	}
+	if err := validate(loaded.content, nil).ToAggregate(); err != nil {
+		return nil, fmt.Errorf("invalid authentication configuration: %w", err)
+	}
+	return loaded, nil
+}
+
+func read(file string) (*apiserver.AuthenticationConfiguration, []byte, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to load authentication configuration from file %q: %w", file, err)
+	}
+	content, err := decode(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to load authentication configuration from file %q: %w", file, err)
+	}
+	return content, data, nil
+}
+
+func decode(data []byte) (*apiserver.AuthenticationConfiguration, error) {
+	if len(data) == 0 {
+		return nil, errors.New("empty config data")
+	}
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
+	object, err := runtime.Decode(codecs.UniversalDecoder(), data)
+	if err != nil {
+		return nil, err
+	}
+	content, ok := object.(*apiserver.AuthenticationConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("expected AuthenticationConfiguration, got %T", object)
+	}
+	return content, nil
+}
+
+func validate(content *apiserver.AuthenticationConfiguration, disallowedIssuers []string) field.ErrorList {
+	return validation.ValidateAuthenticationConfiguration(cel.NewDefaultCompiler(), content, disallowedIssuers)
+}
+
+// fromFlags returns the configuration that means the same as the --oidc-* flags.
+func fromFlags(o config.OIDC) (*apiserver.AuthenticationConfiguration, error) {
+	content := &apiserver.AuthenticationConfiguration{}
+	if o.IssuerURL == "" || o.ClientID == "" {
+		return content, nil
+	}
+	prefix := usernamePrefix(o)
+	issuer := apiserver.JWTAuthenticator{
+		Issuer: apiserver.Issuer{URL: o.IssuerURL, Audiences: []string{o.ClientID}},
+		ClaimMappings: apiserver.ClaimMappings{
+			Username: apiserver.PrefixedClaimOrExpression{Prefix: &prefix, Claim: o.UsernameClaim},
+		},
+	}
+	if o.GroupsClaim != "" {
+		issuer.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Prefix: &o.GroupsPrefix, Claim: o.GroupsClaim}
+	}
+	if o.CAFile != "" {
+		authority, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		issuer.Issuer.CertificateAuthority = string(authority)
+	}
+	for claim, value := range o.RequiredClaims {
+		issuer.ClaimValidationRules = append(issuer.ClaimValidationRules,
+			apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value})
+	}
+	content.JWT = []apiserver.JWTAuthenticator{issuer}
+	return content, nil
+}
+
+// usernamePrefix returns the prefix of user names. As in kube-apiserver, it is the issuer's URL for claims that other
+// issuers may have with the same values, unless the flag has another prefix, or "-" for none.
+func usernamePrefix(o config.OIDC) string {
+	switch {
+	case o.UsernamePrefix == "-":
+		return ""
+	case o.UsernamePrefix == "" && o.UsernameClaim != "email":
+		return o.IssuerURL + "#"
+	}
+	return o.UsernamePrefix
+}
+
+// checkReload returns an error if content must not replace the configuration.
+func (c *Configuration) checkReload(content *apiserver.AuthenticationConfiguration, disallowedIssuers []string) error {
+	errs := validate(content, disallowedIssuers)
+	if !reflect.DeepEqual(c.content.Anonymous, content.Anonymous) {
+		errs = append(errs, field.Forbidden(field.NewPath("anonymous"), "changed from initial configuration file"))
+	}
+	return errs.ToAggregate()
+}

@@ -1,0 +1,64 @@
+package serviceaccount
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/kubernetes/pkg/apis/authentication/validation"
+	"k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin"
+)
+
+// The timeouts of kube-apiserver for its first requests to an external signer.
+const (
+	keysTimeout     = time.Minute
+	metadataTimeout = 10 * time.Second
+)
+
+// signExternally makes a signer behind a socket sign and verify tokens. Its keys are fetched before it returns, then as
+// often as the signer asks for, and when a token has an unknown one. ctx bounds the preparation only. The errors have
+// kube-apiserver's texts.
+func (t *Tokens) signExternally(ctx context.Context) (err error) {
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	stop := context.AfterFunc(ctx, cancel)
+	defer stop()
+	signer, keys, err := plugin.New(lasting, t.config.ServiceAccountIssuers[0], t.config.ServiceAccountSigningEndpoint, keysTimeout, false)
+	if err != nil {
+		return fmt.Errorf("while setting up external-jwt-signer: %w", err)
+	}
+	longest, err := longestLifetime(ctx, signer)
+	if err != nil {
+		return err
+	}
+	wanted := t.config.ServiceAccountMaxLifetime
+	if wanted > longest {
+		return fmt.Errorf("service-account-max-token-expiration cannot be set longer than the token expiration supported by "+
+			"service-account-signing-endpoint: %s > %s", wanted, longest)
+	}
+	if wanted == 0 {
+		t.config.ServiceAccountMaxLifetime = longest
+	}
+	t.extendedLifetime = min(t.extendedLifetime, int64(longest/time.Second))
+	t.generator, t.keys, t.closeSigner = signer, keys, cancel
+	return nil
+}
+
+// longestLifetime returns the longest lifetime of tokens that a signer signs.
+func longestLifetime(ctx context.Context, signer *plugin.Plugin) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
+	defer cancel()
+	metadata, err := signer.GetServiceMetadata(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("while setting up external-jwt-signer: %w", err)
+	}
+	if metadata.MaxTokenExpirationSeconds < validation.MinTokenAgeSec {
+		return 0, fmt.Errorf("max token life supported by external-jwt-signer (%ds) is less than acceptable (min %ds)",
+			metadata.MaxTokenExpirationSeconds, validation.MinTokenAgeSec)
+	}
+	return time.Duration(metadata.MaxTokenExpirationSeconds) * time.Second, nil
+}

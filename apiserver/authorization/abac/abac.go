@@ -1,0 +1,22 @@
+// Package abac is the authorization mode ABAC: upstream's authorizer on the file of --authorization-policy-file.
+package abac
+
+import (
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
+)
+
+// Policy is the policy of a file. Like kube-apiserver's it is read once.
+type Policy interface {
+	authorizer.Authorizer
+	authorizer.RuleResolver
+}
+
+// Load reads a policy, one JSON object per line.
+func Load(file string) (Policy, error) {
+	policy, err := abac.NewFromFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return policy, nil
+}

@@ -1,0 +1,55 @@
+package authorization
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/cel"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
+)
+
+// webhookBackoff is kube-apiserver's for requests to the webhooks of authorization.
+var webhookBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
+
+// webhookMetrics are those that kube-apiserver has: none of requests, those of webhooks and match conditions.
+type webhookMetrics struct {
+	metrics.NoopRequestMetrics
+	metrics.WebhookMetrics
+	cel.MatcherMetrics
+}
+
+// newWebhook returns the mode Webhook. Its responses are cached as configured, until it is replaced.
+func newWebhook(name string, c *apiserver.WebhookConfiguration) (Mode, error) {
+	client, err := webhookutil.LoadKubeconfig(*c.ConnectionInfo.KubeConfigFile, nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.Timeout.Duration != 0 {
+		client.Timeout = c.Timeout.Duration
+	}
+	var onError authorizer.Decision
+	switch c.FailurePolicy {
+	case apiserver.FailurePolicyNoOpinion:
+		onError = authorizer.DecisionNoOpinion
+	case apiserver.FailurePolicyDeny:
+		onError = authorizer.DecisionDeny
+	default:
+		return nil, fmt.Errorf("unknown failurePolicy %q", c.FailurePolicy)
+	}
+	var authorized, unauthorized time.Duration
+	if c.CacheAuthorizedRequests {
+		authorized = c.AuthorizedTTL.Duration
+	}
+	if c.CacheUnauthorizedRequests {
+		unauthorized = c.UnauthorizedTTL.Duration
+	}
+	return webhook.New(client, c.SubjectAccessReviewVersion, authorized, unauthorized, webhookBackoff, onError,
+		c.MatchConditions, name, webhookMetrics{
+			WebhookMetrics: metrics.NewWebhookMetrics(), MatcherMetrics: cel.NewMatcherMetrics(),
+		}, cel.NewDefaultCompiler())
+}

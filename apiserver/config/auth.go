@@ -1,0 +1,169 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// oidcFlagNames and modeFlagNames exclude --authentication-config and --authorization-config, even with their defaults.
+var (
+	oidcFlagNames = []string{
+		"oidc-issuer-url", "oidc-client-id", "oidc-ca-file", "oidc-username-claim", "oidc-username-prefix",
+		"oidc-groups-claim", "oidc-groups-prefix", "oidc-signing-algs", requiredClaimFlag,
+	}
+	modeFlagNames = []string{
+		"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-version",
+		"authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl",
+	}
+)
+
+// requiredClaimFlag has one claim per occurrence, because values may contain commas.
+const requiredClaimFlag = "oidc-required-claim"
+
+// requiredClaimArgs renders the claims, sorted by name.
+func (c *Config) requiredClaimArgs() []string {
+	var args []string
+	claims := c.Authentication.OIDC.RequiredClaims
+	for _, name := range slices.Sorted(maps.Keys(claims)) {
+		args = append(args, "--"+requiredClaimFlag+"="+name+"="+claims[name])
+	}
+	return args
+}
+
+// authorizationModes are the values of --authorization-mode.
+var authorizationModes = []string{"AlwaysAllow", "AlwaysDeny", "ABAC", "Webhook", "RBAC", "Node"}
+
+// trackedValue records in given that the flag was set.
+type trackedValue struct {
+	pflag.Value
+	set func()
+}
+
+// Set implements pflag.Value.
+func (v trackedValue) Set(value string) error {
+	v.set()
+	return v.Value.Set(value)
+}
+
+// trackedSlice is a trackedValue of a list.
+type trackedSlice struct {
+	trackedValue
+	pflag.SliceValue
+}
+
+// trackFlag records in c.given when a flag is set.
+func (c *Config) trackFlag(f *pflag.FlagSet, name string) {
+	flag := f.Lookup(name)
+	tracked := trackedValue{flag.Value, func() { c.give(name) }}
+	if slice, ok := flag.Value.(pflag.SliceValue); ok {
+		flag.Value = trackedSlice{tracked, slice}
+		return
+	}
+	flag.Value = tracked
+}
+
+func (c *Config) give(name string) {
+	if c.given == nil {
+		c.given = map[string]bool{}
+	}
+	c.given[name] = true
+}
+
+func (c *Config) isGiven(names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return c.given[name] })
+}
+
+// AnonymousGiven reports whether --anonymous-auth was given.
+func (c *Config) AnonymousGiven() bool { return c.isGiven("anonymous-auth") }
+
+// AnonymousAllowed reports whether the flags allow anonymous requests. With mode AlwaysAllow, anonymous requests would
+// be allowed everything.
+func (c *Config) AnonymousAllowed() bool {
+	byModes := c.Authorization.ConfigFile == "" && slices.Contains(c.Authorization.Modes, "AlwaysAllow")
+	return c.Authentication.Anonymous && !byModes
+}
+
+// abstractSocket is the form of an abstract socket's name.
+var abstractSocket = regexp.MustCompile(`^@([a-zA-Z0-9_-]+\.)*[a-zA-Z0-9_-]+$`)
+
+// validateSigningEndpoint has kube-apiserver's texts.
+func (c *Config) validateSigningEndpoint() []error {
+	a := &c.Authentication
+	endpoint := a.ServiceAccountSigningEndpoint
+	if endpoint == "" {
+		return nil
+	}
+	var errs []error
+	if a.ServiceAccountSigningKey != "" {
+		return []error{errors.New("service-account-signing-key-file and service-account-signing-endpoint are mutually " +
+			"exclusive and cannot be set at the same time")}
+	}
+	if len(a.ServiceAccountKeyFiles) > 0 {
+		errs = append(errs, errors.New("can't set `--service-account-signing-key-file` and/or `--service-account-key-file` "+
+			"with `--service-account-signing-endpoint` (They are mutually exclusive)"))
+	}
+	if len(a.ServiceAccountIssuers) == 0 {
+		errs = append(errs, errors.New("service-account-issuer is a required flag"))
+	}
+	if strings.HasPrefix(endpoint, "@") && !abstractSocket.MatchString(endpoint) {
+		errs = append(errs, fmt.Errorf("invalid value %q passed for `--service-account-signing-endpoint`, "+
+			"when prefixed with @ must be a valid abstract socket name", endpoint))
+	}
+	return errs
+}
+
+// validateOIDC has kube-apiserver's texts.
+func (c *Config) validateOIDC() []error {
+	a := &c.Authentication
+	given := c.isGiven(oidcFlagNames...)
+	switch {
+	case a.ConfigFile == "" && given && (a.OIDC.IssuerURL == "" || a.OIDC.ClientID == ""):
+		return []error{errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")}
+	case a.ConfigFile != "" && given:
+		return []error{errors.New("authentication-config file and oidc-* flags are mutually exclusive")}
+	}
+	return nil
+}
+
+// validateAuthorization has kube-apiserver's texts.
+func (c *Config) validateAuthorization() []error {
+	a := &c.Authorization
+	if a.ConfigFile != "" {
+		if c.isGiven(modeFlagNames...) {
+			return []error{errors.New("--authorization-config can not be specified when --authorization-mode or " +
+				"--authorization-webhook-* flags are defined")}
+		}
+		return nil
+	}
+	var errs []error
+	if len(a.Modes) == 0 {
+		errs = append(errs, errors.New("at least one authorization-mode must be passed"))
+	}
+	for _, mode := range a.Modes {
+		if !slices.Contains(authorizationModes, mode) {
+			errs = append(errs, fmt.Errorf("authorization-mode %q is not a valid mode", mode))
+		}
+		if mode == "ABAC" && a.PolicyFile == "" {
+			errs = append(errs, errors.New("authorization-mode ABAC's authorization policy file not passed"))
+		}
+		if mode == "Webhook" && a.Webhook.ConfigFile == "" {
+			errs = append(errs, errors.New("authorization-mode Webhook's authorization config file not passed"))
+		}
+	}
+	if a.PolicyFile != "" && !slices.Contains(a.Modes, "ABAC") {
+		errs = append(errs, errors.New("cannot specify --authorization-policy-file without mode ABAC"))
+	}
+	if a.Webhook.ConfigFile != "" && !slices.Contains(a.Modes, "Webhook") {
+		errs = append(errs, errors.New("cannot specify --authorization-webhook-config-file without mode Webhook"))
+	}
+	if len(slices.Compact(slices.Sorted(slices.Values(a.Modes)))) != len(a.Modes) {
+		errs = append(errs, fmt.Errorf("authorization-mode %q has mode specified more than once", a.Modes))
+	}
+	return errs
+}

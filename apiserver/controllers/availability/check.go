@@ -1,0 +1,135 @@
+package availability
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+
+	"quorate.dev/apiserver/aggregator"
+)
+
+const (
+	// probes are sent at the same time; one success is enough. It is kube-aggregator's number.
+	probes = 5
+	// probesTimeout bounds them together, as in kube-aggregator.
+	probesTimeout = 6 * time.Second
+)
+
+// check returns the condition of an APIService, with kube-aggregator's reasons and messages, or nil if there is none. An
+// error means that the check should be repeated soon.
+func (c *Controller) check(
+	ctx context.Context, service *apiregistration.APIService, backend *aggregator.Backend,
+) (*apiregistration.APIServiceCondition, error) {
+	reference := service.Spec.Service
+	target, err := c.Services.Services(reference.Namespace).Get(reference.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return unavailable("ServiceNotFound", "service/%s in %q is not present", reference.Name, reference.Namespace), nil
+	case err != nil:
+		return unknown("ServiceAccessError", reference, err), nil
+	}
+	if target.Spec.Type == corev1.ServiceTypeClusterIP {
+		if condition := c.checkEndpoints(target, reference); condition != nil {
+			return condition, nil
+		}
+	}
+	if err := backend.Err(); err != nil {
+		return nil, err
+	}
+	if err := probe(ctx, backend); err != nil {
+		return unavailable("FailedDiscoveryCheck", "%s", err.Error()), err
+	}
+	return &apiregistration.APIServiceCondition{
+		Type: apiregistration.Available, Status: apiregistration.ConditionTrue, Reason: "Passed", Message: "all checks passed",
+	}, nil
+}
+
+// checkEndpoints returns the condition for a Service without the port or without endpoints, else nil.
+func (c *Controller) checkEndpoints(
+	target *corev1.Service, reference *apiregistration.ServiceReference,
+) *apiregistration.APIServiceCondition {
+	at := slices.IndexFunc(target.Spec.Ports, func(p corev1.ServicePort) bool { return p.Port == reference.Port })
+	if at < 0 {
+		return unavailable("ServicePortError", "service/%s in %q is not listening on port %d",
+			reference.Name, reference.Namespace, reference.Port)
+	}
+	found, err := c.slices.get(c.EndpointSlices, reference.Namespace, reference.Name)
+	port := target.Spec.Ports[at].Name
+	switch {
+	case err != nil:
+		return unknown("EndpointsAccessError", reference, err)
+	case len(found) == 0:
+		return unavailable("EndpointsNotFound", "cannot find endpointslices for service/%s in %q",
+			reference.Name, reference.Namespace)
+	case !slices.ContainsFunc(found, func(s *discoveryv1.EndpointSlice) bool { return hasEndpoint(s, port) }):
+		return unavailable("MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q",
+			reference.Name, reference.Namespace, port)
+	}
+	return nil
+}
+
+// hasEndpoint reports whether a slice has a ready endpoint and the port.
+func hasEndpoint(slice *discoveryv1.EndpointSlice, port string) bool {
+	return slices.ContainsFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool {
+		return e.Conditions.Ready == nil || *e.Conditions.Ready
+	}) && slices.ContainsFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
+		return p.Name != nil && *p.Name == port && p.Port != nil
+	})
+}
+
+// probe returns the last error if all probes fail.
+func probe(ctx context.Context, backend *aggregator.Backend) error {
+	ctx, cancel := context.WithTimeout(ctx, probesTimeout)
+	results := make(chan error, probes)
+	for range probes {
+		go func() { results <- backend.Probe(ctx) }()
+	}
+	var last error
+	for n := range probes {
+		if last = <-results; last == nil {
+			go func() { // the others may go on, so that their connections can be used again
+				defer cancel()
+				for range probes - n - 1 {
+					<-results
+				}
+			}()
+			return nil
+		}
+	}
+	cancel()
+	return last
+}
+
+func unavailable(reason, format string, args ...any) *apiregistration.APIServiceCondition {
+	return &apiregistration.APIServiceCondition{
+		Type: apiregistration.Available, Status: apiregistration.ConditionFalse, Reason: reason,
+		Message: fmt.Sprintf(format, args...),
+	}
+}
+
+func unknown(reason string, reference *apiregistration.ServiceReference, err error) *apiregistration.APIServiceCondition {
+	return &apiregistration.APIServiceCondition{
+		Type: apiregistration.Available, Status: apiregistration.ConditionUnknown, Reason: reason,
+		Message: fmt.Sprintf("service/%s in %q cannot be checked due to: %v", reference.Name, reference.Namespace, err),
+	}
+}
+
+// hasCondition reports whether an APIService has a condition, regardless of its time.
+func hasCondition(service *apiregistration.APIService, wanted *apiregistration.APIServiceCondition) bool {
+	has := apiregistration.GetAPIServiceConditionByType(service, wanted.Type)
+	return has != nil && has.Status == wanted.Status && has.Reason == wanted.Reason &&
+		withoutClient(has.Message) == withoutClient(wanted.Message)
+}
+
+// clientAddress is the client's end of a connection in an error of package net: "read tcp 10.0.0.1:40000->10.0.0.2:443".
+var clientAddress = regexp.MustCompile(`\S+:\d+->`)
+
+// withoutClient removes addresses that are different for each connection. Each retry would write the status otherwise.
+func withoutClient(message string) string { return clientAddress.ReplaceAllString(message, "") }

@@ -1,0 +1,165 @@
+package openapi
+
+import (
+	"crypto/sha512"
+	"fmt"
+
+	openapiv2 "github.com/google/gnostic-models/openapiv2"
+	"google.golang.org/protobuf/proto"
+
+	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/deflate"
+	"quorate.dev/apiserver/lazy"
+	"quorate.dev/apiserver/resource"
+)
+
+// customGroup has the custom resources of a group.
+type customGroup struct {
+	source   *resource.Group
+	versions []customVersion
+}
+
+type customVersion struct {
+	path      string
+	tag       string // of the version 3 document
+	resources []*customResource
+}
+
+// customResource is one version of a custom resource with its parts of documents. They are compressed, made when a
+// document that contains them is requested, and dropped when none was requested for some time.
+type customResource struct {
+	resource.Match
+	v2, v3   lazy.Value[jsonParts]
+	protobuf lazy.Value[deflate.Part]
+}
+
+// newCustomGroup takes resources from the group's earlier state, which may be nil.
+func newCustomGroup(group *resource.Group, earlier *customGroup) *customGroup {
+	known := map[*resource.Version]*customResource{}
+	if earlier != nil {
+		for _, version := range earlier.versions {
+			for _, r := range version.resources {
+				known[r.Version] = r
+			}
+		}
+	}
+	g := &customGroup{source: group}
+	for _, gv := range group.Versions {
+		version := customVersion{path: pathOf(gv), tag: revisionTag(gv)}
+		for _, m := range gv.Resources {
+			if m.Source != resource.Custom {
+				continue
+			}
+			r := known[m.Version]
+			if r == nil || r.Definition != m.Definition {
+				r = &customResource{Match: m}
+			}
+			version.resources = append(version.resources, r)
+		}
+		if len(version.resources) > 0 {
+			g.versions = append(g.versions, version)
+		}
+	}
+	return g
+}
+
+// revisionTag is the entity tag of a document that is not built yet.
+func revisionTag(gv resource.GroupVersion) string {
+	sum := sha512.New()
+	for _, m := range gv.Resources {
+		if m.Source != resource.Custom {
+			continue
+		}
+		_, _ = fmt.Fprintf(sum, "%s %s %s %s %v\n", m.Plural, m.Kind, m.ListKind, m.Revision, m.Namespaced) // never fails
+	}
+	return fmt.Sprintf("%X", sum.Sum(nil))
+}
+
+// jsonParts are members of the objects of paths and of schemas, without a comma before the first.
+type jsonParts struct{ paths, schemas deflate.Part }
+
+// comma separates parts.
+var comma = literal(",")
+
+// literal compresses a constant.
+func literal(text string) deflate.Part {
+	part, err := deflate.Compress([]byte(text))
+	if err != nil {
+		panic(err) // writing to memory does not fail
+	}
+	return part
+}
+
+// partsV3 returns the parts of the version 3 document.
+func (h *Handler) partsV3(r *customResource) (jsonParts, error) {
+	return r.v3.Get(h.idle, func() (jsonParts, error) { return h.jsonParts(crd.V3, r.Match, nil) })
+}
+
+// partsV2 returns the parts of the version 2 document. Those of a resource whose models are renamed depend on other
+// resources and are not kept.
+func (h *Handler) partsV2(r *customResource, renamed map[string]string) (jsonParts, error) {
+	if isRenamed(r.Match, renamed) {
+		return h.jsonParts(crd.V2, r.Match, renamed)
+	}
+	return r.v2.Get(h.idle, func() (jsonParts, error) { return h.jsonParts(crd.V2, r.Match, nil) })
+}
+
+// protobufV2 returns the part of the version 2 document in protobuf.
+func (h *Handler) protobufV2(r *customResource, renamed map[string]string) (deflate.Part, error) {
+	if isRenamed(r.Match, renamed) {
+		return h.protobufPart(r.Match, renamed)
+	}
+	return r.protobuf.Get(h.idle, func() (deflate.Part, error) { return h.protobufPart(r.Match, nil) })
+}
+
+func isRenamed(m resource.Match, renamed map[string]string) bool {
+	for _, model := range []string{crd.ModelName(m.Version.Kind), listModel(m)} {
+		if _, ok := renamed[model]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *Handler) written(dialect crd.Dialect, m resource.Match, renamed map[string]string) (*writer, error) {
+	t, err := h.archive.template(h.idle)
+	if err != nil {
+		return nil, err
+	}
+	w := newWriter(dialect, t)
+	w.renamed = renamed
+	return w, w.add(m)
+}
+
+func (h *Handler) jsonParts(dialect crd.Dialect, m resource.Match, renamed map[string]string) (parts jsonParts, err error) {
+	w, err := h.written(dialect, m, renamed)
+	if err != nil {
+		return parts, err
+	}
+	if parts.paths, err = members(w.paths); err != nil {
+		return parts, err
+	}
+	parts.schemas, err = members(w.schemas)
+	return parts, err
+}
+
+// protobufPart relies on protobuf's merge semantics: a repeated message appends to its repeated fields.
+func (h *Handler) protobufPart(m resource.Match, renamed map[string]string) (deflate.Part, error) {
+	w, err := h.written(crd.V2, m, renamed)
+	if err != nil {
+		return deflate.Part{}, err
+	}
+	encoded, err := appendValue(nil, object{"swagger": "2.0", "info": customInfo(), "paths": w.paths, "definitions": w.schemas})
+	if err != nil {
+		return deflate.Part{}, err
+	}
+	parsed, err := openapiv2.ParseDocument(encoded)
+	if err != nil {
+		return deflate.Part{}, fmt.Errorf("parse OpenAPI: %w", err)
+	}
+	merged, err := proto.Marshal(&openapiv2.Document{Paths: parsed.Paths, Definitions: parsed.Definitions})
+	if err != nil {
+		return deflate.Part{}, fmt.Errorf("encode OpenAPI: %w", err)
+	}
+	return deflate.Compress(merged)
+}

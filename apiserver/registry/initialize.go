@@ -1,0 +1,65 @@
+package registry
+
+import (
+	"context"
+	"math"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"quorate.dev/apiserver/watchcache"
+)
+
+// initializationWait is the time that lists and watches wait for a watch cache that is being initialized. kube-apiserver
+// reads all collections before it is ready. Here the first request for a collection starts the read, which is usually
+// much shorter.
+const initializationWait = 3 * time.Second
+
+// awaitInitialized waits for the watch cache of a collection. It refuses requests of clients with code 429 if that takes
+// too long, so that they do not pile up; see KEP-4568. kube-apiserver does not cache resources with a TTL.
+func (r *Registry) awaitInitialized(ctx context.Context, t Target) error {
+	if r.waitsForCaches || t.Internal || t.TimeToLive != nil {
+		return nil
+	}
+	return status(r.cache(t.Match).AwaitInitialized(ctx, initializationWait), t)
+}
+
+// delegates reports whether a GET, or a list at an exact revision, is served from storage because its watch cache is
+// being initialized.
+func (r *Registry) delegates(t Target) bool {
+	return !r.waitsForCaches && r.cache(t.Match).Initializing()
+}
+
+// delegatesList reports whether a list is served from storage because its watch cache is being initialized. As in
+// kube-apiserver, only pages without selectors are: others would read whole collections.
+func (l *listing) delegatesList() bool {
+	return l.options.Limit > 0 && l.options.everything() && l.options.Continue == "" &&
+		l.registry.delegates(l.target)
+}
+
+// getAtLeast reads an object from storage at a revision that is not less than the client's.
+func (r *Registry) getAtLeast(ctx context.Context, t Target, resourceVersion string) (*watchcache.Entry, error) {
+	if resourceVersion == "" || resourceVersion == "0" {
+		return r.getStored(ctx, t)
+	}
+	revision, err := parseRevision(resourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	current, err := r.caches.Current(ctx)
+	if err != nil {
+		return nil, status(err, t)
+	}
+	if revision > current {
+		return nil, tooLarge(revision, current)
+	}
+	return r.getStored(ctx, t)
+}
+
+// initializing is the error for a request whose watch cache is being initialized. Its Retry-After grows with the
+// downtime like kube-apiserver's calculateRetryAfterForUnreadyCache.
+func initializing(err *watchcache.InitializingError) error {
+	const factor, least, most = 0.06, 1, 30
+	seconds := min(most, max(least, math.Exp(factor*err.Downtime.Seconds())))
+	return apierrors.NewTooManyRequests(err.Error(), int(seconds))
+}

@@ -1,0 +1,44 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// InitializingError means that the collection has not been read from the store yet, or must be read again.
+type InitializingError struct {
+	Downtime time.Duration // since when the cache has not been ready
+}
+
+// Error returns the text of kube-apiserver.
+func (e *InitializingError) Error() string { return "storage is (re)initializing" }
+
+// Initializing starts the cache if necessary. It reports whether the collection is still being read from the store.
+func (c *Cache) Initializing() bool {
+	c.start.Do(c.load)
+	if c.current.Load() != nil {
+		return false
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.state == idle || c.state == loading
+}
+
+// AwaitInitialized starts the cache if necessary and waits until the collection has been read, or fails with an
+// InitializingError after a limit.
+func (c *Cache) AwaitInitialized(ctx context.Context, limit time.Duration) error {
+	if !c.Initializing() {
+		return nil
+	}
+	timeout := c.caches.clock.NewTimer(limit)
+	defer timeout.Stop()
+	err := c.awaitReady(ctx, timeout.C())
+	if !errors.Is(err, errTimeout) {
+		return err
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return fmt.Errorf("%s: %w", c.path, &InitializingError{Downtime: c.caches.clock.Since(c.unready)})
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// What 100 webhooks and policies that select nothing add to a write. The difference is smaller than the noise of one
+// measurement: it is measured in rounds, without and with them in turns.
+const (
+	extensionRounds  = 4
+	extensionsOfKind = 25
+	customRequests   = "/apis/benchmark.example.com/v1/namespaces/" + namespace + "/widgets"
+	admissionGroup   = "/apis/admissionregistration.k8s.io/v1/"
+	policiesSettle   = 3 * time.Second // both servers read policies once a second
+	noExtensions     = "create and update a configmap and a custom resource"
+	otherExtensions  = noExtensions + ", with 100 webhooks and policies for others"
+	extensionsLimit  = 0.02
+	extensionWrites  = 4000 // in a round
+	writesInFlight   = 64   // more than are sent at a time, so that what is updated exists
+)
+
+// extensions are the two rows. Their requests depend on the round.
+func extensions() []work {
+	return []work{
+		{name: noExtensions, parallel: 16, count: extensionWrites},
+		{name: otherExtensions, parallel: 16, count: extensionWrites, base: noExtensions, increase: extensionsLimit},
+	}
+}
+
+// measureExtensions measures both rows.
+func (p plan) measureExtensions(ctx context.Context, s *subject) error {
+	if err := s.defineWidgets(ctx); err != nil {
+		return err
+	}
+	rounds := map[string][]Measurement{}
+	for round := range extensionRounds {
+		for i, w := range extensions() {
+			configured := w.base != ""
+			if err := s.configure(ctx, http.MethodPost, configured); err != nil {
+				return err
+			}
+			w.request = extensionWrite(fmt.Sprintf("round-%d-%d", round, i))
+			measurement, err := s.measure(ctx, w)
+			if err != nil {
+				return fmt.Errorf("%s: %w", w.name, err)
+			}
+			rounds[w.name] = append(rounds[w.name], measurement)
+			if err := s.configure(ctx, http.MethodDelete, configured); err != nil {
+				return err
+			}
+		}
+	}
+	for name, measurements := range rounds {
+		s.results.Work[name] = average(measurements)
+		p.progress("%-15s %-55s %10s CPU", s.name, name, short(s.results.Work[name].CPU))
+	}
+	return nil
+}
+
+// average weighs the measurements by their requests. Latencies are those of the last one.
+func average(measurements []Measurement) Measurement {
+	sum := measurements[len(measurements)-1]
+	var used time.Duration
+	sum.Requests = 0
+	for _, m := range measurements {
+		sum.Requests += m.Requests
+		used += m.CPU * time.Duration(m.Requests)
+	}
+	sum.CPU = used / time.Duration(sum.Requests)
+	return sum
+}
+
+// extensionWrite creates configmaps and widgets, and updates those that were created before.
+func extensionWrite(prefix string) func(int) request {
+	return func(i int) request {
+		custom, update := i%2 == 1, i%4 >= 2 && i >= writesInFlight
+		if update {
+			i -= writesInFlight + 2
+		}
+		name := fmt.Sprintf("%s-%06d", prefix, i)
+		r := request{http.MethodPost, configMaps, asJSON, asJSON, toJSON(configMap(name, i))}
+		if custom {
+			r.path = customRequests
+			r.body = fmt.Appendf(nil, `{"apiVersion":"benchmark.example.com/v1","kind":"Widget","metadata":{"name":%q},
+				"spec":{"size":%d,"parts":[{"name":"a","count":1},{"name":"b","count":2}]}}`, name, i)
+		}
+		if update {
+			r.method, r.contentType = http.MethodPatch, "application/merge-patch+json"
+			r.path += "/" + name
+			r.body = []byte(`{"metadata":{"labels":{"updated":"yes"}}}`)
+		}
+		return r
+	}
+}
+
+// defineWidgets creates the custom resource and waits until it is served.
+func (s *subject) defineWidgets(ctx context.Context) error {
+	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.benchmark.example.com"},
+		"spec":{"group":"benchmark.example.com","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"},"versions":[
+		{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object",
+		"properties":{"size":{"type":"integer"},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},
+		"count":{"type":"integer"}}}}}}}}}}]}}`
+	const path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	if _, _, err := s.client.do(ctx, request{http.MethodPost, path, asJSON, asJSON, []byte(definition)}); err != nil {
+		return err
+	}
+	for {
+		_, _, err := s.client.do(ctx, request{method: http.MethodGet, path: customRequests, accept: asJSON})
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// configure creates or deletes webhooks and policies, and waits until the server has noticed. Without any, it only waits.
+func (s *subject) configure(ctx context.Context, method string, any bool) error {
+	for i := range extensionsOfKind {
+		for _, c := range configurations(i) {
+			if !any {
+				continue
+			}
+			r := request{method, admissionGroup + c.resource, asJSON, asJSON, []byte(c.body)}
+			if method == http.MethodDelete {
+				r.path, r.body = r.path+"/"+c.name, nil
+			}
+			if _, _, err := s.client.do(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	time.Sleep(policiesSettle)
+	return nil
+}
+
+type configuration struct{ resource, name, body string }
+
+// configurations returns one webhook of each kind and one policy of each kind, with their bindings.
+func configurations(i int) []configuration {
+	name := fmt.Sprintf("other-%d", i)
+	rules := fmt.Sprintf(`[{"operations":["CREATE","UPDATE"],"apiGroups":["%s.example.com"],"apiVersions":["*"],"resources":["*"]}]`, name)
+	webhook := fmt.Sprintf(`{"metadata":{"name":%q},"webhooks":[{"name":"w.example.com","admissionReviewVersions":["v1"],"sideEffects":"None",
+		"clientConfig":{"url":"https://127.0.0.1:1/"},"rules":%s}]}`, name, rules)
+	binding := fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"policyName":%q`, name, name)
+	policy := func(more string) string {
+		return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"matchConstraints":{"resourceRules":%s},%s}}`, name, rules, more)
+	}
+	return []configuration{
+		{"mutatingwebhookconfigurations", name, webhook},
+		{"validatingwebhookconfigurations", name, webhook},
+		{"validatingadmissionpolicies", name, policy(`"validations":[{"expression":"object.spec.size < 3"}]`)},
+		{"validatingadmissionpolicybindings", name, binding + `,"validationActions":["Deny"]}}`},
+		{"mutatingadmissionpolicies", name, policy(`"failurePolicy":"Fail","reinvocationPolicy":"Never","mutations":[{"patchType":"JSONPatch",
+			"jsonPatch":{"expression":"[JSONPatch{op: 'add', path: '/a', value: 'b'}]"}}]`)},
+		{"mutatingadmissionpolicybindings", name, binding + `}}`},
+	}
+}

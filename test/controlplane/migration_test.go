@@ -1,0 +1,150 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/restmapper"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"quorate.dev/test/upstream"
+)
+
+const gadgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: gadgets, kind: Gadget}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+  - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`
+
+// TestStorageVersionMigration migrates a custom resource and a built-in one by kube-controller-manager.
+func TestStorageVersionMigration(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	for name, launch := range map[string]upstream.Launch{"quorate": upstream.StartQuorate, "kube-apiserver": upstream.StartKubernetes} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			migrate(t, launch)
+		})
+	}
+}
+
+func migrate(t *testing.T, launch upstream.Launch) {
+	t.Helper()
+	directory := t.TempDir()
+	etcd, err := upstream.StartEtcd(t.Context(), directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd.StopAfter(t)
+	startServer := func(t *testing.T, options upstream.Options) (*upstream.APIServer, error) {
+		options.Etcd = etcd.Endpoint
+		return launch(t.Context(), options)
+	}
+	c := start(t, directory, startServer,
+		"--feature-gates=StorageVersionMigrator=true", "--runtime-config=storagemigration.k8s.io/v1beta1=true")
+	s := &scene{T: t, cluster: c, namespace: "default"}
+	s.create(gadgets)
+	s.awaitCondition("CustomResourceDefinition.apiextensions.k8s.io", "gadgets.example.com", "Established", "True")
+	s.mapAgain()
+	for i := range 3 {
+		s.create(fmt.Sprintf(`{apiVersion: example.com/v1, kind: Gadget, metadata: {name: gadget-%d}, spec: {n: %d}}`, i, i))
+	}
+	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: secret}, stringData: {key: value}}`)
+	s.patch("CustomResourceDefinition.apiextensions.k8s.io", "gadgets.example.com", strings.NewReplacer(
+		"storage: true", "storage: false", "storage: false", "storage: true").Replace(versionsOf(gadgets)))
+	const definition, stored = "gadgets.example.com", "status.storedVersions"
+	s.awaitField("CustomResourceDefinition.apiextensions.k8s.io", definition, stored, "[v1 v2]")
+
+	manager, err := upstream.Client{
+		Directory: directory, PKI: c.pki, Server: c.config, Arguments: []string{"--feature-gates=StorageVersionMigrator=true"},
+	}.StartControllerManager(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager.StopAfter(t)
+	s.create(`{apiVersion: storagemigration.k8s.io/v1beta1, kind: StorageVersionMigration, metadata: {name: custom}, spec: {resource: {group: example.com, resource: gadgets}}}`)
+	s.create(`{apiVersion: storagemigration.k8s.io/v1beta1, kind: StorageVersionMigration, metadata: {name: built-in}, spec: {resource: {resource: secrets}}}`)
+	for _, migration := range []string{"custom", "built-in"} {
+		s.awaitRevision(migration)
+	}
+	// The controller waits until its caches are at that revision, which a change shows before the next bookmark.
+	s.create(`{apiVersion: example.com/v1, kind: Gadget, metadata: {name: later}, spec: {n: 3}}`)
+	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: later}}`)
+	for _, migration := range []string{"custom", "built-in"} {
+		s.awaitCondition("StorageVersionMigration.storagemigration.k8s.io", migration, "Succeeded", "True")
+	}
+	s.awaitField("CustomResourceDefinition.apiextensions.k8s.io", definition, stored, "[v2]")
+	s.checkStored(etcd.Endpoint)
+}
+
+// awaitRevision waits until a migration has the revision up to which it migrates objects.
+func (s *scene) awaitRevision(migration string) {
+	s.Helper()
+	s.await("the revision of migration "+migration, func(ctx context.Context) error {
+		object, err := s.of("StorageVersionMigration.storagemigration.k8s.io").Get(ctx, migration, meta.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if revision, _, _ := unstructured.NestedString(object.Object, "status", "resourceVersion"); revision == "" {
+			return fmt.Errorf("status %v", object.Object["status"])
+		}
+		return nil
+	})
+}
+
+// versionsOf returns the part of a definition that has the versions, as a patch.
+func versionsOf(definition string) string {
+	return "spec:\n" + definition[strings.Index(definition, "  versions:"):]
+}
+
+// mapAgain reads discovery again.
+func (s *scene) mapAgain() {
+	s.Helper()
+	s.await("discovery to have gadgets", func(context.Context) error {
+		groups, err := restmapper.GetAPIGroupResources(s.typed.Discovery())
+		if err != nil {
+			return err
+		}
+		s.mapper = restmapper.NewDiscoveryRESTMapper(groups)
+		_, err = s.mapper.RESTMapping(schema.GroupKind{Group: "example.com", Kind: "Gadget"})
+		return err
+	})
+}
+
+// checkStored checks that all objects are there and stored in version 2.
+func (s *scene) checkStored(endpoint string) {
+	s.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer client.Close()
+	response, err := client.Get(s.Context(), "/registry/example.com/gadgets/", clientv3.WithPrefix())
+	if err != nil {
+		s.Fatal(err)
+	}
+	if len(response.Kvs) != 4 {
+		s.Errorf("%d objects are stored", len(response.Kvs))
+	}
+	for _, kv := range response.Kvs {
+		var object unstructured.Unstructured
+		if err := object.UnmarshalJSON(kv.Value); err != nil || object.GetAPIVersion() != "example.com/v2" {
+			s.Errorf("%s is stored as %s: %v", kv.Key, kv.Value, err)
+		}
+	}
+	if secret, err := s.typed.CoreV1().Secrets("default").Get(s.Context(), "secret", meta.GetOptions{}); err != nil || string(secret.Data["key"]) != "value" {
+		s.Errorf("the secret is %v: %v", secret, err)
+	}
+}

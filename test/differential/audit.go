@@ -1,0 +1,132 @@
+package differential
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+)
+
+// auditTimeout bounds the wait for the last event of a request, which a server writes after its response.
+const auditTimeout = 20 * time.Second
+
+// Audited returns a script whose requests have an Audit-ID, with an AUDIT case after each of them.
+func Audited(script *Script, name string) *Script {
+	audited := &Script{Name: name, Area: script.Area}
+	for i, c := range script.Cases {
+		id, given := c.Header["Audit-Id"]
+		if !given {
+			id = fmt.Sprintf("%s-%d", name, i)
+			c.Header = map[string]string{"Audit-Id": id}
+			for header, value := range script.Cases[i].Header {
+				c.Header[header] = value
+			}
+		}
+		audited.Cases = append(audited.Cases, c)
+		if strings.ToUpper(c.Method) == c.Method && !strings.Contains("EVENTS REST CALLS REVIEWS STORE AUDIT KUBECTL UPGRADE CONVERSIONS CONVERTER", c.Method) {
+			_, unended := c.directive("open")
+			_, repeated := c.directive("until")
+			if !unended && !repeated {
+				audited.Cases = append(audited.Cases, Case{Name: c.Name + ", events", Method: "AUDIT", Path: id})
+			}
+		}
+	}
+	return audited
+}
+
+// audit waits for the events of a request and shows them without what differs between any two servers.
+func (r *run) audit(ctx context.Context, c *Case) *Answer {
+	answer := &Answer{}
+	var events []auditv1.Event
+	complete := func(context.Context) (bool, error) {
+		var err error
+		events, err = r.server.auditEvents(r.expand(c.Path))
+		return isComplete(events), err
+	}
+	if err := wait.PollUntilContextTimeout(ctx, untilInterval, auditTimeout, true, complete); err != nil {
+		answer.failed("wait for the audit events of %s: %v", c.Path, err)
+	}
+	for i := range events {
+		event := &events[i]
+		if event.StageTimestamp.Before(&event.RequestReceivedTimestamp) {
+			answer.failed("stage %s precedes its request", event.Stage)
+		}
+		shown, err := comparable(event)
+		if err != nil {
+			answer.failed("event: %v", err)
+		}
+		answer.Events = append(answer.Events, shown)
+	}
+	return answer
+}
+
+// isComplete reports whether no more events are to be expected. The policy of the test audits every request it sends, up
+// to its end; a request that is rejected before its authentication has a single event.
+func isComplete(events []auditv1.Event) bool {
+	if len(events) == 0 {
+		return false
+	}
+	switch last := events[len(events)-1]; last.Stage {
+	case "ResponseComplete", "Panic":
+		return true
+	case "ResponseStarted":
+		return len(events) == 1 && last.User.Username == ""
+	}
+	return false
+}
+
+func comparable(event *auditv1.Event) ([]byte, error) {
+	encoded, err := json.Marshal(event)
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(encoded))
+	decoder.UseNumber()
+	if err := decoder.Decode(&fields); err != nil {
+		return nil, err
+	}
+	for _, differs := range []string{"auditID", "requestReceivedTimestamp", "stageTimestamp"} {
+		delete(fields, differs)
+	}
+	annotations, _ := fields["annotations"].(map[string]any)
+	for key := range annotations {
+		if strings.HasPrefix(key, "apiserver.latency.k8s.io/") {
+			delete(annotations, key)
+		}
+	}
+	return json.Marshal(fields)
+}
+
+// anyRequest selects the events of all requests.
+const anyRequest = ""
+
+// auditEvents reads the complete events of a request from the log.
+func (s *Server) auditEvents(id string) ([]auditv1.Event, error) {
+	log, err := os.ReadFile(s.AuditLog)
+	if err != nil {
+		return nil, err
+	}
+	log = log[:bytes.LastIndexByte(log, '\n')+1]
+	var events []auditv1.Event
+	lines := bufio.NewScanner(bytes.NewReader(log))
+	lines.Buffer(nil, len(log)+1)
+	for lines.Scan() {
+		if id != anyRequest && !bytes.Contains(lines.Bytes(), []byte(`"auditID":"`+id+`"`)) {
+			continue
+		}
+		var event auditv1.Event
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			return nil, err
+		}
+		events = append(events, event)
+	}
+	return events, lines.Err()
+}
