@@ -1,6 +1,11 @@
 package apiserver
 
 import (
+	"context"
+	"net/http"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/native"
 	"quorate.dev/apiserver/admission/plugins"
@@ -17,24 +22,7 @@ const maxReview = 16 << 20
 // composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage
 // in kube-apiserver.
 func (s *Server) composeAdmission(chain *admission.Chain) error {
-	c := s.config.Admission
-	made, err := plugins.New(plugins.Options{
-		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
-		ConfigFile: c.ConfigFile,
-		Client:     s.client,
-		Parameters: s.parameters,
-		Dynamic:    s.dynamic,
-		OpenAPI:    s.schemas.Client(),
-		Services:   s.resolver,
-
-		Authentication: serviceresolver.Clients{Local: s.local("").Transport, MaxResponse: maxReview}.Wrap,
-
-		Informers:  s.informers,
-		Authorizer: s.auth.authorizer,
-		Mapper:     discovery.NewMapper(s.catalogs.holder, s.extensions.documents),
-		Serves:     s.apis.Serves,
-		Stopped:    s.stopped,
-	})
+	made, err := plugins.New(s.pluginOptions(s.local("").Transport))
 	if err != nil {
 		return err
 	}
@@ -44,10 +32,7 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		case plugin.Upstream != nil:
 			chain.Plugins = append(chain.Plugins, s.upstreamPlugin(plugin))
 		case plugin.Name == plugins.NamespaceLifecycle:
-			lifecycle := &native.NamespaceLifecycle{
-				Namespaces: s.informers.Core().V1().Namespaces().Lister(), Objects: s.registry.Client(), Clock: s.clock,
-			}
-			chain.Plugins = append(chain.Plugins, lifecycle.Plugin())
+			chain.Plugins = append(chain.Plugins, s.namespaceLifecycle(native.StoredNamespace(s.registry.Client())))
 		}
 	}
 	// As in kube-apiserver, whatever the authorization modes are.
@@ -60,6 +45,37 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 		native.CertificateRequests{Metrics: certificates.NewMetrics(s.metrics)},
 	}
 	return nil
+}
+
+// pluginOptions are those of all plugins of a cluster. Webhooks that are the Service default/kubernetes are called through
+// kubernetes; nil: like all others.
+func (s *Server) pluginOptions(kubernetes http.RoundTripper) plugins.Options {
+	c := s.config.Admission
+	return plugins.Options{
+		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
+		ConfigFile: c.ConfigFile,
+		Client:     s.client,
+		Parameters: s.parameters,
+		Dynamic:    s.dynamic,
+		OpenAPI:    s.schemas.Client(),
+		Services:   s.resolver,
+
+		Authentication: serviceresolver.Clients{Local: kubernetes, MaxResponse: maxReview}.Wrap,
+
+		Informers:  s.informers,
+		Authorizer: s.auth.authorizer,
+		Mapper:     discovery.NewMapper(s.catalogs.holder, s.aggregation.source()),
+		Serves:     s.apis.Serves,
+		Stopped:    s.stopped,
+	}
+}
+
+// namespaceLifecycle returns the plugin with a function that reads a stored namespace.
+func (s *Server) namespaceLifecycle(get func(context.Context, string) (metav1.Object, error)) admission.Plugin {
+	lifecycle := &native.NamespaceLifecycle{
+		Namespaces: s.informers.Core().V1().Namespaces().Lister(), Get: get, Clock: s.clock,
+	}
+	return lifecycle.Plugin()
 }
 
 func (s *Server) upstreamPlugin(plugin plugins.Plugin) admission.Plugin {

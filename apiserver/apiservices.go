@@ -22,10 +22,10 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 		Objects: s.registry.Client(), BuiltIn: builtin, Clock: s.clock, Logger: s.logger.WithName("autoregister"),
 		Follow: func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error {
 			return s.registry.Client().Follow(ctx, autoregister.Resource, func(name string, object runtime.Object) {
-				s.extensions.observe(name, object)
+				s.aggregation.observe(name, object)
 				handle(name, object)
 			}, func() {
-				s.extensions.known()
+				s.aggregation.known()
 				synced()
 			})
 		},
@@ -45,7 +45,14 @@ func (s *Server) followDefinitions(
 	})
 }
 
-// awaitFollowed returns when followDefinitions has delivered every change that was stored before the call.
+// followOwnDefinitions delivers CustomResourceDefinitions to the controller that serves them.
+func (s *Server) followOwnDefinitions(
+	ctx context.Context, name schema.GroupResource, handle func(key string, object runtime.Object), synced func(),
+) error {
+	return s.registry.Client().FollowWithProgress(ctx, name, &s.definitionsSeen, handle, synced)
+}
+
+// awaitFollowed returns when the mode's follow has delivered every change that was stored before the call.
 func (s *Server) awaitFollowed(ctx context.Context) error {
 	return s.registry.Client().AwaitFollowed(ctx, crd.Resource, &s.definitionsSeen)
 }

@@ -29,7 +29,8 @@ type auth struct {
 	authenticator *authentication.Authenticator
 	authorizer    *authorization.Authorizer
 	policy        *rbac.Policy
-	frontProxy    *authentication.FrontProxy // nil without --requestheader-client-ca-file
+	frontProxy    *authentication.FrontProxy        // nil without --requestheader-client-ca-file
+	proxy         func() *authentication.FrontProxy // the current one; nil: there is never one
 	tokens        *serviceaccount.Tokens
 	reload        []serving.Reloadable
 	clients       *authentication.Authority   // nil without --client-ca-file
@@ -98,9 +99,10 @@ func (s *Server) composeAuth(ctx context.Context) (_ *auth, err error) {
 		}
 		options.Clients = a.clients
 	}
-	if options.FrontProxy, err = a.composeFrontProxy(c.Authentication); err != nil {
+	if err := a.composeFrontProxy(c.Authentication); err != nil {
 		return nil, err
 	}
+	options.FrontProxy = a.proxy
 	if options.Tokens, err = s.composeTokens(ctx, a); err != nil {
 		return nil, err
 	}
@@ -173,13 +175,13 @@ func (a *auth) published(c config.Authentication) bootstrap.Authentication {
 	return published
 }
 
-func (a *auth) composeFrontProxy(c config.Authentication) (*authentication.FrontProxy, error) {
+func (a *auth) composeFrontProxy(c config.Authentication) error {
 	if c.RequestHeaderCAFile == "" {
-		return nil, nil
+		return nil
 	}
 	authority, err := a.authority(c.RequestHeaderCAFile)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	a.frontProxy = &authentication.FrontProxy{
 		Authority:           authority,
@@ -189,7 +191,8 @@ func (a *auth) composeFrontProxy(c config.Authentication) (*authentication.Front
 		GroupHeaders:        c.RequestHeaderGroup,
 		ExtraHeaderPrefixes: c.RequestHeaderExtraPrefix,
 	}
-	return a.frontProxy, nil
+	a.proxy = a.frontProxy.Current
+	return nil
 }
 
 // composeTokens returns the authenticators of bearer tokens in the order in which they are tried.

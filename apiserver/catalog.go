@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +16,7 @@ type catalogs struct {
 	builtin  []*resource.Definition
 	holder   *resource.CatalogHolder
 	registry *registry.Registry
+	serves   func(group string) bool // of custom resources
 }
 
 // publishCustom publishes a catalog with the custom resources, and drops the caches of definitions that were changed or
@@ -23,7 +25,7 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.holder.Current()
-	after := before.With(append(c.builtin[:len(c.builtin):len(c.builtin)], custom...)...)
+	after := before.With(append(c.builtin[:len(c.builtin):len(c.builtin)], c.served(custom)...)...)
 	c.holder.Publish(after)
 	for _, group := range before.Groups() {
 		if after.Group(group.Name) == group {
@@ -38,6 +40,11 @@ func (c *catalogs) publishCustom(custom []*resource.Definition) {
 			}
 		}
 	}
+}
+
+// served returns the definitions of served groups.
+func (c *catalogs) served(custom []*resource.Definition) []*resource.Definition {
+	return slices.DeleteFunc(slices.Clone(custom), func(d *resource.Definition) bool { return !c.serves(d.Group) })
 }
 
 // isBuiltIn reports whether a resource is built-in.

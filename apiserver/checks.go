@@ -35,14 +35,12 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Healthz|serving.Livez, serving.Check{Name: "etcd", Run: s.checkEtcd, StartUp: true})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
-	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.checkSynced})
+	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.mode.synced})
 	s.health.Add(serving.Readyz, serving.Check{
 		Name: "poststarthook/crd-informer-synced", Run: closedCheck(s.custom.Synced()).check,
 	})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-space", Run: s.checkSpace, Advisory: true})
-	s.hooks.addChecks(s.health, map[string]serving.Check{
-		hookAutoregistration: {Name: "autoregister-completion", Run: s.apiServices.Completed, StartUp: true},
-	})
+	s.hooks.addChecks(s.health, s.mode.checks)
 }
 
 // loopbackCertificate always passes. In kube-apiserver it fails when the certificate of the loopback client has

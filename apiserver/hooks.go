@@ -89,6 +89,13 @@ func (h *hooks) run(ctx context.Context, hook hook) error {
 	return nil
 }
 
+// awaitEnd waits until a hook's run has returned. It returns at once if there is no such hook.
+func (h *hooks) awaitEnd(name string) {
+	if ended, ok := h.ended[name]; ok {
+		<-ended
+	}
+}
+
 // released returns a channel that is closed when every hook that holds a lease has ended.
 func (h *hooks) released() <-chan struct{} {
 	released := make(chan struct{})

@@ -16,12 +16,12 @@ import (
 )
 
 // local returns the configuration of a client-go client that calls the server's handler directly, for upstream's controllers
-// and admission plugins. It may be created, but not used, before the handler is set.
+// and admission plugins. Requests that are sent before the handler is set wait for it.
 func (s *Server) local(userAgent string) *rest.Config {
 	return &rest.Config{
 		Host: "https://localhost", QPS: -1, UserAgent: userAgent,
 		Transport: serving.Local{
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }),
+			Handler: http.HandlerFunc(s.serveLocal),
 			User: &user.DefaultInfo{
 				Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup},
 			},
@@ -33,9 +33,18 @@ func (s *Server) local(userAgent string) *rest.Config {
 	}
 }
 
+// serveLocal waits for the handler: upstream's admission plugins call this server as soon as they are created.
+func (s *Server) serveLocal(w http.ResponseWriter, r *http.Request) {
+	select {
+	case <-s.composed:
+		s.handler.ServeHTTP(w, r)
+	case <-r.Context().Done():
+	}
+}
+
 // userAgent identifies the server's own requests and writes.
 func (s *Server) userAgent() string {
-	return "kube-apiserver/" + Version(s.config.API.Version).GitVersion
+	return s.mode.name + "/" + Version(s.config.API.Version).GitVersion
 }
 
 // composeInformers creates the clients and the informers for upstream's controllers and admission plugins.

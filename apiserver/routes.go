@@ -21,7 +21,7 @@ import (
 
 // routes returns the router with all paths.
 func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
-	documents, err := discovery.New(publisher, s.extensions.documents, s.discoveryAddresses())
+	documents, err := discovery.New(publisher, s.aggregation.source(), s.mode.addresses())
 	if err != nil {
 		return nil, err
 	}
@@ -42,8 +42,8 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	r.Handle("/openapi/v2", s.schemas)
 	r.Handle("/openapi/v3", s.schemas)
 	r.HandlePrefix("/openapi/v3/", s.schemas)
-	s.publishKeys(r)
-	listed := index{router: r, catalog: publisher, remote: s.extensions.documents, health: s.health}
+	s.mode.routes(r)
+	listed := index{router: r, catalog: publisher, remote: s.aggregation.source(), health: s.health}
 	constrained, err := constraints(&s.config.Metrics)
 	if err != nil {
 		return nil, err
@@ -138,9 +138,14 @@ func (s *Server) discoveryAddresses() discovery.Addresses {
 	return discovery.Addresses{Default: s.address(), Service: net.JoinHostPort(kubernetes, "443"), ServiceRange: s.services.primary}
 }
 
-// hosts returns the names and addresses for the self-signed certificate.
+// hosts returns the names and addresses for the self-signed certificate of a cluster's server.
 func (s *Server) hosts() []string {
-	names := []string{s.advertised().String(), s.services.kubernetes.ServiceIP, "localhost", "127.0.0.1", "kubernetes.default.svc", "kubernetes.default", "kubernetes"}
+	return append(s.ownHosts(), s.services.kubernetes.ServiceIP, "kubernetes.default.svc", "kubernetes.default", "kubernetes")
+}
+
+// ownHosts returns the names and addresses of this machine.
+func (s *Server) ownHosts() []string {
+	names := []string{s.advertised().String(), "localhost", "127.0.0.1"}
 	if name, err := os.Hostname(); err == nil {
 		names = append(names, name)
 	}

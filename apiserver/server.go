@@ -32,7 +32,7 @@ import (
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
-	"quorate.dev/apiserver/kubelet"
+	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
@@ -53,8 +53,11 @@ type Server struct {
 	started   time.Time
 	metrics   *metrics.Registry
 	apis      enablement.APIs // the built-in APIs that are served
+	mode      mode
+	host      *host.Cluster // of an extension server
+	lookup    *host.Lookup  // nil: nothing is looked up in the host
 
-	authConfiguration authConfiguration
+	authConfiguration authConfiguration // of a cluster
 
 	objectStore
 	requestPath
@@ -76,6 +79,8 @@ type requestPath struct {
 	drain    *request.Drain
 	health   *serving.Health
 	handler  http.Handler
+	composed chan struct{} // closed when handler is set
+	requests *filters.Metrics
 	auth     *auth
 	auditor  *audit.Auditor // nil: nothing is audited
 	catalogs *catalogs
@@ -103,7 +108,7 @@ type background struct {
 	// definitionsSeen is the progress of following CustomResourceDefinitions.
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
-	extensions      extensions
+	aggregation     aggregation
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -111,9 +116,11 @@ type background struct {
 func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
-		metrics:     metrics.NewRegistry(Version(c.API.Version)),
-		requestPath: requestPath{drain: &request.Drain{}, complete: make(chan struct{}), stopped: make(chan struct{})},
-		background:  background{idle: &lazy.Set{}},
+		metrics: metrics.NewRegistry(Version(c.API.Version)),
+		requestPath: requestPath{
+			drain: &request.Drain{}, composed: make(chan struct{}), complete: make(chan struct{}), stopped: make(chan struct{}),
+		},
+		background: background{idle: &lazy.Set{}},
 	}
 	s.health = serving.NewHealth(c.Serving.LivezGracePeriod, s.clock, logger)
 	builtin.MeasureFeatures(s.metrics)
@@ -122,8 +129,10 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
 		return nil, err
 	}
-	if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
-		return nil, err
+	if !c.Extension.Enabled() {
+		if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
+			return nil, err
+		}
 	}
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
 		return nil, err
@@ -140,10 +149,14 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	holder.Publish(resource.NewCatalog())
 	chain := &admission.Chain{}
 	s.composeStore(holder, chain)
-	if err = s.composeInformers(holder); err != nil {
+	s.mode = s.cluster()
+	if s.config.Extension.Enabled() {
+		s.mode = s.extension()
+	}
+	if err = s.mode.clients(holder); err != nil {
 		return err
 	}
-	if s.auth, err = s.composeAuth(ctx); err != nil {
+	if s.auth, err = s.mode.auth(ctx); err != nil {
 		return err
 	}
 	if s.auditor, err = audit.New(s.config.Audit, audit.Options{UserAgent: s.userAgent()}); err != nil {
@@ -154,17 +167,28 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	if err := s.composeCatalogs(holder); err != nil {
 		return err
 	}
-	if err := s.composeBackground(chain); err != nil {
+	s.requests = filters.NewMetrics(s.metrics, holder)
+	if err := s.mode.background(); err != nil {
+		return err
+	}
+	if err := s.composeResources(chain); err != nil {
 		return err
 	}
 	if s.handler, err = s.composeHandler(holder); err != nil {
 		return err
 	}
-	s.hooks = newHooks(s.startUp())
+	close(s.composed)
+	s.hooks = newHooks(s.mode.startUp())
 	s.addChecks()
+	return s.composeServing()
+}
+
+func (s *Server) composeServing() (err error) {
+	settings := s.config.Serving
+	settings.HTTP2MaxStreams = s.config.HTTP2Streams()
 	s.serving, err = serving.New(serving.Options{
-		Config: s.config.Serving, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.auth.reload,
-		ClientAuthorities: s.auth.authorities, Hosts: s.hosts(),
+		Config: settings, Handler: s.handler, Drain: s.drain, Health: s.health, Reload: s.auth.reload,
+		ClientAuthorities: s.auth.authorities, Hosts: s.mode.hosts(),
 		Clock: s.clock, Logger: s.logger.WithName("serving"), Registerer: s.metrics,
 	})
 	return err
@@ -187,51 +211,29 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 }
 
 func (s *Server) composeCatalogs(holder *resource.CatalogHolder) error {
-	kubelets, err := s.composeKubelets()
+	definitions, err := s.mode.definitions(holder)
 	if err != nil {
 		return err
 	}
-	s.catalogs = &catalogs{builtin: s.definitions(holder, kubelets), holder: holder, registry: s.registry}
+	s.catalogs = &catalogs{builtin: definitions, holder: holder, registry: s.registry, serves: s.mode.serves}
 	s.catalogs.publishCustom(nil)
 	return nil
 }
 
-func (s *Server) composeBackground(chain *admission.Chain) (err error) {
-	if s.services, err = s.composeServices(); err != nil {
-		return err
-	}
-	if err = s.composeExtensions(); err != nil {
-		return err
-	}
+// composeResources composes the documents that describe resources, admission to them and the controller of custom ones.
+func (s *Server) composeResources(chain *admission.Chain) (err error) {
 	s.schemas, err = openapi.New(openapi.Options{
-		Catalogs: s.catalogs.holder, Remote: s.extensions.documents, Forward: s.extensions.forward,
+		Catalogs: s.catalogs.holder, Remote: s.aggregation.source(), Forward: s.aggregation.forward,
 		Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("openapi"),
 	})
 	if err != nil {
 		return err
 	}
-	if err = s.composeAdmission(chain); err != nil {
+	if err = s.mode.admission(chain); err != nil {
 		return err
 	}
-	if s.custom, err = s.composeCustom(); err != nil {
-		return err
-	}
-	s.apiServices = s.composeAPIServices()
-	return nil
-}
-
-// definitions returns the built-in resources.
-func (s *Server) definitions(holder *resource.CatalogHolder, kubelets *kubelet.Kubelets) []*resource.Definition {
-	options := builtin.Options{
-		APIs: s.apis, Objects: s.registry.Client(), Catalog: holder, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
-		Audiences: s.config.Authentication.Audiences(), Authorizer: s.auth.authorizer, Rules: s.auth.authorizer,
-		ServiceAccountToken: s.auth.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(),
-		ServiceFamily: s.serviceFamily(),
-	}
-	if tokens := s.auth.authenticator.Tokens(); tokens != nil {
-		options.Tokens = tokens
-	}
-	return builtin.Definitions(options)
+	s.custom, err = s.composeCustom()
+	return err
 }
 
 // settleTime is the delay between serving a custom resource and setting its condition Established. Other replicas get
@@ -244,7 +246,7 @@ func (s *Server) composeCustom() (*crd.Controller, error) {
 		return nil, fmt.Errorf("prepare conversion webhooks: %w", err)
 	}
 	return crd.NewController(crd.ControllerOptions{
-		Objects: s.registry.Client(), Follow: s.followDefinitions, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
+		Objects: s.registry.Client(), Follow: s.mode.follow, Publish: s.catalogs.publishCustom, BuiltIn: s.catalogs.isBuiltIn,
 		AwaitFollowed: s.awaitFollowed, Converters: converters,
 		EstablishDelay: settleTime, Idle: s.idle, Clock: s.clock, Logger: s.logger.WithName("crd"),
 	})
@@ -265,9 +267,9 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
 	}
 	return filters.Chain(filters.Options{
-		Clock: s.clock, Logger: s.logger, Metrics: s.extensions.requests,
-		Catalog: holder, Drain: s.drain, Delegate: s.extensions.proxy.Route, Auditor: s.auditor,
-		Authenticator: s.auth.authenticator, FrontProxy: s.auth.frontProxy, Authorizer: s.auth.authorizer,
+		Clock: s.clock, Logger: s.logger, Metrics: s.requests,
+		Catalog: holder, Drain: s.drain, Delegate: s.aggregation.delegate(), Auditor: s.auditor,
+		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
@@ -312,7 +314,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stopped()
 	err := s.serving.Shutdown(stopping, func(context.Context) {
 		stopLeasing()
-		<-s.hooks.ended[hookKubernetesService]
+		s.hooks.awaitEnd(hookKubernetesService)
 		select {
 		case <-s.hooks.released():
 		case <-s.clock.After(releaseTimeout):

@@ -45,16 +45,12 @@ const (
 // bootstrapHooks create the objects that every cluster has.
 var bootstrapHooks = []string{hookNamespaces, hookRBAC, hookPriorityClasses, hookFlowControl}
 
-// startUp returns everything that runs beside the request path. The order of the reported hooks is kube-apiserver's
+// startUp returns everything that runs beside the request path of a cluster's server. The order of the reported hooks is kube-apiserver's
 // order of health checks; the order in which hooks run follows from their dependencies.
 func (s *Server) startUp() []hook {
 	storage := []string{hookStorage}
-	return slices.Concat([]hook{
-		{name: hookStorage, run: s.startStorage},
-		{name: "watch-cache", after: storage, run: func(ctx context.Context, _ func()) error { return s.caches.Run(ctx) }},
-		{name: "compaction", after: storage, run: forever(s.compact)},
+	return slices.Concat(s.storageHooks(), []hook{
 		{name: "auth-configuration", run: forever(s.auth.run)},
-		{name: "storage-space", after: storage, run: forever(s.pollSpace)},
 		{name: "generic-apiserver-start-informers", after: storage, run: forever(s.informers.StartWithContext)},
 		{name: hookRBACInformers, after: storage, run: s.followRBAC},
 		{name: hookServiceInformers, after: storage, run: s.services.follow},
@@ -63,13 +59,24 @@ func (s *Server) startUp() []hook {
 		{name: hookComplete, run: s.completeCatalog},
 	}, s.reportedHooks(), []hook{
 		{name: "priority-and-fairness-config-consumer", after: bootstrapHooks, run: s.keepFlowSchemaStatus},
-		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
 		{name: "service-events", after: storage, run: forever(s.services.events.Run)},
 		{name: "debug-socket", run: s.serveDebugSocket},
 		// The garbage collector and the namespace controller act on what discovery lacks: custom resources whose owner
 		// seems to be gone, namespaces that seem empty.
 		{name: "controllers", after: append(slices.Clone(bootstrapHooks), hookComplete), leases: true, run: s.runControllers},
 	})
+}
+
+// storageHooks returns what keeps storage, the watch cache and the machinery of custom resources working.
+func (s *Server) storageHooks() []hook {
+	storage := []string{hookStorage}
+	return []hook{
+		{name: hookStorage, run: s.startStorage},
+		{name: "watch-cache", after: storage, run: func(ctx context.Context, _ func()) error { return s.caches.Run(ctx) }},
+		{name: "compaction", after: storage, run: forever(s.compact)},
+		{name: "storage-space", after: storage, run: forever(s.pollSpace)},
+		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
+	}
 }
 
 // reportedHooks returns the post-start hooks that kube-apiserver reports too, in its order.
@@ -102,12 +109,12 @@ func (s *Server) reportedHooks() []hook {
 	list = append(list,
 		hook{name: "start-kube-aggregator-informers", run: await(s.apiServices.Known())},
 		hook{name: "apiservice-status-local-available-controller", run: await(s.apiServices.Began())},
-		hook{name: "apiservice-status-remote-available-controller", after: storage, run: s.extensions.runAvailability},
+		hook{name: "apiservice-status-remote-available-controller", after: storage, run: s.aggregation.runAvailability},
 		hook{name: "apiservice-registration-controller", run: await(s.apiServices.Known())},
-		hook{name: "apiservice-discovery-controller", after: storage, run: s.extensions.runDiscovery},
+		hook{name: "apiservice-discovery-controller", after: storage, run: s.aggregation.runDiscovery},
 		hook{name: hookAutoregistration, run: await(s.apiServices.Began())},
-		hook{name: "apiservice-openapi-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV2)},
-		hook{name: "apiservice-openapiv3-controller", after: storage, run: begin(s.extensions.documents.RunOpenAPIV3)},
+		hook{name: "apiservice-openapi-controller", after: storage, run: begin(s.aggregation.documents.RunOpenAPIV2)},
+		hook{name: "apiservice-openapiv3-controller", after: storage, run: begin(s.aggregation.documents.RunOpenAPIV3)},
 	)
 	for i := range list {
 		list[i].check = list[i].name != hookRBAC || s.hasRBAC()
@@ -294,9 +301,9 @@ func (s *Server) runCustom(ctx context.Context, _ func()) error {
 	return s.custom.Run(ctx)
 }
 
-// completeCatalog closes s.complete when all definitions and all APIServices that existed at the start are known.
+// completeCatalog closes s.complete when all objects that existed at the start and define resources are known.
 func (s *Server) completeCatalog(ctx context.Context, _ func()) error {
-	for _, known := range []<-chan struct{}{s.definitionsKnown(), s.apiServices.Known()} {
+	for _, known := range s.mode.known() {
 		select {
 		case <-known:
 		case <-ctx.Done():

@@ -21,8 +21,8 @@ import (
 
 // Options configure an Authenticator. Methods whose field is empty are disabled.
 type Options struct {
-	Clients    *Authority // of client certificates
-	FrontProxy *FrontProxy
+	Clients    *Authority            // of client certificates
+	FrontProxy func() *FrontProxy    // the current one; nil: there is none
 	Tokens     []authenticator.Token // tried in order
 	TokenLife  time.Duration         // how long a valid token is cached; 0: not at all
 	Audiences  []string              // of this server; tokens must have one of them

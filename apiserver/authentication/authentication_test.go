@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,11 +194,11 @@ func TestFrontProxy(t *testing.T) {
 	clients, proxies := newTestAuthority(t, "clients"), newTestAuthority(t, "proxies")
 	f := start(t, Options{
 		Clients: authorityFile(t, clients),
-		FrontProxy: &FrontProxy{
+		FrontProxy: (&FrontProxy{
 			Authority: authorityFile(t, proxies), AllowedNames: []string{"proxy"},
 			UsernameHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
 			GroupHeaders: []string{"X-Remote-Group"}, ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
-		},
+		}).Current,
 	})
 	headers := http.Header{
 		"X-Remote-User": {"carol"}, "X-Remote-Uid": {"7"}, "X-Remote-Group": {"a", "", "b"},
@@ -222,6 +223,43 @@ func TestFrontProxy(t *testing.T) {
 	if got := f.ask(t, f.client(t, clients.issue(t, pkix.Name{CommonName: "alice"}, time.Hour)), headers); got.User == nil || got.User.Name != "alice" {
 		t.Errorf("the headers of a client were accepted: %+v", got.User)
 	}
+}
+
+// The configuration of front proxies of an extension server changes while connections are open, and may be missing at
+// first.
+func TestFrontProxyChangesDuringConnection(t *testing.T) {
+	proxies := newTestAuthority(t, "proxies")
+	authority := NewEmptyAuthority()
+	var current atomic.Pointer[FrontProxy]
+	f := start(t, Options{Clients: NewEmptyAuthority(), FrontProxy: current.Load, Anonymous: true})
+	client := f.client(t, proxies.issue(t, pkix.Name{CommonName: "proxy"}, time.Hour))
+	expect := func(name string) {
+		t.Helper()
+		headers := http.Header{"X-Remote-User": {"carol"}, "X-User": {"dave"}}
+		got := f.ask(t, client, headers)
+		if (got.User == nil) != (name == "") || got.User != nil && got.User.Name != name {
+			t.Errorf("got %+v (%s), want %q", got.User, got.Error, name)
+		}
+	}
+	expect(user.Anonymous)
+	current.Store(&FrontProxy{Authority: authority, UsernameHeaders: []string{"X-Remote-User"}})
+	expect(user.Anonymous)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	write(t, file, proxies)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := authority.Set(content); err != nil {
+		t.Fatal(err)
+	}
+	expect("carol")
+	current.Store(&FrontProxy{Authority: authority, UsernameHeaders: []string{"X-User"}})
+	expect("dave")
+	current.Store(&FrontProxy{Authority: authority, UsernameHeaders: []string{"X-User"}, AllowedNames: []string{"another"}})
+	expect("")
+	current.Store(&FrontProxy{Authority: authority, UsernameHeaders: []string{"X-User"}, AllowedNames: []string{"proxy"}})
+	expect("dave")
 }
 
 // countingTokens accepts one token and counts the calls.

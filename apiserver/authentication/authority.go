@@ -10,13 +10,14 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Authority is a file of certificate authorities. It can be reloaded.
+// Authority is a changing set of certificate authorities: the content of a file, which can be reloaded, or what was last
+// passed to Set.
 type Authority struct {
-	file    string
+	file    string // empty: set by Set alone
 	current atomic.Pointer[bundle]
 }
 
-// bundle is one version of the file's content. Versions are compared by address.
+// bundle is one version of the set. Versions are compared by address.
 type bundle struct {
 	pem          []byte
 	pool         *x509.CertPool
@@ -32,6 +33,13 @@ func NewAuthority(file string) (*Authority, error) {
 	return a, nil
 }
 
+// NewEmptyAuthority returns an authority without certificates, until Set.
+func NewEmptyAuthority() *Authority {
+	a := &Authority{}
+	a.current.Store(&bundle{pool: x509.NewCertPool()})
+	return a
+}
+
 // Files implements serving.Reloadable.
 func (a *Authority) Files() []string { return []string{a.file} }
 
@@ -41,12 +49,20 @@ func (a *Authority) Reload() error {
 	if err != nil {
 		return fmt.Errorf("read certificate authorities: %w", err)
 	}
+	if err := a.Set(pem); err != nil {
+		return fmt.Errorf("read certificate authorities from %s: %w", a.file, err)
+	}
+	return nil
+}
+
+// Set replaces the authorities by PEM certificates. On an error the current ones stay in use.
+func (a *Authority) Set(pem []byte) error {
 	if now := a.current.Load(); now != nil && bytes.Equal(now.pem, pem) {
 		return nil
 	}
 	certificates, err := cert.ParseCertsPEM(pem)
 	if err != nil {
-		return fmt.Errorf("read certificate authorities from %s: %w", a.file, err)
+		return err
 	}
 	pool := x509.NewCertPool()
 	for _, certificate := range certificates {
@@ -55,6 +71,9 @@ func (a *Authority) Reload() error {
 	a.current.Store(&bundle{pem: pem, pool: pool, certificates: certificates})
 	return nil
 }
+
+// isEmpty reports whether there are no authorities: certificates can be neither accepted nor rejected.
+func (b *bundle) isEmpty() bool { return len(b.certificates) == 0 }
 
 // PEM returns the current authorities.
 func (a *Authority) PEM() []byte { return a.current.Load().pem }

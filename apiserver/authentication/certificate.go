@@ -26,10 +26,13 @@ func (a *Authenticator) clientCertificate(r *http.Request, c *connection) (*auth
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
 	}
+	current := a.options.Clients.current.Load()
+	if current.isEmpty() {
+		return nil, nil
+	}
 	now := a.options.Clock.Now()
 	certificate := r.TLS.PeerCertificates[0]
 	a.metrics.certificateLife.Observe(certificate.NotAfter.Sub(now).Seconds())
-	current := a.options.Clients.current.Load()
 	v := c.client.Load()
 	if !v.holds(current, now) {
 		v = verify(current, r.TLS.PeerCertificates, now)

@@ -19,7 +19,8 @@ type connection struct {
 // decision is the result of verifying a connection's certificate. If it has neither a response nor an error, the
 // certificate is valid but authenticates no user: it is a front proxy's or has no common name.
 type decision struct {
-	bundle   *bundle // against which it was verified
+	bundle   *bundle     // against which it was verified
+	proxy    *FrontProxy // whose names it was verified against; nil: a client's
 	until    time.Time
 	response *authenticator.Response
 	err      error

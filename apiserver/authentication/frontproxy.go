@@ -11,7 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// FrontProxy configures proxies that authenticate users and send them in headers.
+// FrontProxy configures proxies that authenticate users and send them in headers. It is immutable, except for its
+// authority. Versions are compared by address.
 type FrontProxy struct {
 	Authority    *Authority
 	AllowedNames []string // common names; empty: any
@@ -22,17 +23,27 @@ type FrontProxy struct {
 	ExtraHeaderPrefixes []string
 }
 
+// Current returns the front proxy itself, where a function is needed because the configuration may change.
+func (f *FrontProxy) Current() *FrontProxy { return f }
+
 // frontProxy authenticates by the headers of a front proxy. It returns neither a response nor an error if they have no
 // user.
 func (a *Authenticator) frontProxy(r *http.Request, c *connection) (*authenticator.Response, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, nil
 	}
-	proxy := a.options.FrontProxy
+	proxy := a.options.FrontProxy()
+	if proxy == nil {
+		return nil, nil
+	}
 	current, now := proxy.Authority.current.Load(), a.options.Clock.Now()
+	if current.isEmpty() {
+		return nil, nil
+	}
 	v := c.proxy.Load()
-	if !v.holds(current, now) {
+	if !v.holds(current, now) || v.proxy != proxy {
 		v = verify(current, r.TLS.PeerCertificates, now)
+		v.proxy = proxy
 		name := r.TLS.PeerCertificates[0].Subject.CommonName
 		if v.err == nil && len(proxy.AllowedNames) > 0 && !slices.Contains(proxy.AllowedNames, name) {
 			v.err = fmt.Errorf("x509: subject with cn=%s is not in the allowed list", name)

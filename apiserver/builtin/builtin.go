@@ -117,6 +117,11 @@ func Definitions(options Options) []*resource.Definition {
 	return slices.DeleteFunc(all, func(d *resource.Definition) bool { return len(d.Versions) == 0 })
 }
 
+// CustomResourceDefinitions returns the only built-in kind of an extension server.
+func CustomResourceDefinitions(clock clock.PassiveClock) []*resource.Definition {
+	return apiextensions.Definitions(builtinschema.NewLoader(), clock, enablement.APIs{}.Serves)
+}
+
 // resourceOf returns a function that maps a kind to its resource in the current catalog.
 func resourceOf(catalog *resource.CatalogHolder) func(schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 	return func(kind schema.GroupVersionKind) (schema.GroupVersionResource, error) {

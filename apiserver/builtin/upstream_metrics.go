@@ -8,8 +8,8 @@ import (
 )
 
 // MeasureUpstream registers the process-wide metrics of upstream's packages: audit, webhooks and policies of admission,
-// webhooks of authorization and conversion, issuers of tokens, pod security, CEL, ratcheting validation of custom
-// resources, translation of WebSocket streams.
+// webhooks of authorization and conversion, delegated authentication and authorization, issuers of tokens, pod security,
+// CEL, ratcheting validation of custom resources, translation of WebSocket streams.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
@@ -25,6 +25,8 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_cel_",
 		"apiserver_conversion_webhook_",
 		"apiserver_crd_conversion_webhook_",
+		"apiserver_delegated_authn_",
+		"apiserver_delegated_authz_",
 		"apiserver_externaljwt_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_validating_admission_policy_",

@@ -24,6 +24,7 @@ type Config struct {
 	API            API
 	Compatibility  Compatibility
 	Controllers    Controllers
+	Extension      Extension
 	Logging        Logging
 	Metrics        Metrics
 
@@ -315,6 +316,7 @@ func Default() *Config {
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 			GarbageCollector: true,
 		},
-		Logging: Logging{Format: "text", FlushFrequency: 5 * time.Second},
+		Extension: defaultExtension(),
+		Logging:   Logging{Format: "text", FlushFrequency: 5 * time.Second},
 	}
 }

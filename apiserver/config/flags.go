@@ -20,6 +20,7 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.authenticationFlags(f)
 	c.admissionFlags(f)
 	c.apiFlags(f)
+	c.extensionFlags(f)
 	c.Audit.flags(f)
 	c.Compatibility.flags(f)
 	c.Metrics.flags(f)

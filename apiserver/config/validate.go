@@ -42,6 +42,7 @@ func (c *Config) Validate() error {
 	}
 	errs = append(errs, c.Metrics.validate()...)
 	errs = append(errs, c.validateFairness()...)
+	errs = append(errs, c.validateExtension()...)
 	errs = append(errs, c.Serving.validate()...)
 	errs = append(errs, c.validateAuthentication()...)
 	errs = append(errs, c.Audit.validate()...)
@@ -77,7 +78,7 @@ func (c *Config) validateAuthentication() []error {
 	if life := a.ServiceAccountMaxLifetime; life != 0 && (life < leastTokenLife || life > mostTokenLife) {
 		errs = append(errs, errors.New("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds"))
 	}
-	if a.RequestHeaderCAFile != "" && len(a.RequestHeaderUsername) == 0 {
+	if a.RequestHeaderCAFile != "" && len(a.RequestHeaderUsername) == 0 && !c.Extension.Enabled() {
 		errs = append(errs, errors.New("--requestheader-username-headers is required with --requestheader-client-ca-file"))
 	}
 	errs = append(errs, c.validateSigningEndpoint()...)

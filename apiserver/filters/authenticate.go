@@ -18,25 +18,34 @@ import (
 type authenticate struct {
 	next          http.Handler
 	authenticator authenticator.Request
-	proxies       []*authentication.FrontProxy // their headers are removed before the handler sees them
+	proxy         func() *authentication.FrontProxy // may be nil
 	metrics       *Metrics
 	auditor       *audit.Auditor
 	clock         clock.PassiveClock
 }
 
 func newAuthenticate(next http.Handler, options Options) http.Handler {
-	f := &authenticate{
-		next: next, authenticator: options.Authenticator, metrics: options.Metrics, auditor: options.Auditor,
-		clock: options.Clock,
+	return &authenticate{
+		next: next, authenticator: options.Authenticator, proxy: options.FrontProxy, metrics: options.Metrics,
+		auditor: options.Auditor, clock: options.Clock,
 	}
-	f.proxies = append(f.proxies, &authentication.FrontProxy{
-		UsernameHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
-		GroupHeaders: []string{"X-Remote-Group"}, ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
-	})
-	if options.FrontProxy != nil {
-		f.proxies = append(f.proxies, options.FrontProxy)
+}
+
+// standardProxy has the headers of every front proxy.
+var standardProxy = authentication.FrontProxy{
+	UsernameHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
+	GroupHeaders: []string{"X-Remote-Group"}, ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
+}
+
+// clear removes the headers of front proxies before the handler sees them.
+func (f *authenticate) clear(headers http.Header) {
+	standardProxy.Clear(headers)
+	if f.proxy == nil {
+		return
 	}
-	return f
+	if proxy := f.proxy(); proxy != nil {
+		proxy.Clear(headers)
+	}
 }
 
 func (f *authenticate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -56,9 +65,7 @@ func (f *authenticate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Header.Del("Authorization")
-	for _, proxy := range f.proxies {
-		proxy.Clear(r.Header)
-	}
+	f.clear(r.Header)
 	record.User = answer.User
 	if isAnonymous(answer.User) {
 		closeIfHTTP2(w, r)

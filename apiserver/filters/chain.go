@@ -43,8 +43,10 @@ type Options struct {
 	Auditor  *audit.Auditor // nil: nothing is audited
 
 	Authenticator authenticator.Request
-	FrontProxy    *authentication.FrontProxy // its headers are removed besides the standard ones; may be nil
-	Authorizer    authorizer.Authorizer
+	// FrontProxy returns the current front proxy, whose headers are removed besides the standard ones. Both the function and
+	// its result may be nil.
+	FrontProxy func() *authentication.FrontProxy
+	Authorizer authorizer.Authorizer
 	// ConstrainedImpersonation is the feature gate.
 	ConstrainedImpersonation bool
 

@@ -252,7 +252,7 @@ func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Place
 		return built, h.archive.index.Places, err
 	}
 	var all object
-	if err := h.archive.decode("v2all.json", &all); err != nil {
+	if err := h.archive.decode(c.smallestV2(), &all); err != nil {
 		return nil, reduction.Places{}, err
 	}
 	if err := reduction.V2(all, c.serves); err != nil {
@@ -268,4 +268,14 @@ func (h *Handler) builtInV2(c *contents, form encoding) ([]byte, reduction.Place
 	}
 	binary, err := proto.Marshal(parsed)
 	return binary, at, err
+}
+
+// smallestV2 returns the archived document that has all served built-in resources.
+func (c *contents) smallestV2() string {
+	for name := range c.served {
+		if !strings.HasPrefix(name, "apiextensions.k8s.io/") {
+			return "v2all.json"
+		}
+	}
+	return "v2extension.json"
 }

@@ -20,7 +20,8 @@ const (
 
 // Clients configure the clients of webhooks.
 type Clients struct {
-	// Local sends requests to this server without a connection, as a privileged user.
+	// Local sends requests to this server without a connection, as a privileged user. If it is nil, the Service of this
+	// server is called like any other.
 	Local http.RoundTripper
 	// MaxResponse is the limit of the bytes of a response. client-go has none.
 	MaxResponse int64
@@ -34,13 +35,13 @@ func (c Clients) Wrap(delegate webhook.AuthenticationInfoResolver) webhook.Authe
 	local := &rest.Config{WrapTransport: func(http.RoundTripper) http.RoundTripper { return c.limit(c.Local) }}
 	return &webhook.AuthenticationInfoResolverDelegator{
 		ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
-			if hostPort == kubernetesHostPort {
+			if c.Local != nil && hostPort == kubernetesHostPort {
 				return local, nil
 			}
 			return c.limited(delegate.ClientConfigFor(hostPort))
 		},
 		ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
-			if name == kubernetesService && namespace == metav1.NamespaceDefault && port == kubernetesPort {
+			if c.Local != nil && name == kubernetesService && namespace == metav1.NamespaceDefault && port == kubernetesPort {
 				return local, nil
 			}
 			return c.limited(delegate.ClientConfigForService(name, namespace, port))

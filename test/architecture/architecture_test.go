@@ -29,7 +29,7 @@ var layers = []map[string]int{
 		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
 		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
-		"apiserver/informers": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
+		"apiserver/informers": 4, "apiserver/host": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
 		"apiserver/controllers/kubernetesservice": 4, "apiserver/controllers/availability": 4,
 		"apiserver/registry": 5, "apiserver/aggregator/remote": 5,
 		"apiserver/builtin/builtintest": 6,

@@ -30,8 +30,9 @@ var namespaces = schema.GroupResource{Resource: "namespaces"}
 // once.
 type NamespaceLifecycle struct {
 	Namespaces corelisters.NamespaceLister
-	Objects    resource.Client
-	Clock      clock.PassiveClock
+	// Get reads the stored namespace. The client sees its errors.
+	Get   func(ctx context.Context, name string) (metav1.Object, error)
+	Clock clock.PassiveClock
 
 	mu sync.Mutex
 	// staleUntil has the namespaces deleted through this server. Until the time the cache may still have them as active.
@@ -99,15 +100,22 @@ func (l *NamespaceLifecycle) active(ctx context.Context, name string) (bool, err
 		return false, apierrors.NewInternalError(err)
 	}
 	// The cache may lag behind the creation or deletion.
-	stored, err := l.Objects.Get(ctx, resource.Key{GroupResource: namespaces, Name: name}, resource.ReadOptions{})
+	stored, err := l.Get(ctx, name)
 	if err != nil {
 		return false, err
 	}
-	accessor, err := meta.Accessor(stored)
-	if err != nil {
-		return false, apierrors.NewInternalError(err)
+	return stored.GetDeletionTimestamp() == nil, nil
+}
+
+// StoredNamespace returns a Get that reads this server's own namespaces.
+func StoredNamespace(objects resource.Client) func(context.Context, string) (metav1.Object, error) {
+	return func(ctx context.Context, name string) (metav1.Object, error) {
+		stored, err := objects.Get(ctx, resource.Key{GroupResource: namespaces, Name: name}, resource.ReadOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return meta.Accessor(stored)
 	}
-	return accessor.GetDeletionTimestamp() == nil, nil
 }
 
 func (l *NamespaceLifecycle) markStale(name string) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -108,6 +109,20 @@ func TestDeletionMakesTheCacheStaleForAWhile(t *testing.T) {
 	plugin.markStale("b")
 	if _, kept := plugin.staleUntil["a"]; kept {
 		t.Error("an expired entry was kept")
+	}
+}
+
+func TestServedGroups(t *testing.T) {
+	check := ServedGroups{Groups: []string{"demo.example.com"}}
+	for group, served := range map[string]bool{"demo.example.com": true, "example.com": false} {
+		attributes := write(admission.Create, "apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", "", "a")
+		attributes.Object = &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{Group: group}}
+		if err := check.Validate(t.Context(), attributes); (err == nil) != served || err != nil && !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", group, err)
+		}
+	}
+	if err := check.Validate(t.Context(), write(admission.Create, "demo.example.com", "widgets", "Widget", "a", "b")); err != nil {
+		t.Error(err)
 	}
 }
 

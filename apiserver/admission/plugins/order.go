@@ -68,11 +68,19 @@ const (
 	ValidatingAdmissionWebhook = "ValidatingAdmissionWebhook"
 )
 
+// OfExtensions are the plugins of an extension server. The others concern built-in kinds, or change objects of the host.
+var OfExtensions = []string{
+	NamespaceLifecycle, "OwnerReferencesPermissionEnforcement",
+	MutatingAdmissionPolicy, MutatingAdmissionWebhook, ValidatingAdmissionPolicy, ValidatingAdmissionWebhook,
+}
+
 // Selection has the values of --enable-admission-plugins, --disable-admission-plugins and --admission-control, which
 // names all enabled plugins. Nil means that a flag was not set.
 type Selection struct {
 	Enable, Disable []string
 	Control         []string
+	// Of are the plugins that the server has; nil: all.
+	Of []string
 }
 
 // Enabled returns the names of the enabled plugins in order. The errors are kube-apiserver's.
@@ -82,12 +90,15 @@ func Enabled(selection Selection) ([]string, error) {
 	}
 	var names []string
 	for _, p := range order {
-		if selection.enables(p) {
+		if selection.has(p) && selection.enables(p) {
 			names = append(names, p.name)
 		}
 	}
 	return names, nil
 }
+
+// has reports whether the server has a plugin.
+func (s Selection) has(p place) bool { return s.Of == nil || slices.Contains(s.Of, p.name) }
 
 func (s Selection) enables(p place) bool {
 	if s.Control != nil {
@@ -103,7 +114,7 @@ func validate(s Selection) error {
 	}
 	known := map[string]bool{}
 	for _, p := range order {
-		known[p.name] = true
+		known[p.name] = s.has(p)
 	}
 	for _, flag := range []struct {
 		name  string

@@ -48,6 +48,18 @@ func TestEnabled(t *testing.T) {
 			selection:  Selection{Enable: []string{"Priority", "LimitRanger"}, Disable: []string{"LimitRanger", "Priority"}},
 			complaints: []string{"[LimitRanger Priority] in enable-admission-plugins and disable-admission-plugins overlapped"},
 		},
+		"of an extension server": {
+			selection: Selection{Of: OfExtensions}, on: []string{NamespaceLifecycle, ValidatingAdmissionWebhook},
+			off: []string{"LimitRanger", "OwnerReferencesPermissionEnforcement"},
+		},
+		"more of an extension server": {
+			selection: Selection{Of: OfExtensions, Enable: []string{"OwnerReferencesPermissionEnforcement"}},
+			on:        []string{"OwnerReferencesPermissionEnforcement"},
+		},
+		"not of an extension server": {
+			selection:  Selection{Of: OfExtensions, Enable: []string{"LimitRanger"}},
+			complaints: []string{`enable-admission-plugins plugin "LimitRanger" is unknown`},
+		},
 		"old and new": {
 			selection:  Selection{Enable: []string{"Priority"}, Control: []string{"Priority"}},
 			complaints: []string{"admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"},

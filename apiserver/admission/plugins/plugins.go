@@ -121,7 +121,7 @@ func New(options Options) ([]Plugin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to read plugin config: %w", err)
 	}
-	initializers, err := initializersOf(options)
+	initializers, err := initializersOf(options, slices.Contains(names, resourceQuota))
 	if err != nil {
 		return nil, err
 	}
@@ -168,18 +168,24 @@ func SetDefaultTolerations(notReadySeconds, unreachableSeconds int64) error {
 	return flags.Set("default-unreachable-toleration-seconds", strconv.FormatInt(unreachableSeconds, 10))
 }
 
-func initializersOf(options Options) (admission.PluginInitializers, error) {
-	quota, err := newQuotas(options)
+// resourceQuota is the only plugin that is initialized with evaluators, which follow the resources that they count.
+const resourceQuota = "ResourceQuota"
+
+func initializersOf(options Options, quota bool) (admission.PluginInitializers, error) {
+	all := admission.PluginInitializers{
+		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
+			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
+		webhookinitializer.NewPluginInitializer(options.Authentication, options.Services),
+		policies{options},
+	}
+	if !quota {
+		return all, nil
+	}
+	evaluators, err := newQuotas(options)
 	if err != nil {
 		return nil, fmt.Errorf("build the quota configuration: %w", err)
 	}
-	return admission.PluginInitializers{
-		initializer.New(options.Client, options.Dynamic, options.Informers, options.Authorizer, utilfeature.DefaultFeatureGate,
-			compatibility.DefaultBuildEffectiveVersion(), options.Stopped, options.Mapper),
-		quota,
-		webhookinitializer.NewPluginInitializer(options.Authentication, options.Services),
-		policies{options},
-	}, nil
+	return append(all, evaluators), nil
 }
 
 // rulesFor follows the configurations of a plugin; nil if it has none.

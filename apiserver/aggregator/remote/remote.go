@@ -88,3 +88,9 @@ func (s *Set) Find(gv schema.GroupVersion) *Documents {
 type Source interface {
 	Current() *Set
 }
+
+// None is the Source of a server without extension API servers.
+type None struct{}
+
+// Current implements Source.
+func (None) Current() *Set { return nil }

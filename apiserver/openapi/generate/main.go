@@ -121,7 +121,12 @@ func archive(source, minor string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]any{"template.json": template, "index.json": contents} {
+	// Last, because it removes what the others need.
+	if err := reduction.V2(swagger, ofExtensions); err != nil {
+		return nil, err
+	}
+	further := map[string]any{"template.json": template, "index.json": contents, "v2extension.json": swagger}
+	for name, value := range further {
 		if files[name], err = json.Marshal(value); err != nil {
 			return nil, fmt.Errorf("encode %s: %w", name, err)
 		}

@@ -42,6 +42,9 @@ func readV3(directory, minor string) (map[string]object, error) {
 // stable reports whether a resource is served by default: neither alpha nor beta.
 func stable(resource string) bool { return !unstable.MatchString(resource) }
 
+// ofExtensions reports whether an extension server serves a built-in resource.
+func ofExtensions(resource string) bool { return strings.HasPrefix(resource, "apiextensions.k8s.io/") }
+
 func setVersion(document object, minor string) {
 	if info, ok := document["info"].(object); ok {
 		info["version"] = minor

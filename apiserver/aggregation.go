@@ -14,24 +14,21 @@ import (
 	"quorate.dev/apiserver/builtin/priority"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/controllers/availability"
-	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/router"
 )
 
-// extensions are the parts of the server that deal with extension API servers.
-type extensions struct {
+// aggregation has the parts of the server that deal with extension API servers. It is zero in an extension server.
+type aggregation struct {
 	proxy        *aggregator.Aggregator
 	documents    *remote.Controller
 	availability *availability.Controller
-	requests     *filters.Metrics
 }
 
-func (s *Server) composeExtensions() (err error) {
-	e := &s.extensions
-	e.requests = filters.NewMetrics(s.metrics, s.catalogs.holder)
+func (s *Server) composeAggregation() (err error) {
+	a := &s.aggregation
 	options := aggregator.Options{
 		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
-		MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: e.requests.Undelegated,
+		MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: s.requests.Undelegated,
 	}
 	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
 		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
@@ -39,15 +36,15 @@ func (s *Server) composeExtensions() (err error) {
 		}
 		s.auth.reload = append(s.auth.reload, options.Certificate)
 	}
-	e.proxy = aggregator.New(options)
-	e.availability = availability.New(availability.Options{
-		Objects: s.registry.Client(), Backend: func(name string) *aggregator.Backend { return e.proxy.Table().Get(name) },
+	a.proxy = aggregator.New(options)
+	a.availability = availability.New(availability.Options{
+		Objects: s.registry.Client(), Backend: func(name string) *aggregator.Backend { return a.proxy.Table().Get(name) },
 		Services:       s.informers.Core().V1().Services().Lister(),
 		EndpointSlices: s.informers.Discovery().V1().EndpointSlices().Lister(),
 		FollowEntries:  s.registry.Client().FollowEntries,
 		Clock:          s.clock, Logger: s.logger.WithName("availability"), Registerer: s.metrics,
 	})
-	e.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
+	a.documents, err = remote.New(s.clock, s.logger.WithName("aggregator"))
 	return err
 }
 
@@ -61,15 +58,31 @@ func (s *Server) maxDelegated() int {
 	return reading + mutating
 }
 
+// source returns the documents of extension API servers.
+func (a *aggregation) source() remote.Source {
+	if a.documents == nil {
+		return remote.None{}
+	}
+	return a.documents
+}
+
+// delegate returns what routes requests to extension API servers, nil if there are none.
+func (a *aggregation) delegate() func(path string) http.Handler {
+	if a.proxy == nil {
+		return nil
+	}
+	return a.proxy.Route
+}
+
 // runDiscovery downloads discovery documents until ctx ends. The hook is done when discovery was requested from every
 // extension API server.
-func (e *extensions) runDiscovery(ctx context.Context, done func()) error {
+func (a *aggregation) runDiscovery(ctx context.Context, done func()) error {
 	return together(ctx, func(ctx context.Context) error {
-		e.documents.RunDiscovery(ctx)
+		a.documents.RunDiscovery(ctx)
 		return nil
 	}, func(ctx context.Context) error {
 		select {
-		case <-e.documents.Completed():
+		case <-a.documents.Completed():
 			done()
 		case <-ctx.Done():
 		}
@@ -78,18 +91,18 @@ func (e *extensions) runDiscovery(ctx context.Context, done func()) error {
 }
 
 // runAvailability checks extension API servers until ctx ends. The hook is done at once.
-func (e *extensions) runAvailability(ctx context.Context, done func()) error {
+func (a *aggregation) runAvailability(ctx context.Context, done func()) error {
 	done()
-	return e.availability.Run(ctx)
+	return a.availability.Run(ctx)
 }
 
 // observe delivers the state of an APIService to all parts: first to the proxy, which the others use.
-func (e *extensions) observe(name string, object runtime.Object) {
-	backend := e.proxy.Set(name, object)
-	e.availability.SetAPIService(name, object)
+func (a *aggregation) observe(name string, object runtime.Object) {
+	backend := a.proxy.Set(name, object)
+	a.availability.SetAPIService(name, object)
 	service, _ := object.(*apiregistration.APIService)
 	if service == nil {
-		e.documents.Observe(name, nil)
+		a.documents.Observe(name, nil)
 		return
 	}
 	observed := &remote.APIService{
@@ -104,18 +117,18 @@ func (e *extensions) observe(name string, object runtime.Object) {
 		}
 		observed.Backend, observed.Available = backend, backend.Available
 	}
-	e.documents.Observe(name, observed)
+	a.documents.Observe(name, observed)
 }
 
 // known marks all APIServices that existed at the start as observed.
-func (e *extensions) known() {
-	e.proxy.Known()
-	e.documents.Known()
+func (a *aggregation) known() {
+	a.proxy.Known()
+	a.documents.Known()
 }
 
 // forward sends a request for a document of a group version to its extension API server.
-func (e *extensions) forward(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) {
-	backend := e.proxy.Table().Lookup(gv)
+func (a *aggregation) forward(w http.ResponseWriter, r *http.Request, gv schema.GroupVersion) {
+	backend := a.proxy.Table().Lookup(gv)
 	if backend == nil {
 		w.WriteHeader(http.StatusNotFound)
 		return

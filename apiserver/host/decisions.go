@@ -1,0 +1,83 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/authorization/path"
+	tokenwebhook "k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
+
+	"quorate.dev/apiserver/authorization"
+)
+
+// Tokens returns the authenticator of bearer tokens: TokenReviews of the host, whose results are cached for ttl in a
+// cache of bounded size.
+func (c *Cluster) Tokens(ttl time.Duration) (authenticator.Token, error) {
+	metrics := tokenwebhook.AuthenticatorMetrics{
+		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
+		RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
+	}
+	reviews, err := tokenwebhook.NewFromInterface(
+		c.authentication.AuthenticationV1(), nil, *retryBackoff(), requestTimeout, metrics)
+	if err != nil {
+		return nil, fmt.Errorf("prepare TokenReviews of the host: %w", err)
+	}
+	return tokencache.New(reviews, false, ttl, ttl), nil
+}
+
+// Authorization configures the authorizer.
+type Authorization struct {
+	AlwaysAllowPaths               []string
+	AuthorizedTTL, UnauthorizedTTL time.Duration
+}
+
+// Authorizer returns the authorizer: members of system:masters may do everything, the paths are allowed, the
+// definitions of custom resources are denied, and SubjectAccessReviews of the host decide everything else. Their
+// results are cached in a cache of bounded size.
+func (c *Cluster) Authorizer(options Authorization) (*authorization.Authorizer, error) {
+	paths, err := path.NewAuthorizer(options.AlwaysAllowPaths)
+	if err != nil {
+		return nil, fmt.Errorf("--authorization-always-allow-paths: %w", err)
+	}
+	reviews, err := authorizerfactory.DelegatingAuthorizerConfig{
+		SubjectAccessReviewClient: c.authorization.AuthorizationV1(),
+		AllowCacheTTL:             options.AuthorizedTTL,
+		DenyCacheTTL:              options.UnauthorizedTTL,
+		WebhookRetryBackoff:       retryBackoff(),
+	}.New()
+	if err != nil {
+		return nil, fmt.Errorf("prepare SubjectAccessReviews of the host: %w", err)
+	}
+	return authorization.Of(
+		withoutRules{paths}, withoutRules{authorizer.AuthorizerFunc(administration)}, withoutRules{reviews},
+	), nil
+}
+
+// administration denies all requests for CustomResourceDefinitions. The host would decide by permissions that are for
+// its own.
+func administration(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.IsResourceRequest() && a.GetAPIGroup() == apiextensions.GroupName {
+		const reason = "only members of " + user.SystemPrivilegedGroup + " administer an extension server"
+		return authorizer.DecisionDeny, reason, nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// withoutRules implements authorization.Mode. An extension server does not serve SelfSubjectRulesReviews.
+type withoutRules struct{ authorizer.Authorizer }
+
+// RulesFor implements authorizer.RuleResolver.
+func (withoutRules) RulesFor(
+	context.Context, user.Info, string,
+) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return nil, nil, true, errors.New("the host has the rules")
+}
