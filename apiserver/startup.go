@@ -103,7 +103,7 @@ func (s *Server) reportedHooks() []hook {
 		hook{name: hookKubernetesService, after: storage, leases: true, run: s.services.kubernetes.Serve},
 		hook{name: hookServiceCIDR, after: storage, run: s.services.cidr.Run},
 	)
-	if s.extensions.proxy.HasCertificate() { // serving reloads the files
+	if s.aggregation.proxy.HasCertificate() { // serving reloads the files
 		list = append(list, hook{name: "aggregator-reload-proxy-client-cert", run: begin(func(context.Context) {})})
 	}
 	list = append(list,
