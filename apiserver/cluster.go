@@ -26,7 +26,8 @@ func (s *Server) cluster() mode {
 		startUp:     s.startUp,
 		synced:      s.checkSynced,
 		checks: map[string]serving.Check{hookAutoregistration: {
-			Name: "autoregister-completion", Run: func(ctx context.Context) error { return s.apiServices.Completed(ctx) }, StartUp: true,
+			Name: "autoregister-completion", StartUp: true,
+			Run: func(ctx context.Context) error { return s.apiServices.Completed(ctx) },
 		}},
 	}
 }

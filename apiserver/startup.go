@@ -45,8 +45,8 @@ const (
 // bootstrapHooks create the objects that every cluster has.
 var bootstrapHooks = []string{hookNamespaces, hookRBAC, hookPriorityClasses, hookFlowControl}
 
-// startUp returns everything that runs beside the request path of a cluster's server. The order of the reported hooks is kube-apiserver's
-// order of health checks; the order in which hooks run follows from their dependencies.
+// startUp returns everything that runs beside the request path of a cluster's server. The order of the reported hooks is
+// kube-apiserver's order of health checks; the order in which hooks run follows from their dependencies.
 func (s *Server) startUp() []hook {
 	storage := []string{hookStorage}
 	return slices.Concat(s.storageHooks(), []hook{

@@ -126,7 +126,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/openapi/v2":
 		h.serveV2(w, r, view)
 	case path == "/openapi/v3":
-		serve(w, r, document{plain: view.index}, view.made, "text/plain; charset=utf-8")
+		// It has no entity tag, and a time in seconds would hide all but the first change in a second. As in kube-aggregator, the
+		// time is the current one.
+		serve(w, r, document{plain: view.index}, h.clock.Now(), "text/plain; charset=utf-8")
 	case strings.HasPrefix(path, "/openapi/v3/"):
 		h.serveV3(w, r, view, strings.TrimPrefix(path, "/openapi/v3/"))
 	default:

@@ -125,6 +125,25 @@ func TestIndexListsWhatIsServed(t *testing.T) {
 	}
 }
 
+// kubectl keeps the index on disk and requests it with If-Modified-Since, whose unit is the second.
+func TestIndexThatChangesTwiceInASecond(t *testing.T) {
+	publisher := &resource.CatalogHolder{}
+	publisher.Publish(resource.NewCatalog(deployments()))
+	now := clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	h, err := openapi.New(openapi.Options{Catalogs: publisher, Remote: &remotes{}, Idle: &lazy.Set{}, Clock: now, Logger: testr.New(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := get(h, "/openapi/v3")
+	publisher.Publish(resource.NewCatalog(deployments(), widgets(t)))
+	get(h, "/openapi/v3")
+	now.SetTime(now.Now().Add(time.Second))
+	after := get(h, "/openapi/v3", "If-Modified-Since", before.Header().Get("Last-Modified"))
+	if after.Code != http.StatusOK || !strings.Contains(after.Body.String(), "apis/example.com/v1") {
+		t.Errorf("status %d: %s", after.Code, after.Body)
+	}
+}
+
 func TestCustomResourceV3(t *testing.T) {
 	h := handler(t, widgets(t))
 	w := get(h, index(t, h)["apis/example.com/v1"])

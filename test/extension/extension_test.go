@@ -1,9 +1,12 @@
 package extension
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -24,6 +28,7 @@ import (
 
 var hosts = map[string]func(context.Context, upstream.Options) (*upstream.APIServer, error){
 	"kube-apiserver": upstream.StartKubernetes,
+	"quorate":        upstream.StartQuorate,
 }
 
 // steps share a scene. The last ones change it permanently.
@@ -34,6 +39,7 @@ var steps = []struct {
 	{"discovery", discoveryThroughHost},
 	{"kubectl", kubectlThroughHost},
 	{"objects", objectsThroughHost},
+	{"audit", auditedRequests},
 	{"kinds", onlyChosenKinds},
 	{"administration", administration},
 	{"permissions", permissions},
@@ -199,6 +205,32 @@ func (s *scene) code(client *rest.Config, path string, headers http.Header) int 
 	}
 	response.Body.Close()
 	return response.StatusCode
+}
+
+func auditedRequests(s *scene) {
+	if _, err := s.namespaced("audit").Create(s.Context(), widget("audited", 1), metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	s.await("the audit event of a user of the host", func(context.Context) error {
+		var logs []byte
+		for _, name := range replicaNames {
+			log, err := os.ReadFile(s.auditLog(name))
+			if err != nil && !os.IsNotExist(err) {
+				return err
+			}
+			logs = append(logs, log...)
+		}
+		for line := range bytes.Lines(logs) {
+			var event auditv1.Event
+			if err := json.Unmarshal(line, &event); err != nil {
+				return err
+			}
+			if event.Verb == "create" && event.ObjectRef.Name == "audited" && event.User.Username == "admin" {
+				return nil
+			}
+		}
+		return fmt.Errorf("the logs have no such event:\n%s", logs)
+	})
 }
 
 func onlyChosenKinds(s *scene) {

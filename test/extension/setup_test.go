@@ -165,20 +165,32 @@ func (s *scene) token(account string) string {
 	return request.Status.Token
 }
 
+// replicaNames are those of the extension server.
+var replicaNames = []string{"a", "b"}
+
+// auditPolicy is that of the replicas.
+const auditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Metadata","verbs":["create"]}]}`
+
+// auditLog returns the file of a replica.
+func (s *scene) auditLog(replica string) string {
+	return filepath.Join(s.directory, "audit-"+replica+".log")
+}
+
 // startReplicas starts the extension server with the identity in the document.
 func (s *scene) startReplicas(etcd string) {
 	identity := rest.AnonymousClientConfig(s.host)
 	identity.BearerToken = s.token("quorate-extension")
 	kubeconfig := s.kubeconfig("extension", identity)
 	administrators := s.file("administrators.crt", s.administrators.PEM())
-	for _, name := range []string{"a", "b"} {
+	policy := s.file("audit.yaml", []byte(auditPolicy))
+	for _, name := range replicaNames {
 		replica := &upstream.Replica{Launch: func(ctx context.Context, _ upstream.Options) (*upstream.APIServer, error) {
 			return upstream.StartExtension(ctx, upstream.ExtensionOptions{
 				Directory: filepath.Join(s.directory, "extension-"+name), Etcd: etcd, Serving: s.serving,
 				Names: []string{namespace + "." + namespace + ".svc"},
 				Arguments: []string{
 					"--extension-groups=" + widgets.Group, "--kubeconfig=" + kubeconfig, "--etcd-prefix=/extension",
-					"--client-ca-file=" + administrators,
+					"--client-ca-file=" + administrators, "--audit-policy-file=" + policy, "--audit-log-path=" + s.auditLog(name),
 					"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 				},
 			})
