@@ -32,8 +32,8 @@ var (
 	// unavailablePrefixes, unavailableFlags and flags with the suffix -file need a file that the pod does not have, or are
 	// not implemented, so that the API server would not start with them.
 	unavailablePrefixes = []string{"audit-", "authentication-", "authorization-", "encryption-", "oidc-"}
-	unavailableFlags    = sets.New("allow-metric-labels-manifest", "debug-socket-path", "kubelet-certificate-authority",
-		"kubelet-client-certificate", "kubelet-client-key")
+	unavailableFlags    = sets.New("allow-metric-labels-manifest", "debug-socket-path", "extension-groups", "kubeconfig",
+		"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key")
 )
 
 // Reasons for which spec.extraArgs cannot set a flag.
