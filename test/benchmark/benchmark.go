@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -81,15 +80,6 @@ func (p plan) measuring(works []work) []step {
 		}
 	}
 	return steps
-}
-
-// with returns the results with the works of others.
-func (r *Results) with(others *Results) *Results {
-	if r == nil {
-		return others
-	}
-	maps.Copy(r.Work, others.Work)
-	return r
 }
 
 // run takes fresh servers through the steps, each step by one after the other: what the machine does besides changes in

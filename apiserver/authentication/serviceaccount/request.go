@@ -52,7 +52,7 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resour
 	}
 	account := object.(*core.ServiceAccount)
 	now := t.clock.Now()
-	if err := t.complete(ctx, request, account, now); err != nil {
+	if err := t.complete(request, account, now); err != nil {
 		return nil, err
 	}
 	if err := call.Validate(ctx); err != nil {
@@ -82,7 +82,7 @@ func checkPlace(request *authentication.TokenRequest, call resource.Call) error 
 }
 
 // complete sets the defaults and validates the result.
-func (t *Tokens) complete(ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
+func (t *Tokens) complete(request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
 	checksUID := utilfeature.DefaultFeatureGate.Enabled(features.TokenRequestServiceAccountUIDValidation)
 	if checksUID && request.UID != "" && request.UID != account.UID {
 		return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,22 +89,20 @@ func hasEndpoint(slice *discoveryv1.EndpointSlice, port string) bool {
 func probe(ctx context.Context, backend *aggregator.Backend) error {
 	ctx, cancel := context.WithTimeout(ctx, probesTimeout)
 	results := make(chan error, probes)
+	var running sync.WaitGroup
 	for range probes {
-		go func() { results <- backend.Probe(ctx) }()
+		running.Go(func() { results <- backend.Probe(ctx) })
 	}
+	go func() { // after a success the others may go on, so that their connections can be used again
+		defer cancel()
+		running.Wait()
+	}()
 	var last error
-	for n := range probes {
+	for range probes {
 		if last = <-results; last == nil {
-			go func() { // the others may go on, so that their connections can be used again
-				defer cancel()
-				for range probes - n - 1 {
-					<-results
-				}
-			}()
 			return nil
 		}
 	}
-	cancel()
 	return last
 }
 
