@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -130,9 +133,15 @@ func TestRotation(t *testing.T) {
 		complete(record)
 	}
 	auditor.Shutdown()
-	files, err := filepath.Glob(filepath.Join(filepath.Dir(c.Log.Path), "audit-*"))
-	if err != nil || len(files) == 0 {
-		t.Errorf("got %v %v, want rotated files", files, err)
+	var files []string
+	compressed := func(context.Context) (bool, error) { // lumberjack does it in the background
+		var err error
+		files, err = filepath.Glob(filepath.Join(filepath.Dir(c.Log.Path), "audit-*"))
+		isPlain := func(file string) bool { return !strings.HasSuffix(file, ".gz") }
+		return len(files) > 0 && !slices.ContainsFunc(files, isPlain), err
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, compressed); err != nil {
+		t.Errorf("got %v, want rotated files: %v", files, err)
 	}
 }
 
