@@ -102,10 +102,10 @@ func (m *customCodec) isStoredAs(stored []byte) bool {
 			return string(rest[:end]) == m.version.apiVersion
 		}
 	}
-	var object struct {
-		APIVersion string `json:"apiVersion"`
-	}
-	return stdjson.Unmarshal(stored, &object) == nil && object.APIVersion == m.version.apiVersion
+	var object map[string]stdjson.RawMessage // a struct's fields would match in any case
+	var version string
+	return stdjson.Unmarshal(stored, &object) == nil && stdjson.Unmarshal(object["apiVersion"], &version) == nil &&
+		version == m.version.apiVersion
 }
 
 // Store encodes in the storage version, without resourceVersion.

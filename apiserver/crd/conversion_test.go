@@ -275,7 +275,8 @@ func TestHugeAnswer(t *testing.T) {
 func FuzzRemote(f *testing.F) {
 	v := defineConverted(f, startConverter(f))
 	for _, seed := range []string{`{"apiVersion":"example.com/v1"}`, `{"apiVersion":"example.com/v1beta1","kind":"Widget"}`,
-		`{"kind":"Widget","apiVersion":"example.com/v1beta1"}`, `{"apiVersion":"`, `{`, `null`, `{"apiVersion":7}`} {
+		`{"kind":"Widget","apiVersion":"example.com/v1beta1"}`, `{"apiVersion":"`, `{`, `null`, `{"apiVersion":7}`,
+		`{"ApiVersIon":"example.com/v1beta1"}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, stored []byte) {
