@@ -127,7 +127,7 @@ func (s *Server) composeAuthorizer(a *auth) (err error) {
 		Clock: s.clock, Logger: s.logger.WithName("authorization"), Registerer: s.metrics,
 	}
 	if options.Configuration.Has("Node") {
-		a.nodes = node.New(s.informers, s.metrics)
+		a.nodes = node.New(s.informers)
 		options.Node = a.nodes
 	}
 	if options.Configuration.Has("ABAC") {

@@ -26,6 +26,8 @@ type Options struct {
 	MaxRequestsInFlight int
 	// Unknown serves the paths of groups while their APIServices are not known yet.
 	Unknown http.Handler
+	// Inspect wraps the round tripper to each server; nil: not wrapped.
+	Inspect func(http.RoundTripper) http.RoundTripper
 	// Rejected is called for each request that a Backend responds to itself.
 	Rejected func(r *http.Request, code int)
 }

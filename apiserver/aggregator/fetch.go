@@ -35,7 +35,7 @@ func (b *Backend) Fetch(ctx context.Context, path string, header http.Header) (*
 	case path == "/apis":
 		groups = []string{user.SystemPrivilegedGroup}
 	}
-	tripper, err := b.transport()
+	connections, err := b.pool()
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (b *Backend) Fetch(ctx context.Context, path string, header http.Header) (*
 		r.Header = header.Clone()
 	}
 	transport.SetAuthProxyHeaders(r, name, "", groups, nil)
-	response, err := tripper.RoundTrip(r)
+	response, err := connections.inspected.RoundTrip(r)
 	if err != nil {
 		return nil, fmt.Errorf("request %s of %s: %w", path, b.Name, err)
 	}
@@ -65,7 +65,7 @@ const probeTimeout = 5 * time.Second
 // Probe requests the resource list of the group version, whether the APIService is available or not. It mirrors the
 // discovery check of kube-aggregator's AvailableConditionController, whose errors become messages of conditions.
 func (b *Backend) Probe(ctx context.Context) error {
-	tripper, err := b.transport()
+	connections, err := b.pool()
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 		return fmt.Errorf("failing or missing response from %v: %w", location, err)
 	}
 	transport.SetAuthProxyHeaders(r, aggregatorUser, "", []string{user.SystemPrivilegedGroup}, nil)
-	client := &http.Client{Transport: tripper, Timeout: probeTimeout, CheckRedirect: func(*http.Request, []*http.Request) error {
+	client := &http.Client{Transport: connections.transport, Timeout: probeTimeout, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 	response, err := client.Do(r)
@@ -93,6 +93,6 @@ func (b *Backend) Probe(ctx context.Context) error {
 		}
 		err = fmt.Errorf("bad status from %v: %d", location, response.StatusCode)
 	}
-	utilnet.CloseIdleConnectionsFor(tripper)
+	utilnet.CloseIdleConnectionsFor(connections.transport)
 	return fmt.Errorf("failing or missing response from %v: %w", location, err)
 }

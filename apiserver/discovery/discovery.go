@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,6 +51,7 @@ type Handler struct {
 	codecs    serializer.CodecFactory
 	json      format // of audit events
 
+	built   atomic.Int64 // number of times that documents were built
 	making  sync.Mutex
 	current atomic.Pointer[documents]
 }
@@ -66,6 +69,14 @@ func New(catalogs *resource.CatalogHolder, remote remote.Source, addresses Addre
 	return h, nil
 }
 
+// Measure registers kube-apiserver's metric of aggregated discovery.
+func (h *Handler) Measure(registerer prometheus.Registerer) {
+	promauto.With(registerer).NewCounterFunc(prometheus.CounterOpts{
+		Name: "aggregator_discovery_aggregation_count_total",
+		Help: "[ALPHA] Counter of number of times discovery was aggregated",
+	}, func() float64 { return float64(h.built.Load()) })
+}
+
 // documents returns the current documents, built by the first request after a change.
 func (h *Handler) documents() *documents {
 	catalog, set := h.catalogs.Current(), h.remote.Current()
@@ -80,6 +91,7 @@ func (h *Handler) documents() *documents {
 	}
 	docs := newDocuments(catalog, set, h.addresses, h.current.Load())
 	h.current.Store(docs)
+	h.built.Add(1)
 	return docs
 }
 

@@ -32,6 +32,7 @@ type Registry struct {
 	quota     *storage.SoftQuota // nil: none
 	clock     clock.Clock
 	logger    logr.Logger
+	metrics   *Metrics
 	// authorizer is nil until AuthorizeWith, since authorization itself reads through the registry.
 	authorizer authorizer.Authorizer
 	// noGarbageCollector is set if no garbage collector would remove its finalizers.
@@ -58,6 +59,7 @@ type Options struct {
 	WaitForCaches bool
 	Clock         clock.Clock
 	Logger        logr.Logger
+	Metrics       *Metrics // nil: not measured
 }
 
 // New returns a registry.
@@ -70,6 +72,7 @@ func New(options Options) *Registry {
 		quota:     options.Quota,
 		clock:     options.Clock,
 		logger:    options.Logger,
+		metrics:   options.Metrics,
 		listBytes: request.NewByteLimit(maxListBytes),
 
 		noGarbageCollector: options.NoGarbageCollector,

@@ -73,6 +73,7 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 		return nil, watchError(err, t, w.Start, r.cache(t.Match).Oldest())
 	}
 	w.watcher = watcher
+	watcher.CountInitial(len(w.Initial))
 	return w, nil
 }
 

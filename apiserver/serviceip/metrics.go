@@ -34,7 +34,7 @@ func newAllocations(registerer prometheus.Registerer) *allocations {
 			"Number of errors trying to allocate Cluster IPs", "cidr", "scope"),
 		addressSeconds: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
-			Help: "Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: prometheus.DefBuckets,
+			Help: "[ALPHA] Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: prometheus.DefBuckets,
 		}, []string{"cidr"}),
 		ports: counter("kube_apiserver_nodeport_allocator_allocation_total",
 			"Number of NodePort allocations", "scope"),
@@ -113,10 +113,10 @@ type countedPorts struct {
 func newCountedPorts(ports *portallocator.PortAllocator, metrics *allocations, registerer prometheus.Registerer) countedPorts {
 	factory := promauto.With(registerer)
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "kube_apiserver_nodeport_allocator_allocated_ports", Help: "Gauge measuring the number of allocated NodePorts for Services",
+		Name: "kube_apiserver_nodeport_allocator_allocated_ports", Help: "[ALPHA] Gauge measuring the number of allocated NodePorts for Services",
 	}, func() float64 { return float64(ports.Used()) })
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "kube_apiserver_nodeport_allocator_available_ports", Help: "Gauge measuring the number of available NodePorts for Services",
+		Name: "kube_apiserver_nodeport_allocator_available_ports", Help: "[ALPHA] Gauge measuring the number of available NodePorts for Services",
 	}, func() float64 { return float64(ports.Free()) })
 	return countedPorts{ports, metrics}
 }

@@ -19,6 +19,8 @@ type Metrics struct {
 
 	durations        *prometheus.HistogramVec
 	requests, errors *prometheus.CounterVec
+	bookmarks        prometheus.Counter
+	leaseObjects     prometheus.Histogram
 }
 
 // Measure registers the metrics of the store's requests to etcd and of the size of the database. resource returns the
@@ -32,18 +34,27 @@ func (s *Store) Measure(
 		clock: clock, resource: resource,
 		durations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "etcd_request_duration_seconds",
-			Help: "Etcd request latency in seconds for each operation and object type.",
+			Help: "[ALPHA] Etcd request latency in seconds for each operation and object type.",
 			Buckets: []float64{
 				0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
 			},
 		}, labels),
 		requests: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "etcd_requests_total", Help: "Etcd request counts for each operation and object type.",
+			Name: "etcd_requests_total", Help: "[ALPHA] Etcd request counts for each operation and object type.",
 		}, labels),
 		errors: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "etcd_request_errors_total", Help: "Etcd failed request counts for each operation and object type.",
+			Name: "etcd_request_errors_total", Help: "[ALPHA] Etcd failed request counts for each operation and object type.",
 		}, labels),
+		// One watch has the changes of all resources, so that its bookmarks belong to none.
+		bookmarks: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "etcd_bookmark_total", Help: "[ALPHA] Number of etcd bookmarks (progress notify events) split by kind.",
+		}, labels[1:]).WithLabelValues("", ""),
+		leaseObjects: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "etcd_lease_object_counts", Help: "[ALPHA] Number of objects attached to a single etcd lease.",
+			Buckets: []float64{10, 50, 100, 500, 1000, 2500, 5000},
+		}),
 	}
+	s.leases.metrics = s.metrics
 	registerer.MustRegister(spaceCollector{s})
 }
 
@@ -67,6 +78,20 @@ func (m *Metrics) observe(ctx context.Context, operation, path string, began tim
 	m.requests.WithLabelValues(operation, of.Group, of.Resource).Inc()
 	if err != nil {
 		m.errors.WithLabelValues(operation, of.Group, of.Resource).Inc()
+	}
+}
+
+// bookmarked counts a progress notification of etcd.
+func (m *Metrics) bookmarked() {
+	if m != nil {
+		m.bookmarks.Inc()
+	}
+}
+
+// leaseReplaced records the number of objects of a lease that will get no more.
+func (m *Metrics) leaseReplaced(objects int) {
+	if m != nil {
+		m.leaseObjects.Observe(float64(objects))
 	}
 }
 
@@ -127,6 +152,6 @@ func (s spaceCollector) Collect(out chan<- prometheus.Metric) {
 func (q *SoftQuota) Count(registerer prometheus.Registerer) {
 	q.refused = promauto.With(registerer).NewCounter(prometheus.CounterOpts{
 		Name: "apiserver_storage_soft_quota_refusals_total",
-		Help: "Number of writes refused because they would grow storage beyond its soft quota.",
+		Help: "[ALPHA] Number of writes refused because they would grow storage beyond its soft quota.",
 	})
 }

@@ -105,7 +105,7 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 		return snapshot, nil
 	}
 	began := c.caches.clock.Now()
-	defer func() { c.stats.waited(c.caches.clock.Since(began)) }()
+	defer func() { c.stats.waits.observe(c.caches.clock.Since(began)) }()
 	timeout := c.caches.clock.NewTimer(freshWait)
 	defer timeout.Stop()
 	for {
@@ -127,6 +127,19 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 
 // Latest returns a state that contains every write that finished before the call.
 func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
+	snapshot, err := c.latest(ctx)
+	switch {
+	case err == nil:
+		c.stats.consistent.Add(1)
+	case errors.Is(err, ErrTooNew):
+		c.stats.lagging.Add(1)
+	default:
+		c.stats.failed.Add(1)
+	}
+	return snapshot, err
+}
+
+func (c *Cache) latest(ctx context.Context) (*Snapshot, error) {
 	c.start.Do(c.load)
 	revision, err := c.caches.Current(ctx)
 	if err != nil {
