@@ -69,6 +69,11 @@ func (d *deletion) attempt(ctx context.Context, current state) (*Result, error) 
 	return d.run(ctx, object)
 }
 
+// rewrite implements writer. The object waits for its finalizers, whose removal writes it.
+func (d *deletion) rewrite(_ context.Context, _ state, result *Result) (*Result, error) {
+	return result, nil
+}
+
 // terminate deletes an object whose content is removed first. The first request only marks it.
 func (d *deletion) terminate(
 	ctx context.Context, terminator resource.Terminator, object runtime.Object,
@@ -180,7 +185,7 @@ func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, er
 	result := &Result{
 		Outcome: Marked, Object: object, Stored: data, Revision: d.current.revision, DryRun: d.write.DryRun,
 	}
-	if bytes.Equal(data, d.current.data) {
+	if bytes.Equal(data, d.current.data) && (!d.current.stale || d.write.DryRun) {
 		result.Outcome = StillMarked
 		return result, nil
 	}
