@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
 	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
@@ -108,20 +109,17 @@ func (c *Configuration) Run(ctx context.Context) {
 // Close closes the connections to KMS plugins.
 func (c *Configuration) Close() { c.stop() }
 
-// unserved are the prefixes of values that are not objects of the API, and kube-apiserver's names of their resources.
-// Only wildcards can match them.
-var unserved = []struct{ prefix, resource string }{
-	{"ranges/serviceips", "serviceipallocations"}, {"ranges/secondaryserviceips", "serviceipallocations"},
-	{"ranges/servicenodeports", "servicenodeportallocations"}, {"masterleases/", "apiServerIPInfo"},
-}
+// neverEncrypted are the prefixes of values that are not objects of the API: allocated addresses and ports of Services,
+// and the endpoints of replicas. kube-apiserver's storage for them has no transformers, whatever the wildcards.
+var neverEncrypted = []string{"ranges/", "masterleases/"}
 
 // Storage returns the encryption of the store whose objects catalogs describe.
 func (c *Configuration) Storage(catalogs *resource.CatalogHolder) *storage.Encryption {
 	r := resources{transformers: c.transformers}
 	return &storage.Encryption{Remote: c.remote, For: func(path string) value.Transformer {
-		for _, u := range unserved {
-			if strings.HasPrefix(path, u.prefix) {
-				return r.of(schema.GroupResource{Resource: u.resource})
+		for _, prefix := range neverEncrypted {
+			if strings.HasPrefix(path, prefix) {
+				return identity.NewEncryptCheckTransformer()
 			}
 		}
 		return r.of(catalogs.Current().ResourceAt(path))
