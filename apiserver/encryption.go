@@ -5,9 +5,14 @@ import (
 	"fmt"
 	"os"
 
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
 	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/encryption"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
+	"quorate.dev/apiserver/storage"
 )
 
 // loadEncryption returns nil without --encryption-provider-config.
@@ -23,6 +28,22 @@ func (s *Server) loadEncryption(ctx context.Context) (*encryption.Configuration,
 		File: s.config.Etcd.EncryptionConfig, Reload: s.config.Etcd.ReloadEncryptionConfig,
 		Server: bootstrap.IdentityOf(hostname),
 	})
+}
+
+// deletesUnreadable reports whether objects can be deleted that cannot be decrypted or decoded.
+func deletesUnreadable() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+}
+
+// storageEncryption returns nil if all values are plain.
+func (s *Server) storageEncryption(catalogs *resource.CatalogHolder) (e *storage.Encryption) {
+	if s.encryption != nil {
+		e = s.encryption.Storage(catalogs)
+	}
+	if deletesUnreadable() {
+		return encryption.Malformed(e)
+	}
+	return e
 }
 
 // encryptionHooks returns the reload, if there is one.

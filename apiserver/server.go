@@ -202,9 +202,7 @@ func (s *Server) composeServing() (err error) {
 
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
 	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
-	if s.encryption != nil {
-		s.store.Encrypt(s.encryption.Storage(holder))
-	}
+	s.store.Encrypt(s.storageEncryption(holder))
 	s.store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
 	s.caches = watchcache.New(s.store, watchcache.Options{
 		Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics,
@@ -215,7 +213,8 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 	s.registry = registry.New(registry.Options{
 		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
-		WaitForCaches: !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
+		DeleteUnreadable: deletesUnreadable(),
+		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})
 }
 

@@ -5,6 +5,7 @@ package encryption
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -139,4 +140,25 @@ func (r *resources) of(name schema.GroupResource) value.Transformer {
 	}
 	added, _ := r.known.LoadOrStore(name, r.transformers.TransformerForResource(name))
 	return added.(value.Transformer)
+}
+
+// Malformed returns e, which may be nil, with the errors that kube-apiserver has while the feature gate
+// AllowUnsafeMalformedObjectDeletion is on.
+func Malformed(e *storage.Encryption) *storage.Encryption {
+	if e == nil {
+		plain := malformed{identity.NewEncryptCheckTransformer()}
+		return &storage.Encryption{For: func(string) value.Transformer { return plain }}
+	}
+	return &storage.Encryption{Remote: e.Remote, For: func(path string) value.Transformer { return malformed{e.For(path)} }}
+}
+
+type malformed struct{ value.Transformer }
+
+// TransformFromStorage implements value.Read.
+func (m malformed) TransformFromStorage(ctx context.Context, data []byte, of value.Context) ([]byte, bool, error) {
+	out, stale, err := m.Transformer.TransformFromStorage(ctx, data, of)
+	if err != nil {
+		err = fmt.Errorf("data from the storage is not transformable revision=0: %w", err)
+	}
+	return out, stale, err
 }
