@@ -26,7 +26,11 @@ func (r *Registry) Delete(
 			return nil, err
 		}
 	}
-	return r.retry(ctx, t, write.DryRun, &deletion{registry: r, target: t, requested: options, write: write})
+	result, err := r.retry(ctx, t, write.DryRun, &deletion{registry: r, target: t, requested: options, write: write})
+	if err != nil && r.deletesUnreadable {
+		return nil, r.deleteError(ctx, t, err)
+	}
+	return result, err
 }
 
 // deletion is a DELETE of one object. The fields below marked belong to the latest attempt.

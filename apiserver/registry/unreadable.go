@@ -68,12 +68,30 @@ func (r *Registry) ListError(ctx context.Context, t Target, page *List, err erro
 	return found.status(t)
 }
 
+// deleteError returns the error for a deletion that failed with err.
+func (r *Registry) deleteError(ctx context.Context, t Target, err error) error {
+	current, readErr := r.storedState(ctx, t)
+	switch {
+	case readErr != nil:
+		return r.readError(readErr, t)
+	case !current.found:
+		return err
+	}
+	if reason := decodingError(ctx, t, current); reason != nil {
+		return apierrors.NewInternalError(corruptObject("/"+t.path(), undecodable(current.revision, reason)))
+	}
+	return err
+}
+
 // decodingError returns nil for an object that can be decoded, or could be if its conversion webhook worked.
 func decodingError(ctx context.Context, t Target, current state) error {
 	_, err := t.Version.Codec.Load(ctx, current.data)
 	var conversion *resource.ConversionError
 	if errors.As(err, &conversion) || ctx.Err() != nil {
 		return nil
+	}
+	if reason := errors.Unwrap(err); reason != nil { // without the kind, as in kube-apiserver's text
+		return reason
 	}
 	return err
 }
@@ -122,9 +140,15 @@ func (l *listing) unreadable(ctx context.Context, page *List, from string, err e
 			return err
 		}
 		for _, value := range chunk.Values {
-			if value.Err == nil {
+			reason := value.Err
+			if reason == nil {
+				if reason = decodingError(ctx, l.target, state{data: value.Data}); reason != nil {
+					reason = undecodable(value.Revision, reason)
+				}
+			}
+			if reason == nil {
 				readable++
-			} else if !found.add(l.registry.store.Key(value.Path), value.Err) {
+			} else if !found.add(l.registry.store.Key(value.Path), reason) {
 				return found.status(l.target)
 			}
 			if l.options.Limit > 0 && readable == l.options.Limit {

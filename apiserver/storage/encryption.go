@@ -82,11 +82,24 @@ func (s *Store) decrypt(ctx context.Context, path string, stored []byte) (data [
 	default:
 		transformer = identity.NewEncryptCheckTransformer() // returns kube-apiserver's error
 	}
-	data, stale, err = transformer.TransformFromStorage(ctx, stored, value.DefaultContext(s.Key(path)))
+	data, stale, err = transformFromStorage(ctx, transformer, stored, s.Key(path))
 	if err != nil {
 		return nil, false, &TransformError{Key: s.Key(path), Reason: err}
 	}
 	return data, stale, nil
+}
+
+// transformFromStorage returns an error for values on which the transformer panics, as aescbc does on a value that ends
+// after its initialization vector. Such a value in etcd must not end the server.
+func transformFromStorage(
+	ctx context.Context, transformer value.Transformer, stored []byte, key string,
+) (data []byte, stale bool, err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			err = fmt.Errorf("malformed value: %v", recovered)
+		}
+	}()
+	return transformer.TransformFromStorage(ctx, stored, value.DefaultContext(key))
 }
 
 // decrypted returns the value of a key.
