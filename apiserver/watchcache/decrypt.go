@@ -16,21 +16,19 @@ const decryptionWait = 100 * time.Millisecond
 var errSlowDecryption = errors.New("the KMS plugin did not decrypt events in time")
 
 // decrypt returns the events with decrypted values. It may change events. No lock is held meanwhile.
-func (c *Caches) decrypt(ctx context.Context, events []storage.Event) ([]storage.Event, error) {
+func (c *Caches) decrypt(events []storage.Event) ([]storage.Event, error) {
 	if !c.store.DecryptsRemotely() {
-		return events, c.store.Decrypt(ctx, events)
+		return events, c.store.Decrypt(c.ctx, events)
 	}
+	ctx, cancel := context.WithTimeout(c.ctx, decryptionWait)
+	defer cancel()
 	decrypted, done := slices.Clone(events), make(chan error, 1)
-	go func() { done <- c.store.Decrypt(ctx, decrypted) }() // KMS version 1 ignores ctx
-	timer := c.clock.NewTimer(decryptionWait)
-	defer timer.Stop()
+	go func() { done <- c.store.Decrypt(ctx, decrypted) }() // version 1 of KMS plugins ignores ctx
 	select {
 	case err := <-done:
 		return decrypted, err
-	case <-timer.C():
-		return nil, errSlowDecryption
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, errSlowDecryption
 	}
 }
 

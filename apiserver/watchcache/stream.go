@@ -65,7 +65,7 @@ func (c *Caches) follow(ctx context.Context, position int64) (int64, error) {
 		if err != nil {
 			return position, err
 		}
-		c.apply(ctx, batch)
+		c.apply(batch)
 		position = batch.Revision
 	}
 }
@@ -94,7 +94,7 @@ func (c *Caches) jump(to int64) {
 }
 
 // apply dispatches the events of a batch to their caches, then advances the progress. Readers rely on this order.
-func (c *Caches) apply(ctx context.Context, batch storage.Batch) {
+func (c *Caches) apply(batch storage.Batch) {
 	byPath := *c.byPath.Load()
 	var touched []*Cache
 	for _, event := range batch.Events {
@@ -109,7 +109,7 @@ func (c *Caches) apply(ctx context.Context, batch storage.Batch) {
 	}
 	now := c.clock.Now().UnixNano()
 	for _, cache := range touched {
-		if events, err := c.decrypt(ctx, cache.incoming); err != nil {
+		if events, err := c.decrypt(cache.incoming); err != nil {
 			c.reread(cache, err)
 		} else {
 			cache.apply(events, now)
