@@ -116,7 +116,7 @@ type background struct {
 func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
-		metrics: metrics.NewRegistry(Version(c.API.Version)),
+		metrics: metrics.NewRegistry(Version(c)),
 		requestPath: requestPath{
 			drain: &request.Drain{}, composed: make(chan struct{}), complete: make(chan struct{}), stopped: make(chan struct{}),
 		},
@@ -126,7 +126,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	builtin.MeasureFeatures(s.metrics)
 	builtin.MeasureUpstream(s.metrics)
 	var err error
-	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
+	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, emulation(c)); err != nil {
 		return nil, err
 	}
 	if !c.Extension.Enabled() {
