@@ -25,7 +25,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
-	version, err := serving.Version(Version(s.config.API.Version))
+	version, err := serving.Version(Version(s.config))
 	if err != nil {
 		return nil, err
 	}

@@ -118,7 +118,7 @@ type background struct {
 func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
-		metrics: metrics.NewRegistry(Version(c.API.Version)),
+		metrics: metrics.NewRegistry(Version(c)),
 		requestPath: requestPath{
 			drain: &request.Drain{}, composed: make(chan struct{}), complete: make(chan struct{}), stopped: make(chan struct{}),
 		},
@@ -128,7 +128,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	builtin.MeasureFeatures(s.metrics)
 	builtin.MeasureUpstream(s.metrics)
 	var err error
-	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
+	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, emulation(c)); err != nil {
 		return nil, err
 	}
 	if !c.Extension.Enabled() {
@@ -249,7 +249,7 @@ func (s *Server) composeResources(chain *admission.Chain) (err error) {
 const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
-	converters, err := crd.NewConverters(s.resolver)
+	converters, err := crd.NewConverters(s.resolver, s.mode.webhookClients(maxConversion))
 	if err != nil {
 		return nil, fmt.Errorf("prepare conversion webhooks: %w", err)
 	}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
@@ -46,8 +48,9 @@ func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, 
 	if err := decodeQuery(c.record.Query(), options); err != nil {
 		return nil, selection, err
 	}
-	internalversion.SetListOptionsDefaults(options, true)
-	if err := invalidOptions("ListOptions", internalvalidation.ValidateListOptions(options, true)); err != nil {
+	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
+	internalversion.SetListOptionsDefaults(options, watchList)
+	if err := invalidOptions("ListOptions", internalvalidation.ValidateListOptions(options, watchList)); err != nil {
 		return nil, selection, err
 	}
 	if options.LabelSelector != nil && !options.LabelSelector.Empty() {
