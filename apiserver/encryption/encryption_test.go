@@ -13,7 +13,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"quorate.dev/apiserver/encryption"
@@ -97,7 +100,8 @@ func stored(t testing.TB, client *clientv3.Client, key string) []byte {
 }
 
 func TestProviders(t *testing.T) {
-	client, plugin := etcdtest.Client(t), encryptiontest.Start(t, "1")
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.KMSv1, true)
+	plugin := encryptiontest.Start(t, "1")
 	for name, c := range map[string]struct {
 		provider, prefix string
 		authenticated    bool // the key in etcd
@@ -107,9 +111,11 @@ func TestProviders(t *testing.T) {
 		"aesgcm":    {aesgcm("one"), "k8s:enc:aesgcm:v1:one:", true},
 		"secretbox": {secretbox("one"), "k8s:enc:secretbox:v1:one:", false},
 		"kms":       {kms("v2", plugin), "k8s:enc:kms:v2:plugin:", true},
+		"kms v1":    {kms("v1", plugin), "k8s:enc:kms:v1:plugin:", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path, other := "secrets/default/"+name, "secrets/other/"+name
+			client := etcdtest.Client(t)
+			path, other := "secrets/default/a", "secrets/other/a"
 			s := newStore(client, load(t, configuration(c.provider)))
 			testValues(t, s, path)
 			sealed := stored(t, client, "/registry/"+path)

@@ -2,7 +2,6 @@ package compatibility
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,6 +46,12 @@ func TestEncryptionOfOneEtcd(t *testing.T) {
 	both.kubernetes.create(t, definitions, definition("notes", "Note"))
 	both.kubernetes.awaitServed(t, "/apis/example.com/v1/notes")
 	both.quorate.awaitServed(t, "/apis/example.com/v1/notes")
+	t.Run("objects", both.exchangeAll)
+	both.keepNothingPlain(t)
+}
+
+// exchangeAll exchanges objects of every provider.
+func (both *servers) exchangeAll(t *testing.T) {
 	for _, c := range []struct{ prefix, key, collection, body string }{
 		{"k8s:enc:kms:v2:plugin:", "secrets/default", "/api/v1/namespaces/default/secrets", `"data":{"a":"YQ=="}`},
 		{"k8s:enc:aesgcm:v1:one:", "configmaps/default", "/api/v1/namespaces/default/configmaps", `"data":{"a":"b"}`},
@@ -63,7 +68,6 @@ func TestEncryptionOfOneEtcd(t *testing.T) {
 			both.exchange(t, c.collection, "/registry/"+c.key+"/", c.prefix, c.body)
 		})
 	}
-	t.Cleanup(func() { both.keepNothingPlain(t) })
 }
 
 // exchange creates an object through each server and changes it through the other.
@@ -110,7 +114,7 @@ var plainKeys = regexp.MustCompile("^/registry/(ranges|masterleases|peerserverle
 
 // keepNothingPlain checks the values of all keys, to which both servers have contributed.
 func (both *servers) keepNothingPlain(t *testing.T) {
-	response, err := both.etcd.Get(context.Background(), "/registry/", clientv3.WithPrefix())
+	response, err := both.etcd.Get(t.Context(), "/registry/", clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package differential
 
 import (
-	"context"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -67,7 +66,7 @@ func decryptWith(t *testing.T, file string) func(Write) ([]byte, string) {
 	return func(w Write) ([]byte, string) {
 		prefix := encryptedPrefix.Find(w.Value)
 		for _, transformer := range configuration.Transformers {
-			plain, _, err := transformer.TransformFromStorage(context.Background(), w.Value, value.DefaultContext(w.Key))
+			plain, _, err := transformer.TransformFromStorage(t.Context(), w.Value, value.DefaultContext(w.Key))
 			if err == nil && prefix != nil {
 				return plain, string(prefix)
 			}
