@@ -3,6 +3,7 @@ package builtin
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,6 +92,17 @@ var unimplementedGates = []featuregate.Feature{
 // constantGates are gates, on by default, that cannot be switched off: schemas are generated with the values of
 // enumerations.
 var constantGates = []featuregate.Feature{features.OpenAPIEnums}
+
+// GateStatus returns a note about a gate with a value that is refused; empty: both values are accepted.
+func GateStatus(name string) string {
+	switch gate := featuregate.Feature(name); {
+	case slices.Contains(unimplementedGates, gate):
+		return "not implemented: refused when on"
+	case slices.Contains(constantGates, gate):
+		return "refused when off"
+	}
+	return ""
+}
 
 // refuseUnimplemented rejects values of gates without an implementation.
 func refuseUnimplemented(gates featuregate.FeatureGate) error {
