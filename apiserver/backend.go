@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/config"
@@ -25,8 +26,11 @@ type backend struct {
 	polled atomic.Pointer[storage.Space] // of an external etcd; nil: not measured yet
 }
 
-// openBackend starts the embedded member or creates the client of an external etcd.
-func openBackend(ctx context.Context, c *config.Config, logger logr.Logger) (*backend, error) {
+// openBackend starts the embedded member or creates the client of an external etcd. dial returns the options of the
+// connections to the latter.
+func openBackend(
+	ctx context.Context, c *config.Config, logger logr.Logger, dial func() []grpc.DialOption,
+) (*backend, error) {
 	if c.Member.DataDirectory != "" {
 		member, err := etcd.Start(ctx, c.Member, etcd.WithLogger(logger.WithName("etcd")))
 		if err != nil {
@@ -45,6 +49,7 @@ func openBackend(ctx context.Context, c *config.Config, logger logr.Logger) (*ba
 		DialKeepAliveTimeout: 10 * time.Second,
 		PermitWithoutStream:  true,
 		MaxCallRecvMsgSize:   2 << 30,
+		DialOptions:          dial(),
 		Logger:               zap.NewNop(),
 	})
 	if err != nil {

@@ -139,10 +139,11 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.encryption, err = s.loadEncryption(ctx); err != nil {
 		return nil, err
 	}
-	if s.backend, err = openBackend(ctx, c, logger); err != nil {
+	if s.backend, err = openBackend(ctx, c, logger, s.dialEtcd); err != nil {
 		s.closeEncryption()
 		return nil, err
 	}
+	s.measureMember()
 	if err := s.compose(ctx); err != nil {
 		return nil, errors.Join(err, s.closeBackend())
 	}

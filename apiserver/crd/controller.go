@@ -103,7 +103,7 @@ func NewController(options ControllerOptions) (*Controller, error) {
 		builder:           builder,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, 30*time.Second),
-			workqueue.TypedRateLimitingQueueConfig[string]{Clock: options.Clock}),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: "crd_naming_condition_controller", Clock: options.Clock}),
 		changed: make(chan struct{}, 1),
 		known:   make(chan struct{}),
 		served:  make(chan struct{}),

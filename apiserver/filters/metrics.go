@@ -125,7 +125,7 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyInFlight, "mutating": m.mutatingInFlight} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "apiserver_current_inflight_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
-			Help: "Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
+			Help: "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
 		}, mark.read)
 	}
 	return m

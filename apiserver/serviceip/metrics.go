@@ -29,17 +29,17 @@ func newAllocations(registerer prometheus.Registerer) *allocations {
 	}
 	return &allocations{
 		addresses: counter("kube_apiserver_clusterip_allocator_allocation_total",
-			"Number of Cluster IPs allocations", "cidr", "scope"),
+			"[ALPHA] Number of Cluster IPs allocations", "cidr", "scope"),
 		addressErrors: counter("kube_apiserver_clusterip_allocator_allocation_errors_total",
-			"Number of errors trying to allocate Cluster IPs", "cidr", "scope"),
+			"[ALPHA] Number of errors trying to allocate Cluster IPs", "cidr", "scope"),
 		addressSeconds: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
 			Help: "[ALPHA] Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: prometheus.DefBuckets,
 		}, []string{"cidr"}),
 		ports: counter("kube_apiserver_nodeport_allocator_allocation_total",
-			"Number of NodePort allocations", "scope"),
+			"[ALPHA] Number of NodePort allocations", "scope"),
 		portErrors: counter("kube_apiserver_nodeport_allocator_allocation_errors_total",
-			"Number of errors trying to allocate NodePort", "scope"),
+			"[ALPHA] Number of errors trying to allocate NodePort", "scope"),
 	}
 }
 
@@ -54,9 +54,9 @@ func (a *allocations) address(prefix netip.Prefix, scope string, took time.Durat
 
 var (
 	allocatedAddresses = prometheus.NewDesc("kube_apiserver_clusterip_allocator_allocated_ips",
-		"Gauge measuring the number of allocated IPs for Services", []string{"cidr"}, nil)
+		"[ALPHA] Gauge measuring the number of allocated IPs for Services", []string{"cidr"}, nil)
 	availableAddresses = prometheus.NewDesc("kube_apiserver_clusterip_allocator_available_ips",
-		"Gauge measuring the number of available IPs for Services", []string{"cidr"}, nil)
+		"[ALPHA] Gauge measuring the number of available IPs for Services", []string{"cidr"}, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -105,13 +105,13 @@ const (
 
 var (
 	sizeDescription = describe("apiserver_storage_size_bytes",
-		"Size of the storage database file physically allocated in bytes.")
+		"[STABLE] Size of the storage database file physically allocated in bytes.")
 	inUseDescription = describe("apiserver_storage_in_use_bytes",
-		"Size of the data in the storage database file in bytes.")
+		"[ALPHA] Size of the data in the storage database file in bytes.")
 	quotaDescription = describe("apiserver_storage_quota_bytes",
-		"Size of the storage database file in bytes at which etcd refuses all writes except deletions.")
+		"[ALPHA] Size of the storage database file in bytes at which etcd refuses all writes except deletions.")
 	alarmDescription = describe("apiserver_storage_no_space_alarm",
-		"1 while the NOSPACE alarm of etcd is raised and it refuses all writes except deletions, otherwise 0.")
+		"[ALPHA] 1 while the NOSPACE alarm of etcd is raised and it refuses all writes except deletions, otherwise 0.")
 )
 
 func describe(name, help string) *prometheus.Desc {

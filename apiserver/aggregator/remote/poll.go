@@ -43,11 +43,11 @@ var (
 	}
 )
 
-func newPoll(s schedule, clock clock.WithTicker, logger logr.Logger, sync func(context.Context, Server) error) *poll {
+func newPoll(name string, s schedule, clock clock.WithTicker, logger logr.Logger, sync func(context.Context, Server) error) *poll {
 	return &poll{
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[Server](s.retry, s.retryAtMost),
-			workqueue.TypedRateLimitingQueueConfig[Server]{Clock: clock}),
+			workqueue.TypedRateLimitingQueueConfig[Server]{Name: name, Clock: clock}),
 		sync: sync, interval: s.interval, logger: logger,
 	}
 }

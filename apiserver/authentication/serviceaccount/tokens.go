@@ -90,6 +90,7 @@ func (t *Tokens) Authenticators(objects resource.Client) ([]authenticator.Token,
 	if t.keys == nil {
 		return nil, nil
 	}
+	serviceaccount.RegisterMetrics() // for builtin.MeasureUpstream
 	getter := getter{objects}
 	legacy, err := serviceaccount.NewLegacyValidator(t.config.ServiceAccountLookup, getter, getter)
 	if err != nil {
