@@ -49,7 +49,7 @@ import (
 type Server struct {
 	config    *config.Config
 	logger    logr.Logger
-	verbosity serving.Verbosity // of logger
+	verbosity Log
 	clock     clock.WithTicker
 	started   time.Time
 	metrics   *metrics.Registry
@@ -115,7 +115,7 @@ type background struct {
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
 // is the logger's.
-func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
+func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Log) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
 		metrics: metrics.NewRegistry(Version(c)),

@@ -256,6 +256,10 @@ func (c *Controller) observedAll() {
 	c.requestPublish()
 }
 
+// Known returns a channel that is closed when all definitions that existed at the start were observed. The controller
+// changes no definition before.
+func (c *Controller) Known() <-chan struct{} { return c.known }
+
 // Synced returns a channel that is closed when all definitions that existed at the start were published.
 func (c *Controller) Synced() <-chan struct{} { return c.served }
 

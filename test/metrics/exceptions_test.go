@@ -22,3 +22,10 @@ var otherHelp = map[string]string{
 	"authentication_token_cache_request_total":            "kube-apiserver has no help",
 	"process_start_time_seconds":                          "the collector of the Prometheus client exports it",
 }
+
+// notChecked are health checks of kube-apiserver that this server does not have: there is no priority and fairness, and
+// replicas do not forward requests to each other.
+var notChecked = []string{
+	"poststarthook/peer-endpoint-reconciler-controller",
+	"poststarthook/priority-and-fairness-config-consumer", "poststarthook/priority-and-fairness-filter",
+}
