@@ -29,7 +29,7 @@ func (s *Server) composeAggregation() (err error) {
 	options := aggregator.Options{
 		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
 		MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: s.requests.Undelegated,
-		Inspect: aggregator.Certificates(s.metrics),
+		Inspect: s.tracing.inspector(aggregator.Certificates(s.metrics)),
 	}
 	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
 		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {

@@ -27,12 +27,12 @@ type defaultRegistry struct{ prometheus.Gatherer }
 // Reset implements metrics.Process.
 func (defaultRegistry) Reset() {}
 
-// dialEtcd returns the options of connections to an external etcd, which measure requests as kube-apiserver does.
+// dialEtcd returns the options of connections to an external etcd, which measure and trace requests as kube-apiserver
+// does.
 func (s *Server) dialEtcd() []grpc.DialOption {
 	measured := grpcmetrics.NewClientMetrics()
 	s.metrics.MustRegister(measured)
-	return []grpc.DialOption{
+	return append(s.tracing.dialOptions(),
 		grpc.WithChainUnaryInterceptor(measured.UnaryClientInterceptor()),
-		grpc.WithChainStreamInterceptor(measured.StreamClientInterceptor()),
-	}
+		grpc.WithChainStreamInterceptor(measured.StreamClientInterceptor()))
 }

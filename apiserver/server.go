@@ -50,6 +50,7 @@ type Server struct {
 	config    *config.Config
 	logger    logr.Logger
 	verbosity Log
+	tracing   *traces // nil: off
 	clock     clock.WithTicker
 	started   time.Time
 	metrics   *metrics.Registry
@@ -135,6 +136,9 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Lo
 		if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
 			return nil, err
 		}
+	}
+	if err = s.loadTracing(ctx); err != nil {
+		return nil, err
 	}
 	if s.encryption, err = s.loadEncryption(ctx); err != nil {
 		return nil, err
@@ -279,6 +283,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 	return filters.Chain(filters.Options{
 		Clock: s.clock, Logger: s.logger, Metrics: s.requests,
 		Catalog: holder, Drain: s.drain, Delegate: s.aggregation.delegate(), Auditor: s.auditor,
+		Tracing:       s.tracing.provider(),
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
@@ -355,6 +360,9 @@ func (s *Server) closeLast() error {
 	err := s.closeBackend()
 	s.closeEncryption()
 	<-delivered
+	if err := s.tracing.close(); err != nil {
+		s.logger.Error(err, "The last spans were not exported")
+	}
 	return err
 }
 

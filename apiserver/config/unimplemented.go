@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +40,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
 	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
-	{"tracing-config-file", "string", "", "", nil},
 	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
 	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
 	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
@@ -272,15 +270,3 @@ func isCacheSize(value string) error {
 
 // isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.
 func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }
-
-// CheckFiles returns an error if a file does not exist. It is separate from Validate, which the operator calls too.
-func (c *Config) CheckFiles() error {
-	value := c.unimplemented["tracing-config-file"]
-	if value == nil || value.value == "" {
-		return nil
-	}
-	if _, err := os.Stat(value.value); err != nil {
-		return fmt.Errorf("tracing-config-file %s does not exist", value.value)
-	}
-	return nil
-}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
@@ -41,6 +42,8 @@ type Options struct {
 	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
 	Delegate func(path string) http.Handler
 	Auditor  *audit.Auditor // nil: nothing is audited
+	// Tracing makes spans of requests; nil: they are not traced.
+	Tracing trace.TracerProvider
 
 	Authenticator authenticator.Request
 	// FrontProxy returns the current front proxy, whose headers are removed besides the standard ones. Both the function and
@@ -66,9 +69,14 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = newMaxInFlight(h, options)
 	h = newBodies(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
+	h = spanOf("authorization", h, options)
 	h = newImpersonate(h, options)
+	h = spanOf(options.Metrics.impersonationFilter, h, options)
 	h = newAudit(h, options)
+	h = spanOf("audit", h, options)
+	h = newTracing(h, options)
 	h = newAuthenticate(h, options)
+	h = spanOf("authentication", h, options)
 	h = newCORS(h, options.CORSAllowedOrigins)
 	h = warnings{next: h}
 	h = &timeout{next: h, metrics: options.Metrics}
@@ -82,6 +90,6 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = requestInfo{next: h, delegate: options.Delegate}
 	h = &panicRecovery{next: h, metrics: options.Metrics}
 	h = auditID{next: h}
-	h = &begin{next: h, clock: options.Clock, logger: options.Logger}
+	h = &begin{next: h, clock: options.Clock, logger: options.Logger, traced: options.Tracing != nil}
 	return h
 }

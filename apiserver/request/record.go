@@ -41,10 +41,12 @@ type Record struct {
 	Delegate http.Handler
 	// LongRunning requests (watches, logs, streams) have no deadline, do not count as in flight, and stream their bodies.
 	LongRunning bool
-	Warnings    Warnings
-	Logger      logr.Logger
-	Audit       AuditConfig
-	Latency     Latency
+	// Traced is set if spans of the request are exported, or logged if it is slow.
+	Traced   bool
+	Warnings Warnings
+	Logger   logr.Logger
+	Audit    AuditConfig
+	Latency  Latency
 
 	auditContext atomic.Pointer[audit.AuditContext]
 	auditMemory  *Held

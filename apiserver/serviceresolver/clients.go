@@ -23,6 +23,8 @@ type Clients struct {
 	// Local sends requests to this server without a connection, as a privileged user. If it is nil, the Service of this
 	// server is called like any other.
 	Local http.RoundTripper
+	// Trace wraps the transports to trace requests; nil: not traced.
+	Trace func(http.RoundTripper) http.RoundTripper
 	// MaxResponse is the limit of the bytes of a response. client-go has none.
 	MaxResponse int64
 }
@@ -59,6 +61,9 @@ func (c Clients) limited(config *rest.Config, err error) (*rest.Config, error) {
 	}
 	config = rest.CopyConfig(config)
 	config.Wrap(c.limit)
+	if c.Trace != nil {
+		config.Wrap(c.Trace)
+	}
 	return config, nil
 }
 
