@@ -1,10 +1,12 @@
 package filters
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/attribute"
@@ -55,7 +57,7 @@ func (f *traceRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer span.End()
 	f.next.ServeHTTP(w, r.WithContext(ctx))
 	if answer, ok := w.(*response); ok {
-		finishSpan(span, answer)
+		finishSpan(span, record, answer)
 	}
 }
 
@@ -92,24 +94,34 @@ func spanName(record *request.Record, r *http.Request) string {
 
 // requestAttributes returns the attributes of otelhttp, and those that kube-apiserver adds.
 func requestAttributes(record *request.Record, r *http.Request) []attribute.KeyValue {
+	server, serverPort, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		server = r.Host
+	}
 	attributes := []attribute.KeyValue{
-		semconv.ServerAddress("KubernetesAPI"), semconv.HTTPRequestMethodKey.String(r.Method), semconv.URLScheme(schemeOf(r)),
-		semconv.URLPath(r.URL.Path), semconv.NetworkProtocolVersion(strconv.Itoa(r.ProtoMajor) + "." + strconv.Itoa(r.ProtoMinor)),
+		semconv.ServerAddress(server), semconv.HTTPRequestMethodKey.String(r.Method), semconv.URLScheme(schemeOf(r)),
+		semconv.URLPath(r.URL.Path), semconv.NetworkProtocolVersion(strings.TrimPrefix(r.Proto, "HTTP/")),
 		attribute.String("http.target", r.URL.RequestURI()), attribute.String("audit-id", truncatedID(record.AuditID)),
 	}
-	if r.ProtoMajor > 1 {
-		attributes[4] = semconv.NetworkProtocolVersion(strconv.Itoa(r.ProtoMajor))
+	if number, err := strconv.Atoi(serverPort); err == nil {
+		attributes = append(attributes, semconv.ServerPort(number))
 	}
 	if agent := r.UserAgent(); agent != "" {
 		attributes = append(attributes, semconv.UserAgentOriginal(agent))
 	}
 	if host, port, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		attributes = append(attributes, semconv.NetworkPeerAddress(host), semconv.ClientAddress(host))
+		attributes = append(attributes, semconv.NetworkPeerAddress(host), semconv.ClientAddress(clientOf(r, host)))
 		if number, err := strconv.Atoi(port); err == nil {
 			attributes = append(attributes, semconv.NetworkPeerPort(number))
 		}
 	}
 	return attributes
+}
+
+// clientOf returns the address of the client that proxies name, or else that of the peer.
+func clientOf(r *http.Request, peer string) string {
+	forwarded, _, _ := strings.Cut(r.Header.Get("X-Forwarded-For"), ",")
+	return cmp.Or(forwarded, peer)
 }
 
 func schemeOf(r *http.Request) string {
@@ -129,8 +141,11 @@ func truncatedID(id string) string {
 	return id[:maxAuditID]
 }
 
-// finishSpan adds what is known about the response.
-func finishSpan(span trace.Span, answer *response) {
+// finishSpan adds what is known after the response.
+func finishSpan(span trace.Span, record *request.Record, answer *response) {
+	if size, read := record.BodySize(); read && size > 0 {
+		span.SetAttributes(semconv.HTTPRequestBodySize(size))
+	}
 	status, size := answer.sent()
 	if status > 0 {
 		span.SetAttributes(semconv.HTTPResponseStatusCode(status))

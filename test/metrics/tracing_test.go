@@ -71,7 +71,7 @@ func (r *receiver) Export(
 func (r *receiver) await(t *testing.T, name string, has func(*traces.Span) bool) *traces.Span {
 	t.Helper()
 	var found *traces.Span
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 8*time.Second, true, func(context.Context) (bool, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		index := slices.IndexFunc(r.spans, func(span *traces.Span) bool { return span.Name == name && has(span) })
@@ -81,6 +81,9 @@ func (r *receiver) await(t *testing.T, name string, has func(*traces.Span) bool)
 		return found != nil, nil
 	})
 	if err != nil {
+		for _, span := range r.spans {
+			t.Logf("%s %x links %d %v", span.Name, span.TraceId, len(span.Links), span.Attributes)
+		}
 		t.Fatalf("no span %s: %v", name, err)
 	}
 	return found
@@ -117,6 +120,9 @@ func traced(t *testing.T, launch upstream.Launch, pki *upstream.PKI, hooks *webh
 	if err := os.WriteFile(configuration, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	etcd, err := upstream.StartEtcd(t.Context(), directory)
 	if err != nil {
 		t.Fatal(err)
@@ -130,9 +136,13 @@ func traced(t *testing.T, launch upstream.Launch, pki *upstream.PKI, hooks *webh
 	}
 	server.StopAfter(t)
 	hooks.install(t, server.Admin)
-	privileged := rest.CopyConfig(server.Admin)
-	privileged.Impersonate = rest.ImpersonationConfig{UserName: "monitor", Groups: []string{"system:monitoring", "system:masters"}}
-	for trace, config := range map[string]*rest.Config{ordinaryTrace: server.Admin, privilegedTrace: privileged} {
+	const accounts = "/api/v1/namespaces/default/serviceaccounts"
+	do(t, server.Admin, http.MethodPost, accounts, `{"metadata":{"name":"robot"}}`)
+	var review struct{ Status struct{ Token string } }
+	decode(t, do(t, server.Admin, http.MethodPost, accounts+"/robot/token", `{"spec":{}}`), &review)
+	robot := rest.AnonymousClientConfig(server.Admin)
+	robot.BearerToken = review.Status.Token
+	for trace, config := range map[string]*rest.Config{ordinaryTrace: robot, privilegedTrace: server.Admin} {
 		config = rest.CopyConfig(config)
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -140,17 +150,15 @@ func traced(t *testing.T, launch upstream.Launch, pki *upstream.PKI, hooks *webh
 				return next.RoundTrip(r)
 			})
 		})
-		do(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"generateName":"a"}}`)
-		get(t, config, "/api/v1/namespaces/default/configmaps")
+		send(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"generateName":"a"}}`)
 	}
 	const name = "POST /api/v1/namespaces/{:namespace}/configmaps"
-	ordinary := spans.await(t, name, func(span *traces.Span) bool { return len(span.Links) == 1 })
-	if hex.EncodeToString(ordinary.Links[0].TraceId) != ordinaryTrace {
-		ordinary = spans.await(t, name, func(span *traces.Span) bool {
+	return spans, [2]*traces.Span{
+		spans.await(t, name, func(span *traces.Span) bool {
 			return len(span.Links) == 1 && hex.EncodeToString(span.Links[0].TraceId) == ordinaryTrace
-		})
+		}),
+		spans.await(t, name, func(span *traces.Span) bool { return hex.EncodeToString(span.TraceId) == privilegedTrace }),
 	}
-	return spans, [2]*traces.Span{ordinary, nil}
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -172,11 +180,14 @@ func TestTracing(t *testing.T) {
 	if received.name != wanted.name {
 		t.Errorf("the service is %q, want %q", received.name, wanted.name)
 	}
-	if attributes := keys(got[0]); !slices.Equal(attributes, keys(want[0])) {
-		t.Errorf("the request's span has the attributes\n%s\nwant\n%s", strings.Join(attributes, " "), strings.Join(keys(want[0]), " "))
+	for i, client := range []string{"an ordinary client", "a privileged client"} {
+		if attributes := keys(got[i]); !slices.Equal(attributes, keys(want[i])) {
+			t.Errorf("the span of %s has the attributes\n%s\nwant\n%s", client,
+				strings.Join(attributes, " "), strings.Join(keys(want[i]), " "))
+		}
+		t.Log(slices.Sorted(maps.Keys(wanted.below(want[i]))))
+		t.Log(slices.Sorted(maps.Keys(received.below(got[i]))))
 	}
-	t.Log(slices.Sorted(maps.Keys(wanted.below(want[0]))))
-	t.Log(slices.Sorted(maps.Keys(received.below(got[0]))))
 }
 
 // keys returns the names of a span's attributes, sorted.
