@@ -87,6 +87,7 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = cacheControl{next: h}
 	h = newStrictTransportSecurity(h, options.StrictTransportSecurity)
 	h = retryAfter{next: h, drain: options.Drain}
+	h = &accessLog{next: h, logger: options.Logger, clock: options.Clock}
 	h = requestInfo{next: h, delegate: options.Delegate}
 	h = &panicRecovery{next: h, metrics: options.Metrics}
 	h = auditID{next: h}

@@ -65,6 +65,8 @@ func (c *call) sendPage(page *registry.List) error {
 	}
 	c.span.Event(eventWriting)
 	defer c.span.Event(eventWritten)
+	_, serializing := request.StartSpan(c.context(), spanSerialize)
+	defer serializing.End()
 	return c.sendList(body)
 }
 

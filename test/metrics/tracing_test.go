@@ -9,15 +9,16 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	traces "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
@@ -129,7 +130,7 @@ func traced(t *testing.T, launch upstream.Launch, pki *upstream.PKI, hooks *webh
 	}
 	etcd.StopAfter(t)
 	server, err := launch(t.Context(), upstream.Options{
-		PKI: pki, Directory: directory, Etcd: etcd.Endpoint, Arguments: []string{"--tracing-config-file=" + configuration},
+		PKI: pki, Directory: directory, Etcd: etcd.Endpoint, Arguments: []string{"--tracing-config-file=" + configuration, "--v=3"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -185,9 +186,41 @@ func TestTracing(t *testing.T) {
 			t.Errorf("the span of %s has the attributes\n%s\nwant\n%s", client,
 				strings.Join(attributes, " "), strings.Join(keys(want[i]), " "))
 		}
-		t.Log(slices.Sorted(maps.Keys(wanted.below(want[i]))))
-		t.Log(slices.Sorted(maps.Keys(received.below(got[i]))))
+		below := wanted.below(want[i])
+		delete(below, "priorityandfairness") // there is none
+		if names := received.below(got[i]); !maps.Equal(names, below) {
+			t.Errorf("below the span of %s are\n%v\nwant\n%v", client,
+				slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(below)))
+		}
 	}
+	line := accessLine(t, filepath.Join(directory, "quorate", "quorate.log"), "msg=HTTP ")
+	if wanted := accessLine(t, filepath.Join(directory, "kubernetes", "kube-apiserver.log"), `"HTTP" `); !slices.Equal(line, wanted) {
+		t.Errorf("a request is logged with the keys %v, want %v", line, wanted)
+	}
+}
+
+// accessLine returns the keys of the line of the access log of a POST. mark begins them.
+func accessLine(t *testing.T, file, mark string) []string {
+	t.Helper()
+	log, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		_, values, found := strings.Cut(line, mark)
+		if !found || !strings.Contains(values, "/api/v1/namespaces/default/configmaps") || !strings.Contains(values, "POST") {
+			continue
+		}
+		var names []string
+		for _, match := range regexp.MustCompile(`(?:^| )([A-Za-z_-]+)=(?:"[^"]*"|\S*)`).FindAllStringSubmatch(values, -1) {
+			if !strings.HasPrefix(match[1], "apf_") { // there is no priority and fairness
+				names = append(names, match[1])
+			}
+		}
+		return names
+	}
+	t.Fatalf("%s has no such line", file)
+	return nil
 }
 
 // keys returns the names of a span's attributes, sorted.
