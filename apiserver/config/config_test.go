@@ -92,9 +92,9 @@ func TestUnknownFlagIsRefused(t *testing.T) {
 }
 
 func TestUnimplementedFlags(t *testing.T) {
-	c := parse(t, "--etcd-servers=http://x:1", "--tracing-config-file=/x", "--storage-media-type=application/json", "--secure-port=1",
+	c := parse(t, "--etcd-servers=http://x:1", "--watch-cache-sizes=pods#3", "--storage-media-type=application/json", "--secure-port=1",
 		"--kubelet-read-only-port=1", "--default-watch-cache-size=3", "--encryption-provider-config=", "--storage-backend=etcd3")
-	if got := c.Unimplemented(); !slices.Equal(got, []string{"storage-media-type", "tracing-config-file"}) {
+	if got := c.Unimplemented(); !slices.Equal(got, []string{"storage-media-type", "watch-cache-sizes"}) {
 		t.Errorf("flags without effect: %v", got)
 	}
 	if err := c.Validate(); err != nil {

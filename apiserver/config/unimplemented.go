@@ -36,16 +36,20 @@ var unimplementedFlags = []unimplementedFlag{
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
 	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
-	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
-	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
-	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
-	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
 	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
 	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
 	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
 	{"peer-advertise-ip", "string", "", "", nil},
 	{"peer-advertise-port", "string", "", "", nil},
 	{"peer-ca-file", "string", "", "", nil},
+}
+
+// alphaFlags have a feature gate that cannot be switched on here: as in kube-apiserver without the gate, they are refused.
+var alphaFlags = []unimplementedFlag{
+	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
+	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
+	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
+	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
 }
 
 // ineffectiveFlags have no effect in kube-apiserver either.
@@ -73,6 +77,9 @@ func FlagStatus(name string) string {
 	}
 	if has(unimplementedFlags) != nil || slices.Contains(boundUnimplementedFlags, name) {
 		return "not implemented, ignored"
+	}
+	if has(alphaFlags) != nil {
+		return "alpha, refused"
 	}
 	if has(ineffectiveFlags) != nil {
 		return "without effect, as in kube-apiserver"
@@ -173,6 +180,9 @@ func (c *Config) unimplementedFlags(f *pflag.FlagSet) {
 		}
 		c.unimplementedFlag(f, flag, usage)
 	}
+	for _, flag := range alphaFlags {
+		c.unimplementedFlag(f, flag, "Refused: alpha, and the feature gate LoggingAlphaOptions is not implemented.")
+	}
 	for _, flag := range ineffectiveFlags {
 		c.unimplementedFlag(f, flag, "Accepted but without effect, as in kube-apiserver.")
 	}
@@ -268,5 +278,5 @@ func isCacheSize(value string) error {
 	return nil
 }
 
-// isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.
+// isAlphaLogging rejects all values.
 func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }

@@ -153,6 +153,7 @@ func traced(t *testing.T, launch upstream.Launch, pki *upstream.PKI, hooks *webh
 		})
 		send(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"generateName":"a"}}`)
 	}
+	do(t, server.Admin, http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"`+slowObject+`"}}`)
 	const name = "POST /api/v1/namespaces/{:namespace}/configmaps"
 	return spans, [2]*traces.Span{
 		spans.await(t, name, func(span *traces.Span) bool {
@@ -193,11 +194,20 @@ func TestTracing(t *testing.T) {
 				slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(below)))
 		}
 	}
+	for _, file := range []string{"quorate/quorate.log", "kubernetes/kube-apiserver.log"} {
+		log, err := os.ReadFile(filepath.Join(directory, file))
+		if err != nil || !slowTrace.Match(log) {
+			t.Errorf("%s has no trace of a slow request: %v", file, err)
+		}
+	}
 	line := accessLine(t, filepath.Join(directory, "quorate", "quorate.log"), "msg=HTTP ")
 	if wanted := accessLine(t, filepath.Join(directory, "kubernetes", "kube-apiserver.log"), `"HTTP" `); !slices.Equal(line, wanted) {
 		t.Errorf("a request is logged with the keys %v, want %v", line, wanted)
 	}
 }
+
+// slowTrace is the beginning of the trace of a slow request in a log.
+var slowTrace = regexp.MustCompile(`Trace\[\d+\]: \\?"Create\\?" accept:`)
 
 // accessLine returns the keys of the line of the access log of a POST. mark begins them.
 func accessLine(t *testing.T, file, mark string) []string {

@@ -8,8 +8,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
+)
+
+// A call for slowObject takes longer than requests whose traces are not logged.
+const (
+	slowObject = "slow"
+	slowCall   = 600 * time.Millisecond
 )
 
 // webhook is an admission webhook that allows everything.
@@ -18,8 +25,11 @@ type webhook struct{ server *httptest.Server }
 func newWebhook(t *testing.T) *webhook {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review struct{ Request struct{ UID string } }
+		var review struct{ Request struct{ UID, Name string } }
 		_ = json.NewDecoder(r.Body).Decode(&review)
+		if review.Request.Name == slowObject {
+			<-time.After(slowCall)
+		}
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true}}`,
 			review.Request.UID)
