@@ -66,9 +66,8 @@ type call struct {
 	record *request.Record
 	target registry.Target
 	output output
-	memory *request.Held   // nil: none was acquired
-	span   *request.Span   // nil: not traced
-	traced context.Context // with span; nil: not traced
+	memory *request.Held // nil: none was acquired
+	span   *request.Span // nil: not traced
 }
 
 // Serve responds to a request for a resource.

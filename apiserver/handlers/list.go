@@ -65,8 +65,7 @@ func (c *call) sendPage(page *registry.List) error {
 	}
 	c.span.Event(eventWriting)
 	defer c.span.Event(eventWritten)
-	_, serializing := request.StartSpan(c.context(), spanSerialize)
-	defer serializing.End()
+	defer c.span.Start(spanSerialize).End()
 	return c.sendList(body)
 }
 

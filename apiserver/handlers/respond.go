@@ -41,8 +41,7 @@ func (c *call) send(code int, body []byte) error {
 	c.shrinkMemory(int64(len(body)))
 	c.span.Event(eventWriting)
 	defer c.span.Event(eventWritten)
-	_, serializing := request.StartSpan(c.context(), spanSerialize)
-	defer serializing.End()
+	defer c.span.Start(spanSerialize).End()
 	header := c.w.Header()
 	header["Content-Type"] = []string{c.output.contentType(false)}
 	if request.Compresses(c.r, len(body)) {

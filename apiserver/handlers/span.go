@@ -47,21 +47,13 @@ func (c *call) startSpan(ctx context.Context) context.Context {
 	if len(agent) > maxTracedUserAgent {
 		agent = agent[:maxTracedUserAgent] + "...TRUNCATED"
 	}
-	c.traced, c.span = request.StartSpan(ctx, name,
+	ctx, c.span = request.StartSpan(ctx, name,
 		"accept", c.r.Header.Get("Accept"), "audit-id", c.record.AuditID, "client", client, "api-group", info.APIGroup,
 		"api-version", info.APIVersion, "name", info.Name, "subresource", info.Subresource, "namespace", info.Namespace,
 		"protocol", c.r.Proto, "resource", info.Resource, "scope", metrics.CleanScope(info), "url", c.r.URL.Path,
 		"user-agent", agent, "verb", metrics.CanonicalVerb(c.r.Method, metrics.CleanScope(info)))
-	return c.traced
+	return ctx
 }
 
 // spanSerialize is kube-apiserver's name of the span of writing a response.
 const spanSerialize = "SerializeObject"
-
-// context returns the context of spans within that of the handler.
-func (c *call) context() context.Context {
-	if c.traced != nil {
-		return c.traced
-	}
-	return c.record
-}

@@ -34,6 +34,15 @@ func pairs(attributes []string) []attribute.KeyValue {
 	return converted
 }
 
+// Start starts a span within s.
+func (s *Span) Start(name string) *Span {
+	if s == nil {
+		return nil
+	}
+	_, span := tracing.Start(tracing.ContextWithSpan(context.Background(), s.span), name)
+	return &Span{span}
+}
+
 // Event records that a step of the span is done.
 func (s *Span) Event(name string) {
 	if s != nil {
