@@ -39,6 +39,7 @@ func (s *Server) composeBackground() (err error) {
 		return err
 	}
 	s.apiServices = s.composeAPIServices()
+	s.composeFairness()
 	return s.composeAggregation()
 }
 

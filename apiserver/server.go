@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
@@ -109,6 +110,7 @@ type background struct {
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
 	aggregation     aggregation
+	flows           flowcontrol.Interface // nil: the limits of requests in flight apply
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -272,6 +274,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
+		Fairness:                    s.fairness(holder),
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
 		GoawayChance:                s.config.Serving.GoawayChance,

@@ -217,7 +217,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	a, l := &c.API, &c.Limits
 	intFlag(f, &l.MaxRequestsInFlight, "max-requests-inflight", "Maximum number of non-mutating requests in flight; 0: no limit.")
 	intFlag(f, &l.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", "Maximum number of mutating requests in flight; 0: no limit.")
-	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Priority and fairness; not implemented yet, the limits of requests in flight apply.")
+	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Queue and limit requests by FlowSchemas and PriorityLevelConfigurations, with both limits of requests in flight together as seats; false: the limits apply separately.")
 	intFlag(f, &l.DeleteCollectionWorkers, "delete-collection-workers", "Number of workers per DeleteCollection request.")
 	f.Var(newSwitches(&a.RuntimeConfig), "runtime-config", "API groups and versions to enable or disable: api/all=true,apps/v1=false,...")
 	f.Var(cliflag.NewMapStringString(&a.FeatureGates), "feature-gates", "Feature gates: name=true,...")

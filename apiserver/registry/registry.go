@@ -90,6 +90,12 @@ func (r *Registry) cache(m resource.Match) *watchcache.Cache {
 	})
 }
 
+// Size returns the number of objects of a collection and their mean size in bytes, 0 while it has not been read.
+func (r *Registry) Size(m resource.Match) (objects, mean int64) {
+	cache := r.cache(m)
+	return cache.Objects(), cache.MeanSize()
+}
+
 // currentMatch returns the definition that the current catalog has in place of m, and whether there is one. Without
 // one it returns m.
 func (r *Registry) currentMatch(m resource.Match) (resource.Match, bool) {

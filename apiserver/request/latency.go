@@ -45,12 +45,20 @@ func (r *Record) LatencyAnnotations() map[string]string {
 	return upstream.AuditAnnotationsFromLatencyTrackers(r)
 }
 
-// ExternalLatency is how long the request has waited for admission webhooks: those that mutate one after another, of those
-// that validate, which run at the same time, the slowest. The service level indicator does not count it.
+// ExternalLatency is how long the request has waited in a queue and for admission webhooks: those that mutate one after
+// another, of those that validate, which run at the same time, the slowest. The service level indicator does not count it.
 func (r *Record) ExternalLatency() time.Duration {
 	trackers := r.latency.Load()
 	if trackers == nil {
 		return 0
 	}
-	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency()
+	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency() +
+		trackers.APFQueueWaitTracker.GetLatency()
+}
+
+// Flow is the result of priority and fairness. It is empty for requests that are not classified.
+type Flow struct {
+	Schema, Level            string // names
+	InitialSeats, FinalSeats uint64 // 0 for exempt requests
+	AdditionalLatency        time.Duration
 }

@@ -165,6 +165,9 @@ func (c *Cache) now() *Snapshot {
 // Loaded reports whether the cache is ready, so that Snapshot does not wait for the collection to be read.
 func (c *Cache) Loaded() bool { return c.current.Load() != nil }
 
+// Objects returns the number of stored objects, 0 while the collection has not been read.
+func (c *Cache) Objects() int64 { return c.stats.objects.Load() }
+
 // MeanSize returns the mean size of the stored objects, in bytes.
 func (c *Cache) MeanSize() int64 {
 	return c.stats.stored.Load() / max(c.stats.objects.Load(), 1)
