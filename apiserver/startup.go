@@ -23,7 +23,6 @@ import (
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/resource"
-	"quorate.dev/apiserver/watchcache"
 )
 
 // Hooks that others depend on.
@@ -241,13 +240,6 @@ func (s *Server) signalConfigMap(name string, changed bootstrap.Signal) func(con
 	return func(ctx context.Context) error {
 		return s.registry.Client().FollowObject(ctx,
 			resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: name}, changed.Send)
-	}
-}
-
-// signalResource signals when an object of a resource changes, until ctx ends.
-func (s *Server) signalResource(name schema.GroupResource, changed bootstrap.Signal) func(context.Context) error {
-	return func(ctx context.Context) error {
-		return s.registry.Client().FollowEntries(ctx, name, func(_, _ *watchcache.Entry) { changed.Send() }, nil)
 	}
 }
 

@@ -1,7 +1,6 @@
 package filters
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"sync"
@@ -117,7 +116,7 @@ type flow struct {
 
 // handle calls execute when the request may run. It returns when execute has, or when the request is rejected.
 func (f *flow) handle(execute func()) {
-	ctx, cancel := context.WithDeadline(f.record, f.waitUntil())
+	ctx, cancel := f.record.QueueContext(f.waitUntil())
 	defer cancel()
 	digest := flowcontrol.RequestDigest{RequestInfo: &f.record.Info, User: f.record.User}
 	f.Flows.Handle(ctx, digest, f.note, f.estimate, f.gauges.noteQueued, func() {

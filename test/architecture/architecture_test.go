@@ -79,7 +79,7 @@ var notReplaced = []string{
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
 	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics", // of reloads
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics",
-	"k8s.io/apiserver/pkg/server/mux", // an argument of upstream's dumps of priority and fairness
+	"k8s.io/apiserver/pkg/server/mux",                      // an argument of upstream's dumps of priority and fairness
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig", // transformers, KMS plugins, reloads
 }
 
