@@ -36,6 +36,7 @@ const (
 	noProxy          = "connections would bypass the proxies"
 	otherCurves      = "TLS would accept other key exchanges"
 	otherSigner      = "service account tokens would not be signed by that endpoint"
+	noPeers          = "requests for resources that only replicas of another version serve would be answered with 404"
 	pendingDeletions = "deletions would wait for a garbage collector"
 )
 
@@ -97,6 +98,7 @@ var unimplementedFlags = []unimplementedFlag{
 	{"egress-selector-config-file", "string", "", noProxy, nil},
 	{"tls-curve-preferences", "stringSlice", "[]", otherCurves, nil},
 	{"service-account-signing-endpoint", "string", "", otherSigner, nil},
+	{"peer-ca-file", "string", "", noPeers, nil},
 	{"enable-garbage-collector", "bool", "true", pendingDeletions, nil},
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
@@ -123,7 +125,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"enable-logs-handler", "bool", "false", "", nil},
 	{"peer-advertise-ip", "string", "", "", nil},
 	{"peer-advertise-port", "string", "", "", nil},
-	{"peer-ca-file", "string", "", "", nil},
 }
 
 // boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is

@@ -97,7 +97,9 @@ func probe(ctx context.Context, backend *aggregator.Backend) error {
 			go func() { // the others may go on, so that their connections can be used again
 				defer cancel()
 				for range probes - n - 1 {
-					<-results
+					if err := <-results; err != nil {
+						continue // one success is enough
+					}
 				}
 			}()
 			return nil
@@ -119,13 +121,6 @@ func unknown(reason string, reference *apiregistration.ServiceReference, err err
 		Type: apiregistration.Available, Status: apiregistration.ConditionUnknown, Reason: reason,
 		Message: fmt.Sprintf("service/%s in %q cannot be checked due to: %v", reference.Name, reference.Namespace, err),
 	}
-}
-
-// hasCondition reports whether an APIService has a condition, regardless of its time.
-func hasCondition(service *apiregistration.APIService, wanted *apiregistration.APIServiceCondition) bool {
-	has := apiregistration.GetAPIServiceConditionByType(service, wanted.Type)
-	return has != nil && has.Status == wanted.Status && has.Reason == wanted.Reason &&
-		withoutClient(has.Message) == withoutClient(wanted.Message)
 }
 
 // clientAddress is the client's end of a connection in an error of package net: "read tcp 10.0.0.1:40000->10.0.0.2:443".
