@@ -15,6 +15,7 @@
 package filters
 
 import (
+	"context"
 	"net/http"
 	"regexp"
 	"time"
@@ -37,7 +38,7 @@ type Options struct {
 	Catalog *resource.CatalogHolder
 	Drain   *request.Drain
 	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
-	Delegate func(path string) http.Handler
+	Delegate func(ctx context.Context, path string) http.Handler
 
 	Authenticator authenticator.Request
 	FrontProxy    *authentication.FrontProxy // its headers are removed besides the standard ones; may be nil
