@@ -67,7 +67,7 @@ func (a *aggregation) source() remote.Source {
 }
 
 // delegate returns what routes requests to extension API servers, nil if there are none.
-func (a *aggregation) delegate() func(path string) http.Handler {
+func (a *aggregation) delegate() func(ctx context.Context, path string) http.Handler {
 	if a.proxy == nil {
 		return nil
 	}

@@ -30,6 +30,7 @@ const (
 	plaintext  = "the objects would be stored unencrypted"
 	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
 	noProxy    = "connections would bypass the proxies"
+	noPeers    = "requests for resources that only replicas of another version serve would be answered with 404"
 )
 
 var unimplementedFlags = []unimplementedFlag{
@@ -37,6 +38,7 @@ var unimplementedFlags = []unimplementedFlag{
 	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
 	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
+	{"peer-ca-file", "string", "", noPeers, nil},
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
 	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
@@ -50,7 +52,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
 	{"peer-advertise-ip", "string", "", "", nil},
 	{"peer-advertise-port", "string", "", "", nil},
-	{"peer-ca-file", "string", "", "", nil},
 }
 
 // ineffectiveFlags have no effect in kube-apiserver either.
