@@ -241,7 +241,7 @@ func (s *Server) composeResources(chain *admission.Chain) (err error) {
 const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
-	converters, err := crd.NewConverters(s.resolver)
+	converters, err := crd.NewConverters(s.resolver, s.mode.webhookClients(maxConversion))
 	if err != nil {
 		return nil, fmt.Errorf("prepare conversion webhooks: %w", err)
 	}

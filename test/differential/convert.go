@@ -59,9 +59,6 @@ func (w *Webhooks) convert(writer http.ResponseWriter, r *http.Request, body []b
 	case "status-404":
 		http.NotFound(writer, r)
 		return
-	case "redirect":
-		http.Redirect(writer, r, "/convert/good", http.StatusTemporaryRedirect)
-		return
 	}
 	body, results := review.answer(mode)
 	w.mu.Lock()

@@ -175,8 +175,6 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	case name == "reset":
 		panic(http.ErrAbortHandler)
-	case name == "redirect":
-		http.Redirect(writer, r, "/validate/allow", http.StatusTemporaryRedirect)
 	case strings.HasPrefix(name, "status-"):
 		code, err := strconv.Atoi(strings.TrimPrefix(name, "status-"))
 		if err != nil {
