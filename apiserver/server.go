@@ -30,6 +30,7 @@ import (
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
@@ -58,6 +59,7 @@ type Server struct {
 	lookup    *host.Lookup  // nil: nothing is looked up in the host
 
 	authConfiguration authConfiguration // of a cluster
+	egress            egress.Dialers
 
 	objectStore
 	requestPath
@@ -129,12 +131,15 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
 		return nil, err
 	}
+	if s.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
+		return nil, err
+	}
 	if !c.Extension.Enabled() {
 		if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
 			return nil, err
 		}
 	}
-	if s.backend, err = openBackend(ctx, c, logger); err != nil {
+	if s.backend, err = openBackend(ctx, c, s.egress, logger); err != nil {
 		return nil, err
 	}
 	if err := s.compose(ctx); err != nil {
@@ -159,7 +164,7 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	if s.auth, err = s.mode.auth(ctx); err != nil {
 		return err
 	}
-	if s.auditor, err = audit.New(s.config.Audit, audit.Options{UserAgent: s.userAgent()}); err != nil {
+	if s.auditor, err = audit.New(s.config.Audit, audit.Options{Dial: s.egress.ControlPlane, UserAgent: s.userAgent()}); err != nil {
 		return err
 	}
 	s.registry.AuditWith(s.auditor)

@@ -24,6 +24,7 @@ type Config struct {
 	API            API
 	Compatibility  Compatibility
 	Controllers    Controllers
+	Peers          Peers
 	Extension      Extension
 	Logging        Logging
 	Metrics        Metrics
@@ -249,6 +250,7 @@ type API struct {
 	KubeletPort           uint          // of kubelets that do not report theirs
 	KubeletTimeout        time.Duration // kube-apiserver has no use for it either
 	MaxConnectionBytes    int64         // per second, of a stream to a kubelet or pod; 0: no limit
+	EgressSelectorFile    string        // EgressSelectorConfiguration: the proxies for connections to other servers
 	ProxyClientCertFile   string
 	ProxyClientKeyFile    string
 	AggregatorRouting     bool

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,16 +28,12 @@ type unimplementedFlag struct {
 const (
 	plaintext  = "the objects would be stored unencrypted"
 	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
-	noProxy    = "connections would bypass the proxies"
-	noPeers    = "requests for resources that only replicas of another version serve would be answered with 404"
 )
 
 var unimplementedFlags = []unimplementedFlag{
 	{"encryption-provider-config", "string", "", plaintext, nil},
 	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
 	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
-	{"egress-selector-config-file", "string", "", noProxy, nil},
-	{"peer-ca-file", "string", "", noPeers, nil},
 
 	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
 	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
@@ -50,8 +45,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
 	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
 	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
-	{"peer-advertise-ip", "string", "", "", nil},
-	{"peer-advertise-port", "string", "", "", nil},
 }
 
 // ineffectiveFlags have no effect in kube-apiserver either.
@@ -256,15 +249,3 @@ func isCacheSize(value string) error {
 
 // isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.
 func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }
-
-// CheckFiles returns an error if a file does not exist. It is separate from Validate, which the operator calls too.
-func (c *Config) CheckFiles() error {
-	value := c.unimplemented["tracing-config-file"]
-	if value == nil || value.value == "" {
-		return nil
-	}
-	if _, err := os.Stat(value.value); err != nil {
-		return fmt.Errorf("tracing-config-file %s does not exist", value.value)
-	}
-	return nil
-}
