@@ -37,6 +37,7 @@ import (
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -111,6 +112,8 @@ type background struct {
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
 	aggregation     aggregation
+	publisher       *peers.Publisher // nil: the feature gate of peers is off
+	peers           *peers.Peers     // nil: no requests are passed on
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -282,7 +285,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		GoawayChance:                s.config.Serving.GoawayChance,
 		StrictTransportSecurity:     s.config.Serving.StrictTransportSecurity,
 		CORSAllowedOrigins:          origins,
-	}, routes), nil
+	}, s.peers.Handler(routes)), nil
 }
 
 // releaseTimeout bounds how long the hooks that hold leases may take to release them. Without a quorum they cannot.

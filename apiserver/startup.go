@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -85,8 +84,10 @@ func (s *Server) reportedHooks() []hook {
 	storage := []string{hookStorage}
 	list := []hook{
 		{name: hookNamespaces, after: storage, run: s.ensure(b, b.NamespacesLoop, b.Namespaces)},
-		{name: "start-cluster-authentication-info-controller", after: bootstrapHooks, run: s.keepAuthentication(b)},
 	}
+	list = append(list, s.peerHooks()...)
+	list = append(list,
+		hook{name: "start-cluster-authentication-info-controller", after: bootstrapHooks, run: s.keepAuthentication(b)})
 	if identityLeases() {
 		list = append(list,
 			hook{name: "start-kube-apiserver-identity-lease-controller", after: bootstrapHooks, leases: true, run: s.keepIdentity},
@@ -322,9 +323,10 @@ func (s *Server) keepIdentity(ctx context.Context, done func()) error {
 	if err != nil {
 		return fmt.Errorf("the host name identifies the replica: %w", err)
 	}
-	address := net.JoinHostPort(s.advertised().String(), strconv.Itoa(s.config.Serving.Port))
+	ip, port := s.peerAddress()
 	done()
-	return bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("identity")).Identity(hostname, address).Run(ctx)
+	return bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("identity")).
+		Identity(hostname, net.JoinHostPort(ip, port)).Run(ctx)
 }
 
 // runControllers runs the enabled controllers of kube-controller-manager, as clients of this server that need no
