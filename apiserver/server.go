@@ -134,6 +134,9 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
 		return nil, err
 	}
+	if err = checkLeadership(s.apis); err != nil {
+		return nil, err
+	}
 	if s.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
 		return nil, err
 	}

@@ -25,6 +25,7 @@ type Config struct {
 	Compatibility  Compatibility
 	Controllers    Controllers
 	Peers          Peers
+	Leadership     Leadership
 	Extension      Extension
 	Logging        Logging
 	Metrics        Metrics
@@ -318,7 +319,8 @@ func Default() *Config {
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 			GarbageCollector: true,
 		},
-		Extension: defaultExtension(),
-		Logging:   Logging{Format: "text", FlushFrequency: 5 * time.Second},
+		Leadership: Leadership{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+		Extension:  defaultExtension(),
+		Logging:    Logging{Format: "text", FlushFrequency: 5 * time.Second},
 	}
 }

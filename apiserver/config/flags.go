@@ -24,6 +24,7 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.Audit.flags(f)
 	c.Compatibility.flags(f)
 	c.Peers.flags(f)
+	c.Leadership.flags(f)
 	c.Metrics.flags(f)
 	c.unimplementedFlags(f)
 	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {

@@ -42,9 +42,6 @@ var unimplementedFlags = []unimplementedFlag{
 	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
 	{"tracing-config-file", "string", "", "", nil},
-	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
-	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
-	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
 }
 
 // ineffectiveFlags have no effect in kube-apiserver either.
@@ -195,30 +192,6 @@ func (c *Config) validateUnimplemented() []error {
 		if value != nil && value.isSet() && flag.risk != "" {
 			errs = append(errs, fmt.Errorf("--%s is not implemented yet: %s; remove the flag to run without it", flag.name, flag.risk))
 		}
-	}
-	return append(errs, c.validateLeadership()...)
-}
-
-// validateLeadership checks the relations between the flags of coordinated leader election.
-func (c *Config) validateLeadership() []error {
-	duration := func(name string) time.Duration {
-		value := c.unimplemented[name]
-		if value == nil {
-			return 0
-		}
-		parsed, _ := time.ParseDuration(value.String()) // Set has checked it
-		return parsed
-	}
-	const lease, renew, retry = "coordinated-leadership-lease-duration", "coordinated-leadership-renew-deadline", "coordinated-leadership-retry-period"
-	if len(c.unimplemented) == 0 {
-		return nil
-	}
-	var errs []error
-	if duration(lease) <= duration(renew) {
-		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", lease, renew))
-	}
-	if duration(renew) <= duration(retry) {
-		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", renew, retry))
 	}
 	return errs
 }

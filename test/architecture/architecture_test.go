@@ -80,6 +80,7 @@ var notReplaced = []string{
 	"k8s.io/apiserver/pkg/server/egressselector",                       // connections through proxies
 	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics", // of reloads
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics",
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection", // one controller, and nothing of the framework
 }
 
 func isReplaced(imported string) bool {
