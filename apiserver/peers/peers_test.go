@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -215,6 +216,45 @@ func TestRequests(t *testing.T) {
 	}
 	if got := testutil.ToFloat64(r.metrics.rerouted.WithLabelValues("200", "batch", "v1", "jobs")); got != 1 {
 		t.Errorf("%v requests are counted", got)
+	}
+}
+
+// TestUpgrade upgrades a connection through a peer, which must know the user.
+func TestUpgrade(t *testing.T) {
+	r := start(t, clock.RealClock{})
+	peer := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n%s as %s",
+			r.URL, r.Header.Get("X-Remote-User"))
+	}))
+	defer peer.Close()
+	r.publish(t, "other", peer)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		record := request.Begin(q, time.Now(), logr.Discard())
+		record.User = &user.DefaultInfo{Name: "jane"}
+		r.forward(w, q.WithContext(record), peer.Listener.Addr().String(), jobs)
+	}))
+	defer front.Close()
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"/path", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Connection", "Upgrade")
+	q.Header.Set("Upgrade", "test")
+	q.Header.Set("X-Remote-User", "root")
+	response, err := front.Client().Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusSwitchingProtocols || string(body) != "/path as jane" {
+		t.Errorf("%s: %s, %v", response.Status, body, err)
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 // starter starts one of the two servers.
 type starter func(context.Context, upstream.Options) (*upstream.APIServer, error)
 
-// onAnotherHost returns a starter whose server has another host name: replicas are told apart by it.
+// onAnotherHost returns a starter whose server has another host name, from which the identity of a replica is derived.
 func onAnotherHost(t *testing.T, start starter) starter {
 	t.Helper()
 	namespaces := []string{"--uts"}
