@@ -66,7 +66,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // locate returns the address of one of the peers, or the error of the last one.
 func (p *Peers) locate(ctx context.Context, ids []string) (address string, err error) {
-	for _, i := range rand.Perm(len(ids)) {
+	for _, i := range rand.Perm(len(ids)) { //nolint:gosec // spreads requests; not a secret
 		if address, err = p.options.Leases.address(ctx, ids[i]); err == nil {
 			return address, nil
 		}
