@@ -30,6 +30,7 @@ import (
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
@@ -66,11 +67,12 @@ type Server struct {
 
 // objectStore is what reads and writes objects, from the bottom up.
 type objectStore struct {
-	backend  *backend
-	store    *storage.Store
-	quota    *storage.SoftQuota
-	caches   *watchcache.Caches
-	registry *registry.Registry
+	encryption *encryption.Configuration // nil: no value is encrypted
+	backend    *backend
+	store      *storage.Store
+	quota      *storage.SoftQuota
+	caches     *watchcache.Caches
+	registry   *registry.Registry
 }
 
 // requestPath is what requests pass through or are decided by.
@@ -116,7 +118,7 @@ type background struct {
 func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
-		metrics: metrics.NewRegistry(Version(c.API.Version)),
+		metrics: metrics.NewRegistry(Version(c)),
 		requestPath: requestPath{
 			drain: &request.Drain{}, composed: make(chan struct{}), complete: make(chan struct{}), stopped: make(chan struct{}),
 		},
@@ -126,7 +128,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	builtin.MeasureFeatures(s.metrics)
 	builtin.MeasureUpstream(s.metrics)
 	var err error
-	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
+	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, emulation(c)); err != nil {
 		return nil, err
 	}
 	if !c.Extension.Enabled() {
@@ -134,7 +136,11 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 			return nil, err
 		}
 	}
+	if s.encryption, err = s.loadEncryption(ctx); err != nil {
+		return nil, err
+	}
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
+		s.closeEncryption()
 		return nil, err
 	}
 	if err := s.compose(ctx); err != nil {
@@ -196,6 +202,7 @@ func (s *Server) composeServing() (err error) {
 
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
 	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
+	s.store.Encrypt(s.storageEncryption(holder))
 	s.store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
 	s.caches = watchcache.New(s.store, watchcache.Options{
 		Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics,
@@ -206,7 +213,8 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 	s.registry = registry.New(registry.Options{
 		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
-		WaitForCaches: !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
+		DeleteUnreadable: deletesUnreadable(),
+		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})
 }
 
@@ -343,6 +351,7 @@ func (s *Server) closeLast() error {
 		}
 	}()
 	err := s.closeBackend()
+	s.closeEncryption()
 	<-delivered
 	return err
 }

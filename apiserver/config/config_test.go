@@ -205,7 +205,9 @@ func TestValidate(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no storage":             {nil, "--etcd-servers must be specified"},
+		"no storage": {nil, "--etcd-servers must be specified"},
+		"a reload of no file": {[]string{"--etcd-servers=http://x:1", "--encryption-provider-config-automatic-reload"},
+			"--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"},
 		"a storage backend":      {[]string{"--etcd-servers=http://x:1", "--storage-backend=etcd2"}, "--storage-backend \"etcd2\" invalid"},
 		"a media type":           {[]string{"--etcd-servers=http://x:1", "--storage-media-type=text/plain"}, "--storage-media-type \"text/plain\" invalid"},
 		"a lease too short":      {[]string{"--etcd-servers=http://x:1", "--coordinated-leadership-lease-duration=1s"}, "must be greater than --coordinated-leadership-renew-deadline"},
@@ -233,12 +235,13 @@ func TestValidate(t *testing.T) {
 		"a format of the log":    {[]string{"--etcd-servers=http://x:1", "--logging-format=xml"}, "--logging-format \"xml\" must be text or json"},
 		"a mode twice":           {[]string{"--etcd-servers=http://x:1", "--authorization-mode=RBAC", "--authorization-mode=Node,RBAC"}, "specified more than once"},
 		"a version to come":      {[]string{"--etcd-servers=http://x:1", "--emulated-version=1.37"}, "emulation version 1.37 is not between [1.33, 1.36.0]"},
-		"an older version":       {[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.35"}, "--emulated-version kube=1.35 is not supported; omit it or use 1.36"},
+		"a version long ago":     {[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.32"}, "emulation version 1.32 is not between [1.33, 1.36.0]"},
+		"two versions":           {[]string{"--etcd-servers=http://x:1", "--emulated-version=kube=1.35", "--emulated-version=1.34"}, "duplicate version flag, kube=1.35 and kube=1.34"},
 		"a patch version":        {[]string{"--etcd-servers=http://x:1", "--emulated-version=1.36.3"}, "patch version not allowed, got: kube=1.36.3"},
 		"another component":      {[]string{"--etcd-servers=http://x:1", "--emulated-version=foo=1.36"}, "component not registered: foo"},
 		"no version":             {[]string{"--etcd-servers=http://x:1", "--emulated-version=x"}, `could not parse "x" as version`},
 		"readers too old":        {[]string{"--etcd-servers=http://x:1", "--min-compatibility-version=1.30"}, "minCompatibilityVersion version 1.30 is not between [1.33, 1.36]"},
-		"readers too new":        {[]string{"--etcd-servers=http://x:1", "--min-compatibility-version=1.36"}, "--min-compatibility-version 1.36 is not supported; omit it or use 1.35"},
+		"readers too new":        {[]string{"--etcd-servers=http://x:1", "--emulated-version=1.34", "--min-compatibility-version=1.35"}, "minCompatibilityVersion version 1.35 is not between [1.33, 1.34]"},
 		"nothing to go forward":  {[]string{"--etcd-servers=http://x:1", "--emulation-forward-compatible"}, "ServerRunOptions.EmulationForwardCompatible cannot be set"},
 		"a member's URL":         {[]string{"--etcd-data-dir=/x", "--etcd-listen-peer-urls=x"}, "is not a URL"},
 		"a member's state":       {[]string{"--etcd-data-dir=/x", "--etcd-initial-cluster-state=old"}, "must be new or existing"},

@@ -27,14 +27,11 @@ type unimplementedFlag struct {
 
 // The risks of ignoring a flag.
 const (
-	plaintext  = "the objects would be stored unencrypted"
 	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
 	noProxy    = "connections would bypass the proxies"
 )
 
 var unimplementedFlags = []unimplementedFlag{
-	{"encryption-provider-config", "string", "", plaintext, nil},
-	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
 	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
 
@@ -63,6 +60,26 @@ var ineffectiveFlags = []unimplementedFlag{
 // harmless.
 var boundUnimplementedFlags = []string{
 	"storage-media-type", "watch-cache",
+}
+
+// FlagStatus returns a note about a flag that has no effect; empty: the flag works.
+func FlagStatus(name string) string {
+	has := func(flags []unimplementedFlag) *unimplementedFlag {
+		if i := slices.IndexFunc(flags, func(f unimplementedFlag) bool { return f.name == name }); i >= 0 {
+			return &flags[i]
+		}
+		return nil
+	}
+	if flag := has(unimplementedFlags); flag != nil && flag.risk != "" {
+		return "not implemented, refused"
+	}
+	if has(unimplementedFlags) != nil || slices.Contains(boundUnimplementedFlags, name) {
+		return "not implemented, ignored"
+	}
+	if has(ineffectiveFlags) != nil {
+		return "without effect, as in kube-apiserver"
+	}
+	return ""
 }
 
 // unimplementedValue is the pflag.Value of a flag without effect. It checks the value.
