@@ -281,6 +281,25 @@ func TestSlowServersDelayNoOther(t *testing.T) {
 	})
 }
 
+// TestLargeDiscovery downloads more large documents than are in memory at the same time.
+func TestLargeDiscovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t)
+		for i := range 40 {
+			b, group := newBackend(), fmt.Sprintf("large%d.example.com", i)
+			d := groupList("v2", group, "things")
+			d.body += strings.Repeat(" ", 1<<20)
+			b.set("/apis", d)
+			c.Observe("v1."+group, apiService(b, group, group, "v1"))
+		}
+		c.Known()
+		<-c.Completed()
+		for i := range 40 {
+			check(t, c, fmt.Sprintf("large%d.example.com", i), "v1", "Current things,things/status")
+		}
+	})
+}
+
 const v2Document = `{"swagger":"2.0","info":{"title":"t","version":"v"},"paths":{"/apis/":{"get":{"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/Other"}}}}},
 "/apis/a.example.com/v1/things":{"get":{"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/Thing"}}}}}},
 "definitions":{"Thing":{"type":"object"},"Other":{"type":"object"}}}`
