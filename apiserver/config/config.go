@@ -69,6 +69,7 @@ type Serving struct {
 // Etcd configures storage.
 type Etcd struct {
 	Servers            []string // URLs of an external etcd, or of other members than the embedded one
+	ServersOverrides   []string // "group/resource#url;url": see Overrides
 	CAFile             string
 	CertFile           string
 	KeyFile            string
@@ -79,11 +80,14 @@ type Etcd struct {
 	CountMetricPoll    time.Duration
 	DBMetricPoll       time.Duration
 	Backend            string // "etcd3" or empty, which is the same
-	StorageMediaType   string
+	StorageMediaType   string // of built-in objects
 	EventTTL           time.Duration
 	LeaseReuseSeconds  int // maximum time over which objects share a lease; 0: no sharing
 	WatchCache         bool
-	SoftQuotaPercent   int // of etcd's quota; 0: see SoftQuota
+	WatchCacheSizes    []string // "resource.group#size": see Uncached
+	// InitializationTimeout bounds how long the check poststarthook/storage-readiness waits for the watch caches.
+	InitializationTimeout time.Duration
+	SoftQuotaPercent      int // of etcd's quota; 0: see SoftQuota
 }
 
 // defaultSoftQuota is the soft quota of a server with an embedded member, in percent.
@@ -287,6 +291,7 @@ func Default() *Config {
 			Prefix: "/registry", CompactionInterval: 5 * time.Minute, HealthcheckTimeout: defaultCheckTimeout,
 			ReadycheckTimeout: defaultCheckTimeout, CountMetricPoll: time.Minute, DBMetricPoll: 30 * time.Second,
 			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, LeaseReuseSeconds: 60, WatchCache: true,
+			InitializationTimeout: time.Minute,
 		},
 		Member: Member{
 			Name: "default", InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30,

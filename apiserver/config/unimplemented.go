@@ -27,19 +27,15 @@ type unimplementedFlag struct {
 
 // The risks of ignoring a flag.
 const (
-	plaintext  = "the objects would be stored unencrypted"
-	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
-	noProxy    = "connections would bypass the proxies"
+	plaintext = "the objects would be stored unencrypted"
+	noProxy   = "connections would bypass the proxies"
 )
 
 var unimplementedFlags = []unimplementedFlag{
 	{"encryption-provider-config", "string", "", plaintext, nil},
 	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
-	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
 
-	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
-	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
 	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
 	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
@@ -57,12 +53,6 @@ var unimplementedFlags = []unimplementedFlag{
 var ineffectiveFlags = []unimplementedFlag{
 	{"default-watch-cache-size", "int", "100", "", nil},
 	{"kubelet-read-only-port", "uint", "10255", "", nil},
-}
-
-// boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
-// harmless.
-var boundUnimplementedFlags = []string{
-	"storage-media-type", "watch-cache",
 }
 
 // unimplementedValue is the pflag.Value of a flag without effect. It checks the value.
@@ -183,12 +173,6 @@ func (c *Config) Unimplemented() []string {
 			names = append(names, flag.name)
 		}
 	}
-	for _, arg := range c.Args() {
-		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-		if slices.Contains(boundUnimplementedFlags, name) {
-			names = append(names, name)
-		}
-	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }
@@ -227,30 +211,6 @@ func (c *Config) validateLeadership() []error {
 		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", renew, retry))
 	}
 	return errs
-}
-
-func notNegative(value string) error {
-	if strings.HasPrefix(value, "-") {
-		return errors.New("can not be negative value")
-	}
-	return nil
-}
-
-// isCacheSize accepts resource[.group]#size,...
-func isCacheSize(value string) error {
-	for part := range strings.SplitSeq(value, ",") {
-		_, size, found := strings.Cut(part, "#")
-		number, err := strconv.Atoi(size)
-		switch {
-		case !found:
-			return fmt.Errorf("invalid value of watch cache size: %s", part)
-		case err != nil:
-			return fmt.Errorf("invalid size of watch cache size: %s", part)
-		case number < 0:
-			return fmt.Errorf("watch cache size cannot be negative: %s", part)
-		}
-	}
-	return nil
 }
 
 // isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.

@@ -46,7 +46,7 @@ func (r *Registry) getAtLeast(ctx context.Context, t Target, resourceVersion str
 	if err != nil {
 		return nil, err
 	}
-	current, err := r.caches.Current(ctx)
+	current, err := r.storageOf(t.Match).Caches.Current(ctx)
 	if err != nil {
 		return nil, status(err, t)
 	}

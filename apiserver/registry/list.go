@@ -66,6 +66,9 @@ func (l *List) Meta() metav1.ListMeta {
 	return listMeta
 }
 
+// storage returns the Storage of the collection.
+func (l *listing) storage() *Storage { return l.registry.storageOf(l.target.Match) }
+
 // listing is one List call.
 type listing struct {
 	registry   *Registry

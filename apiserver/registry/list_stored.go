@@ -41,7 +41,7 @@ func (r *Registry) exactSnapshot(ctx context.Context, t Target, revision int64) 
 
 // latestStored lists a page of the current state from storage, for consistent reads while the watch cache lags.
 func (l *listing) latestStored(ctx context.Context) (*List, error) {
-	revision, err := l.registry.caches.Current(ctx)
+	revision, err := l.storage().Caches.Current(ctx)
 	if err != nil {
 		return nil, status(err, l.target)
 	}
@@ -55,7 +55,7 @@ func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 	if size == 0 {
 		size = defaultObjectSize
 	}
-	count, err := l.registry.store.Count(ctx, l.collection, l.from, revision)
+	count, err := l.storage().Store.Count(ctx, l.collection, l.from, revision)
 	if err == nil {
 		page.held, err = l.registry.listBytes.Acquire(ctx, pageBytes+size*l.options.most(count))
 	}
@@ -74,7 +74,7 @@ func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 func (l *listing) fill(ctx context.Context, page *List, size int64) error {
 	from := l.from
 	for {
-		chunk, err := l.registry.store.List(ctx, l.collection, storage.ListOptions{
+		chunk, err := l.storage().Store.List(ctx, l.collection, storage.ListOptions{
 			Revision: page.Revision, From: from, Limit: chunkSize(l.options, len(page.Entries), size),
 		})
 		if err != nil {
@@ -145,7 +145,7 @@ func (l *listing) finishPage(page *List, chunk storage.Page, last string) (err e
 func (l *listing) storedError(ctx context.Context, revision int64, err error) error {
 	switch {
 	case errors.Is(err, storage.ErrFuture):
-		current, _ := l.registry.caches.Current(ctx)
+		current, _ := l.storage().Caches.Current(ctx)
 		return tooLarge(revision, current)
 	case errors.Is(err, storage.ErrCompacted) && l.options.Continue != "":
 		expired := apierrors.NewResourceExpired(expiredContinue)

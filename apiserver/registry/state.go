@@ -99,7 +99,7 @@ func stateOf(entry *watchcache.Entry) state {
 }
 
 func (r *Registry) storedState(ctx context.Context, t Target) (state, error) {
-	value, err := r.store.Get(ctx, t.path())
+	value, err := r.storageOf(t.Match).Store.Get(ctx, t.path())
 	if errors.Is(err, storage.ErrNotFound) {
 		return state{fresh: true}, nil
 	}

@@ -79,7 +79,7 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 // startRevision returns the revision after which a watch without initial events starts.
 func (r *Registry) startRevision(ctx context.Context, t Target, resourceVersion string) (int64, error) {
 	if resourceVersion == "" {
-		revision, err := r.caches.Current(ctx)
+		revision, err := r.storageOf(t.Match).Caches.Current(ctx)
 		return revision, status(err, t)
 	}
 	revision, err := parseRevision(resourceVersion)
@@ -97,13 +97,14 @@ func (r *Registry) startRevision(ctx context.Context, t Target, resourceVersion 
 }
 
 func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion string) error {
+	at := r.storageOf(w.target.Match)
 	snapshot, err := r.snapshot(ctx, w.target, resourceVersion)
-	if errors.Is(err, watchcache.ErrTooNew) && !r.store.SupportsProgress() {
+	if errors.Is(err, watchcache.ErrTooNew) && !at.Store.SupportsProgress() {
 		return w.readInitialStored(ctx, r)
 	}
 	if errors.Is(err, watchcache.ErrTooNew) {
-		revision, _ := r.caches.Current(ctx)
-		return tooLarge(revision, r.caches.Revision())
+		revision, _ := at.Caches.Current(ctx)
+		return tooLarge(revision, at.Caches.Revision())
 	}
 	if err != nil {
 		return err

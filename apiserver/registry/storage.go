@@ -1,0 +1,50 @@
+package registry
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// Storage is one etcd and the watch caches of the resources in it. Revisions of different Storages cannot be compared.
+type Storage struct {
+	Store  *storage.Store
+	Caches *watchcache.Caches
+	Quota  *storage.SoftQuota // nil: none
+}
+
+// Overrides are the Storages of the built-in resources that are not in the default one, by resource. The resource "*"
+// stands for all others of its group.
+type Overrides map[schema.GroupResource]*Storage
+
+// Of returns the Storage of a resource, nil for the default one. As in kube-apiserver, events of both groups are those
+// of the core group.
+func (o Overrides) Of(d *resource.Definition) *Storage {
+	if len(o) == 0 || d.Source != resource.BuiltIn || ownEtcd(d.Group) {
+		return nil
+	}
+	return o.Named(schema.GroupResource{Group: d.StorageVersion.Group, Resource: d.Plural})
+}
+
+// Named returns the Storage of a stored resource, nil for the default one.
+func (o Overrides) Named(name schema.GroupResource) *Storage {
+	if found := o[name]; found != nil {
+		return found
+	}
+	return o[schema.GroupResource{Group: name.Group, Resource: "*"}]
+}
+
+// ownEtcd reports whether kube-apiserver serves a group from one of its other servers, which have no overrides.
+func ownEtcd(group string) bool {
+	return group == "apiextensions.k8s.io" || group == "apiregistration.k8s.io"
+}
+
+// storageOf returns the Storage of a resource.
+func (r *Registry) storageOf(m resource.Match) *Storage {
+	if found := r.overrides.Of(m.Definition); found != nil {
+		return found
+	}
+	return &r.main
+}
