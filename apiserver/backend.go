@@ -34,12 +34,17 @@ func openBackend(ctx context.Context, c *config.Config, logger logr.Logger) (*ba
 		}
 		return &backend{client: member.Client(), member: member}, nil
 	}
-	secure, err := clientTLS(c.Etcd)
+	return connectBackend(c.Etcd, c.Etcd.Servers)
+}
+
+// connectBackend creates the client of an external etcd.
+func connectBackend(e config.Etcd, servers []string) (*backend, error) {
+	secure, err := clientTLS(e)
 	if err != nil {
 		return nil, err
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            c.Etcd.Servers,
+		Endpoints:            servers,
 		TLS:                  secure,
 		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second,

@@ -50,7 +50,7 @@ func (s *Server) definitions(holder *resource.CatalogHolder) ([]*resource.Defini
 	options := builtin.Options{
 		APIs: s.apis, Objects: s.registry.Client(), Catalog: holder, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
 		Audiences: s.config.Authentication.Audiences(), Authorizer: s.auth.authorizer, Rules: s.auth.authorizer,
-		ServiceAccountToken: s.auth.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(),
+		ServiceAccountToken: s.auth.tokens.Request(), Kubelets: kubelets, Etcd: s.etcdMembers(),
 		ServiceFamily: s.serviceFamily(),
 	}
 	if tokens := s.auth.authenticator.Tokens(); tokens != nil {

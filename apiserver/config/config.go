@@ -106,7 +106,7 @@ const enforcedPoll = 5 * time.Second
 
 // SpacePollInterval returns the interval at which the use of an external etcd is measured; 0: never.
 func (c *Config) SpacePollInterval() time.Duration {
-	if c.SoftQuota() < 100 {
+	if c.SoftQuota(false) < 100 {
 		return enforcedPoll
 	}
 	return c.Etcd.DBMetricPoll
@@ -114,11 +114,11 @@ func (c *Config) SpacePollInterval() time.Duration {
 
 // SoftQuota returns the percentage of etcd's quota that may be in use before the server rejects writes that grow the
 // database. 100 means never, which is the default for an external etcd.
-func (c *Config) SoftQuota() int {
+func (c *Config) SoftQuota(embedded bool) int {
 	switch {
 	case c.Etcd.SoftQuotaPercent != 0:
 		return c.Etcd.SoftQuotaPercent
-	case c.Member.DataDirectory != "":
+	case embedded:
 		return defaultSoftQuota
 	}
 	return 100

@@ -25,15 +25,10 @@ func (o Overrides) Of(d *resource.Definition) *Storage {
 	if len(o) == 0 || d.Source != resource.BuiltIn || ownEtcd(d.Group) {
 		return nil
 	}
-	return o.Named(schema.GroupResource{Group: d.StorageVersion.Group, Resource: d.Plural})
-}
-
-// Named returns the Storage of a stored resource, nil for the default one.
-func (o Overrides) Named(name schema.GroupResource) *Storage {
-	if found := o[name]; found != nil {
+	if found := o[schema.GroupResource{Group: d.StorageVersion.Group, Resource: d.Plural}]; found != nil {
 		return found
 	}
-	return o[schema.GroupResource{Group: name.Group, Resource: "*"}]
+	return o[schema.GroupResource{Group: d.StorageVersion.Group, Resource: "*"}]
 }
 
 // ownEtcd reports whether kube-apiserver serves a group from one of its other servers, which have no overrides.

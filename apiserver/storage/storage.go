@@ -28,7 +28,7 @@ type Store struct {
 	prefix    string // ends in a slash
 	leases    *leases
 	revisions revisionReader
-	metrics   *Metrics // nil: not measured. Set before first use.
+	metrics   *storeMetrics // nil: not measured. Set before first use.
 
 	// progressSupported may be reset to false when the version of another member becomes known.
 	progressSupported atomic.Bool

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,9 +40,8 @@ const (
 type Options struct {
 	Clock          clock.WithTicker
 	Logger         logr.Logger
-	Registerer     prometheus.Registerer // nil: no metrics
-	EncodingBudget int64                 // bytes of encodings in all caches together; default 64 MiB
-	RingBytes      int64                 // bytes of events kept per collection; default 32 MiB
+	EncodingBudget int64 // bytes of encodings in all caches together; default 64 MiB
+	RingBytes      int64 // bytes of events kept per collection; default 32 MiB
 }
 
 // Extract reads from stored bytes what the cache indexes.
@@ -100,9 +98,6 @@ func New(store *storage.Store, options Options) *Caches {
 	c.live = make(chan struct{})
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.byPath.Store(&map[string]*Cache{})
-	if options.Registerer != nil {
-		options.Registerer.MustRegister(newCollector(c))
-	}
 	return c
 }
 
