@@ -216,7 +216,7 @@ func (l *listing) scan(ctx context.Context, snapshot *watchcache.Snapshot, page 
 		return err == nil
 	}
 	if path, ok := l.options.only(l.target); !ok {
-		snapshot.Ascend(l.collection, l.from, visit)
+		l.options.ascend(l.target, snapshot, l.collection, l.from, visit)
 	} else if e, found := snapshot.Get(path); found && path >= l.from {
 		visit(e)
 	}

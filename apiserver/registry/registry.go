@@ -106,6 +106,7 @@ func extract(m resource.Match) watchcache.Extract {
 	return watchcache.Extract{
 		Resource:  m.GroupResource(),
 		Labels:    codec.Labels,
+		Index:     m.Index,
 		Fields:    func(stored []byte) (fields.Set, error) { return storedFields(m, stored) },
 		Remote:    m.ConvertsRemotely,
 		Converted: convertedAttributes,

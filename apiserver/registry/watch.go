@@ -8,7 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -117,7 +116,7 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 	}
 	var failure error
 	visited := 0
-	snapshot.Ascend(collection, collection, func(e *watchcache.Entry) bool {
+	w.selection.ascend(w.target, snapshot, collection, collection, func(e *watchcache.Entry) bool {
 		if visited++; visited%scanInterval == 0 && ctx.Err() != nil {
 			failure = ctx.Err()
 			return false
@@ -188,16 +187,11 @@ func scope(t Target, selection Selection) watchcache.Scope {
 			s.Name = name
 		}
 	}
-	if s.Name == "" && selection.Field != nil && t.Source == resource.BuiltIn {
-		if node, ok := selection.Field.RequiresExactMatch(nodeField); ok {
-			s.Field, s.Value = nodeField, node
-		}
+	if s.Name == "" {
+		s.Field, s.Value, _ = selection.indexed(t)
 	}
 	return s
 }
-
-// nodeField is the field selector of every kubelet. The watch cache indexes watchers by its value.
-const nodeField = "spec.nodeName"
 
 // Close ends the watch.
 func (w *Watch) Close() { w.watcher.Close() }

@@ -27,7 +27,8 @@ const (
 // view is the published state: a tree that contains all events up to progress.seen, and the revision of its last
 // change.
 type view struct {
-	tree    *tree // immutable
+	tree    *tree  // immutable
+	index   *index // immutable; nil: none
 	changed int64
 }
 
@@ -58,6 +59,7 @@ type Cache struct {
 	unready  time.Time       // since when the cache has not been ready
 	buffered []storage.Event // since begin, while loading
 	tree     *tree           // nil before the first install
+	index    *index          // nil: none. Invariant: it has the entries of tree.
 	stored   int64           // bytes of all objects in tree
 	changed  int64           // revision of the last change of tree; Invariant: changed >= read
 	ring     ring
@@ -159,7 +161,7 @@ func (c *Cache) now() *Snapshot {
 	if v == nil {
 		return nil
 	}
-	return &Snapshot{tree: v.tree, changed: v.changed, revision: max(seen, v.changed)}
+	return &Snapshot{tree: v.tree, index: v.index, changed: v.changed, revision: max(seen, v.changed)}
 }
 
 // Loaded reports whether the cache is ready, so that Snapshot does not wait for the collection to be read.

@@ -49,6 +49,7 @@ type Extract struct {
 	Resource schema.GroupResource // label of metrics
 	Labels   func(stored []byte) (map[string]string, error)
 	Fields   func(stored []byte) (fields.Set, error)
+	Index    *resource.Index // nil: none
 	// Remote is set if a conversion webhook may convert stored objects. Labels and Fields are those of the stored object,
 	// Converted returns those of an object that a webhook has converted.
 	Remote    bool

@@ -124,11 +124,12 @@ func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 
 // fill sets the contents of a cache without earlier contents.
 func (c *Cache) fill(entries []*Entry) {
-	c.tree = newTree()
+	c.tree, c.index = newTree(), newIndex(c.extract.Index)
 	for _, entry := range entries {
 		entry.holders++
 		c.stored += int64(len(entry.stored))
 		c.tree.ReplaceOrInsert(item{path: entry.path, entry: entry})
+		c.index.replace(nil, entry)
 	}
 }
 
@@ -199,7 +200,8 @@ func (c *Cache) forget() {
 	if c.tree != nil {
 		c.tree.Ascend(func(i item) bool { c.releaseEntry(i.entry); return true })
 	}
-	c.tree, c.retained, c.changed, c.read, c.ring.floor, c.forgotten = nil, nil, 0, 0, 0, 0
+	c.tree, c.index, c.retained = nil, nil, nil
+	c.changed, c.read, c.ring.floor, c.forgotten = 0, 0, 0, 0
 	clear(c.offers)
 	c.watchers.expireAll()
 }
