@@ -41,14 +41,34 @@ func (s Selection) matches(ctx context.Context, t Target, e *watchcache.Entry) (
 }
 
 // fields returns the fields of an entry that the field selector depends on. Those of the index need no decoding.
-func (s Selection) fields(t Target, e *watchcache.Entry) (fields.Set, error) {
+func (s Selection) fields(t Target, e *watchcache.Entry) (fields.Fields, error) {
 	if t.Index == nil || s.dependsOnOther(t.Index.Field) {
 		return e.Fields()
 	}
 	value, err := e.Field(t.Index.Field)
-	set := nameFields(e)
-	set[t.Index.Field] = value
-	return set, err
+	return indexedFields{entry: e, field: t.Index.Field, value: value}, err
+}
+
+// indexedFields are the names of an entry and the field of its index.
+type indexedFields struct {
+	entry        *watchcache.Entry
+	field, value string
+}
+
+// Has implements fields.Fields.
+func (f indexedFields) Has(string) bool { return true }
+
+// Get implements fields.Fields.
+func (f indexedFields) Get(field string) string {
+	switch field {
+	case f.field:
+		return f.value
+	case "metadata.name":
+		return f.entry.Name()
+	case "metadata.namespace":
+		return f.entry.Namespace()
+	}
+	return ""
 }
 
 // matchesConverted is matches for an object that a webhook converts.
