@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/registry"
@@ -58,7 +60,9 @@ func (s *Server) composeLocations() {
 	for _, l := range s.locations() {
 		l.Store = storage.New(l.client, s.config.Etcd.Prefix)
 		l.Store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
-		l.Caches = watchcache.New(l.Store, watchcache.Options{Clock: s.clock, Logger: s.logger.WithName("watchcache")})
+		l.Caches = watchcache.New(l.Store, watchcache.Options{
+			Clock: s.clock, Logger: s.logger.WithName("watchcache"), Checks: consistencyInterval(),
+		})
 		l.Store.Measure(metrics, l.Caches.ResourceOf)
 		l.Quota = &storage.SoftQuota{Measure: l.space, Percent: int64(s.config.SoftQuota(l.member != nil))}
 		l.Quota.Count(metrics)
@@ -66,6 +70,14 @@ func (s *Server) composeLocations() {
 	}
 	storage.CollectSpace(s.metrics, stores...)
 	watchcache.Register(s.metrics, caches...)
+}
+
+// consistencyInterval returns the interval of consistency checks, 0 if they are disabled.
+func consistencyInterval() time.Duration {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) {
+		return 0
+	}
+	return watchcache.ConsistencyInterval
 }
 
 // storageOverrides returns the Storages of the overrides.

@@ -42,6 +42,8 @@ type Options struct {
 	Logger         logr.Logger
 	EncodingBudget int64 // bytes of encodings in all caches together; default 64 MiB
 	RingBytes      int64 // bytes of events kept per collection; default 32 MiB
+	// Checks is the minimum time between two comparisons of the caches with the store; 0: no comparisons.
+	Checks time.Duration
 }
 
 // Extract reads from stored bytes what the cache indexes.
@@ -63,6 +65,7 @@ type Caches struct {
 	log      logr.Logger
 	encoded  budget // of the encodings of all caches
 	ring     int64  // bytes per ring
+	checks   time.Duration
 	progress progress
 	// compacted is the revision before which the store has no states; 0: none is known.
 	compacted atomic.Int64
@@ -83,7 +86,7 @@ type Caches struct {
 
 // New returns caches, which are not usable until Run is called.
 func New(store *storage.Store, options Options) *Caches {
-	c := &Caches{store: store, clock: options.Clock, log: options.Logger, ring: options.RingBytes}
+	c := &Caches{store: store, clock: options.Clock, log: options.Logger, ring: options.RingBytes, checks: options.Checks}
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
 	}

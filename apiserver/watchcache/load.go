@@ -172,7 +172,8 @@ func (c *Cache) recreate(entry *Entry, now int64) {
 }
 
 // invalidate withdraws the state because events were lost. It reports whether the caller must fetch the collection
-// again. back means that the store returned to an earlier revision, so that the revisions of clients are void.
+// again. back drops the contents and expires all watchers, because the store returned to an earlier revision, so that the
+// revisions of clients are void, or because the contents are wrong.
 func (c *Cache) invalidate(back bool) (fetch bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

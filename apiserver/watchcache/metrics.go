@@ -19,6 +19,8 @@ type stats struct {
 	terminated      atomic.Int64
 	waits           atomic.Int64
 	waitedFor       atomic.Int64 // nanoseconds
+	// consistent, inconsistent and inconclusive count the consistency checks.
+	consistent, inconsistent, inconclusive atomic.Int64
 }
 
 func (s *stats) waited(duration time.Duration) {
@@ -32,6 +34,7 @@ type collector struct {
 
 	objects, objectsByGroup, capacity, watchers, revision                   *prometheus.Desc
 	storageEvents, received, dispatched, initializations, terminated, waits *prometheus.Desc
+	checks                                                                  *prometheus.Desc
 	encodings, encodedBytes, evictions                                      *prometheus.Desc
 }
 
@@ -61,6 +64,8 @@ func newCollector(all []*Caches) *collector {
 			"Number of times the collection was read from storage."),
 		terminated: perResource("apiserver_terminated_watchers_total",
 			"Number of watchers terminated because they lagged behind."),
+		checks: prometheus.NewDesc("apiserver_storage_consistency_checks_total",
+			"Counter for status of consistency checks between etcd and watch cache", []string{"group", "resource", "status"}, nil),
 		waits: perResource("apiserver_watch_cache_read_wait_seconds",
 			"Time in seconds that readers waited for a revision."),
 		watchers: perResource("apiserver_watch_cache_watchers", "Number of watchers."),
@@ -119,6 +124,13 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 	counter(c.dispatched, s.dispatched.Load())
 	counter(c.initializations, s.initializations.Load())
 	counter(c.terminated, s.terminated.Load())
+	for status, count := range map[string]int64{
+		"success": s.consistent.Load(), "failure": s.inconsistent.Load(), "error": s.inconclusive.Load(),
+	} {
+		if count > 0 {
+			out <- prometheus.MustNewConstMetric(c.checks, prometheus.CounterValue, float64(count), group, resource, status)
+		}
+	}
 	waited := time.Duration(s.waitedFor.Load()).Seconds()
 	out <- prometheus.MustNewConstSummary(c.waits, uint64(s.waits.Load()), waited, nil, group, resource)
 }
