@@ -72,6 +72,12 @@ func (s *Server) composeLocations() {
 	watchcache.Register(s.metrics, caches...)
 }
 
+// uncached returns the resources without a watch cache.
+func (s *Server) uncached() registry.Uncached {
+	resources, _ := s.config.Etcd.Uncached() // Validate has returned the error
+	return registry.Uncached{All: !s.config.Etcd.WatchCache, Resources: resources}
+}
+
 // consistencyInterval returns the interval of consistency checks, 0 if they are disabled.
 func consistencyInterval() time.Duration {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) {

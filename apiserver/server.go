@@ -198,7 +198,7 @@ func (s *Server) composeServing() (err error) {
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
 	s.composeLocations()
 	s.registry = registry.New(registry.Options{
-		Store: s.Store, Caches: s.Caches, Quota: s.Quota, Overrides: s.storageOverrides(), Catalog: holder, Admission: chain,
+		Store: s.Store, Caches: s.Caches, Quota: s.Quota, Overrides: s.storageOverrides(), Uncached: s.uncached(), Catalog: holder, Admission: chain,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
 		WaitForCaches: !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})

@@ -24,7 +24,7 @@ func (r *Registry) Get(ctx context.Context, t Target, resourceVersion string) (*
 	}
 	entry, err := r.get(ctx, t, resourceVersion)
 	var malformed *field.Error
-	if t.TimeToLive != nil && errors.As(err, &malformed) {
+	if (t.TimeToLive != nil || r.bypassesCache(t)) && errors.As(err, &malformed) {
 		// kube-apiserver does not cache resources with a TTL, so the error text is etcd3's.
 		err = apierrors.NewBadRequest("invalid resource version: " + malformed.Error())
 	}

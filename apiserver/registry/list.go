@@ -100,7 +100,9 @@ func (l *listing) resume(ctx context.Context) (*List, error) {
 	switch l.options.ResourceVersion {
 	case "":
 	case "0":
-		l.options.Limit = 0
+		if !l.registry.bypassesCache(l.target) {
+			l.options.Limit = 0
+		}
 	default:
 		return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 	}
@@ -120,6 +122,9 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 	}
 	if exact > 0 {
 		return l.at(ctx, exact)
+	}
+	if l.registry.bypassesCache(l.target) {
+		return l.storedAtLeast(ctx)
 	}
 	if l.delegatesList() {
 		return l.latestStored(ctx)

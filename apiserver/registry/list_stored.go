@@ -48,6 +48,24 @@ func (l *listing) latestStored(ctx context.Context) (*List, error) {
 	return l.stored(ctx, revision)
 }
 
+// storedAtLeast lists a page of the current state from storage, which must not be older than the client's revision.
+func (l *listing) storedAtLeast(ctx context.Context) (*List, error) {
+	current, err := l.storage().Caches.Current(ctx)
+	if err != nil {
+		return nil, status(err, l.target)
+	}
+	if l.options.ResourceVersion != "" {
+		wanted, err := parseRevision(l.options.ResourceVersion)
+		if err != nil {
+			return nil, apierrors.NewBadRequest("invalid resource version: " + err.Error())
+		}
+		if wanted > current {
+			return nil, tooLarge(wanted, current)
+		}
+	}
+	return l.stored(ctx, current)
+}
+
 // stored lists a page from storage. It waits until the memory budget of such lists has room for it.
 func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 	page := &List{Revision: revision}

@@ -27,6 +27,7 @@ import (
 type Registry struct {
 	main      Storage
 	overrides Overrides
+	uncached  Uncached
 	catalog   *resource.CatalogHolder
 	admission *admission.Chain
 	clock     clock.Clock
@@ -50,6 +51,7 @@ type Options struct {
 	Caches    *watchcache.Caches
 	Quota     *storage.SoftQuota // nil: none
 	Overrides Overrides          // nil: none
+	Uncached  Uncached
 	Catalog   *resource.CatalogHolder
 	Admission *admission.Chain
 	// NoGarbageCollector: the cluster has no garbage collector, so that deletions never add its finalizers.
@@ -66,6 +68,7 @@ func New(options Options) *Registry {
 	return &Registry{
 		main:      Storage{Store: options.Store, Caches: options.Caches, Quota: options.Quota},
 		overrides: options.Overrides,
+		uncached:  options.Uncached,
 		catalog:   options.Catalog,
 		admission: options.Admission,
 		clock:     options.Clock,

@@ -65,10 +65,10 @@ func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (
 	}
 }
 
-// initialState returns the state of the first attempt. A dry run has no transaction that would detect a stale state, and
+// initialState returns the state of the first attempt. Resources without a cache are read from storage. A dry run has no transaction that would detect a stale state, and
 // a write that allocates must not allocate for a state that turns out to be stale.
 func (r *Registry) initialState(ctx context.Context, t Target, dryRun bool) (state, error) {
-	if dryRun || r.admission.Allocates(t.GroupResource()) {
+	if dryRun || r.uncached.has(t.Definition) || r.admission.Allocates(t.GroupResource()) {
 		return r.storedState(ctx, t)
 	}
 	return r.cachedState(ctx, t)

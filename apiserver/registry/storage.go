@@ -31,6 +31,21 @@ func (o Overrides) Of(d *resource.Definition) *Storage {
 	return o[schema.GroupResource{Group: d.StorageVersion.Group, Resource: "*"}]
 }
 
+// Uncached are the resources whose requests are served by storage instead of a watch cache. The server's own informers,
+// which have no copies of objects, use the watch cache for them too, where those of kube-apiserver have copies.
+type Uncached struct {
+	All       bool
+	Resources map[schema.GroupResource]bool // built-in ones
+}
+
+func (u Uncached) has(d *resource.Definition) bool {
+	return u.All || len(u.Resources) > 0 && d.Source == resource.BuiltIn &&
+		u.Resources[schema.GroupResource{Group: d.StorageVersion.Group, Resource: d.Plural}]
+}
+
+// bypassesCache reports whether a request is served by storage because its resource is not cached.
+func (r *Registry) bypassesCache(t Target) bool { return !t.Internal && r.uncached.has(t.Definition) }
+
 // ownEtcd reports whether kube-apiserver serves a group from one of its other servers, which have no overrides.
 func ownEtcd(group string) bool {
 	return group == "apiextensions.k8s.io" || group == "apiregistration.k8s.io"

@@ -167,6 +167,12 @@ func (c *Cache) now() *Snapshot {
 // Loaded reports whether the cache is ready, so that Snapshot does not wait for the collection to be read.
 func (c *Cache) Loaded() bool { return c.current.Load() != nil }
 
+func (c *Cache) isDropped() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.state == dropped
+}
+
 // MeanSize returns the mean size of the stored objects, in bytes.
 func (c *Cache) MeanSize() int64 {
 	return c.stats.stored.Load() / max(c.stats.objects.Load(), 1)
