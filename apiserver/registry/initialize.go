@@ -50,6 +50,9 @@ func (r *Registry) getAtLeast(ctx context.Context, t Target, resourceVersion str
 	if err != nil {
 		return nil, status(err, t)
 	}
+	if revision > current && r.bypassesCache(t) {
+		return nil, tooLargeFor(0, revision, current)
+	}
 	if revision > current {
 		return nil, tooLarge(revision, current)
 	}

@@ -195,7 +195,7 @@ func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*Lis
 		remaining := countAfter(snapshot, l.collection, last)
 		page.Remaining = &remaining
 	}
-	page.Continue, err = encodeContinue(last+firstKeyAfter, l.collection, page.Revision)
+	page.Continue, err = l.continueAfter(last, page.Revision)
 	return page, err
 }
 
@@ -273,6 +273,15 @@ func (l *listing) scanConverted(
 		}
 	}
 	return false, nil
+}
+
+// continueAfter returns the token of the page after a path. That of kube-apiserver's storage layer has no leading slash.
+func (l *listing) continueAfter(last string, revision int64) (string, error) {
+	slash := "/"
+	if l.registry.bypassesCache(l.target) {
+		slash = ""
+	}
+	return encodeContinue(last+firstKeyAfter, l.collection, slash, revision)
 }
 
 // full reports whether a page has as many objects as the client wants.

@@ -81,7 +81,7 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 		return nil, err
 	}
 	if w.stored {
-		w.watcher, err = r.cache(t.Match).WatchStored(ctx, t.prefix(), w.Start)
+		w.watcher, err = r.cache(t.Match).WatchStored(context.WithoutCancel(ctx), t.prefix(), w.Start)
 		return w, status(err, t)
 	}
 	watcher, err := r.cache(t.Match).Watch(w.Start, scope(t, options.Selection))
@@ -99,7 +99,7 @@ func (r *Registry) startRevision(ctx context.Context, t Target, resourceVersion 
 		return revision, status(err, t)
 	}
 	revision, err := parseRevision(resourceVersion)
-	if err == nil && revision > 0 && revision < t.Since {
+	if err == nil && revision > 0 && revision < t.Since && !r.bypassesCache(t) {
 		return 0, tooOld(revision, t.Since)
 	}
 	if err != nil || revision > 0 {
@@ -174,12 +174,17 @@ func (w *Watch) readConverted(ctx context.Context, r *Registry, snapshot *watchc
 // progress notifications that would show that the cache is current. Later events are delivered when the cache receives
 // them. kube-apiserver refuses a watch of such an etcd.
 func (w *Watch) readInitialStored(ctx context.Context, r *Registry, resourceVersion string) error {
+	if resourceVersion != "" {
+		if err := w.checkReached(ctx, r, resourceVersion); err != nil {
+			return err
+		}
+	}
 	collection := w.target.collection()
 	list := &listing{
-		registry: r, target: w.target, options: ListOptions{Selection: w.selection, ResourceVersion: resourceVersion},
+		registry: r, target: w.target, options: ListOptions{Selection: w.selection},
 		collection: collection, from: collection,
 	}
-	stored, err := list.storedAtLeast(ctx)
+	stored, err := list.latestStored(ctx)
 	if err != nil {
 		return err
 	}
@@ -191,6 +196,19 @@ func (w *Watch) readInitialStored(ctx context.Context, r *Registry, resourceVers
 		}
 	}
 	return nil
+}
+
+// checkReached fails if storage has not reached a revision. A malformed one is a *field.Error.
+func (w *Watch) checkReached(ctx context.Context, r *Registry, resourceVersion string) error {
+	wanted, err := parseRevision(resourceVersion)
+	if err != nil {
+		return err
+	}
+	current, err := r.storageOf(w.target.Match).Caches.Current(ctx)
+	if err == nil && wanted > current {
+		return tooLarge(wanted, current)
+	}
+	return status(err, w.target)
 }
 
 // selected reports whether the watch selects an entry. It is false for nil.

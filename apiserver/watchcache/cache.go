@@ -64,6 +64,7 @@ type Cache struct {
 	changed  int64           // revision of the last change of tree; Invariant: changed >= read
 	ring     ring
 	watchers watchers
+	beside   map[*StoredWatcher]struct{} // nil: none
 	offers   offers
 	retained []retained
 

@@ -216,6 +216,9 @@ func (c *Cache) drop() {
 	c.state = dropped
 	c.current.Store(nil)
 	c.forget()
+	for w := range c.beside {
+		w.stream.Close()
+	}
 	if !settled {
 		close(c.settled)
 	}

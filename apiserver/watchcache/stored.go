@@ -27,6 +27,16 @@ func (c *Cache) WatchStored(ctx context.Context, prefix string, after int64) (*S
 	}
 	w := &StoredWatcher{cache: c, stream: stream}
 	w.seen.Store(after)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == dropped {
+		stream.Close()
+		return nil, ErrDropped
+	}
+	if c.beside == nil {
+		c.beside = map[*StoredWatcher]struct{}{}
+	}
+	c.beside[w] = struct{}{}
 	return w, nil
 }
 
@@ -38,7 +48,7 @@ func (w *StoredWatcher) Next(ctx context.Context) ([]Event, int64, error) {
 	}
 	batch, err := w.stream.Next(ctx)
 	switch {
-	case w.cache.isDropped(): // the definition that the events are read with has changed
+	case w.cache.isDropped(): // the definition by which events are read has changed
 		return nil, 0, ErrDropped
 	case errors.Is(err, storage.ErrCompacted):
 		return nil, 0, ErrExpired
@@ -92,4 +102,9 @@ func (w *StoredWatcher) Revision() int64 { return w.seen.Load() }
 func (w *StoredWatcher) Oldest() int64 { return 0 }
 
 // Close ends the watch.
-func (w *StoredWatcher) Close() { w.stream.Close() }
+func (w *StoredWatcher) Close() {
+	w.stream.Close()
+	w.cache.mu.Lock()
+	defer w.cache.mu.Unlock()
+	delete(w.cache.beside, w)
+}

@@ -8,12 +8,13 @@ import (
 )
 
 // uncached are the scripts of TestDifferential that also run without watch caches, by the beginnings of their names.
-var uncached = []string{"list", "watch", "objects", "options", "large", "stored", "crd-watch", "crd-storage", "patch"}
+var uncached = []string{"list", "watch", "objects", "options-custom", "options-delete", "options-get",
+	"options-list", "options-write", "large-tables", "stored", "crd-watch", "crd-storage", "patch"}
 
 // TestUncached compares both servers without watch caches, and with objects stored as JSON.
 func TestUncached(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	pair, err := StartPair(t.Context(), t.TempDir(), "--watch-cache=false")
+	pair, err := StartPair(t.Context(), t.TempDir(), "--watch-cache=false", "--storage-media-type=application/json")
 	if err != nil {
 		t.Fatal(err)
 	}
