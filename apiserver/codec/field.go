@@ -17,7 +17,11 @@ type Field struct {
 // String returns the string under a path in a stored object without decoding the rest of it, "" if there is none.
 func String(stored []byte, path []Field) (string, error) {
 	if !IsProtobuf(stored) {
-		return jsonString(stored, path)
+		text, err := asJSON(stored)
+		if err != nil {
+			return "", fmt.Errorf("read %s: %w", path[len(path)-1].Name, err)
+		}
+		return jsonString(text, path)
 	}
 	message, err := messageField(stored[len(protobufMagic):], unknownRaw)
 	for i := 0; err == nil && i < len(path); i++ {

@@ -30,7 +30,7 @@ var errNoLeases = errors.New("no API server IP addresses were listed in storage,
 // Leases are Addresses of replicas that renew a lease in etcd. They are upstream's lease endpoint reconciler.
 type Leases struct {
 	store *storage.Store
-	codec resource.Codec
+	codec *codec.Scheme
 }
 
 // NewLeases returns the leases in a store. No other entries with a TTL should be written through the store: it shares
@@ -39,6 +39,12 @@ func NewLeases(store *storage.Store) *Leases {
 	kind := corev1.SchemeGroupVersion.WithKind("Endpoints")
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
 	return &Leases{store: store, codec: codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)}
+}
+
+// StoredAs makes the leases stored in a media type, and returns them.
+func (l *Leases) StoredAs(mediaType string) *Leases {
+	l.codec.StoredAs(mediaType)
+	return l
 }
 
 // Renew implements Addresses.
@@ -124,6 +130,12 @@ func (l *Leases) Remove(ctx context.Context, ip string) (found bool, err error) 
 // Count are Addresses of a fixed number of replicas, like upstream's master-count reconciler: each adds its own
 // address; when there are too many, the one after it is removed.
 type Count int
+
+// StoredAs makes the leases stored in a media type, and returns them.
+func (l *Leases) StoredAs(mediaType string) *Leases {
+	l.codec.StoredAs(mediaType)
+	return l
+}
 
 // Renew implements Addresses.
 func (Count) Renew(context.Context, string) error { return nil }
