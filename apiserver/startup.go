@@ -28,7 +28,7 @@ import (
 
 // Hooks that others depend on.
 const (
-	hookStorage          = "storage-readiness"
+	hookStorage          = "storage"
 	hookRBACInformers    = "rbac-informers"
 	hookServiceInformers = "service-informers"
 	hookComplete         = "mux-and-discovery-complete"
@@ -67,6 +67,28 @@ func (s *Server) startUp() []hook {
 	})
 }
 
+// initializationPoll is the interval at which awaitInitialized looks at the watch caches, as in kube-apiserver.
+const initializationPoll = 100 * time.Millisecond
+
+// awaitInitialized waits for the watch caches of all etcds, up to --storage-initialization-timeout. Unlike those of
+// kube-apiserver, caches without readers are not initialized.
+func (s *Server) awaitInitialized(ctx context.Context, _ func()) error {
+	timeout := s.clock.After(s.config.Etcd.InitializationTimeout)
+	for {
+		if !slices.ContainsFunc(s.locations(), func(l *location) bool { return !l.Caches.Initialized() }) {
+			return nil
+		}
+		select {
+		case <-s.clock.After(initializationPoll):
+		case <-timeout:
+			s.logger.Info("The watch caches are not initialized after --storage-initialization-timeout; continuing")
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // storageHooks returns what keeps storage, the watch cache and the machinery of custom resources working.
 func (s *Server) storageHooks() []hook {
 	storage := []string{hookStorage}
@@ -92,6 +114,9 @@ func (s *Server) reportedHooks() []hook {
 			hook{name: "start-kube-apiserver-identity-lease-controller", after: bootstrapHooks, leases: true, run: s.keepIdentity},
 			hook{name: "start-kube-apiserver-identity-lease-garbage-collector", after: bootstrapHooks,
 				run: s.keep(b.IdentityCleanupLoop)})
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.WatchCacheInitializationPostStartHook) {
+		list = append(list, hook{name: "storage-readiness", run: s.awaitInitialized})
 	}
 	list = append(list,
 		hook{name: "start-legacy-token-tracking-controller", after: bootstrapHooks, run: s.keepLegacyTokens(b)},

@@ -13,7 +13,6 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 
 	"quorate.dev/apiserver/codec"
-	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -130,12 +129,6 @@ func (l *Leases) Remove(ctx context.Context, ip string) (found bool, err error) 
 // Count are Addresses of a fixed number of replicas, like upstream's master-count reconciler: each adds its own
 // address; when there are too many, the one after it is removed.
 type Count int
-
-// StoredAs makes the leases stored in a media type, and returns them.
-func (l *Leases) StoredAs(mediaType string) *Leases {
-	l.codec.StoredAs(mediaType)
-	return l
-}
 
 // Renew implements Addresses.
 func (Count) Renew(context.Context, string) error { return nil }
