@@ -16,6 +16,9 @@
 //
 // Changes arrive through one WatchStream for the whole prefix, which feeds all watch caches (package watchcache).
 //
+// A server has one Store, and one set of watch caches, for each etcd of --etcd-servers-overrides. Their revisions are
+// independent.
+//
 // # Invariants
 //
 //   - Data of a Value or Event is immutable from the moment it is read.

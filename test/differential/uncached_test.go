@@ -8,8 +8,7 @@ import (
 )
 
 // uncached are the scripts of TestDifferential that also run without watch caches, by the beginnings of their names.
-var uncached = []string{"list", "watch", "objects", "options-custom", "options-delete", "options-get",
-	"options-list", "options-write", "large-tables", "stored", "crd-watch", "crd-storage", "patch"}
+var uncached = []string{"list", "watch", "objects", "options-get", "options-list", "crd-watch", "stored"}
 
 // TestUncached compares both servers without watch caches, and with objects stored as JSON.
 func TestUncached(t *testing.T) {
