@@ -33,6 +33,7 @@ func (s *Server) addChecks() {
 	loopback := serving.Check{Name: "loopback-serving-certificate", Run: loopbackCertificate}
 	s.health.Add(serving.Healthz|serving.Livez, loopback)
 	s.addEtcdChecks()
+	s.addEncryptionChecks()
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.mode.synced})
 	s.health.Add(serving.Readyz, serving.Check{
 		Name: "poststarthook/crd-informer-synced", Run: closedCheck(s.custom.Synced()).check,

@@ -14,6 +14,7 @@ import (
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/registry"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
 	"quorate.dev/apiserver/storage"
 	"quorate.dev/apiserver/watchcache"
@@ -53,12 +54,13 @@ func openOverrides(c *config.Config) (all []*location, overrides map[schema.Grou
 func (s *Server) locations() []*location { return append([]*location{&s.location}, s.others...) }
 
 // composeLocations creates the stores and caches of all etcds.
-func (s *Server) composeLocations() {
-	metrics := storage.NewMetrics(s.metrics, s.clock)
+func (s *Server) composeLocations(holder *resource.CatalogHolder) {
+	metrics, encryption := storage.NewMetrics(s.metrics, s.clock), s.storageEncryption(holder)
 	var stores []*storage.Store
 	var caches []*watchcache.Caches
 	for _, l := range s.locations() {
 		l.Store = storage.New(l.client, s.config.Etcd.Prefix)
+		l.Store.Encrypt(encryption)
 		l.Store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
 		l.Caches = watchcache.New(l.Store, watchcache.Options{
 			Clock: s.clock, Logger: s.logger.WithName("watchcache"), Checks: consistencyInterval(),

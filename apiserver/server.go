@@ -31,6 +31,7 @@ import (
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
@@ -65,10 +66,11 @@ type Server struct {
 
 // objectStore is what reads and writes objects, from the bottom up.
 type objectStore struct {
-	location              // of all resources without an override
-	others    []*location // of --etcd-servers-overrides
-	overrides map[schema.GroupResource]*location
-	registry  *registry.Registry
+	encryption *encryption.Configuration // nil: no value is encrypted
+	location                             // of all resources without an override
+	others     []*location               // of --etcd-servers-overrides
+	overrides  map[schema.GroupResource]*location
+	registry   *registry.Registry
 }
 
 // requestPath is what requests pass through or are decided by.
@@ -114,7 +116,7 @@ type background struct {
 func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
-		metrics: metrics.NewRegistry(Version(c.API.Version)),
+		metrics: metrics.NewRegistry(Version(c)),
 		requestPath: requestPath{
 			drain: &request.Drain{}, composed: make(chan struct{}), complete: make(chan struct{}), stopped: make(chan struct{}),
 		},
@@ -124,7 +126,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	builtin.MeasureFeatures(s.metrics)
 	builtin.MeasureUpstream(s.metrics)
 	var err error
-	if s.apis, err = builtin.Enable(c.API.RuntimeConfig); err != nil {
+	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, emulation(c)); err != nil {
 		return nil, err
 	}
 	if !c.Extension.Enabled() {
@@ -132,10 +134,15 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 			return nil, err
 		}
 	}
+	if s.encryption, err = s.loadEncryption(ctx); err != nil {
+		return nil, err
+	}
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
+		s.closeEncryption()
 		return nil, err
 	}
 	if s.others, s.overrides, err = openOverrides(c); err != nil {
+		s.closeEncryption()
 		return nil, errors.Join(err, s.closeBackend())
 	}
 	if err := s.compose(ctx); err != nil {
@@ -196,11 +203,12 @@ func (s *Server) composeServing() (err error) {
 }
 
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
-	s.composeLocations()
+	s.composeLocations(holder)
 	s.registry = registry.New(registry.Options{
 		Store: s.Store, Caches: s.Caches, Quota: s.Quota, Overrides: s.storageOverrides(), Uncached: s.uncached(), Catalog: holder, Admission: chain,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
-		WaitForCaches: !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
+		DeleteUnreadable: deletesUnreadable(),
+		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})
 }
 
@@ -235,7 +243,7 @@ func (s *Server) composeResources(chain *admission.Chain) (err error) {
 const settleTime = 100 * time.Millisecond
 
 func (s *Server) composeCustom() (*crd.Controller, error) {
-	converters, err := crd.NewConverters(s.resolver)
+	converters, err := crd.NewConverters(s.resolver, s.mode.webhookClients(maxConversion))
 	if err != nil {
 		return nil, fmt.Errorf("prepare conversion webhooks: %w", err)
 	}
@@ -337,6 +345,7 @@ func (s *Server) closeLast() error {
 		}
 	}()
 	err := s.closeBackend()
+	s.closeEncryption()
 	<-delivered
 	return err
 }

@@ -88,6 +88,9 @@ type Etcd struct {
 	// InitializationTimeout bounds how long the check poststarthook/storage-readiness waits for the watch caches.
 	InitializationTimeout time.Duration
 	SoftQuotaPercent      int // of etcd's quota; 0: see SoftQuota
+
+	EncryptionConfig       string // EncryptionConfiguration file; empty: values are not encrypted
+	ReloadEncryptionConfig bool   // when the file changes
 }
 
 // defaultSoftQuota is the soft quota of a server with an embedded member, in percent.

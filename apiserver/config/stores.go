@@ -78,6 +78,9 @@ func (c *Config) validateStores() []error {
 	if len(e.ServersOverrides) > 0 && c.Extension.Enabled() {
 		refuse("--etcd-servers-overrides has no effect with --extension-groups: it applies to built-in resources only")
 	}
+	if e.EncryptionConfig == "" && e.ReloadEncryptionConfig {
+		refuse("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
+	}
 	if e.StorageMediaType != "" && !slices.Contains(storageMediaTypes, e.StorageMediaType) {
 		refuse("--storage-media-type %q invalid, allowed values: %s", e.StorageMediaType, strings.Join(storageMediaTypes, ", "))
 	}

@@ -27,13 +27,10 @@ type unimplementedFlag struct {
 
 // The risks of ignoring a flag.
 const (
-	plaintext = "the objects would be stored unencrypted"
-	noProxy   = "connections would bypass the proxies"
+	noProxy = "connections would bypass the proxies"
 )
 
 var unimplementedFlags = []unimplementedFlag{
-	{"encryption-provider-config", "string", "", plaintext, nil},
-	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
 
 	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
@@ -53,6 +50,26 @@ var unimplementedFlags = []unimplementedFlag{
 var ineffectiveFlags = []unimplementedFlag{
 	{"default-watch-cache-size", "int", "100", "", nil},
 	{"kubelet-read-only-port", "uint", "10255", "", nil},
+}
+
+// FlagStatus returns a note about a flag that has no effect; empty: the flag works.
+func FlagStatus(name string) string {
+	has := func(flags []unimplementedFlag) *unimplementedFlag {
+		if i := slices.IndexFunc(flags, func(f unimplementedFlag) bool { return f.name == name }); i >= 0 {
+			return &flags[i]
+		}
+		return nil
+	}
+	if flag := has(unimplementedFlags); flag != nil && flag.risk != "" {
+		return "not implemented, refused"
+	}
+	if has(unimplementedFlags) != nil {
+		return "not implemented, ignored"
+	}
+	if has(ineffectiveFlags) != nil {
+		return "without effect, as in kube-apiserver"
+	}
+	return ""
 }
 
 // unimplementedValue is the pflag.Value of a flag without effect. It checks the value.

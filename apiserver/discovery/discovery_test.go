@@ -29,6 +29,7 @@ import (
 
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/kubelet"
 	"quorate.dev/apiserver/resource"
@@ -105,7 +106,7 @@ func everything(t *testing.T) []*resource.Definition {
 	for _, gate := range []featuregate.Feature{"ClusterTrustBundle", "GenericWorkload", "PodCertificateRequest", "StorageVersionMigrator"} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
 	}
-	apis, err := builtin.Enable(map[string]string{"api/all": "true"})
+	apis, err := builtin.Enable(map[string]string{"api/all": "true"}, enablement.Emulation{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,10 @@ type Clients struct {
 	MaxResponse int64
 }
 
+// Clients refuse redirects, which kube-apiserver's follow: a review may contain a Secret, and its receiver is the one that
+// the configuration names.
+var errRedirect = errors.New("the webhook redirects, and redirects are not followed")
+
 // Wrap implements webhook.AuthenticationInfoResolverWrapper. A webhook that names the Service default/kubernetes is called
 // through Local, whatever the kubeconfig says: kube-apiserver uses its loopback client, so that aggregated API servers
 // can serve webhooks.
@@ -62,7 +66,7 @@ func (c Clients) limit(transport http.RoundTripper) http.RoundTripper {
 	return limited{transport, c.MaxResponse}
 }
 
-// limited is a transport whose responses fail when they are longer than max.
+// limited is a transport whose responses fail when they are longer than max, or are redirects.
 type limited struct {
 	http.RoundTripper
 	max int64
@@ -73,6 +77,10 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := l.RoundTripper.RoundTrip(r)
 	if err != nil {
 		return nil, err
+	}
+	if response.StatusCode/100 == 3 && response.Header.Get("Location") != "" {
+		response.Body.Close()
+		return nil, errRedirect
 	}
 	response.Body = &limitedBody{ReadCloser: response.Body, left: l.max, err: fmt.Errorf("%w of %d bytes", errTooLarge, l.max)}
 	return response, nil

@@ -55,6 +55,9 @@ func (w *StoredWatcher) Next(ctx context.Context) ([]Event, int64, error) {
 	case err != nil:
 		return nil, 0, err
 	}
+	if err := w.cache.caches.store.Decrypt(ctx, batch.Events); err != nil {
+		return nil, 0, err
+	}
 	events := make([]Event, 0, len(batch.Events))
 	for _, event := range batch.Events {
 		converted, err := w.cache.storedEvent(event)

@@ -17,10 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/endpoints/deprecation"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/printers"
 	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
 	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/resource"
@@ -79,6 +82,22 @@ func (b *Builder) codec(kind schema.GroupVersionKind, storage schema.GroupVersio
 
 func internalOf(kind schema.GroupVersionKind) schema.GroupVersion {
 	return schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+}
+
+// storageVersion returns the version in which a kind is stored: the preferred one of those that the oldest Kubernetes
+// version that must read stored objects knows. Without any, it is preferred.
+func (b *Builder) storageVersion(preferred schema.GroupVersion, kind string) schema.GroupVersion {
+	oldest := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).MinCompatibilityVersion()
+	for _, gv := range b.scheme.VersionsForGroupKind(schema.GroupKind{Group: preferred.Group, Kind: kind}) {
+		object, err := b.scheme.New(gv.WithKind(kind))
+		if err != nil || gv.Version == runtime.APIVersionInternal {
+			continue
+		}
+		if introduced, ok := enablement.Introduced(object); !ok || oldest.AtLeast(introduced) {
+			return gv
+		}
+	}
+	return preferred
 }
 
 // fieldLabel returns the function that converts field labels of a kind to internal ones.

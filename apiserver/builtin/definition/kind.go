@@ -152,7 +152,7 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	namespaced := kind.Strategy.NamespaceScoped()
 	d.ShortNames, d.Categories, d.Namespaced = kind.ShortNames, kind.Categories, namespaced
 	d.StoragePath = cmp.Or(kind.Path, d.Plural)
-	d.StorageVersion = cmp.Or(kind.Storage, schema.GroupVersion{Group: g.name, Version: versions[0]})
+	d.StorageVersion = cmp.Or(kind.Storage, g.builder.storageVersion(schema.GroupVersion{Group: g.name, Version: versions[0]}, kind.Name))
 	d.Fields = selectableFields(kind.Attributes, namespaced)
 	d.TimeToLive = kind.TimeToLive
 	d.Decorate = kind.Decorate
