@@ -16,7 +16,7 @@ type Storage struct {
 }
 
 // Overrides are the Storages of the built-in resources that are not in the default one, by resource. The resource "*"
-// stands for all others of its group.
+// means all others of its group.
 type Overrides map[schema.GroupResource]*Storage
 
 // Of returns the Storage of a resource, nil for the default one. As in kube-apiserver, events of both groups are those

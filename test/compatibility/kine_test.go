@@ -33,12 +33,11 @@ func TestKine(t *testing.T) {
 	}
 	upstream.NeedsProcesses(t)
 	for name, database := range map[string]func(*testing.T) string{
-		"sqlite":     func(t *testing.T) string { return "sqlite://" + t.TempDir() + "/state.db" },
-		"nats":       func(t *testing.T) string { return "nats://?dataDir=" + t.TempDir() },
+		"sqlite":     func(*testing.T) string { return "sqlite://" }, // in its working directory
 		"postgresql": startPostgres,
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := &kine{binary: binary, database: database(t), address: unusedAddress(t)}
+			k := &kine{binary: binary, database: database(t), address: unusedAddress(t), directory: t.TempDir()}
 			t.Cleanup(func() { k.stop() }) // after the API servers have ended
 			k.start(t)
 			k.use(t)
@@ -48,8 +47,8 @@ func TestKine(t *testing.T) {
 
 // kine is a running kine, which can be restarted.
 type kine struct {
-	binary, database, address string
-	process                   *exec.Cmd
+	binary, database, address, directory string
+	process                              *exec.Cmd
 }
 
 func (k *kine) start(t *testing.T) {
@@ -60,7 +59,7 @@ func (k *kine) start(t *testing.T) {
 	}
 	k.process = exec.Command(k.binary, "--listen-address=tcp://"+k.address, "--endpoint="+k.database, "--metrics-bind-address=0",
 		"--compact-min-retain=10")
-	k.process.Stdout, k.process.Stderr, k.process.Dir = log, log, t.TempDir()
+	k.process.Stdout, k.process.Stderr, k.process.Dir = log, log, k.directory
 	if err := k.process.Start(); err != nil {
 		t.Fatal(err)
 	}
