@@ -30,7 +30,7 @@ differential: ## send the same requests to kube-apiserver and compare; prints a 
 compatibility: ## read and write objects of four releases with kube-apiserver and this server
 	COMPATIBILITY_WHOLE=1 go test -count=1 -v -run TestFormerReleases ./test/compatibility
 
-kine: ## run on kine with SQLite and, if it is installed, PostgreSQL
+kine: ## run on kine with PostgreSQL, if it is installed
 	CGO_ENABLED=0 go build -modfile=tools/kine/go.mod -o $(or $(TMPDIR),/tmp)/kine github.com/k3s-io/kine
 	QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine go test -count=1 -v -run TestKine ./test/compatibility
 

@@ -22,27 +22,20 @@ import (
 )
 
 // kineVariable is the environment variable that enables TestKine. Its value is the path of kine, built by
-// go build -modfile=tools/kine/go.mod -tags nats github.com/k3s-io/kine.
+// go build -modfile=tools/kine/go.mod github.com/k3s-io/kine.
 const kineVariable = "QUORATE_KINE"
 
-// TestKine runs this server and kube-apiserver on kine, an etcd-compatible server on other databases.
+// TestKine runs this server and kube-apiserver on kine, an etcd-compatible server on PostgreSQL.
 func TestKine(t *testing.T) {
 	binary := os.Getenv(kineVariable)
 	if binary == "" {
 		t.Skip(kineVariable + " is not set")
 	}
 	upstream.NeedsProcesses(t)
-	for name, database := range map[string]func(*testing.T) string{
-		"sqlite":     func(*testing.T) string { return "sqlite://" }, // in its working directory
-		"postgresql": startPostgres,
-	} {
-		t.Run(name, func(t *testing.T) {
-			k := &kine{binary: binary, database: database(t), address: unusedAddress(t), directory: t.TempDir()}
-			t.Cleanup(func() { k.stop() }) // after the API servers have ended
-			k.start(t)
-			k.use(t)
-		})
-	}
+	k := &kine{binary: binary, database: startPostgres(t), address: unusedAddress(t), directory: t.TempDir()}
+	t.Cleanup(func() { k.stop() }) // after the API servers have ended
+	k.start(t)
+	k.use(t)
 }
 
 // kine is a running kine, which can be restarted.
@@ -227,5 +220,11 @@ func startPostgres(t *testing.T) string {
 		_ = server.Process.Signal(syscall.SIGQUIT)
 		_ = server.Wait()
 	})
-	return "postgres://kine@" + address + "/kine?sslmode=disable"
+	err = wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(context.Context) (bool, error) {
+		return command("pg_isready", "-h", host, "-p", port).Run() == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("PostgreSQL is not ready: %v", err)
+	}
+	return "postgres://kine@" + address + "/postgres?sslmode=disable"
 }
