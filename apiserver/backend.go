@@ -37,7 +37,12 @@ func openBackend(ctx context.Context, c *config.Config, dialers egress.Dialers, 
 		}
 		return &backend{client: member.Client(), member: member}, nil
 	}
-	secure, err := clientTLS(c.Etcd)
+	return connectBackend(c.Etcd, c.Etcd.Servers, dialers)
+}
+
+// connectBackend creates the client of an external etcd, with the dialer for etcd if there is one.
+func connectBackend(e config.Etcd, servers []string, dialers egress.Dialers) (*backend, error) {
+	secure, err := clientTLS(e)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +52,7 @@ func openBackend(ctx context.Context, c *config.Config, dialers egress.Dialers, 
 	}
 	client, err := clientv3.New(clientv3.Config{
 		DialOptions:          options,
-		Endpoints:            c.Etcd.Servers,
+		Endpoints:            servers,
 		TLS:                  secure,
 		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second,

@@ -15,6 +15,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -43,8 +44,6 @@ import (
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
-	"quorate.dev/apiserver/storage"
-	"quorate.dev/apiserver/watchcache"
 )
 
 // Server is one replica.
@@ -71,10 +70,9 @@ type Server struct {
 // objectStore is what reads and writes objects, from the bottom up.
 type objectStore struct {
 	encryption *encryption.Configuration // nil: no value is encrypted
-	backend    *backend
-	store      *storage.Store
-	quota      *storage.SoftQuota
-	caches     *watchcache.Caches
+	location                             // of all resources without an override
+	others     []*location               // of --etcd-servers-overrides
+	overrides  map[schema.GroupResource]*location
 	registry   *registry.Registry
 }
 
@@ -154,6 +152,10 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 		s.closeEncryption()
 		return nil, err
 	}
+	if s.others, s.overrides, err = openOverrides(c, s.egress); err != nil {
+		s.closeEncryption()
+		return nil, errors.Join(err, s.closeBackend())
+	}
 	if err := s.compose(ctx); err != nil {
 		return nil, errors.Join(err, s.closeBackend())
 	}
@@ -212,17 +214,9 @@ func (s *Server) composeServing() (err error) {
 }
 
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
-	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
-	s.store.Encrypt(s.storageEncryption(holder))
-	s.store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
-	s.caches = watchcache.New(s.store, watchcache.Options{
-		Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics,
-	})
-	s.store.Measure(s.metrics, s.clock, s.caches.ResourceOf)
-	s.quota = &storage.SoftQuota{Measure: s.backend.space, Percent: int64(s.config.SoftQuota())}
-	s.quota.Count(s.metrics)
+	s.composeLocations(holder)
 	s.registry = registry.New(registry.Options{
-		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota,
+		Store: s.Store, Caches: s.Caches, Quota: s.Quota, Overrides: s.storageOverrides(), Uncached: s.uncached(), Catalog: holder, Admission: chain,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
 		DeleteUnreadable: deletesUnreadable(),
 		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
@@ -390,5 +384,5 @@ func (s *Server) closeBackend() error {
 	const timeout = 10 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return s.backend.close(ctx)
+	return s.closeLocations(ctx)
 }

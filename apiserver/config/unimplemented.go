@@ -24,16 +24,7 @@ type unimplementedFlag struct {
 	check func(value string) error
 }
 
-// The risks of ignoring a flag.
-const (
-	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
-)
-
 var unimplementedFlags = []unimplementedFlag{
-	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
-
-	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
-	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
 	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
 	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
@@ -47,12 +38,6 @@ var ineffectiveFlags = []unimplementedFlag{
 	{"kubelet-read-only-port", "uint", "10255", "", nil},
 }
 
-// boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
-// harmless.
-var boundUnimplementedFlags = []string{
-	"storage-media-type", "watch-cache",
-}
-
 // FlagStatus returns a note about a flag that has no effect; empty: the flag works.
 func FlagStatus(name string) string {
 	has := func(flags []unimplementedFlag) *unimplementedFlag {
@@ -64,7 +49,7 @@ func FlagStatus(name string) string {
 	if flag := has(unimplementedFlags); flag != nil && flag.risk != "" {
 		return "not implemented, refused"
 	}
-	if has(unimplementedFlags) != nil || slices.Contains(boundUnimplementedFlags, name) {
+	if has(unimplementedFlags) != nil {
 		return "not implemented, ignored"
 	}
 	if has(ineffectiveFlags) != nil {
@@ -191,12 +176,6 @@ func (c *Config) Unimplemented() []string {
 			names = append(names, flag.name)
 		}
 	}
-	for _, arg := range c.Args() {
-		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-		if slices.Contains(boundUnimplementedFlags, name) {
-			names = append(names, name)
-		}
-	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }
@@ -211,30 +190,6 @@ func (c *Config) validateUnimplemented() []error {
 		}
 	}
 	return errs
-}
-
-func notNegative(value string) error {
-	if strings.HasPrefix(value, "-") {
-		return errors.New("can not be negative value")
-	}
-	return nil
-}
-
-// isCacheSize accepts resource[.group]#size,...
-func isCacheSize(value string) error {
-	for part := range strings.SplitSeq(value, ",") {
-		_, size, found := strings.Cut(part, "#")
-		number, err := strconv.Atoi(size)
-		switch {
-		case !found:
-			return fmt.Errorf("invalid value of watch cache size: %s", part)
-		case err != nil:
-			return fmt.Errorf("invalid size of watch cache size: %s", part)
-		case number < 0:
-			return fmt.Errorf("watch cache size cannot be negative: %s", part)
-		}
-	}
-	return nil
 }
 
 // isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.
