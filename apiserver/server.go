@@ -114,8 +114,8 @@ type background struct {
 	apiServices     *autoregister.Controller
 	aggregation     aggregation
 	flows           flowcontrol.Interface // nil: the limits of requests in flight apply
-	publisher       *peers.Publisher // nil: the feature gate of peers is off
-	peers           *peers.Peers     // nil: no requests are passed on
+	publisher       *peers.Publisher      // nil: the feature gate of peers is off
+	peers           *peers.Peers          // nil: no requests are passed on
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
