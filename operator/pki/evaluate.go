@@ -37,14 +37,19 @@ func (l Leaf) difference(certificate *x509.Certificate) string {
 		return "the addresses changed"
 	case !slices.Equal(certificate.ExtKeyUsage, l.usages()):
 		return "the usages changed"
+	case lifetime(certificate) > l.lifetime(): // a shorter one than described may end with its authority
+		return "the lifetime was reduced"
 	}
 	return ""
 }
 
 // renewal returns the time at which a third of the certificate's lifetime remains.
 func renewal(certificate *x509.Certificate) time.Time {
-	life := certificate.NotAfter.Sub(certificate.NotBefore)
-	return certificate.NotAfter.Add(-life / 3)
+	return certificate.NotAfter.Add(-lifetime(certificate) / 3)
+}
+
+func lifetime(certificate *x509.Certificate) time.Duration {
+	return certificate.NotAfter.Sub(certificate.NotBefore.Add(backdate))
 }
 
 // RenewalOf returns when a certificate is due for renewal and when it expires.

@@ -45,7 +45,7 @@ func (b bundle) authority(now time.Time) (pki.Authority, string, error) {
 	if reason == "" {
 		return existing, "", nil
 	}
-	authority, err := pki.NewAuthority("quorate-operator metrics", now)
+	authority, err := pki.NewAuthority("quorate-operator metrics", pki.AuthorityLifetime, now)
 	return authority, reason, err
 }
 
