@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -79,21 +80,29 @@ func (b Bundle) Trusted() []byte {
 	return append(trusted, b.Previous...)
 }
 
-// Newest returns the authority that signs after the rotation.
-func (b Bundle) Newest() Authority {
-	if b.Next != nil {
-		return *b.Next
+// Issued reports whether one of the trusted authorities signed a leaf.
+func (b Bundle) Issued(pair Pair) bool {
+	leaf, _, err := parse(pair)
+	if err != nil {
+		return false
 	}
-	return b.Signer
+	authorities, err := cert.ParseCertsPEM(b.Trusted())
+	return err == nil && slices.ContainsFunc(authorities, func(a *x509.Certificate) bool {
+		return leaf.CheckSignatureFrom(a) == nil
+	})
 }
 
-// PreviousSubject returns the DER encoding of the name of the former signer, or nil.
-func (b Bundle) PreviousSubject() []byte {
-	certificates, err := cert.ParseCertsPEM(b.Previous)
+// Subjects returns the DER encodings of the names of the trusted authorities.
+func (b Bundle) Subjects() [][]byte {
+	authorities, err := cert.ParseCertsPEM(b.Trusted())
 	if err != nil {
 		return nil
 	}
-	return certificates[0].RawSubject
+	var subjects [][]byte
+	for _, authority := range authorities {
+		subjects = append(subjects, authority.RawSubject)
+	}
+	return subjects
 }
 
 // Issue creates a leaf. While the former signer is trusted, the leaf comes with the cross-signed certificate of the

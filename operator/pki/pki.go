@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/util/cert"
@@ -98,12 +100,10 @@ func (a Authority) Created() time.Time { return a.certificate.NotBefore.Add(back
 // Renewal returns the time at which a third of the authority's lifetime remains.
 func (a Authority) Renewal() time.Time { return renewal(a.certificate) }
 
-// Subject returns the DER encoding of the authority's name, as a TLS server lists it in its request for a certificate.
-func (a Authority) Subject() []byte { return a.certificate.RawSubject }
-
-// Signed reports whether the authority signed a certificate.
-func (a Authority) Signed(certificate *x509.Certificate) bool {
-	return certificate.CheckSignatureFrom(a.certificate) == nil
+// Signed reports whether the authority signed a leaf.
+func (a Authority) Signed(pair Pair) bool {
+	certificate, _, err := parse(pair)
+	return err == nil && certificate.CheckSignatureFrom(a.certificate) == nil
 }
 
 // CrossSign returns a certificate of the successor's key that is signed by a: whoever trusts only a accepts the
@@ -178,6 +178,20 @@ func Fingerprint(certificates ...[]byte) string {
 		sum.Write(certificate)
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:16]
+}
+
+// SetFingerprint returns a short hash of sets of PEM certificates. The order within a set is irrelevant.
+func SetFingerprint(sets ...[]byte) string {
+	var all [][]byte
+	for _, set := range sets {
+		var members []string
+		for block, rest := pem.Decode(set); block != nil; block, rest = pem.Decode(rest) {
+			members = append(members, string(block.Bytes))
+		}
+		slices.Sort(members)
+		all = append(all, []byte(Fingerprint([]byte(strings.Join(members, "")))))
+	}
+	return Fingerprint(all...)
 }
 
 func newTemplate(subject pkix.Name, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {

@@ -65,7 +65,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		r.Etcd.Drop(request.String())
 		return r.remove(ctx, cluster)
 	}
-	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}}
+	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}, restart: map[string]bool{}}
 	before := cluster.DeepCopy()
 	r.run(ctx, p)
 	p.input.State = p.state
@@ -83,12 +83,22 @@ func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 	switch a := p.input.Action; {
 	case p.stale:
 		return ctrl.Result{RequeueAfter: shortWait}, nil
+	case p.entered:
+		return ctrl.Result{RequeueAfter: immediately}, nil
 	case p.input.Rejected == nil && a.Kind != membership.Wait && a.Kind != "":
 		return ctrl.Result{RequeueAfter: immediately}, nil
-	case a.Kind != "" && (a.Kind != membership.Wait || a.Reason != ""):
+	case a.Kind != "" && (a.Kind != membership.Wait || a.Reason != ""), p.rotating:
 		return ctrl.Result{RequeueAfter: r.waitInterval(p)}, nil
 	}
-	return ctrl.Result{RequeueAfter: resyncInterval}, nil
+	return ctrl.Result{RequeueAfter: p.untilDue()}, nil
+}
+
+// untilDue returns the time until something becomes due, at most resyncInterval.
+func (p *pass) untilDue() time.Duration {
+	if p.next.IsZero() {
+		return resyncInterval
+	}
+	return max(min(p.next.Sub(p.input.Now), resyncInterval), immediately)
 }
 
 func (r *Reconciler) waitInterval(p *pass) time.Duration {

@@ -58,7 +58,7 @@ func (b bundle) existingAuthority(now time.Time) (pki.Authority, string) {
 	if err != nil {
 		return pki.Authority{}, "invalid authority: " + err.Error()
 	}
-	if due, _, err := pki.RenewalOf(authority.Pair); err != nil || !now.Before(due) {
+	if due := authority.Renewal(); !now.Before(due) {
 		return pki.Authority{}, "renewal of the authority was due at " + due.Format(time.RFC3339)
 	}
 	return authority, ""
