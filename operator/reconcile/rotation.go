@@ -109,7 +109,9 @@ func authorityRotation(p *pass) rotation.Observation {
 }
 
 func keyRotation(p *pass) rotation.Observation {
-	o := rotation.Observation{Now: p.input.Now, Overlap: desired.TokenOverlap(p.cluster)}
+	o := rotation.Observation{
+		Now: p.input.Now, Publication: p.cluster.KeyPublication(), Overlap: desired.TokenOverlap(p.cluster),
+	}
 	o.Stage, o.Since = stageOf(keysOf(p.cluster))
 	var renewal time.Time
 	if age := p.cluster.Spec.Certificates.ServiceAccountKeys.MaxAge; age != nil {

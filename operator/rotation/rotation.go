@@ -45,6 +45,7 @@ type Observation struct {
 	Since       time.Time // when Stage was entered
 	Now         time.Time
 	Due         string        // why a rotation is due, or ""
+	Publication time.Duration // least duration of TrustBoth
 	Overlap     time.Duration // least duration of Reissue
 	Replicas    []Replica
 	Kubeconfigs []string // Secrets with kubeconfigs that have not followed to Stage
@@ -100,11 +101,14 @@ func Plan(o Observation) Decision {
 	}
 	switch o.Stage {
 	case TrustBoth:
+		if end := o.Since.Add(o.Publication); o.Now.Before(end) {
+			waiting.Waiting, waiting.Until = "The new one is published before it is used, until "+end.UTC().Format(time.RFC3339), end
+			return waiting
+		}
 		return Decision{Next: Reissue, Reason: "every replica and kubeconfig trusts both"}
 	case Reissue:
 		if end := o.Since.Add(o.Overlap); o.Now.Before(end) {
-			waiting.Waiting = "The former one stays trusted until " + end.UTC().Format(time.RFC3339)
-			waiting.Until = end
+			waiting.Waiting, waiting.Until = "The former one stays trusted until "+end.UTC().Format(time.RFC3339), end
 			return waiting
 		}
 		return Decision{Next: DropOld, Reason: "every replica and kubeconfig uses the new one"}

@@ -19,7 +19,7 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // world executes a script. One line each:
 //
-//	overlap DURATION                 set the overlap
+//	overlap DURATION                 set the overlap; publication DURATION
 //	due REASON                       a rotation is due; without a reason: it is not
 //	replica NAME [missing=A,B] [static=C]   create a replica, or change what it lacks
 //	unreachable NAME                 a replica cannot be probed
@@ -37,6 +37,8 @@ func (w *world) execute(fields []string) (results []string) {
 	switch command, args := fields[0], fields[1:]; command {
 	case "overlap":
 		w.o.Overlap = w.duration(args[0])
+	case "publication":
+		w.o.Publication = w.duration(args[0])
 	case "due":
 		w.o.Due = strings.Join(args, " ")
 	case "replica":

@@ -90,6 +90,17 @@ type ServiceAccountKeys struct {
 	// +optional
 	RotateBefore *metav1.Time `json:"rotateBefore,omitempty"`
 
+	// PublicationPeriod is the least duration for which the new key is in the published key set (/openid/v1/jwks) before it
+	// signs. Other verifiers of tokens may cache the key set for an hour. Default: 1h. Example: 24h.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	PublicationPeriod *metav1.Duration `json:"publicationPeriod,omitempty"`
+
 	// Overlap is the duration for which tokens of the old key stay valid after the new key signs. Tokens that live longer
 	// become invalid, also those in Secrets of type kubernetes.io/service-account-token, which never expire. Default: the
 	// longest life of a token: service-account-max-token-expiration of extraArgs, and at least 8760h (a year) unless

@@ -79,6 +79,11 @@ func (c *ApiServerCluster) AuthorityOverlap() time.Duration {
 	return duration(c.Spec.Certificates.Authorities.Overlap, defaultAuthorityOverlap)
 }
 
+// KeyPublication returns how long a new service-account key is published before it signs.
+func (c *ApiServerCluster) KeyPublication() time.Duration {
+	return duration(c.Spec.Certificates.ServiceAccountKeys.PublicationPeriod, time.Hour)
+}
+
 // ValidityPeriod returns the lifetime of the client certificate.
 func (k *ApiServerKubeconfig) ValidityPeriod() time.Duration {
 	return duration(k.Spec.Validity, defaultKubeconfigValid)

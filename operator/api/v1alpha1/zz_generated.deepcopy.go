@@ -563,6 +563,11 @@ func (in *ServiceAccountKeys) DeepCopyInto(out *ServiceAccountKeys) {
 		in, out := &in.RotateBefore, &out.RotateBefore
 		*out = (*in).DeepCopy()
 	}
+	if in.PublicationPeriod != nil {
+		in, out := &in.PublicationPeriod, &out.PublicationPeriod
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	if in.Overlap != nil {
 		in, out := &in.Overlap, &out.Overlap
 		*out = new(v1.Duration)
