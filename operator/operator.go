@@ -35,6 +35,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
+	"quorate.dev/operator/kubeconfig"
 	"quorate.dev/operator/reconcile"
 )
 
@@ -151,6 +152,9 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
 		OperatorNamespace: o.podNamespace,
 	}
+	kubeconfigs := &kubeconfig.Reconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Recorder: reconciler.Recorder,
+	}
 	if o.metricsAddress != "0" {
 		if err := manager.Add(certificate); err != nil {
 			return nil, err
@@ -158,6 +162,7 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	}
 	return manager, errors.Join(
 		reconciler.SetupWithManager(manager),
+		kubeconfigs.SetupWithManager(manager),
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)

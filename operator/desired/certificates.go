@@ -1,7 +1,6 @@
 package desired
 
 import (
-	"bytes"
 	"net"
 	"slices"
 	"time"
@@ -206,19 +205,4 @@ func secret(
 		ObjectMeta: metav1.ObjectMeta{Name: SecretName(cluster, name), Namespace: cluster.Namespace, Labels: Labels(cluster)},
 		Type:       kind, Data: data,
 	}
-}
-
-// KubeconfigSecretName returns the name of the Secret of an ApiServerKubeconfig.
-func KubeconfigSecretName(kubeconfig *v1alpha1.ApiServerKubeconfig) string {
-	return kubeconfig.Name + "-kubeconfig"
-}
-
-// KubeconfigCurrent reports whether the Secret of an ApiServerKubeconfig trusts the present authorities and has a
-// certificate of the present signer.
-func KubeconfigCurrent(published *corev1.Secret, trusted []byte, clients pki.Bundle) bool {
-	pair := pki.Pair{Certificate: published.Data[corev1.TLSCertKey], Key: published.Data[corev1.TLSPrivateKeyKey]}
-	if _, differs := clients.Rechain(pair); differs {
-		return false
-	}
-	return bytes.Equal(published.Data[AuthorityKey], trusted) && clients.Signer.Signed(pair)
 }

@@ -156,7 +156,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, certificate desire
 		return err
 	}
 	bundle := p.certificates.bundles[certificate.Domain]
-	pair, trusted := pairOf(current), bundle.Trusted()
+	pair, trusted := desired.PairOf(current), bundle.Trusted()
 	if p.input.Invalid == nil {
 		var reason string
 		if pair, trusted, reason, err = r.leaf(ctx, p, certificate, current, found); err != nil {
@@ -188,7 +188,7 @@ func (r *Reconciler) leaf(
 	ctx context.Context, p *pass, certificate desired.Certificate, current *corev1.Secret, found bool,
 ) (pair pki.Pair, trusted []byte, reason string, err error) {
 	bundle := p.certificates.bundles[certificate.Domain]
-	pair, trusted, reason = pairOf(current), bundle.Trusted(), "missing"
+	pair, trusted, reason = desired.PairOf(current), bundle.Trusted(), "missing"
 	if certificate.Secret == desired.ServingSecret {
 		if given := r.givenCertificate(ctx, p, current); given != nil {
 			return given.pair, append(given.trusted, trusted...), given.difference(pair), nil
@@ -242,8 +242,4 @@ func (p *pass) wake(at time.Time) {
 	if !at.IsZero() && at.After(p.input.Now) && (p.next.IsZero() || at.Before(p.next)) {
 		p.next = at
 	}
-}
-
-func pairOf(secret *corev1.Secret) pki.Pair {
-	return pki.Pair{Certificate: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
 }

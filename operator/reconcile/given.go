@@ -39,7 +39,7 @@ func (r *Reconciler) givenCertificate(ctx context.Context, p *pass, current *cor
 	}
 	source := &corev1.Secret{}
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: p.cluster.Namespace, Name: ref.Name}, source)
-	candidate := &given{pair: pairOf(source), trusted: source.Data[desired.AuthorityKey], secret: ref.Name}
+	candidate := &given{pair: desired.PairOf(source), trusted: source.Data[desired.AuthorityKey], secret: ref.Name}
 	switch {
 	case apierrors.IsNotFound(err):
 		err = fmt.Errorf("secret %s does not exist", ref.Name)
@@ -57,7 +57,7 @@ func (r *Reconciler) givenCertificate(ctx context.Context, p *pass, current *cor
 
 // usedCertificate returns the certificate in use if it is the user's and has not expired, or nil.
 func (r *Reconciler) usedCertificate(p *pass, current *corev1.Secret, name string) *given {
-	used := &given{pair: pairOf(current), secret: name}
+	used := &given{pair: desired.PairOf(current), secret: name}
 	signer := p.certificates.bundles[desired.ServingDomain]
 	if signer.Issued(used.pair) || pki.CheckServing(used.pair, nil, "", p.input.Now) != nil {
 		return nil
