@@ -150,7 +150,10 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	reconciler := &reconcile.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
-		OperatorNamespace: o.podNamespace,
+		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(),
+	}
+	if err := registerMetrics(reconciler.Metrics); err != nil {
+		return nil, err
 	}
 	kubeconfigs := &kubeconfig.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Recorder: reconciler.Recorder,

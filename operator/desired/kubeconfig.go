@@ -12,7 +12,9 @@ import (
 )
 
 // KubeconfigSecretName returns the name of the Secret of an ApiServerKubeconfig.
-func KubeconfigSecretName(kubeconfig *v1alpha1.ApiServerKubeconfig) string { return kubeconfig.Name + "-kubeconfig" }
+func KubeconfigSecretName(kubeconfig *v1alpha1.ApiServerKubeconfig) string {
+	return kubeconfig.Name + "-kubeconfig"
+}
 
 // KubeconfigCurrent reports whether the Secret of an ApiServerKubeconfig trusts the present authorities and has a
 // certificate of the present signer.

@@ -89,6 +89,12 @@ func CheckServing(pair Pair, trusted []byte, host string, now time.Time) error {
 	} else if !options.Roots.AppendCertsFromPEM(trusted) {
 		return errors.New("ca.crt contains no PEM certificate")
 	}
+	switch { // messages without the current time
+	case now.After(certificate.NotAfter):
+		return fmt.Errorf("the certificate expired at %s", certificate.NotAfter.UTC().Format(time.RFC3339))
+	case now.Before(certificate.NotBefore):
+		return fmt.Errorf("the certificate is not valid before %s", certificate.NotBefore.UTC().Format(time.RFC3339))
+	}
 	if _, err := certificate.Verify(options); err != nil {
 		return fmt.Errorf("verifying the certificate: %w", err)
 	}

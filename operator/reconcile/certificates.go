@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +23,8 @@ type certificates struct {
 	leaves     map[string]pki.Pair   // by suffix of the Secret
 	keys       pki.Keys
 	keyCreated time.Time
-	trusted    []byte // certificates that verify the serving certificate, for clients
+	trusted    []byte // certificates that verify the serving certificate, for clients; empty: a public issuer's
+	name       string // host that the serving certificate is valid for
 }
 
 // hash returns the fingerprint of the certificates and keys that pods mount.
@@ -156,7 +158,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, certificate desire
 		return err
 	}
 	bundle := p.certificates.bundles[certificate.Domain]
-	pair, trusted := desired.PairOf(current), bundle.Trusted()
+	pair, trusted := desired.PairOf(current), current.Data[desired.AuthorityKey]
 	if p.input.Invalid == nil {
 		var reason string
 		if pair, trusted, reason, err = r.leaf(ctx, p, certificate, current, found); err != nil {
@@ -175,7 +177,10 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, certificate desire
 	}
 	p.certificates.leaves[certificate.Secret] = pair
 	if certificate.Secret == desired.ServingSecret {
-		p.certificates.trusted = trusted
+		p.certificates.trusted, p.certificates.name = trusted, p.cluster.Name+"."+p.cluster.Namespace+".svc"
+		if !bundle.Issued(pair) {
+			p.certificates.name = endpointHost(p)
+		}
 	}
 	created, due, expiry, err := pki.Validity(pair)
 	p.expires(status.Expiry{Secret: name, At: expiry, Renewal: due, Created: created})
@@ -191,7 +196,7 @@ func (r *Reconciler) leaf(
 	pair, trusted, reason = desired.PairOf(current), bundle.Trusted(), "missing"
 	if certificate.Secret == desired.ServingSecret {
 		if given := r.givenCertificate(ctx, p, current); given != nil {
-			return given.pair, append(given.trusted, trusted...), given.difference(pair), nil
+			return given.pair, given.published(trusted), given.difference(pair), nil
 		}
 	}
 	if found {
@@ -203,6 +208,12 @@ func (r *Reconciler) leaf(
 	}
 	pair, _ = bundle.Rechain(pair)
 	return pair, trusted, "", nil
+}
+
+// roots returns PEM certificates with which the operator verifies API servers: also the serving certificate itself,
+// because the operator's system may not trust its issuer.
+func (c certificates) roots() []byte {
+	return slices.Concat(c.trusted, c.leaves[desired.ServingSecret].Certificate)
 }
 
 func (r *Reconciler) ensureKubeconfig(ctx context.Context, p *pass) error {

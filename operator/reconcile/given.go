@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,15 @@ func (g *given) difference(used pki.Pair) string {
 		return ""
 	}
 	return "copied from Secret " + g.secret
+}
+
+// published returns what kubeconfigs contain to verify the certificate: besides its own authority the operator's, so
+// that they stay valid if it has to replace the certificate. Without an authority of its own, clients use their system's.
+func (g *given) published(operator []byte) []byte {
+	if len(g.trusted) == 0 {
+		return nil
+	}
+	return slices.Concat(g.trusted, operator)
 }
 
 // givenCertificate returns the user's serving certificate, or nil if there is none that can be used: then the one in use
@@ -52,11 +62,11 @@ func (r *Reconciler) givenCertificate(ctx context.Context, p *pass, current *cor
 		err = fmt.Errorf("secret %s: %w", ref.Name, err)
 	}
 	p.input.GivenErr = err
-	return r.usedCertificate(p, current, ref.Name)
+	return p.usedCertificate(current, ref.Name)
 }
 
 // usedCertificate returns the certificate in use if it is the user's and has not expired, or nil.
-func (r *Reconciler) usedCertificate(p *pass, current *corev1.Secret, name string) *given {
+func (p *pass) usedCertificate(current *corev1.Secret, name string) *given {
 	used := &given{pair: desired.PairOf(current), secret: name}
 	signer := p.certificates.bundles[desired.ServingDomain]
 	if signer.Issued(used.pair) || pki.CheckServing(used.pair, nil, "", p.input.Now) != nil {

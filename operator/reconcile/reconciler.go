@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -49,7 +50,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	Etcd     *etcd.Pool
 	Clock    clock.Clock
-	Image    string // default of spec.image
+	Metrics  *Metrics // nil: none
+	Image    string   // default of spec.image
 	// OperatorNamespace is the namespace of the operator's pods, or "" if it does not run as a pod of the hosting cluster.
 	OperatorNamespace string
 }
@@ -59,6 +61,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	cluster := &v1alpha1.ApiServerCluster{}
 	if err := r.Reader.Get(ctx, request.NamespacedName, cluster); err != nil {
 		r.Etcd.Drop(request.String())
+		if apierrors.IsNotFound(err) {
+			r.Metrics.forget(request.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if cluster.DeletionTimestamp != nil {
@@ -72,6 +77,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.publish(ctx, p, before); err != nil {
 		p.failed(ctx, err)
 	}
+	r.Metrics.observe(request.NamespacedName, p)
 	return r.result(p)
 }
 

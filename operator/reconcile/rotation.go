@@ -174,7 +174,7 @@ func (r *Reconciler) observeCredentials(ctx context.Context, p *pass, authoritie
 // probe returns the connections to replicas.
 func (p *pass) probe() (probe observed.Probe, err error) {
 	admin := p.certificates.leaves[desired.AdminSecret]
-	probe.Serving, err = clientConfig(p.certificates.trusted, admin, p.cluster.Name+"."+p.cluster.Namespace+".svc")
+	probe.Serving, err = clientConfig(p.certificates.roots(), admin, p.certificates.name)
 	if err != nil || p.cluster.ExternalEtcd() {
 		return probe, err
 	}

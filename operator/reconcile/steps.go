@@ -195,7 +195,7 @@ func (r *Reconciler) readVersion(ctx context.Context, p *pass) error {
 	if p.input.Action.Kind != membership.Wait || p.input.Action.Reason != "" {
 		return nil
 	}
-	version, err := p.state.Version(ctx, p.certificates.trusted)
+	version, err := p.state.Version(ctx, p.certificates.roots(), p.certificates.name)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("version unknown", "reason", err.Error())
 	}

@@ -39,7 +39,7 @@ func certificates(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 			"Certificate in Secret %s expired at %s", first.Secret, at)
 	case in.GivenErr != nil:
 		return condition(v1alpha1.CertificatesValid, false, "InvalidServingCertificate",
-			"The serving certificate in use stays: %v", in.GivenErr)
+			"The certificate of spec.certificates.serving cannot be used: %v", in.GivenErr)
 	}
 	for _, certificate := range in.Certificates {
 		if in.Now.After(certificate.notice()) {
