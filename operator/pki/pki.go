@@ -106,7 +106,7 @@ func (a Authority) Signed(pair Pair) bool {
 	return err == nil && certificate.CheckSignatureFrom(a.certificate) == nil
 }
 
-// CrossSign returns a certificate of the successor's key that is signed by a: whoever trusts only a accepts the
+// CrossSign returns a certificate of the successor's key that is signed by a: clients that trust only a accept the
 // certificates of the successor, if it is sent together with them.
 func (a Authority) CrossSign(successor Authority, now time.Time) ([]byte, error) {
 	template, err := newTemplate(successor.certificate.Subject, now, a.certificate.NotAfter.Sub(now))

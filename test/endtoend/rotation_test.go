@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"net/http"
 	"os"
@@ -114,7 +115,7 @@ func (s *sandbox) removeKubeconfig(name string) {
 
 // published returns the client configuration in the Secret of an ApiServerKubeconfig.
 func (s *sandbox) published(name string) (*rest.Config, error) {
-	secret, err := s.pods.CoreV1().Secrets("default").Get(context.Background(), name+"-kubeconfig", metav1.GetOptions{})
+	secret, err := s.pods.CoreV1().Secrets("default").Get(s.t.Context(), name+"-kubeconfig", metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +149,7 @@ func withToken(config *rest.Config, token string) *rest.Config {
 // connections are clients that each open a new connection for every request.
 type connections struct {
 	t      *testing.T
-	ctx    context.Context //nolint:containedctx // ends with stop
+	ctx    context.Context // ends with stop
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	count  atomic.Int64
@@ -276,4 +277,41 @@ func (f *follower) transport() (http.RoundTripper, error) {
 		f.content, f.current = content, transport
 	}
 	return transport, err
+}
+
+// TestRotationByAge lets authorities of minutes be replaced by age, several times.
+func TestRotationByAge(t *testing.T) {
+	if os.Getenv("QUORATE_ROTATION") == "" {
+		t.Skip("takes 15 minutes; set QUORATE_ROTATION=full")
+	}
+	s := startSandbox(t)
+	s.settled(3, 3)
+	s.configure(map[string]any{
+		"lifetime":           "2m",
+		"authorities":        map[string]any{"lifetime": "6m", "overlap": "20s", "rotateBefore": time.Now().UTC().Format(time.RFC3339)},
+		"serviceAccountKeys": map[string]any{"maxAge": "4m", "publicationPeriod": "10s", "overlap": "20s"},
+	})
+	s.createKubeconfig("follower", "1m")
+	h := record(t, s.following())
+	clients := s.openConnections(map[string]func() (*rest.Config, error){
+		"admin":    func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", s.demo) },
+		"follower": func() (*rest.Config, error) { return s.published("follower") },
+	})
+	seen := map[string]bool{}
+	deadline := time.Now().Add(15 * time.Minute)
+	for len(seen) < 4 && time.Now().Before(deadline) {
+		secret := must(s.pods.CoreV1().Secrets("default").Get(t.Context(), "demo-client-ca", metav1.GetOptions{}))(t)
+		signer, _ := pem.Decode(secret.Data[corev1.TLSCertKey])
+		seen[string(signer.Bytes)] = true
+		select {
+		case <-time.After(time.Second):
+		case <-t.Context().Done():
+		}
+	}
+	if len(seen) < 4 {
+		t.Errorf("got %d authorities within 15 minutes, want 4", len(seen))
+	}
+	clients.stop()
+	t.Logf("longest time without a confirmed write: %s", h.longestGap())
+	h.verify()
 }

@@ -151,7 +151,7 @@ type Rotations struct {
 // Rotation is the progress of a replacement.
 type Rotation struct {
 	// Stage of the replacement. TrustBoth: the new one becomes trusted everywhere besides the old one. Reissue: the new one
-	// signs, both are trusted. DropOld: the old one becomes distrusted. Example: TrustBoth.
+	// signs, both are trusted. DropOld: the old one is removed from what is trusted. Example: TrustBoth.
 	//
 	// +kubebuilder:validation:Enum=TrustBoth;Reissue;DropOld
 	Stage string `json:"stage"`
