@@ -49,6 +49,18 @@ func Domains(cluster *v1alpha1.ApiServerCluster) []string {
 	return domains
 }
 
+// GivenAuthority returns the Secret with the user's authority of a trust domain, or "".
+func GivenAuthority(cluster *v1alpha1.ApiServerCluster, domain string) string {
+	authorities := cluster.Spec.Certificates.Authorities
+	switch ref := authorities.ServingSecretRef; {
+	case domain == ServingDomain && ref != nil:
+		return ref.Name
+	case domain == ClientDomain && authorities.ClientSecretRef != nil:
+		return authorities.ClientSecretRef.Name
+	}
+	return ""
+}
+
 // Certificate is a leaf certificate with its trust domain and Secret.
 type Certificate struct {
 	Secret string // suffix of the name of the Secret

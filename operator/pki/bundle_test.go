@@ -31,8 +31,13 @@ func verify(t *testing.T, pair Pair, trusted []byte) error {
 
 // TestEveryStageIsAcceptedByItsNeighbours: replicas and clients change to a stage at different times.
 func TestEveryStageIsAcceptedByItsNeighbours(t *testing.T) {
+	t.Run("another name", func(t *testing.T) { testStages(t, "serving@2") })
+	t.Run("same name", func(t *testing.T) { testStages(t, "serving") }) // as cert-manager renews authorities
+}
+
+func testStages(t *testing.T, successor string) {
 	initial := Bundle{Signer: authority(t, "serving")}
-	both, err := initial.Add(authority(t, "serving@2"), start)
+	both, err := initial.Add(authority(t, successor), start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,6 +188,32 @@ func TestCheckServing(t *testing.T) {
 		"empty":                {Pair{}, nil, "demo.ns.svc", start, "parsing a certificate"},
 	} {
 		err := CheckServing(c.pair, c.trusted, c.host, c.now)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got error %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestParseGiven(t *testing.T) {
+	root := authority(t, "root")
+	both, err := Bundle{Signer: root}.Add(authority(t, "b"), start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := must(root.Issue(serving, start))(t)
+	for name, c := range map[string]struct {
+		pair Pair
+		now  time.Time
+		want string // part of the error; "" for none
+	}{
+		"valid":        {root.Pair, start, ""},
+		"leaf":         {leaf, start, "not a certificate authority"},
+		"intermediate": {Pair{both.Cross, both.Next.Key}, start, "not self-signed"},
+		"expired":      {root.Pair, start.Add(2 * AuthorityLifetime), "expired at"},
+		"other key":    {Pair{root.Certificate, leaf.Key}, start, "does not match"},
+		"empty":        {Pair{}, start, "parsing a certificate"},
+	} {
+		_, err := ParseGiven(c.pair, c.now)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v, want %q", name, err, c.want)
 		}

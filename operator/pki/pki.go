@@ -91,6 +91,27 @@ func ParseAuthority(pair Pair) (Authority, error) {
 	return Authority{Pair: pair, certificate: certificate, signer: signer}, nil
 }
 
+// ParseGiven parses an authority that was not created by this package. It must be self-signed, because servers and
+// clients trust its certificate alone, and valid.
+func ParseGiven(pair Pair, now time.Time) (Authority, error) {
+	a, err := ParseAuthority(pair)
+	if err != nil {
+		return Authority{}, err
+	}
+	switch {
+	case a.certificate.CheckSignatureFrom(a.certificate) != nil:
+		return Authority{}, fmt.Errorf("authority %q is not self-signed", a.certificate.Subject.CommonName)
+	case now.After(a.certificate.NotAfter):
+		return Authority{}, fmt.Errorf("authority %q expired at %s",
+			a.certificate.Subject.CommonName, a.certificate.NotAfter.UTC().Format(time.RFC3339))
+	}
+	a.Certificate = encode(a.certificate.Raw)
+	return a, nil
+}
+
+// Equal reports whether two authorities have the same certificate.
+func (a Authority) Equal(b Authority) bool { return a.certificate.Equal(b.certificate) }
+
 // Expiry returns the expiry time of the authority's certificate.
 func (a Authority) Expiry() time.Time { return a.certificate.NotAfter }
 

@@ -19,8 +19,9 @@ import (
 
 // certificates are the contents of a cluster's Secrets.
 type certificates struct {
-	bundles    map[string]pki.Bundle // by trust domain
-	leaves     map[string]pki.Pair   // by suffix of the Secret
+	bundles    map[string]pki.Bundle    // by trust domain
+	given      map[string]pki.Authority // the user's that can be used, by trust domain
+	leaves     map[string]pki.Pair      // by suffix of the Secret
 	keys       pki.Keys
 	keyCreated time.Time
 	trusted    []byte // certificates that verify the serving certificate, for clients; empty: a public issuer's
@@ -43,7 +44,10 @@ func (c certificates) hash() string {
 // ensureCertificates creates missing authorities, brings them to the stage of the rotation, and issues missing or
 // outdated leaves. If the spec is invalid it only reads the existing ones.
 func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
-	p.certificates = certificates{bundles: map[string]pki.Bundle{}, leaves: map[string]pki.Pair{}}
+	p.certificates = certificates{bundles: map[string]pki.Bundle{}, leaves: map[string]pki.Pair{}, given: map[string]pki.Authority{}}
+	if err := r.readAuthorities(ctx, p); err != nil {
+		return err
+	}
 	for _, domain := range desired.Domains(p.cluster) {
 		if err := r.ensureAuthority(ctx, p, domain); err != nil {
 			return err
@@ -59,35 +63,59 @@ func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
 	return errors.Join(errs...)
 }
 
+// readAuthorities reads the authorities of all trust domains, and those of the user's.
+func (r *Reconciler) readAuthorities(ctx context.Context, p *pass) error {
+	for _, domain := range desired.Domains(p.cluster) {
+		current := &corev1.Secret{}
+		found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, domain), current)
+		if err != nil {
+			return err
+		}
+		if found {
+			bundle, err := pki.ParseBundle(current.Data)
+			if err != nil {
+				return fmt.Errorf("authority %s: %w", domain, err)
+			}
+			p.certificates.bundles[domain] = bundle
+		}
+		p.secrets[domain] = current
+		if err := r.readGivenAuthority(ctx, p, domain); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ensureAuthority creates a missing authority. It replaces one only in the stages of a rotation, because clients that
 // trust it would lose access.
 func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string) error {
-	name := desired.SecretName(p.cluster, domain)
-	current := &corev1.Secret{}
-	found, err := r.find(ctx, p.cluster, name, current)
-	if err != nil || !found && p.input.Invalid != nil {
-		return err
+	bundle, found := p.certificates.bundles[domain]
+	if !found && p.input.Invalid != nil {
+		return nil
 	}
-	var bundle pki.Bundle
-	if found {
-		bundle, err = pki.ParseBundle(current.Data)
-	} else {
-		bundle.Signer, err = pki.NewAuthority(authorityName(p.cluster, domain), p.cluster.AuthorityLifetime(), p.input.Now)
-	}
-	if err == nil && found && p.input.Invalid == nil {
+	var err error
+	given, isGiven := p.certificates.given[domain]
+	switch {
+	case found && p.input.Invalid == nil:
 		bundle, err = advance(bundle, p, domain)
+	case !found && isGiven:
+		bundle.Signer = given
+	case !found:
+		bundle.Signer, err = pki.NewAuthority(authorityName(p.cluster, domain), p.cluster.AuthorityLifetime(), p.input.Now)
 	}
 	if err != nil {
 		return fmt.Errorf("authority %s: %w", domain, err)
 	}
 	if p.input.Invalid == nil {
-		if err := r.writeSecret(ctx, p.cluster, found, current, desired.AuthoritySecret(p.cluster, domain, bundle)); err != nil {
+		wanted := desired.AuthoritySecret(p.cluster, domain, bundle)
+		if err := r.writeSecret(ctx, p.cluster, found, p.secrets[domain], wanted); err != nil {
 			return err
 		}
 	}
 	p.certificates.bundles[domain] = bundle
 	p.expires(status.Expiry{
-		Secret: name, At: bundle.Signer.Expiry(), Renewal: bundle.Signer.Renewal(), Created: bundle.Signer.Created(),
+		Secret: desired.SecretName(p.cluster, domain), At: bundle.Signer.Expiry(), Renewal: bundle.Signer.Renewal(),
+		Created: bundle.Signer.Created(),
 	})
 	return nil
 }
@@ -96,16 +124,14 @@ func authorityName(cluster *v1alpha1.ApiServerCluster, domain string) string {
 	return cluster.Namespace + "/" + cluster.Name + " " + domain
 }
 
-// advance returns a bundle in the stage of the cluster's rotation. The new authority has a name of its own, by which
-// API servers show that they trust it.
+// advance returns a bundle in the stage of the cluster's rotation.
 func advance(bundle pki.Bundle, p *pass, domain string) (pki.Bundle, error) {
 	switch stage, _ := stageOf(authoritiesOf(p.cluster)); stage {
 	case rotation.TrustBoth:
-		if bundle.Next != nil || len(bundle.Previous) > 0 {
+		if bundle.Next != nil || len(bundle.Previous) > 0 || due(p, domain) == "" {
 			return bundle, nil
 		}
-		name := fmt.Sprintf("%s@%d", authorityName(p.cluster, domain), p.input.Now.Unix())
-		next, err := pki.NewAuthority(name, p.cluster.AuthorityLifetime(), p.input.Now)
+		next, err := successor(p, domain)
 		if err != nil {
 			return bundle, err
 		}
@@ -116,6 +142,41 @@ func advance(bundle pki.Bundle, p *pass, domain string) (pki.Bundle, error) {
 		return bundle.Promote().Drop(), nil
 	}
 	return bundle, nil
+}
+
+// successor returns the next authority of a trust domain. An authority of the operator's has a name of its own, by which
+// API servers show that they trust it.
+func successor(p *pass, domain string) (pki.Authority, error) {
+	if given, ok := p.certificates.given[domain]; ok {
+		return given, nil
+	}
+	name := fmt.Sprintf("%s@%d", authorityName(p.cluster, domain), p.input.Now.Unix())
+	return pki.NewAuthority(name, p.cluster.AuthorityLifetime(), p.input.Now)
+}
+
+// due returns why the signer of a trust domain has to be replaced, or "". The operator's authorities are replaced
+// together. An authority of the user's is replaced only by another one of the user's.
+func due(p *pass, domain string) string {
+	if given, ok := p.certificates.given[domain]; ok {
+		if bundle := p.certificates.bundles[domain]; !bundle.Signer.Equal(given) {
+			return "Secret " + desired.GivenAuthority(p.cluster, domain) + " has another authority"
+		}
+		return ""
+	}
+	if desired.GivenAuthority(p.cluster, domain) != "" {
+		return "" // it cannot be used
+	}
+	request := p.cluster.Spec.Certificates.Authorities.RotateBefore
+	for _, other := range desired.Domains(p.cluster) {
+		bundle, found := p.certificates.bundles[other]
+		if !found || desired.GivenAuthority(p.cluster, other) != "" {
+			continue
+		}
+		if reason := rotation.Due(bundle.Signer.Created(), bundle.Signer.Renewal(), timeOf(request), p.input.Now); reason != "" {
+			return reason
+		}
+	}
+	return ""
 }
 
 func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error {

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -61,7 +62,7 @@ func (r *Reconciler) givenCertificate(ctx context.Context, p *pass, current *cor
 		}
 		err = fmt.Errorf("secret %s: %w", ref.Name, err)
 	}
-	p.input.GivenErr = err
+	p.input.GivenErr = errors.Join(p.input.GivenErr, err)
 	return p.usedCertificate(current, ref.Name)
 }
 
@@ -83,4 +84,30 @@ func endpointHost(p *pass) string {
 		return ""
 	}
 	return parsed.Hostname()
+}
+
+// readGivenAuthority reads the user's authority of a trust domain, if there is one. An authority that cannot be used is
+// reported, and the one in use stays.
+func (r *Reconciler) readGivenAuthority(ctx context.Context, p *pass, domain string) error {
+	name := desired.GivenAuthority(p.cluster, domain)
+	if name == "" {
+		return nil
+	}
+	source := &corev1.Secret{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: p.cluster.Namespace, Name: name}, source)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = fmt.Errorf("secret %s does not exist", name)
+	case err != nil:
+		return fmt.Errorf("reading Secret %s: %w", name, err)
+	default:
+		var authority pki.Authority
+		if authority, err = pki.ParseGiven(desired.PairOf(source), p.input.Now); err == nil {
+			p.certificates.given[domain] = authority
+			return nil
+		}
+		err = fmt.Errorf("secret %s: %w", name, err)
+	}
+	p.input.GivenErr = errors.Join(p.input.GivenErr, err)
+	return nil
 }

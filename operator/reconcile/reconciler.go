@@ -70,7 +70,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		r.Etcd.Drop(request.String())
 		return r.remove(ctx, cluster)
 	}
-	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}, restart: map[string]bool{}}
+	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}, restart: map[string]bool{}, secrets: map[string]*corev1.Secret{}}
 	before := cluster.DeepCopy()
 	r.run(ctx, p)
 	p.input.State = p.state

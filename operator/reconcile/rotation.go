@@ -93,18 +93,16 @@ func (p *pass) follow(kind rotationKind, d rotation.Decision) {
 func authorityRotation(p *pass) rotation.Observation {
 	o := rotation.Observation{Now: p.input.Now, Overlap: p.cluster.AuthorityOverlap()}
 	o.Stage, o.Since = stageOf(authoritiesOf(p.cluster))
-	request := p.cluster.Spec.Certificates.Authorities.RotateBefore
 	for _, domain := range desired.Domains(p.cluster) {
-		bundle := p.certificates.bundles[domain]
-		switch {
-		case bundle.Next != nil || len(bundle.Previous) > 0:
+		if bundle := p.certificates.bundles[domain]; bundle.Next != nil || len(bundle.Previous) > 0 {
 			o.Due = "resuming a replacement that is not in the status"
 			return o
-		case o.Due == "":
-			o.Due = rotation.Due(bundle.Signer.Created(), bundle.Signer.Renewal(), timeOf(request), p.input.Now)
+		}
+		if o.Due == "" {
+			o.Due = due(p, domain)
 		}
 	}
-	p.wake(ptrTime(request))
+	p.wake(ptrTime(p.cluster.Spec.Certificates.Authorities.RotateBefore))
 	return o
 }
 
@@ -240,14 +238,11 @@ func (w wanted) missing(member bool, used observed.Credentials) (missing []strin
 	return missing
 }
 
-// sameNames reports whether two sets of names are equal.
+// sameNames reports whether two lists have the same names in any order. A name can be in it several times: authorities
+// of the user's may keep their name when they are replaced.
 func sameNames(a, b [][]byte) bool {
-	within := func(some, others [][]byte) bool {
-		return !slices.ContainsFunc(some, func(name []byte) bool {
-			return !slices.ContainsFunc(others, func(other []byte) bool { return bytes.Equal(name, other) })
-		})
-	}
-	return within(a, b) && within(b, a)
+	sorted := func(names [][]byte) [][]byte { return slices.SortedFunc(slices.Values(names), bytes.Compare) }
+	return slices.EqualFunc(sorted(a), sorted(b), bytes.Equal)
 }
 
 // outdatedKubeconfigs returns the Secrets of ApiServerKubeconfigs that do not have the present authorities.

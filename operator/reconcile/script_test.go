@@ -81,6 +81,7 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	settle                  reconcile until only time or a pod can change anything, without results
 //	ready POD               report a pod ready
 //	give NAME LIFETIME HOST   create or update a Secret with a certificate of the user's, as cert-manager does
+//	give-authority NAME LIFETIME   create or update a Secret with an authority of the user's
 //	serving                   result is the issuer of the serving certificate in use and the number of trusted ones: "  = line"
 //	rotation                  results are the stages in the status and the keys of the Secrets that are replaced: "  = line"
 //	lose-status               remove the rotations from the status
@@ -117,6 +118,8 @@ func (c *cluster) execute(fields []string) []string {
 		object := c.get()
 		object.Status.Rotations = nil
 		c.must(c.client.Status().Update(c.t.Context(), object))
+	case "give-authority":
+		c.giveAuthority(args[0], args[1])
 	case "give":
 		c.give(args[0], args[1], args[2])
 	case "serving":
@@ -167,6 +170,8 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			c.must(err)
 			object.Spec.Certificates.Authorities.RotateBefore = &metav1.Time{Time: at}
 			object.Spec.Certificates.ServiceAccountKeys.RotateBefore = &metav1.Time{Time: at}
+		case field == "clientAuthority":
+			object.Spec.Certificates.Authorities.ClientSecretRef = &corev1.LocalObjectReference{Name: value}
 		case field == "serving":
 			object.Spec.Certificates.Serving.SecretRef = &corev1.LocalObjectReference{Name: value}
 		case strings.HasPrefix(field, "arg."):
@@ -222,6 +227,19 @@ func (c *cluster) give(name, lifetime, host string) {
 	}
 }
 
+func (c *cluster) giveAuthority(name, lifetime string) {
+	life, err := time.ParseDuration(lifetime)
+	c.must(err)
+	authority, err := pki.NewAuthority("cert-manager", life, c.clock.Now())
+	c.must(err)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{
+		corev1.TLSCertKey: authority.Certificate, corev1.TLSPrivateKeyKey: authority.Key,
+	}}
+	if err := c.client.Create(c.t.Context(), secret); err != nil {
+		c.must(c.client.Update(c.t.Context(), secret))
+	}
+}
+
 func (c *cluster) secret(name string) *corev1.Secret {
 	secret := &corev1.Secret{}
 	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, secret))
@@ -247,7 +265,7 @@ func (c *cluster) rotation() {
 		}
 		slices.Sort(c.results)
 	}
-	for _, name := range []string{"demo-client-ca", "demo-service-account"} {
+	for _, name := range []string{"demo-client-ca", "demo-front-proxy-ca", "demo-service-account"} {
 		data := c.secret(name).Data
 		trusted := bytes.Count(append(data[corev1.TLSCertKey], data["service-account.pub"]...), []byte("BEGIN"))
 		c.results = append(c.results, fmt.Sprintf("= %s: %d trusted, keys %v", name, trusted, slices.Sorted(maps.Keys(data))))

@@ -136,12 +136,13 @@ type pass struct {
 	state        *observed.State
 	service      *corev1.Service // the Service for clients; nil if the spec is invalid
 	certificates certificates
-	etcd         *etcd.Client    // nil if no member runs
-	restart      map[string]bool // pods that have to restart for a rotation
-	rotating     bool            // a rotation waits for replicas or kubeconfigs
-	entered      bool            // a rotation entered a stage
-	next         time.Time       // when something becomes due; zero: unknown
-	stale        bool            // a step failed because of an outdated observation
+	secrets      map[string]*corev1.Secret // of the authorities, as read, by trust domain
+	etcd         *etcd.Client              // nil if no member runs
+	restart      map[string]bool           // pods that have to restart for a rotation
+	rotating     bool                      // a rotation waits for replicas or kubeconfigs
+	entered      bool                      // a rotation entered a stage
+	next         time.Time                 // when something becomes due; zero: unknown
+	stale        bool                      // a step failed because of an outdated observation
 	input        status.Input
 }
 

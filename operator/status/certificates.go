@@ -38,8 +38,8 @@ func certificates(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return condition(v1alpha1.CertificatesValid, false, "Expired",
 			"Certificate in Secret %s expired at %s", first.Secret, at)
 	case in.GivenErr != nil:
-		return condition(v1alpha1.CertificatesValid, false, "InvalidServingCertificate",
-			"The certificate of spec.certificates.serving cannot be used: %v", in.GivenErr)
+		return condition(v1alpha1.CertificatesValid, false, "InvalidCertificate",
+			"A certificate or authority in spec.certificates cannot be used: %s", oneLine(in.GivenErr))
 	}
 	for _, certificate := range in.Certificates {
 		if in.Now.After(certificate.notice()) {

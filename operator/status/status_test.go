@@ -168,7 +168,7 @@ func TestConditions(t *testing.T) {
 		},
 		"user's certificate is unusable": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.GivenErr = errors.New("secret x does not exist") },
-			want{"CertificatesValid": "InvalidServingCertificate", "Degraded": "AsExpected"},
+			want{"CertificatesValid": "InvalidCertificate", "Degraded": "AsExpected"},
 		},
 		"authorities are replaced": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) {

@@ -68,6 +68,22 @@ type Authorities struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
 	Overlap *metav1.Duration `json:"overlap,omitempty"`
+
+	// ServingSecretRef names a Secret of the same namespace with an authority of the user's for serving certificates, for
+	// instance from cert-manager: tls.crt, a self-signed certificate authority, and tls.key. When it differs from the
+	// authority in use, it replaces that in the same stages; age and rotateBefore do not replace it. One that is missing or
+	// invalid is reported as condition CertificatesValid and changes nothing. Default: unset, the operator creates the
+	// authority. Example: {"name": "demo-serving-root"}.
+	//
+	// +optional
+	ServingSecretRef *corev1.LocalObjectReference `json:"servingSecretRef,omitempty"`
+
+	// ClientSecretRef names a Secret with an authority of the user's for client certificates, as servingSecretRef does. All
+	// client certificates that it signs, also for other purposes, are accepted. Default: unset, the operator creates the
+	// authority. Example: {"name": "demo-client-root"}.
+	//
+	// +optional
+	ClientSecretRef *corev1.LocalObjectReference `json:"clientSecretRef,omitempty"`
 }
 
 // ServiceAccountKeys configures the replacement of the signing key of service-account tokens. It has three stages: all
