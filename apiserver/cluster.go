@@ -33,9 +33,13 @@ func (s *Server) cluster() mode {
 	}
 }
 
-// composeBackground composes the controllers of Services and APIServices, and the proxy to extension API servers.
+// composeBackground composes the controllers of Services and APIServices, and the proxies to other replicas and to
+// extension API servers.
 func (s *Server) composeBackground() (err error) {
 	if s.services, err = s.composeServices(); err != nil {
+		return err
+	}
+	if err = s.composePeers(); err != nil {
 		return err
 	}
 	s.apiServices = s.composeAPIServices()

@@ -30,6 +30,7 @@ import (
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
@@ -37,6 +38,7 @@ import (
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -59,6 +61,7 @@ type Server struct {
 	lookup    *host.Lookup  // nil: nothing is looked up in the host
 
 	authConfiguration authConfiguration // of a cluster
+	egress            egress.Dialers
 
 	objectStore
 	requestPath
@@ -111,6 +114,8 @@ type background struct {
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
 	aggregation     aggregation
+	publisher       *peers.Publisher // nil: the feature gate of peers is off
+	peers           *peers.Peers     // nil: no requests are passed on
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -131,6 +136,12 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, emulation(c)); err != nil {
 		return nil, err
 	}
+	if err = checkLeadership(s.apis); err != nil {
+		return nil, err
+	}
+	if s.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
+		return nil, err
+	}
 	if !c.Extension.Enabled() {
 		if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
 			return nil, err
@@ -139,7 +150,7 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.encryption, err = s.loadEncryption(ctx); err != nil {
 		return nil, err
 	}
-	if s.backend, err = openBackend(ctx, c, logger); err != nil {
+	if s.backend, err = openBackend(ctx, c, s.egress, logger); err != nil {
 		s.closeEncryption()
 		return nil, err
 	}
@@ -165,7 +176,7 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	if s.auth, err = s.mode.auth(ctx); err != nil {
 		return err
 	}
-	if s.auditor, err = audit.New(s.config.Audit, audit.Options{UserAgent: s.userAgent()}); err != nil {
+	if s.auditor, err = audit.New(s.config.Audit, audit.Options{Dial: s.egress.ControlPlane, UserAgent: s.userAgent()}); err != nil {
 		return err
 	}
 	s.registry.AuditWith(s.auditor)
@@ -285,7 +296,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		GoawayChance:                s.config.Serving.GoawayChance,
 		StrictTransportSecurity:     s.config.Serving.StrictTransportSecurity,
 		CORSAllowedOrigins:          origins,
-	}, routes), nil
+	}, s.peers.Handler(routes)), nil
 }
 
 // releaseTimeout bounds how long the hooks that hold leases may take to release them. Without a quorum they cannot.

@@ -6,11 +6,11 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,8 +18,10 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientgoinformers "k8s.io/client-go/informers"
 
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/controllers/leadership"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/resource"
@@ -85,8 +87,14 @@ func (s *Server) reportedHooks() []hook {
 	storage := []string{hookStorage}
 	list := []hook{
 		{name: hookNamespaces, after: storage, run: s.ensure(b, b.NamespacesLoop, b.Namespaces)},
-		{name: "start-cluster-authentication-info-controller", after: bootstrapHooks, run: s.keepAuthentication(b)},
 	}
+	if electsLeaders() {
+		list = append(list, hook{name: "start-kube-apiserver-coordinated-leader-election-controller", after: []string{hookComplete},
+			leases: true, run: s.electLeaders})
+	}
+	list = append(list, s.peerHooks()...)
+	list = append(list,
+		hook{name: "start-cluster-authentication-info-controller", after: bootstrapHooks, run: s.keepAuthentication(b)})
 	if identityLeases() {
 		list = append(list,
 			hook{name: "start-kube-apiserver-identity-lease-controller", after: bootstrapHooks, leases: true, run: s.keepIdentity},
@@ -322,9 +330,31 @@ func (s *Server) keepIdentity(ctx context.Context, done func()) error {
 	if err != nil {
 		return fmt.Errorf("the host name identifies the replica: %w", err)
 	}
-	address := net.JoinHostPort(s.advertised().String(), strconv.Itoa(s.config.Serving.Port))
+	ip, port := s.peerAddress()
 	done()
-	return bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("identity")).Identity(hostname, address).Run(ctx)
+	return bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("identity")).
+		Identity(hostname, net.JoinHostPort(ip, port)).Run(ctx)
+}
+
+// electsLeaders reports whether the controller of coordinated leader election runs.
+func electsLeaders() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.CoordinatedLeaderElection)
+}
+
+// checkLeadership returns an error if the controller lacks its API. kube-apiserver starts and does not become ready.
+func checkLeadership(apis enablement.APIs) error {
+	candidates := coordinationv1beta1.SchemeGroupVersion.WithResource("leasecandidates")
+	if electsLeaders() && !apis.Serves(candidates) {
+		return fmt.Errorf("--feature-gates=%s=true requires --runtime-config=%s=true",
+			features.CoordinatedLeaderElection, candidates.GroupVersion())
+	}
+	return nil
+}
+
+// electLeaders elects the leaders of components that have LeaseCandidates, until ctx ends.
+func (s *Server) electLeaders(ctx context.Context, done func()) error {
+	done()
+	return leadership.Run(ctx, s.local(s.userAgent()), s.config.Leadership)
 }
 
 // runControllers runs the enabled controllers of kube-controller-manager, as clients of this server that need no

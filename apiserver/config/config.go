@@ -24,6 +24,8 @@ type Config struct {
 	API            API
 	Compatibility  Compatibility
 	Controllers    Controllers
+	Peers          Peers
+	Leadership     Leadership
 	Extension      Extension
 	Logging        Logging
 	Metrics        Metrics
@@ -252,6 +254,7 @@ type API struct {
 	KubeletPort           uint          // of kubelets that do not report theirs
 	KubeletTimeout        time.Duration // kube-apiserver has no use for it either
 	MaxConnectionBytes    int64         // per second, of a stream to a kubelet or pod; 0: no limit
+	EgressSelectorFile    string        // EgressSelectorConfiguration: the proxies for connections to other servers
 	ProxyClientCertFile   string
 	ProxyClientKeyFile    string
 	AggregatorRouting     bool
@@ -319,7 +322,8 @@ func Default() *Config {
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 			GarbageCollector: true,
 		},
-		Extension: defaultExtension(),
-		Logging:   Logging{Format: "text", FlushFrequency: 5 * time.Second},
+		Leadership: Leadership{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+		Extension:  defaultExtension(),
+		Logging:    Logging{Format: "text", FlushFrequency: 5 * time.Second},
 	}
 }

@@ -23,6 +23,8 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.extensionFlags(f)
 	c.Audit.flags(f)
 	c.Compatibility.flags(f)
+	c.Peers.flags(f)
+	c.Leadership.flags(f)
 	c.Metrics.flags(f)
 	c.unimplementedFlags(f)
 	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {
@@ -234,6 +236,8 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	f.UintVar(&a.KubeletPort, "kubelet-port", a.KubeletPort, "Port of kubelets whose nodes do not report one.")
 	durationFlag(f, &a.KubeletTimeout, "kubelet-timeout", "Accepted but without effect, as in kube-apiserver: requests to kubelets last as long as their clients wait.")
 	f.Int64Var(&a.MaxConnectionBytes, "max-connection-bytes-per-sec", a.MaxConnectionBytes, "Maximum bytes per second of each stream to a kubelet or pod; 0: no limit.")
+	stringFlag(f, &a.EgressSelectorFile, "egress-selector-config-file",
+		"File with an EgressSelectorConfiguration: the proxies for connections to etcd, the control plane and the cluster.")
 	stringFlag(f, &a.ProxyClientCertFile, "proxy-client-cert-file", "Client certificate for aggregated API servers.")
 	stringFlag(f, &a.ProxyClientKeyFile, "proxy-client-key-file", "Key of --proxy-client-cert-file.")
 	boolFlag(f, &a.AggregatorRouting, "enable-aggregator-routing", "Call aggregated API servers at the addresses of their endpoints.")

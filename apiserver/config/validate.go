@@ -52,6 +52,7 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.validateMember()...)
 	errs = append(errs, c.API.validateServices()...)
 	errs = append(errs, c.Compatibility.validate()...)
+	errs = append(errs, c.Leadership.validate()...)
 	errs = append(errs, c.validateUnimplemented()...)
 	return errors.Join(errs...)
 }

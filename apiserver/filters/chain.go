@@ -16,6 +16,7 @@
 package filters
 
 import (
+	"context"
 	"net/http"
 	"regexp"
 	"time"
@@ -39,7 +40,7 @@ type Options struct {
 	Catalog *resource.CatalogHolder
 	Drain   *request.Drain
 	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
-	Delegate func(path string) http.Handler
+	Delegate func(ctx context.Context, path string) http.Handler
 	Auditor  *audit.Auditor // nil: nothing is audited
 
 	Authenticator authenticator.Request
