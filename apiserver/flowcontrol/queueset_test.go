@@ -215,6 +215,10 @@ func TestDecisionsOfUpstream(t *testing.T) {
 	}
 }
 
+// tick is a duration during which the virtual time advances by a whole number of its units with up to 8 busy queues, so
+// that the sums do not depend on how often upstream rounds.
+const tick = 8400 * time.Nanosecond
+
 func compare(t *testing.T, random *rand.Rand, seed uint64, ours, theirs *side, configuration func() (fq.QueuingConfig, fq.DispatchingConfig)) {
 	t.Helper()
 	var log []string
@@ -226,7 +230,7 @@ func compare(t *testing.T, random *rand.Rand, seed uint64, ours, theirs *side, c
 			estimate := fcrequest.WorkEstimate{InitialSeats: 1 + random.Uint64N(3)}
 			if seed%2 == 0 && random.IntN(3) == 0 {
 				estimate.FinalSeats = random.Uint64N(12)
-				estimate.AdditionalLatency = time.Duration(random.IntN(20)) * time.Millisecond
+				estimate.AdditionalLatency = time.Duration(random.IntN(4)) * 840 * tick
 			}
 			hash := random.Uint64()
 			log = append(log, fmt.Sprintf("start %d %+v", step, estimate))
@@ -252,7 +256,7 @@ func compare(t *testing.T, random *rand.Rand, seed uint64, ours, theirs *side, c
 				s.configure(queuing, dispatching)
 			}
 		default:
-			d := time.Duration(random.IntN(10_000)) * time.Microsecond
+			d := time.Duration(random.IntN(1200)) * tick
 			log = append(log, fmt.Sprintf("advance %v", d))
 			for _, s := range sides {
 				s.clock.advance(d)
