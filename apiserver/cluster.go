@@ -38,6 +38,7 @@ func (s *Server) composeBackground() (err error) {
 		return err
 	}
 	s.apiServices = s.composeAPIServices()
+	s.composeFlowControl()
 	return s.composeAggregation()
 }
 

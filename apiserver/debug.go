@@ -31,6 +31,7 @@ func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics
 		r.Handle("/logs", serving.LogFiles("/logs", logDirectory))
 		r.HandlePrefix("/logs/", serving.LogFiles("/logs", logDirectory))
 	}
+	s.fairnessRoutes(r)
 	if !profiling {
 		return
 	}

@@ -31,6 +31,7 @@ import (
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/lazy"
@@ -84,7 +85,9 @@ type requestPath struct {
 	auth     *auth
 	auditor  *audit.Auditor // nil: nothing is audited
 	catalogs *catalogs
-	schemas  *openapi.Handler
+	// flowControl is priority and fairness; nil: the limits of requests in flight apply.
+	flowControl *flowcontrol.Controller
+	schemas     *openapi.Handler
 	// complete is closed when the catalog has all resources, and all APIServices are known, that existed at the start.
 	// Until then unknown groups and paths are answered with 503, as kube-apiserver does until MuxAndDiscoveryComplete.
 	complete chan struct{}
@@ -272,6 +275,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
+		FlowControl:                 s.flowControl,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
 		GoawayChance:                s.config.Serving.GoawayChance,

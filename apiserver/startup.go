@@ -23,7 +23,6 @@ import (
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/resource"
-	"quorate.dev/apiserver/watchcache"
 )
 
 // Hooks that others depend on.
@@ -58,7 +57,6 @@ func (s *Server) startUp() []hook {
 		{name: "apiservices", after: storage, run: s.runAPIServices},
 		{name: hookComplete, run: s.completeCatalog},
 	}, s.reportedHooks(), []hook{
-		{name: "priority-and-fairness-config-consumer", after: bootstrapHooks, run: s.keepFlowSchemaStatus},
 		{name: "service-events", after: storage, run: forever(s.services.events.Run)},
 		{name: "debug-socket", run: s.serveDebugSocket},
 		// The garbage collector and the namespace controller act on what discovery lacks: custom resources whose owner
@@ -83,10 +81,10 @@ func (s *Server) storageHooks() []hook {
 func (s *Server) reportedHooks() []hook {
 	b := bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("bootstrap"))
 	storage := []string{hookStorage}
-	list := []hook{
+	list := append(s.fairnessHooks(), []hook{
 		{name: hookNamespaces, after: storage, run: s.ensure(b, b.NamespacesLoop, b.Namespaces)},
 		{name: "start-cluster-authentication-info-controller", after: bootstrapHooks, run: s.keepAuthentication(b)},
-	}
+	}...)
 	if identityLeases() {
 		list = append(list,
 			hook{name: "start-kube-apiserver-identity-lease-controller", after: bootstrapHooks, leases: true, run: s.keepIdentity},
@@ -237,30 +235,11 @@ func (s *Server) keepLegacyTokens(b *bootstrap.Bootstrap) func(context.Context, 
 	}
 }
 
-// keepFlowSchemaStatus keeps the status of FlowSchemas, which reports dangling references.
-func (s *Server) keepFlowSchemaStatus(ctx context.Context, _ func()) error {
-	_, served := s.catalogs.holder.Current().Find(bootstrap.FlowSchemas)
-	if !served || !s.config.Limits.PriorityAndFairness {
-		return nil
-	}
-	changed := bootstrap.NewSignal()
-	b := bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("bootstrap"))
-	return together(ctx, s.signalResource(bootstrap.FlowSchemas, changed), s.signalResource(bootstrap.PriorityLevels, changed),
-		s.runLoop(b.FlowSchemaStatusLoop(changed)))
-}
-
 // signalConfigMap signals when a ConfigMap in kube-system changes, until ctx ends.
 func (s *Server) signalConfigMap(name string, changed bootstrap.Signal) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return s.registry.Client().FollowObject(ctx,
 			resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: name}, changed.Send)
-	}
-}
-
-// signalResource signals when an object of a resource changes, until ctx ends.
-func (s *Server) signalResource(name schema.GroupResource, changed bootstrap.Signal) func(context.Context) error {
-	return func(ctx context.Context) error {
-		return s.registry.Client().FollowEntries(ctx, name, func(_, _ *watchcache.Entry) { changed.Send() }, nil)
 	}
 }
 

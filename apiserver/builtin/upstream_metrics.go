@@ -28,6 +28,7 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_delegated_authn_",
 		"apiserver_delegated_authz_",
 		"apiserver_externaljwt_",
+		"apiserver_flowcontrol_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_validating_admission_policy_",
 		"apiserver_webhooks_",

@@ -215,9 +215,9 @@ func (c *Config) admissionFlags(f *pflag.FlagSet) {
 
 func (c *Config) apiFlags(f *pflag.FlagSet) {
 	a, l := &c.API, &c.Limits
-	intFlag(f, &l.MaxRequestsInFlight, "max-requests-inflight", "Maximum number of non-mutating requests in flight; 0: no limit.")
+	intFlag(f, &l.MaxRequestsInFlight, "max-requests-inflight", "Maximum number of non-mutating requests in flight; 0: no limit. With priority and fairness, it and --max-mutating-requests-inflight add up to the number of seats.")
 	intFlag(f, &l.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", "Maximum number of mutating requests in flight; 0: no limit.")
-	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Priority and fairness; not implemented yet, the limits of requests in flight apply.")
+	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Queue and execute requests by FlowSchemas and PriorityLevelConfigurations; false: the limits of requests in flight apply.")
 	intFlag(f, &l.DeleteCollectionWorkers, "delete-collection-workers", "Number of workers per DeleteCollection request.")
 	f.Var(newSwitches(&a.RuntimeConfig), "runtime-config", "API groups and versions to enable or disable: api/all=true,apps/v1=false,...")
 	f.Var(cliflag.NewMapStringString(&a.FeatureGates), "feature-gates", "Feature gates: name=true,...")

@@ -7,8 +7,9 @@
 //   - deadline and timeout precede whatever may block, so that they bound it.
 //   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
 //     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
-//   - bodies reads the body of a write only for a user that may write, and before maxInFlight, so that a slow upload
-//     holds memory but no slot.
+//   - classify precedes authorize, so that all further responses name the flow schema and the priority level.
+//   - bodies reads the body of a write only for a user that may write, and before flowControl or maxInFlight, so that a
+//     slow upload holds memory but no seat. In kube-apiserver, seats are taken before authorization.
 //   - measure is innermost: it times what reached a handler; other filters count what they reject.
 //
 // All filters share one request.Record and one response writer. For an ordinary request none of them creates a context
@@ -27,6 +28,7 @@ import (
 
 	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/authentication"
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -50,7 +52,9 @@ type Options struct {
 	// ConstrainedImpersonation is the feature gate.
 	ConstrainedImpersonation bool
 
-	RequestTimeout              time.Duration
+	RequestTimeout time.Duration
+	// FlowControl is priority and fairness. If it is nil, the limits of requests in flight apply.
+	FlowControl                 *flowcontrol.Controller
 	MaxRequestsInFlight         int // 0: no limit
 	MaxMutatingRequestsInFlight int // 0: no limit
 	Bodies                      BodyLimits
@@ -63,9 +67,16 @@ type Options struct {
 func Chain(options Options, next http.Handler) http.Handler {
 	h := next
 	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}
-	h = newMaxInFlight(h, options)
+	if options.FlowControl != nil {
+		h = newFlowControl(h, options)
+	} else {
+		h = newMaxInFlight(h, options)
+	}
 	h = newBodies(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
+	if options.FlowControl != nil {
+		h = &classify{next: h, controller: options.FlowControl}
+	}
 	h = newImpersonate(h, options)
 	h = newAudit(h, options)
 	h = newAuthenticate(h, options)

@@ -167,12 +167,9 @@ func (c *Controller) work(r *http.Request, info *upstream.RequestInfo, flow *Flo
 // onIdle makes upstream's controller remove a deleted priority level whose last request has finished.
 func (c *Controller) onIdle(*queueSet) { c.digest.again() }
 
-// RegisterWatch counts a watch for the estimates of writes until the returned function is called.
+// RegisterWatch counts a request, which must be a watch, for the estimates of writes until the returned function is called.
 func (c *Controller) RegisterWatch(r *http.Request) (forget func()) {
-	if forget := c.upstream.RegisterWatch(r); forget != nil {
-		return forget
-	}
-	return func() {}
+	return c.upstream.RegisterWatch(r)
 }
 
 // RetryAfter counts a rejected request and returns after how many seconds the client should retry. The number grows while

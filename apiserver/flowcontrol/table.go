@@ -15,8 +15,9 @@ import (
 
 // Flow is a flow schema that is in force, with its priority level.
 type Flow struct {
-	Schema, Level       string
-	SchemaUID, LevelUID string
+	Schema, Level string
+	// SchemaHeader and LevelHeader are the values of the response headers: the UIDs. They must not be changed.
+	SchemaHeader, LevelHeader []string
 
 	source  *flowcontrolv1.FlowSchema
 	set     *queueSet
@@ -153,7 +154,7 @@ func (t *table) complete(c *Controller, levels map[string]*flowcontrolv1.Priorit
 
 func (c *Controller) flow(schema *flowcontrolv1.FlowSchema, level *flowcontrolv1.PriorityLevelConfiguration) *Flow {
 	f := &Flow{
-		Schema: schema.Name, Level: level.Name, SchemaUID: string(schema.UID), LevelUID: string(level.UID),
+		Schema: schema.Name, Level: level.Name, SchemaHeader: []string{string(schema.UID)}, LevelHeader: []string{string(level.UID)},
 		source: schema, set: c.sets[level.Name], metrics: c.metrics, limited: level.Spec.Limited != nil,
 	}
 	if f.limited && level.Spec.Limited.LimitResponse.Queuing != nil {

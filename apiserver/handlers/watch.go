@@ -48,6 +48,7 @@ func (c *call) watch(ctx context.Context) error {
 	}
 	s.open(ctx, func(ctx context.Context) {
 		if s.sendInitial(initial && options.AllowWatchBookmarks, selection) {
+			c.record.Initialized()
 			s.run(ctx)
 		}
 	})

@@ -23,6 +23,7 @@ func (r *Record) latencies() *upstream.LatencyTrackers {
 // Latency is how long parts of the request took.
 type Latency struct {
 	Authentication, Impersonation, Authorization time.Duration
+	Queue                                        time.Duration // in which the request waited for a seat
 	ResponseWrite                                time.Duration // measured for audited requests only
 
 	storage atomic.Int64 // in nanoseconds; the sum of all requests to etcd
@@ -40,17 +41,19 @@ func (r *Record) LatencyAnnotations() map[string]string {
 	upstream.TrackAuthenticationLatency(r, r.Latency.Authentication)
 	upstream.TrackImpersonationLatency(r, r.Latency.Impersonation)
 	upstream.TrackAuthorizationLatency(r, r.Latency.Authorization)
+	upstream.TrackAPFQueueWaitLatency(r, r.Latency.Queue)
 	upstream.TrackStorageLatency(r, time.Duration(r.Latency.storage.Load()))
 	upstream.TrackResponseWriteLatency(r, r.Latency.ResponseWrite)
 	return upstream.AuditAnnotationsFromLatencyTrackers(r)
 }
 
-// ExternalLatency is how long the request has waited for admission webhooks: those that mutate one after another, of those
-// that validate, which run at the same time, the slowest. The service level indicator does not count it.
+// ExternalLatency is how long the request has waited in a queue of priority and fairness, and for admission webhooks:
+// those that mutate one after another, of those that validate, which run at the same time, the slowest. The service level
+// indicator does not count it.
 func (r *Record) ExternalLatency() time.Duration {
 	trackers := r.latency.Load()
 	if trackers == nil {
-		return 0
+		return r.Latency.Queue
 	}
-	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency()
+	return r.Latency.Queue + trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency()
 }

@@ -158,6 +158,15 @@ func (c *Caches) Compacted(revision int64) {
 	}
 }
 
+// Stats returns the number of objects of a collection and their stored bytes, false if the collection is not cached.
+func (c *Caches) Stats(path string) (objects, bytes int64, ok bool) {
+	cache := (*c.byPath.Load())[path]
+	if cache == nil || !cache.Loaded() {
+		return 0, 0, false
+	}
+	return cache.stats.objects.Load(), cache.stats.stored.Load(), true
+}
+
 // ResourceOf returns the resource of a path: that of its cache, or the first part of the path.
 func (c *Caches) ResourceOf(path string) schema.GroupResource {
 	if cache := cacheOf(*c.byPath.Load(), path); cache != nil && cache.extract.Resource.Resource != "" {
