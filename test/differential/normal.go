@@ -238,7 +238,7 @@ func (n *normalizer) writeHeaders(b *strings.Builder, header http.Header) {
 	}
 }
 
-// outline returns the first line of a table and the first words of the others.
+// outline returns the first line of a table and the first words of the others. The widths of columns are not kept.
 func outline(table string) string {
 	head, rows, _ := strings.Cut(table, "\n")
 	var words []string
@@ -247,7 +247,7 @@ func outline(table string) string {
 		words = append(words, word)
 	}
 	slices.Sort(words)
-	return head + "\n" + strings.Join(slices.Compact(words), "\n")
+	return strings.Join(strings.Fields(head), " ") + "\n" + strings.Join(slices.Compact(words), "\n")
 }
 
 func sortItems(value any) {
