@@ -294,18 +294,21 @@ func overloadFigures() (all []figure) {
 		of("p99 without overload", duration, 0, func(r GroupResults) float64 { return float64(r.Before) })
 		of("lost", count, 0, func(r GroupResults) float64 { return float64(r.Lost) })
 	}
+	lists := func(name string, value func(floodResults) int64) figure {
+		f := ofOverload(name, count, 0, func(o *OverloadResults) float64 {
+			return float64(value(o.Flood)) / (overloadTime + overloadRamp).Seconds()
+		})
+		f.unrelated = true
+		return f
+	}
 	return append(all,
 		ofOverload("resident, loaded", mebibytes, 0, func(o *OverloadResults) float64 { return float64(o.Loaded) }),
 		ofOverload("most resident under overload", mebibytes, 0, func(o *OverloadResults) float64 { return float64(o.Peak) }),
 		ofOverload("its multiple of the loaded size", multiple, overloadMemory, func(o *OverloadResults) float64 {
 			return float64(o.Peak) / float64(o.Loaded)
 		}),
-		ofOverload("lists per second", count, 0, func(o *OverloadResults) float64 {
-			return float64(o.Flood.Lists) / (overloadTime + overloadRamp).Seconds()
-		}),
-		ofOverload("lists rejected per second", count, 0, func(o *OverloadResults) float64 {
-			return float64(o.Flood.Rejected) / (overloadTime + overloadRamp).Seconds()
-		}),
+		lists("lists per second", func(r floodResults) int64 { return r.Lists }),
+		lists("rejected lists per second", func(r floodResults) int64 { return r.Rejected }),
 	)
 }
 

@@ -143,6 +143,7 @@ type figure struct {
 	format func(float64) string
 	limit  float64 // 0: none
 
+	unrelated bool // the fraction says nothing
 	// measured reports whether a server did what the figure is of; nil: the works.
 	measured func(*Results) bool
 }
@@ -181,7 +182,7 @@ func (r Report) figureCells(f figure) []string {
 		cells[2] = f.format(f.value(r.Ours))
 		cells[5] = outcome(f.limit, f.value(r.Ours))
 	}
-	if f.known(r.Peer) && f.known(r.Ours) {
+	if f.known(r.Peer) && f.known(r.Ours) && f.value(r.Peer) > 0 && f.value(r.Ours) > 0 && !f.unrelated {
 		cells[3] = part(f.value(r.Ours) / f.value(r.Peer))
 	}
 	return cells
