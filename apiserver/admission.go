@@ -2,9 +2,9 @@ package apiserver
 
 import (
 	"context"
-	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/util/webhook"
 
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/admission/native"
@@ -19,10 +19,27 @@ import (
 // is encoded in base64.
 const maxReview = 16 << 20
 
+// maxConversion bounds the responses of conversion webhooks. A call has objects of a few MiB.
+const maxConversion = 64 << 20
+
+// webhookClients configures the clients of a cluster's webhooks: the Service default/kubernetes is this server.
+func (s *Server) webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
+	return serviceresolver.Clients{
+		Local: s.local("").Transport, ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, MaxResponse: maxResponse,
+	}.Wrap
+}
+
+// hostWebhookClients configures the clients of webhooks in extension mode: the Service default/kubernetes is the host's.
+func (s *Server) hostWebhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
+	return serviceresolver.Clients{
+		ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, MaxResponse: maxResponse,
+	}.Wrap
+}
+
 // composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage
 // in kube-apiserver.
 func (s *Server) composeAdmission(chain *admission.Chain) error {
-	made, err := plugins.New(s.pluginOptions(s.local("").Transport))
+	made, err := plugins.New(s.pluginOptions())
 	if err != nil {
 		return err
 	}
@@ -47,9 +64,8 @@ func (s *Server) composeAdmission(chain *admission.Chain) error {
 	return nil
 }
 
-// pluginOptions are those of all plugins of a cluster. Webhooks that are the Service default/kubernetes are called through
-// kubernetes; nil: like all others.
-func (s *Server) pluginOptions(kubernetes http.RoundTripper) plugins.Options {
+// pluginOptions are those of all plugins of a cluster.
+func (s *Server) pluginOptions() plugins.Options {
 	c := s.config.Admission
 	return plugins.Options{
 		Selection:  plugins.Selection{Enable: c.Enable, Disable: c.Disable, Control: c.Control},
@@ -60,7 +76,7 @@ func (s *Server) pluginOptions(kubernetes http.RoundTripper) plugins.Options {
 		OpenAPI:    s.schemas.Client(),
 		Services:   s.resolver,
 
-		Authentication: serviceresolver.Clients{Local: kubernetes, MaxResponse: maxReview}.Wrap,
+		Authentication: s.mode.webhookClients(maxReview),
 
 		Informers:  s.informers,
 		Authorizer: s.auth.authorizer,

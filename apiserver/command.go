@@ -29,7 +29,7 @@ func Run(ctx context.Context, args []string) error {
 		return err
 	}
 	if c.API.Version == "true" {
-		fmt.Println("Kubernetes", Version("").GitVersion)
+		fmt.Println("Kubernetes", Version(c).GitVersion)
 		return nil
 	}
 	if err := errors.Join(c.Validate(), c.CheckFiles()); err != nil {

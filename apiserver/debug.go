@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/pflag"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	zpagesfeatures "k8s.io/component-base/zpages/features"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/metrics"
@@ -25,16 +27,20 @@ func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics
 	}
 	r.Handle("/metrics", exported)
 	r.Handle("/metrics/slis", s.health.Indicators(s.started, profiling))
-	r.Handle("/statusz", serving.Statusz(Version(s.config.API.Version), s.started, s.clock, listed.paths))
-	r.Handle("/flagz", serving.Flagz(s.flags()))
+	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentStatusz) {
+		r.Handle("/statusz", serving.Statusz(Version(s.config), s.started, s.clock, listed.paths))
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentFlagz) {
+		r.Handle("/flagz", serving.Flagz(s.flags()))
+	}
 	if s.config.Serving.LogsHandler {
 		r.Handle("/logs", serving.LogFiles("/logs", logDirectory))
 		r.HandlePrefix("/logs/", serving.LogFiles("/logs", logDirectory))
 	}
-	s.fairnessRoutes(r)
 	if !profiling {
 		return
 	}
+	s.fairnessRoutes(r)
 	r.Handle("/debug/pprof", serving.Profiling())
 	r.HandlePrefix("/debug/pprof/", serving.Profiling())
 	r.Handle("/debug/flags", serving.DebugFlags())

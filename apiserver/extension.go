@@ -33,9 +33,10 @@ import (
 // extension returns the parts of an extension API server, which serves some API groups to another cluster, its host.
 func (s *Server) extension() mode {
 	return mode{
-		name:    "quorate-extension",
-		clients: s.composeHost,
-		auth:    s.composeDelegatedAuth,
+		name:           "quorate-extension",
+		clients:        s.composeHost,
+		webhookClients: s.hostWebhookClients,
+		auth:           s.composeDelegatedAuth,
 		definitions: func(*resource.CatalogHolder) ([]*resource.Definition, error) {
 			return builtin.CustomResourceDefinitions(s.clock), nil
 		},
@@ -166,7 +167,7 @@ func (s *Server) lookUp(ctx context.Context, clients, proxies *authentication.Au
 // composeHostAdmission sets up the host's webhooks and policies for the chosen groups. Definitions of custom resources
 // are local administration, which they do not concern.
 func (s *Server) composeHostAdmission(chain *admission.Chain) error {
-	options := s.pluginOptions(nil)
+	options := s.pluginOptions()
 	options.Selection.Of = plugins.OfExtensions
 	options.Mapper = meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{options.Mapper, s.host.Mapper}}
 	made, err := plugins.New(options)
@@ -218,7 +219,7 @@ const discoveryLife = 30 * time.Second
 
 // startUpExtension returns everything that runs beside the request path of an extension server.
 func (s *Server) startUpExtension() []hook {
-	list := append(s.storageHooks(),
+	list := append(append(s.storageHooks(), s.encryptionHooks()...),
 		hook{name: "generic-apiserver-start-informers", check: true, run: forever(s.informers.StartWithContext)},
 		hook{name: "start-apiextensions-controllers", after: []string{hookStorage}, check: true, run: s.runDefinitions},
 		hook{name: hookComplete, run: s.completeCatalog},

@@ -2,88 +2,79 @@ package apiserver
 
 import (
 	"context"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
-	fcrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/flowcontrol"
+	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 )
 
-// composeFlowControl composes priority and fairness, unless it is disabled. Seats are what --max-requests-inflight and
-// --max-mutating-requests-inflight permit together.
-func (s *Server) composeFlowControl() {
+// composeFairness sets up priority and fairness. Both limits of requests in flight together are the seats of all levels.
+func (s *Server) composeFairness() {
 	limits := s.config.Limits
 	if !limits.PriorityAndFairness {
 		return
 	}
 	objects := s.informers.Flowcontrol().V1()
-	s.flowControl = flowcontrol.New(flowcontrol.Options{
+	sizes := collectionSizes{catalog: s.catalogs.holder, size: s.registry.Size}
+	s.flows = flowcontrol.New(flowcontrol.Options{
 		Client: s.client.FlowcontrolV1(), Schemas: objects.FlowSchemas(), Levels: objects.PriorityLevelConfigurations(),
-		Seats: limits.MaxRequestsInFlight + limits.MaxMutatingRequestsInFlight, Stats: s.objectStats,
+		Seats: limits.MaxRequestsInFlight + limits.MaxMutatingRequestsInFlight, Stats: sizes.stats,
 		Clock: clock.RealClock{}, Logger: s.logger.WithName("flowcontrol"), Registerer: s.metrics,
 	})
 }
 
-// objectStats returns the number and the average size of the objects of a resource. They are unknown until the resource
-// is cached.
-func (s *Server) objectStats(name string) (storage.Stats, error) {
-	definition, ok := s.catalogs.holder.Current().Find(schema.ParseGroupResource(name))
-	if !ok {
-		return storage.Stats{}, fcrequest.ObjectCountNotFoundErr
-	}
-	objects, bytes, ok := s.caches.Stats(definition.StoragePath)
-	if !ok {
-		return storage.Stats{}, fcrequest.ObjectCountNotFoundErr
-	}
-	stats := storage.Stats{ObjectCount: objects}
-	if objects > 0 {
-		stats.EstimatedAverageObjectSizeBytes = max(bytes/objects, 1)
-	}
-	return stats, nil
+// collectionSizes reports the sizes of collections to upstream's estimator.
+type collectionSizes struct {
+	catalog *resource.CatalogHolder
+	size    func(resource.Match) (objects, mean int64)
 }
 
-// fairnessHooks returns the post-start hooks of priority and fairness, or of the limits of requests in flight. Nothing
-// has to be started for the filters and for the numbers of objects, which the watch cache knows.
+func (c collectionSizes) stats(name string) (storage.Stats, error) {
+	match, ok := c.catalog.Current().Find(schema.ParseGroupResource(name))
+	if !ok || match.StoragePath == "" {
+		return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
+	}
+	objects, mean := c.size(match)
+	return storage.Stats{ObjectCount: objects, EstimatedAverageObjectSizeBytes: mean}, nil
+}
+
+// fairnessHooks returns the hooks of priority and fairness, or of the limits of requests in flight, in kube-apiserver's
+// order. Nothing has to be started for the filters and for the sizes of collections, which the watch cache knows.
 func (s *Server) fairnessHooks() []hook {
-	storage, nothing := []string{hookStorage}, begin(func(context.Context) {})
-	if s.flowControl == nil {
-		return []hook{{name: "max-in-flight-filter", run: nothing}}
+	if s.flows == nil {
+		return []hook{{name: "max-in-flight-filter", run: await(s.composed)}}
 	}
+	storage := []string{hookStorage}
 	return []hook{
-		{name: "priority-and-fairness-config-consumer", after: storage, run: s.runFlowControl},
-		{name: "priority-and-fairness-filter", run: nothing},
-		{name: "storage-object-count-tracker-hook", after: storage, run: nothing},
+		{name: "priority-and-fairness-config-consumer", after: storage, run: s.followFlows},
+		{name: "priority-and-fairness-filter", run: await(s.composed)},
+		{name: "storage-object-count-tracker-hook", after: storage, run: begin(func(context.Context) {})},
 	}
 }
 
-// runFlowControl follows the configuration of priority and fairness until ctx ends. The hook is done when the objects
-// that existed at the start are in force.
-func (s *Server) runFlowControl(ctx context.Context, done func()) error {
-	return together(ctx, s.flowControl.Run, func(ctx context.Context) error {
-		const interval = 10 * time.Millisecond
-		for !s.flowControl.Synced() {
-			select {
-			case <-s.clock.After(interval):
-			case <-ctx.Done():
-				return nil
-			}
+// followFlows follows flow schemas and priority levels until ctx ends. Until they are known, the mandatory ones apply.
+func (s *Server) followFlows(ctx context.Context, done func()) error {
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), s.flows.Synced) {
+			done()
 		}
-		done()
-		return nil
-	})
+	}()
+	return s.flows.Run(ctx)
 }
 
-// fairnessRoutes adds the debug endpoints of priority and fairness.
+// fairnessRoutes adds the paths that show queues and requests.
 func (s *Server) fairnessRoutes(r *router.Router) {
-	if s.flowControl == nil {
+	if s.flows == nil {
 		return
 	}
-	endpoints := s.flowControl.Debug()
-	for _, dump := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
-		r.Handle("/debug/api_priority_and_fairness/"+dump, endpoints)
+	dumps := s.flows.Debug()
+	for _, name := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
+		r.Handle("/debug/api_priority_and_fairness/"+name, dumps)
 	}
 }

@@ -44,7 +44,7 @@ func (s *Server) serveLocal(w http.ResponseWriter, r *http.Request) {
 
 // userAgent identifies the server's own requests and writes.
 func (s *Server) userAgent() string {
-	return s.mode.name + "/" + Version(s.config.API.Version).GitVersion
+	return s.mode.name + "/" + Version(s.config).GitVersion
 }
 
 // composeInformers creates the clients and the informers for upstream's controllers and admission plugins.

@@ -3,6 +3,8 @@ package apiserver
 import (
 	"context"
 
+	"k8s.io/apiserver/pkg/util/webhook"
+
 	"quorate.dev/apiserver/admission"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/discovery"
@@ -18,7 +20,9 @@ type mode struct {
 	name string
 	// clients sets the clients, the informers and the resolver of Services that upstream's code uses.
 	clients func(*resource.CatalogHolder) error
-	auth    func(context.Context) (*auth, error)
+	// webhookClients configures the clients of webhooks, whose responses have at most maxResponse bytes.
+	webhookClients func(maxResponse int64) webhook.AuthenticationInfoResolverWrapper
+	auth           func(context.Context) (*auth, error)
 	// definitions returns the built-in resources.
 	definitions func(*resource.CatalogHolder) ([]*resource.Definition, error)
 	// serves reports whether the custom resources of a group are served.

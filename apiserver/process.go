@@ -52,7 +52,12 @@ func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) er
 	if err != nil {
 		return err
 	}
-	if err := builtin.Configure(c.Admission.AllowPrivileged, c.API.FeatureGates); err != nil {
+	if err := builtin.Configure(builtin.Settings{
+		AllowPrivileged: c.Admission.AllowPrivileged, Gates: c.API.FeatureGates, Version: c.Compatibility.Effective(),
+	}); err != nil {
+		return err
+	}
+	if err := checkPeers(c.Peers); err != nil {
 		return err
 	}
 	uidHeaders := utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID)

@@ -21,11 +21,14 @@ import (
 
 // routes returns the router with all paths.
 func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
-	documents, err := discovery.New(publisher, s.aggregation.source(), s.mode.addresses())
+	documents, err := discovery.New(discovery.Options{
+		Catalogs: publisher, Remote: s.aggregation.source(), Addresses: s.mode.addresses(),
+		ServerID: s.serverID(), Peers: s.peers.Current, Registerer: s.metrics,
+	})
 	if err != nil {
 		return nil, err
 	}
-	version, err := serving.Version(Version(s.config.API.Version))
+	version, err := serving.Version(Version(s.config))
 	if err != nil {
 		return nil, err
 	}
@@ -103,12 +106,12 @@ func (i index) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 // paths returns the paths that kube-apiserver lists, without those for debugging.
 func (i index) paths() []string {
 	paths := slices.DeleteFunc(i.router.Documents(), func(path string) bool {
-		return path == "/" || path == "/version/" || strings.HasPrefix(path, "/debug/")
+		return path == "/" || path == "/api" || path == "/version/" || strings.HasPrefix(path, "/debug/")
 	})
-	paths = append(paths, "/api", "/apis", "/apis/", "/openapi/v3/")
+	paths = append(paths, "/apis", "/apis/", "/openapi/v3/")
 	for _, gv := range i.catalog.Current().GroupVersions() {
 		if gv.Group == "" {
-			paths = append(paths, "/api/"+gv.Version)
+			paths = append(paths, "/api", "/api/"+gv.Version)
 			continue
 		}
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)

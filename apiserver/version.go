@@ -3,32 +3,45 @@ package apiserver
 import (
 	"runtime"
 
-	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apimachinery/pkg/util/version"
+	versioninfo "k8s.io/apimachinery/pkg/version"
 
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/config"
 )
 
-// kubernetesPatch is the patch version of the emulated Kubernetes version.
+// kubernetesPatch is the patch version of this server's Kubernetes version.
 const kubernetesPatch = "3"
 
 // Version returns what /version serves. A custom version, from --version=v1.36.3-custom, replaces the default.
-func Version(custom string) version.Info {
-	git := custom
+func Version(c *config.Config) versioninfo.Info {
+	git := c.API.Version
 	if git == "" {
 		git = "v" + config.KubernetesMajor + "." + config.KubernetesMinor + "." + kubernetesPatch + "+quorate"
 	}
-	return version.Info{
+	effective := c.Compatibility.Effective()
+	emulated, oldest := effective.EmulationVersion(), effective.MinCompatibilityVersion()
+	return versioninfo.Info{
 		Major:                 config.KubernetesMajor,
 		Minor:                 config.KubernetesMinor,
-		EmulationMajor:        config.KubernetesMajor,
-		EmulationMinor:        config.KubernetesMinor,
-		MinCompatibilityMajor: config.KubernetesMajor,
-		MinCompatibilityMinor: config.CompatibleMinor,
+		EmulationMajor:        version.Itoa(emulated.Major()),
+		EmulationMinor:        version.Itoa(emulated.Minor()),
+		MinCompatibilityMajor: version.Itoa(oldest.Major()),
+		MinCompatibilityMinor: version.Itoa(oldest.Minor()),
 		GitVersion:            git,
 		GitTreeState:          "clean",
 		BuildDate:             "1970-01-01T00:00:00Z",
 		GoVersion:             runtime.Version(),
 		Compiler:              runtime.Compiler,
 		Platform:              runtime.GOOS + "/" + runtime.GOARCH,
+	}
+}
+
+// emulation returns which APIs of an older Kubernetes version are served.
+func emulation(c *config.Config) enablement.Emulation {
+	return enablement.Emulation{
+		Version:                        c.Compatibility.Effective(),
+		ForwardCompatible:              c.Compatibility.ForwardCompatible,
+		RuntimeConfigForwardCompatible: c.Compatibility.RuntimeConfigForwardCompatible,
 	}
 }

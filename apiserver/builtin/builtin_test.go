@@ -106,9 +106,10 @@ func TestDeprecatedKindsWarn(t *testing.T) {
 func TestConfigureRejectsGates(t *testing.T) {
 	for name, gates := range map[string]map[string]string{
 		"a wrong value": {"AllAlpha": "perhaps"}, "a wrong name": {"NoSuchGate": "true"},
+		"a feature that cannot be disabled": {"OpenAPIEnums": "false"},
 		"a feature that is not implemented": {"ShardedListAndWatch": "true"}, "all alpha features": {"AllAlpha": "true"},
 	} {
-		if err := builtin.Configure(false, gates); err == nil {
+		if err := builtin.Configure(builtin.Settings{Gates: gates}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

@@ -5,9 +5,12 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
+	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/enablement"
 )
 
 // runtimeConfigs are values of --runtime-config with the resources that are served (+) and not served (-), or the error
@@ -46,7 +49,7 @@ func TestRuntimeConfig(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			apis, err := builtin.Enable(config)
+			apis, err := builtin.Enable(config, enablement.Emulation{})
 			if words, refused := strings.CutPrefix(test.want, "!"); refused || err != nil {
 				if err == nil || err.Error() != words {
 					t.Fatalf("got %v, want %s", err, words)
@@ -63,6 +66,69 @@ func TestRuntimeConfig(t *testing.T) {
 				name := strings.Split(want[1:], "/")
 				if got := served[schema.GroupVersionResource{Group: name[0], Version: name[1], Resource: name[2]}]; got != (want[0] == '+') {
 					t.Errorf("%s is served: %v", want[1:], got)
+				}
+			}
+		})
+	}
+}
+
+func TestEmulation(t *testing.T) {
+	for _, test := range []struct {
+		name, version, config, want string
+		forward, configForward      bool
+	}{
+		{name: "this version", version: "1.36", want: "+admissionregistration.k8s.io/v1/mutatingadmissionpolicies"},
+		{name: "later introduced", version: "1.35", want: "-admissionregistration.k8s.io/v1/mutatingadmissionpolicies +apps/v1/deployments"},
+		{name: "introduced with it", version: "1.34", want: "+resource.k8s.io/v1/deviceclasses"},
+		{name: "introduced after it", version: "1.33", want: "-resource.k8s.io/v1/deviceclasses"},
+		{
+			name: "the whole version", version: "1.34", config: "storagemigration.k8s.io/v1beta1=true",
+			want: "!cannot enable version storagemigration.k8s.io/v1beta1 in runtime-config because all the resources have been introduced after " +
+				"the current version 1.34. Consider setting --runtime-config-emulation-forward-compatible=true",
+		},
+		{
+			name: "a resource", version: "1.34", config: "storagemigration.k8s.io/v1beta1/storageversionmigrations=true",
+			want: "!cannot enable resource storagemigration.k8s.io/v1beta1, Resource=storageversionmigrations in runtime-config because it is " +
+				"introduced at 1.35 after the current version 1.34. Consider setting --runtime-config-emulation-forward-compatible=true",
+		},
+		{
+			name: "a later resource by name", version: "1.34", config: "storagemigration.k8s.io/v1beta1=true", configForward: true,
+			want: "+storagemigration.k8s.io/v1beta1/storageversionmigrations -admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
+		},
+		{
+			name: "newer versions of an enabled resource", version: "1.33", config: "resource.k8s.io/v1beta1=true", forward: true,
+			want: "+resource.k8s.io/v1beta1/deviceclasses +resource.k8s.io/v1beta2/deviceclasses +resource.k8s.io/v1/deviceclasses " +
+				"-resource.k8s.io/v1alpha3/devicetaintrules",
+		},
+		{
+			name: "a newer version by name", version: "1.33", config: "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=false", forward: true,
+			want: "+resource.k8s.io/v1beta1/deviceclasses -resource.k8s.io/v1beta2/deviceclasses +resource.k8s.io/v1/deviceclasses",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			effective := utilcompatibility.DefaultBuildEffectiveVersion()
+			effective.SetEmulationVersion(version.MustParse(test.version))
+			config := cliflag.ConfigurationMap{}
+			if test.config != "" {
+				if err := config.Set(test.config); err != nil {
+					t.Fatal(err)
+				}
+			}
+			apis, err := builtin.Enable(config, enablement.Emulation{
+				Version: effective, ForwardCompatible: test.forward, RuntimeConfigForwardCompatible: test.configForward,
+			})
+			if words, refused := strings.CutPrefix(test.want, "!"); refused || err != nil {
+				if err == nil || err.Error() != words {
+					t.Fatalf("got %v, want %s", err, words)
+				}
+				return
+			}
+			for _, name := range strings.Fields(test.want) {
+				group, rest, _ := strings.Cut(name[1:], "/")
+				version, resource, _ := strings.Cut(rest, "/")
+				gvr := schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
+				if apis.Serves(gvr) != (name[0] == '+') {
+					t.Errorf("got %v, want %s", apis.Serves(gvr), name)
 				}
 			}
 		})

@@ -3,11 +3,15 @@ package builtin
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/features"
+	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/compatibility"
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	metricsfeatures "k8s.io/component-base/metrics/features"
@@ -19,10 +23,21 @@ import (
 	"quorate.dev/apiserver/builtin/enablement"
 )
 
-// Configure sets process-wide settings that upstream's strategies read: whether containers may be privileged, and
-// feature gates. It must be called once, before Definitions; the first call decides about privileged containers.
-func Configure(allowPrivileged bool, gates map[string]string) error {
-	capabilities.Setup(allowPrivileged, 0)
+// Settings are process-wide settings that upstream's code reads.
+type Settings struct {
+	// AllowPrivileged allows privileged containers.
+	AllowPrivileged bool
+	// Gates are the values of feature gates.
+	Gates map[string]string
+	// Version decides about the defaults of gates, CEL libraries and storage versions; nil: this server's.
+	Version compatibility.MutableEffectiveVersion
+}
+
+// Configure sets the settings. It must be called once, before Definitions; the first call decides about privileged
+// containers.
+func Configure(settings Settings) error {
+	capabilities.Setup(settings.AllowPrivileged, 0)
+	gates := settings.Gates
 	parsed := make(map[string]bool, len(gates))
 	for name, value := range gates {
 		on, err := strconv.ParseBool(value)
@@ -35,6 +50,11 @@ func Configure(allowPrivileged bool, gates map[string]string) error {
 	if err := registerGates(utilfeature.DefaultMutableFeatureGate); err != nil {
 		return err
 	}
+	if settings.Version != nil {
+		if err := emulate(settings.Version); err != nil {
+			return err
+		}
+	}
 	// A gate that has rejected a value rejects all later ones, so validate on a copy first.
 	trial := utilfeature.DefaultMutableFeatureGate.DeepCopy()
 	if err := trial.SetFromMap(parsed); err != nil {
@@ -46,6 +66,17 @@ func Configure(allowPrivileged bool, gates map[string]string) error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed)
 }
 
+// emulate makes a version the one of the process.
+func emulate(effective compatibility.MutableEffectiveVersion) error {
+	gates := utilfeature.DefaultMutableFeatureGate
+	versions := utilcompatibility.DefaultComponentGlobalsRegistry
+	versions.Reset()
+	if err := versions.Register(compatibility.DefaultKubeComponent, effective, gates); err != nil {
+		return fmt.Errorf("register the version: %w", err)
+	}
+	return gates.SetEmulationVersionAndMinCompatibilityVersion(effective.EmulationVersion(), effective.MinCompatibilityVersion())
+}
+
 // registerGates adds the gates that kube-apiserver registers from component libraries.
 func registerGates(gates featuregate.MutableVersionedFeatureGate) error {
 	return errors.Join(logsapi.AddFeatureGates(gates), metricsfeatures.AddFeatureGates(gates))
@@ -53,17 +84,37 @@ func registerGates(gates featuregate.MutableVersionedFeatureGate) error {
 
 // unimplementedGates are gates, off by default, without an implementation here.
 var unimplementedGates = []featuregate.Feature{
-	features.APIServingWithRoutine, features.AllowUnsafeMalformedObjectDeletion, features.CBORServingAndStorage,
-	features.CoordinatedLeaderElection, features.ManifestBasedAdmissionControlConfig, features.ShardedListAndWatch,
+	features.APIServingWithRoutine, features.CBORServingAndStorage,
+	features.ManifestBasedAdmissionControlConfig, features.ShardedListAndWatch,
 	features.StorageVersionAPI, logsapi.LoggingAlphaOptions, metricsfeatures.NativeHistograms, "ClientsAllowCBOR", "ClientsPreferCBOR",
 }
 
-// refuseUnimplemented rejects enabled gates without an implementation.
+// constantGates are gates, on by default, that cannot be switched off: schemas are generated with the values of
+// enumerations.
+var constantGates = []featuregate.Feature{features.OpenAPIEnums}
+
+// GateStatus returns a note about a gate with a value that is refused; empty: both values are accepted.
+func GateStatus(name string) string {
+	switch gate := featuregate.Feature(name); {
+	case slices.Contains(unimplementedGates, gate):
+		return "not implemented: refused when on"
+	case slices.Contains(constantGates, gate):
+		return "refused when off"
+	}
+	return ""
+}
+
+// refuseUnimplemented rejects values of gates without an implementation.
 func refuseUnimplemented(gates featuregate.FeatureGate) error {
 	var on []string
 	for _, gate := range unimplementedGates {
 		if gates.Enabled(gate) {
 			on = append(on, string(gate))
+		}
+	}
+	for _, gate := range constantGates {
+		if !gates.Enabled(gate) {
+			return fmt.Errorf("--feature-gates: %s cannot be disabled", gate)
 		}
 	}
 	if len(on) == 0 {
@@ -72,12 +123,16 @@ func refuseUnimplemented(gates featuregate.FeatureGate) error {
 	return fmt.Errorf("--feature-gates: not implemented yet: %s; set them to false", strings.Join(on, ", "))
 }
 
-// Enable parses the value of --runtime-config.
-func Enable(config map[string]string) (enablement.APIs, error) {
-	if len(config) == 0 {
+// Enable parses the value of --runtime-config for the emulated version.
+func Enable(config map[string]string, emulation enablement.Emulation) (enablement.APIs, error) {
+	if len(config) == 0 && !emulation.Older() {
 		return enablement.APIs{}, nil
 	}
-	apis, err := enablement.Parse(config, legacyscheme.Scheme, apiextensions.NewScheme(), apiregistration.NewScheme())
+	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensions.NewScheme(), apiregistration.NewScheme()}
+	apis, err := enablement.Parse(config, schemes...)
+	if err == nil && emulation.Older() {
+		apis, err = apis.Emulate(emulation, schemes...)
+	}
 	if err == nil && !apis.Serves(apiregistration.APIServices.WithVersion("v1")) {
 		err = errors.New("API group/version apiregistration.k8s.io/v1 must be enabled")
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/kubelet"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/test/upstream"
@@ -131,7 +132,7 @@ func everything(t testing.TB) []*resource.Definition {
 	} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, true)
 	}
-	apis, err := builtin.Enable(map[string]string{"api/all": "true"})
+	apis, err := builtin.Enable(map[string]string{"api/all": "true"}, enablement.Emulation{})
 	if err != nil {
 		t.Fatal(err)
 	}

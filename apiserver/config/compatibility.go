@@ -7,40 +7,65 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/component-base/compatibility"
 )
 
 // The Kubernetes versions of this server. A Kubernetes minor upgrade changes them together with go.mod.
 const (
 	KubernetesMajor = "1"
 	KubernetesMinor = "36"
-	// CompatibleMinor is the oldest minor version that can read what this server stores.
-	CompatibleMinor = "35"
-	// oldestMinor is the oldest minor version that kube-apiserver can emulate.
+	previousMinor   = "35"
+	// oldestMinor is the oldest minor version that can be emulated.
 	oldestMinor = "33"
 )
 
 // Compatibility has the flags for the emulated Kubernetes version and the oldest version that can read stored objects.
-// Each has only one supported value.
 type Compatibility struct {
-	EmulatedVersion                []string // "1.36" or "kube=1.36"
-	MinCompatibilityVersion        []string
-	ForwardCompatible              bool // only valid with an older emulated version
-	RuntimeConfigForwardCompatible bool // only valid with an older emulated version
+	EmulatedVersion         []string // "1.36" or "kube=1.36"
+	MinCompatibilityVersion []string
+	// ForwardCompatible also serves newer versions of the resources that are served.
+	ForwardCompatible bool
+	// RuntimeConfigForwardCompatible also serves newer APIs that --runtime-config names.
+	RuntimeConfigForwardCompatible bool
 }
 
 func (c *Compatibility) flags(f *pflag.FlagSet) {
-	sliceFlag(f, &c.EmulatedVersion, "emulated-version", "Kubernetes version to behave as: "+ownVersion()+" or kube="+ownVersion()+".")
-	sliceFlag(f, &c.MinCompatibilityVersion, "min-compatibility-version", "Oldest Kubernetes version that can read what is stored: "+compatibleVersion()+" or kube="+compatibleVersion()+".")
-	boolFlag(f, &c.ForwardCompatible, "emulation-forward-compatible", "Only for an emulated version other than the server's own.")
-	boolFlag(f, &c.RuntimeConfigForwardCompatible, "runtime-config-emulation-forward-compatible", "Only for an emulated version other than the server's own.")
+	const versions = " A minor version from " + KubernetesMajor + "." + oldestMinor + " to " + KubernetesMajor + "." + KubernetesMinor +
+		", such as 1.35 or kube=1.35."
+	sliceFlag(f, &c.EmulatedVersion, "emulated-version", "Kubernetes version whose APIs and features are emulated."+versions)
+	sliceFlag(f, &c.MinCompatibilityVersion, "min-compatibility-version", "Oldest Kubernetes version that can read stored objects, by default the minor version before the emulated one."+versions)
+	boolFlag(f, &c.ForwardCompatible, "emulation-forward-compatible", "With an older --emulated-version, also serve newer versions of the resources that are served.")
+	boolFlag(f, &c.RuntimeConfigForwardCompatible, "runtime-config-emulation-forward-compatible", "With an older --emulated-version, also serve newer APIs that --runtime-config names.")
 }
 
-func ownVersion() string        { return KubernetesMajor + "." + KubernetesMinor }
-func compatibleVersion() string { return KubernetesMajor + "." + CompatibleMinor }
+// Effective returns the versions that the flags select. The flags must be valid.
+func (c *Compatibility) Effective() compatibility.MutableEffectiveVersion {
+	effective, _ := c.effective() // Validate has returned the errors
+	return effective
+}
+
+func (c *Compatibility) effective() (compatibility.MutableEffectiveVersion, []error) {
+	own, oldest := version.MustParse(KubernetesMajor+"."+KubernetesMinor+".0"), version.MustParse(KubernetesMajor+"."+oldestMinor)
+	effective := compatibility.NewEffectiveVersion(own, false, oldest, oldest)
+	emulated, emulatedErr := parseVersions(c.EmulatedVersion)
+	if emulated != nil {
+		effective.SetEmulationVersion(emulated) // also sets the other version
+	}
+	oldestReader, readerErr := parseVersions(c.MinCompatibilityVersion)
+	if oldestReader != nil {
+		effective.SetMinCompatibilityVersion(oldestReader)
+	}
+	if err := errors.Join(emulatedErr, readerErr); err != nil {
+		return effective, []error{err}
+	}
+	return effective, effective.Validate()
+}
 
 func (c *Compatibility) validate() []error {
-	errs := supported("--emulated-version", c.EmulatedVersion, ownVersion(), "emulation version %s is not between [%s, %s.0]")
-	errs = append(errs, supported("--min-compatibility-version", c.MinCompatibilityVersion, compatibleVersion(), "minCompatibilityVersion version %s is not between [%s, %s]")...)
+	effective, errs := c.effective()
+	if !effective.EmulationVersion().EqualTo(effective.BinaryVersion()) {
+		return errs
+	}
 	const ownOnly = "ServerRunOptions.%s cannot be set to true if the emulation version is the same as the binary version"
 	if c.ForwardCompatible {
 		errs = append(errs, fmt.Errorf(ownOnly, "EmulationForwardCompatible"))
@@ -51,41 +76,27 @@ func (c *Compatibility) validate() []error {
 	return errs
 }
 
-// supported returns errors for all versions but the supported one, with kube-apiserver's text if it rejects the version
-// too.
-func supported(flag string, values []string, only, outside string) []error {
-	var errs []error
+// parseVersions parses the version of kube, the only component, with kube-apiserver's errors. It returns nil if there is none.
+func parseVersions(values []string) (*version.Version, error) {
+	var found *version.Version
 	for _, value := range values {
-		asked, err := parseVersion(value)
+		component, text, named := strings.Cut(value, "=")
+		if !named {
+			component, text = "kube", value
+		}
+		component = strings.TrimSpace(component)
+		parsed, err := version.Parse(strings.TrimSpace(text))
 		switch {
 		case err != nil:
-			errs = append(errs, err)
-		case asked.LessThan(version.MustParse(KubernetesMajor+"."+oldestMinor)) || version.MustParse(ownVersion()).LessThan(asked):
-			errs = append(errs, fmt.Errorf(outside, asked, KubernetesMajor+"."+oldestMinor, ownVersion()))
-		case !asked.EqualTo(version.MustParse(only)):
-			errs = append(errs, fmt.Errorf("%s %s is not supported; omit it or use %s", flag, value, only))
+			return nil, err
+		case parsed.Patch() != 0:
+			return nil, fmt.Errorf("patch version not allowed, got: %s=%s", component, parsed)
+		case component != "kube":
+			return nil, fmt.Errorf("component not registered: %s", component)
+		case found != nil:
+			return nil, fmt.Errorf("duplicate version flag, %[1]s=%[2]s and %[1]s=%[3]s", component, found, parsed)
 		}
+		found = parsed
 	}
-	return errs
-}
-
-// parseVersion parses a version of kube, the only component.
-func parseVersion(value string) (*version.Version, error) {
-	component, text, named := strings.Cut(value, "=")
-	if !named {
-		component, text = "kube", value
-	}
-	if component != "kube" {
-		return nil, fmt.Errorf("component not registered: %s", component)
-	}
-	asked, err := version.Parse(text)
-	switch {
-	case err != nil:
-		return nil, err
-	case asked.Patch() != 0:
-		return nil, fmt.Errorf("patch version not allowed, got: %s=%s", component, text)
-	case asked.PreRelease() != "":
-		return nil, errors.New("pre-release version not allowed, got: " + text)
-	}
-	return asked, nil
+	return found, nil
 }

@@ -44,7 +44,7 @@ func (m *Metrics) validate() []error {
 	if len(m.AllowedLabels) > 0 && m.LabelsManifest != "" {
 		errs = append(errs, errors.New("cannot specify both --allow-metric-labels and --allow-metric-labels-manifest"))
 	}
-	if previous := compatibleVersion(); m.ShowHiddenFor != "" && m.ShowHiddenFor != previous {
+	if previous := KubernetesMajor + "." + previousMinor; m.ShowHiddenFor != "" && m.ShowHiddenFor != previous {
 		errs = append(errs, fmt.Errorf("--show-hidden-metrics-for-version must be omitted or have the value '%s'; "+
 			"only the previous minor version is allowed", previous))
 	}

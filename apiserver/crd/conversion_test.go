@@ -24,11 +24,12 @@ import (
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/serviceresolver"
 )
 
 func newConverters(t testing.TB) crd.Converters {
 	t.Helper()
-	converters, err := crd.NewConverters(nil)
+	converters, err := crd.NewConverters(nil, serviceresolver.Clients{MaxResponse: 64 << 20}.Wrap)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +268,7 @@ func TestHugeAnswer(t *testing.T) {
 	t.Cleanup(huge.Close)
 	v := defineConverted(t, huge)
 	_, err := v.Codec.Load(t.Context(), storedWidget("v1", "a"))
-	if err == nil || !strings.Contains(err.Error(), "more than 67108864 bytes") {
+	if err == nil || !strings.Contains(err.Error(), "the response exceeds the limit of 67108864 bytes") {
 		t.Error(err)
 	}
 }

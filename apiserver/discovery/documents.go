@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/deflate"
@@ -248,7 +250,7 @@ func legacyResource(m resource.Match, e *resource.Endpoint) metav1.APIResource {
 		return legacy
 	}
 	legacy.SingularName, legacy.ShortNames, legacy.Categories = m.Singular, m.ShortNames, m.Categories
-	if slices.Contains(e.Verbs, "watch") {
+	if slices.Contains(e.Verbs, "watch") && utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionHash) {
 		legacy.StorageVersionHash = storageVersionHash(m.StorageVersion.WithKind(m.Kind))
 	}
 	return legacy

@@ -7,6 +7,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/audit"
@@ -76,7 +78,7 @@ func (f *authenticate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // closeIfHTTP2 closes the HTTP/2 connections of unauthenticated clients after one request, as kube-apiserver does
 // against stream resets (CVE-2023-44487).
 func closeIfHTTP2(w http.ResponseWriter, r *http.Request) {
-	if r.ProtoMajor == 2 {
+	if r.ProtoMajor == 2 && utilfeature.DefaultFeatureGate.Enabled(features.UnauthenticatedHTTP2DOSMitigation) {
 		w.Header().Set("Connection", "close")
 	}
 }

@@ -8,8 +8,8 @@
 //   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
 //     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
 //   - classify precedes authorize, so that all further responses name the flow schema and the priority level.
-//   - bodies reads the body of a write only for a user that may write, and before flowControl or maxInFlight, so that a
-//     slow upload holds memory but no seat. In kube-apiserver, seats are taken before authorization.
+//   - bodies reads the body of a write only for a user that may write, and before fairness or maxInFlight, so that a slow
+//     upload holds memory but no seat. kube-apiserver gives requests a seat before it authorizes them.
 //   - measure is innermost: it times what reached a handler; other filters count what they reject.
 //
 // All filters share one request.Record and one response writer. For an ordinary request none of them creates a context
@@ -17,6 +17,7 @@
 package filters
 
 import (
+	"context"
 	"net/http"
 	"regexp"
 	"time"
@@ -41,7 +42,7 @@ type Options struct {
 	Catalog *resource.CatalogHolder
 	Drain   *request.Drain
 	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
-	Delegate func(path string) http.Handler
+	Delegate func(ctx context.Context, path string) http.Handler
 	Auditor  *audit.Auditor // nil: nothing is audited
 
 	Authenticator authenticator.Request
@@ -52,11 +53,10 @@ type Options struct {
 	// ConstrainedImpersonation is the feature gate.
 	ConstrainedImpersonation bool
 
-	RequestTimeout time.Duration
-	// FlowControl is priority and fairness. If it is nil, the limits of requests in flight apply.
-	FlowControl                 *flowcontrol.Controller
-	MaxRequestsInFlight         int // 0: no limit
-	MaxMutatingRequestsInFlight int // 0: no limit
+	RequestTimeout              time.Duration
+	Fairness                    *flowcontrol.Controller // nil: the limits of requests in flight apply
+	MaxRequestsInFlight         int                     // 0: no limit
+	MaxMutatingRequestsInFlight int                     // 0: no limit
 	Bodies                      BodyLimits
 	GoawayChance                float64
 	StrictTransportSecurity     []string
@@ -67,15 +67,15 @@ type Options struct {
 func Chain(options Options, next http.Handler) http.Handler {
 	h := next
 	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}
-	if options.FlowControl != nil {
-		h = newFlowControl(h, options)
+	if options.Fairness != nil {
+		h = newFairness(h, options)
 	} else {
 		h = newMaxInFlight(h, options)
 	}
 	h = newBodies(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
-	if options.FlowControl != nil {
-		h = &classify{next: h, controller: options.FlowControl}
+	if options.Fairness != nil {
+		h = &classify{next: h, controller: options.Fairness}
 	}
 	h = newImpersonate(h, options)
 	h = newAudit(h, options)

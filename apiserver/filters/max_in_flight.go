@@ -2,14 +2,12 @@ package filters
 
 import (
 	"net/http"
-	"strconv"
 	"sync/atomic"
 
 	"quorate.dev/apiserver/request"
 )
 
-// maxInFlight responds with 429 when too many requests are in flight. It takes the place of priority and fairness when that
-// is disabled. Long-running requests are not counted;
+// maxInFlight responds with 429 when too many requests are in flight. Long-running requests are not counted;
 // administrators are exempt. Requests for extension API servers have limits of their own, so that a slow one of these
 // takes no slots from other requests.
 type maxInFlight struct {
@@ -83,14 +81,14 @@ func (f *maxInFlight) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		limit.gauge.observe(limit.shared.taken.Load() + limit.reserved.taken.Load())
 	case !privileged(record):
 		f.metrics.dropped(record, r)
-		refuseTooMany(w, 1)
+		refuseTooMany(w, "1")
 		return
 	}
 	f.next.ServeHTTP(w, r)
 }
 
-// refuseTooMany responds with 429, in kube-apiserver's words, and tells the client to retry after some seconds.
-func refuseTooMany(w http.ResponseWriter, retryAfter int64) {
-	w.Header().Set("Retry-After", strconv.FormatInt(retryAfter, 10))
+// refuseTooMany responds with 429 and Retry-After in seconds, in kube-apiserver's words.
+func refuseTooMany(w http.ResponseWriter, after string) {
+	w.Header().Set("Retry-After", after)
 	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
 }

@@ -2,6 +2,7 @@ package flowcontrol
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -122,7 +123,12 @@ func (c *Controller) configured(name string, set *queueSet) {
 }
 
 // Run follows the configuration until ctx ends.
-func (c *Controller) Run(ctx context.Context) error { return c.upstream.Run(ctx.Done()) }
+func (c *Controller) Run(ctx context.Context) error {
+	if err := c.upstream.Run(ctx.Done()); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("priority and fairness: %w", err)
+	}
+	return nil
+}
 
 // Synced reports whether all objects that existed at the start have been read.
 func (c *Controller) Synced() bool {

@@ -22,6 +22,8 @@ type Request struct {
 	place int    // in the queue, when the request arrived
 	// queued is the number of seats that the request waits for. It can be more than it gets: see dispatchFrom.
 	queued int
+	// estimated is the estimate before dispatchFrom changes it.
+	estimated fcrequest.WorkEstimate
 
 	// Guarded by set.mu once the request is started.
 	previous, next  *Request
@@ -44,9 +46,12 @@ func (r *Request) maxSeats() int {
 
 func (r *Request) estimateWork() {
 	r.finalWork = fcrequest.SeatsTimesDuration(float64(r.estimate.FinalSeats), r.estimate.AdditionalLatency)
-	r.queued = r.maxSeats()
+	r.queued, r.estimated = r.maxSeats(), r.estimate
 	r.work = r.finalWork + fcrequest.SeatsTimesDuration(float64(r.estimate.InitialSeats), estimatedService)
 }
+
+// Estimate returns the estimated work of the request.
+func (r *Request) Estimate() fcrequest.WorkEstimate { return r.estimated }
 
 // Waits reports whether the request is in a queue when Start returns.
 func (r *Request) Waits() bool { return r.granted != nil }

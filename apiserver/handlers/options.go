@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
@@ -46,8 +48,9 @@ func (c *call) listOptions() (*internalversion.ListOptions, registry.Selection, 
 	if err := decodeQuery(c.record.Query(), options); err != nil {
 		return nil, selection, err
 	}
-	internalversion.SetListOptionsDefaults(options, true)
-	if err := invalidOptions("ListOptions", internalvalidation.ValidateListOptions(options, true)); err != nil {
+	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
+	internalversion.SetListOptionsDefaults(options, watchList)
+	if err := invalidOptions("ListOptions", internalvalidation.ValidateListOptions(options, watchList)); err != nil {
 		return nil, selection, err
 	}
 	if options.LabelSelector != nil && !options.LabelSelector.Empty() {
@@ -145,7 +148,9 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	if err != nil {
 		return nil, err
 	}
-	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
+	if !c.Registry.DeletesUnreadable() {
+		options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
+	}
 	return options, invalidOptions("DeleteOptions", validation.ValidateDeleteOptions(options))
 }
 

@@ -16,6 +16,7 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"quorate.dev/apiserver/builtin"
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -31,7 +32,7 @@ func goldenDirectory(t *testing.T) string {
 
 func definitions(t *testing.T, runtimeConfig map[string]string) []*resource.Definition {
 	t.Helper()
-	apis, err := builtin.Enable(runtimeConfig)
+	apis, err := builtin.Enable(runtimeConfig, enablement.Emulation{})
 	if err != nil {
 		t.Fatal(err)
 	}

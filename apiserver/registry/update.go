@@ -181,7 +181,7 @@ func (u *update) store(ctx context.Context) (*Result, error) {
 		return nil, internalError(err)
 	}
 	result := &Result{Outcome: Updated, Object: u.object, Stored: data, Revision: u.current.revision, DryRun: u.options.DryRun}
-	if bytes.Equal(data, u.current.data) {
+	if bytes.Equal(data, u.current.data) && (!u.current.stale || u.options.DryRun) {
 		result.Outcome = Unchanged
 		return result, nil
 	}
@@ -204,9 +204,23 @@ func (u *update) store(ctx context.Context) (*Result, error) {
 	return result, nil
 }
 
+// rewrite implements writer. It encrypts the unchanged object with the current key.
+func (u *update) rewrite(ctx context.Context, current state, result *Result) (_ *Result, err error) {
+	if u.options.DryRun {
+		return result, nil
+	}
+	u.current = current
+	if result.Revision, err = u.put(ctx, result.Stored); err != nil {
+		return nil, err
+	}
+	result.Outcome = Updated
+	setRevision(result.Object, result.Revision)
+	return result, nil
+}
+
 func (u *update) put(ctx context.Context, data []byte) (int64, error) {
 	ttl := timeToLive(u.target, u.object)
-	return u.registry.store.Update(ctx, u.target.path(), u.current.revision, data, ttl)
+	return u.registry.storageOf(u.target.Match).Store.Update(ctx, u.target.path(), u.current.revision, data, ttl)
 }
 
 // encode encodes the new object. If it differs from the old one only in the times of its managed fields, it gets the
@@ -273,7 +287,7 @@ func (u *update) finishDeletion(ctx context.Context, admitted *admission.Attribu
 	if u.options.DryRun {
 		return result, nil
 	}
-	_, err = r.store.Delete(ctx, u.target.path(), u.current.revision)
+	_, err = r.storageOf(u.target.Match).Store.Delete(ctx, u.target.path(), u.current.revision)
 	if err != nil && !isGone(err) {
 		return nil, err
 	}

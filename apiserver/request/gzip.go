@@ -3,6 +3,9 @@ package request
 import (
 	"net/http"
 	"strings"
+
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // CompressAbove is the size in bytes above which responses are compressed for clients that accept gzip.
@@ -11,7 +14,7 @@ const CompressAbove = 128 << 10
 // Compresses reports whether a response of a size is compressed. As in kube-apiserver, "gzip" with a weight does not
 // match.
 func Compresses(r *http.Request, size int) bool {
-	if size <= CompressAbove {
+	if size <= CompressAbove || !utilfeature.DefaultFeatureGate.Enabled(features.APIResponseCompression) {
 		return false
 	}
 	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {

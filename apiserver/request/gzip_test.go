@@ -3,6 +3,10 @@ package request
 import (
 	"net/http/httptest"
 	"testing"
+
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
 func TestCompresses(t *testing.T) {
@@ -18,5 +22,14 @@ func TestCompresses(t *testing.T) {
 		if Compresses(r, CompressAbove) {
 			t.Errorf("%q: a small answer is compressed", header)
 		}
+	}
+}
+
+func TestCompressionIsDisabled(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.APIResponseCompression, false)
+	r := httptest.NewRequestWithContext(t.Context(), "GET", "/", nil)
+	r.Header.Set("Accept-Encoding", "gzip")
+	if Compresses(r, CompressAbove+1) {
+		t.Error("compressed")
 	}
 }

@@ -23,7 +23,6 @@ func (r *Record) latencies() *upstream.LatencyTrackers {
 // Latency is how long parts of the request took.
 type Latency struct {
 	Authentication, Impersonation, Authorization time.Duration
-	Queue                                        time.Duration // in which the request waited for a seat
 	ResponseWrite                                time.Duration // measured for audited requests only
 
 	storage atomic.Int64 // in nanoseconds; the sum of all requests to etcd
@@ -39,21 +38,31 @@ func (r *Record) TrackStorage(took time.Duration) {
 // LatencyAnnotations returns the audit annotations of a slow request.
 func (r *Record) LatencyAnnotations() map[string]string {
 	upstream.TrackAuthenticationLatency(r, r.Latency.Authentication)
+	upstream.TrackAPFQueueWaitLatency(r, r.Flow.Waited)
 	upstream.TrackImpersonationLatency(r, r.Latency.Impersonation)
 	upstream.TrackAuthorizationLatency(r, r.Latency.Authorization)
-	upstream.TrackAPFQueueWaitLatency(r, r.Latency.Queue)
 	upstream.TrackStorageLatency(r, time.Duration(r.Latency.storage.Load()))
 	upstream.TrackResponseWriteLatency(r, r.Latency.ResponseWrite)
 	return upstream.AuditAnnotationsFromLatencyTrackers(r)
 }
 
-// ExternalLatency is how long the request has waited in a queue of priority and fairness, and for admission webhooks:
-// those that mutate one after another, of those that validate, which run at the same time, the slowest. The service level
-// indicator does not count it.
+// ExternalLatency is how long the request has waited in a queue and for admission webhooks: those that mutate one after
+// another, of those that validate, which run at the same time, the slowest. The service level indicator does not count it.
 func (r *Record) ExternalLatency() time.Duration {
 	trackers := r.latency.Load()
 	if trackers == nil {
-		return r.Latency.Queue
+		return r.Flow.Waited
 	}
-	return r.Latency.Queue + trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency()
+	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency() +
+		r.Flow.Waited
+}
+
+// Flow is the result of priority and fairness. It is empty for requests that are not classified.
+type Flow struct {
+	// Matched is the *flowcontrol.Flow.
+	Matched                  any
+	Schema, Level            string // names
+	InitialSeats, FinalSeats uint64
+	AdditionalLatency        time.Duration
+	Waited                   time.Duration // in a queue
 }

@@ -39,16 +39,17 @@ type Record struct {
 	// Delegate serves the request in place of this server's own handlers: an extension API server owns its group and
 	// version. It is nil for all other requests.
 	Delegate http.Handler
-	// Flow is the *flowcontrol.Flow of the request; nil if priority and fairness does not concern it.
-	Flow any
 	// LongRunning requests (watches, logs, streams) have no deadline, do not count as in flight, and stream their bodies.
 	LongRunning bool
 	Warnings    Warnings
 	Logger      logr.Logger
 	Audit       AuditConfig
+	Flow        Flow
+	// Initialized is called by the handler of a watch when the initial events have been sent. It is nil for other requests
+	// and without priority and fairness.
+	Initialized func()
 	Latency     Latency
 
-	initialized  func() // of a watch; may be nil
 	auditContext atomic.Pointer[audit.AuditContext]
 	auditMemory  *Held
 	latency      atomic.Pointer[upstream.LatencyTrackers]
@@ -89,16 +90,6 @@ func (r *Record) HasParameter(name string) bool { return strings.Contains(r.url.
 // Handlers set it before they call strategies.
 func (r *Record) SetNamespace(namespace string) {
 	r.namespace, r.hasNamespace = namespace, true
-}
-
-// OnInitialized sets what Initialized calls.
-func (r *Record) OnInitialized(call func()) { r.initialized = call }
-
-// Initialized must be called, from the goroutine of the request, when a watch has sent its initial state.
-func (r *Record) Initialized() {
-	if r.initialized != nil {
-		r.initialized()
-	}
 }
 
 type recordKey struct{}

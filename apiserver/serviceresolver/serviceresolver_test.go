@@ -2,6 +2,7 @@ package serviceresolver
 
 import (
 	"encoding/pem"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -125,6 +126,22 @@ func TestKubernetesServiceIsThisServer(t *testing.T) {
 	}
 	if err := client.Post().MaxRetries(0).Do(t.Context()).Error(); err == nil || len(paths) != 3 {
 		t.Errorf("another port: %v, %q", err, paths)
+	}
+}
+
+func TestRedirectsAreRefused(t *testing.T) {
+	elsewhere := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("followed") }))
+	defer elsewhere.Close()
+	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		server := httptest.NewTLSServer(http.RedirectHandler(elsewhere.URL, code))
+		defer server.Close()
+		client, err := newManager(t, Clients{MaxResponse: 100}).HookClient(webhook.ClientConfig{URL: server.URL, CABundle: pemOf(server)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Post().Body([]byte("{}")).Do(t.Context()).Error(); !errors.Is(err, errRedirect) {
+			t.Errorf("%d: %v", code, err)
+		}
 	}
 }
 

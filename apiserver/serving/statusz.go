@@ -33,14 +33,14 @@ func (statusz) kind() string { return "Statusz" }
 
 func (s statusz) writeText(w io.Writer) {
 	up := s.uptime()
-	_, _ = fmt.Fprintf(w, "\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation version: %[6]s\nPaths: %[7]s\n",
-		s.started.Format(time.UnixDate), up/3600, up/60%60, up%60, s.build.GoVersion, s.version(), strings.Join(debugging(s.paths()), " "))
+	_, _ = fmt.Fprintf(w, "\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation version: %s\nPaths: %s\n",
+		s.started.Format(time.UnixDate), up/3600, up/60%60, up%60, s.build.GoVersion, s.version(), s.emulated(), strings.Join(debugging(s.paths()), " "))
 }
 
 func (s statusz) object(header pageHeader) runtime.Object {
 	return &statuszObject{
 		pageHeader: header, StartTime: metav1.NewTime(s.started), UptimeSeconds: s.uptime(), GoVersion: s.build.GoVersion,
-		BinaryVersion: s.version(), EmulationVersion: s.version(), Paths: debugging(s.paths()),
+		BinaryVersion: s.version(), EmulationVersion: s.emulated(), Paths: debugging(s.paths()),
 	}
 }
 
@@ -49,6 +49,8 @@ func (s statusz) uptime() int64 { return int64(s.clock.Since(s.started) / time.S
 
 // version returns the Kubernetes version without its patch level.
 func (s statusz) version() string { return s.build.Major + "." + s.build.Minor }
+
+func (s statusz) emulated() string { return s.build.EmulationMajor + "." + s.build.EmulationMinor }
 
 // statuszObject is the page as an object of group config.k8s.io.
 type statuszObject struct {

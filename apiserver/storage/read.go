@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -12,6 +13,8 @@ type ListOptions struct {
 	Revision int64  // exact revision; 0: the current one, linearizable
 	From     string // first path, inclusive; empty: the prefix
 	Limit    int64  // maximum number of values; 0: no limit
+	// Unreadable lists values that cannot be decrypted too, with Value.Err.
+	Unreadable bool
 }
 
 // Page is a part of a collection, sorted by path.
@@ -33,7 +36,31 @@ func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 	if len(response.Kvs) == 0 {
 		return Value{}, fmt.Errorf("getting %s: %w", path, ErrNotFound)
 	}
-	return s.value(response.Kvs[0]), nil
+	v, err := s.decrypted(ctx, response.Kvs[0])
+	if err != nil {
+		return Value{}, fmt.Errorf("getting %s: %w", path, err)
+	}
+	return v, nil
+}
+
+// ListKeys is List without data. It costs little more than the keys.
+func (s *Store) ListKeys(ctx context.Context, prefix string, options ListOptions) (Page, error) {
+	first := s.Key(max(prefix, options.From))
+	began := s.metrics.start()
+	response, err := s.client.Get(ctx, first, clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.Key(prefix))),
+		clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit), clientv3.WithKeysOnly())
+	s.metrics.observe(ctx, "list", prefix, began, err)
+	if err != nil {
+		return Page{}, fmt.Errorf("listing the keys of %s: %w", prefix, classify(err))
+	}
+	page := Page{
+		Values: make([]Value, len(response.Kvs)), Revision: cmp.Or(options.Revision, response.Header.Revision),
+		More: response.More, Remaining: response.Count - int64(len(response.Kvs)),
+	}
+	for i, kv := range response.Kvs {
+		page.Values[i] = s.value(kv)
+	}
+	return page, nil
 }
 
 // List returns the values whose paths begin with prefix, which ends in a slash.
@@ -51,7 +78,6 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 		return Page{}, fmt.Errorf("listing %s: %w", prefix, classify(err))
 	}
 	page := Page{
-		Values:    make([]Value, len(response.Kvs)),
 		Revision:  response.Header.Revision,
 		More:      response.More,
 		Remaining: response.Count - int64(len(response.Kvs)),
@@ -59,8 +85,8 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	if options.Revision > 0 {
 		page.Revision = options.Revision
 	}
-	for i, kv := range response.Kvs {
-		page.Values[i] = s.value(kv)
+	if page.Values, err = s.decryptedPage(ctx, response.Kvs, options.Unreadable); err != nil {
+		return Page{}, fmt.Errorf("listing %s: %w", prefix, err)
 	}
 	return page, nil
 }

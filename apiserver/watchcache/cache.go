@@ -27,7 +27,8 @@ const (
 // view is the published state: a tree that contains all events up to progress.seen, and the revision of its last
 // change.
 type view struct {
-	tree    *tree // immutable
+	tree    *tree  // immutable
+	index   *index // immutable; nil: none
 	changed int64
 }
 
@@ -58,10 +59,12 @@ type Cache struct {
 	unready  time.Time       // since when the cache has not been ready
 	buffered []storage.Event // since begin, while loading
 	tree     *tree           // nil before the first install
+	index    *index          // nil: none. Invariant: it has the entries of tree.
 	stored   int64           // bytes of all objects in tree
 	changed  int64           // revision of the last change of tree; Invariant: changed >= read
 	ring     ring
 	watchers watchers
+	beside   map[*StoredWatcher]struct{} // nil: none
 	offers   offers
 	retained []retained
 
@@ -95,10 +98,10 @@ func (c *Cache) budget() *budget { return &c.caches.encoded }
 // Prefix returns the path of the collection with a trailing slash, for Snapshot.Ascend.
 func (c *Cache) Prefix() string { return c.prefix }
 
-// Snapshot returns a state at a revision or later; 0 means any. It waits up to 3 s for a future revision, then fails
-// with ErrTooNew.
+// Snapshot returns a state at a revision or later; 0 means any. It waits up to 3 s for a future revision, or for the
+// collection to be read again, then fails with ErrTooNew.
 func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) {
-	if err := c.awaitReady(ctx, nil); err != nil {
+	if err := c.awaitReread(ctx); err != nil {
 		return nil, err
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= atLeast {
@@ -141,7 +144,7 @@ func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 // latestWithoutProgress returns the current state if it has reached a revision, else ErrTooNew. Without progress
 // requests, the cache cannot wait for the revision of a write to another collection.
 func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Snapshot, error) {
-	if err := c.awaitReady(ctx, nil); err != nil {
+	if err := c.awaitReread(ctx); err != nil {
 		return nil, err
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= revision {
@@ -159,11 +162,20 @@ func (c *Cache) now() *Snapshot {
 	if v == nil {
 		return nil
 	}
-	return &Snapshot{tree: v.tree, changed: v.changed, revision: max(seen, v.changed)}
+	return &Snapshot{tree: v.tree, index: v.index, changed: v.changed, revision: max(seen, v.changed)}
 }
 
 // Loaded reports whether the cache is ready, so that Snapshot does not wait for the collection to be read.
 func (c *Cache) Loaded() bool { return c.current.Load() != nil }
+
+// Objects returns the number of stored objects, 0 while the collection has not been read.
+func (c *Cache) Objects() int64 { return c.stats.objects.Load() }
+
+func (c *Cache) isDropped() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.state == dropped
+}
 
 // MeanSize returns the mean size of the stored objects, in bytes.
 func (c *Cache) MeanSize() int64 {
@@ -195,6 +207,24 @@ func (c *Cache) awaitReady(ctx context.Context, timeout <-chan time.Time) error 
 		}
 	}
 	return nil
+}
+
+// awaitReread is awaitReady that fails with ErrTooNew if the collection has been read before and is not read again soon:
+// one of its objects may have become unreadable.
+func (c *Cache) awaitReread(ctx context.Context) error {
+	if c.current.Load() != nil {
+		return nil
+	}
+	if c.stats.initializations.Load() == 0 {
+		return c.awaitReady(ctx, nil)
+	}
+	timeout := c.caches.clock.NewTimer(freshWait)
+	defer timeout.Stop()
+	err := c.awaitReady(ctx, timeout.C())
+	if errors.Is(err, errTimeout) {
+		return fmt.Errorf("%w: the collection could not be read again: %s", ErrTooNew, c.path)
+	}
+	return err
 }
 
 // sweep drops what is too old, for caches without events.

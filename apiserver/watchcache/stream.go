@@ -23,6 +23,7 @@ func (c *Caches) Run(ctx context.Context) error {
 	defer c.stop()
 	running.Go(func() { c.requestProgress(ctx) })
 	running.Go(func() { c.sweep(ctx) })
+	running.Go(func() { c.checkConsistency(ctx) })
 	var position int64
 	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		reached, err := c.follow(ctx, position)
@@ -109,7 +110,11 @@ func (c *Caches) apply(batch storage.Batch) {
 	}
 	now := c.clock.Now().UnixNano()
 	for _, cache := range touched {
-		cache.apply(cache.incoming, now)
+		if events, err := c.decrypt(cache.incoming); err != nil {
+			c.reread(cache, err)
+		} else {
+			cache.apply(events, now)
+		}
 		clear(cache.incoming)
 		cache.incoming = cache.incoming[:0]
 	}

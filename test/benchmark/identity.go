@@ -20,7 +20,11 @@ type identity struct {
 	flags    []string // of both servers
 }
 
+// startIdentity starts the provider. Its certificate authority is a file in the directory, which is made.
 func startIdentity(directory string) (*identity, error) {
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return nil, err
+	}
 	provider, err := jwttest.Start()
 	if err != nil {
 		return nil, err

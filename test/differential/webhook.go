@@ -28,7 +28,6 @@ type Webhooks struct {
 	results     []string // canonical JSON of what conversions have returned
 	// converted are the conversions, and the results, that takeConversions has returned.
 	converted map[string]bool
-	mode      string // how conversion webhooks answer
 }
 
 // webhookCall is a call as it is compared.
@@ -175,8 +174,6 @@ func (w *Webhooks) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	case name == "reset":
 		panic(http.ErrAbortHandler)
-	case name == "redirect":
-		http.Redirect(writer, r, "/validate/allow", http.StatusTemporaryRedirect)
 	case strings.HasPrefix(name, "status-"):
 		code, err := strconv.Atoi(strings.TrimPrefix(name, "status-"))
 		if err != nil {

@@ -17,10 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/endpoints/deprecation"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/printers"
 	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
 	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/resource"
@@ -35,7 +38,7 @@ type Builder struct {
 	codecs    serializer.CodecFactory
 	converter TypeConverter
 	printer   func() rest.TableConvertor
-	json      bool
+	mediaType string // of stored objects; empty: protobuf
 	serves    func(schema.GroupVersionResource) bool
 }
 
@@ -50,9 +53,9 @@ func NewBuilder(scheme *runtime.Scheme, codecs serializer.CodecFactory, converte
 	}
 }
 
-// StoredAsJSON stores the builder's kinds as JSON, because they have no protobuf encoding.
-func (b *Builder) StoredAsJSON() *Builder {
-	b.json = true
+// StoredAs stores the builder's kinds in a media type.
+func (b *Builder) StoredAs(mediaType string) *Builder {
+	b.mediaType = mediaType
 	return b
 }
 
@@ -74,15 +77,27 @@ func (b *Builder) Codec(kind schema.GroupVersionKind) resource.Codec {
 func (b *Builder) codec(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Codec {
 	// Events of both groups have the internal version of the storage group.
 	internal := schema.GroupVersion{Group: storage.Group, Version: runtime.APIVersionInternal}
-	scheme := codec.NewScheme(b.scheme, b.codecs, kind, storage, internal)
-	if b.json {
-		scheme.StoredAsJSON()
-	}
-	return scheme
+	return codec.NewScheme(b.scheme, b.codecs, kind, storage, internal).StoredAs(b.mediaType)
 }
 
 func internalOf(kind schema.GroupVersionKind) schema.GroupVersion {
 	return schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+}
+
+// storageVersion returns the version in which a kind is stored: the preferred one of those that the oldest Kubernetes
+// version that must read stored objects knows. Without any, it is preferred.
+func (b *Builder) storageVersion(preferred schema.GroupVersion, kind string) schema.GroupVersion {
+	oldest := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).MinCompatibilityVersion()
+	for _, gv := range b.scheme.VersionsForGroupKind(schema.GroupKind{Group: preferred.Group, Kind: kind}) {
+		object, err := b.scheme.New(gv.WithKind(kind))
+		if err != nil || gv.Version == runtime.APIVersionInternal {
+			continue
+		}
+		if introduced, ok := enablement.Introduced(object); !ok || oldest.AtLeast(introduced) {
+			return gv
+		}
+	}
+	return preferred
 }
 
 // fieldLabel returns the function that converts field labels of a kind to internal ones.

@@ -38,10 +38,20 @@ type APIs struct {
 	levels    map[string]bool
 	versions  map[schema.GroupVersion]bool
 	resources map[schema.GroupVersionResource]bool
+	// emulated are the resources about which the emulated version decides.
+	emulated map[schema.GroupVersionResource]bool
 }
 
 // Serves reports whether a resource is served in a version.
 func (a APIs) Serves(resource schema.GroupVersionResource) bool {
+	if on, ok := a.emulated[resource]; ok {
+		return on
+	}
+	return a.enabled(resource)
+}
+
+// enabled reports whether a resource is enabled, in whichever version it was introduced.
+func (a APIs) enabled(resource schema.GroupVersionResource) bool {
 	if on, ok := a.resources[resource]; ok {
 		return on
 	}

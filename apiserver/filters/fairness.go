@@ -2,6 +2,7 @@ package filters
 
 import (
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -26,7 +27,7 @@ func (f *classify) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	flow := f.controller.Match(record)
-	record.Flow = flow
+	record.Flow.Matched, record.Flow.Schema, record.Flow.Level = flow, flow.Schema, flow.Level
 	header := w.Header()
 	header[levelHeader], header[schemaHeader] = flow.LevelHeader, flow.SchemaHeader
 	f.next.ServeHTTP(w, r)
@@ -38,9 +39,9 @@ var (
 	schemaHeader = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID)
 )
 
-// flowControl executes requests within the seats of their priority levels. A request for which no seat is free waits in a
+// fairness executes requests within the seats of their priority levels. A request for which no seat is free waits in a
 // queue or is rejected with 429. Requests for extension API servers take seats too, as in kube-apiserver.
-type flowControl struct {
+type fairness struct {
 	next              http.Handler
 	controller        *flowcontrol.Controller
 	metrics           *Metrics
@@ -66,13 +67,13 @@ func (p *phase) add(delta int64) {
 	p.gauge(float64(count))
 }
 
-func newFlowControl(next http.Handler, options Options) http.Handler {
+func newFairness(next http.Handler, options Options) http.Handler {
 	m := options.Metrics
-	f := &flowControl{
-		next: next, controller: options.FlowControl, metrics: m, waitLimit: options.RequestTimeout / waitShare,
+	f := &fairness{
+		next: next, controller: options.Fairness, metrics: m, waitLimit: options.RequestTimeout / waitShare,
 	}
 	f.reading.executing.mark, f.mutating.executing.mark = m.readOnlyInFlight, m.mutatingInFlight
-	f.reading.waiting.mark, f.mutating.waiting.mark = m.readOnlyWaiting, m.mutatingWaiting
+	f.reading.waiting.mark, f.mutating.waiting.mark = m.readOnlyQueued, m.mutatingQueued
 	gauges := flowcontrol.ConcurrencyGauges()
 	f.reading.executing.gauge, f.reading.waiting.gauge = gauges.ReadOnlyExecuting, gauges.ReadOnlyWaiting
 	f.mutating.executing.gauge, f.mutating.waiting.gauge = gauges.MutatingExecuting, gauges.MutatingWaiting
@@ -86,9 +87,9 @@ const (
 	maxWait = time.Minute
 )
 
-func (f *flowControl) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *fairness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
-	flow, ok := record.Flow.(*flowcontrol.Flow)
+	flow, ok := record.Flow.Matched.(*flowcontrol.Flow)
 	if !ok {
 		f.next.ServeHTTP(w, r)
 		return
@@ -100,7 +101,7 @@ func (f *flowControl) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := f.start(r, record, flow, kind)
 	if started == nil {
 		f.metrics.dropped(record, r)
-		refuseTooMany(w, f.controller.RetryAfter(flow))
+		refuseTooMany(w, strconv.FormatInt(f.controller.RetryAfter(flow), 10))
 		return
 	}
 	execution := &execution{request: started, executing: &kind.executing}
@@ -111,17 +112,20 @@ func (f *flowControl) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if record.Delegate != nil {
 			execution.end() // the extension API server does not signal when it has sent the initial state
 		}
-		record.OnInitialized(execution.end)
+		record.Initialized = execution.end
 	}
 	f.next.ServeHTTP(w, r)
 }
 
 // start returns the request when it may execute, nil if it is rejected.
-func (f *flowControl) start(r *http.Request, record *request.Record, flow *flowcontrol.Flow, kind *phases) *flowcontrol.Request {
+func (f *fairness) start(r *http.Request, record *request.Record, flow *flowcontrol.Flow, kind *phases) *flowcontrol.Request {
 	started := f.controller.Start(r, record, flow)
 	if started == nil {
 		return nil
 	}
+	estimate := started.Estimate()
+	record.Flow.InitialSeats, record.Flow.FinalSeats = estimate.InitialSeats, estimate.FinalSeats
+	record.Flow.AdditionalLatency = estimate.AdditionalLatency
 	if started.Waits() {
 		kind.waiting.add(1)
 		defer kind.waiting.add(-1)
@@ -129,12 +133,12 @@ func (f *flowControl) start(r *http.Request, record *request.Record, flow *flowc
 	if !started.Wait(record, f.limit(record)) {
 		return nil
 	}
-	record.Latency.Queue = started.Waited()
+	record.Flow.Waited = started.Waited()
 	return started
 }
 
 // limit returns the time until which a request may wait.
-func (f *flowControl) limit(record *request.Record) time.Time {
+func (f *fairness) limit(record *request.Record) time.Time {
 	wait := f.waitLimit
 	if deadline, ok := record.Deadline(); ok {
 		wait = deadline.Sub(record.Received) / waitShare

@@ -1,0 +1,149 @@
+package enablement
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/component-base/compatibility"
+)
+
+// Emulation selects the APIs of an older Kubernetes version.
+type Emulation struct {
+	Version compatibility.EffectiveVersion // nil: this server's
+	// ForwardCompatible also serves later introduced versions of a resource that is served, other than alpha versions.
+	ForwardCompatible bool
+	// RuntimeConfigForwardCompatible also serves later introduced APIs that --runtime-config enables by name.
+	RuntimeConfigForwardCompatible bool
+}
+
+// Older reports whether another version than this server's is emulated.
+func (e Emulation) Older() bool {
+	return e.Version != nil && !e.Version.EmulationVersion().EqualTo(e.Version.BinaryVersion().WithPatch(0))
+}
+
+// Emulate returns the APIs without those that were introduced after the emulated version. It returns kube-apiserver's error
+// if --runtime-config enables one of them by name. Schemes contain all groups and versions.
+func (a APIs) Emulate(emulation Emulation, schemes ...*runtime.Scheme) (APIs, error) {
+	e := emulator{Emulation: emulation, apis: a, emulated: map[schema.GroupVersionResource]bool{}}
+	for _, scheme := range schemes {
+		groups := map[string][]schema.GroupVersion{}
+		for _, gv := range scheme.PrioritizedVersionsAllGroups() {
+			groups[gv.Group] = append(groups[gv.Group], gv)
+		}
+		for _, group := range slices.Sorted(maps.Keys(groups)) {
+			versions := groups[group]
+			slices.SortFunc(versions, func(a, b schema.GroupVersion) int {
+				return apiversion.CompareKubeAwareVersionStrings(a.Version, b.Version)
+			})
+			if err := e.group(scheme, versions); err != nil {
+				return APIs{}, err
+			}
+		}
+	}
+	a.emulated = e.emulated
+	return a, nil
+}
+
+type emulator struct {
+	Emulation
+	apis     APIs
+	emulated map[schema.GroupVersionResource]bool
+}
+
+var alphaVersion = regexp.MustCompile(`^v\d+alpha\d+$`)
+
+// group decides about the resources of one group. Its versions are sorted by priority, lowest first.
+func (e emulator) group(scheme *runtime.Scheme, versions []schema.GroupVersion) error {
+	lower := map[string]bool{} // resources that a lower version serves
+	anyLower := false          // a lower version is enabled as a whole
+	for _, gv := range versions {
+		introduced := introductions(scheme, gv)
+		alpha := alphaVersion.MatchString(gv.Version)
+		served := 0
+		for _, resource := range slices.Sorted(maps.Keys(introduced)) {
+			gvr := gv.WithResource(resource)
+			on := e.apis.enabled(gvr)
+			if e.ForwardCompatible && !on && !e.apis.named(gvr) && (anyLower || lower[resource]) {
+				on = true
+				e.emulated[gvr] = true
+			}
+			if !on {
+				continue
+			}
+			keep, err := e.keeps(gvr, introduced[resource], lower[resource])
+			if err != nil {
+				return err
+			}
+			if !keep {
+				e.emulated[gvr] = false
+				continue
+			}
+			served++
+			lower[resource] = lower[resource] || !alpha
+		}
+		if served == 0 && len(introduced) > 0 && e.apis.versions[gv] {
+			return fmt.Errorf("cannot enable version %s in runtime-config because all the resources have been introduced after "+
+				"the current version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gv, e.Version.EmulationVersion())
+		}
+		anyLower = anyLower || !alpha && e.apis.enabled(gv.WithResource(""))
+	}
+	return nil
+}
+
+// named reports whether --runtime-config decides about a resource by name.
+func (a APIs) named(gvr schema.GroupVersionResource) bool {
+	_, version := a.versions[gvr.GroupVersion()]
+	_, resource := a.resources[gvr]
+	return version || resource
+}
+
+// keeps reports whether an enabled resource is served. lower is set if a lower version of the resource is served.
+func (e emulator) keeps(gvr schema.GroupVersionResource, introduced *version.Version, lower bool) (bool, error) {
+	emulated := e.Version.EmulationVersion()
+	switch {
+	case emulated.AtLeast(introduced), e.ForwardCompatible && lower:
+		return true, nil
+	case e.RuntimeConfigForwardCompatible && (e.apis.resources[gvr] || e.apis.versions[gvr.GroupVersion()]):
+		return true, nil
+	case e.apis.resources[gvr]:
+		return false, fmt.Errorf("cannot enable resource %s in runtime-config because it is introduced at %s after the current "+
+			"version %s. Consider setting --runtime-config-emulation-forward-compatible=true", gvr, introduced, emulated)
+	}
+	return false, nil
+}
+
+// introductions returns the version in which each resource of a group version was introduced.
+func introductions(scheme *runtime.Scheme, gv schema.GroupVersion) map[string]*version.Version {
+	found := map[string]*version.Version{}
+	for kind := range scheme.KnownTypes(gv) {
+		object, err := scheme.New(gv.WithKind(kind))
+		if err != nil || strings.HasSuffix(kind, "List") || strings.HasSuffix(kind, "Options") {
+			continue
+		}
+		if introduced, ok := Introduced(object); ok {
+			resource, _ := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
+			found[resource.Resource] = introduced
+		}
+	}
+	return found
+}
+
+// Introduced returns the version in which the kind of an object was introduced, if it says so.
+func Introduced(object runtime.Object) (*version.Version, bool) {
+	kind, ok := object.(interface {
+		APILifecycleIntroduced() (major, minor int)
+	})
+	if !ok {
+		return nil, false
+	}
+	major, minor := kind.APILifecycleIntroduced()
+	return version.MajorMinor(uint(major), uint(minor)), true
+}

@@ -1,0 +1,104 @@
+package differential
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"quorate.dev/test/upstream"
+)
+
+// TestEmulation compares both servers when they emulate an older Kubernetes version: which APIs and features there are, and
+// what is stored.
+func TestEmulation(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	for _, version := range []string{"1.34", "1.35"} {
+		t.Run(version, func(t *testing.T) {
+			pair, err := StartPair(t.Context(), t.TempDir(), "--emulated-version="+version, "--runtime-config=api/beta=true")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := pair.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			compareEmulation(t, pair)
+		})
+	}
+}
+
+func compareEmulation(t *testing.T, pair *Pair) {
+	for path, key := range map[string]string{
+		"/apis": "groups", "/openapi/v3": "paths", "/openapi/v2": "definitions",
+		"/version": "minCompatibilityMinor", "/version?": "emulationMinor", "/version?1": "minor",
+	} {
+		t.Run(path, func(t *testing.T) {
+			if diff := cmp.Diff(names(fetch(t, pair.Upstream, path)[key]), names(fetch(t, pair.Ours, path)[key])); diff != "" {
+				t.Errorf("(- kube-apiserver, + ours)\n%s", diff)
+			}
+		})
+	}
+	t.Run("features", func(t *testing.T) {
+		if diff := cmp.Diff(features(t, pair.Upstream), features(t, pair.Ours)); diff != "" {
+			t.Errorf("(- kube-apiserver, + ours)\n%s", diff)
+		}
+	})
+	template, err := LoadTemplate("testdata/betas.template")
+	if err != nil {
+		t.Fatal(err)
+	}
+	intended, err := loadIntended("testdata/intended.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resources, err := Resources(t.Context(), pair.Upstream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resources = slices.DeleteFunc(resources, func(r Resource) bool { return r.Version == "v1" && !recent(r) })
+	scripts, err := Generate(template, resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	common, err := LoadScripts("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts = append(scripts, slices.DeleteFunc(common, func(s *Script) bool { return s.Name != "debug" })...)
+	for _, script := range scripts {
+		t.Run(script.Name, func(t *testing.T) { compare(t, pair, script, intended) })
+	}
+}
+
+// recent reports whether a resource of version 1 was introduced recently.
+func recent(r Resource) bool {
+	return strings.HasPrefix(r.Group, "resource.") || strings.HasPrefix(r.Group, "admissionregistration.")
+}
+
+// features returns the metric of enabled features.
+func features(t *testing.T, server *Server) []string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.Origin+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := server.admin.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := slices.DeleteFunc(strings.Split(string(body), "\n"), func(line string) bool {
+		return !strings.HasPrefix(line, "kubernetes_feature_enabled{")
+	})
+	slices.Sort(lines)
+	return lines
+}
