@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
@@ -35,6 +34,7 @@ import (
 	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/lazy"
@@ -113,9 +113,9 @@ type background struct {
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
 	aggregation     aggregation
-	flows           flowcontrol.Interface // nil: the limits of requests in flight apply
-	publisher       *peers.Publisher      // nil: the feature gate of peers is off
-	peers           *peers.Peers          // nil: no requests are passed on
+	flows           *flowcontrol.Controller // nil: the limits of requests in flight apply
+	publisher       *peers.Publisher        // nil: the feature gate of peers is off
+	peers           *peers.Peers            // nil: no requests are passed on
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -287,7 +287,7 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
-		Fairness:                    s.fairness(holder),
+		Fairness:                    s.flows,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
 		GoawayChance:                s.config.Serving.GoawayChance,

@@ -7,6 +7,7 @@
 //   - deadline and timeout precede whatever may block, so that they bound it.
 //   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
 //     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
+//   - classify precedes authorize, so that all further responses name the flow schema and the priority level.
 //   - bodies reads the body of a write only for a user that may write, and before fairness or maxInFlight, so that a slow
 //     upload holds memory but no seat. kube-apiserver gives requests a seat before it authorizes them.
 //   - measure is innermost: it times what reached a handler; other filters count what they reject.
@@ -28,6 +29,7 @@ import (
 
 	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/authentication"
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -52,9 +54,9 @@ type Options struct {
 	ConstrainedImpersonation bool
 
 	RequestTimeout              time.Duration
-	Fairness                    *Fairness // nil: the limits of requests in flight apply
-	MaxRequestsInFlight         int       // 0: no limit
-	MaxMutatingRequestsInFlight int       // 0: no limit
+	Fairness                    *flowcontrol.Controller // nil: the limits of requests in flight apply
+	MaxRequestsInFlight         int                     // 0: no limit
+	MaxMutatingRequestsInFlight int                     // 0: no limit
 	Bodies                      BodyLimits
 	GoawayChance                float64
 	StrictTransportSecurity     []string
@@ -72,6 +74,9 @@ func Chain(options Options, next http.Handler) http.Handler {
 	}
 	h = newBodies(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
+	if options.Fairness != nil {
+		h = &classify{next: h, controller: options.Fairness}
+	}
 	h = newImpersonate(h, options)
 	h = newAudit(h, options)
 	h = newAuthenticate(h, options)

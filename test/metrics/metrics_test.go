@@ -87,7 +87,6 @@ var exceptions = map[string]string{
 	"apiserver_admission_webhook_":                 "measured with the webhooks of admission",
 	"apiserver_authentication_config_controller_":  "measured with --authentication-config",
 	"apiserver_authorization_config_controller_":   "measured with --authorization-config",
-	"apiserver_flowcontrol_":                       "no priority and fairness",
 	"apiserver_validating_admission_policy_":       "measured with the policies of admission",
 	"apiserver_validation_declarative_validation_": "upstream's validation counts mismatches between two implementations, ours is one of them",
 }
