@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/etcd"
 	"quorate.dev/apiserver/storage"
 )
@@ -26,10 +28,10 @@ type backend struct {
 	polled atomic.Pointer[storage.Space] // of an external etcd; nil: not measured yet
 }
 
-// openBackend starts the embedded member or creates the client of an external etcd. dial returns the options of the
-// connections to the latter.
+// openBackend starts the embedded member or creates the client of an external etcd. Only the latter uses dialers and
+// options: the members of a cluster are connected directly.
 func openBackend(
-	ctx context.Context, c *config.Config, logger logr.Logger, dial func() []grpc.DialOption,
+	ctx context.Context, c *config.Config, dialers egress.Dialers, logger logr.Logger, options []grpc.DialOption,
 ) (*backend, error) {
 	if c.Member.DataDirectory != "" {
 		member, err := etcd.Start(ctx, c.Member, etcd.WithLogger(logger.WithName("etcd")))
@@ -38,18 +40,28 @@ func openBackend(
 		}
 		return &backend{client: member.Client(), member: member}, nil
 	}
-	secure, err := clientTLS(c.Etcd)
+	return connectBackend(c.Etcd, c.Etcd.Servers, dialers, options)
+}
+
+// connectBackend creates the client of an external etcd, with the dialer for etcd if there is one.
+func connectBackend(
+	e config.Etcd, servers []string, dialers egress.Dialers, options []grpc.DialOption,
+) (*backend, error) {
+	secure, err := clientTLS(e)
 	if err != nil {
 		return nil, err
 	}
+	if dialers.Etcd != nil {
+		options = append(slices.Clip(options), grpc.WithContextDialer(dialers.DialEtcd))
+	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            c.Etcd.Servers,
+		DialOptions:          options,
+		Endpoints:            servers,
 		TLS:                  secure,
 		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second,
 		PermitWithoutStream:  true,
 		MaxCallRecvMsgSize:   2 << 30,
-		DialOptions:          dial(),
 		Logger:               zap.NewNop(),
 	})
 	if err != nil {

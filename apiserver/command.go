@@ -36,9 +36,6 @@ func Run(ctx context.Context, args []string) error {
 		return err
 	}
 	logger, level := newLogger(os.Stderr, c.Logging)
-	if ignored := c.Unimplemented(); len(ignored) > 0 {
-		logger.Info("Ignoring flags that are not implemented yet", "flags", ignored)
-	}
 	if err := configureProcess(c, logger, level); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -30,19 +31,20 @@ import (
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
-	"quorate.dev/apiserver/storage"
-	"quorate.dev/apiserver/watchcache"
 )
 
 // Server is one replica.
@@ -60,6 +62,7 @@ type Server struct {
 	lookup    *host.Lookup  // nil: nothing is looked up in the host
 
 	authConfiguration authConfiguration // of a cluster
+	egress            egress.Dialers
 
 	objectStore
 	requestPath
@@ -69,10 +72,9 @@ type Server struct {
 // objectStore is what reads and writes objects, from the bottom up.
 type objectStore struct {
 	encryption *encryption.Configuration // nil: no value is encrypted
-	backend    *backend
-	store      *storage.Store
-	quota      *storage.SoftQuota
-	caches     *watchcache.Caches
+	location                             // of all resources without an override
+	others     []*location               // of --etcd-servers-overrides
+	overrides  map[schema.GroupResource]*location
 	registry   *registry.Registry
 }
 
@@ -112,6 +114,9 @@ type background struct {
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
 	aggregation     aggregation
+	flows           *flowcontrol.Controller // nil: the limits of requests in flight apply
+	publisher       *peers.Publisher        // nil: the feature gate of peers is off
+	peers           *peers.Peers            // nil: no requests are passed on
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -132,6 +137,12 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Lo
 	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, emulation(c)); err != nil {
 		return nil, err
 	}
+	if err = checkLeadership(s.apis); err != nil {
+		return nil, err
+	}
+	if s.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
+		return nil, err
+	}
 	if !c.Extension.Enabled() {
 		if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
 			return nil, err
@@ -143,11 +154,16 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Lo
 	if s.encryption, err = s.loadEncryption(ctx); err != nil {
 		return nil, err
 	}
-	if s.backend, err = openBackend(ctx, c, logger, s.dialEtcd); err != nil {
+	dial := s.dialEtcd()
+	if s.backend, err = openBackend(ctx, c, s.egress, logger, dial); err != nil {
 		s.closeEncryption()
 		return nil, err
 	}
 	s.measureMember()
+	if s.others, s.overrides, err = openOverrides(c, s.egress, dial); err != nil {
+		s.closeEncryption()
+		return nil, errors.Join(err, s.closeBackend())
+	}
 	if err := s.compose(ctx); err != nil {
 		return nil, errors.Join(err, s.closeBackend())
 	}
@@ -170,7 +186,7 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	if s.auth, err = s.mode.auth(ctx); err != nil {
 		return err
 	}
-	if s.auditor, err = audit.New(s.config.Audit, audit.Options{UserAgent: s.userAgent()}); err != nil {
+	if s.auditor, err = audit.New(s.config.Audit, audit.Options{Dial: s.egress.ControlPlane, UserAgent: s.userAgent()}); err != nil {
 		return err
 	}
 	s.registry.AuditWith(s.auditor)
@@ -206,17 +222,9 @@ func (s *Server) composeServing() (err error) {
 }
 
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
-	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
-	s.store.Encrypt(s.storageEncryption(holder))
-	s.store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
-	s.caches = watchcache.New(s.store, watchcache.Options{
-		Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics,
-	})
-	s.store.Measure(s.metrics, s.clock, s.caches.ResourceOf)
-	s.quota = &storage.SoftQuota{Measure: s.backend.space, Percent: int64(s.config.SoftQuota())}
-	s.quota.Count(s.metrics)
+	s.composeLocations(holder)
 	s.registry = registry.New(registry.Options{
-		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota,
+		Store: s.Store, Caches: s.Caches, Quota: s.Quota, Overrides: s.storageOverrides(), Uncached: s.uncached(), Catalog: holder, Admission: chain,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
 		Metrics:          registry.NewMetrics(s.metrics),
 		DeleteUnreadable: deletesUnreadable(),
@@ -287,12 +295,13 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
+		Fairness:                    s.flows,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
 		GoawayChance:                s.config.Serving.GoawayChance,
 		StrictTransportSecurity:     s.config.Serving.StrictTransportSecurity,
 		CORSAllowedOrigins:          origins,
-	}, routes), nil
+	}, s.peers.Handler(routes)), nil
 }
 
 // releaseTimeout bounds how long the hooks that hold leases may take to release them. Without a quorum they cannot.
@@ -389,5 +398,5 @@ func (s *Server) closeBackend() error {
 	const timeout = 10 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return s.backend.close(ctx)
+	return s.closeLocations(ctx)
 }

@@ -35,7 +35,7 @@ func (s *Server) loadTracing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	provider, err := tracing.NewProvider(ctx, configuration, bootstrap.IdentityOf(hostname), nil)
+	provider, err := tracing.NewProvider(ctx, configuration, bootstrap.IdentityOf(hostname), s.egress.ControlPlane)
 	if err != nil {
 		return err
 	}

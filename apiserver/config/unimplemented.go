@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,52 +15,22 @@ type unimplementedFlag struct {
 	name     string
 	kind     string // pflag's name of the type
 	standard string // kube-apiserver's default, as pflag prints it
-	// risk is the consequence of ignoring the flag; if it is not empty, the server does not start when the flag is set.
-	// Flags without a risk are logged and ignored.
-	risk string
-	// check returns an error for values of the right type that kube-apiserver rejects. It is nil if there are none or the
-	// flag has a risk.
+	// check returns an error for values of the right type that kube-apiserver rejects. It is nil if there are none.
 	check func(value string) error
-}
-
-// The risks of ignoring a flag.
-const (
-	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
-	noProxy    = "connections would bypass the proxies"
-)
-
-var unimplementedFlags = []unimplementedFlag{
-	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
-	{"egress-selector-config-file", "string", "", noProxy, nil},
-
-	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
-	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
-	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
-	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
-	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
-	{"peer-advertise-ip", "string", "", "", nil},
-	{"peer-advertise-port", "string", "", "", nil},
-	{"peer-ca-file", "string", "", "", nil},
 }
 
 // alphaFlags have a feature gate that cannot be switched on here: as in kube-apiserver without the gate, they are refused.
 var alphaFlags = []unimplementedFlag{
-	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
-	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
-	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
-	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
+	{"log-json-info-buffer-size", "string", "0", isAlphaLogging},
+	{"log-json-split-stream", "bool", "false", isAlphaLogging},
+	{"log-text-info-buffer-size", "string", "0", isAlphaLogging},
+	{"log-text-split-stream", "bool", "false", isAlphaLogging},
 }
 
 // ineffectiveFlags have no effect in kube-apiserver either.
 var ineffectiveFlags = []unimplementedFlag{
-	{"default-watch-cache-size", "int", "100", "", nil},
-	{"kubelet-read-only-port", "uint", "10255", "", nil},
-}
-
-// boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
-// harmless.
-var boundUnimplementedFlags = []string{
-	"storage-media-type", "watch-cache",
+	{"default-watch-cache-size", "int", "100", nil},
+	{"kubelet-read-only-port", "uint", "10255", nil},
 }
 
 // FlagStatus returns a note about a flag that has no effect; empty: the flag works.
@@ -71,12 +40,6 @@ func FlagStatus(name string) string {
 			return &flags[i]
 		}
 		return nil
-	}
-	if flag := has(unimplementedFlags); flag != nil && flag.risk != "" {
-		return "not implemented, refused"
-	}
-	if has(unimplementedFlags) != nil || slices.Contains(boundUnimplementedFlags, name) {
-		return "not implemented, ignored"
 	}
 	if has(alphaFlags) != nil {
 		return "alpha, refused"
@@ -173,13 +136,6 @@ func (c *Config) unimplementedFlags(f *pflag.FlagSet) {
 	if c.unimplemented == nil {
 		c.unimplemented = map[string]*unimplementedValue{}
 	}
-	for _, flag := range unimplementedFlags {
-		usage := "Not implemented yet: without effect."
-		if flag.risk != "" {
-			usage = "Not implemented yet: the server does not start with it."
-		}
-		c.unimplementedFlag(f, flag, usage)
-	}
 	for _, flag := range alphaFlags {
 		c.unimplementedFlag(f, flag, "Refused: alpha, and the feature gate LoggingAlphaOptions is not implemented.")
 	}
@@ -198,84 +154,6 @@ func (c *Config) unimplementedFlag(f *pflag.FlagSet, flag unimplementedFlag, usa
 	if flag.kind == "bool" {
 		f.Lookup(flag.name).NoOptDefVal = "true"
 	}
-}
-
-// Unimplemented returns the names of the flags that differ from their defaults and have no effect, sorted.
-func (c *Config) Unimplemented() []string {
-	var names []string
-	for _, flag := range unimplementedFlags {
-		if value := c.unimplemented[flag.name]; value != nil && value.isSet() {
-			names = append(names, flag.name)
-		}
-	}
-	for _, arg := range c.Args() {
-		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-		if slices.Contains(boundUnimplementedFlags, name) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// validateUnimplemented returns an error for each flag that the server must not ignore.
-func (c *Config) validateUnimplemented() []error {
-	var errs []error
-	for _, flag := range unimplementedFlags {
-		value := c.unimplemented[flag.name]
-		if value != nil && value.isSet() && flag.risk != "" {
-			errs = append(errs, fmt.Errorf("--%s is not implemented yet: %s; remove the flag to run without it", flag.name, flag.risk))
-		}
-	}
-	return append(errs, c.validateLeadership()...)
-}
-
-// validateLeadership checks the relations between the flags of coordinated leader election.
-func (c *Config) validateLeadership() []error {
-	duration := func(name string) time.Duration {
-		value := c.unimplemented[name]
-		if value == nil {
-			return 0
-		}
-		parsed, _ := time.ParseDuration(value.String()) // Set has checked it
-		return parsed
-	}
-	const lease, renew, retry = "coordinated-leadership-lease-duration", "coordinated-leadership-renew-deadline", "coordinated-leadership-retry-period"
-	if len(c.unimplemented) == 0 {
-		return nil
-	}
-	var errs []error
-	if duration(lease) <= duration(renew) {
-		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", lease, renew))
-	}
-	if duration(renew) <= duration(retry) {
-		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", renew, retry))
-	}
-	return errs
-}
-
-func notNegative(value string) error {
-	if strings.HasPrefix(value, "-") {
-		return errors.New("can not be negative value")
-	}
-	return nil
-}
-
-// isCacheSize accepts resource[.group]#size,...
-func isCacheSize(value string) error {
-	for part := range strings.SplitSeq(value, ",") {
-		_, size, found := strings.Cut(part, "#")
-		number, err := strconv.Atoi(size)
-		switch {
-		case !found:
-			return fmt.Errorf("invalid value of watch cache size: %s", part)
-		case err != nil:
-			return fmt.Errorf("invalid size of watch cache size: %s", part)
-		case number < 0:
-			return fmt.Errorf("watch cache size cannot be negative: %s", part)
-		}
-	}
-	return nil
 }
 
 // isAlphaLogging rejects all values.

@@ -3,6 +3,7 @@ package filters
 import (
 	"net/http"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,6 +46,13 @@ func (f *accessLog) write(logger logr.Logger, r *http.Request, answer *response,
 		"verb", metrics.NormalizedVerb(r), "URI", r.RequestURI, "latency", f.clock.Since(record.Received),
 		"userAgent", agent, "audit-ID", truncatedID(record.AuditID), "srcIP", r.RemoteAddr,
 	}
+	if flow := &record.Flow; flow.Level != "" {
+		values = append(values, "apf_pl", quoted(flow.Level), "apf_fs", quoted(flow.Schema), "apf_iseats", flow.InitialSeats,
+			"apf_fseats", flow.FinalSeats, "apf_additionalLatency", flow.AdditionalLatency)
+		if flow.Executed > 0 {
+			values = append(values, "apf_execution_time", flow.Executed)
+		}
+	}
 	for _, filter := range []struct {
 		name string
 		took time.Duration
@@ -57,6 +65,17 @@ func (f *accessLog) write(logger logr.Logger, r *http.Request, answer *response,
 		}
 	}
 	logger.Info("HTTP", append(values, answer.logged()...)...)
+}
+
+// maxName is the length at which kube-apiserver truncates names of flow schemas and priority levels in the log.
+const maxName = 64
+
+// quoted returns a name as kube-apiserver logs it.
+func quoted(name string) string {
+	if len(name) > maxName {
+		name = name[:maxName]
+	}
+	return strconv.Quote(name)
 }
 
 // responseLog has what is logged about an error: where its status was sent, and what was sent.

@@ -50,7 +50,11 @@ func (c *call) watch(ctx context.Context) error {
 		s.counts = c.Metrics.events.of(target.Match)
 	}
 	s.open(ctx, func(ctx context.Context) {
-		if s.sendInitial(initial && options.AllowWatchBookmarks, selection) {
+		sent := s.sendInitial(initial && options.AllowWatchBookmarks, selection)
+		if c.record.Initialized != nil {
+			c.record.Initialized()
+		}
+		if sent {
 			s.run(ctx)
 		}
 	})

@@ -38,6 +38,7 @@ func (r *Record) TrackStorage(took time.Duration) {
 // LatencyAnnotations returns the audit annotations of a slow request.
 func (r *Record) LatencyAnnotations() map[string]string {
 	upstream.TrackAuthenticationLatency(r, r.Latency.Authentication)
+	upstream.TrackAPFQueueWaitLatency(r, r.Flow.Waited)
 	upstream.TrackImpersonationLatency(r, r.Latency.Impersonation)
 	upstream.TrackAuthorizationLatency(r, r.Latency.Authorization)
 	upstream.TrackStorageLatency(r, time.Duration(r.Latency.storage.Load()))
@@ -45,12 +46,24 @@ func (r *Record) LatencyAnnotations() map[string]string {
 	return upstream.AuditAnnotationsFromLatencyTrackers(r)
 }
 
-// ExternalLatency is how long the request has waited for admission webhooks: those that mutate one after another, of those
-// that validate, which run at the same time, the slowest. The service level indicator does not count it.
+// ExternalLatency is how long the request has waited in a queue and for admission webhooks: those that mutate one after
+// another, of those that validate, which run at the same time, the slowest. The service level indicator does not count it.
 func (r *Record) ExternalLatency() time.Duration {
 	trackers := r.latency.Load()
 	if trackers == nil {
-		return 0
+		return r.Flow.Waited
 	}
-	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency()
+	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency() +
+		r.Flow.Waited
+}
+
+// Flow is the result of priority and fairness. It is empty for requests that are not classified.
+type Flow struct {
+	// Matched is the *flowcontrol.Flow.
+	Matched                  any
+	Schema, Level            string // names
+	InitialSeats, FinalSeats uint64
+	AdditionalLatency        time.Duration
+	Waited                   time.Duration // in a queue
+	Executed                 time.Duration // with seats
 }

@@ -27,8 +27,8 @@ type leaseGranter interface {
 type leases struct {
 	granter  leaseGranter
 	clock    clock.PassiveClock
-	maxReuse int64 // in seconds
-	metrics  *Metrics
+	maxReuse int64         // in seconds
+	metrics  *storeMetrics // nil: not measured
 
 	mu   sync.Mutex
 	last lease

@@ -20,10 +20,13 @@ type stats struct {
 	terminated      atomic.Int64
 	waits           waits
 
-	// consistent are the calls of Latest: that succeeded, that failed because the cache lagged, and all other failures.
-	consistent, lagging, failed atomic.Int64
-	initial                     atomic.Int64 // initial events of watches
-	fromCache, fromStorage      listStats
+	// consistentReads are the calls of Latest: that succeeded, that failed because the cache lagged, and all other
+	// failures.
+	consistentReads, laggingReads, failedReads atomic.Int64
+	initial                                    atomic.Int64 // initial events of watches
+	fromCache, fromStorage                     listStats
+	// consistent, inconsistent and inconclusive count the consistency checks.
+	consistent, inconsistent, inconclusive atomic.Int64
 }
 
 // listStats count lists and their objects.
@@ -80,11 +83,11 @@ func (c *Cache) CountStoredList(fetched, evaluated, returned int) {
 
 // collector exports stats. Metrics that kube-apiserver has too have its names.
 type collector struct {
-	caches *Caches
+	all []*Caches
 
 	objects, objectsByGroup, size, capacity, watchers, revision             *prometheus.Desc
 	storageEvents, received, dispatched, initializations, terminated, waits *prometheus.Desc
-	initial, consistent                                                     *prometheus.Desc
+	checks, initial, consistent                                             *prometheus.Desc
 	cacheLists, cacheFetched, cacheReturned                                 *prometheus.Desc
 	storageLists, storageFetched, storageEvaluated, storageReturned         *prometheus.Desc
 	encodings, encodedBytes, evictions                                      *prometheus.Desc
@@ -92,7 +95,12 @@ type collector struct {
 
 var resourceLabels = []string{"group", "resource"}
 
-func newCollector(caches *Caches) *collector {
+// Register registers the metrics of all Caches of a server.
+func Register(registerer prometheus.Registerer, all ...*Caches) {
+	registerer.MustRegister(newCollector(all))
+}
+
+func newCollector(all []*Caches) *collector {
 	perResource := func(name, help string, further ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, "[ALPHA] "+help, slices.Concat(resourceLabels, further), nil)
 	}
@@ -101,7 +109,7 @@ func newCollector(caches *Caches) *collector {
 	const count = "Number of stored objects at the time of last check split by kind. " +
 		"In case of a fetching error, the value will be -1."
 	return &collector{
-		caches: caches,
+		all: all,
 		objects: prometheus.NewDesc("apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) "+
 			"[DEPRECATED, consider using apiserver_resource_objects instead] "+count, []string{"resource"}, nil),
 		objectsByGroup: perResource("apiserver_resource_objects", count),
@@ -119,6 +127,8 @@ func newCollector(caches *Caches) *collector {
 			"Counter of watch cache initializations broken by resource type."),
 		terminated: perResource("apiserver_terminated_watchers_total",
 			"Counter of watchers closed due to unresponsiveness broken by resource type."),
+		checks: perResource("apiserver_storage_consistency_checks_total",
+			"Counter for status of consistency checks between etcd and watch cache", "status"),
 		waits: perResource(cache+"read_wait_seconds",
 			"Histogram of time spent waiting for a watch cache to become fresh."),
 		initial: perResource("apiserver_init_events_total",
@@ -152,11 +162,15 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeB
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
-	for _, cache := range *c.caches.byPath.Load() {
-		c.collectCache(cache, out)
+	var bytes, evicted int64
+	var count int
+	for _, caches := range c.all {
+		for _, cache := range *caches.byPath.Load() {
+			c.collectCache(cache, out)
+		}
+		b, n := caches.encoded.usage()
+		bytes, count, evicted = bytes+b, count+n, evicted+caches.encoded.evicted.Load()
 	}
-	bytes, count := c.caches.encoded.usage()
-	evicted := c.caches.encoded.evicted.Load()
 	out <- prometheus.MustNewConstMetric(c.encodings, prometheus.GaugeValue, float64(count))
 	out <- prometheus.MustNewConstMetric(c.encodedBytes, prometheus.GaugeValue, float64(bytes))
 	out <- prometheus.MustNewConstMetric(c.evictions, prometheus.CounterValue, float64(evicted))
@@ -185,8 +199,8 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.objects, prometheus.GaugeValue, float64(s.objects.Load()), name)
 	counter(c.storageEvents, s.received.Load())
 	gauge(c.capacity, s.capacity.Load())
+	gauge(c.revision, cache.caches.Revision()%revisionModulus)
 	gauge(c.watchers, int64(watchers))
-	gauge(c.revision, c.caches.Revision()%revisionModulus)
 	counter(c.received, s.received.Load())
 	counter(c.dispatched, s.dispatched.Load())
 	counter(c.initializations, s.initializations.Load())
@@ -194,6 +208,13 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 	counter(c.initial, s.initial.Load())
 	if count, sum, buckets := s.waits.read(); count > 0 {
 		out <- prometheus.MustNewConstHistogram(c.waits, count, sum, buckets, labels...)
+	}
+	for status, count := range map[string]int64{
+		"success": s.consistent.Load(), "failure": s.inconsistent.Load(), "error": s.inconclusive.Load(),
+	} {
+		if count > 0 {
+			counter(c.checks, count, status)
+		}
 	}
 	c.collectReads(s, counter)
 }
@@ -206,7 +227,7 @@ func (c *collector) collectReads(s *stats, counter func(*prometheus.Desc, int64,
 	for _, outcome := range []struct {
 		count             *atomic.Int64
 		success, fallback string
-	}{{&s.consistent, "true", "false"}, {&s.lagging, "true", "true"}, {&s.failed, "false", "false"}} {
+	}{{&s.consistentReads, "true", "false"}, {&s.laggingReads, "true", "true"}, {&s.failedReads, "false", "false"}} {
 		if count := outcome.count.Load(); count > 0 {
 			counter(c.consistent, count, outcome.success, outcome.fallback)
 		}

@@ -41,7 +41,7 @@ func sample(resources []Resource) []Resource {
 var (
 	first = []string{"admission-defaults", "documents", "watch", "watch-old"}
 	last  = []string{
-		"apiservices", "crd-groups",
+		"apiservices", "crd-groups", "fairness",
 		"networking.k8s.io/v1 servicecidrs", "networking.k8s.io/v1beta1 servicecidrs", "rbac.authorization.k8s.io/v1 clusterrolebindings",
 	}
 )

@@ -2,11 +2,7 @@ package metrics
 
 // notExported are families of kube-apiserver that this server does not export, by prefix, with the reason.
 var notExported = map[string]string{
-	"aggregator_discovery_nopeer_":          "discovery does not include other replicas' resources: there is nothing to leave out",
-	"aggregator_discovery_peer_aggregated_": "discovery does not include other replicas' resources",
-	"apiextensions_openapi_v":               "documents are merged when they are requested, not generated again for each definition",
-	"apiserver_current_inqueue_requests":    "no priority and fairness",
-	"apiserver_flowcontrol_":                "no priority and fairness",
+	"apiextensions_openapi_v": "documents are merged when they are requested, not generated again for each definition",
 }
 
 // occasional are families that count rare events, with the reason why a server may have had none.
@@ -23,9 +19,5 @@ var otherHelp = map[string]string{
 	"process_start_time_seconds":                          "the collector of the Prometheus client exports it",
 }
 
-// notChecked are health checks of kube-apiserver that this server does not have: there is no priority and fairness, and
-// replicas do not forward requests to each other.
-var notChecked = []string{
-	"poststarthook/peer-endpoint-reconciler-controller",
-	"poststarthook/priority-and-fairness-config-consumer", "poststarthook/priority-and-fairness-filter",
-}
+// notChecked are health checks of kube-apiserver that this server does not have.
+var notChecked []string
