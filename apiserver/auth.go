@@ -213,6 +213,7 @@ func (s *Server) composeTokens(ctx context.Context, a *auth) ([]authenticator.To
 	if a.tokens, err = serviceaccount.New(ctx, c, s.clock); err != nil {
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
 	}
+	a.reload = append(a.reload, a.tokens)
 	serviceAccounts, err := a.tokens.Authenticators(s.registry.Client())
 	if err != nil {
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)

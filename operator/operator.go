@@ -35,6 +35,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
+	"quorate.dev/operator/kubeconfig"
 	"quorate.dev/operator/reconcile"
 )
 
@@ -149,7 +150,13 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	reconciler := &reconcile.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
-		OperatorNamespace: o.podNamespace,
+		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(),
+	}
+	if err := registerMetrics(reconciler.Metrics); err != nil {
+		return nil, err
+	}
+	kubeconfigs := &kubeconfig.Reconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Recorder: reconciler.Recorder,
 	}
 	if o.metricsAddress != "0" {
 		if err := manager.Add(certificate); err != nil {
@@ -158,6 +165,7 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	}
 	return manager, errors.Join(
 		reconciler.SetupWithManager(manager),
+		kubeconfigs.SetupWithManager(manager),
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)

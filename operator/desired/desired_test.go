@@ -243,7 +243,7 @@ func TestMembersCanWriteTheirVolumes(t *testing.T) {
 
 func TestServingCertificateNames(t *testing.T) {
 	cluster := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraSANs = []string{"api.example.org", "192.0.2.1"} })
-	authority, err := pki.NewAuthority("a", metav1.Now().Time)
+	authority, err := pki.NewAuthority("a", pki.AuthorityLifetime, metav1.Now().Time)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,9 @@ func Pod(
 		},
 		Spec: podSpec(cluster, replica, terminationGrace(configuration)),
 	}
+	if replica.AuthorityHash != "" {
+		pod.Annotations[AuthorityHashAnnotation] = replica.AuthorityHash
+	}
 	if replica.Member {
 		pod.Labels[RoleLabel], pod.Annotations[EtcdHashAnnotation] = RoleMember, hashes.Etcd
 		pod.Spec.Hostname, pod.Spec.Subdomain = replica.Name, MembersService(cluster)

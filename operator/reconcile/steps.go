@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -111,6 +112,12 @@ var steps = []step{
 		do:          (*Reconciler).annotateCertificates,
 	},
 	{
+		name:        "rotation",
+		needs:       []fact{certificatesReady},
+		skipInvalid: true,
+		do:          (*Reconciler).planRotations,
+	},
+	{
 		name:        "membership", // also if the members are unknown
 		needs:       []fact{certificatesReady},
 		skipInvalid: true,
@@ -129,8 +136,13 @@ type pass struct {
 	state        *observed.State
 	service      *corev1.Service // the Service for clients; nil if the spec is invalid
 	certificates certificates
-	etcd         *etcd.Client // nil if no member runs
-	stale        bool         // a step failed because of an outdated observation
+	secrets      map[string]*corev1.Secret // of the authorities, as read, by trust domain
+	etcd         *etcd.Client              // nil if no member runs
+	restart      map[string]bool           // pods that have to restart for a rotation
+	rotating     bool                      // a rotation waits for replicas or kubeconfigs
+	entered      bool                      // a rotation entered a stage
+	next         time.Time                 // when something becomes due; zero: unknown
+	stale        bool                      // a step failed because of an outdated observation
 	input        status.Input
 }
 
@@ -184,7 +196,7 @@ func (r *Reconciler) readVersion(ctx context.Context, p *pass) error {
 	if p.input.Action.Kind != membership.Wait || p.input.Action.Reason != "" {
 		return nil
 	}
-	version, err := p.state.Version(ctx, p.certificates.authorities[desired.ServingDomain].Certificate)
+	version, err := p.state.Version(ctx, p.certificates.roots(), p.certificates.name)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("version unknown", "reason", err.Error())
 	}

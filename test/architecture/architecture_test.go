@@ -38,13 +38,14 @@ var layers = []map[string]int{
 		"apiserver": 8,
 	},
 	{
-		"operator/api": 0, "operator/pki": 0, "operator/membership": 0,
+		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0,
 		"operator/etcd":        1,
 		"operator/desired":     1,
 		"operator/servingcert": 1,
 		"operator/observed":    2,
 		"operator/status":      3,
 		"operator/reconcile":   4,
+		"operator/kubeconfig":  4,
 		"operator":             5,
 	},
 }

@@ -14,8 +14,10 @@ const (
 	Degraded = "Degraded"
 	// EtcdQuorum is true when a majority of the voters agrees. It is absent with an external etcd.
 	EtcdQuorum = "EtcdQuorum"
-	// CertificatesValid is true when no certificate has expired or expires within 30 days.
+	// CertificatesValid is true when no certificate has expired or is overdue for renewal, and the user's are usable.
 	CertificatesValid = "CertificatesValid"
+	// CredentialsRotating is true while certificate authorities or service-account keys are being replaced.
+	CredentialsRotating = "CredentialsRotating"
 )
 
 // ApiServerClusterStatus is the state that the operator last observed.
@@ -62,7 +64,12 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Membership *Membership `json:"membership,omitempty"`
 
-	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum and CertificatesValid.
+	// Rotations are the replacements of authorities and keys in progress.
+	//
+	// +optional
+	Rotations *Rotations `json:"rotations,omitempty"`
+
+	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid and CredentialsRotating.
 	//
 	// +optional
 	// +listType=map
