@@ -37,7 +37,7 @@ func (s *queueSet) StartRequest(ctx context.Context, estimate *fcrequest.WorkEst
 
 // startedRequest implements fairqueuing.Request.
 type startedRequest struct {
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // of the request
 	request *Request
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/storage"
 	fcrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/informers"
@@ -46,7 +47,7 @@ func begin(t testing.TB, seats int, more ...*flowcontrolv1.FlowSchema) (*Control
 		Stats: func(string) (storage.Stats, error) { return storage.Stats{}, fcrequest.ObjectCountNotFoundErr },
 		Clock: clock.RealClock{}, Logger: logr.Discard(), Registerer: prometheus.NewRegistry(),
 	})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	factory.Start(ctx.Done())
 	go func() { ended <- c.Run(ctx) }()
@@ -67,10 +68,9 @@ func hasLevel(c *Controller, name string) bool {
 
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
+	same := func(context.Context) (bool, error) { return holds(), nil }
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, same); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
 }
 
