@@ -110,33 +110,6 @@ func TestDefaultsOfUnsafeFlags(t *testing.T) {
 	}
 }
 
-// A flag that protects something must never be ignored.
-func TestUnsafeFlagsAreRefused(t *testing.T) {
-	unsafe := 0
-	for _, flag := range unimplementedFlags {
-		if flag.risk == "" {
-			continue
-		}
-		unsafe++
-		value := map[string]string{
-			"bool": "true", "int": "3", "float32": "1.5", "duration": "7s",
-		}[flag.kind]
-		switch {
-		case flag.standard == "true":
-			value = "false"
-		case value == "":
-			value = "/x"
-		}
-		err := parse(t, "--etcd-servers=http://x:1", "--"+flag.name+"="+value).Validate()
-		if err == nil || !strings.Contains(err.Error(), "--"+flag.name+" is not implemented yet: "+flag.risk) {
-			t.Errorf("--%s=%s: %v", flag.name, value, err)
-		}
-	}
-	if unsafe == 0 {
-		t.Error("no flag is refused")
-	}
-}
-
 func TestValuesOfUnimplementedFlags(t *testing.T) {
 	for _, arg := range []string{
 		"--vmodule=x",

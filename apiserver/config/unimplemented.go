@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,26 +15,22 @@ type unimplementedFlag struct {
 	name     string
 	kind     string // pflag's name of the type
 	standard string // kube-apiserver's default, as pflag prints it
-	// risk is the consequence of ignoring the flag; if it is not empty, the server does not start when the flag is set.
-	// Flags without a risk are logged and ignored.
-	risk string
-	// check returns an error for values of the right type that kube-apiserver rejects. It is nil if there are none or the
-	// flag has a risk.
+	// check returns an error for values of the right type that kube-apiserver rejects. It is nil if there are none.
 	check func(value string) error
 }
 
 var unimplementedFlags = []unimplementedFlag{
-	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
-	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
-	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
-	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
-	{"tracing-config-file", "string", "", "", nil},
+	{"log-json-info-buffer-size", "string", "0", isAlphaLogging},
+	{"log-json-split-stream", "bool", "false", isAlphaLogging},
+	{"log-text-info-buffer-size", "string", "0", isAlphaLogging},
+	{"log-text-split-stream", "bool", "false", isAlphaLogging},
+	{"tracing-config-file", "string", "", nil},
 }
 
 // ineffectiveFlags have no effect in kube-apiserver either.
 var ineffectiveFlags = []unimplementedFlag{
-	{"default-watch-cache-size", "int", "100", "", nil},
-	{"kubelet-read-only-port", "uint", "10255", "", nil},
+	{"default-watch-cache-size", "int", "100", nil},
+	{"kubelet-read-only-port", "uint", "10255", nil},
 }
 
 // FlagStatus returns a note about a flag that has no effect; empty: the flag works.
@@ -45,9 +40,6 @@ func FlagStatus(name string) string {
 			return &flags[i]
 		}
 		return nil
-	}
-	if flag := has(unimplementedFlags); flag != nil && flag.risk != "" {
-		return "not implemented, refused"
 	}
 	if has(unimplementedFlags) != nil {
 		return "not implemented, ignored"
@@ -145,11 +137,7 @@ func (c *Config) unimplementedFlags(f *pflag.FlagSet) {
 		c.unimplemented = map[string]*unimplementedValue{}
 	}
 	for _, flag := range unimplementedFlags {
-		usage := "Not implemented yet: without effect."
-		if flag.risk != "" {
-			usage = "Not implemented yet: the server does not start with it."
-		}
-		c.unimplementedFlag(f, flag, usage)
+		c.unimplementedFlag(f, flag, "Not implemented yet: without effect.")
 	}
 	for _, flag := range ineffectiveFlags {
 		c.unimplementedFlag(f, flag, "Accepted but without effect, as in kube-apiserver.")
@@ -178,18 +166,6 @@ func (c *Config) Unimplemented() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// validateUnimplemented returns an error for each flag that the server must not ignore.
-func (c *Config) validateUnimplemented() []error {
-	var errs []error
-	for _, flag := range unimplementedFlags {
-		value := c.unimplemented[flag.name]
-		if value != nil && value.isSet() && flag.risk != "" {
-			errs = append(errs, fmt.Errorf("--%s is not implemented yet: %s; remove the flag to run without it", flag.name, flag.risk))
-		}
-	}
-	return errs
 }
 
 // isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.

@@ -40,7 +40,6 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.API.validateServices()...)
 	errs = append(errs, c.Compatibility.validate()...)
 	errs = append(errs, c.Leadership.validate()...)
-	errs = append(errs, c.validateUnimplemented()...)
 	return errors.Join(errs...)
 }
 

@@ -40,7 +40,8 @@ var (
 )
 
 // fairness executes requests within the seats of their priority levels. A request for which no seat is free waits in a
-// queue or is rejected with 429. Requests for extension API servers take seats too, as in kube-apiserver.
+// queue or is rejected with 429. Requests for extension API servers have limits of their own and take no seats, so that a
+// slow one of these delays no other request.
 type fairness struct {
 	next              http.Handler
 	controller        *flowcontrol.Controller
@@ -90,7 +91,7 @@ const (
 func (f *fairness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
 	flow, ok := record.Flow.Matched.(*flowcontrol.Flow)
-	if !ok {
+	if !ok || record.Delegate != nil {
 		f.next.ServeHTTP(w, r)
 		return
 	}
@@ -109,9 +110,6 @@ func (f *fairness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer execution.end()
 	if record.Info.Verb == "watch" {
 		defer f.controller.RegisterWatch(r)()
-		if record.Delegate != nil {
-			execution.end() // the extension API server does not signal when it has sent the initial state
-		}
 		record.Initialized = execution.end
 	}
 	f.next.ServeHTTP(w, r)
