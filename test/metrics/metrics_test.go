@@ -87,6 +87,7 @@ var exceptions = map[string]string{
 	"apiserver_admission_webhook_":                 "measured with the webhooks of admission",
 	"apiserver_authentication_config_controller_":  "measured with --authentication-config",
 	"apiserver_authorization_config_controller_":   "measured with --authorization-config",
+	"apiserver_flowcontrol_rejected_":              "exists when a priority level is full",
 	"apiserver_validating_admission_policy_":       "measured with the policies of admission",
 	"apiserver_validation_declarative_validation_": "upstream's validation counts mismatches between two implementations, ours is one of them",
 }
@@ -355,6 +356,9 @@ func use(t *testing.T, config *rest.Config) {
 	}
 	get(t, config, "/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 	do(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`)
+	limited := rest.CopyConfig(config) // the administrator is exempt from priority and fairness
+	limited.Impersonate = rest.ImpersonationConfig{UserName: "jane", Groups: []string{"system:authenticated"}}
+	get(t, limited, "/version")
 }
 
 func get(t *testing.T, config *rest.Config, path string) []byte {
