@@ -32,23 +32,20 @@ func (s *queueSet) StartRequest(ctx context.Context, estimate *fcrequest.WorkEst
 	if _, ok := s.start(r, hash); !ok {
 		return nil, s.IsIdle()
 	}
-	return startedRequest{ctx, r}, false
+	return finisher(func(execute func()) bool {
+		if r.Wait(ctx, time.Time{}) {
+			defer r.Finish()
+			execute()
+		}
+		return s.IsIdle()
+	}), false
 }
 
-// startedRequest implements fairqueuing.Request.
-type startedRequest struct {
-	ctx     context.Context
-	request *Request
-}
+// finisher implements fairqueuing.Request.
+type finisher func(execute func()) (idle bool)
 
 // Finish implements fairqueuing.Request.
-func (s startedRequest) Finish(execute func()) bool {
-	if s.request.Wait(s.ctx, time.Time{}) {
-		defer s.request.Finish()
-		execute()
-	}
-	return s.request.set.IsIdle()
-}
+func (f finisher) Finish(execute func()) bool { return f(execute) }
 
 // factory creates the queue sets for upstream's controller.
 type factory struct {

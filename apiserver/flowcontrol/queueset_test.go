@@ -166,7 +166,7 @@ func (s *side) state() (text string, executing, waiting []string) {
 	}
 	slices.Sort(executing)
 	for _, name := range executing {
-		<-s.running[name].begun // upstream advances its virtual time once more
+		<-s.running[name].begun // upstream advances its virtual time there too
 	}
 	fmt.Fprintf(&b, "of %d queues, executing %v", len(dump.Queues), executing)
 	return b.String(), executing, waiting

@@ -84,12 +84,11 @@ func promised(t *testing.T, levels ...string) []promise {
 
 // exceptions are metrics that this server does not export, by prefix, with the reason.
 var exceptions = map[string]string{
-	"apiserver_admission_webhook_":                  "measured with the webhooks of admission",
-	"apiserver_authentication_config_controller_":   "measured with --authentication-config",
-	"apiserver_authorization_config_controller_":    "measured with --authorization-config",
-	"apiserver_validating_admission_policy_":        "measured with the policies of admission",
-	"apiserver_flowcontrol_rejected_requests_total": "no request is rejected",
-	"apiserver_validation_declarative_validation_":  "upstream's validation counts mismatches between two implementations, ours is one of them",
+	"apiserver_admission_webhook_":                "measured with the webhooks of admission",
+	"apiserver_authentication_config_controller_": "measured with --authentication-config",
+	"apiserver_authorization_config_controller_":  "measured with --authorization-config",
+	"apiserver_flowcontrol_rejected_":             "exists when a priority level is full",
+	"apiserver_validating_admission_policy_":      "measured with the policies of admission",
 }
 
 func TestStableMetrics(t *testing.T) {
@@ -398,6 +397,9 @@ func use(t *testing.T, config *rest.Config) {
 	}
 	get(t, config, "/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 	do(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`)
+	limited := rest.CopyConfig(config) // the administrator is exempt from priority and fairness
+	limited.Impersonate = rest.ImpersonationConfig{UserName: "jane", Groups: []string{"system:authenticated"}}
+	get(t, limited, "/version")
 }
 
 func get(t *testing.T, config *rest.Config, path string) []byte {
