@@ -23,7 +23,7 @@ const (
 // A leader that hands over drops the proposals that it receives. One of its own clients gets an error; a proposal from a
 // follower, or one that a leader received before it crashed, is lost without notice, and etcd waits for it for seven
 // seconds. A transaction that depends on the revision of its key can be sent again, even if it is not lost: only
-// one of the two meets the condition.
+// for one of the two the condition holds.
 
 // RepeatLostWrites sends writes again that are still unanswered some time after the leader has changed, until ctx ends.
 // changed returns a channel that is closed at the next change. The store must use the member of this process: its answers
@@ -108,7 +108,7 @@ type outcome struct {
 
 func (o outcome) succeeded() bool { return o.err == nil && o.response.Succeeded }
 
-// commit runs the operation if the condition is met, and the alternative, if any, otherwise. The condition must be false
+// commit runs the operation if the condition holds, and the alternative, if any, otherwise. The condition must be false
 // for ever once the operation has run.
 func (s *Store) commit(
 	ctx context.Context, condition clientv3.Cmp, operation clientv3.Op, alternative ...clientv3.Op,
