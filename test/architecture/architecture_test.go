@@ -23,8 +23,9 @@ var layers = []map[string]int{
 	{
 		"apiserver/lazy": 0, "apiserver/deflate": 0,
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
+		"apiserver/backup/format": 0,
 		"apiserver/audit": 1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
-		"apiserver/serviceresolver": 1, "apiserver/aggregator": 2,
+		"apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/backup": 2, "apiserver/aggregator": 2,
 		"apiserver/encoding": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
 		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
