@@ -54,3 +54,8 @@ func (c *ApiServerCluster) StorageSize() resource.Quantity {
 func (c *ApiServerCluster) Bootstrapped() bool {
 	return c.Status.Membership != nil && c.Status.Membership.Bootstrapped
 }
+
+// Restoring reports whether a backup has to be restored before the cluster starts.
+func (c *ApiServerCluster) Restoring() bool {
+	return c.Spec.Restore != nil && !c.Bootstrapped() && (c.Status.Restore == nil || !c.Status.Restore.Completed)
+}

@@ -62,6 +62,11 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Membership *Membership `json:"membership,omitempty"`
 
+	// Restore is the progress of spec.restore.
+	//
+	// +optional
+	Restore *RestoreStatus `json:"restore,omitempty"`
+
 	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum and CertificatesValid.
 	//
 	// +optional
