@@ -36,6 +36,7 @@ import (
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/reconcile"
+	"quorate.dev/operator/reconcile/backups"
 )
 
 // Environment variables that flags default to.
@@ -151,6 +152,14 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
 		OperatorNamespace: o.podNamespace,
 	}
+	backupReconciler := &backups.Reconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Image: o.image,
+		Recorder: manager.GetEventRecorder("quorate-operator"),
+	}
+	schedules := &backups.ScheduleReconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{},
+		Recorder: manager.GetEventRecorder("quorate-operator"),
+	}
 	if o.metricsAddress != "0" {
 		if err := manager.Add(certificate); err != nil {
 			return nil, err
@@ -158,6 +167,8 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	}
 	return manager, errors.Join(
 		reconciler.SetupWithManager(manager),
+		backupReconciler.SetupWithManager(manager),
+		schedules.SetupWithManager(manager),
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	_ "time/tzdata" // images need no tz database
 
 	"github.com/robfig/cron/v3"
 )

@@ -78,7 +78,12 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string
 	return nil
 }
 
+// ensureServiceAccountKey creates a missing service-account key, except while a backup is restored: its key is then
+// restored too, and no member starts before.
 func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error {
+	if p.cluster.Restoring() {
+		return nil
+	}
 	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.ServiceAccountSecret), &corev1.Secret{})
 	if err != nil || found || p.input.Invalid != nil {
 		return err

@@ -44,7 +44,7 @@ func observation(s *observed.State, now time.Time) membership.Observation {
 	o := membership.Observation{
 		Cluster: s.Cluster.Name, External: s.Cluster.ExternalEtcd(),
 		Replicas: s.Cluster.ReplicaCount(), Voters: s.Cluster.VoterCount(),
-		Intent: intent(s.Cluster, now), HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
+		Intent: intent(s.Cluster, now), Restoring: s.Cluster.Restoring(), HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
 	}
 	var voters []string
 	for _, m := range s.Members {

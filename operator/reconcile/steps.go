@@ -111,6 +111,12 @@ var steps = []step{
 		do:          (*Reconciler).annotateCertificates,
 	},
 	{
+		name:        "restore",
+		needs:       []fact{certificatesReady},
+		skipInvalid: true,
+		do:          (*Reconciler).restoreBackup,
+	},
+	{
 		name:        "membership", // also if the members are unknown
 		needs:       []fact{certificatesReady},
 		skipInvalid: true,

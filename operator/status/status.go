@@ -38,7 +38,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates,
+	available, progressing, degraded, quorum, certificates, restored,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
@@ -51,6 +51,9 @@ func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClu
 	}
 	if cluster.ExternalEtcd() {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdQuorum)
+	}
+	if cluster.Spec.Restore == nil {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Restored)
 	}
 	if in.State == nil {
 		return next

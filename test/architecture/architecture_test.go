@@ -39,20 +39,22 @@ var layers = []map[string]int{
 		"apiserver": 8,
 	},
 	{
-		"operator/api": 0, "operator/pki": 0, "operator/membership": 0,
+		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/backup": 0,
 		"operator/etcd":        1,
 		"operator/desired":     1,
 		"operator/servingcert": 1,
 		"operator/observed":    2,
 		"operator/status":      3,
-		"operator/reconcile":   4,
+		"operator/reconcile":   4, "operator/reconcile/backups": 3,
 		"operator":             5,
 	},
 }
 
 // between are the only imports from one half to another.
 var between = map[string][]string{
-	"operator/desired": {"apiserver/config"},
+	"operator/desired":           {"apiserver/config"},
+	"operator/reconcile":         {"apiserver/backup/format"},
+	"operator/reconcile/backups": {"apiserver/backup/format"},
 }
 
 // kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part of
