@@ -2,13 +2,12 @@ package backup
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,41 +36,11 @@ func destinations(t *testing.T) map[string]destination {
 	t.Helper()
 	volume := t.TempDir()
 	result := map[string]destination{"directory": {[]string{"--directory", volume}, volume}}
-	upstream.NeedsProcesses(t)
-	binary, err := upstream.S3(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
-	data := t.TempDir()
-	server := exec.Command(binary, address, data)
-	server.Stderr = os.Stderr
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for ctx.Err() == nil {
-		response, err := http.Get("http://" + address + "/healthz")
-		if err == nil {
-			response.Body.Close()
-			break
-		}
-		time.Sleep(20 * time.Millisecond) // polling interval
-	}
-	t.Setenv(accessKeyVariable, "quorate")
-	t.Setenv(secretKeyVariable, "quorate-secret")
-	flags := []string{"--s3-endpoint", "http://" + address, "--s3-bucket", "backups", "--s3-path-style", "--s3-region", "us-east-1"}
-	result["S3"] = destination{flags, filepath.Join(data, "objects", "backups")}
+	server := upstream.StartS3(t)
+	t.Setenv(accessKeyVariable, upstream.S3AccessKey)
+	t.Setenv(secretKeyVariable, upstream.S3SecretKey)
+	flags := []string{"--s3-endpoint", server.URL, "--s3-bucket", upstream.S3Bucket, "--s3-path-style", "--s3-region", "us-east-1"}
+	result["S3"] = destination{flags, server.Directory}
 	return result
 }
 
@@ -294,4 +263,81 @@ func TestBackupErrors(t *testing.T) {
 	wantError(t, "--s3-bucket is required", destination{}, "list", "--s3-endpoint", "http://127.0.0.1:1")
 	t.Setenv(accessKeyVariable, "")
 	wantError(t, "S3 credentials are missing", destination{}, "list", "--s3-endpoint", "http://127.0.0.1:1", "--s3-bucket", "b")
+}
+
+// A member that dies while its snapshot is transferred makes the backup fail, or the backup is good: it is never stored
+// incomplete.
+func TestBackupWhileTheMemberDies(t *testing.T) {
+	endpoint, process := startEtcd(t)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for i := range 40 {
+		if _, err := client.Put(t.Context(), fmt.Sprint("/registry/", i), strings.Repeat("x", 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	volume, scratch := t.TempDir(), t.TempDir()
+	d := destination{flags: []string{"--directory", volume}}
+	finished := make(chan error, 1)
+	go func() {
+		command := newCommand(io.Discard, io.Discard)
+		command.SetArgs([]string{"create", "--endpoints", endpoint, "--path", "a", "--scratch", scratch, "--directory", volume})
+		finished <- command.ExecuteContext(t.Context())
+	}()
+	transferring := func() bool {
+		files, _ := filepath.Glob(filepath.Join(scratch, "*", "*.partial*"))
+		return len(files) > 0 || len(finished) > 0
+	}
+	for !transferring() {
+		time.Sleep(time.Millisecond) // polling interval
+	}
+	if err := process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	failed := <-finished
+	listed, err := run(t, d, "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the backup returned %v", failed)
+	if complete := strings.Count(listed, "\n") == 2; complete != (failed == nil) {
+		t.Errorf("the backup returned %v, listed is %q", failed, listed)
+	}
+	if failed == nil {
+		mustRun(t, d, "restore", "--path", "a", "--data-dir", filepath.Join(t.TempDir(), "etcd"))
+	}
+}
+
+// startEtcd starts etcd as a process, which the caller may kill.
+func startEtcd(t *testing.T) (endpoint string, process *os.Process) {
+	t.Helper()
+	upstream.NeedsProcesses(t)
+	binary, err := upstream.Etcd(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for range 2 {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		urls = append(urls, "http://"+listener.Addr().String())
+		listener.Close()
+	}
+	command := exec.Command(binary, "--data-dir", t.TempDir(), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
+		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1],
+		"--unsafe-no-fsync", "--log-level", "error")
+	command.Stderr = os.Stderr
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+	return urls[0], command.Process
 }

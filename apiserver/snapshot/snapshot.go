@@ -6,6 +6,7 @@ package snapshot
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,11 +15,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-
-	clientsnapshot "go.etcd.io/etcd/client/v3/snapshot"
+	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	clientsnapshot "go.etcd.io/etcd/client/v3/snapshot"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 // Info describes a verified snapshot.
@@ -40,7 +43,7 @@ var ErrChecksum = errors.New("checksum mismatch: the file is incomplete, damaged
 func Save(ctx context.Context, config clientv3.Config, file string) (Info, error) {
 	partial := file + ".partial"
 	defer os.Remove(partial)
-	if _, err := clientsnapshot.SaveWithVersion(ctx, zap.NewNop(), config, partial); err != nil {
+	if err := download(ctx, config, partial); err != nil {
 		return Info{}, fmt.Errorf("download the snapshot: %w", err)
 	}
 	info, err := Verify(partial)
@@ -51,6 +54,41 @@ func Save(ctx context.Context, config clientv3.Config, file string) (Info, error
 		return Info{}, err
 	}
 	return info, syncDirectory(filepath.Dir(file))
+}
+
+// stallTimeout is the time without data after which a download fails.
+const stallTimeout = 30 * time.Second
+
+// download fails if the member stops answering. etcd's client would wait for a connection without limit.
+func download(ctx context.Context, config clientv3.Config, file string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	config.DialOptions = append(slices.Clone(config.DialOptions), grpc.WithChainStreamInterceptor(failFast))
+	go func() {
+		for size, progress := int64(-1), time.Now(); ctx.Err() == nil; {
+			// SaveWithVersion writes to this file.
+			if info, err := os.Stat(file + ".part"); err == nil && info.Size() != size {
+				size, progress = info.Size(), time.Now()
+			}
+			if time.Since(progress) > stallTimeout {
+				cancel(fmt.Errorf("no data for %s", stallTimeout))
+			}
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	if _, err := clientsnapshot.SaveWithVersion(ctx, zap.NewNop(), config, file); err != nil {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	return nil
+}
+
+// failFast makes a stream fail when there is no connection. Its parameters are those of a grpc.StreamClientInterceptor.
+func failFast(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn, method string,
+	streamer grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	return streamer(ctx, description, connection, method, append(options, grpc.WaitForReady(false))...)
 }
 
 // Verify compares the checksum of a snapshot file, checks the consistency of all database pages and decodes every key.

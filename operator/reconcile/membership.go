@@ -241,10 +241,11 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 }
 
 // initialCluster returns the configuration of a member for an empty data directory. For a member that has run before it
-// contains only that member: etcd then refuses to start without data instead of voting twice in one term.
+// contains only that member: etcd then refuses to start without data instead of voting twice in one term. The same holds
+// for a member whose volume has a restored backup.
 func initialCluster(s *observed.State, name string) desired.InitialCluster {
 	initial := desired.InitialCluster{PeerURLs: map[string]string{name: desired.PeerURL(s.Cluster, name)}}
-	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped {
+	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped && s.Cluster.Spec.Restore == nil {
 		initial.New = true
 		for _, member := range intent.InitialMembers {
 			initial.PeerURLs[member] = desired.PeerURL(s.Cluster, member)
