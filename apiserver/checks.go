@@ -35,6 +35,7 @@ func (s *Server) addChecks() {
 	s.health.Add(serving.Healthz|serving.Livez, serving.Check{Name: "etcd", Run: s.checkEtcd, StartUp: true})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd", Run: s.checkEtcd})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-readiness", Run: s.checkEtcdReady})
+	s.addEncryptionChecks()
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.mode.synced})
 	s.health.Add(serving.Readyz, serving.Check{
 		Name: "poststarthook/crd-informer-synced", Run: closedCheck(s.custom.Synced()).check,

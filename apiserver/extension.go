@@ -219,7 +219,7 @@ const discoveryLife = 30 * time.Second
 
 // startUpExtension returns everything that runs beside the request path of an extension server.
 func (s *Server) startUpExtension() []hook {
-	list := append(s.storageHooks(),
+	list := append(append(s.storageHooks(), s.encryptionHooks()...),
 		hook{name: "generic-apiserver-start-informers", check: true, run: forever(s.informers.StartWithContext)},
 		hook{name: "start-apiextensions-controllers", after: []string{hookStorage}, check: true, run: s.runDefinitions},
 		hook{name: hookComplete, run: s.completeCatalog},

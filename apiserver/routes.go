@@ -103,12 +103,12 @@ func (i index) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 // paths returns the paths that kube-apiserver lists, without those for debugging.
 func (i index) paths() []string {
 	paths := slices.DeleteFunc(i.router.Documents(), func(path string) bool {
-		return path == "/" || path == "/version/" || strings.HasPrefix(path, "/debug/")
+		return path == "/" || path == "/api" || path == "/version/" || strings.HasPrefix(path, "/debug/")
 	})
-	paths = append(paths, "/api", "/apis", "/apis/", "/openapi/v3/")
+	paths = append(paths, "/apis", "/apis/", "/openapi/v3/")
 	for _, gv := range i.catalog.Current().GroupVersions() {
 		if gv.Group == "" {
-			paths = append(paths, "/api/"+gv.Version)
+			paths = append(paths, "/api", "/api/"+gv.Version)
 			continue
 		}
 		paths = append(paths, "/apis/"+gv.Group, "/apis/"+gv.Group+"/"+gv.Version)

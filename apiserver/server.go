@@ -30,6 +30,7 @@ import (
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
@@ -66,11 +67,12 @@ type Server struct {
 
 // objectStore is what reads and writes objects, from the bottom up.
 type objectStore struct {
-	backend  *backend
-	store    *storage.Store
-	quota    *storage.SoftQuota
-	caches   *watchcache.Caches
-	registry *registry.Registry
+	encryption *encryption.Configuration // nil: no value is encrypted
+	backend    *backend
+	store      *storage.Store
+	quota      *storage.SoftQuota
+	caches     *watchcache.Caches
+	registry   *registry.Registry
 }
 
 // requestPath is what requests pass through or are decided by.
@@ -134,7 +136,11 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 			return nil, err
 		}
 	}
+	if s.encryption, err = s.loadEncryption(ctx); err != nil {
+		return nil, err
+	}
 	if s.backend, err = openBackend(ctx, c, logger); err != nil {
+		s.closeEncryption()
 		return nil, err
 	}
 	if err := s.compose(ctx); err != nil {
@@ -196,6 +202,7 @@ func (s *Server) composeServing() (err error) {
 
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
 	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
+	s.store.Encrypt(s.storageEncryption(holder))
 	s.store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
 	s.caches = watchcache.New(s.store, watchcache.Options{
 		Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics,
@@ -206,7 +213,8 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 	s.registry = registry.New(registry.Options{
 		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
-		WaitForCaches: !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
+		DeleteUnreadable: deletesUnreadable(),
+		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})
 }
 
@@ -343,6 +351,7 @@ func (s *Server) closeLast() error {
 		}
 	}()
 	err := s.closeBackend()
+	s.closeEncryption()
 	<-delivered
 	return err
 }

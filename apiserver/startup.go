@@ -49,7 +49,7 @@ var bootstrapHooks = []string{hookNamespaces, hookRBAC, hookPriorityClasses, hoo
 // kube-apiserver's order of health checks; the order in which hooks run follows from their dependencies.
 func (s *Server) startUp() []hook {
 	storage := []string{hookStorage}
-	return slices.Concat(s.storageHooks(), []hook{
+	return slices.Concat(s.storageHooks(), s.encryptionHooks(), []hook{
 		{name: "auth-configuration", run: forever(s.auth.run)},
 		{name: "generic-apiserver-start-informers", after: storage, run: forever(s.informers.StartWithContext)},
 		{name: hookRBACInformers, after: storage, run: s.followRBAC},

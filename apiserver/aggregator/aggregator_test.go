@@ -14,10 +14,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
@@ -351,4 +353,30 @@ func TestFetch(t *testing.T) {
 			t.Errorf("%s of %s: got %q, want %q", c.path, c.name, got, c.want)
 		}
 	}
+}
+
+// TestProbeTimeout checks that all probes of a server that does not respond fail with the same message.
+func TestProbeTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := aggregator.New(aggregator.Options{
+			Resolver: addresses{"a": "https://a.default.svc:443"},
+			Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
+		})
+		a.Known()
+		a.Set("v1.a.example", apiService("a.example", "a"))
+		messages := sets.Set[string]{}
+		for range 50 {
+			err := a.Table().Get("v1.a.example").Probe(t.Context())
+			if err == nil {
+				t.Fatal("the probe has passed")
+			}
+			messages.Insert(err.Error())
+		}
+		if messages.Len() != 1 {
+			t.Errorf("got messages %q, want one", sets.List(messages))
+		}
+	})
 }

@@ -64,7 +64,12 @@ const probeTimeout = 5 * time.Second
 
 // Probe requests the resource list of the group version, whether the APIService is available or not. It mirrors the
 // discovery check of kube-aggregator's AvailableConditionController, whose errors become messages of conditions.
+//
+// The timeout is the context's only: net/http words that of a Client in one of two ways at random, so that the condition
+// of a server that does not respond would be written at every other check.
 func (b *Backend) Probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
 	tripper, err := b.transport()
 	if err != nil {
 		return err
@@ -82,7 +87,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 		return fmt.Errorf("failing or missing response from %v: %w", location, err)
 	}
 	transport.SetAuthProxyHeaders(r, aggregatorUser, "", []string{user.SystemPrivilegedGroup}, nil)
-	client := &http.Client{Transport: tripper, Timeout: probeTimeout, CheckRedirect: func(*http.Request, []*http.Request) error {
+	client := &http.Client{Transport: tripper, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 	response, err := client.Do(r)

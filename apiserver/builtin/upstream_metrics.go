@@ -8,7 +8,7 @@ import (
 )
 
 // MeasureUpstream registers the process-wide metrics of upstream's packages: audit, webhooks and policies of admission,
-// webhooks of authorization and conversion, delegated authentication and authorization, issuers of tokens, pod security,
+// webhooks of authorization and conversion, delegated authentication and authorization, encryption, issuers of tokens, pod security,
 // CEL, ratcheting validation of custom resources, translation of WebSocket streams.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
@@ -27,8 +27,13 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_crd_conversion_webhook_",
 		"apiserver_delegated_authn_",
 		"apiserver_delegated_authz_",
+		"apiserver_encryption_config_controller_",
+		"apiserver_envelope_encryption_",
 		"apiserver_externaljwt_",
 		"apiserver_mutating_admission_policy_",
+		"apiserver_storage_data_key_generation_",
+		"apiserver_storage_envelope_transformation_",
+		"apiserver_storage_transformation_",
 		"apiserver_validating_admission_policy_",
 		"apiserver_webhooks_",
 		"apiserver_stream_",

@@ -84,6 +84,9 @@ type Etcd struct {
 	LeaseReuseSeconds  int // maximum time over which objects share a lease; 0: no sharing
 	WatchCache         bool
 	SoftQuotaPercent   int // of etcd's quota; 0: see SoftQuota
+
+	EncryptionConfig       string // EncryptionConfiguration file; empty: values are not encrypted
+	ReloadEncryptionConfig bool   // when the file changes
 }
 
 // defaultSoftQuota is the soft quota of a server with an embedded member, in percent.

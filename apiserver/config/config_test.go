@@ -205,7 +205,9 @@ func TestValidate(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no storage":             {nil, "--etcd-servers must be specified"},
+		"no storage": {nil, "--etcd-servers must be specified"},
+		"a reload of no file": {[]string{"--etcd-servers=http://x:1", "--encryption-provider-config-automatic-reload"},
+			"--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"},
 		"a storage backend":      {[]string{"--etcd-servers=http://x:1", "--storage-backend=etcd2"}, "--storage-backend \"etcd2\" invalid"},
 		"a media type":           {[]string{"--etcd-servers=http://x:1", "--storage-media-type=text/plain"}, "--storage-media-type \"text/plain\" invalid"},
 		"a lease too short":      {[]string{"--etcd-servers=http://x:1", "--coordinated-leadership-lease-duration=1s"}, "must be greater than --coordinated-leadership-renew-deadline"},

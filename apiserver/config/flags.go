@@ -93,6 +93,10 @@ func (c *Config) etcdFlags(f *pflag.FlagSet) {
 	durationFlag(f, &e.EventTTL, "event-ttl", "How long events are kept.")
 	intFlag(f, &e.LeaseReuseSeconds, "lease-reuse-duration-seconds",
 		"Maximum time in seconds over which objects with the same TTL share an etcd lease; 0: each gets its own.")
+	stringFlag(f, &e.EncryptionConfig, "encryption-provider-config",
+		"File with the EncryptionConfiguration: which resources are encrypted in etcd, and with which keys or KMS plugins.")
+	boolFlag(f, &e.ReloadEncryptionConfig, "encryption-provider-config-automatic-reload",
+		"Load the file of --encryption-provider-config again when it changes. All KMS plugins then share one health check.")
 	boolFlag(f, &e.WatchCache, "watch-cache", "Serve reads from the watch cache.")
 }
 

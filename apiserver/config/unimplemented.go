@@ -27,14 +27,11 @@ type unimplementedFlag struct {
 
 // The risks of ignoring a flag.
 const (
-	plaintext  = "the objects would be stored unencrypted"
 	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
 	noProxy    = "connections would bypass the proxies"
 )
 
 var unimplementedFlags = []unimplementedFlag{
-	{"encryption-provider-config", "string", "", plaintext, nil},
-	{"encryption-provider-config-automatic-reload", "bool", "false", plaintext, nil},
 	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
 	{"egress-selector-config-file", "string", "", noProxy, nil},
 

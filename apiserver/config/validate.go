@@ -28,6 +28,9 @@ func (c *Config) Validate() error {
 	if c.Etcd.Backend != "" && c.Etcd.Backend != "etcd3" {
 		refuse("--storage-backend %q invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'", c.Etcd.Backend)
 	}
+	if c.Etcd.EncryptionConfig == "" && c.Etcd.ReloadEncryptionConfig {
+		refuse("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
+	}
 	if c.Etcd.StorageMediaType != "" && !slices.Contains(storageMediaTypes, c.Etcd.StorageMediaType) {
 		refuse("--storage-media-type %q invalid, allowed values: %s", c.Etcd.StorageMediaType, strings.Join(storageMediaTypes, ", "))
 	}

@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/utils/ptr"
 
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/resource"
@@ -16,6 +18,9 @@ func (c *call) delete(ctx context.Context) error {
 	options, err := c.deleteOptions()
 	if err != nil {
 		return err
+	}
+	if ignoresReadErrors(options) {
+		return c.deleteUnreadable(ctx)
 	}
 	c.warnOnDelete(ctx, options)
 	result, err := c.Registry.Delete(ctx, c.target, options, registry.WriteOptions{DryRun: len(options.DryRun) > 0})
@@ -31,6 +36,24 @@ func (c *call) delete(ctx context.Context) error {
 		return c.sendResult(code, result)
 	}
 	return c.sendDeleted(code, result)
+}
+
+// ignoresReadErrors reports whether an object is to be deleted although it cannot be decrypted or decoded. The option
+// is dropped unless the feature gate AllowUnsafeMalformedObjectDeletion is on.
+func ignoresReadErrors(options *metav1.DeleteOptions) bool {
+	return ptr.Deref(options.IgnoreStoreReadErrorWithClusterBreakingPotential, false)
+}
+
+// deleteUnreadable serves such a DELETE. The response cannot name the object's UID.
+func (c *call) deleteUnreadable(ctx context.Context) error {
+	audit.AddAuditAnnotation(c.record, "apiserver.k8s.io/unsafe-delete-ignore-read-error", "")
+	if err := c.Registry.DeleteUnreadable(ctx, c.target); err != nil {
+		return err
+	}
+	return c.sendStatus(http.StatusOK, &metav1.Status{
+		Status: metav1.StatusSuccess, Code: http.StatusOK,
+		Details: &metav1.StatusDetails{Name: c.target.Name, Kind: c.target.Version.Kind.Kind},
+	})
 }
 
 // warnOnDelete adds the strategy's warnings about the options.

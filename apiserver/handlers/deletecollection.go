@@ -3,6 +3,8 @@ package handlers
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
 	"quorate.dev/apiserver/registry"
 )
 
@@ -15,6 +17,11 @@ func (c *call) deleteCollection(ctx context.Context) error {
 	options, err := c.deleteOptions()
 	if err != nil {
 		return err
+	}
+	if ignoresReadErrors(options) {
+		return invalidOptions("DeleteOptions", field.ErrorList{field.Invalid(
+			field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true,
+			"is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
 	c.warnOnDelete(ctx, options)
 	page, err := c.Registry.DeleteCollection(ctx, c.target, registry.DeleteCollectionOptions{

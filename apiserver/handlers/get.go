@@ -29,6 +29,10 @@ func (c *call) get(ctx context.Context) error {
 	if err := c.checkList(false); err != nil {
 		return err
 	}
+	return c.Registry.GetError(ctx, c.target, entry, c.sendEntry(ctx, entry))
+}
+
+func (c *call) sendEntry(ctx context.Context, entry *watchcache.Entry) error {
 	if c.target.Endpoint.View != nil || c.output.as == table {
 		return c.getDecoded(ctx, entry)
 	}

@@ -33,7 +33,7 @@ func (c *call) list(ctx context.Context) error {
 	if err := c.checkList(true); err != nil {
 		return err
 	}
-	return c.sendPage(page)
+	return c.Registry.ListError(ctx, c.target, page, c.sendPage(page))
 }
 
 // sendPage responds with a page of a list.

@@ -148,7 +148,9 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	if err != nil {
 		return nil, err
 	}
-	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
+	if !c.Registry.DeletesUnreadable() {
+		options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
+	}
 	return options, invalidOptions("DeleteOptions", validation.ValidateDeleteOptions(options))
 }
 

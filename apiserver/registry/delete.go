@@ -26,7 +26,11 @@ func (r *Registry) Delete(
 			return nil, err
 		}
 	}
-	return r.retry(ctx, t, write.DryRun, &deletion{registry: r, target: t, requested: options, write: write})
+	result, err := r.retry(ctx, t, write.DryRun, &deletion{registry: r, target: t, requested: options, write: write})
+	if err != nil && r.deletesUnreadable {
+		return nil, r.deleteError(ctx, t, err)
+	}
+	return result, err
 }
 
 // deletion is a DELETE of one object. The fields below marked belong to the latest attempt.
@@ -67,6 +71,11 @@ func (d *deletion) attempt(ctx context.Context, current state) (*Result, error) 
 		return d.terminate(ctx, terminator, object)
 	}
 	return d.run(ctx, object)
+}
+
+// rewrite implements writer. The object waits for its finalizers, whose removal writes it.
+func (d *deletion) rewrite(_ context.Context, _ state, result *Result) (*Result, error) {
+	return result, nil
 }
 
 // terminate deletes an object whose content is removed first. The first request only marks it.
@@ -180,7 +189,7 @@ func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, er
 	result := &Result{
 		Outcome: Marked, Object: object, Stored: data, Revision: d.current.revision, DryRun: d.write.DryRun,
 	}
-	if bytes.Equal(data, d.current.data) {
+	if bytes.Equal(data, d.current.data) && (!d.current.stale || d.write.DryRun) {
 		result.Outcome = StillMarked
 		return result, nil
 	}

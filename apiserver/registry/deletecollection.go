@@ -23,6 +23,7 @@ type DeleteCollectionOptions struct {
 // DeleteCollection deletes the selected objects. It returns the list of them from before, which the caller must
 // close. It is not atomic: after an error, some of the objects are deleted.
 func (r *Registry) DeleteCollection(ctx context.Context, t Target, options DeleteCollectionOptions) (*List, error) {
+	options.List.deletion = true
 	page, err := r.List(ctx, t, options.List)
 	if err != nil {
 		return nil, err

@@ -24,11 +24,14 @@ func status(err error, t Target) error {
 	var api apierrors.APIStatus
 	var edit *editError
 	var unready *watchcache.InitializingError
+	var unreadable *storage.TransformError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &edit), errors.As(err, &api), errors.Is(err, watchcache.ErrDropped):
 		return err
+	case errors.As(err, &unreadable):
+		return apierrors.NewInternalError(unreadable)
 	case errors.As(err, &unready):
 		return initializing(unready)
 	case errors.Is(err, storage.ErrNotFound):

@@ -54,7 +54,7 @@ func (r *Registry) get(ctx context.Context, t Target, resourceVersion string) (*
 func (r *Registry) getStored(ctx context.Context, t Target) (*watchcache.Entry, error) {
 	value, err := r.store.Get(ctx, t.path())
 	if err != nil {
-		return nil, status(err, t)
+		return nil, r.readError(err, t)
 	}
 	return r.cache(t.Match).Detached(value), nil
 }

@@ -33,7 +33,7 @@ func (r *Registry) delegates(t Target) bool {
 // delegatesList reports whether a list is served from storage because its watch cache is being initialized. As in
 // kube-apiserver, only pages without selectors are: others would read whole collections.
 func (l *listing) delegatesList() bool {
-	return l.options.Limit > 0 && l.options.everything() && l.options.Continue == "" &&
+	return (l.options.Limit > 0 || l.options.deletion) && l.options.everything() && l.options.Continue == "" &&
 		l.registry.delegates(l.target)
 }
 

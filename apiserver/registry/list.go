@@ -22,6 +22,9 @@ type ListOptions struct {
 	Match           metav1.ResourceVersionMatch
 	Limit           int64
 	Continue        string
+
+	// deletion is set for the list of a DeleteCollection, which kube-apiserver reads in pages.
+	deletion bool
 }
 
 // most returns the largest number of objects that a list of a collection of count objects can have.

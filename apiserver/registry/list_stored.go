@@ -78,7 +78,7 @@ func (l *listing) fill(ctx context.Context, page *List, size int64) error {
 			Revision: page.Revision, From: from, Limit: chunkSize(l.options, len(page.Entries), size),
 		})
 		if err != nil {
-			return err
+			return l.unreadable(ctx, page, from, err)
 		}
 		full, err := l.appendChunk(ctx, page, chunk)
 		if err != nil || full || !chunk.More {

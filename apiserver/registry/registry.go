@@ -42,6 +42,8 @@ type Registry struct {
 	listBytes *request.ByteLimit
 	// waitsForCaches makes requests wait for watch caches that are being initialized.
 	waitsForCaches bool
+	// deletesUnreadable is the feature gate AllowUnsafeMalformedObjectDeletion.
+	deletesUnreadable bool
 }
 
 // Options are the dependencies of a Registry.
@@ -56,8 +58,11 @@ type Options struct {
 	// WaitForCaches makes requests wait for watch caches that are being initialized, as kube-apiserver does without the
 	// feature gate ResilientWatchCacheInitialization.
 	WaitForCaches bool
-	Clock         clock.Clock
-	Logger        logr.Logger
+	// DeleteUnreadable is the feature gate AllowUnsafeMalformedObjectDeletion. The store's errors must then be those of
+	// encryption.Malformed.
+	DeleteUnreadable bool
+	Clock            clock.Clock
+	Logger           logr.Logger
 }
 
 // New returns a registry.
@@ -74,6 +79,7 @@ func New(options Options) *Registry {
 
 		noGarbageCollector: options.NoGarbageCollector,
 		waitsForCaches:     options.WaitForCaches,
+		deletesUnreadable:  options.DeleteUnreadable,
 	}
 }
 

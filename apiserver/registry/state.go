@@ -22,12 +22,17 @@ type state struct {
 	// fresh is set if the state was read from storage for this request. Invariant: a state that is not found is
 	// fresh, because a miss in the cache is verified.
 	fresh bool
+	// stale is storage.Value.Stale, known for fresh states only.
+	stale bool
 }
 
 // writer is an update or a deletion that can be attempted repeatedly.
 type writer interface {
 	// attempt writes once, starting from current. It must derive everything that it writes from current.
 	attempt(ctx context.Context, current state) (*Result, error)
+	// rewrite is called instead of another attempt if the latest one changed nothing but current, which it started from,
+	// is stale.
+	rewrite(ctx context.Context, current state, result *Result) (*Result, error)
 }
 
 // retry runs attempts until one succeeds. It starts from the cached state, so that a write without contention reads
@@ -54,10 +59,17 @@ func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (
 			if readErr != nil {
 				return nil, status(readErr, t)
 			}
-			if !current.fresh && stored.found && stored.revision == current.revision {
+			if current.fresh || !stored.found || stored.revision != current.revision {
+				current = stored
+				break
+			}
+			if err == nil && stored.stale {
+				result, err = w.rewrite(ctx, stored, result)
+			}
+			if !errors.As(err, &conflict) {
 				return result, status(err, t)
 			}
-			current = stored
+			current = conflictState(conflict)
 		}
 		if ctx.Err() != nil {
 			return nil, status(ctx.Err(), t)
@@ -103,11 +115,12 @@ func (r *Registry) storedState(ctx context.Context, t Target) (state, error) {
 	if errors.Is(err, storage.ErrNotFound) {
 		return state{fresh: true}, nil
 	}
-	return state{data: value.Data, revision: value.Revision, found: err == nil, fresh: true}, err
+	return state{data: value.Data, revision: value.Revision, found: err == nil, fresh: true, stale: value.Stale}, err
 }
 
 func conflictState(conflict *storage.ConflictError) state {
-	return state{data: conflict.Current.Data, revision: conflict.Current.Revision, found: conflict.Found, fresh: true}
+	current := conflict.Current
+	return state{data: current.Data, revision: current.Revision, found: conflict.Found, fresh: true, stale: current.Stale}
 }
 
 // isGone reports whether a write failed because the object no longer exists.

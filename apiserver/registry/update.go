@@ -181,7 +181,7 @@ func (u *update) store(ctx context.Context) (*Result, error) {
 		return nil, internalError(err)
 	}
 	result := &Result{Outcome: Updated, Object: u.object, Stored: data, Revision: u.current.revision, DryRun: u.options.DryRun}
-	if bytes.Equal(data, u.current.data) {
+	if bytes.Equal(data, u.current.data) && (!u.current.stale || u.options.DryRun) {
 		result.Outcome = Unchanged
 		return result, nil
 	}
@@ -201,6 +201,20 @@ func (u *update) store(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	setRevision(u.object, result.Revision)
+	return result, nil
+}
+
+// rewrite implements writer. It encrypts the unchanged object with the current key.
+func (u *update) rewrite(ctx context.Context, current state, result *Result) (_ *Result, err error) {
+	if u.options.DryRun {
+		return result, nil
+	}
+	u.current = current
+	if result.Revision, err = u.put(ctx, result.Stored); err != nil {
+		return nil, err
+	}
+	result.Outcome = Updated
+	setRevision(result.Object, result.Revision)
 	return result, nil
 }
 

@@ -3,6 +3,7 @@ package resource
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -97,6 +98,26 @@ func (c *Catalog) Equivalent(d *Definition) []*Definition {
 		return []*Definition{d}
 	}
 	return c.byPath[d.StoragePath]
+}
+
+// ResourceAt returns the resource whose objects are stored at a path. Of resources that share their objects it is the
+// one of the core group. Paths of custom resources begin with group and plural, also of those that are not served.
+func (c *Catalog) ResourceAt(path string) schema.GroupResource {
+	first, rest, _ := strings.Cut(path, "/")
+	second, _, nested := strings.Cut(rest, "/")
+	of := c.byPath[first]
+	if of == nil && nested {
+		of = c.byPath[path[:len(first)+1+len(second)]]
+	}
+	switch core := slices.IndexFunc(of, func(d *Definition) bool { return d.Group == "" }); {
+	case core >= 0:
+		return of[core].GroupResource()
+	case of != nil:
+		return of[0].GroupResource()
+	case nested:
+		return schema.GroupResource{Group: first, Resource: second}
+	}
+	return schema.GroupResource{Resource: first}
 }
 
 // Definitions returns all definitions in the order given to NewCatalog. The caller must not change the slice.

@@ -68,3 +68,22 @@ func TestCatalogsShareGroups(t *testing.T) {
 		t.Error("found a resource that was removed")
 	}
 }
+
+func TestResourceAt(t *testing.T) {
+	stored := func(group, plural, path string) *Definition {
+		d := define(BuiltIn, group, plural, "v1")
+		d.StoragePath = path
+		return d
+	}
+	catalog := NewCatalog(stored("", "nodes", "minions"), stored("", "services", "services/specs"), stored("events.k8s.io", "events", "events"),
+		stored("", "events", "events"), stored("apps", "things", "things"), stored("", "endpoints", "services/endpoints"))
+	for path, want := range map[string]string{
+		"minions/a": "nodes", "services/specs/ns/a": "services", "services/endpoints/ns/a": "endpoints", "events/ns/a": "events",
+		"things/ns/a": "things.apps", "example.com/widgets/ns/a": "widgets.example.com", "example.com/widgets/a": "widgets.example.com",
+		"other/a": "other", "": "",
+	} {
+		if got := catalog.ResourceAt(path).String(); got != want {
+			t.Errorf("%q: got %s, want %s", path, got, want)
+		}
+	}
+}

@@ -16,6 +16,12 @@
 //
 // Changes arrive through one WatchStream for the whole prefix, which feeds all watch caches (package watchcache).
 //
+// # Encryption
+//
+// Values are encrypted just before they are sent to etcd, and decrypted by the methods that return them. Events of a
+// WatchStream are the exception: their receiver calls Decrypt, for collections that are cached, and without delaying
+// other collections when a KMS plugin is slow.
+//
 // # Invariants
 //
 //   - Data of a Value or Event is immutable from the moment it is read.
@@ -36,8 +42,8 @@
 //
 // # Rejected alternatives
 //
-//   - Transformers and codecs inside of the storage layer, like etcd3.store: GuaranteedUpdate decodes and encodes in a
-//     callback. Here storage knows bytes only; the retry loop is in package registry, which has the decoded object.
+//   - Codecs inside of the storage layer, like etcd3.store: GuaranteedUpdate decodes and encodes in a callback. Here
+//     storage knows bytes only; the retry loop is in package registry, which has the decoded object.
 //   - A watch per resource, like the Cacher: each costs a stream, a goroutine and, for consistent reads, a progress
 //     request. One watch of the prefix also makes progress requests cover all caches.
 //   - A read per consistent request: under load the reads queue in etcd, although the answer to the next one serves all

@@ -12,6 +12,8 @@ type ListOptions struct {
 	Revision int64  // exact revision; 0: the current one, linearizable
 	From     string // first path, inclusive; empty: the prefix
 	Limit    int64  // maximum number of values; 0: no limit
+	// Unreadable lists values that cannot be decrypted too, with Value.Err.
+	Unreadable bool
 }
 
 // Page is a part of a collection, sorted by path.
@@ -33,7 +35,11 @@ func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 	if len(response.Kvs) == 0 {
 		return Value{}, fmt.Errorf("getting %s: %w", path, ErrNotFound)
 	}
-	return s.value(response.Kvs[0]), nil
+	v, err := s.decrypted(ctx, response.Kvs[0])
+	if err != nil {
+		return Value{}, fmt.Errorf("getting %s: %w", path, err)
+	}
+	return v, nil
 }
 
 // List returns the values whose paths begin with prefix, which ends in a slash.
@@ -51,7 +57,6 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 		return Page{}, fmt.Errorf("listing %s: %w", prefix, classify(err))
 	}
 	page := Page{
-		Values:    make([]Value, len(response.Kvs)),
 		Revision:  response.Header.Revision,
 		More:      response.More,
 		Remaining: response.Count - int64(len(response.Kvs)),
@@ -59,8 +64,8 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 	if options.Revision > 0 {
 		page.Revision = options.Revision
 	}
-	for i, kv := range response.Kvs {
-		page.Values[i] = s.value(kv)
+	if page.Values, err = s.decryptedPage(ctx, response.Kvs, options.Unreadable); err != nil {
+		return Page{}, fmt.Errorf("listing %s: %w", prefix, err)
 	}
 	return page, nil
 }

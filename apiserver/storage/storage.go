@@ -18,6 +18,10 @@ type Value struct {
 	Data     []byte // immutable: it is shared with the watch cache and its readers
 	Revision int64  // etcd's ModRevision: of the last write to this path
 	Created  int64  // etcd's CreateRevision
+	// Stale is set if a write would encrypt the value differently. An update then writes it even if it changes nothing.
+	Stale bool
+	// Err is set in lists with ListOptions.Unreadable if the value cannot be decrypted.
+	Err error
 }
 
 // Store reads and writes all keys below one prefix of an etcd. It is safe for concurrent use.
@@ -29,6 +33,8 @@ type Store struct {
 	leases    *leases
 	revisions revisionReader
 	metrics   *Metrics // nil: not measured. Set before first use.
+	// encryption is nil if all values are plain. Set before first use.
+	encryption *Encryption
 
 	// progressSupported may be reset to false when the version of another member becomes known.
 	progressSupported atomic.Bool

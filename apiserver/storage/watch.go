@@ -13,10 +13,10 @@ import (
 // Event is a change of one path.
 type Event struct {
 	Path     string
-	Data     []byte // nil: deleted. An empty value is not nil.
+	Data     []byte // nil: deleted. An empty value is not nil. Encrypted until Decrypt.
 	Revision int64
 	Created  int64  // etcd's CreateRevision; 0: deleted
-	Previous []byte // the replaced value; only in streams of History
+	Previous []byte // the replaced value; only in streams of History. Encrypted until Decrypt.
 	Replaced int64  // revision of Previous; 0: none
 }
 

@@ -13,7 +13,7 @@ import (
 func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.Duration) (int64, error) {
 	put, err := s.put(ctx, path, data, ttl)
 	if err != nil {
-		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
+		return 0, fmt.Errorf("creating %s: %w", path, err)
 	}
 	began := s.metrics.start()
 	response, err := s.client.Txn(ctx).If(s.at(path, 0)).Then(put).Commit()
@@ -34,7 +34,7 @@ func (s *Store) Update(
 ) (int64, error) {
 	put, err := s.put(ctx, path, data, ttl)
 	if err != nil {
-		return 0, fmt.Errorf("updating %s: %w", path, classify(err))
+		return 0, fmt.Errorf("updating %s: %w", path, err)
 	}
 	revision, err := s.swap(ctx, "update", path, expected, put)
 	if err != nil {
@@ -68,9 +68,26 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	}
 	conflict := &ConflictError{}
 	if kvs := response.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 {
-		conflict.Current, conflict.Found = s.value(kvs[0]), true
+		if conflict.Current, err = s.decrypted(ctx, kvs[0]); err != nil {
+			return 0, err
+		}
+		conflict.Found = true
 	}
 	return 0, conflict
+}
+
+// DeleteUnreadable deletes a path whose value cannot be decrypted or decoded, whatever its revision.
+func (s *Store) DeleteUnreadable(ctx context.Context, path string) error {
+	began := s.metrics.start()
+	response, err := s.client.Delete(ctx, s.Key(path))
+	s.metrics.observe(ctx, "delete", path, began, err)
+	if err != nil {
+		return fmt.Errorf("deleting %s: %w", path, classify(err))
+	}
+	if response.Deleted == 0 {
+		return fmt.Errorf("deleting %s: %w", path, ErrNotFound)
+	}
+	return nil
 }
 
 func (s *Store) at(path string, revision int64) clientv3.Cmp {
@@ -78,12 +95,16 @@ func (s *Store) at(path string, revision int64) clientv3.Cmp {
 }
 
 func (s *Store) put(ctx context.Context, path string, data []byte, ttl time.Duration) (clientv3.Op, error) {
+	data, err := s.encrypt(ctx, path, data)
+	if err != nil {
+		return clientv3.Op{}, err // not classified: a KMS plugin's status is not etcd's
+	}
 	if ttl <= 0 {
 		return clientv3.OpPut(s.Key(path), string(data)), nil
 	}
 	lease, err := s.leases.get(ctx, seconds(ttl))
 	if err != nil {
-		return clientv3.Op{}, err
+		return clientv3.Op{}, classify(err)
 	}
 	return clientv3.OpPut(s.Key(path), string(data), clientv3.WithLease(lease)), nil
 }

@@ -15,7 +15,7 @@ import (
 // filled returns a ready cache of count objects of size bytes, without a store.
 func filled(tb testing.TB, count, size int) *Cache {
 	tb.Helper()
-	caches := New(nil, Options{})
+	caches := New(&storage.Store{}, Options{})
 	c := caches.For("pods", func() (Extract, bool) {
 		return Extract{Labels: func(stored []byte) (map[string]string, error) {
 			label, _, _ := strings.Cut(string(stored), ";")

@@ -95,10 +95,10 @@ func (c *Cache) budget() *budget { return &c.caches.encoded }
 // Prefix returns the path of the collection with a trailing slash, for Snapshot.Ascend.
 func (c *Cache) Prefix() string { return c.prefix }
 
-// Snapshot returns a state at a revision or later; 0 means any. It waits up to 3 s for a future revision, then fails
-// with ErrTooNew.
+// Snapshot returns a state at a revision or later; 0 means any. It waits up to 3 s for a future revision, or for the
+// collection to be read again, then fails with ErrTooNew.
 func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) {
-	if err := c.awaitReady(ctx, nil); err != nil {
+	if err := c.awaitReread(ctx); err != nil {
 		return nil, err
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= atLeast {
@@ -141,7 +141,7 @@ func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
 // latestWithoutProgress returns the current state if it has reached a revision, else ErrTooNew. Without progress
 // requests, the cache cannot wait for the revision of a write to another collection.
 func (c *Cache) latestWithoutProgress(ctx context.Context, revision int64) (*Snapshot, error) {
-	if err := c.awaitReady(ctx, nil); err != nil {
+	if err := c.awaitReread(ctx); err != nil {
 		return nil, err
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= revision {
@@ -195,6 +195,24 @@ func (c *Cache) awaitReady(ctx context.Context, timeout <-chan time.Time) error 
 		}
 	}
 	return nil
+}
+
+// awaitReread is awaitReady that fails with ErrTooNew if the collection has been read before and is not read again soon:
+// one of its objects may have become unreadable.
+func (c *Cache) awaitReread(ctx context.Context) error {
+	if c.current.Load() != nil {
+		return nil
+	}
+	if c.stats.initializations.Load() == 0 {
+		return c.awaitReady(ctx, nil)
+	}
+	timeout := c.caches.clock.NewTimer(freshWait)
+	defer timeout.Stop()
+	err := c.awaitReady(ctx, timeout.C())
+	if errors.Is(err, errTimeout) {
+		return fmt.Errorf("%w: the collection could not be read again: %s", ErrTooNew, c.path)
+	}
+	return err
 }
 
 // sweep drops what is too old, for caches without events.

@@ -50,7 +50,7 @@ func (c *remoteCodec) LoadAll(_ context.Context, stored [][]byte) (objects []run
 
 // remoteCache returns a cache without a store, and a resource of it that a webhook converts.
 func remoteCache(codec *remoteCodec) (*Cache, resource.Match) {
-	caches := New(nil, Options{})
+	caches := New(&storage.Store{}, Options{})
 	m := resource.Match{
 		Definition: &resource.Definition{Source: resource.Custom, ConvertsRemotely: true},
 		Version:    &resource.Version{Codec: codec},

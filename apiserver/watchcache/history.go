@@ -38,6 +38,7 @@ func (c *Cache) extend(ctx context.Context, after int64) error {
 	}
 	from := max(after-historyMargin, 1)
 	events, err := c.history(ctx, from, floor)
+	var unreadable *storage.TransformError
 	if errors.Is(err, storage.ErrCompacted) || errors.Is(err, ErrExpired) {
 		from = after
 		events, err = c.history(ctx, from, floor)
@@ -47,6 +48,9 @@ func (c *Cache) extend(ctx context.Context, after int64) error {
 	if errors.Is(err, storage.ErrCompacted) || errors.Is(err, ErrExpired) {
 		c.forgotten = max(c.forgotten, after)
 		return ErrExpired
+	}
+	if errors.As(err, &unreadable) {
+		return ErrExpired // for now: a KMS plugin may be unavailable
 	}
 	if err != nil {
 		return err
@@ -96,7 +100,7 @@ func (c *Cache) history(ctx context.Context, after, until int64) ([]storage.Even
 		}
 		reached = max(reached, batch.Revision)
 	}
-	return events, nil
+	return events, c.caches.store.Decrypt(ctx, events)
 }
 
 // prepend adds events before those of the ring, which then holds all after a revision. The caller holds the lock.

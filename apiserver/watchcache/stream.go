@@ -109,7 +109,11 @@ func (c *Caches) apply(batch storage.Batch) {
 	}
 	now := c.clock.Now().UnixNano()
 	for _, cache := range touched {
-		cache.apply(cache.incoming, now)
+		if events, err := c.decrypt(cache.incoming); err != nil {
+			c.reread(cache, err)
+		} else {
+			cache.apply(events, now)
+		}
 		clear(cache.incoming)
 		cache.incoming = cache.incoming[:0]
 	}

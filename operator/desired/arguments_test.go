@@ -117,7 +117,7 @@ func TestServerWouldNotStart(t *testing.T) {
 		"--etcd-election-timeout":                 {"etcd-election-timeout": "100ms", "etcd-heartbeat-interval": "100ms"},
 		"service-cluster-ip-range":                {"service-cluster-ip-range": "10.0.0.0/33"},
 		"--cors-allowed-origins":                  {"cors-allowed-origins": "example"},
-		"--emulated-version":                      {"emulated-version": "1.35"},
+		"emulation version":                       {"emulated-version": "1.31"},
 		"--shutdown-delay-duration":               {"shutdown-delay-duration": "-1s"},
 		"graceful termination would take":         {"shutdown-delay-duration": "59m"},
 		"graceful termination would take 4h0m12s": {"shutdown-delay-duration": "2562047h", "request-timeout": "2562047h"},

@@ -300,14 +300,14 @@ func TestValidate(t *testing.T) {
 		"too many voters": {func(s *v1alpha1.ApiServerClusterSpec) {
 			s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{Members: ptr.To[int32](5)}
 		}, "must not exceed spec.replicas"},
-		"zero replicas":    {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](0) }, "between 1 and 100"},
-		"two etcds":        {func(s *v1alpha1.ApiServerClusterSpec) { external(s); s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{} }, "either embedded or external"},
-		"a smaller volume": {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") }, "only grow"},
-		"changed class":    {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") }, "immutable"},
-		"operator's flag":  {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-name": "x"} }, "set by the operator"},
-		"operator's port":  {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"secure-port": "1"} }, "set by the operator"},
-		"unknown flag":     {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"nope": "x"} }, `no flag "nope"`},
-		"invalid value":    {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"max-requests-inflight": "x"} }, "max-requests-inflight"},
+		"negative replicas": {func(s *v1alpha1.ApiServerClusterSpec) { s.Replicas = ptr.To[int32](-1) }, "between 0 and 100"},
+		"two etcds":         {func(s *v1alpha1.ApiServerClusterSpec) { external(s); s.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{} }, "either embedded or external"},
+		"a smaller volume":  {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Size = resource.MustParse("1Gi") }, "only grow"},
+		"changed class":     {func(s *v1alpha1.ApiServerClusterSpec) { s.Storage.Class = ptr.To("fast") }, "immutable"},
+		"operator's flag":   {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"etcd-name": "x"} }, "set by the operator"},
+		"operator's port":   {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"secure-port": "1"} }, "set by the operator"},
+		"unknown flag":      {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"nope": "x"} }, `no flag "nope"`},
+		"invalid value":     {func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraArgs = map[string]string{"max-requests-inflight": "x"} }, "max-requests-inflight"},
 	} {
 		err := Validate(demo(c.edit), []corev1.PersistentVolumeClaim{claim})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

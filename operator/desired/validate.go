@@ -20,8 +20,8 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 	if !namePattern.MatchString(cluster.Name) || len(cluster.Name) > 45 {
 		errs = append(errs, errors.New("metadata.name becomes part of DNS names: at most 45 lower-case letters, digits and -, beginning with a letter"))
 	}
-	if replicas := cluster.ReplicaCount(); replicas < 1 || replicas > 100 {
-		errs = append(errs, fmt.Errorf("spec.replicas %d must be between 1 and 100", replicas))
+	if replicas := cluster.ReplicaCount(); replicas < 0 || replicas > 100 {
+		errs = append(errs, fmt.Errorf("spec.replicas %d must be between 0 and 100", replicas))
 	}
 	errs = append(errs, validateEtcd(cluster), validateStorage(cluster, claims))
 	if err := errors.Join(errs...); err != nil {
@@ -43,7 +43,7 @@ func validateEtcd(cluster *v1alpha1.ApiServerCluster) error {
 		return errors.New("spec.etcd.external.endpoints must not be empty")
 	case etcd.External == nil && voters != 1 && voters != 3 && voters != 5:
 		return fmt.Errorf("spec.etcd.embedded.members %d must be 1, 3 or 5", voters)
-	case voters > cluster.ReplicaCount():
+	case voters > cluster.ReplicaCount() && !cluster.Hibernated():
 		return fmt.Errorf("spec.etcd.embedded.members %d must not exceed spec.replicas %d", voters, cluster.ReplicaCount())
 	}
 	return nil

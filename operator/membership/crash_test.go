@@ -20,6 +20,7 @@ func journey(w *world, pause func()) {
 	settle("want 6 5")
 	settle("wipe demo-1", "kill demo-1")
 	settle("outdate")
+	settle("want 0 1")
 	settle("want 3 3")
 	settle("want 1 1")
 }
@@ -115,7 +116,10 @@ func TestNoActionLosesTheQuorum(t *testing.T) {
 				}
 			}
 			w.down, w.stuck, w.lost = map[string]bool{}, map[string]bool{}, map[string]bool{}
-			w.run()
+			if w.run(); w.replicas == 0 {
+				w.replicas, w.voters = 3, 3 // it wakes up
+				w.run()
+			}
 			if w.hasQuorum() {
 				w.checkSettled()
 			}
@@ -129,7 +133,9 @@ func (w *world) disturbRandomly(random *rand.Rand) {
 		return
 	}
 	name := w.members[random.Intn(len(w.members))].Name
-	switch random.Intn(10) {
+	switch random.Intn(11) {
+	case 10:
+		w.replicas, w.voters = 0, 1
 	case 0:
 		w.voters = []int{1, 3, 5}[random.Intn(3)]
 		w.replicas = w.voters + random.Intn(2)

@@ -9,6 +9,7 @@
 //
 //   - Not bootstrapped: choose the initial members, create all of their claims, then all of their pods, and record
 //     Bootstrapped once they have formed a quorum.
+//   - No replicas: delete all pods, nothing else. The cluster hibernates; its members wake up as after a lost quorum.
 //   - Quorum lost: recreate pods of members whose claims exist, nothing else.
 //   - Quorum: ensure a pod for each member, delete pods and claims of former members, scale the stateless servers,
 //     restart unready outdated pods, advance the joining member, remove voters that have to be replaced, remove
@@ -22,7 +23,7 @@
 //
 //   - At most one membership change is in progress. A learner other than Intent.JoiningMember is removed.
 //   - No action takes the quorum away: a voter is removed, and the pod of a healthy voter is deleted, only while the
-//     remaining healthy voters are a quorum. The exception is the restart of a single voter.
+//     remaining healthy voters are a quorum. The exceptions are the restart of a single voter and hibernation.
 //   - New members are learners until they have caught up, so that a member that never starts does not change the
 //     quorum.
 //   - A voter whose claim is missing never restarts: without its log it could vote twice in one term.

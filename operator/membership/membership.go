@@ -70,6 +70,8 @@ type step func(*view) (Action, bool)
 // steps returns the steps that apply in the present state of etcd, most urgent first.
 func (v *view) steps() []step {
 	switch {
+	case v.Replicas == 0:
+		return []step{(*view).hibernate}
 	case v.External:
 		return []step{(*view).scaleServers, (*view).restartUnready, (*view).rollOut}
 	case !v.Intent.Bootstrapped:

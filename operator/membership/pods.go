@@ -1,7 +1,9 @@
 package membership
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 )
 
 // Reasons of DeletePod that several steps share.
@@ -108,6 +110,52 @@ func surplusServer(servers []Pod) Pod {
 		}
 	}
 	return servers[len(servers)-1]
+}
+
+// hibernate deletes all pods: servers, followers, then the leader, so that followers stop without an election. Claims and
+// the membership stay, and the members start again like those of a lost quorum. The process of a member without its volume
+// has the only copy of its data: it is deleted first, and only while the others are known to be a quorum.
+func (v *view) hibernate() (Action, bool) {
+	if v.HasQuorum && v.Intent.Bootstrapped && v.withVolume() < Quorum(len(v.voters)) {
+		return Action{Kind: Wait, Reason: "Not hibernating while most voters have lost their volumes: scale up to have them replaced"}, true
+	}
+	pods := slices.SortedStableFunc(slices.Values(v.Pods), func(a, b Pod) int {
+		return cmp.Compare(v.hibernationOrder(a), v.hibernationOrder(b))
+	})
+	for _, pod := range pods {
+		switch {
+		case pod.Terminating:
+		case pod.Member && !v.hasVolume(pod.Name) && !v.HasQuorum:
+			return Action{Kind: Wait, Reason: "Not hibernating " + pod.Name + ": its volume is lost and etcd has no quorum"}, true
+		default:
+			return Action{Kind: DeletePod, Name: pod.Name, Reason: "the cluster has no replicas"}, true
+		}
+	}
+	return Action{}, false
+}
+
+func (v *view) hibernationOrder(pod Pod) int {
+	m, _ := v.member(pod.Name)
+	switch {
+	case !pod.Member:
+		return 0
+	case !v.hasVolume(pod.Name):
+		return 1
+	case !m.Leader:
+		return 2
+	}
+	return 3
+}
+
+// withVolume returns the number of voters that have their volume.
+func (v *view) withVolume() int {
+	n := 0
+	for _, m := range v.voters {
+		if v.hasVolume(m.Name) {
+			n++
+		}
+	}
+	return n
 }
 
 // restartUnready restarts outdated pods that are not ready, before the rollout: the new spec may repair them.

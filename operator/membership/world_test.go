@@ -152,7 +152,7 @@ func (w *world) terminate(a Action, p *worldPod) {
 	before := w.hasQuorum()
 	p.Terminating, p.Ready, p.age = true, false, 0
 	voters := slices.DeleteFunc(slices.Clone(w.members), func(m Member) bool { return m.Learner })
-	if before && !w.hasQuorum() && len(voters) > 1 && !w.stale {
+	if before && !w.hasQuorum() && len(voters) > 1 && !w.stale && w.replicas > 0 {
 		w.t.Errorf("%s (%s) lost the quorum", describe(a), a.Reason)
 	}
 }

@@ -139,9 +139,9 @@ func (s *State) ReadyReplicas() int {
 }
 
 // QuorumLost reports whether a bootstrapped etcd has not answered for QuorumLossTimeout, according to the stored
-// condition EtcdQuorum.
+// condition EtcdQuorum. A hibernated cluster has not lost it.
 func (s *State) QuorumLost(now time.Time) bool {
-	if s.EtcdErr == nil || !s.Cluster.Bootstrapped() {
+	if s.EtcdErr == nil || !s.Cluster.Bootstrapped() || s.Cluster.Hibernated() {
 		return false
 	}
 	c := meta.FindStatusCondition(s.Cluster.Status.Conditions, v1alpha1.EtcdQuorum)

@@ -14,6 +14,8 @@ func available(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	}
 	ready, replicas := in.State.ReadyReplicas(), cluster.ReplicaCount()
 	switch {
+	case cluster.Hibernated():
+		return condition(v1alpha1.Available, false, "Hibernated", "spec.replicas is 0")
 	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now):
 		return condition(v1alpha1.Available, false, observed.QuorumLostReason, "etcd has no quorum")
 	case ready == 0:

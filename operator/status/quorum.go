@@ -12,6 +12,9 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	if in.State == nil {
 		return unknown(v1alpha1.EtcdQuorum)
 	}
+	if cluster.Hibernated() {
+		return condition(v1alpha1.EtcdQuorum, false, "Hibernated", "spec.replicas is 0")
+	}
 	if in.State.EtcdErr != nil && !cluster.Bootstrapped() {
 		return condition(v1alpha1.EtcdQuorum, false, "BootstrappingEtcd",
 			"Waiting for the initial members to form a quorum: %s", oneLine(in.State.EtcdErr))

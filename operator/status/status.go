@@ -80,6 +80,10 @@ func fill(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerClus
 	if cluster.ExternalEtcd() {
 		return
 	}
+	if cluster.Hibernated() {
+		next.Members = hibernated(cluster.Status.Members)
+		return
+	}
 	if s.EtcdErr != nil {
 		next.Members = unreachable(cluster.Status.Members, in.Now)
 		return
@@ -128,6 +132,16 @@ func unreachable(members []v1alpha1.MemberStatus, now time.Time) []v1alpha1.Memb
 		if out[i].UnhealthySince == nil {
 			out[i].UnhealthySince = &metav1.Time{Time: now}
 		}
+	}
+	return out
+}
+
+// hibernated returns the members of a cluster without pods. They are not unhealthy: a member that wakes up later than
+// another one must not be replaced for its long absence.
+func hibernated(members []v1alpha1.MemberStatus) []v1alpha1.MemberStatus {
+	out := unreachable(members, time.Time{})
+	for i := range out {
+		out[i].UnhealthySince = nil
 	}
 	return out
 }

@@ -65,6 +65,15 @@ func TestConditions(t *testing.T) {
 			func(*v1alpha1.ApiServerCluster, *Input) {},
 			want{"Available": "Serving", "Progressing": "Reconciled", "Degraded": "AsExpected", "EtcdQuorum": "MembersHealthy", "CertificatesValid": "Valid"},
 		},
+		"hibernated": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				cluster.Spec.Replicas = ptr.To[int32](0)
+				in.State.Pods = nil
+				unreachable(cluster, in)
+				withCondition(cluster, "EtcdQuorum", metav1.ConditionUnknown, "EtcdUnreachable", time.Hour)
+			},
+			want{"Available": "Hibernated", "Progressing": "Reconciled", "Degraded": "AsExpected", "EtcdQuorum": "Hibernated"},
+		},
 		"one replica is not ready": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.State.Pods[0] = pod("demo-0", false) },
 			want{"Available": "Serving", "Progressing": "WaitingForReplicas"},
@@ -191,6 +200,24 @@ func TestFields(t *testing.T) {
 		if m.Ready || m.Role == "leader" {
 			t.Errorf("etcd unreachable, but member status is %+v", m)
 		}
+	}
+}
+
+// TestMembersOfAHibernatedCluster: they are kept, and a member that wakes up late has not been unhealthy all the while.
+func TestMembersOfAHibernatedCluster(t *testing.T) {
+	cluster, in := healthy()
+	cluster.Spec.Replicas = ptr.To[int32](0)
+	cluster.Status.Members = []v1alpha1.MemberStatus{
+		{Name: "demo-0", Role: "leader", Ready: true}, {Name: "demo-1", Role: "voter", UnhealthySince: &metav1.Time{Time: now}},
+	}
+	in.State.Pods, in.State.Members, in.State.EtcdErr = nil, nil, etcd.ErrUnreachable
+	for _, m := range Compute(cluster, in).Members {
+		if m.Ready || m.Role != "voter" || m.UnhealthySince != nil {
+			t.Errorf("got %+v", m)
+		}
+	}
+	if n := len(Compute(cluster, in).Members); n != 2 {
+		t.Errorf("%d members are left", n)
 	}
 }
 

@@ -26,7 +26,7 @@ var layers = []map[string]int{
 		"apiserver/backup/format": 0,
 		"apiserver/audit": 1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
 		"apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/backup": 2, "apiserver/aggregator": 2,
-		"apiserver/encoding": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
+		"apiserver/encoding": 2, "apiserver/encryption": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
 		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
 		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
@@ -82,6 +82,7 @@ var notReplaced = []string{
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
 	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics", // of reloads
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics",
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig", // transformers, KMS plugins, reloads
 }
 
 func isReplaced(imported string) bool {

@@ -31,7 +31,7 @@ func Audited(script *Script, name string) *Script {
 			}
 		}
 		audited.Cases = append(audited.Cases, c)
-		if strings.ToUpper(c.Method) == c.Method && !strings.Contains("EVENTS REST CALLS REVIEWS STORE AUDIT KUBECTL UPGRADE CONVERSIONS CONVERTER", c.Method) {
+		if strings.ToUpper(c.Method) == c.Method && !strings.Contains("EVENTS REST CALLS REVIEWS STORE AUDIT KUBECTL UPGRADE CONVERSIONS", c.Method) {
 			_, unended := c.directive("open")
 			_, repeated := c.directive("until")
 			if !unended && !repeated {

@@ -38,17 +38,13 @@ func (w *Webhooks) convert(writer http.ResponseWriter, r *http.Request, body []b
 		return
 	}
 	w.mu.Lock()
-	mode := w.mode
 	for _, object := range review.Request.Objects {
 		w.conversions = append(w.conversions, conversion{
 			Version: review.APIVersion, Desired: review.Request.DesiredAPIVersion, Object: object,
 		})
 	}
 	w.mu.Unlock()
-	if fixed := strings.Trim(strings.TrimPrefix(r.URL.Path, "/convert"), "/"); fixed != "" {
-		mode = fixed
-	}
-	mode = review.modeOf(mode)
+	mode := review.modeOf(strings.Trim(strings.TrimPrefix(r.URL.Path, "/convert"), "/"))
 	switch mode {
 	case "never":
 		<-r.Context().Done()
@@ -253,11 +249,4 @@ func canonical(object any) string {
 		return err.Error()
 	}
 	return string(raw)
-}
-
-// setMode sets how conversion webhooks answer.
-func (w *Webhooks) setMode(mode string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.mode = mode
 }

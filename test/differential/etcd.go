@@ -27,13 +27,17 @@ type Write struct {
 	TTL      int64  // granted to the key's lease, in seconds; 0: the key has none
 	Revision int64
 	At       time.Time // when the recorder received it
+	// Encrypted is the prefix of an encrypted value; Value is the decrypted one then.
+	Encrypted string
 }
 
 // Recorder keeps all writes of a server to its etcd.
 type Recorder struct {
 	client *clientv3.Client
-	ended  chan struct{}              // closed when the watch ended
-	leases map[clientv3.LeaseID]int64 // granted time to live of each, in seconds
+	ended  chan struct{} // closed when the watch ended
+	// decrypt returns the value and the prefix of an encrypted one; nil: nothing is decrypted. Set before the first Since.
+	decrypt func(Write) ([]byte, string)
+	leases  map[clientv3.LeaseID]int64 // granted time to live of each, in seconds
 
 	mu        sync.Mutex
 	writes    []Write // ascending revisions
@@ -68,7 +72,9 @@ func (r *Recorder) record(ctx context.Context, responses clientv3.WatchChan) {
 		var writes []Write
 		for _, event := range response.Events {
 			kv := event.Kv
-			writes = append(writes, Write{string(kv.Key), kv.Value, r.granted(ctx, clientv3.LeaseID(kv.Lease)), kv.ModRevision, time.Now()})
+			writes = append(writes, Write{
+				Key: string(kv.Key), Value: kv.Value, TTL: r.granted(ctx, clientv3.LeaseID(kv.Lease)), Revision: kv.ModRevision, At: time.Now(),
+			})
 		}
 		r.mu.Lock()
 		r.writes = append(r.writes, writes...)
@@ -130,7 +136,13 @@ func (r *Recorder) Since(ctx context.Context, revision int64) ([]Write, error) {
 	}
 	defer r.mu.Unlock()
 	first, _ := slices.BinarySearchFunc(r.writes, revision+1, func(w Write, revision int64) int { return int(w.Revision - revision) })
-	return slices.Clone(r.writes[first:]), nil
+	writes := slices.Clone(r.writes[first:])
+	for i, w := range writes {
+		if r.decrypt != nil && w.Value != nil {
+			writes[i].Value, writes[i].Encrypted = r.decrypt(w)
+		}
+	}
+	return writes, nil
 }
 
 // Histories selects what a script wrote: keys of its namespace, of objects that its responses show as written, and of
@@ -242,6 +254,7 @@ func (n *normalizer) writeStored(b *strings.Builder, w Write) {
 	default:
 		b.WriteString("PUT: ")
 	}
+	b.WriteString(w.Encrypted)
 	content, form, err := storedJSON(w.Value)
 	if err != nil {
 		fmt.Fprintf(b, "%v: %q\n", err, w.Value)

@@ -105,9 +105,6 @@ func (r *run) answer(ctx context.Context, c *Case) (answer *Answer, err error) {
 		answer = r.audit(ctx, c)
 	case "CONVERSIONS":
 		answer = &Answer{Events: r.server.Webhooks.takeConversions()}
-	case "CONVERTER":
-		answer = &Answer{}
-		r.server.Webhooks.setMode(c.Path)
 	case "UPGRADE":
 		answer, err = r.upgrade(ctx, c)
 	case "STORE":

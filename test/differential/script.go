@@ -37,7 +37,7 @@
 // Some requests are not HTTP: "KUBECTL ARGUMENTS" runs kubectl as the administrator; "AUDIT ID" waits for the audit
 // events of the request with that Audit-ID; "CALLS all" shows the calls of webhooks since the last such request,
 // "REVIEWS all" those of webhooks of authentication and authorization; "CONVERSIONS all" the objects that were sent to
-// conversion webhooks; "CONVERTER MODE" sets how those answer; "EVENTS NAME N" waits
+// conversion webhooks; "EVENTS NAME N" waits
 // for the next N events of an open stream, or for all up to
 // the first that contains a text; "REST NAME" for all events until the stream ends; "STORE KEY" puts the body into
 // etcd. A line that begins with "===" is a heading. A wait that times out or a capture that finds nothing is an

@@ -28,7 +28,6 @@ type Webhooks struct {
 	results     []string // canonical JSON of what conversions have returned
 	// converted are the conversions, and the results, that takeConversions has returned.
 	converted map[string]bool
-	mode      string // how conversion webhooks answer
 }
 
 // webhookCall is a call as it is compared.

@@ -3,10 +3,15 @@
 package endtoend
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/operator/api/v1alpha1"
 )
 
 func TestSandbox(t *testing.T) {
@@ -16,6 +21,7 @@ func TestSandbox(t *testing.T) {
 	s := startSandbox(t)
 	s.settled(3, 3)
 	s.run(s.demo, "create", "namespace", "team-a")
+	s.hibernate()
 	h := record(t, s.demoConfig())
 
 	step := func(name string, do func(t *testing.T)) {
@@ -98,4 +104,34 @@ func (s *sandbox) podsWith(argument string) int {
 		}
 	}
 	return count
+}
+
+// hibernate scales the cluster to zero and back, and checks that its objects and members are the same.
+func (s *sandbox) hibernate() {
+	s.t.Helper()
+	const uid = "jsonpath={.metadata.uid}"
+	before, members := s.run(s.demo, "get", "namespace", "team-a", "-o", uid), memberNames(s.cluster())
+	s.run(s.management, "scale", "apiservercluster/demo", "--replicas=0")
+	s.waitFor("the cluster hibernates", func() (bool, string) {
+		c := s.cluster()
+		condition := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.Available)
+		return c.Status.Replicas == 0 && condition.Reason == "Hibernated" &&
+			meta.IsStatusConditionFalse(c.Status.Conditions, v1alpha1.Degraded), fmt.Sprint(c.Status.Conditions)
+	})
+	s.run(s.management, "scale", "apiservercluster/demo", "--replicas=3")
+	s.settled(3, 3)
+	if after := s.run(s.demo, "get", "namespace", "team-a", "-o", uid); after != before {
+		s.t.Errorf("the namespace has UID %s, before %s", after, before)
+	}
+	if after := memberNames(s.cluster()); !slices.Equal(after, members) {
+		s.t.Errorf("the members are %v, before %v", after, members)
+	}
+}
+
+func memberNames(cluster *v1alpha1.ApiServerCluster) []string {
+	var names []string
+	for _, member := range cluster.Status.Members {
+		names = append(names, member.Name)
+	}
+	return names
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -187,6 +188,13 @@ func objectsThroughHost(s *scene) {
 // code returns the status of a GET.
 func (s *scene) code(client *rest.Config, path string, headers http.Header) int {
 	s.Helper()
+	code, _ := s.get(client, path, headers)
+	return code
+}
+
+// get returns the status and the body of a GET.
+func (s *scene) get(client *rest.Config, path string, headers http.Header) (int, string) {
+	s.Helper()
 	connection, err := rest.HTTPClientFor(client)
 	if err != nil {
 		s.Fatal(err)
@@ -203,8 +211,12 @@ func (s *scene) code(client *rest.Config, path string, headers http.Header) int 
 	if err != nil {
 		s.Fatal(err)
 	}
-	response.Body.Close()
-	return response.StatusCode
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return response.StatusCode, string(body)
 }
 
 func auditedRequests(s *scene) {
@@ -246,6 +258,9 @@ func onlyChosenKinds(s *scene) {
 	slices.Sort(names)
 	if want := []string{"apiextensions.k8s.io", widgets.Group}; !slices.Equal(names, want) {
 		s.Errorf("serves %v, want %v", names, want)
+	}
+	if _, index := s.get(admin, "/", nil); strings.Contains(index, `"/api"`) || !strings.Contains(index, `"/apis"`) {
+		s.Errorf("the index of paths is %s", index)
 	}
 	for path, want := range map[string]int{
 		"/api": http.StatusNotFound, "/api/v1/namespaces": http.StatusNotFound,

@@ -98,26 +98,26 @@ func (c *Controller) complete() {
 
 // RunDiscovery downloads discovery documents until ctx ends.
 func (c *Controller) RunDiscovery(ctx context.Context) {
-	c.run(ctx, c.discovery, discoverySchedule.workers)
+	c.run(ctx, c.discovery)
 }
 
 // RunOpenAPIV2 downloads OpenAPI version 2 documents until ctx ends.
-func (c *Controller) RunOpenAPIV2(ctx context.Context) { c.run(ctx, c.v2, v2Schedule.workers) }
+func (c *Controller) RunOpenAPIV2(ctx context.Context) { c.run(ctx, c.v2) }
 
 // RunOpenAPIV3 downloads the indexes of OpenAPI version 3 documents until ctx ends.
-func (c *Controller) RunOpenAPIV3(ctx context.Context) { c.run(ctx, c.v3, v3Schedule.workers) }
+func (c *Controller) RunOpenAPIV3(ctx context.Context) { c.run(ctx, c.v3) }
 
 // run starts no goroutine before all APIServices are known and one of them is of an extension API server.
-func (c *Controller) run(ctx context.Context, p *poll, workers int) {
+func (c *Controller) run(ctx context.Context, p *poll) {
 	for _, awaited := range []chan struct{}{c.known, c.started} {
 		select {
 		case <-awaited:
 		case <-ctx.Done():
-			p.queue.ShutDown()
+			p.shutDown()
 			return
 		}
 	}
-	p.run(ctx, workers)
+	p.run(ctx)
 }
 
 // Observe stores the state of an APIService; nil marks it as deleted. Each call for an extension API server, whether
@@ -142,9 +142,9 @@ func (c *Controller) Observe(name string, service *APIService) {
 		c.changed = true
 	}
 	c.attach(name, service)
-	c.discovery.changed(service.Server, discoverySchedule.delay)
-	c.v2.changed(service.Server, v2Schedule.delay)
-	c.v3.changed(service.Server, v3Schedule.delay)
+	c.discovery.changed(service.Server, service.Available)
+	c.v2.changed(service.Server, service.Available)
+	c.v3.changed(service.Server, service.Available)
 	select {
 	case <-c.started:
 	default:

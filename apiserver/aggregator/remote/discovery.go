@@ -18,7 +18,10 @@ import (
 )
 
 // decoder decodes discovery documents of all forms.
-type decoder struct{ runtime.Decoder }
+type decoder struct {
+	runtime.Decoder
+	large chan struct{} // an element for each large document in memory
+}
 
 func newDecoder() (decoder, error) {
 	scheme := runtime.NewScheme()
@@ -30,7 +33,7 @@ func newDecoder() (decoder, error) {
 		}
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return decoder{serializer.NewCodecFactory(scheme).UniversalDecoder()}, nil
+	return decoder{serializer.NewCodecFactory(scheme).UniversalDecoder(), make(chan struct{}, maxLarge)}, nil
 }
 
 // serverDiscovery is what discovery found on one server.
@@ -53,7 +56,7 @@ const aggregatedList = "APIGroupDiscoveryList"
 func (d decoder) discover(
 	ctx context.Context, backend Backend, wanted []schema.GroupVersion, tag string,
 ) (serverDiscovery, error) {
-	r, err := document{"/apis", discoveryTimeout, maxDiscovery}.get(ctx, backend, map[string]string{
+	r, err := document{"/apis", discoveryTimeout, maxDiscovery, d.large}.get(ctx, backend, map[string]string{
 		"Accept": discovery.AcceptV2 + "," + discovery.AcceptV2Beta1, "If-None-Match": tag,
 	})
 	switch {
@@ -64,9 +67,11 @@ func (d decoder) discover(
 	case r.status == http.StatusServiceUnavailable:
 		return serverDiscovery{}, fmt.Errorf("/apis: status %d", r.status)
 	case r.status == http.StatusOK && isAggregated(r.header.Get("Content-Type")):
+		defer r.release()
 		versions, err := d.aggregated(r.body)
 		return serverDiscovery{versions: versions, tag: r.header.Get("Etag")}, err
 	}
+	r.release()
 	found := serverDiscovery{
 		versions: map[schema.GroupVersion]discoveryv2.APIVersionDiscovery{}, failed: map[schema.GroupVersion]error{},
 	}
@@ -126,12 +131,13 @@ func (d decoder) legacy(
 	ctx context.Context, backend Backend, gv schema.GroupVersion,
 ) (discoveryv2.APIVersionDiscovery, error) {
 	path := "/apis/" + gv.Group + "/" + gv.Version
-	r, err := document{path, discoveryTimeout, maxDiscovery}.get(ctx, backend, map[string]string{
+	r, err := document{path, discoveryTimeout, maxDiscovery, d.large}.get(ctx, backend, map[string]string{
 		"Accept": runtime.ContentTypeJSON,
 	})
 	if err != nil {
 		return discoveryv2.APIVersionDiscovery{}, err
 	}
+	defer r.release()
 	if r.status != http.StatusOK {
 		return discoveryv2.APIVersionDiscovery{}, fmt.Errorf("%s: status %d", path, r.status)
 	}

@@ -20,6 +20,10 @@ const (
 	maxDiscovery = 16 << 20
 	maxIndex     = 4 << 20
 	maxOpenAPI   = 64 << 20
+
+	// At most maxLarge discovery documents of more than largeDiscovery bytes are in memory at the same time.
+	largeDiscovery = 1 << 20
+	maxLarge       = 16
 )
 
 // response is a response that was read completely.
@@ -27,6 +31,15 @@ type response struct {
 	status int
 	header http.Header
 	body   []byte
+
+	large chan struct{} // holds an element for this response; nil: does not
+}
+
+// release must be called when the body has been decoded.
+func (r response) release() {
+	if r.large != nil {
+		<-r.large
+	}
 }
 
 // document is a document to download, with its limits.
@@ -34,6 +47,7 @@ type document struct {
 	path    string
 	timeout time.Duration
 	size    int64
+	large   chan struct{} // an element for each large response; nil: no limit
 }
 
 // get requests a document and reads it. The body is read only if the status is 200.
@@ -55,11 +69,30 @@ func (d document) get(ctx context.Context, backend Backend, header map[string]st
 	if r.status != http.StatusOK {
 		return r, nil
 	}
-	if r.body, err = io.ReadAll(io.LimitReader(received.Body, d.size+1)); err != nil {
-		return response{}, fmt.Errorf("read %s: %w", d.path, err)
+	read := func(size int64) error {
+		part, err := io.ReadAll(io.LimitReader(received.Body, size))
+		if r.body = append(r.body, part...); err != nil {
+			return fmt.Errorf("read %s: %w", d.path, err)
+		}
+		return nil
 	}
-	if int64(len(r.body)) > d.size {
-		return response{}, fmt.Errorf("%s is larger than %d bytes", d.path, d.size)
+	if d.large != nil {
+		if err := read(largeDiscovery); err != nil || len(r.body) < largeDiscovery {
+			return r, err
+		}
+		select {
+		case d.large <- struct{}{}:
+			r.large = d.large
+		case <-ctx.Done():
+			return response{}, fmt.Errorf("read %s: %w", d.path, ctx.Err())
+		}
+	}
+	if err = read(d.size + 1 - int64(len(r.body))); err == nil && int64(len(r.body)) > d.size {
+		err = fmt.Errorf("%s is larger than %d bytes", d.path, d.size)
+	}
+	if err != nil {
+		r.release()
+		return response{}, err
 	}
 	return r, nil
 }

@@ -71,7 +71,7 @@ var errMissing = errors.New("the server has no such document")
 
 // fetchV2 downloads the version 2 document. It returns errUnchanged if the document is still the last one.
 func fetchV2(ctx context.Context, backend Backend, last serverV2) ([]byte, serverV2, error) {
-	r, err := document{"/openapi/v2", openAPITimeout, maxOpenAPI}.get(ctx, backend, map[string]string{
+	r, err := document{"/openapi/v2", openAPITimeout, maxOpenAPI, nil}.get(ctx, backend, map[string]string{
 		"Accept": "application/json", "If-None-Match": last.tag,
 	})
 	switch {
@@ -126,7 +126,7 @@ type serverV3 struct {
 // fetchV3 downloads the index of version 3 documents and keeps the entries of group versions and their groups. kube-apiserver
 // keeps all entries of all servers, in random order; the others would replace this server's own.
 func fetchV3(ctx context.Context, backend Backend, wanted []schema.GroupVersion) (serverV3, error) {
-	r, err := document{"/openapi/v3", openAPITimeout, maxIndex}.get(ctx, backend, nil)
+	r, err := document{"/openapi/v3", openAPITimeout, maxIndex, nil}.get(ctx, backend, nil)
 	switch {
 	case err != nil:
 		return serverV3{}, err

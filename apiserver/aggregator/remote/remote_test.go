@@ -247,32 +247,56 @@ func TestFailureKeepsTheLastDocuments(t *testing.T) {
 	})
 }
 
-// TestSlowServersDelayNoOther: hundreds of servers that never respond use few goroutines and do not delay one that does.
+// TestSlowServersDelayNoOther: a thousand servers that never respond use a bounded number of goroutines and do not delay
+// one that responds, nor the start for long.
 func TestSlowServersDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)
-		c.Known()
 		slow := newBackend()
 		slow.hangs = true
 		before := runtime.NumGoroutine()
-		for i := range 300 {
+		for i := range 1000 {
 			group := fmt.Sprintf("slow%d.example.com", i)
-			c.Observe("v1."+group, apiService(slow, fmt.Sprint("slow", i%12), group, "v1"))
+			c.Observe("v1."+group, apiService(slow, fmt.Sprint("slow", i), group, "v1"))
 		}
+		c.Known()
 		pass(time.Second)
+		if n := runtime.NumGoroutine() - before; n > 1000 {
+			t.Errorf("%d goroutines", n)
+		}
+		began := time.Now()
+		<-c.Completed()
+		if waited := time.Since(began); waited > 30*time.Second {
+			t.Errorf("the start waited %v", waited)
+		}
 		good := newBackend()
 		good.set("/apis", groupList("v2", "good.example.com", "things"))
 		c.Observe("v1.good.example.com", apiService(good, "good", "good.example.com", "v1"))
 		pass(time.Second)
 		check(t, c, "good.example.com", "v1", "Current things,things/status")
-		if n := runtime.NumGoroutine() - before; n > 150 {
-			t.Errorf("%d goroutines", n)
-		}
-		pass(5 * time.Second)
 		check(t, c, "slow7.example.com", "v1", "Stale ")
 		good.set("/apis", groupList("v2", "good.example.com", "others"))
 		pass(time.Minute + 5*time.Second)
 		check(t, c, "good.example.com", "v1", "Current others,others/status")
+	})
+}
+
+// TestLargeDiscovery downloads more large documents than are in memory at the same time.
+func TestLargeDiscovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := start(t)
+		for i := range 40 {
+			b, group := newBackend(), fmt.Sprintf("large%d.example.com", i)
+			d := groupList("v2", group, "things")
+			d.body += strings.Repeat(" ", 1<<20)
+			b.set("/apis", d)
+			c.Observe("v1."+group, apiService(b, group, group, "v1"))
+		}
+		c.Known()
+		<-c.Completed()
+		for i := range 40 {
+			check(t, c, fmt.Sprintf("large%d.example.com", i), "v1", "Current things,things/status")
+		}
 	})
 }
 

@@ -44,16 +44,17 @@ type ApiServerClusterList struct {
 
 // ApiServerClusterSpec is the desired state of an ApiServerCluster.
 //
-// +kubebuilder:validation:XValidation:rule="self.?etcd.?embedded.?members.orValue(1) <= self.?replicas.orValue(3)",message="etcd.embedded.members must not exceed replicas"
+// +kubebuilder:validation:XValidation:rule="self.?replicas.orValue(3) == 0 || self.?etcd.?embedded.?members.orValue(1) <= self.?replicas.orValue(3)",message="etcd.embedded.members must not exceed replicas"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || !self.?etcd.?external.hasValue()",message="restore needs an embedded etcd"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || has(oldSelf.restore)",message="restore can only be set when the cluster is created"
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
 type ApiServerClusterSpec struct {
-	// Replicas is the number of API server pods, 1 to 100. Replicas beyond the voters of the embedded etcd run no member
-	// and use the voters as etcd clients. Default: 3. Example: 5.
+	// Replicas is the number of API server pods, 0 to 100. Replicas beyond the voters of the embedded etcd run no member
+	// and use the voters as etcd clients. 0 hibernates the cluster: no pod runs, and volumes, certificates and the members
+	// of etcd are kept until it is scaled up again. Default: 3. Example: 5.
 	//
 	// +kubebuilder:default=3
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Replicas *int32 `json:"replicas,omitempty"`
 

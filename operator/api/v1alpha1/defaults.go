@@ -19,6 +19,9 @@ func (c *ApiServerCluster) ReplicaCount() int {
 	return int(*c.Spec.Replicas)
 }
 
+// Hibernated reports whether the cluster shall run no pods.
+func (c *ApiServerCluster) Hibernated() bool { return c.ReplicaCount() == 0 }
+
 // VoterCount returns the desired number of voting members of the embedded etcd, 0 with an external etcd.
 func (c *ApiServerCluster) VoterCount() int {
 	switch embedded := c.Spec.Etcd.Embedded; {
