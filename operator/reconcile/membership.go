@@ -36,6 +36,13 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 		return err
 	}
 	p.state = p.state.WithMembers(p.etcd.Members(ctx))
+	if p.state.QuorumLost(p.input.Now) {
+		var names []string
+		for _, member := range p.cluster.Status.Members {
+			names = append(names, member.Name)
+		}
+		p.state = p.state.WithSurvivors(p.etcd.Survivors(ctx, names))
+	}
 	return nil
 }
 
