@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"filippo.io/age"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/apiserver/etcd/etcdtest"
@@ -287,12 +289,12 @@ func TestBackupWhileTheMemberDies(t *testing.T) {
 		command.SetArgs([]string{"create", "--endpoints", endpoint, "--path", "a", "--scratch", scratch, "--directory", volume})
 		finished <- command.ExecuteContext(t.Context())
 	}()
-	transferring := func() bool {
-		files, _ := filepath.Glob(filepath.Join(scratch, "*", "*.partial*"))
-		return len(files) > 0 || len(finished) > 0
+	transferring := func(context.Context) (bool, error) {
+		files, err := filepath.Glob(filepath.Join(scratch, "*", "*.partial*"))
+		return len(files) > 0 || len(finished) > 0, err
 	}
-	for !transferring() {
-		time.Sleep(time.Millisecond) // polling interval
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, transferring); err != nil {
+		t.Fatal(err)
 	}
 	if err := process.Kill(); err != nil {
 		t.Fatal(err)

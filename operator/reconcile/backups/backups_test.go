@@ -97,11 +97,11 @@ func (e *environment) reconcile() *v1alpha1.ApiServerBackup {
 		e.must(err)
 	}
 	b := &v1alpha1.ApiServerBackup{}
-	if err := e.client.Get(e.t.Context(), key, b); apierrors.IsNotFound(err) {
+	err := e.client.Get(e.t.Context(), key, b)
+	if apierrors.IsNotFound(err) {
 		return nil
-	} else {
-		e.must(err)
 	}
+	e.must(err)
 	return b
 }
 
