@@ -1,7 +1,7 @@
 # Targets need Go and git; race also needs gcc.
 export CGO_ENABLED = 0
 
-.PHONY: build test lint race ci sandbox benchmark differential compatibility failover history restarts fuzz generate clean
+.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history restarts fuzz generate clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -29,6 +29,10 @@ differential: ## send the same requests to kube-apiserver and compare; prints a 
 
 compatibility: ## read and write objects of four releases with kube-apiserver and this server
 	COMPATIBILITY_WHOLE=1 go test -count=1 -v -run TestFormerReleases ./test/compatibility
+
+kine: ## run on kine with PostgreSQL, if it is installed
+	CGO_ENABLED=0 go build -modfile=tools/kine/go.mod -o $(or $(TMPDIR),/tmp)/kine github.com/k3s-io/kine
+	QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine go test -count=1 -v -run TestKine ./test/compatibility
 
 failover: ## kill replicas that hold 50,000 objects and serve 500 informers
 	QUORATE_FAILOVER=full go test -count=1 -v ./test/failover

@@ -24,12 +24,16 @@ const maxConversion = 64 << 20
 
 // webhookClients configures the clients of a cluster's webhooks: the Service default/kubernetes is this server.
 func (s *Server) webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
-	return serviceresolver.Clients{Local: s.local("").Transport, MaxResponse: maxResponse}.Wrap
+	return serviceresolver.Clients{
+		Local: s.local("").Transport, ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, MaxResponse: maxResponse,
+	}.Wrap
 }
 
 // hostWebhookClients configures the clients of webhooks in extension mode: the Service default/kubernetes is the host's.
-func hostWebhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
-	return serviceresolver.Clients{MaxResponse: maxResponse}.Wrap
+func (s *Server) hostWebhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
+	return serviceresolver.Clients{
+		ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, MaxResponse: maxResponse,
+	}.Wrap
 }
 
 // composeAdmission sets up the chain: kube-apiserver's plugins in its order, then the checks that are part of storage

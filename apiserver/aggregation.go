@@ -28,7 +28,7 @@ func (s *Server) composeAggregation() (err error) {
 	a := &s.aggregation
 	options := aggregator.Options{
 		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
-		MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: s.requests.Undelegated,
+		Dial: s.egress.Cluster, MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: s.requests.Undelegated,
 	}
 	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
 		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
@@ -67,7 +67,7 @@ func (a *aggregation) source() remote.Source {
 }
 
 // delegate returns what routes requests to extension API servers, nil if there are none.
-func (a *aggregation) delegate() func(path string) http.Handler {
+func (a *aggregation) delegate() func(ctx context.Context, path string) http.Handler {
 	if a.proxy == nil {
 		return nil
 	}

@@ -23,6 +23,7 @@ func (s *Server) composeAPIServices() *autoregister.Controller {
 		Follow: func(ctx context.Context, handle func(name string, object runtime.Object), synced func()) error {
 			return s.registry.Client().Follow(ctx, autoregister.Resource, func(name string, object runtime.Object) {
 				s.aggregation.observe(name, object)
+				s.excludeAPIService(name, object)
 				handle(name, object)
 			}, func() {
 				s.aggregation.known()
@@ -38,6 +39,7 @@ func (s *Server) followDefinitions(
 ) error {
 	return s.registry.Client().FollowWithProgress(ctx, name, &s.definitionsSeen, func(key string, object runtime.Object) {
 		s.apiServices.SetDefinition(key, object)
+		s.excludeDefinition(key, object)
 		handle(key, object)
 	}, func() {
 		s.apiServices.DefinitionsKnown()

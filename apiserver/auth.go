@@ -107,7 +107,8 @@ func (s *Server) composeAuth(ctx context.Context) (_ *auth, err error) {
 		return nil, err
 	}
 	if webhook := c.Authentication.TokenWebhook; webhook.ConfigFile != "" {
-		options.Webhook, err = authentication.NewTokenWebhook(webhook.ConfigFile, webhook.Version, c.Authentication.Audiences())
+		options.Webhook, err = authentication.NewTokenWebhook(webhook.ConfigFile, webhook.Version,
+			c.Authentication.Audiences(), s.egress.ControlPlane)
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +124,7 @@ func (s *Server) composeAuth(ctx context.Context) (_ *auth, err error) {
 // composeAuthorizer sets the authorizer.
 func (s *Server) composeAuthorizer(a *auth) (err error) {
 	options := authorization.Options{
-		Configuration: s.authConfiguration.authorization, RBAC: a.policy, ServerID: s.serverID(),
+		Configuration: s.authConfiguration.authorization, RBAC: a.policy, ServerID: s.serverID(), Dial: s.egress.ControlPlane,
 		Clock: s.clock, Logger: s.logger.WithName("authorization"), Registerer: s.metrics,
 	}
 	if options.Configuration.Has("Node") {
@@ -225,7 +226,8 @@ func (s *Server) composeTokens(ctx context.Context, a *auth) ([]authenticator.To
 	a.issuers, err = jwt.New(jwt.Options{
 		Configuration: s.authConfiguration.authentication, Audiences: c.Audiences(),
 		ServiceAccountIssuers: c.ServiceAccountIssuers, ServerID: s.serverID(),
-		Changed: func() { a.authenticator.Flush() }, Clock: s.clock, Logger: s.logger.WithName("authentication"),
+		EgressLookup: s.egress.Lookup,
+		Changed:      func() { a.authenticator.Flush() }, Clock: s.clock, Logger: s.logger.WithName("authentication"),
 	})
 	return append(all, a.issuers), err
 }

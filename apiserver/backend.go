@@ -11,9 +11,11 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/etcd"
 	"quorate.dev/apiserver/storage"
 )
@@ -25,8 +27,9 @@ type backend struct {
 	polled atomic.Pointer[storage.Space] // of an external etcd; nil: not measured yet
 }
 
-// openBackend starts the embedded member or creates the client of an external etcd.
-func openBackend(ctx context.Context, c *config.Config, logger logr.Logger) (*backend, error) {
+// openBackend starts the embedded member or creates the client of an external etcd. Only the latter uses dialers: the
+// members of a cluster are connected directly.
+func openBackend(ctx context.Context, c *config.Config, dialers egress.Dialers, logger logr.Logger) (*backend, error) {
 	if c.Member.DataDirectory != "" {
 		member, err := etcd.Start(ctx, c.Member, etcd.WithLogger(logger.WithName("etcd")))
 		if err != nil {
@@ -34,12 +37,22 @@ func openBackend(ctx context.Context, c *config.Config, logger logr.Logger) (*ba
 		}
 		return &backend{client: member.Client(), member: member}, nil
 	}
-	secure, err := clientTLS(c.Etcd)
+	return connectBackend(c.Etcd, c.Etcd.Servers, dialers)
+}
+
+// connectBackend creates the client of an external etcd, with the dialer for etcd if there is one.
+func connectBackend(e config.Etcd, servers []string, dialers egress.Dialers) (*backend, error) {
+	secure, err := clientTLS(e)
 	if err != nil {
 		return nil, err
 	}
+	var options []grpc.DialOption
+	if dialers.Etcd != nil {
+		options = append(options, grpc.WithContextDialer(dialers.DialEtcd))
+	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            c.Etcd.Servers,
+		DialOptions:          options,
+		Endpoints:            servers,
 		TLS:                  secure,
 		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second,

@@ -1,7 +1,10 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/resource"
@@ -33,12 +36,17 @@ func (s *Server) cluster() mode {
 	}
 }
 
-// composeBackground composes the controllers of Services and APIServices, and the proxy to extension API servers.
+// composeBackground composes the controllers of Services and APIServices, and the proxies to other replicas and to
+// extension API servers.
 func (s *Server) composeBackground() (err error) {
 	if s.services, err = s.composeServices(); err != nil {
 		return err
 	}
+	if err = s.composePeers(); err != nil {
+		return err
+	}
 	s.apiServices = s.composeAPIServices()
+	s.composeFairness()
 	return s.composeAggregation()
 }
 
@@ -50,12 +58,18 @@ func (s *Server) definitions(holder *resource.CatalogHolder) ([]*resource.Defini
 	}
 	options := builtin.Options{
 		APIs: s.apis, Objects: s.registry.Client(), Catalog: holder, Clock: s.clock, EventTTL: s.config.Etcd.EventTTL,
-		Audiences: s.config.Authentication.Audiences(), Authorizer: s.auth.authorizer, Rules: s.auth.authorizer,
-		ServiceAccountToken: s.auth.tokens.Request(), Kubelets: kubelets, Etcd: s.backend.members(),
+		StorageMediaType: s.storageMediaType(),
+		Audiences:        s.config.Authentication.Audiences(), Authorizer: s.auth.authorizer, Rules: s.auth.authorizer,
+		ServiceAccountToken: s.auth.tokens.Request(), Kubelets: kubelets, Etcd: s.etcdMembers(),
 		ServiceFamily: s.serviceFamily(),
 	}
 	if tokens := s.auth.authenticator.Tokens(); tokens != nil {
 		options.Tokens = tokens
 	}
 	return builtin.Definitions(options), nil
+}
+
+// storageMediaType returns the media type of stored built-in objects. As in kube-apiserver, an empty one is JSON.
+func (s *Server) storageMediaType() string {
+	return cmp.Or(s.config.Etcd.StorageMediaType, runtime.ContentTypeJSON)
 }

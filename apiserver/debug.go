@@ -40,6 +40,7 @@ func (s *Server) debugRoutes(r *router.Router, listed index, constrained metrics
 	if !profiling {
 		return
 	}
+	s.fairnessRoutes(r)
 	r.Handle("/debug/pprof", serving.Profiling())
 	r.HandlePrefix("/debug/pprof/", serving.Profiling())
 	r.Handle("/debug/flags", serving.DebugFlags())

@@ -35,7 +35,7 @@ func (s *Server) extension() mode {
 	return mode{
 		name:           "quorate-extension",
 		clients:        s.composeHost,
-		webhookClients: hostWebhookClients,
+		webhookClients: s.hostWebhookClients,
 		auth:           s.composeDelegatedAuth,
 		definitions: func(*resource.CatalogHolder) ([]*resource.Definition, error) {
 			return builtin.CustomResourceDefinitions(s.clock), nil

@@ -153,8 +153,8 @@ func TestControllersWaitForDefinitions(t *testing.T) {
 func TestReportedHooks(t *testing.T) {
 	// The order of kube-apiserver's /readyz?verbose.
 	want := []string{
-		"start-system-namespaces-controller", "start-cluster-authentication-info-controller",
-		"start-kube-apiserver-identity-lease-controller", "start-kube-apiserver-identity-lease-garbage-collector",
+		"start-system-namespaces-controller", "peer-endpoint-reconciler-controller", "start-cluster-authentication-info-controller",
+		"start-kube-apiserver-identity-lease-controller", "start-kube-apiserver-identity-lease-garbage-collector", "storage-readiness",
 		"start-legacy-token-tracking-controller", "start-service-ip-repair-controllers", "rbac/bootstrap-roles",
 		"scheduling/bootstrap-system-priority-classes", "priority-and-fairness-config-producer", "bootstrap-controller",
 		"start-kubernetes-service-cidr-controller", "start-kube-aggregator-informers",

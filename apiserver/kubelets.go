@@ -8,6 +8,6 @@ func (s *Server) composeKubelets() (*kubelet.Kubelets, error) {
 	return kubelet.New(s.registry.Client(), kubelet.Options{
 		AddressTypes: c.KubeletAddressTypes, Port: c.KubeletPort, BytesPerSecond: c.MaxConnectionBytes,
 		CertFile: c.KubeletClientCertFile, KeyFile: c.KubeletClientKeyFile, CAFile: c.KubeletCAFile,
-		Authorizer: s.auth.authorizer, Registerer: s.metrics,
+		Dial: s.egress.Cluster, Authorizer: s.auth.authorizer, Registerer: s.metrics,
 	})
 }

@@ -57,6 +57,9 @@ func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) er
 	}); err != nil {
 		return err
 	}
+	if err := checkPeers(c.Peers); err != nil {
+		return err
+	}
 	uidHeaders := utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID)
 	if len(c.Authentication.RequestHeaderUID) > 0 && !uidHeaders {
 		return fmt.Errorf("--requestheader-uid-headers requires the %q feature to be enabled", features.RemoteRequestHeaderUID)

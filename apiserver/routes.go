@@ -21,7 +21,10 @@ import (
 
 // routes returns the router with all paths.
 func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.Handlers) (*router.Router, error) {
-	documents, err := discovery.New(publisher, s.aggregation.source(), s.mode.addresses())
+	documents, err := discovery.New(discovery.Options{
+		Catalogs: publisher, Remote: s.aggregation.source(), Addresses: s.mode.addresses(),
+		ServerID: s.serverID(), Peers: s.peers.Current, Registerer: s.metrics,
+	})
 	if err != nil {
 		return nil, err
 	}

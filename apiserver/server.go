@@ -15,8 +15,10 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
@@ -30,6 +32,7 @@ import (
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/controllers/autoregister"
 	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
 	"quorate.dev/apiserver/handlers"
@@ -37,12 +40,11 @@ import (
 	"quorate.dev/apiserver/lazy"
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/serving"
-	"quorate.dev/apiserver/storage"
-	"quorate.dev/apiserver/watchcache"
 )
 
 // Server is one replica.
@@ -59,6 +61,7 @@ type Server struct {
 	lookup    *host.Lookup  // nil: nothing is looked up in the host
 
 	authConfiguration authConfiguration // of a cluster
+	egress            egress.Dialers
 
 	objectStore
 	requestPath
@@ -68,10 +71,9 @@ type Server struct {
 // objectStore is what reads and writes objects, from the bottom up.
 type objectStore struct {
 	encryption *encryption.Configuration // nil: no value is encrypted
-	backend    *backend
-	store      *storage.Store
-	quota      *storage.SoftQuota
-	caches     *watchcache.Caches
+	location                             // of all resources without an override
+	others     []*location               // of --etcd-servers-overrides
+	overrides  map[schema.GroupResource]*location
 	registry   *registry.Registry
 }
 
@@ -111,6 +113,9 @@ type background struct {
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
 	aggregation     aggregation
+	flows           flowcontrol.Interface // nil: the limits of requests in flight apply
+	publisher       *peers.Publisher // nil: the feature gate of peers is off
+	peers           *peers.Peers     // nil: no requests are passed on
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
@@ -131,6 +136,12 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, emulation(c)); err != nil {
 		return nil, err
 	}
+	if err = checkLeadership(s.apis); err != nil {
+		return nil, err
+	}
+	if s.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
+		return nil, err
+	}
 	if !c.Extension.Enabled() {
 		if s.authConfiguration, err = loadAuthConfiguration(c); err != nil {
 			return nil, err
@@ -139,9 +150,13 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 	if s.encryption, err = s.loadEncryption(ctx); err != nil {
 		return nil, err
 	}
-	if s.backend, err = openBackend(ctx, c, logger); err != nil {
+	if s.backend, err = openBackend(ctx, c, s.egress, logger); err != nil {
 		s.closeEncryption()
 		return nil, err
+	}
+	if s.others, s.overrides, err = openOverrides(c, s.egress); err != nil {
+		s.closeEncryption()
+		return nil, errors.Join(err, s.closeBackend())
 	}
 	if err := s.compose(ctx); err != nil {
 		return nil, errors.Join(err, s.closeBackend())
@@ -165,7 +180,7 @@ func (s *Server) compose(ctx context.Context) (err error) {
 	if s.auth, err = s.mode.auth(ctx); err != nil {
 		return err
 	}
-	if s.auditor, err = audit.New(s.config.Audit, audit.Options{UserAgent: s.userAgent()}); err != nil {
+	if s.auditor, err = audit.New(s.config.Audit, audit.Options{Dial: s.egress.ControlPlane, UserAgent: s.userAgent()}); err != nil {
 		return err
 	}
 	s.registry.AuditWith(s.auditor)
@@ -201,17 +216,9 @@ func (s *Server) composeServing() (err error) {
 }
 
 func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.Chain) {
-	s.store = storage.New(s.backend.client, s.config.Etcd.Prefix)
-	s.store.Encrypt(s.storageEncryption(holder))
-	s.store.ShareLeases(int64(s.config.Etcd.LeaseReuseSeconds))
-	s.caches = watchcache.New(s.store, watchcache.Options{
-		Clock: s.clock, Logger: s.logger.WithName("watchcache"), Registerer: s.metrics,
-	})
-	s.store.Measure(s.metrics, s.clock, s.caches.ResourceOf)
-	s.quota = &storage.SoftQuota{Measure: s.backend.space, Percent: int64(s.config.SoftQuota())}
-	s.quota.Count(s.metrics)
+	s.composeLocations(holder)
 	s.registry = registry.New(registry.Options{
-		Store: s.store, Caches: s.caches, Catalog: holder, Admission: chain, Quota: s.quota,
+		Store: s.Store, Caches: s.Caches, Quota: s.Quota, Overrides: s.storageOverrides(), Uncached: s.uncached(), Catalog: holder, Admission: chain,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
 		DeleteUnreadable: deletesUnreadable(),
 		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
@@ -280,12 +287,13 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
+		Fairness:                    s.fairness(holder),
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
 		GoawayChance:                s.config.Serving.GoawayChance,
 		StrictTransportSecurity:     s.config.Serving.StrictTransportSecurity,
 		CORSAllowedOrigins:          origins,
-	}, routes), nil
+	}, s.peers.Handler(routes)), nil
 }
 
 // releaseTimeout bounds how long the hooks that hold leases may take to release them. Without a quorum they cannot.
@@ -379,5 +387,5 @@ func (s *Server) closeBackend() error {
 	const timeout = 10 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return s.backend.close(ctx)
+	return s.closeLocations(ctx)
 }

@@ -54,7 +54,7 @@ func (s *Server) composeServices() (*services, error) {
 		events: &serviceip.Events{Objects: s.registry.Client(), Clock: s.clock, Logger: logger, Instance: host},
 	}
 	n.allocator, err = serviceip.New(serviceip.Options{
-		CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.store, Clock: s.clock, Logger: logger, Registerer: s.metrics,
+		CIDRs: cidrs, Ranges: n.ranges, Ports: ports, Store: s.locationOf("services").Store, MediaType: s.storageMediaType(), Clock: s.clock, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -93,7 +93,8 @@ func (s *Server) composeKubernetesService(addresses netip.Prefix) (*kubernetesse
 	}
 	switch s.config.API.EndpointReconcilerType {
 	case "lease":
-		options.Addresses = kubernetesservice.NewLeases(storage.New(s.backend.client, s.config.Etcd.Prefix))
+		options.Addresses = kubernetesservice.NewLeases(storage.New(s.locationOf("apiServerIPInfo").client, s.config.Etcd.Prefix)).
+			StoredAs(s.storageMediaType())
 	case "master-count":
 		options.Addresses = kubernetesservice.Count(s.config.API.ServerCount)
 	}

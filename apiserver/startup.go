@@ -6,11 +6,11 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,17 +18,18 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientgoinformers "k8s.io/client-go/informers"
 
+	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/controllers/leadership"
 	"quorate.dev/apiserver/crd"
 	"quorate.dev/apiserver/informers"
 	"quorate.dev/apiserver/resource"
-	"quorate.dev/apiserver/watchcache"
 )
 
 // Hooks that others depend on.
 const (
-	hookStorage          = "storage-readiness"
+	hookStorage          = "storage"
 	hookRBACInformers    = "rbac-informers"
 	hookServiceInformers = "service-informers"
 	hookComplete         = "mux-and-discovery-complete"
@@ -58,7 +59,6 @@ func (s *Server) startUp() []hook {
 		{name: "apiservices", after: storage, run: s.runAPIServices},
 		{name: hookComplete, run: s.completeCatalog},
 	}, s.reportedHooks(), []hook{
-		{name: "priority-and-fairness-config-consumer", after: bootstrapHooks, run: s.keepFlowSchemaStatus},
 		{name: "service-events", after: storage, run: forever(s.services.events.Run)},
 		{name: "debug-socket", run: s.serveDebugSocket},
 		// The garbage collector and the namespace controller act on what discovery lacks: custom resources whose owner
@@ -67,14 +67,36 @@ func (s *Server) startUp() []hook {
 	})
 }
 
+// initializationPoll is the interval at which awaitInitialized looks at the watch caches, as in kube-apiserver.
+const initializationPoll = 100 * time.Millisecond
+
+// awaitInitialized waits for the watch caches of all etcds, up to --storage-initialization-timeout. Unlike those of
+// kube-apiserver, caches without readers are not initialized.
+func (s *Server) awaitInitialized(ctx context.Context, _ func()) error {
+	timeout := s.clock.After(s.config.Etcd.InitializationTimeout)
+	for {
+		if !slices.ContainsFunc(s.locations(), func(l *location) bool { return !l.Caches.Initialized() }) {
+			return nil
+		}
+		select {
+		case <-s.clock.After(initializationPoll):
+		case <-timeout:
+			s.logger.Info("The watch caches are not initialized after --storage-initialization-timeout; continuing")
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // storageHooks returns what keeps storage, the watch cache and the machinery of custom resources working.
 func (s *Server) storageHooks() []hook {
 	storage := []string{hookStorage}
 	return []hook{
 		{name: hookStorage, run: s.startStorage},
-		{name: "watch-cache", after: storage, run: func(ctx context.Context, _ func()) error { return s.caches.Run(ctx) }},
-		{name: "compaction", after: storage, run: forever(s.compact)},
-		{name: "storage-space", after: storage, run: forever(s.pollSpace)},
+		{name: "watch-cache", after: storage, run: s.forLocations(func(ctx context.Context, l *location) error { return l.Caches.Run(ctx) })},
+		{name: "compaction", after: storage, run: s.forLocations(s.compact)},
+		{name: "storage-space", after: storage, run: s.forLocations(s.pollSpace)},
 		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
 	}
 }
@@ -83,15 +105,24 @@ func (s *Server) storageHooks() []hook {
 func (s *Server) reportedHooks() []hook {
 	b := bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("bootstrap"))
 	storage := []string{hookStorage}
-	list := []hook{
+	list := append(s.fairnessHooks(), []hook{
 		{name: hookNamespaces, after: storage, run: s.ensure(b, b.NamespacesLoop, b.Namespaces)},
-		{name: "start-cluster-authentication-info-controller", after: bootstrapHooks, run: s.keepAuthentication(b)},
+	}...)
+	if electsLeaders() {
+		list = append(list, hook{name: "start-kube-apiserver-coordinated-leader-election-controller", after: []string{hookComplete},
+			leases: true, run: s.electLeaders})
 	}
+	list = append(list, s.peerHooks()...)
+	list = append(list,
+		hook{name: "start-cluster-authentication-info-controller", after: bootstrapHooks, run: s.keepAuthentication(b)})
 	if identityLeases() {
 		list = append(list,
 			hook{name: "start-kube-apiserver-identity-lease-controller", after: bootstrapHooks, leases: true, run: s.keepIdentity},
 			hook{name: "start-kube-apiserver-identity-lease-garbage-collector", after: bootstrapHooks,
 				run: s.keep(b.IdentityCleanupLoop)})
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.WatchCacheInitializationPostStartHook) {
+		list = append(list, hook{name: "storage-readiness", run: s.awaitInitialized})
 	}
 	list = append(list,
 		hook{name: "start-legacy-token-tracking-controller", after: bootstrapHooks, run: s.keepLegacyTokens(b)},
@@ -147,34 +178,48 @@ func (s *Server) startStorage(ctx context.Context, done func()) error {
 	if err := s.backend.awaitReady(ctx); err != nil {
 		return err
 	}
-	return together(ctx, func(ctx context.Context) error {
-		s.store.CheckFeatures(ctx, s.clock, s.logger.WithName("storage"))
+	checkFeatures := s.forLocations(func(ctx context.Context, l *location) error {
+		l.Store.CheckFeatures(ctx, s.clock, s.logger.WithName("storage"))
 		return nil
-	}, func(ctx context.Context) error {
-		select {
-		case <-s.store.FeaturesKnown():
-		case <-s.clock.After(featuresTimeout):
-		case <-ctx.Done():
-			return ctx.Err()
+	})
+	return together(ctx, func(ctx context.Context) error { return checkFeatures(ctx, nil) }, func(ctx context.Context) error {
+		if err := s.awaitFeatures(ctx); err != nil {
+			return err
 		}
 		done()
 		return nil
 	})
 }
 
-func (s *Server) compact(ctx context.Context) {
+// awaitFeatures returns when the features of all etcds are known, or after featuresTimeout.
+func (s *Server) awaitFeatures(ctx context.Context) error {
+	timeout := s.clock.After(featuresTimeout)
+	for _, l := range s.locations() {
+		select {
+		case <-l.Store.FeaturesKnown():
+		case <-timeout:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (s *Server) compact(ctx context.Context, l *location) error {
 	logger := s.logger.WithName("compaction")
-	_ = together(ctx, func(ctx context.Context) error {
-		s.store.RunCompaction(ctx, s.config.Etcd.CompactionInterval, s.quota, s.clock, logger)
+	return together(ctx, func(ctx context.Context) error {
+		l.Store.RunCompaction(ctx, s.config.Etcd.CompactionInterval, l.Quota, s.clock, logger)
 		return nil
 	}, func(ctx context.Context) error {
-		s.store.FollowCompaction(ctx, s.clock, logger, s.caches.Compacted)
+		l.Store.FollowCompaction(ctx, s.clock, logger, l.Caches.Compacted)
 		return nil
 	})
 }
 
-func (s *Server) pollSpace(ctx context.Context) {
-	s.backend.pollSpace(ctx, s.store, s.config.SpacePollInterval(), s.clock)
+func (s *Server) pollSpace(ctx context.Context, l *location) error {
+	l.backend.pollSpace(ctx, l.Store, s.config.SpacePollInterval(), s.clock)
+	return nil
 }
 
 // ensure retries each step until it succeeds or Insist gives up, in which case the replica ends. Then it runs the loop,
@@ -237,30 +282,11 @@ func (s *Server) keepLegacyTokens(b *bootstrap.Bootstrap) func(context.Context, 
 	}
 }
 
-// keepFlowSchemaStatus keeps the status of FlowSchemas, which reports dangling references.
-func (s *Server) keepFlowSchemaStatus(ctx context.Context, _ func()) error {
-	_, served := s.catalogs.holder.Current().Find(bootstrap.FlowSchemas)
-	if !served || !s.config.Limits.PriorityAndFairness {
-		return nil
-	}
-	changed := bootstrap.NewSignal()
-	b := bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("bootstrap"))
-	return together(ctx, s.signalResource(bootstrap.FlowSchemas, changed), s.signalResource(bootstrap.PriorityLevels, changed),
-		s.runLoop(b.FlowSchemaStatusLoop(changed)))
-}
-
 // signalConfigMap signals when a ConfigMap in kube-system changes, until ctx ends.
 func (s *Server) signalConfigMap(name string, changed bootstrap.Signal) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return s.registry.Client().FollowObject(ctx,
 			resource.Key{GroupResource: bootstrap.ConfigMaps, Namespace: metav1.NamespaceSystem, Name: name}, changed.Send)
-	}
-}
-
-// signalResource signals when an object of a resource changes, until ctx ends.
-func (s *Server) signalResource(name schema.GroupResource, changed bootstrap.Signal) func(context.Context) error {
-	return func(ctx context.Context) error {
-		return s.registry.Client().FollowEntries(ctx, name, func(_, _ *watchcache.Entry) { changed.Send() }, nil)
 	}
 }
 
@@ -322,9 +348,31 @@ func (s *Server) keepIdentity(ctx context.Context, done func()) error {
 	if err != nil {
 		return fmt.Errorf("the host name identifies the replica: %w", err)
 	}
-	address := net.JoinHostPort(s.advertised().String(), strconv.Itoa(s.config.Serving.Port))
+	ip, port := s.peerAddress()
 	done()
-	return bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("identity")).Identity(hostname, address).Run(ctx)
+	return bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("identity")).
+		Identity(hostname, net.JoinHostPort(ip, port)).Run(ctx)
+}
+
+// electsLeaders reports whether the controller of coordinated leader election runs.
+func electsLeaders() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.CoordinatedLeaderElection)
+}
+
+// checkLeadership returns an error if the controller lacks its API. kube-apiserver starts and does not become ready.
+func checkLeadership(apis enablement.APIs) error {
+	candidates := coordinationv1beta1.SchemeGroupVersion.WithResource("leasecandidates")
+	if electsLeaders() && !apis.Serves(candidates) {
+		return fmt.Errorf("--feature-gates=%s=true requires --runtime-config=%s=true",
+			features.CoordinatedLeaderElection, candidates.GroupVersion())
+	}
+	return nil
+}
+
+// electLeaders elects the leaders of components that have LeaseCandidates, until ctx ends.
+func (s *Server) electLeaders(ctx context.Context, done func()) error {
+	done()
+	return leadership.Run(ctx, s.local(s.userAgent()), s.config.Leadership)
 }
 
 // runControllers runs the enabled controllers of kube-controller-manager, as clients of this server that need no

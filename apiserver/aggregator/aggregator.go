@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -24,7 +25,7 @@ type Options struct {
 	RejectRedirects bool
 	// MaxRequestsInFlight bounds the requests to each server that are not long-running; 0: no limit.
 	MaxRequestsInFlight int
-	// Unknown serves the paths of groups while their APIServices are not known yet.
+	// Unknown serves the resources of groups if their APIServices are not known after knownTimeout.
 	Unknown http.Handler
 	// Rejected is called for each request that a Backend responds to itself.
 	Rejected func(r *http.Request, code int)
@@ -35,6 +36,8 @@ type Aggregator struct {
 	options Options
 	pools   *pools
 	current atomic.Pointer[Table] // nil before Known
+	// published is closed when current is set.
+	published chan struct{}
 
 	mu       sync.Mutex // guards the fields below and the replacement of the table
 	backends map[string]*Backend
@@ -43,7 +46,7 @@ type Aggregator struct {
 
 // New returns an aggregator without backends.
 func New(options Options) *Aggregator {
-	a := &Aggregator{options: options, pools: newPools(options), backends: map[string]*Backend{}}
+	a := &Aggregator{options: options, pools: newPools(options), backends: map[string]*Backend{}, published: make(chan struct{})}
 	if options.Certificate != nil {
 		options.Certificate.changed = a.pools.reopen
 	}
@@ -88,14 +91,27 @@ func (a *Aggregator) Set(name string, object runtime.Object) *Backend {
 	return after
 }
 
-// Route returns the handler of a path that this server does not serve itself, else nil.
-func (a *Aggregator) Route(path string) http.Handler {
+// knownTimeout bounds how long a request at the start waits until all APIServices are known. It takes milliseconds if
+// etcd is available.
+const knownTimeout = time.Second
+
+// Route returns the handler of a path that this server does not serve itself, else nil. While the APIServices are not
+// known, it waits for them if the path is that of a resource in a group. Discovery documents do not wait.
+func (a *Aggregator) Route(ctx context.Context, path string) http.Handler {
 	t := a.current.Load()
 	if t == nil {
-		if strings.HasPrefix(path, "/apis/") {
+		const beforeResource = 4 // slashes, in /apis/GROUP/VERSION/RESOURCE
+		if !strings.HasPrefix(path, "/apis/") || strings.Count(path, "/") < beforeResource {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, knownTimeout)
+		defer cancel()
+		select {
+		case <-a.published:
+			t = a.current.Load()
+		case <-ctx.Done():
 			return a.options.Unknown
 		}
-		return nil
 	}
 	if backend := t.Route(path); backend != nil {
 		return backend
@@ -103,10 +119,11 @@ func (a *Aggregator) Route(path string) http.Handler {
 	return nil
 }
 
-// Known publishes the backends of all APIServices that existed at the start.
+// Known publishes the backends of all APIServices that existed at the start. It must be called once.
 func (a *Aggregator) Known() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.known = true
 	a.current.Store(newTable(a.backends))
+	close(a.published)
 }

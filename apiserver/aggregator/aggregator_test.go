@@ -89,7 +89,7 @@ func newFront(t *testing.T, options aggregator.Options) *front {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		if handler := f.Route(r.URL.Path); handler != nil {
+		if handler := f.Route(r.Context(), r.URL.Path); handler != nil {
 			handler.ServeHTTP(w, r.WithContext(record))
 			return
 		}
@@ -142,16 +142,36 @@ func TestRoute(t *testing.T) {
 	f.expect(t, "/apis/a.example/v1/things", http.StatusTeapot, "local")
 }
 
-func TestGroupsAreUnknownBeforeKnown(t *testing.T) {
+// TestGroupsWaitUntilKnown begins requests before the APIServices are known.
+func TestGroupsWaitUntilKnown(t *testing.T) {
 	a := aggregator.New(aggregator.Options{Unknown: http.NotFoundHandler()})
 	a.Set("v1.a.example", apiService("a.example", "a"))
-	if a.Route("/apis/apps/v1/deployments") == nil || a.Route("/api/v1/pods") != nil || a.Table().Get("v1.a.example") != nil {
-		t.Error("before all APIServices are known, /apis/GROUP must not be served and /api must be")
+	if a.Route(t.Context(), "/api/v1/pods") != nil || a.Route(t.Context(), "/apis/apps/v1") != nil || a.Table().Get("v1.a.example") != nil {
+		t.Error("the core group and documents must be served, and no backend be known")
 	}
-	a.Known()
-	if a.Route("/apis/apps/v1/deployments") != nil || a.Table().Get("v1.a.example") == nil {
-		t.Error("Known does not publish the APIServices")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if a.Route(gone, "/apis/apps/v1/deployments") == nil {
+		t.Error("a group was served although an APIService may own it")
 	}
+	synctest.Test(t, func(t *testing.T) {
+		a := aggregator.New(aggregator.Options{Unknown: http.NotFoundHandler()})
+		a.Set("v1.a.example", apiService("a.example", "a"))
+		if a.Route(t.Context(), "/apis/apps/v1/deployments") == nil { // after a timeout
+			t.Error("a group was served although an APIService may own it")
+		}
+		routes := make(chan bool, 2)
+		for _, path := range []string{"/apis/apps/v1/deployments", "/apis/a.example/v1/things"} {
+			go func() { routes <- (a.Route(t.Context(), path) == nil) == strings.Contains(path, "apps") }()
+		}
+		synctest.Wait()
+		a.Known()
+		for range 2 {
+			if !<-routes {
+				t.Error("a request that waited was not routed by the APIServices")
+			}
+		}
+	})
 }
 
 func TestUnavailable(t *testing.T) {

@@ -37,10 +37,6 @@ func (a *Aggregator) backend(service *apiregistration.APIService) *Backend {
 	}
 }
 
-// SameServer reports whether both backends share connections: the server and the way in which its certificate is
-// verified are the same.
-func (b *Backend) SameServer(other *Backend) bool { return b.connections == other.connections }
-
 // resolve returns the address of the server as a URL without a path.
 func (b *Backend) resolve() (*url.URL, error) {
 	return b.options.Resolver.ResolveEndpoint(b.Service.Namespace, b.Service.Name, b.Service.Port)

@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -33,6 +34,8 @@ type Options struct {
 	Node          Mode   // required by mode Node
 	ABAC          Mode   // required by mode ABAC
 	ServerID      string // of this server, in metrics
+	// Dial connects to webhooks; nil: directly.
+	Dial utilnet.DialFunc
 
 	Clock      clock.Clock
 	Logger     logr.Logger
@@ -108,7 +111,7 @@ func (a *Authorizer) modeOf(c apiserver.AuthorizerConfiguration) (Mode, error) {
 	case modeAlwaysDeny:
 		return AlwaysDeny{}, nil
 	case modeWebhook:
-		return newWebhook(c.Name, c.Webhook)
+		return newWebhook(c.Name, c.Webhook, a.options.Dial)
 	case modeRBAC:
 		mode = a.options.RBAC
 	case modeNode:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -23,9 +24,9 @@ type webhookMetrics struct {
 	cel.MatcherMetrics
 }
 
-// newWebhook returns the mode Webhook. Its responses are cached as configured, until it is replaced.
-func newWebhook(name string, c *apiserver.WebhookConfiguration) (Mode, error) {
-	client, err := webhookutil.LoadKubeconfig(*c.ConnectionInfo.KubeConfigFile, nil)
+// newWebhook returns the mode Webhook. Its responses are cached as configured, until it is replaced. dial may be nil.
+func newWebhook(name string, c *apiserver.WebhookConfiguration, dial utilnet.DialFunc) (Mode, error) {
+	client, err := webhookutil.LoadKubeconfig(*c.ConnectionInfo.KubeConfigFile, dial)
 	if err != nil {
 		return nil, err
 	}

@@ -50,6 +50,8 @@ type Options struct {
 	// APIs are the enabled APIs.
 	APIs     enablement.APIs
 	EventTTL time.Duration
+	// StorageMediaType is that of stored objects other than definitions and APIServices; empty: protobuf.
+	StorageMediaType string
 	// ServiceAccountToken implements serviceaccounts/token; nil disables it.
 	ServiceAccountToken resource.Action
 	// Kubelets implements the subresources of nodes, pods and Services that connect to backends; nil disables them.
@@ -78,7 +80,8 @@ func Definitions(options Options) []*resource.Definition {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	builder := definition.NewBuilder(legacyscheme.Scheme, legacyscheme.Codecs, options.Schema.For(legacyscheme.Scheme), options.APIs.Serves)
+	builder := definition.NewBuilder(legacyscheme.Scheme, legacyscheme.Codecs, options.Schema.For(legacyscheme.Scheme), options.APIs.Serves).
+		StoredAs(options.StorageMediaType)
 	var all []*resource.Definition
 	for _, group := range [][]*resource.Definition{
 		core.Definitions(builder, core.Options{

@@ -85,7 +85,7 @@ func registerGates(gates featuregate.MutableVersionedFeatureGate) error {
 // unimplementedGates are gates, off by default, without an implementation here.
 var unimplementedGates = []featuregate.Feature{
 	features.APIServingWithRoutine, features.CBORServingAndStorage,
-	features.CoordinatedLeaderElection, features.ManifestBasedAdmissionControlConfig, features.ShardedListAndWatch,
+	features.ManifestBasedAdmissionControlConfig, features.ShardedListAndWatch,
 	features.StorageVersionAPI, logsapi.LoggingAlphaOptions, metricsfeatures.NativeHistograms, "ClientsAllowCBOR", "ClientsPreferCBOR",
 }
 

@@ -27,9 +27,11 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_crd_conversion_webhook_",
 		"apiserver_delegated_authn_",
 		"apiserver_delegated_authz_",
+		"apiserver_egress_dialer_",
 		"apiserver_encryption_config_controller_",
 		"apiserver_envelope_encryption_",
 		"apiserver_externaljwt_",
+		"apiserver_flowcontrol_",
 		"apiserver_mutating_admission_policy_",
 		"apiserver_storage_data_key_generation_",
 		"apiserver_storage_envelope_transformation_",
@@ -37,6 +39,7 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_validating_admission_policy_",
 		"apiserver_webhooks_",
 		"apiserver_stream_",
+		"konnectivity_network_proxy_client_",
 		"pod_security_",
 	))
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"sigs.k8s.io/yaml"
 )
 
 // protobufMagic begins every object stored as protobuf; a runtime.Unknown message follows.
@@ -22,8 +23,22 @@ const (
 	mapKey, mapValue = 1, 2
 )
 
-// IsProtobuf reports whether an object is stored as protobuf; others are JSON.
+// IsProtobuf reports whether an object is stored as protobuf; others are JSON or YAML.
 func IsProtobuf(stored []byte) bool { return bytes.HasPrefix(stored, protobufMagic) }
+
+// isYAML reports whether an object that is not protobuf is stored as YAML, other than as JSON.
+func isYAML(stored []byte) bool {
+	text := skipSpace(stored)
+	return len(text) > 0 && text[0] != '{'
+}
+
+// asJSON returns an object that is stored as JSON or YAML as JSON.
+func asJSON(stored []byte) ([]byte, error) {
+	if !isYAML(stored) {
+		return stored, nil
+	}
+	return yaml.YAMLToJSON(stored)
+}
 
 var (
 	errMalformed     = errors.New("malformed protobuf")
@@ -33,7 +48,11 @@ var (
 // Labels returns the labels of a stored object without decoding the rest of it, nil if there are none.
 func Labels(stored []byte) (map[string]string, error) {
 	if !IsProtobuf(stored) {
-		return jsonLabels(stored)
+		text, err := asJSON(stored)
+		if err != nil {
+			return nil, fmt.Errorf("read labels: %w", err)
+		}
+		return jsonLabels(text)
 	}
 	raw, err := messageField(stored[len(protobufMagic):], unknownRaw)
 	if err != nil {

@@ -18,16 +18,17 @@ import (
 
 // Scheme is the resource.Codec of a kind whose Go types are registered in a runtime.Scheme.
 type Scheme struct {
-	scheme     *runtime.Scheme
-	convertor  runtime.ObjectConvertor
-	codecs     serializer.CodecFactory
-	served     schema.GroupVersionKind
-	internal   schema.GroupVersionKind
-	storage    schema.GroupVersion
-	storedJSON bool
-	json       runtime.Serializer
-	protobuf   runtime.Serializer
-	guard      *Guard
+	scheme    *runtime.Scheme
+	convertor runtime.ObjectConvertor
+	codecs    serializer.CodecFactory
+	served    schema.GroupVersionKind
+	internal  schema.GroupVersionKind
+	storage   schema.GroupVersion
+	stores    runtime.Encoder // json, yaml or protobuf
+	json      runtime.Serializer
+	yaml      runtime.Serializer
+	protobuf  runtime.Serializer
+	guard     *Guard
 }
 
 var (
@@ -41,7 +42,7 @@ func NewScheme(
 	scheme *runtime.Scheme, codecs serializer.CodecFactory, served schema.GroupVersionKind,
 	storage, internal schema.GroupVersion,
 ) *Scheme {
-	return &Scheme{
+	m := &Scheme{
 		scheme:    scheme,
 		convertor: runtime.UnsafeObjectConvertor(scheme),
 		codecs:    codecs,
@@ -49,14 +50,24 @@ func NewScheme(
 		internal:  internal.WithKind(served.Kind),
 		storage:   storage,
 		json:      json.NewSerializerWithOptions(storedKind{}, scheme, scheme, json.SerializerOptions{}),
+		yaml:      json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{Yaml: true}),
 		protobuf:  protobuf.NewSerializer(scheme, scheme),
 		guard:     NewGuard(scheme),
 	}
+	m.stores = m.protobuf
+	return m
 }
 
-// StoredAsJSON makes the codec store JSON, which is upstream's storage media type of some kinds, and returns it.
-func (m *Scheme) StoredAsJSON() *Scheme {
-	m.storedJSON = true
+// StoredAs makes the codec store a media type, JSON, YAML or protobuf, and returns it. It reads all of them.
+func (m *Scheme) StoredAs(mediaType string) *Scheme {
+	switch mediaType {
+	case runtime.ContentTypeJSON:
+		m.stores = m.json
+	case runtime.ContentTypeYAML:
+		m.stores = m.yaml
+	case runtime.ContentTypeProtobuf:
+		m.stores = m.protobuf
+	}
 	return m
 }
 
@@ -113,8 +124,11 @@ func (m *Scheme) Remote([]byte) bool { return false }
 // decodeStored returns the object in the version it was stored in, with defaults and its kind set.
 func (m *Scheme) decodeStored(stored []byte) (runtime.Object, error) {
 	decoder := m.json
-	if IsProtobuf(stored) {
+	switch {
+	case IsProtobuf(stored):
 		decoder = m.protobuf
+	case isYAML(stored):
+		decoder = m.yaml
 	}
 	external, kind, err := decoder.Decode(stored, nil, nil)
 	if err != nil {
@@ -134,11 +148,7 @@ func (m *Scheme) Store(_ context.Context, internal runtime.Object) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	encoder := m.protobuf
-	if m.storedJSON {
-		encoder = m.json
-	}
-	return runtime.Encode(encoder, external)
+	return runtime.Encode(m.stores, external)
 }
 
 // External implements resource.Codec.

@@ -24,6 +24,8 @@ type Config struct {
 	API            API
 	Compatibility  Compatibility
 	Controllers    Controllers
+	Peers          Peers
+	Leadership     Leadership
 	Extension      Extension
 	Logging        Logging
 	Metrics        Metrics
@@ -69,6 +71,7 @@ type Serving struct {
 // Etcd configures storage.
 type Etcd struct {
 	Servers            []string // URLs of an external etcd, or of other members than the embedded one
+	ServersOverrides   []string // "group/resource#url;url": see Overrides
 	CAFile             string
 	CertFile           string
 	KeyFile            string
@@ -79,11 +82,14 @@ type Etcd struct {
 	CountMetricPoll    time.Duration
 	DBMetricPoll       time.Duration
 	Backend            string // "etcd3" or empty, which is the same
-	StorageMediaType   string
+	StorageMediaType   string // of built-in objects
 	EventTTL           time.Duration
 	LeaseReuseSeconds  int // maximum time over which objects share a lease; 0: no sharing
 	WatchCache         bool
-	SoftQuotaPercent   int // of etcd's quota; 0: see SoftQuota
+	WatchCacheSizes    []string // "resource.group#size": see Uncached
+	// InitializationTimeout bounds how long the check poststarthook/storage-readiness waits for the watch caches.
+	InitializationTimeout time.Duration
+	SoftQuotaPercent      int // of etcd's quota; 0: see SoftQuota
 
 	EncryptionConfig       string // EncryptionConfiguration file; empty: values are not encrypted
 	ReloadEncryptionConfig bool   // when the file changes
@@ -105,7 +111,7 @@ const enforcedPoll = 5 * time.Second
 
 // SpacePollInterval returns the interval at which the use of an external etcd is measured; 0: never.
 func (c *Config) SpacePollInterval() time.Duration {
-	if c.SoftQuota() < 100 {
+	if c.SoftQuota(false) < 100 {
 		return enforcedPoll
 	}
 	return c.Etcd.DBMetricPoll
@@ -113,11 +119,11 @@ func (c *Config) SpacePollInterval() time.Duration {
 
 // SoftQuota returns the percentage of etcd's quota that may be in use before the server rejects writes that grow the
 // database. 100 means never, which is the default for an external etcd.
-func (c *Config) SoftQuota() int {
+func (c *Config) SoftQuota(embedded bool) int {
 	switch {
 	case c.Etcd.SoftQuotaPercent != 0:
 		return c.Etcd.SoftQuotaPercent
-	case c.Member.DataDirectory != "":
+	case embedded:
 		return defaultSoftQuota
 	}
 	return 100
@@ -252,6 +258,7 @@ type API struct {
 	KubeletPort           uint          // of kubelets that do not report theirs
 	KubeletTimeout        time.Duration // kube-apiserver has no use for it either
 	MaxConnectionBytes    int64         // per second, of a stream to a kubelet or pod; 0: no limit
+	EgressSelectorFile    string        // EgressSelectorConfiguration: the proxies for connections to other servers
 	ProxyClientCertFile   string
 	ProxyClientKeyFile    string
 	AggregatorRouting     bool
@@ -290,6 +297,7 @@ func Default() *Config {
 			Prefix: "/registry", CompactionInterval: 5 * time.Minute, HealthcheckTimeout: defaultCheckTimeout,
 			ReadycheckTimeout: defaultCheckTimeout, CountMetricPoll: time.Minute, DBMetricPoll: 30 * time.Second,
 			StorageMediaType: "application/vnd.kubernetes.protobuf", EventTTL: time.Hour, LeaseReuseSeconds: 60, WatchCache: true,
+			InitializationTimeout: time.Minute,
 		},
 		Member: Member{
 			Name: "default", InitialClusterState: "new", InitialClusterToken: "quorate", QuotaBackendBytes: 2 << 30,
@@ -319,7 +327,8 @@ func Default() *Config {
 			ServiceNodePortRange: "30000-32767", EndpointReconcilerType: "lease", ServerCount: 1,
 			GarbageCollector: true,
 		},
-		Extension: defaultExtension(),
-		Logging:   Logging{Format: "text", FlushFrequency: 5 * time.Second},
+		Leadership: Leadership{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+		Extension:  defaultExtension(),
+		Logging:    Logging{Format: "text", FlushFrequency: 5 * time.Second},
 	}
 }

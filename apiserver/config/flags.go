@@ -23,6 +23,8 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.extensionFlags(f)
 	c.Audit.flags(f)
 	c.Compatibility.flags(f)
+	c.Peers.flags(f)
+	c.Leadership.flags(f)
 	c.Metrics.flags(f)
 	c.unimplementedFlags(f)
 	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {
@@ -75,6 +77,8 @@ func (c *Config) servingFlags(f *pflag.FlagSet) {
 func (c *Config) etcdFlags(f *pflag.FlagSet) {
 	e := &c.Etcd
 	sliceFlag(f, &e.Servers, "etcd-servers", "URLs of the etcd servers.")
+	sliceFlag(f, &e.ServersOverrides, "etcd-servers-overrides", "Built-in resources that are stored in another etcd, as "+
+		"group/resource#servers, where servers are URLs, semicolon separated: /events#http://etcd4:2379;http://etcd5:2379.")
 	stringFlag(f, &e.CAFile, "etcd-cafile", "Certificate authority of the etcd servers.")
 	stringFlag(f, &e.CertFile, "etcd-certfile", "Client certificate for etcd.")
 	stringFlag(f, &e.KeyFile, "etcd-keyfile", "Key of --etcd-certfile.")
@@ -89,7 +93,7 @@ func (c *Config) etcdFlags(f *pflag.FlagSet) {
 		"Percentage of etcd's quota that may be in use before the server rejects writes that create or grow objects; "+
 			"100: never. 0: 90 with an embedded member, 100 with an external etcd.")
 	stringFlag(f, &e.Backend, "storage-backend", "Storage backend: etcd3.")
-	stringFlag(f, &e.StorageMediaType, "storage-media-type", "Media type of stored built-in objects.")
+	stringFlag(f, &e.StorageMediaType, "storage-media-type", "Media type in which built-in objects are stored: application/json, application/yaml or application/vnd.kubernetes.protobuf.")
 	durationFlag(f, &e.EventTTL, "event-ttl", "How long events are kept.")
 	intFlag(f, &e.LeaseReuseSeconds, "lease-reuse-duration-seconds",
 		"Maximum time in seconds over which objects with the same TTL share an etcd lease; 0: each gets its own.")
@@ -97,7 +101,11 @@ func (c *Config) etcdFlags(f *pflag.FlagSet) {
 		"File with the EncryptionConfiguration: which resources are encrypted in etcd, and with which keys or KMS plugins.")
 	boolFlag(f, &e.ReloadEncryptionConfig, "encryption-provider-config-automatic-reload",
 		"Load the file of --encryption-provider-config again when it changes. All KMS plugins then share one health check.")
-	boolFlag(f, &e.WatchCache, "watch-cache", "Serve reads from the watch cache.")
+	boolFlag(f, &e.WatchCache, "watch-cache", "Serve reads from the watch cache. Otherwise each read and watch is a request to etcd.")
+	sliceFlag(f, &e.WatchCacheSizes, "watch-cache-sizes", "Resources, as resource[.group]#size. Size 0 disables the watch "+
+		"cache for the resource; other sizes are without effect, as in kube-apiserver.")
+	durationFlag(f, &e.InitializationTimeout, "storage-initialization-timeout",
+		"How long the check poststarthook/storage-readiness waits for the watch caches of all resources.")
 }
 
 func (c *Config) memberFlags(f *pflag.FlagSet) {
@@ -221,7 +229,7 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	a, l := &c.API, &c.Limits
 	intFlag(f, &l.MaxRequestsInFlight, "max-requests-inflight", "Maximum number of non-mutating requests in flight; 0: no limit.")
 	intFlag(f, &l.MaxMutatingRequestsInFlight, "max-mutating-requests-inflight", "Maximum number of mutating requests in flight; 0: no limit.")
-	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Priority and fairness; not implemented yet, the limits of requests in flight apply.")
+	boolFlag(f, &l.PriorityAndFairness, "enable-priority-and-fairness", "Queue and limit requests by FlowSchemas and PriorityLevelConfigurations, with both limits of requests in flight together as seats; false: the limits apply separately.")
 	intFlag(f, &l.DeleteCollectionWorkers, "delete-collection-workers", "Number of workers per DeleteCollection request.")
 	f.Var(newSwitches(&a.RuntimeConfig), "runtime-config", "API groups and versions to enable or disable: api/all=true,apps/v1=false,...")
 	f.Var(cliflag.NewMapStringString(&a.FeatureGates), "feature-gates", "Feature gates: name=true,...")
@@ -234,6 +242,8 @@ func (c *Config) apiFlags(f *pflag.FlagSet) {
 	f.UintVar(&a.KubeletPort, "kubelet-port", a.KubeletPort, "Port of kubelets whose nodes do not report one.")
 	durationFlag(f, &a.KubeletTimeout, "kubelet-timeout", "Accepted but without effect, as in kube-apiserver: requests to kubelets last as long as their clients wait.")
 	f.Int64Var(&a.MaxConnectionBytes, "max-connection-bytes-per-sec", a.MaxConnectionBytes, "Maximum bytes per second of each stream to a kubelet or pod; 0: no limit.")
+	stringFlag(f, &a.EgressSelectorFile, "egress-selector-config-file",
+		"File with an EgressSelectorConfiguration: the proxies for connections to etcd, the control plane and the cluster.")
 	stringFlag(f, &a.ProxyClientCertFile, "proxy-client-cert-file", "Client certificate for aggregated API servers.")
 	stringFlag(f, &a.ProxyClientKeyFile, "proxy-client-key-file", "Key of --proxy-client-cert-file.")
 	boolFlag(f, &a.AggregatorRouting, "enable-aggregator-routing", "Call aggregated API servers at the addresses of their endpoints.")

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,41 +24,18 @@ type unimplementedFlag struct {
 	check func(value string) error
 }
 
-// The risks of ignoring a flag.
-const (
-	wrongStore = "the objects would be stored in the etcd of --etcd-servers"
-	noProxy    = "connections would bypass the proxies"
-)
-
 var unimplementedFlags = []unimplementedFlag{
-	{"etcd-servers-overrides", "stringSlice", "[]", wrongStore, nil},
-	{"egress-selector-config-file", "string", "", noProxy, nil},
-
-	{"storage-initialization-timeout", "duration", "1m0s", "", notNegative},
-	{"watch-cache-sizes", "stringSlice", "[]", "", isCacheSize},
 	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
 	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
 	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
 	{"tracing-config-file", "string", "", "", nil},
-	{"coordinated-leadership-lease-duration", "duration", "15s", "", nil},
-	{"coordinated-leadership-renew-deadline", "duration", "10s", "", nil},
-	{"coordinated-leadership-retry-period", "duration", "2s", "", nil},
-	{"peer-advertise-ip", "string", "", "", nil},
-	{"peer-advertise-port", "string", "", "", nil},
-	{"peer-ca-file", "string", "", "", nil},
 }
 
 // ineffectiveFlags have no effect in kube-apiserver either.
 var ineffectiveFlags = []unimplementedFlag{
 	{"default-watch-cache-size", "int", "100", "", nil},
 	{"kubelet-read-only-port", "uint", "10255", "", nil},
-}
-
-// boundUnimplementedFlags are in Config, because the operator renders them, but are not implemented. Ignoring them is
-// harmless.
-var boundUnimplementedFlags = []string{
-	"storage-media-type", "watch-cache",
 }
 
 // FlagStatus returns a note about a flag that has no effect; empty: the flag works.
@@ -73,7 +49,7 @@ func FlagStatus(name string) string {
 	if flag := has(unimplementedFlags); flag != nil && flag.risk != "" {
 		return "not implemented, refused"
 	}
-	if has(unimplementedFlags) != nil || slices.Contains(boundUnimplementedFlags, name) {
+	if has(unimplementedFlags) != nil {
 		return "not implemented, ignored"
 	}
 	if has(ineffectiveFlags) != nil {
@@ -200,12 +176,6 @@ func (c *Config) Unimplemented() []string {
 			names = append(names, flag.name)
 		}
 	}
-	for _, arg := range c.Args() {
-		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-		if slices.Contains(boundUnimplementedFlags, name) {
-			names = append(names, name)
-		}
-	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }
@@ -219,68 +189,8 @@ func (c *Config) validateUnimplemented() []error {
 			errs = append(errs, fmt.Errorf("--%s is not implemented yet: %s; remove the flag to run without it", flag.name, flag.risk))
 		}
 	}
-	return append(errs, c.validateLeadership()...)
-}
-
-// validateLeadership checks the relations between the flags of coordinated leader election.
-func (c *Config) validateLeadership() []error {
-	duration := func(name string) time.Duration {
-		value := c.unimplemented[name]
-		if value == nil {
-			return 0
-		}
-		parsed, _ := time.ParseDuration(value.String()) // Set has checked it
-		return parsed
-	}
-	const lease, renew, retry = "coordinated-leadership-lease-duration", "coordinated-leadership-renew-deadline", "coordinated-leadership-retry-period"
-	if len(c.unimplemented) == 0 {
-		return nil
-	}
-	var errs []error
-	if duration(lease) <= duration(renew) {
-		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", lease, renew))
-	}
-	if duration(renew) <= duration(retry) {
-		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", renew, retry))
-	}
 	return errs
-}
-
-func notNegative(value string) error {
-	if strings.HasPrefix(value, "-") {
-		return errors.New("can not be negative value")
-	}
-	return nil
-}
-
-// isCacheSize accepts resource[.group]#size,...
-func isCacheSize(value string) error {
-	for part := range strings.SplitSeq(value, ",") {
-		_, size, found := strings.Cut(part, "#")
-		number, err := strconv.Atoi(size)
-		switch {
-		case !found:
-			return fmt.Errorf("invalid value of watch cache size: %s", part)
-		case err != nil:
-			return fmt.Errorf("invalid size of watch cache size: %s", part)
-		case number < 0:
-			return fmt.Errorf("watch cache size cannot be negative: %s", part)
-		}
-	}
-	return nil
 }
 
 // isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.
 func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }
-
-// CheckFiles returns an error if a file does not exist. It is separate from Validate, which the operator calls too.
-func (c *Config) CheckFiles() error {
-	value := c.unimplemented["tracing-config-file"]
-	if value == nil || value.value == "" {
-		return nil
-	}
-	if _, err := os.Stat(value.value); err != nil {
-		return fmt.Errorf("tracing-config-file %s does not exist", value.value)
-	}
-	return nil
-}

@@ -3,8 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 )
 
@@ -22,18 +20,7 @@ func (c *Config) Validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	if len(c.Etcd.Servers) == 0 && c.Member.DataDirectory == "" {
-		refuse("--etcd-servers must be specified, or --etcd-data-dir to run an embedded member")
-	}
-	if c.Etcd.Backend != "" && c.Etcd.Backend != "etcd3" {
-		refuse("--storage-backend %q invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'", c.Etcd.Backend)
-	}
-	if c.Etcd.EncryptionConfig == "" && c.Etcd.ReloadEncryptionConfig {
-		refuse("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
-	}
-	if c.Etcd.StorageMediaType != "" && !slices.Contains(storageMediaTypes, c.Etcd.StorageMediaType) {
-		refuse("--storage-media-type %q invalid, allowed values: %s", c.Etcd.StorageMediaType, strings.Join(storageMediaTypes, ", "))
-	}
+	errs = append(errs, c.validateStores()...)
 	if c.Limits.MaxRequestsInFlight < 0 || c.Limits.MaxMutatingRequestsInFlight < 0 {
 		refuse("--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
 	}
@@ -52,6 +39,7 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.validateMember()...)
 	errs = append(errs, c.API.validateServices()...)
 	errs = append(errs, c.Compatibility.validate()...)
+	errs = append(errs, c.Leadership.validate()...)
 	errs = append(errs, c.validateUnimplemented()...)
 	return errors.Join(errs...)
 }

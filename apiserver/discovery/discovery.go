@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +22,7 @@ import (
 	"quorate.dev/apiserver/aggregator/remote"
 	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/deflate"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -41,26 +43,37 @@ func (a Addresses) inService(r *http.Request) bool {
 	return ok && a.ServiceRange.Contains(client.Unmap())
 }
 
-// Handler serves the discovery of the current catalog and of extension API servers.
+// Options configure a Handler.
+type Options struct {
+	Catalogs  *resource.CatalogHolder
+	Remote    remote.Source
+	Addresses Addresses
+	ServerID  string // of this replica
+	// Peers returns what the other replicas serve, nil if nothing else.
+	Peers      func() *peers.Set
+	Registerer prometheus.Registerer
+}
+
+// Handler serves the discovery of the current catalog, of extension API servers and of other replicas.
 type Handler struct {
-	catalogs  *resource.CatalogHolder
-	remote    remote.Source
-	addresses Addresses
-	codecs    serializer.CodecFactory
-	json      format // of audit events
+	options Options
+	codecs  serializer.CodecFactory
+	json    format // of audit events
+	metrics metrics
 
 	making  sync.Mutex
 	current atomic.Pointer[documents]
+	merged  atomic.Pointer[peerDocument]
 }
 
 // New returns a handler.
-func New(catalogs *resource.CatalogHolder, remote remote.Source, addresses Addresses) (*Handler, error) {
+func New(options Options) (*Handler, error) {
 	scheme := runtime.NewScheme()
 	if err := discoveryv2.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register aggregated discovery: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	h := &Handler{catalogs: catalogs, remote: remote, addresses: addresses, codecs: serializer.NewCodecFactory(scheme)}
+	h := &Handler{options: options, codecs: serializer.NewCodecFactory(scheme), metrics: newMetrics(options.Registerer)}
 	info, _ := runtime.SerializerInfoForMediaType(h.codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	h.json = format{info.MediaType, info.Serializer}
 	return h, nil
@@ -68,17 +81,17 @@ func New(catalogs *resource.CatalogHolder, remote remote.Source, addresses Addre
 
 // documents returns the current documents, built by the first request after a change.
 func (h *Handler) documents() *documents {
-	catalog, set := h.catalogs.Current(), h.remote.Current()
+	catalog, set := h.options.Catalogs.Current(), h.options.Remote.Current()
 	if docs := h.current.Load(); docs != nil && docs.catalog == catalog && docs.remote == set {
 		return docs
 	}
 	h.making.Lock()
 	defer h.making.Unlock()
-	catalog, set = h.catalogs.Current(), h.remote.Current()
+	catalog, set = h.options.Catalogs.Current(), h.options.Remote.Current()
 	if docs := h.current.Load(); docs != nil && docs.catalog == catalog && docs.remote == set {
 		return docs
 	}
-	docs := newDocuments(catalog, set, h.addresses, h.current.Load())
+	docs := newDocuments(catalog, set, h.options.Addresses, h.current.Load())
 	h.current.Store(docs)
 	return docs
 }
@@ -109,17 +122,28 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	format := newFormat(accepted)
 	if accepted.Convert == nil {
-		if path == "/api" && h.addresses.inService(r) {
+		if path == "/api" && h.options.Addresses.inService(r) {
 			doc = docs.coreInService
 		}
 		h.write(w, r, doc, format, accepted.Accepted.MediaType)
 		return
 	}
-	aggregated := docs.aggregated
-	if path == "/api" {
-		aggregated = docs.aggregatedCore
+	h.writeAggregated(w, r, h.aggregated(docs, path, accepted.Profile), format, accepted.Accepted.MediaType+aggregatedParameters)
+}
+
+// aggregated returns the aggregated document at /api or /apis. The core group is that of this replica for all clients, as
+// in kube-apiserver.
+func (h *Handler) aggregated(docs *documents, path, profile string) *aggregatedDocument {
+	if profile == profileNoPeer {
+		h.metrics.noPeer.Inc()
 	}
-	h.writeAggregated(w, r, aggregated, format, accepted.Accepted.MediaType+aggregatedParameters)
+	switch {
+	case path == "/api":
+		return docs.aggregatedCore
+	case profile == profileNoPeer:
+		return docs.aggregated
+	}
+	return h.withPeers(docs)
 }
 
 func (h *Handler) writeAggregated(w http.ResponseWriter, r *http.Request, doc *aggregatedDocument, format format, contentType string) {

@@ -32,6 +32,7 @@ import (
 	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/discovery"
 	"quorate.dev/apiserver/kubelet"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -46,8 +47,11 @@ func handler(t *testing.T, definitions ...*resource.Definition) (*discovery.Hand
 	t.Helper()
 	publisher := &resource.CatalogHolder{}
 	publisher.Publish(resource.NewCatalog(definitions...))
-	h, err := discovery.New(publisher, &remotes{}, discovery.Addresses{
-		Default: "10.0.0.1:6443", Service: "10.9.0.1:443", ServiceRange: netip.MustParsePrefix("10.9.0.0/16"),
+	h, err := discovery.New(discovery.Options{
+		Catalogs: publisher, Remote: &remotes{}, Addresses: discovery.Addresses{
+			Default: "10.0.0.1:6443", Service: "10.9.0.1:443", ServiceRange: netip.MustParsePrefix("10.9.0.0/16"),
+		},
+		Peers: func() *peers.Set { return nil }, Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +16,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/builtin/priority"
 	"quorate.dev/apiserver/discovery"
+	"quorate.dev/apiserver/peers"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -38,7 +40,10 @@ func withRemotes(t *testing.T, set *remote.Set, definitions ...*resource.Definit
 	holder := &resource.CatalogHolder{}
 	holder.Publish(resource.NewCatalog(append(builtin.Definitions(builtin.Options{ServiceAccountToken: noAction}), definitions...)...))
 	source := &remotes{set}
-	h, err := discovery.New(holder, source, discovery.Addresses{Default: "10.0.0.1:6443"})
+	h, err := discovery.New(discovery.Options{
+		Catalogs: holder, Remote: source, Addresses: discovery.Addresses{Default: "10.0.0.1:6443"},
+		Peers: func() *peers.Set { return nil }, Registerer: prometheus.NewRegistry(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func (c *Configuration) Close() { c.stop() }
 
 // neverEncrypted are the prefixes of values that are not objects of the API: allocated addresses and ports of Services,
 // and the endpoints of replicas. kube-apiserver's storage for them has no transformers, whatever the wildcards.
-var neverEncrypted = []string{"ranges/", "masterleases/"}
+var neverEncrypted = []string{"ranges/", "masterleases/", "peerserverleases/"}
 
 // Storage returns the encryption of the store whose objects catalogs describe.
 func (c *Configuration) Storage(catalogs *resource.CatalogHolder) *storage.Encryption {

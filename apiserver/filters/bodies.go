@@ -89,7 +89,7 @@ func (f *bodies) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuseSlow(w, r)
 	case err != nil:
 		f.metrics.dropped(record, r)
-		refuseTooMany(w)
+		refuseTooMany(w, "1")
 	default:
 		f.next.ServeHTTP(w, r)
 	}

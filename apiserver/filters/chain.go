@@ -7,8 +7,8 @@
 //   - deadline and timeout precede whatever may block, so that they bound it.
 //   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
 //     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
-//   - bodies reads the body of a write only for a user that may write, and before maxInFlight, so that a slow upload
-//     holds memory but no slot.
+//   - bodies reads the body of a write only for a user that may write, and before fairness or maxInFlight, so that a slow
+//     upload holds memory but no seat. kube-apiserver gives requests a seat before it authorizes them.
 //   - measure is innermost: it times what reached a handler; other filters count what they reject.
 //
 // All filters share one request.Record and one response writer. For an ordinary request none of them creates a context
@@ -16,6 +16,7 @@
 package filters
 
 import (
+	"context"
 	"net/http"
 	"regexp"
 	"time"
@@ -39,7 +40,7 @@ type Options struct {
 	Catalog *resource.CatalogHolder
 	Drain   *request.Drain
 	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
-	Delegate func(path string) http.Handler
+	Delegate func(ctx context.Context, path string) http.Handler
 	Auditor  *audit.Auditor // nil: nothing is audited
 
 	Authenticator authenticator.Request
@@ -51,8 +52,9 @@ type Options struct {
 	ConstrainedImpersonation bool
 
 	RequestTimeout              time.Duration
-	MaxRequestsInFlight         int // 0: no limit
-	MaxMutatingRequestsInFlight int // 0: no limit
+	Fairness                    *Fairness // nil: the limits of requests in flight apply
+	MaxRequestsInFlight         int       // 0: no limit
+	MaxMutatingRequestsInFlight int       // 0: no limit
 	Bodies                      BodyLimits
 	GoawayChance                float64
 	StrictTransportSecurity     []string
@@ -63,7 +65,11 @@ type Options struct {
 func Chain(options Options, next http.Handler) http.Handler {
 	h := next
 	h = &measure{next: h, metrics: options.Metrics, clock: options.Clock}
-	h = newMaxInFlight(h, options)
+	if options.Fairness != nil {
+		h = newFairness(h, options)
+	} else {
+		h = newMaxInFlight(h, options)
+	}
 	h = newBodies(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
 	h = newImpersonate(h, options)

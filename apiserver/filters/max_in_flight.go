@@ -81,14 +81,14 @@ func (f *maxInFlight) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		limit.gauge.observe(limit.shared.taken.Load() + limit.reserved.taken.Load())
 	case !privileged(record):
 		f.metrics.dropped(record, r)
-		refuseTooMany(w)
+		refuseTooMany(w, "1")
 		return
 	}
 	f.next.ServeHTTP(w, r)
 }
 
-// refuseTooMany responds with 429 and Retry-After, in kube-apiserver's words.
-func refuseTooMany(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "1")
+// refuseTooMany responds with 429 and Retry-After in seconds, in kube-apiserver's words.
+func refuseTooMany(w http.ResponseWriter, after string) {
+	w.Header().Set("Retry-After", after)
 	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
 }

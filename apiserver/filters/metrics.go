@@ -49,6 +49,8 @@ type Metrics struct {
 
 	readOnlyInFlight *highWater
 	mutatingInFlight *highWater
+	readOnlyQueued   *highWater
+	mutatingQueued   *highWater
 	bodyBytes        prometheus.Gauge
 
 	authenticationOutcomes outcomes
@@ -100,7 +102,7 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 			Help:    "Latency of authorization checks made by the impersonation handler in seconds split by mode and decision.",
 		}, impersonationLabels),
 
-		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{},
+		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{}, readOnlyQueued: &highWater{}, mutatingQueued: &highWater{},
 		bodyBytes: f.NewGauge(prometheus.GaugeOpts{
 			Name: "quorate_request_body_bytes", Help: "Bytes of request bodies currently held in memory.",
 		}),
@@ -111,6 +113,12 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "apiserver_current_inflight_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
 			Help: "Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
+		}, mark.read)
+	}
+	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyQueued, "mutating": m.mutatingQueued} {
+		f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "apiserver_current_inqueue_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
+			Help: "Maximal number of queued requests in this apiserver per request kind in last second.",
 		}, mark.read)
 	}
 	return m

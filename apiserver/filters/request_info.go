@@ -1,6 +1,7 @@
 package filters
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
@@ -11,7 +12,7 @@ import (
 // once: between two looks at it an APIService could change.
 type requestInfo struct {
 	next     http.Handler
-	delegate func(path string) http.Handler // may be nil
+	delegate func(ctx context.Context, path string) http.Handler // may be nil
 }
 
 func (f requestInfo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -22,7 +23,7 @@ func (f requestInfo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	record.LongRunning = request.IsLongRunning(&record.Info)
 	if f.delegate != nil {
-		record.Delegate = f.delegate(r.URL.Path)
+		record.Delegate = f.delegate(record.Context, r.URL.Path)
 	}
 	f.next.ServeHTTP(w, r)
 }

@@ -47,7 +47,11 @@ func (c *call) watch(ctx context.Context) error {
 		bookmarks: options.AllowWatchBookmarks,
 	}
 	s.open(ctx, func(ctx context.Context) {
-		if s.sendInitial(initial && options.AllowWatchBookmarks, selection) {
+		sent := s.sendInitial(initial && options.AllowWatchBookmarks, selection)
+		if c.record.Initialized != nil {
+			c.record.Initialized()
+		}
+		if sent {
 			s.run(ctx)
 		}
 	})

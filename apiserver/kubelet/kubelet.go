@@ -20,6 +20,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
@@ -42,6 +43,8 @@ type Options struct {
 	Port uint
 	// BytesPerSecond limits each connection; 0 means no limit.
 	BytesPerSecond int64
+	// Dial connects to nodes, pods and Services; nil: directly.
+	Dial utilnet.DialFunc
 
 	Authorizer authorizer.Authorizer
 	Registerer prometheus.Registerer
@@ -65,6 +68,9 @@ func New(objects resource.Client, options Options) (*Kubelets, error) {
 		Port: options.Port, PreferredAddressTypes: options.AddressTypes,
 		TLSClientConfig: client.KubeletTLSConfig{CertFile: options.CertFile, KeyFile: options.KeyFile, CAFile: options.CAFile},
 	}
+	if options.Dial != nil {
+		config.Lookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return options.Dial, nil }
+	}
 	if config.Port == 0 {
 		config.Port = ports.KubeletPort
 	}
@@ -73,7 +79,9 @@ func New(objects resource.Client, options Options) (*Kubelets, error) {
 	if k.nodes, err = client.NewNodeConnectionInfoGetter(client.NodeGetterFunc(k.node), config); err != nil {
 		return nil, fmt.Errorf("create the kubelet client: %w", err)
 	}
-	k.pods = utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
+	k.pods = utilnet.SetTransportDefaults(&http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: options.Dial,
+	})
 	return k, nil
 }
 

@@ -45,7 +45,7 @@ func (u *update) checkUID(actual types.UID) error {
 // storageConflict is the conflict that kube-apiserver's storage layer reports. Its dry-run storage reports keys
 // without the prefix.
 func (r *Registry) storageConflict(t Target, message string, dryRun bool) error {
-	key := r.store.Key(t.path())
+	key := r.storageOf(t.Match).Store.Key(t.path())
 	if dryRun {
 		key = "/" + t.path()
 	}

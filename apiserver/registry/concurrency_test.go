@@ -108,7 +108,8 @@ func openWorld(t *testing.T, client *clientv3.Client, definition *resource.Defin
 func openAdmitted(t *testing.T, client *clientv3.Client, definition *resource.Definition, chain *admission.Chain) *world {
 	t.Helper()
 	store := storage.New(client, "/registry")
-	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t), Registerer: prometheus.NewRegistry()})
+	caches := watchcache.New(store, watchcache.Options{Clock: clock.RealClock{}, Logger: testr.New(t)})
+	watchcache.Register(prometheus.NewRegistry(), caches)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = caches.Run(ctx) })

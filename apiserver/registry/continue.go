@@ -30,13 +30,14 @@ var (
 	errTokenVersion = errors.New("continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
 )
 
-// encodeContinue returns the token that continues at key, which must be in collection.
-func encodeContinue(key, collection string, revision int64) (string, error) {
+// encodeContinue returns the token that continues at key, which must be in collection. slash is the beginning of the key
+// in the token.
+func encodeContinue(key, collection, slash string, revision int64) (string, error) {
 	start, ok := strings.CutPrefix(key, collection)
 	if !ok {
 		return "", fmt.Errorf("key %q is not in %q", key, collection)
 	}
-	encoded, err := json.Marshal(continueToken{APIVersion: continueVersion, Revision: revision, Start: "/" + start})
+	encoded, err := json.Marshal(continueToken{APIVersion: continueVersion, Revision: revision, Start: slash + start})
 	if err != nil {
 		return "", err
 	}

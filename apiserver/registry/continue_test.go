@@ -8,7 +8,7 @@ import (
 )
 
 func TestContinueIsUpstreams(t *testing.T) {
-	ours, err := encodeContinue("pods/a/x"+firstKeyAfter, "pods/a/", 7)
+	ours, err := encodeContinue("pods/a/x"+firstKeyAfter, "pods/a/", "/", 7)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestContinueIsUpstreams(t *testing.T) {
 	if err != nil || key != "pods/a/x"+firstKeyAfter || revision != 7 {
 		t.Errorf("got %q at %d: %v", key, revision, err)
 	}
-	if _, err := encodeContinue("secrets/a/x", "pods/a/", 7); err == nil {
+	if _, err := encodeContinue("secrets/a/x", "pods/a/", "/", 7); err == nil {
 		t.Error("encoded a key outside the collection")
 	}
 }

@@ -166,9 +166,9 @@ func (r *Registry) putNew(
 ) (int64, error) {
 	quotaErr := r.checkQuota(t, nil, 0, len(data), options)
 	if !options.DryRun && quotaErr == nil {
-		return r.store.Create(ctx, t.path(), data, ttl)
+		return r.storageOf(t.Match).Store.Create(ctx, t.path(), data, ttl)
 	}
-	_, err := r.store.Get(ctx, t.path())
+	_, err := r.storageOf(t.Match).Store.Get(ctx, t.path())
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
 		return 0, quotaErr

@@ -196,7 +196,7 @@ func (d *deletion) mark(ctx context.Context, object runtime.Object) (*Result, er
 	if d.write.DryRun {
 		return result, nil
 	}
-	result.Revision, err = d.registry.store.Update(ctx, d.target.path(), d.current.revision, data, 0)
+	result.Revision, err = d.registry.storageOf(d.target.Match).Store.Update(ctx, d.target.path(), d.current.revision, data, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (d *deletion) remove(ctx context.Context, object runtime.Object) (*Result, 
 	if d.write.DryRun {
 		return result, nil
 	}
-	revision, err := d.registry.store.Delete(ctx, d.target.path(), d.current.revision)
+	revision, err := d.registry.storageOf(d.target.Match).Store.Delete(ctx, d.target.path(), d.current.revision)
 	if err != nil {
 		return nil, err
 	}

@@ -70,8 +70,11 @@ func notServed(t Target) error {
 }
 
 // tooLarge is the error for a read at a revision that the server has not reached.
-func tooLarge(requested, current int64) error {
-	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 1)
+func tooLarge(requested, current int64) error { return tooLargeFor(1, requested, current) }
+
+// tooLargeFor is tooLarge with the number of seconds after which the client retries.
+func tooLargeFor(retry int, requested, current int64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), retry)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{
 		Type:    metav1.CauseTypeResourceVersionTooLarge,
 		Message: "Too large resource version",

@@ -24,7 +24,7 @@ func (r *Registry) Get(ctx context.Context, t Target, resourceVersion string) (*
 	}
 	entry, err := r.get(ctx, t, resourceVersion)
 	var malformed *field.Error
-	if t.TimeToLive != nil && errors.As(err, &malformed) {
+	if (t.TimeToLive != nil || r.bypassesCache(t)) && errors.As(err, &malformed) {
 		// kube-apiserver does not cache resources with a TTL, so the error text is etcd3's.
 		err = apierrors.NewBadRequest("invalid resource version: " + malformed.Error())
 	}
@@ -52,7 +52,7 @@ func (r *Registry) get(ctx context.Context, t Target, resourceVersion string) (*
 
 // getStored reads an object from storage, for consistent reads while the cache lags.
 func (r *Registry) getStored(ctx context.Context, t Target) (*watchcache.Entry, error) {
-	value, err := r.store.Get(ctx, t.path())
+	value, err := r.storageOf(t.Match).Store.Get(ctx, t.path())
 	if err != nil {
 		return nil, r.readError(err, t)
 	}
@@ -96,7 +96,7 @@ func (r *Registry) snapshotOnce(ctx context.Context, t Target, resourceVersion s
 	}
 	snapshot, err := cache.Snapshot(ctx, revision)
 	if errors.Is(err, watchcache.ErrTooNew) {
-		return nil, tooLarge(revision, r.caches.Revision())
+		return nil, tooLarge(revision, r.storageOf(t.Match).Caches.Revision())
 	}
 	return snapshot, status(err, t)
 }

@@ -18,16 +18,16 @@ const initializationWait = 3 * time.Second
 // awaitInitialized waits for the watch cache of a collection. It refuses requests of clients with code 429 if that takes
 // too long, so that they do not pile up; see KEP-4568. kube-apiserver does not cache resources with a TTL.
 func (r *Registry) awaitInitialized(ctx context.Context, t Target) error {
-	if r.waitsForCaches || t.Internal || t.TimeToLive != nil {
+	if r.bypassesCache(t) || r.waitsForCaches || t.Internal || t.TimeToLive != nil {
 		return nil
 	}
 	return status(r.cache(t.Match).AwaitInitialized(ctx, initializationWait), t)
 }
 
-// delegates reports whether a GET, or a list at an exact revision, is served from storage because its watch cache is
-// being initialized.
+// delegates reports whether a GET, or a list at an exact revision, is served from storage because there is no watch cache
+// or it is being initialized.
 func (r *Registry) delegates(t Target) bool {
-	return !r.waitsForCaches && r.cache(t.Match).Initializing()
+	return r.bypassesCache(t) || !r.waitsForCaches && r.cache(t.Match).Initializing()
 }
 
 // delegatesList reports whether a list is served from storage because its watch cache is being initialized. As in
@@ -46,9 +46,12 @@ func (r *Registry) getAtLeast(ctx context.Context, t Target, resourceVersion str
 	if err != nil {
 		return nil, err
 	}
-	current, err := r.caches.Current(ctx)
+	current, err := r.storageOf(t.Match).Caches.Current(ctx)
 	if err != nil {
 		return nil, status(err, t)
+	}
+	if revision > current && r.bypassesCache(t) {
+		return nil, tooLargeFor(0, revision, current)
 	}
 	if revision > current {
 		return nil, tooLarge(revision, current)

@@ -69,6 +69,9 @@ func (l *List) Meta() metav1.ListMeta {
 	return listMeta
 }
 
+// storage returns the Storage of the collection.
+func (l *listing) storage() *Storage { return l.registry.storageOf(l.target.Match) }
+
 // listing is one List call.
 type listing struct {
 	registry   *Registry
@@ -100,7 +103,9 @@ func (l *listing) resume(ctx context.Context) (*List, error) {
 	switch l.options.ResourceVersion {
 	case "":
 	case "0":
-		l.options.Limit = 0
+		if !l.registry.bypassesCache(l.target) {
+			l.options.Limit = 0
+		}
 	default:
 		return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 	}
@@ -120,6 +125,9 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 	}
 	if exact > 0 {
 		return l.at(ctx, exact)
+	}
+	if l.registry.bypassesCache(l.target) {
+		return l.storedAtLeast(ctx)
 	}
 	if l.delegatesList() {
 		return l.latestStored(ctx)
@@ -190,7 +198,7 @@ func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*Lis
 		remaining := countAfter(snapshot, l.collection, last)
 		page.Remaining = &remaining
 	}
-	page.Continue, err = encodeContinue(last+firstKeyAfter, l.collection, page.Revision)
+	page.Continue, err = l.continueAfter(last, page.Revision)
 	return page, err
 }
 
@@ -216,7 +224,7 @@ func (l *listing) scan(ctx context.Context, snapshot *watchcache.Snapshot, page 
 		return err == nil
 	}
 	if path, ok := l.options.only(l.target); !ok {
-		snapshot.Ascend(l.collection, l.from, visit)
+		l.options.ascend(l.target, snapshot, l.collection, l.from, visit)
 	} else if e, found := snapshot.Get(path); found && path >= l.from {
 		visit(e)
 	}
@@ -268,6 +276,15 @@ func (l *listing) scanConverted(
 		}
 	}
 	return false, nil
+}
+
+// continueAfter returns the token of the page after a path. That of kube-apiserver's storage layer has no leading slash.
+func (l *listing) continueAfter(last string, revision int64) (string, error) {
+	slash := "/"
+	if l.registry.bypassesCache(l.target) {
+		slash = ""
+	}
+	return encodeContinue(last+firstKeyAfter, l.collection, slash, revision)
 }
 
 // full reports whether a page has as many objects as the client wants.

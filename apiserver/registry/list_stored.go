@@ -41,11 +41,37 @@ func (r *Registry) exactSnapshot(ctx context.Context, t Target, revision int64) 
 
 // latestStored lists a page of the current state from storage, for consistent reads while the watch cache lags.
 func (l *listing) latestStored(ctx context.Context) (*List, error) {
-	revision, err := l.registry.caches.Current(ctx)
+	revision, err := l.storage().Caches.Current(ctx)
 	if err != nil {
 		return nil, status(err, l.target)
 	}
 	return l.stored(ctx, revision)
+}
+
+// storedAtLeast lists a page of the current state from storage, which must not be older than the client's revision.
+func (l *listing) storedAtLeast(ctx context.Context) (*List, error) {
+	current, err := l.storage().Caches.Current(ctx)
+	if err != nil {
+		return nil, status(err, l.target)
+	}
+	if l.options.ResourceVersion != "" {
+		wanted, err := parseRevision(l.options.ResourceVersion)
+		if err != nil {
+			return nil, apierrors.NewBadRequest("invalid resource version: " + err.Error())
+		}
+		if wanted > current {
+			return nil, l.tooLarge(wanted, current)
+		}
+	}
+	return l.stored(ctx, current)
+}
+
+// tooLarge is the error for a revision in the future. Without a cache, clients need not wait before they retry.
+func (l *listing) tooLarge(wanted, current int64) error {
+	if l.registry.bypassesCache(l.target) {
+		return tooLargeFor(0, wanted, current)
+	}
+	return tooLarge(wanted, current)
 }
 
 // stored lists a page from storage. It waits until the memory budget of such lists has room for it.
@@ -55,7 +81,7 @@ func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 	if size == 0 {
 		size = defaultObjectSize
 	}
-	count, err := l.registry.store.Count(ctx, l.collection, l.from, revision)
+	count, err := l.storage().Store.Count(ctx, l.collection, l.from, revision)
 	if err == nil {
 		page.held, err = l.registry.listBytes.Acquire(ctx, pageBytes+size*l.options.most(count))
 	}
@@ -72,9 +98,12 @@ func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 // fill reads a page from storage, in chunks. size is the expected size of an object. It leaves l.from alone: after an
 // error the client has seen nothing of the page and starts there again.
 func (l *listing) fill(ctx context.Context, page *List, size int64) error {
+	if path, ok := l.options.only(l.target); ok {
+		return l.fillOne(ctx, page, path)
+	}
 	from := l.from
 	for {
-		chunk, err := l.registry.store.List(ctx, l.collection, storage.ListOptions{
+		chunk, err := l.storage().Store.List(ctx, l.collection, storage.ListOptions{
 			Revision: page.Revision, From: from, Limit: chunkSize(l.options, len(page.Entries), size),
 		})
 		if err != nil {
@@ -86,6 +115,17 @@ func (l *listing) fill(ctx context.Context, page *List, size int64) error {
 		}
 		from = chunk.Values[len(chunk.Values)-1].Path + firstKeyAfter
 	}
+}
+
+// fillOne reads a page of the only object that can be selected.
+func (l *listing) fillOne(ctx context.Context, page *List, path string) error {
+	chunk, err := l.storage().Store.List(ctx, l.collection, storage.ListOptions{Revision: page.Revision, From: path, Limit: 1})
+	if err != nil || path < l.from || len(chunk.Values) == 0 || chunk.Values[0].Path != path {
+		return err
+	}
+	chunk.More = false
+	_, err = l.appendChunk(ctx, page, chunk)
+	return err
 }
 
 // appendChunk appends the selected objects of a chunk and reports whether the page is full.
@@ -136,7 +176,7 @@ func (l *listing) finishPage(page *List, chunk storage.Page, last string) (err e
 		remaining := chunk.Remaining
 		page.Remaining = &remaining
 	}
-	page.Continue, err = encodeContinue(last+firstKeyAfter, l.collection, page.Revision)
+	page.Continue, err = l.continueAfter(last, page.Revision)
 	return err
 }
 
@@ -145,11 +185,11 @@ func (l *listing) finishPage(page *List, chunk storage.Page, last string) (err e
 func (l *listing) storedError(ctx context.Context, revision int64, err error) error {
 	switch {
 	case errors.Is(err, storage.ErrFuture):
-		current, _ := l.registry.caches.Current(ctx)
-		return tooLarge(revision, current)
+		current, _ := l.storage().Caches.Current(ctx)
+		return l.tooLarge(revision, current)
 	case errors.Is(err, storage.ErrCompacted) && l.options.Continue != "":
 		expired := apierrors.NewResourceExpired(expiredContinue)
-		expired.ErrStatus.ListMeta.Continue, _ = encodeContinue(l.from, l.collection, latestRevision)
+		expired.ErrStatus.ListMeta.Continue, _ = encodeContinue(l.from, l.collection, "/", latestRevision)
 		return expired
 	}
 	return status(err, l.target)

@@ -74,7 +74,7 @@ func (c *Client) AwaitFollowed(ctx context.Context, name schema.GroupResource, p
 	}
 	cache := c.registry.cache(t.Match)
 	var snapshot *watchcache.Snapshot
-	if c.registry.store.SupportsProgress() {
+	if c.registry.storageOf(t.Match).Store.SupportsProgress() {
 		snapshot, err = cache.Latest(ctx)
 	} else {
 		snapshot, err = cache.Snapshot(ctx, 0)

@@ -32,7 +32,7 @@ func (r *Registry) checkQuota(t Target, old runtime.Object, before, after int, o
 	if after-before <= smallGrowth && (t.GroupResource() == leases || beingDeleted(old)) {
 		return nil
 	}
-	return r.quota.Admit(before, after)
+	return r.storageOf(t.Match).Quota.Admit(before, after)
 }
 
 // beingDeleted reports whether the deletion of an object, which may be nil, has begun.

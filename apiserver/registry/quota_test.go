@@ -16,7 +16,7 @@ import (
 // TestCheckQuotaWithoutSpace stores objects whose sizes clients choose while the soft quota is exceeded.
 func TestCheckQuotaWithoutSpace(t *testing.T) {
 	full := func() storage.Space { return storage.Space{Size: 1 << 20, InUse: 1 << 20, Quota: 1 << 20} }
-	r := &Registry{quota: &storage.SoftQuota{Measure: full, Percent: 90}}
+	r := &Registry{main: Storage{Quota: &storage.SoftQuota{Measure: full, Percent: 90}}}
 	now := metav1.Now()
 	live := &corev1.ConfigMap{}
 	deleted := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}

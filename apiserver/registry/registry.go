@@ -25,11 +25,11 @@ import (
 // Its fields are all the state that requests share. It has no lock: every field is set before the first request and
 // is itself safe for concurrent use.
 type Registry struct {
-	store     *storage.Store
-	caches    *watchcache.Caches
+	main      Storage
+	overrides Overrides
+	uncached  Uncached
 	catalog   *resource.CatalogHolder
 	admission *admission.Chain
-	quota     *storage.SoftQuota // nil: none
 	clock     clock.Clock
 	logger    logr.Logger
 	// authorizer is nil until AuthorizeWith, since authorization itself reads through the registry.
@@ -48,11 +48,14 @@ type Registry struct {
 
 // Options are the dependencies of a Registry.
 type Options struct {
+	// Store, Caches and Quota are those of all resources without an override.
 	Store     *storage.Store
 	Caches    *watchcache.Caches
+	Quota     *storage.SoftQuota // nil: none
+	Overrides Overrides          // nil: none
+	Uncached  Uncached
 	Catalog   *resource.CatalogHolder
 	Admission *admission.Chain
-	Quota     *storage.SoftQuota // nil: none
 	// NoGarbageCollector: the cluster has no garbage collector, so that deletions never add its finalizers.
 	NoGarbageCollector bool
 	// WaitForCaches makes requests wait for watch caches that are being initialized, as kube-apiserver does without the
@@ -68,11 +71,11 @@ type Options struct {
 // New returns a registry.
 func New(options Options) *Registry {
 	return &Registry{
-		store:     options.Store,
-		caches:    options.Caches,
+		main:      Storage{Store: options.Store, Caches: options.Caches, Quota: options.Quota},
+		overrides: options.Overrides,
+		uncached:  options.Uncached,
 		catalog:   options.Catalog,
 		admission: options.Admission,
-		quota:     options.Quota,
 		clock:     options.Clock,
 		logger:    options.Logger,
 		listBytes: request.NewByteLimit(maxListBytes),
@@ -90,10 +93,16 @@ func (r *Registry) AuthorizeWith(a authorizer.Authorizer) { r.authorizer = a }
 // definition in the current catalog, which may be newer than the one the request was routed to. If the resource is no
 // longer served, the cache is a dropped one.
 func (r *Registry) cache(m resource.Match) *watchcache.Cache {
-	return r.caches.For(m.StoragePath, func() (watchcache.Extract, bool) {
+	return r.storageOf(m).Caches.For(m.StoragePath, func() (watchcache.Extract, bool) {
 		current, served := r.currentMatch(m)
 		return extract(current), served
 	})
+}
+
+// Size returns the number of objects of a collection and their mean size in bytes, 0 while it has not been read.
+func (r *Registry) Size(m resource.Match) (objects, mean int64) {
+	cache := r.cache(m)
+	return cache.Objects(), cache.MeanSize()
 }
 
 // currentMatch returns the definition that the current catalog has in place of m, and whether there is one. Without
@@ -112,6 +121,7 @@ func extract(m resource.Match) watchcache.Extract {
 	return watchcache.Extract{
 		Resource:  m.GroupResource(),
 		Labels:    codec.Labels,
+		Index:     m.Index,
 		Fields:    func(stored []byte) (fields.Set, error) { return storedFields(m, stored) },
 		Remote:    m.ConvertsRemotely,
 		Converted: convertedAttributes,
@@ -145,4 +155,4 @@ func convertedAttributes(m resource.Match, object runtime.Object) (labels.Set, f
 
 // Release drops the cache of a resource whose definition changed or went away. The new catalog must be published
 // first, or a concurrent request would build a cache from the old definition again.
-func (r *Registry) Release(d *resource.Definition) { r.caches.Drop(d.StoragePath) }
+func (r *Registry) Release(d *resource.Definition) { r.main.Caches.Drop(d.StoragePath) }

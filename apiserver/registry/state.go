@@ -77,10 +77,10 @@ func (r *Registry) retry(ctx context.Context, t Target, dryRun bool, w writer) (
 	}
 }
 
-// initialState returns the state of the first attempt. A dry run has no transaction that would detect a stale state, and
+// initialState returns the state of the first attempt. Resources without a cache are read from storage. A dry run has no transaction that would detect a stale state, and
 // a write that allocates must not allocate for a state that turns out to be stale.
 func (r *Registry) initialState(ctx context.Context, t Target, dryRun bool) (state, error) {
-	if dryRun || r.admission.Allocates(t.GroupResource()) {
+	if dryRun || r.uncached.has(t.Definition) || r.admission.Allocates(t.GroupResource()) {
 		return r.storedState(ctx, t)
 	}
 	return r.cachedState(ctx, t)
@@ -111,7 +111,7 @@ func stateOf(entry *watchcache.Entry) state {
 }
 
 func (r *Registry) storedState(ctx context.Context, t Target) (state, error) {
-	value, err := r.store.Get(ctx, t.path())
+	value, err := r.storageOf(t.Match).Store.Get(ctx, t.path())
 	if errors.Is(err, storage.ErrNotFound) {
 		return state{fresh: true}, nil
 	}

@@ -27,6 +27,14 @@ func (t Target) collection() string {
 	return t.StoragePath + "/"
 }
 
+// prefix is the path of the target's object, or the collection if the target has no name.
+func (t Target) prefix() string {
+	if t.Name == "" {
+		return t.collection()
+	}
+	return t.path()
+}
+
 // path is the storage path of the target's object.
 func (t Target) path() string { return t.collection() + t.Name }
 

@@ -58,7 +58,7 @@ func (r *Registry) ListError(ctx context.Context, t Target, page *List, err erro
 	found := unreadableObjects{}
 	for _, entry := range page.Entries {
 		if reason := decodingError(ctx, t, stateOf(entry)); reason != nil &&
-			!found.add(r.store.Key(entry.Path()), undecodable(entry.Revision(), reason)) {
+			!found.add(r.storageOf(t.Match).Store.Key(entry.Path()), undecodable(entry.Revision(), reason)) {
 			break
 		}
 	}
@@ -133,7 +133,7 @@ func (l *listing) unreadable(ctx context.Context, page *List, from string, err e
 	}
 	found, readable := unreadableObjects{}, int64(len(page.Entries))
 	for more := true; more; {
-		chunk, err := l.registry.store.List(ctx, l.collection, storage.ListOptions{
+		chunk, err := l.storage().Store.List(ctx, l.collection, storage.ListOptions{
 			Revision: page.Revision, From: from, Limit: maxPageSize, Unreadable: true,
 		})
 		if err != nil {
@@ -148,7 +148,7 @@ func (l *listing) unreadable(ctx context.Context, page *List, from string, err e
 			}
 			if reason == nil {
 				readable++
-			} else if !found.add(l.registry.store.Key(value.Path), reason) {
+			} else if !found.add(l.storage().Store.Key(value.Path), reason) {
 				return found.status(l.target)
 			}
 			if l.options.Limit > 0 && readable == l.options.Limit {
@@ -185,7 +185,7 @@ func (r *Registry) DeleteUnreadable(ctx context.Context, t Target) error {
 	if errors.Is(err, storage.ErrUnavailable) || ctx.Err() != nil {
 		return status(err, t)
 	}
-	if err := r.store.DeleteUnreadable(ctx, t.path()); !errors.Is(err, storage.ErrNotFound) {
+	if err := r.storageOf(t.Match).Store.DeleteUnreadable(ctx, t.path()); !errors.Is(err, storage.ErrNotFound) {
 		return status(err, t)
 	}
 	return nil

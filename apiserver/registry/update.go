@@ -220,7 +220,7 @@ func (u *update) rewrite(ctx context.Context, current state, result *Result) (_ 
 
 func (u *update) put(ctx context.Context, data []byte) (int64, error) {
 	ttl := timeToLive(u.target, u.object)
-	return u.registry.store.Update(ctx, u.target.path(), u.current.revision, data, ttl)
+	return u.registry.storageOf(u.target.Match).Store.Update(ctx, u.target.path(), u.current.revision, data, ttl)
 }
 
 // encode encodes the new object. If it differs from the old one only in the times of its managed fields, it gets the
@@ -287,7 +287,7 @@ func (u *update) finishDeletion(ctx context.Context, admitted *admission.Attribu
 	if u.options.DryRun {
 		return result, nil
 	}
-	_, err = r.store.Delete(ctx, u.target.path(), u.current.revision)
+	_, err = r.storageOf(u.target.Match).Store.Delete(ctx, u.target.path(), u.current.revision)
 	if err != nil && !isGone(err) {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/watchcache"
 )
 
@@ -30,10 +29,21 @@ type Watch struct {
 	Initial []*watchcache.Entry
 	// Start is the revision after which events follow.
 	Start   int64
-	watcher *watchcache.Watcher
+	watcher watcher
+	// stored is set if there is no watch cache between the watch and storage.
+	stored bool
 	// undelivered are events whose conversion by a webhook the caller did not wait for. Next returns them first.
 	undelivered []watchcache.Event
 	revision    int64 // that comes with undelivered
+}
+
+// watcher is a *watchcache.Watcher or a *watchcache.StoredWatcher.
+type watcher interface {
+	Next(ctx context.Context) ([]watchcache.Event, int64, error)
+	RequestProgress()
+	Revision() int64
+	Oldest() int64
+	Close()
 }
 
 // WatchEvent is an event as one client sees it: an update that makes an object match the selectors, or no longer
@@ -55,12 +65,14 @@ func (r *Registry) Watch(ctx context.Context, t Target, options WatchOptions) (*
 }
 
 func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions) (*Watch, error) {
-	w := &Watch{target: t, selection: options.Selection}
+	w := &Watch{target: t, selection: options.Selection, stored: r.bypassesCache(t)}
 	err := r.awaitInitialized(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	if options.InitialEvents {
+	if options.InitialEvents && w.stored {
+		err = w.readInitialStored(ctx, r, options.ResourceVersion)
+	} else if options.InitialEvents {
 		err = w.readInitial(ctx, r, options.ResourceVersion)
 	} else {
 		w.Start, err = r.startRevision(ctx, t, options.ResourceVersion)
@@ -68,9 +80,13 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 	if err != nil {
 		return nil, err
 	}
+	if w.stored {
+		w.watcher, err = r.cache(t.Match).WatchStored(context.WithoutCancel(ctx), t.prefix(), w.Start)
+		return w, status(err, t)
+	}
 	watcher, err := r.cache(t.Match).Watch(w.Start, scope(t, options.Selection))
 	if err != nil {
-		return nil, watchError(err, t, w.Start, r.cache(t.Match).Oldest())
+		return nil, w.error(err, w.Start, r.cache(t.Match).Oldest())
 	}
 	w.watcher = watcher
 	return w, nil
@@ -79,15 +95,19 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 // startRevision returns the revision after which a watch without initial events starts.
 func (r *Registry) startRevision(ctx context.Context, t Target, resourceVersion string) (int64, error) {
 	if resourceVersion == "" {
-		revision, err := r.caches.Current(ctx)
+		revision, err := r.storageOf(t.Match).Caches.Current(ctx)
 		return revision, status(err, t)
 	}
 	revision, err := parseRevision(resourceVersion)
-	if err == nil && revision > 0 && revision < t.Since {
+	if err == nil && revision > 0 && revision < t.Since && !r.bypassesCache(t) {
 		return 0, tooOld(revision, t.Since)
 	}
 	if err != nil || revision > 0 {
 		return revision, err
+	}
+	if r.bypassesCache(t) {
+		revision, err := r.storageOf(t.Match).Caches.Current(ctx)
+		return revision, status(err, t)
 	}
 	snapshot, err := r.snapshotOnce(ctx, t, resourceVersion)
 	if err != nil {
@@ -97,13 +117,14 @@ func (r *Registry) startRevision(ctx context.Context, t Target, resourceVersion 
 }
 
 func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion string) error {
+	at := r.storageOf(w.target.Match)
 	snapshot, err := r.snapshot(ctx, w.target, resourceVersion)
-	if errors.Is(err, watchcache.ErrTooNew) && !r.store.SupportsProgress() {
-		return w.readInitialStored(ctx, r)
+	if errors.Is(err, watchcache.ErrTooNew) && !at.Store.SupportsProgress() {
+		return w.readInitialStored(ctx, r, "")
 	}
 	if errors.Is(err, watchcache.ErrTooNew) {
-		revision, _ := r.caches.Current(ctx)
-		return tooLarge(revision, r.caches.Revision())
+		revision, _ := at.Caches.Current(ctx)
+		return tooLarge(revision, at.Caches.Revision())
 	}
 	if err != nil {
 		return err
@@ -116,7 +137,7 @@ func (w *Watch) readInitial(ctx context.Context, r *Registry, resourceVersion st
 	}
 	var failure error
 	visited := 0
-	snapshot.Ascend(collection, collection, func(e *watchcache.Entry) bool {
+	w.selection.ascend(w.target, snapshot, collection, collection, func(e *watchcache.Entry) bool {
 		if visited++; visited%scanInterval == 0 && ctx.Err() != nil {
 			failure = ctx.Err()
 			return false
@@ -149,13 +170,19 @@ func (w *Watch) readConverted(ctx context.Context, r *Registry, snapshot *watchc
 	return nil
 }
 
-// readInitialStored reads the initial state from storage, for an etcd too old for progress notifications that would
-// show that the cache is current. Later events are delivered when the cache receives them. kube-apiserver refuses
-// such a watch.
-func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
+// readInitialStored reads the initial state from storage, for a resource that is not cached, or an etcd too old for
+// progress notifications that would show that the cache is current. Later events are delivered when the cache receives
+// them. kube-apiserver refuses a watch of such an etcd.
+func (w *Watch) readInitialStored(ctx context.Context, r *Registry, resourceVersion string) error {
+	if resourceVersion != "" {
+		if err := w.checkReached(ctx, r, resourceVersion); err != nil {
+			return err
+		}
+	}
 	collection := w.target.collection()
 	list := &listing{
-		registry: r, target: w.target, options: ListOptions{Selection: w.selection}, collection: collection, from: collection,
+		registry: r, target: w.target, options: ListOptions{Selection: w.selection},
+		collection: collection, from: collection,
 	}
 	stored, err := list.latestStored(ctx)
 	if err != nil {
@@ -169,6 +196,19 @@ func (w *Watch) readInitialStored(ctx context.Context, r *Registry) error {
 		}
 	}
 	return nil
+}
+
+// checkReached fails if storage has not reached a revision. A malformed one is a *field.Error.
+func (w *Watch) checkReached(ctx context.Context, r *Registry, resourceVersion string) error {
+	wanted, err := parseRevision(resourceVersion)
+	if err != nil {
+		return err
+	}
+	current, err := r.storageOf(w.target.Match).Caches.Current(ctx)
+	if err == nil && wanted > current {
+		return tooLarge(wanted, current)
+	}
+	return status(err, w.target)
 }
 
 // selected reports whether the watch selects an entry. It is false for nil.
@@ -187,16 +227,11 @@ func scope(t Target, selection Selection) watchcache.Scope {
 			s.Name = name
 		}
 	}
-	if s.Name == "" && selection.Field != nil && t.Source == resource.BuiltIn {
-		if node, ok := selection.Field.RequiresExactMatch(nodeField); ok {
-			s.Field, s.Value = nodeField, node
-		}
+	if s.Name == "" {
+		s.Field, s.Value, _ = selection.indexed(t)
 	}
 	return s
 }
-
-// nodeField is the field selector of every kubelet. The watch cache indexes watchers by its value.
-const nodeField = "spec.nodeName"
 
 // Close ends the watch.
 func (w *Watch) Close() { w.watcher.Close() }
@@ -214,7 +249,7 @@ func (w *Watch) Next(ctx context.Context) ([]WatchEvent, int64, error) {
 	if changes == nil {
 		var err error
 		if changes, revision, err = w.watcher.Next(ctx); err != nil {
-			return nil, 0, watchError(err, w.target, w.watcher.Revision(), w.watcher.Oldest())
+			return nil, 0, w.error(err, w.watcher.Revision(), w.watcher.Oldest())
 		}
 	}
 	w.undelivered = nil
@@ -297,14 +332,13 @@ func (w *Watch) classify(ctx context.Context, change *watchcache.Event) (watch.E
 	return "", false, nil
 }
 
-// watchError returns the API status of a watch that cannot start or continue after a revision. oldest is the revision
-// after which the cache has events. kube-apiserver does not cache resources with a TTL, so their error text is
-// etcd3's.
-func watchError(err error, t Target, after, oldest int64) error {
+// error returns the API status of a watch that cannot start or continue after a revision. oldest is the revision after
+// which the cache has events. kube-apiserver does not cache resources with a TTL, so their error text is etcd3's.
+func (w *Watch) error(err error, after, oldest int64) error {
 	switch {
 	case !errors.Is(err, watchcache.ErrExpired):
-		return status(err, t)
-	case t.TimeToLive != nil:
+		return status(err, w.target)
+	case w.stored || w.target.TimeToLive != nil:
 		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
 	}
 	return tooOld(after, oldest)

@@ -22,7 +22,7 @@ func TestExpiredWatchError(t *testing.T) {
 		"cached by kube-apiserver": {cached, "too old resource version: 7 (9)"},
 		"with a TTL":               {ttl, "The resourceVersion for the provided watch is too old."},
 	} {
-		err := watchError(watchcache.ErrExpired, test.target, 7, 9)
+		err := (&Watch{target: test.target}).error(watchcache.ErrExpired, 7, 9)
 		if !apierrors.IsResourceExpired(err) || err.Error() != test.want {
 			t.Errorf("%s: %v, want %s", name, err, test.want)
 		}

@@ -38,6 +38,7 @@ func (r *Record) TrackStorage(took time.Duration) {
 // LatencyAnnotations returns the audit annotations of a slow request.
 func (r *Record) LatencyAnnotations() map[string]string {
 	upstream.TrackAuthenticationLatency(r, r.Latency.Authentication)
+	upstream.TrackAPFQueueWaitLatency(r, r.Flow.Waited)
 	upstream.TrackImpersonationLatency(r, r.Latency.Impersonation)
 	upstream.TrackAuthorizationLatency(r, r.Latency.Authorization)
 	upstream.TrackStorageLatency(r, time.Duration(r.Latency.storage.Load()))
@@ -45,12 +46,57 @@ func (r *Record) LatencyAnnotations() map[string]string {
 	return upstream.AuditAnnotationsFromLatencyTrackers(r)
 }
 
-// ExternalLatency is how long the request has waited for admission webhooks: those that mutate one after another, of those
-// that validate, which run at the same time, the slowest. The service level indicator does not count it.
+// ExternalLatency is how long the request has waited in a queue and for admission webhooks: those that mutate one after
+// another, of those that validate, which run at the same time, the slowest. The service level indicator does not count it.
 func (r *Record) ExternalLatency() time.Duration {
 	trackers := r.latency.Load()
 	if trackers == nil {
-		return 0
+		return r.Flow.Waited
 	}
-	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency()
+	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency() +
+		r.Flow.Waited
 }
+
+// Flow is the result of priority and fairness. It is empty for requests that are not classified.
+type Flow struct {
+	Schema, Level            string // names
+	InitialSeats, FinalSeats uint64 // 0 for exempt requests
+	AdditionalLatency        time.Duration
+	Waited                   time.Duration // in a queue
+}
+
+// QueueContext returns the context in which a request waits in a queue: until the deadline. Upstream's queues add the time
+// to a tracker, which is r.Flow.Waited here, because they do so for every request.
+func (r *Record) QueueContext(deadline time.Time) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithDeadline(r, deadline)
+	return queueContext{ctx, &upstream.LatencyTrackers{APFQueueWaitTracker: (*queueWait)(&r.Flow.Waited)}}, cancel
+}
+
+type queueContext struct {
+	context.Context
+	trackers *upstream.LatencyTrackers
+}
+
+// Value implements context.Context.
+func (c queueContext) Value(key any) any {
+	if key == latencyKey {
+		return c.trackers
+	}
+	return c.Context.Value(key)
+}
+
+// queueWait is a duration as a DurationTracker. One goroutine adds to it, before the request runs.
+type queueWait time.Duration
+
+// Track implements DurationTracker.
+func (w *queueWait) Track(f func()) {
+	begin := time.Now()
+	defer func() { w.TrackDuration(time.Since(begin)) }()
+	f()
+}
+
+// TrackDuration implements DurationTracker.
+func (w *queueWait) TrackDuration(d time.Duration) { *w += queueWait(d) }
+
+// GetLatency implements DurationTracker.
+func (w *queueWait) GetLatency() time.Duration { return time.Duration(*w) }

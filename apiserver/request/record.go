@@ -44,6 +44,10 @@ type Record struct {
 	Warnings    Warnings
 	Logger      logr.Logger
 	Audit       AuditConfig
+	Flow        Flow
+	// Initialized is called by the handler of a watch when the initial events have been sent. It is nil for other requests
+	// and without priority and fairness.
+	Initialized func()
 	Latency     Latency
 
 	auditContext atomic.Pointer[audit.AuditContext]

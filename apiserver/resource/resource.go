@@ -49,6 +49,8 @@ type Definition struct {
 	// Fields returns the selectable fields of an internal version object. metadata.name and metadata.namespace are
 	// included.
 	Fields func(internal runtime.Object) (fields.Set, error)
+	// Index is the selectable field that lists and watches are served by; nil: none.
+	Index *Index
 	// Decorate completes, in place, an internal version object stored by an earlier release before clients see it. It
 	// changes no metadata. Updates start from the undecorated object. nil: none.
 	Decorate func(internal runtime.Object)
@@ -99,6 +101,12 @@ func (d *Definition) Version(name string) *Version {
 		}
 	}
 	return nil
+}
+
+// Index is a selectable field whose value can be read from stored bytes without decoding them.
+type Index struct {
+	Field string // "spec.nodeName"
+	Value func(stored []byte) (string, error)
 }
 
 // Version is one served version of a resource.

@@ -62,6 +62,7 @@ type Options struct {
 	Ranges     *Ranges  // the ranges to allocate from
 	Ports      utilnet.PortRange
 	Store      *storage.Store
+	MediaType  string // of the stored node ports; empty: protobuf
 	Clock      clock.PassiveClock
 	Logger     logr.Logger
 	Registerer prometheus.Registerer
@@ -70,7 +71,8 @@ type Options struct {
 // New returns an allocator. It has no node ports to allocate until PortRepair ran on an empty etcd.
 func New(options Options) (*Allocator, error) {
 	a := &Allocator{
-		ranges: options.Ranges, portRange: options.Ports, used: &sharedRange{store: options.Store, path: nodePortsPath},
+		ranges: options.Ranges, portRange: options.Ports,
+		used:  &sharedRange{store: options.Store, path: nodePortsPath, codec: newRangeCodec(options.MediaType)},
 		clock: options.Clock, logger: options.Logger,
 	}
 	for _, cidr := range options.CIDRs {

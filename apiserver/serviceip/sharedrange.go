@@ -32,14 +32,12 @@ var (
 	errItemAllocated = errors.New("taken")
 	errNoFreeItem    = errors.New("none left")
 	errNotStored     = errors.New("cannot allocate resources of type servicenodeportallocations at this time")
-
-	rangeCodec = newRangeCodec()
 )
 
-func newRangeCodec() resource.Codec {
+func newRangeCodec(mediaType string) resource.Codec {
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
 	kind := corev1.SchemeGroupVersion.WithKind("RangeAllocation")
-	return codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)
+	return codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal).StoredAs(mediaType)
 }
 
 // change is one operation on a range.
@@ -79,6 +77,7 @@ func (c *change) apply(items *allocator.AllocationBitmap) {
 type sharedRange struct {
 	store  *storage.Store
 	path   string
+	codec  resource.Codec
 	spec   string // RangeAllocation.range
 	size   int
 	offset int // AllocateNext returns lower items only when all others are allocated
@@ -263,7 +262,7 @@ func (r *sharedRange) load(ctx context.Context) (snapshot, error) {
 func (r *sharedRange) decode(ctx context.Context, value storage.Value) (snapshot, error) {
 	seen := snapshot{revision: value.Revision}
 	if value.Revision != 0 {
-		object, err := rangeCodec.Load(ctx, value.Data)
+		object, err := r.codec.Load(ctx, value.Data)
 		if err != nil {
 			return snapshot{}, fmt.Errorf("%s: %w", r.path, err)
 		}
@@ -283,7 +282,7 @@ func (r *sharedRange) remember(s snapshot) {
 // replace stores a state if the stored revision is the given one, 0 for none. Otherwise it returns the stored state and
 // a *storage.ConflictError.
 func (r *sharedRange) replace(ctx context.Context, revision int64, next snapshot) (snapshot, error) {
-	data, err := rangeCodec.Store(ctx, &api.RangeAllocation{Range: next.spec, Data: next.data})
+	data, err := r.codec.Store(ctx, &api.RangeAllocation{Range: next.spec, Data: next.data})
 	if err != nil {
 		return snapshot{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 )
@@ -23,6 +24,8 @@ type Clients struct {
 	// Local sends requests to this server without a connection, as a privileged user. If it is nil, the Service of this
 	// server is called like any other.
 	Local http.RoundTripper
+	// ControlPlane connects to webhooks with URLs, Cluster to those behind Services; nil: directly.
+	ControlPlane, Cluster utilnet.DialFunc
 	// MaxResponse is the limit of the bytes of a response. client-go has none.
 	MaxResponse int64
 }
@@ -42,22 +45,27 @@ func (c Clients) Wrap(delegate webhook.AuthenticationInfoResolver) webhook.Authe
 			if c.Local != nil && hostPort == kubernetesHostPort {
 				return local, nil
 			}
-			return c.limited(delegate.ClientConfigFor(hostPort))
+			config, err := delegate.ClientConfigFor(hostPort)
+			return c.configured(config, c.ControlPlane, err)
 		},
 		ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
 			if c.Local != nil && name == kubernetesService && namespace == metav1.NamespaceDefault && port == kubernetesPort {
 				return local, nil
 			}
-			return c.limited(delegate.ClientConfigForService(name, namespace, port))
+			config, err := delegate.ClientConfigForService(name, namespace, port)
+			return c.configured(config, c.Cluster, err)
 		},
 	}
 }
 
-func (c Clients) limited(config *rest.Config, err error) (*rest.Config, error) {
+func (c Clients) configured(config *rest.Config, dial utilnet.DialFunc, err error) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
+	if dial != nil {
+		config.Dial = dial
+	}
 	config.Wrap(c.limit)
 	return config, nil
 }

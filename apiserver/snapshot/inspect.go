@@ -72,7 +72,7 @@ func (i *Info) read(tx *bolt.Tx) error {
 }
 
 // compactedRevision returns the revision of the last compaction. It exceeds that of every change in the database if the
-// last change was a deletion, which the compaction removed.
+// last change was a deletion and the release of etcd removes tombstones at the compacted revision, as older ones do.
 func compactedRevision(tx *bolt.Tx) int64 {
 	var revision int64
 	bucket := tx.Bucket(schema.Meta.Name())

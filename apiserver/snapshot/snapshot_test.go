@@ -1,12 +1,14 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -39,7 +41,7 @@ func newFixture(t *testing.T) *fixture {
 	lease := must(t)(f.client.Grant(t.Context(), 1000)).(*clientv3.LeaseGrantResponse)
 	must(t)(f.client.Put(t.Context(), "/registry/events/a", "event", clientv3.WithLease(lease.ID)))
 	must(t)(f.client.Put(t.Context(), "/registry/secrets/c", "plain"))
-	// A deletion that a compaction removes is the last change.
+	// The last change is a deletion at the compacted revision.
 	response := must(t)(f.client.Delete(t.Context(), "/registry/configmaps/b")).(*clientv3.DeleteResponse)
 	f.last = response.Header.Revision
 	must(t)(f.client.Compact(t.Context(), f.last, clientv3.WithCompactPhysical()))
@@ -100,7 +102,9 @@ func TestSaveVerifyRestore(t *testing.T) {
 		t.Errorf("the restored member has the IDs of the former one: %v", list.Header)
 	}
 	// A watch that continues from the last revision of the former cluster must fail rather than miss changes.
-	event := <-restored.Watch(t.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(later.Revision+1))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	event := <-restored.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(later.Revision+1))
 	if !errors.Is(event.Err(), rpctypes.ErrCompacted) {
 		t.Errorf("watch from revision %d: %v, want %v", later.Revision+1, event.Err(), rpctypes.ErrCompacted)
 	}

@@ -16,6 +16,9 @@
 //
 // Changes arrive through one WatchStream for the whole prefix, which feeds all watch caches (package watchcache).
 //
+// A server has one Store, and one set of watch caches, for each etcd of --etcd-servers-overrides. Their revisions are
+// independent.
+//
 // # Encryption
 //
 // Values are encrypted just before they are sent to etcd, and decrypted by the methods that return them. Events of a

@@ -2,6 +2,8 @@ package storage
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,24 +14,27 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// Metrics are the metrics of a Store, under kube-apiserver's names. A nil *Metrics records nothing.
+// Metrics are the metrics of all Stores of a server, under kube-apiserver's names.
 type Metrics struct {
-	clock    clock.PassiveClock
-	resource func(path string) schema.GroupResource
+	clock clock.PassiveClock
 
 	durations        *prometheus.HistogramVec
 	requests, errors *prometheus.CounterVec
+	refused          prometheus.Counter // by soft quotas
 }
 
-// Measure registers the metrics of the store's requests to etcd and of the size of the database. resource returns the
-// resource of a path. It must be called before the store is used.
-func (s *Store) Measure(
-	registerer prometheus.Registerer, clock clock.PassiveClock, resource func(path string) schema.GroupResource,
-) {
+// storeMetrics are the metrics of one store. nil records nothing.
+type storeMetrics struct {
+	*Metrics
+	resource func(path string) schema.GroupResource
+}
+
+// NewMetrics registers the metrics of requests to etcd and of soft quotas.
+func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Metrics {
 	f := promauto.With(registerer)
 	labels := []string{"operation", "group", "resource"}
-	s.metrics = &Metrics{
-		clock: clock, resource: resource,
+	return &Metrics{
+		clock: clock,
 		durations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "etcd_request_duration_seconds",
 			Help: "Etcd request latency in seconds for each operation and object type.",
@@ -43,11 +48,28 @@ func (s *Store) Measure(
 		errors: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "etcd_request_errors_total", Help: "Etcd failed request counts for each operation and object type.",
 		}, labels),
+		refused: f.NewCounter(prometheus.CounterOpts{
+			Name: "apiserver_storage_soft_quota_refusals_total",
+			Help: "Number of writes refused because they would grow storage beyond its soft quota.",
+		}),
 	}
-	registerer.MustRegister(spaceCollector{s})
 }
 
-func (m *Metrics) start() time.Time {
+// Measure records the store's requests to etcd. resource returns the resource of a path. It must be called before the
+// store is used.
+func (s *Store) Measure(metrics *Metrics, resource func(path string) schema.GroupResource) {
+	s.metrics = &storeMetrics{Metrics: metrics, resource: resource}
+}
+
+// Count counts the refused writes. It must be called before the quota is used.
+func (q *SoftQuota) Count(metrics *Metrics) { q.refused = metrics.refused }
+
+// CollectSpace registers the metrics of the databases of all stores. Their index is in the label storage_cluster_id.
+func CollectSpace(registerer prometheus.Registerer, stores ...*Store) {
+	registerer.MustRegister(spaceCollector{stores})
+}
+
+func (m *storeMetrics) start() time.Time {
 	if m == nil {
 		return time.Time{}
 	}
@@ -56,7 +78,7 @@ func (m *Metrics) start() time.Time {
 
 // observe records a request to etcd, also for the client's request that ctx belongs to. A failed precondition is not an
 // error.
-func (m *Metrics) observe(ctx context.Context, operation, path string, began time.Time, err error) {
+func (m *storeMetrics) observe(ctx context.Context, operation, path string, began time.Time, err error) {
 	if m == nil {
 		return
 	}
@@ -70,13 +92,10 @@ func (m *Metrics) observe(ctx context.Context, operation, path string, began tim
 	}
 }
 
-// spaceCollector measures the database at each scrape.
-type spaceCollector struct{ store *Store }
+// spaceCollector measures the databases at each scrape.
+type spaceCollector struct{ stores []*Store }
 
-const (
-	collectTimeout = time.Second
-	clusterID      = "etcd-0" // kube-apiserver's ID of its first cluster; there is only one here
-)
+const collectTimeout = time.Second
 
 var (
 	sizeDescription = describe("apiserver_storage_size_bytes",
@@ -100,14 +119,23 @@ func (spaceCollector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It returns no values while etcd is unavailable.
+// Collect implements prometheus.Collector. It returns no values of an etcd that is unavailable.
 func (s spaceCollector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
-	now, err := s.store.Space(ctx)
-	if err != nil {
-		return
+	var stores sync.WaitGroup
+	defer stores.Wait()
+	for i, store := range s.stores {
+		stores.Go(func() {
+			if now, err := store.Space(ctx); err == nil {
+				collectSpace(now, fmt.Sprintf("etcd-%d", i), out)
+			}
+		})
 	}
+}
+
+// collectSpace has the cluster IDs of kube-apiserver, in which etcd-0 is the default one.
+func collectSpace(now Space, clusterID string, out chan<- prometheus.Metric) {
 	gauge := func(description *prometheus.Desc, value float64) {
 		out <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, clusterID)
 	}
@@ -121,12 +149,4 @@ func (s spaceCollector) Collect(out chan<- prometheus.Metric) {
 		raised = 1
 	}
 	gauge(alarmDescription, raised)
-}
-
-// Count registers the counter of refused writes. It must be called before the quota is used.
-func (q *SoftQuota) Count(registerer prometheus.Registerer) {
-	q.refused = promauto.With(registerer).NewCounter(prometheus.CounterOpts{
-		Name: "apiserver_storage_soft_quota_refusals_total",
-		Help: "Number of writes refused because they would grow storage beyond its soft quota.",
-	})
 }

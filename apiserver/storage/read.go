@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -40,6 +41,26 @@ func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 		return Value{}, fmt.Errorf("getting %s: %w", path, err)
 	}
 	return v, nil
+}
+
+// ListKeys is List without data. It costs little more than the keys.
+func (s *Store) ListKeys(ctx context.Context, prefix string, options ListOptions) (Page, error) {
+	first := s.Key(max(prefix, options.From))
+	began := s.metrics.start()
+	response, err := s.client.Get(ctx, first, clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.Key(prefix))),
+		clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit), clientv3.WithKeysOnly())
+	s.metrics.observe(ctx, "list", prefix, began, err)
+	if err != nil {
+		return Page{}, fmt.Errorf("listing the keys of %s: %w", prefix, classify(err))
+	}
+	page := Page{
+		Values: make([]Value, len(response.Kvs)), Revision: cmp.Or(options.Revision, response.Header.Revision),
+		More: response.More, Remaining: response.Count - int64(len(response.Kvs)),
+	}
+	for i, kv := range response.Kvs {
+		page.Values[i] = s.value(kv)
+	}
+	return page, nil
 }
 
 // List returns the values whose paths begin with prefix, which ends in a slash.

@@ -32,7 +32,7 @@ type Store struct {
 	prefix    string // ends in a slash
 	leases    *leases
 	revisions revisionReader
-	metrics   *Metrics // nil: not measured. Set before first use.
+	metrics   *storeMetrics // nil: not measured. Set before first use.
 	// encryption is nil if all values are plain. Set before first use.
 	encryption *Encryption
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -52,7 +53,8 @@ func (s *Store) Watch(ctx context.Context, after int64) (*WatchStream, error) {
 	return s.watch(ctx, "", after), nil
 }
 
-// History watches one collection after a revision. Its events have the replaced values.
+// History watches one collection, whose prefix ends in a slash, or one path, after a revision. Its events have the
+// replaced values.
 func (s *Store) History(ctx context.Context, prefix string, after int64) (*WatchStream, error) {
 	return s.watch(ctx, prefix, after, clientv3.WithPrevKV()), nil
 }
@@ -65,8 +67,10 @@ func (s *Store) watch(ctx context.Context, prefix string, after int64, options .
 	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx), streamKey, rand.Text())
 	ctx, cancel := context.WithCancel(ctx)
 	w := &WatchStream{store: s, ctx: ctx, cancel: cancel, received: make(chan struct{}, 1)}
-	options = append(options, clientv3.WithPrefix(), clientv3.WithRev(after+1),
-		clientv3.WithFragment(), clientv3.WithProgressNotify())
+	options = append(options, clientv3.WithRev(after+1), clientv3.WithFragment(), clientv3.WithProgressNotify())
+	if prefix == "" || strings.HasSuffix(prefix, "/") {
+		options = append(options, clientv3.WithPrefix())
+	}
 	go w.receive(s.client.Watch(ctx, s.Key(prefix), options...))
 	return w
 }

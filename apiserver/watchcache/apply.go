@@ -38,6 +38,7 @@ func (c *Cache) applyEvent(event storage.Event, now int64) {
 func (c *Cache) put(entry *Entry, now int64) {
 	entry.holders++
 	replaced, existed := c.tree.ReplaceOrInsert(item{path: entry.path, entry: entry})
+	c.index.replace(replaced.entry, entry)
 	c.stored += int64(len(entry.stored))
 	c.attachOffer(entry)
 	if !existed {
@@ -53,6 +54,7 @@ func (c *Cache) remove(path string, revision, now int64) {
 	if !existed {
 		return
 	}
+	c.index.replace(removed.entry, nil)
 	c.record(&record{kind: Deleted, entry: removed.entry.deleted(revision), previous: removed.entry, received: now})
 	c.releaseEntry(removed.entry)
 }
@@ -91,7 +93,7 @@ func (c *Cache) trim(now int64) {
 
 // publish makes the tree visible to readers. The caller holds the lock.
 func (c *Cache) publish() {
-	c.current.Store(&view{tree: c.tree.Clone(), changed: c.changed})
+	c.current.Store(&view{tree: c.tree.Clone(), index: c.index.clone(), changed: c.changed})
 	c.stats.objects.Store(int64(c.tree.Len()))
 	c.stats.stored.Store(c.stored)
 	c.stats.capacity.Store(int64(len(c.ring.records)))

@@ -27,7 +27,8 @@ const (
 // view is the published state: a tree that contains all events up to progress.seen, and the revision of its last
 // change.
 type view struct {
-	tree    *tree // immutable
+	tree    *tree  // immutable
+	index   *index // immutable; nil: none
 	changed int64
 }
 
@@ -58,10 +59,12 @@ type Cache struct {
 	unready  time.Time       // since when the cache has not been ready
 	buffered []storage.Event // since begin, while loading
 	tree     *tree           // nil before the first install
+	index    *index          // nil: none. Invariant: it has the entries of tree.
 	stored   int64           // bytes of all objects in tree
 	changed  int64           // revision of the last change of tree; Invariant: changed >= read
 	ring     ring
 	watchers watchers
+	beside   map[*StoredWatcher]struct{} // nil: none
 	offers   offers
 	retained []retained
 
@@ -159,11 +162,20 @@ func (c *Cache) now() *Snapshot {
 	if v == nil {
 		return nil
 	}
-	return &Snapshot{tree: v.tree, changed: v.changed, revision: max(seen, v.changed)}
+	return &Snapshot{tree: v.tree, index: v.index, changed: v.changed, revision: max(seen, v.changed)}
 }
 
 // Loaded reports whether the cache is ready, so that Snapshot does not wait for the collection to be read.
 func (c *Cache) Loaded() bool { return c.current.Load() != nil }
+
+// Objects returns the number of stored objects, 0 while the collection has not been read.
+func (c *Cache) Objects() int64 { return c.stats.objects.Load() }
+
+func (c *Cache) isDropped() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.state == dropped
+}
 
 // MeanSize returns the mean size of the stored objects, in bytes.
 func (c *Cache) MeanSize() int64 {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,9 +40,10 @@ const (
 type Options struct {
 	Clock          clock.WithTicker
 	Logger         logr.Logger
-	Registerer     prometheus.Registerer // nil: no metrics
-	EncodingBudget int64                 // bytes of encodings in all caches together; default 64 MiB
-	RingBytes      int64                 // bytes of events kept per collection; default 32 MiB
+	EncodingBudget int64 // bytes of encodings in all caches together; default 64 MiB
+	RingBytes      int64 // bytes of events kept per collection; default 32 MiB
+	// Checks is the minimum time between two comparisons of the caches with the store; 0: no comparisons.
+	Checks time.Duration
 }
 
 // Extract reads from stored bytes what the cache indexes.
@@ -51,6 +51,7 @@ type Extract struct {
 	Resource schema.GroupResource // label of metrics
 	Labels   func(stored []byte) (map[string]string, error)
 	Fields   func(stored []byte) (fields.Set, error)
+	Index    *resource.Index // nil: none
 	// Remote is set if a conversion webhook may convert stored objects. Labels and Fields are those of the stored object,
 	// Converted returns those of an object that a webhook has converted.
 	Remote    bool
@@ -64,6 +65,7 @@ type Caches struct {
 	log      logr.Logger
 	encoded  budget // of the encodings of all caches
 	ring     int64  // bytes per ring
+	checks   time.Duration
 	progress progress
 	// compacted is the revision before which the store has no states; 0: none is known.
 	compacted atomic.Int64
@@ -84,7 +86,7 @@ type Caches struct {
 
 // New returns caches, which are not usable until Run is called.
 func New(store *storage.Store, options Options) *Caches {
-	c := &Caches{store: store, clock: options.Clock, log: options.Logger, ring: options.RingBytes}
+	c := &Caches{store: store, clock: options.Clock, log: options.Logger, ring: options.RingBytes, checks: options.Checks}
 	if c.clock == nil {
 		c.clock = clock.RealClock{}
 	}
@@ -100,9 +102,6 @@ func New(store *storage.Store, options Options) *Caches {
 	c.live = make(chan struct{})
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.byPath.Store(&map[string]*Cache{})
-	if options.Registerer != nil {
-		options.Registerer.MustRegister(newCollector(c))
-	}
 	return c
 }
 

@@ -27,6 +27,9 @@
 // install dispatches the differences to its watchers. If the store returns to an earlier revision, because a backup was
 // restored, the cache drops everything and expires its watchers.
 //
+// A collection that is not cached for clients is watched beside the cache, by a StoredWatcher each. In each interval of
+// consistency checks, a cache is compared with the store, and starts over if they differ.
+//
 // # Invariants
 //
 //   - A cache publishes its state before the progress reaches the state's revision. A reader that waits for the
@@ -52,7 +55,8 @@
 //   - A goroutine and a buffered channel per watcher, as in kube-apiserver. An idle watcher then costs several KB, and
 //     a slow one blocks the dispatch until a timeout.
 //   - Decoded objects in the cache. They take a multiple of the memory, and every response encodes them again.
-//   - Indexes of all selectable fields. Only the fields of existing watchers are evaluated, and only for new events.
+//   - Indexes of all selectable fields. The node of a pod is indexed, because kubelets select by it; of other fields, those
+//     of existing watchers are evaluated, and only for new events.
 //   - Garbage collection of encodings by age. The clock algorithm keeps what is used, within a fixed budget, and marks
 //     an encoding as used without a lock.
 package watchcache

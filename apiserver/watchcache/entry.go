@@ -98,6 +98,15 @@ func (e *Entry) Fields() (fields.Set, error) {
 	return found, nil
 }
 
+// Field returns the value of a selectable field. That of the index is not kept.
+func (e *Entry) Field(name string) (string, error) {
+	if index := e.cache.extract.Index; index != nil && index.Field == name {
+		return index.Value(e.stored)
+	}
+	set, err := e.Fields()
+	return set[name], err
+}
+
 // Encoded returns the object in a format. The first caller makes the encoding; concurrent ones wait for it. The caller
 // must not change the result. ctx bounds the wait for a conversion webhook.
 func (e *Entry) Encoded(ctx context.Context, format encoding.Format) (codec.Encoding, error) {

@@ -59,8 +59,8 @@ func newStoppedWorld(t testing.TB, options Options) *world {
 	client := etcdtest.Client(t)
 	w := &world{TB: t, client: client, store: storage.New(client, "/registry"), registry: prometheus.NewRegistry()}
 	options.Logger = testr.NewWithInterface(quiet{t}, testr.Options{})
-	options.Registerer = w.registry
 	w.caches = New(w.store, options)
+	Register(w.registry, w.caches)
 	return w
 }
 

@@ -15,6 +15,24 @@ type InitializingError struct {
 // Error returns the text of kube-apiserver.
 func (e *InitializingError) Error() string { return "storage is (re)initializing" }
 
+// Initialized reports whether the store is being watched and all collections that are in use have been read.
+func (c *Caches) Initialized() bool {
+	select {
+	case <-c.live:
+	default:
+		return false
+	}
+	for _, cache := range *c.byPath.Load() {
+		cache.mu.RLock()
+		state := cache.state
+		cache.mu.RUnlock()
+		if state == loading {
+			return false
+		}
+	}
+	return true
+}
+
 // Initializing starts the cache if necessary. It reports whether the collection is still being read from the store.
 func (c *Cache) Initializing() bool {
 	c.start.Do(c.load)

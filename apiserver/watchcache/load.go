@@ -124,11 +124,12 @@ func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 
 // fill sets the contents of a cache without earlier contents.
 func (c *Cache) fill(entries []*Entry) {
-	c.tree = newTree()
+	c.tree, c.index = newTree(), newIndex(c.extract.Index)
 	for _, entry := range entries {
 		entry.holders++
 		c.stored += int64(len(entry.stored))
 		c.tree.ReplaceOrInsert(item{path: entry.path, entry: entry})
+		c.index.replace(nil, entry)
 	}
 }
 
@@ -171,7 +172,8 @@ func (c *Cache) recreate(entry *Entry, now int64) {
 }
 
 // invalidate withdraws the state because events were lost. It reports whether the caller must fetch the collection
-// again. back means that the store returned to an earlier revision, so that the revisions of clients are void.
+// again. back drops the contents and expires all watchers, because the store returned to an earlier revision, so that the
+// revisions of clients are void, or because the contents are wrong.
 func (c *Cache) invalidate(back bool) (fetch bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,7 +201,8 @@ func (c *Cache) forget() {
 	if c.tree != nil {
 		c.tree.Ascend(func(i item) bool { c.releaseEntry(i.entry); return true })
 	}
-	c.tree, c.retained, c.changed, c.read, c.ring.floor, c.forgotten = nil, nil, 0, 0, 0, 0
+	c.tree, c.index, c.retained = nil, nil, nil
+	c.changed, c.read, c.ring.floor, c.forgotten = 0, 0, 0, 0
 	clear(c.offers)
 	c.watchers.expireAll()
 }
@@ -213,6 +216,9 @@ func (c *Cache) drop() {
 	c.state = dropped
 	c.current.Store(nil)
 	c.forget()
+	for w := range c.beside {
+		w.stream.Close()
+	}
 	if !settled {
 		close(c.settled)
 	}

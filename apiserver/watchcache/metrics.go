@@ -19,6 +19,8 @@ type stats struct {
 	terminated      atomic.Int64
 	waits           atomic.Int64
 	waitedFor       atomic.Int64 // nanoseconds
+	// consistent, inconsistent and inconclusive count the consistency checks.
+	consistent, inconsistent, inconclusive atomic.Int64
 }
 
 func (s *stats) waited(duration time.Duration) {
@@ -28,20 +30,26 @@ func (s *stats) waited(duration time.Duration) {
 
 // collector exports stats. Metrics that kube-apiserver has too have its names.
 type collector struct {
-	caches *Caches
+	all []*Caches
 
 	objects, objectsByGroup, capacity, watchers, revision                   *prometheus.Desc
 	storageEvents, received, dispatched, initializations, terminated, waits *prometheus.Desc
+	checks                                                                  *prometheus.Desc
 	encodings, encodedBytes, evictions                                      *prometheus.Desc
 }
 
-func newCollector(caches *Caches) *collector {
+// Register registers the metrics of all Caches of a server.
+func Register(registerer prometheus.Registerer, all ...*Caches) {
+	registerer.MustRegister(newCollector(all))
+}
+
+func newCollector(all []*Caches) *collector {
 	perResource := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"group", "resource"}, nil)
 	}
 	overall := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 	return &collector{
-		caches: caches,
+		all: all,
 		objects: prometheus.NewDesc("apiserver_storage_objects",
 			"[DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects, as cached.",
 			[]string{"resource"}, nil),
@@ -56,11 +64,13 @@ func newCollector(caches *Caches) *collector {
 			"Number of times the collection was read from storage."),
 		terminated: perResource("apiserver_terminated_watchers_total",
 			"Number of watchers terminated because they lagged behind."),
+		checks: prometheus.NewDesc("apiserver_storage_consistency_checks_total",
+			"Counter for status of consistency checks between etcd and watch cache", []string{"group", "resource", "status"}, nil),
 		waits: perResource("apiserver_watch_cache_read_wait_seconds",
 			"Time in seconds that readers waited for a revision."),
 		watchers: perResource("apiserver_watch_cache_watchers", "Number of watchers."),
-		revision: overall("apiserver_watch_cache_resource_version",
-			"Revision that the watch cache has reached."),
+		revision: perResource("apiserver_watch_cache_resource_version",
+			"Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits."),
 		encodings: overall("apiserver_watch_cache_encodings", "Number of encodings in the watch cache."),
 		encodedBytes: overall("apiserver_watch_cache_encoded_bytes",
 			"Memory of the encodings in the watch cache, in bytes."),
@@ -74,12 +84,15 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeB
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
-	for _, cache := range *c.caches.byPath.Load() {
-		c.collectCache(cache, out)
+	var bytes, evicted int64
+	var count int
+	for _, caches := range c.all {
+		for _, cache := range *caches.byPath.Load() {
+			c.collectCache(cache, out)
+		}
+		b, n := caches.encoded.usage()
+		bytes, count, evicted = bytes+b, count+n, evicted+caches.encoded.evicted.Load()
 	}
-	bytes, count := c.caches.encoded.usage()
-	evicted := c.caches.encoded.evicted.Load()
-	out <- prometheus.MustNewConstMetric(c.revision, prometheus.GaugeValue, float64(c.caches.Revision()))
 	out <- prometheus.MustNewConstMetric(c.encodings, prometheus.GaugeValue, float64(count))
 	out <- prometheus.MustNewConstMetric(c.encodedBytes, prometheus.GaugeValue, float64(bytes))
 	out <- prometheus.MustNewConstMetric(c.evictions, prometheus.CounterValue, float64(evicted))
@@ -105,11 +118,19 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.objects, prometheus.GaugeValue, float64(s.objects.Load()), name)
 	counter(c.storageEvents, s.received.Load())
 	gauge(c.capacity, s.capacity.Load())
+	gauge(c.revision, cache.caches.Revision()%1e15)
 	gauge(c.watchers, int64(watchers))
 	counter(c.received, s.received.Load())
 	counter(c.dispatched, s.dispatched.Load())
 	counter(c.initializations, s.initializations.Load())
 	counter(c.terminated, s.terminated.Load())
+	for status, count := range map[string]int64{
+		"success": s.consistent.Load(), "failure": s.inconsistent.Load(), "error": s.inconclusive.Load(),
+	} {
+		if count > 0 {
+			out <- prometheus.MustNewConstMetric(c.checks, prometheus.CounterValue, float64(count), group, resource, status)
+		}
+	}
 	waited := time.Duration(s.waitedFor.Load()).Seconds()
 	out <- prometheus.MustNewConstSummary(c.waits, uint64(s.waits.Load()), waited, nil, group, resource)
 }

@@ -23,7 +23,8 @@ func newTree() *tree { return btree.NewG(treeDegree, less) }
 
 // Snapshot is the state of one collection at one revision. It is immutable; reading it takes no lock.
 type Snapshot struct {
-	tree *tree
+	tree  *tree
+	index *index // nil: none
 	// The state is the same at all revisions from changed to revision. Invariant: changed <= revision.
 	changed, revision int64
 }
@@ -33,7 +34,7 @@ func (s *Snapshot) isAt(revision int64) bool { return s.changed <= revision && r
 
 // at returns the state as that of another revision, for which isAt must be true.
 func (s *Snapshot) at(revision int64) *Snapshot {
-	return &Snapshot{tree: s.tree, changed: s.changed, revision: revision}
+	return &Snapshot{tree: s.tree, index: s.index, changed: s.changed, revision: revision}
 }
 
 // Revision returns the revision of the state.

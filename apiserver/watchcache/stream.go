@@ -23,6 +23,7 @@ func (c *Caches) Run(ctx context.Context) error {
 	defer c.stop()
 	running.Go(func() { c.requestProgress(ctx) })
 	running.Go(func() { c.sweep(ctx) })
+	running.Go(func() { c.checkConsistency(ctx) })
 	var position int64
 	for backoff := minBackoff; ctx.Err() == nil; backoff = min(2*backoff, maxBackoff) {
 		reached, err := c.follow(ctx, position)

@@ -39,12 +39,9 @@ func (s shape) scope(entry *Entry) (Scope, bool) {
 	if s.field == "" {
 		return scope, true
 	}
-	set, err := entry.Fields()
-	if err != nil {
-		return scope, false
-	}
-	scope.Field, scope.Value = s.field, set[s.field]
-	return scope, true
+	value, err := entry.Field(s.field)
+	scope.Field, scope.Value = s.field, value
+	return scope, err == nil
 }
 
 // Watcher is a cursor into the events of a collection. It has no goroutine and no copy of events. Next must not be

@@ -21,11 +21,11 @@ const module = "quorate.dev"
 // folder below a listed one belongs to it unless it is listed itself. ARCHITECTURE.md has the same table.
 var layers = []map[string]int{
 	{
-		"apiserver/lazy": 0, "apiserver/deflate": 0,
+		"apiserver/lazy": 0, "apiserver/deflate": 0, "apiserver/egress": 0,
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
 		"apiserver/backup/format": 0,
 		"apiserver/audit": 1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
-		"apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/backup": 2, "apiserver/aggregator": 2,
+		"apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/backup": 2, "apiserver/aggregator": 2, "apiserver/peers": 2,
 		"apiserver/encoding": 2, "apiserver/encryption": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
 		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
@@ -80,9 +80,12 @@ const installer = "k8s.io/apiserver/pkg/endpoints"
 var notReplaced = []string{
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion", // calls of webhooks, and the validation of their answers
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema", "k8s.io/apiextensions-apiserver/pkg/apiserver/validation",
+	"k8s.io/apiserver/pkg/server/egressselector",                       // connections through proxies
 	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics", // of reloads
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics",
-	"k8s.io/apiserver/pkg/server/options/encryptionconfig", // transformers, KMS plugins, reloads
+	"k8s.io/apiserver/pkg/server/mux",                              // an argument of upstream's dumps of priority and fairness
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig",         // transformers, KMS plugins, reloads
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection", // one controller, and nothing of the framework
 }
 
 func isReplaced(imported string) bool {

@@ -49,12 +49,12 @@ func TestRestartWithDefinitions(t *testing.T) {
 	for _, path := range []string{
 		customPath(0), "/apis/group-0.example.com", "/apis/group-0.example.com/v1", "/apis", "/apis/", "/nowhere",
 		"/openapi/v2", "/openapi/v3", "/openapi/v3/apis/group-0.example.com/v1", "/apis/none.example.com/v1/things",
-		"/apis/apps", "/apis/apps/v1", // may belong to the APIService of another server
+		"/apis/apps/v1/deployments", // may belong to an extension API server
 	} {
 		s.mustBeUnavailable(t, path, "application/json")
 	}
 	s.mustBeUnavailable(t, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-	for _, path := range []string{"/api", "/api/v1", "/version"} {
+	for _, path := range []string{"/api", "/api/v1", "/apis/apps", "/apis/apps/v1", "/version"} {
 		if code, answer := s.answer(t, path, "application/json"); code != http.StatusOK {
 			t.Errorf("%s, which definitions do not change: %d %.300s", path, code, answer)
 		}

@@ -63,6 +63,8 @@ type Options struct {
 	Arguments []string // further flags, which override the standard ones
 	// Answers is the path that returns 200 when the server has started; empty: /readyz.
 	Answers string
+	// Wrapper is a command that runs the one in its arguments; empty: none.
+	Wrapper []string
 	// Accounts means that a controller creates default service accounts, so that admission can require them.
 	Accounts bool
 }
@@ -95,7 +97,8 @@ func (o Options) start(ctx context.Context, name, binary string, command ...stri
 		if err != nil {
 			return nil, err
 		}
-		server.Process, err = start(name, binary, o.Directory, append(command, o.flags(ports)...))
+		line := slices.Concat(o.Wrapper, []string{binary}, command, o.flags(ports))
+		server.Process, err = start(name, line[0], o.Directory, line[1:])
 		if err != nil {
 			return nil, err
 		}

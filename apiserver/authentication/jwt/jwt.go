@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	"k8s.io/utils/clock"
 )
@@ -24,9 +25,11 @@ type Options struct {
 	// ServiceAccountIssuers are this server's own, which the configuration must not have.
 	ServiceAccountIssuers []string
 	ServerID              string // of this server, in metrics
-	Changed               func() // called after a reload; it must drop cached results
-	Clock                 clock.Clock
-	Logger                logr.Logger
+	// EgressLookup has the dialers to issuers with egressSelectorType; nil: they are errors.
+	EgressLookup egressselector.Lookup
+	Changed      func() // called after a reload; it must drop cached results
+	Clock        clock.Clock
+	Logger       logr.Logger
 }
 
 // Issuers authenticates the tokens of all issuers. Run must be called for reloads. It implements authenticator.Token and
@@ -95,7 +98,7 @@ func (i *Issuers) buildIssuer(
 ) (oidc.AuthenticatorTokenWithHealthCheck, error) {
 	options := oidc.Options{
 		JWTAuthenticator: issuer, Compiler: compiler, SupportedSigningAlgs: i.options.Configuration.algorithms,
-		DisallowedIssuers: i.options.ServiceAccountIssuers, APIServerID: i.options.ServerID,
+		DisallowedIssuers: i.options.ServiceAccountIssuers, EgressLookup: i.options.EgressLookup, APIServerID: i.options.ServerID,
 	}
 	if pem := issuer.Issuer.CertificateAuthority; pem != "" {
 		options.CAContentProvider = authority(pem)

@@ -28,7 +28,7 @@ func NewScheme() *runtime.Scheme {
 // Definitions returns the kinds of the group.
 func Definitions(loader *builtinschema.Loader, serves func(schema.GroupVersionResource) bool) []*resource.Definition {
 	scheme := NewScheme()
-	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme), serves).StoredAsJSON()
+	builder := definition.NewBuilder(scheme, serializer.NewCodecFactory(scheme), loader.For(scheme), serves).StoredAs(runtime.ContentTypeJSON)
 	return []*resource.Definition{builder.Group(APIServices.Group, "v1").Define(definition.Kind{
 		Name: "APIService", Categories: []string{"api-extensions"},
 		Strategy: apiservice.NewStrategy(scheme),

@@ -76,7 +76,7 @@ func Definitions(builder *definition.Builder, options Options) []*resource.Defin
 func podKind(options Options) definition.Kind {
 	return definition.Kind{
 		Name: "Pod", ReturnsDeleted: true, ShortNames: []string{"po"}, Categories: []string{"all"},
-		Strategy: pod.Strategy, Status: pod.StatusStrategy, Attributes: pod.GetAttrs,
+		Strategy: pod.Strategy, Status: pod.StatusStrategy, Attributes: pod.GetAttrs, Index: definition.NodeNameIndex(10),
 		Subresources: append([]definition.Subresource{
 			bindingSubresource(),
 			definition.Update("ephemeralcontainers", pod.EphemeralContainersStrategy).WithoutTable(),

@@ -38,7 +38,7 @@ type Builder struct {
 	codecs    serializer.CodecFactory
 	converter TypeConverter
 	printer   func() rest.TableConvertor
-	json      bool
+	mediaType string // of stored objects; empty: protobuf
 	serves    func(schema.GroupVersionResource) bool
 }
 
@@ -53,9 +53,9 @@ func NewBuilder(scheme *runtime.Scheme, codecs serializer.CodecFactory, converte
 	}
 }
 
-// StoredAsJSON stores the builder's kinds as JSON, because they have no protobuf encoding.
-func (b *Builder) StoredAsJSON() *Builder {
-	b.json = true
+// StoredAs stores the builder's kinds in a media type.
+func (b *Builder) StoredAs(mediaType string) *Builder {
+	b.mediaType = mediaType
 	return b
 }
 
@@ -77,11 +77,7 @@ func (b *Builder) Codec(kind schema.GroupVersionKind) resource.Codec {
 func (b *Builder) codec(kind schema.GroupVersionKind, storage schema.GroupVersion) resource.Codec {
 	// Events of both groups have the internal version of the storage group.
 	internal := schema.GroupVersion{Group: storage.Group, Version: runtime.APIVersionInternal}
-	scheme := codec.NewScheme(b.scheme, b.codecs, kind, storage, internal)
-	if b.json {
-		scheme.StoredAsJSON()
-	}
-	return scheme
+	return codec.NewScheme(b.scheme, b.codecs, kind, storage, internal).StoredAs(b.mediaType)
 }
 
 func internalOf(kind schema.GroupVersionKind) schema.GroupVersion {

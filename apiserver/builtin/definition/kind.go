@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"quorate.dev/apiserver/codec"
 	"quorate.dev/apiserver/resource"
 )
 
@@ -45,6 +47,8 @@ type Kind struct {
 	Storage      schema.GroupVersion     // optional: the kind's first version
 	Subresources []Subresource           // other than status
 	TimeToLive   func(internal runtime.Object) time.Duration
+	// Index is the field that lists and watches are served by, as with upstream's Indexers and TriggerFunc; optional.
+	Index *resource.Index
 	// InternalMetadata is set for kinds whose conversion keeps fields in annotations of some versions.
 	InternalMetadata bool
 	// PlainStatus is set for kinds whose status is not served as a table.
@@ -72,6 +76,14 @@ type Subresource struct {
 	Plain bool
 	// KeepsMetadata is resource.Endpoint.KeepsMetadata.
 	KeepsMetadata bool
+}
+
+// NodeNameIndex is the index by spec.nodeName of a kind whose stored versions have the field spec as number 2 and
+// spec.nodeName under a number.
+func NodeNameIndex(number protowire.Number) *resource.Index {
+	const spec = 2
+	path := []codec.Field{{Name: "spec", Number: spec}, {Name: "nodeName", Number: number}}
+	return &resource.Index{Field: "spec.nodeName", Value: func(stored []byte) (string, error) { return codec.String(stored, path) }}
 }
 
 // Verbs of most subresources that write their parent.
@@ -144,6 +156,7 @@ func (g Group) Define(kind Kind) *resource.Definition {
 	d.Fields = selectableFields(kind.Attributes, namespaced)
 	d.TimeToLive = kind.TimeToLive
 	d.Decorate = kind.Decorate
+	d.Index = kind.Index
 	d.ReturnsDeleted = kind.ReturnsDeleted
 	if kind.Gate != "" && !utilfeature.DefaultFeatureGate.Enabled(kind.Gate) {
 		return d

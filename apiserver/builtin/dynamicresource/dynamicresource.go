@@ -50,7 +50,7 @@ func Definitions(builder *definition.Builder, objects resource.Client, authorize
 		}),
 		group.Define(definition.Kind{
 			Name: "ResourceSlice", Versions: stable, ReturnsDeleted: true,
-			Strategy: resourceslice.Strategy, Attributes: resourceslice.GetAttrs,
+			Strategy: resourceslice.Strategy, Attributes: resourceslice.GetAttrs, Index: definition.NodeNameIndex(3),
 		}),
 	}
 }

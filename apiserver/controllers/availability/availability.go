@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -43,8 +44,11 @@ const (
 	resync = 30 * time.Second
 	// retryAfter and retryAtMost bound the backoff after a failed discovery check, as in kube-aggregator.
 	retryAfter, retryAtMost = 5 * time.Millisecond, 30 * time.Second
-	// The number of parallel checks. A check of a server that does not respond takes as long as the timeout of a probe.
-	parallelAvailable, parallelOthers = 64, 256
+	// messageInterval is between writes that change only the message, which may differ from one check to the next.
+	messageInterval = 10 * time.Minute
+	// parallel is the number of parallel checks per queue. A check of a server that does not respond takes as long as the
+	// timeout of a probe.
+	parallel = 64
 )
 
 // Options configure a Controller.
@@ -76,7 +80,14 @@ type Controller struct {
 	mu        sync.Mutex // guards the fields below
 	observed  map[string]*apiregistration.APIService
 	byService map[types.NamespacedName]sets.Set[string]
-	passed    sets.Set[string] // the last check ended without a failed probe
+	passed    sets.Set[string]    // the last check ended without a failed probe
+	written   map[string]*written // the last write of this replica
+}
+
+// written is a condition that was written.
+type written struct {
+	at   time.Time
+	spec apiregistration.APIServiceSpec
 }
 
 // New returns a controller. Run runs it.
@@ -90,7 +101,7 @@ func New(options Options) *Controller {
 		Options: options, metrics: newMetrics(options.Registerer), slices: newSliceIndex(),
 		available: newQueue(), others: newQueue(), started: make(chan struct{}),
 		observed: map[string]*apiregistration.APIService{}, byService: map[types.NamespacedName]sets.Set[string]{},
-		passed: sets.Set[string]{},
+		passed: sets.Set[string]{}, written: map[string]*written{},
 	}
 }
 
@@ -108,6 +119,7 @@ func (c *Controller) SetAPIService(name string, object runtime.Object) {
 	if after == nil || after.Spec.Service == nil {
 		delete(c.observed, name)
 		c.passed.Delete(name)
+		delete(c.written, name)
 		if after == nil {
 			c.metrics.forget(name)
 		} else {
@@ -220,8 +232,8 @@ func (c *Controller) observeSlice(before, after *watchcache.Entry) {
 // work runs the checks of both queues until ctx ends.
 func (c *Controller) work(ctx context.Context) error {
 	var group sync.WaitGroup
-	group.Go(func() { c.drain(ctx, c.available, parallelAvailable) })
-	group.Go(func() { c.drain(ctx, c.others, parallelOthers) })
+	group.Go(func() { c.drain(ctx, c.available) })
+	group.Go(func() { c.drain(ctx, c.others) })
 	<-ctx.Done()
 	c.available.ShutDown()
 	c.others.ShutDown()
@@ -230,7 +242,7 @@ func (c *Controller) work(ctx context.Context) error {
 }
 
 // drain checks the servers of a queue until it is shut down.
-func (c *Controller) drain(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], parallel int) {
+func (c *Controller) drain(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string]) {
 	var group errgroup.Group
 	group.SetLimit(parallel)
 	for {
@@ -289,12 +301,28 @@ func (c *Controller) sync(ctx context.Context, name string) error {
 	return failure
 }
 
+// shouldWrite reports whether a condition has changed. A change of the message alone counts if the spec has changed too,
+// or once per messageInterval.
+func (c *Controller) shouldWrite(observed *apiregistration.APIService, condition *apiregistration.APIServiceCondition) bool {
+	before := apiregistration.GetAPIServiceConditionByType(observed, condition.Type)
+	if before == nil || before.Status != condition.Status || before.Reason != condition.Reason {
+		return true
+	}
+	if withoutClient(before.Message) == withoutClient(condition.Message) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.written[observed.Name]
+	return last == nil || c.Clock.Since(last.at) >= messageInterval || !equality.Semantic.DeepEqual(last.spec, observed.Spec)
+}
+
 // errUnneeded ends an update without changes.
 var errUnneeded = errors.New("the condition is set, or the APIService has changed since it was checked")
 
 // store writes the condition, unless the APIService has it. If it has changed since it was observed, an event follows.
 func (c *Controller) store(ctx context.Context, observed *apiregistration.APIService, condition *apiregistration.APIServiceCondition) error {
-	if hasCondition(observed, condition) {
+	if !c.shouldWrite(observed, condition) {
 		return nil
 	}
 	key := resource.Key{GroupResource: apiServices, Subresource: "status", Name: observed.Name}
@@ -315,6 +343,11 @@ func (c *Controller) store(ctx context.Context, observed *apiregistration.APISer
 	case err != nil:
 		return fmt.Errorf("write the condition of %s: %w", observed.Name, err)
 	}
+	c.mu.Lock()
+	if c.observed[observed.Name] != nil {
+		c.written[observed.Name] = &written{at: c.Clock.Now(), spec: observed.Spec}
+	}
+	c.mu.Unlock()
 	c.Logger.Info("Changed the availability of an APIService", "name", observed.Name, "status", condition.Status,
 		"reason", condition.Reason, "message", condition.Message)
 	if condition.Status != apiregistration.ConditionTrue &&

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -217,9 +218,38 @@ func TestReplicasWriteOnce(t *testing.T) {
 	}
 }
 
+// TestVaryingMessages fails each probe with another error: the status is written once for each spec.
+func TestVaryingMessages(t *testing.T) {
+	client := etcdtest.Client(t)
+	var attempts atomic.Int64
+	r := start(t, client, func(context.Context, string, string) (net.Conn, error) {
+		return nil, fmt.Errorf("attempt %d", attempts.Add(1))
+	})
+	r.create(t, services, external("a"))
+	r.create(t, apiServices, apiService("a.example", "a"))
+	r.await(t, "v1.a.example", "FailedDiscoveryCheck")
+	const checked = 30
+	builtintest.Eventually(t, "the server is checked again", func() bool { return attempts.Load() > checked })
+	version := func() int64 {
+		key := "/registry/apiregistration.k8s.io/apiservices/v1.a.example"
+		return builtintest.Must[*clientv3.GetResponse](t)(client.Get(t.Context(), key)).Kvs[0].Version
+	}
+	if got := version(); got != 2 {
+		t.Errorf("the APIService was written %d times, want its creation and one status", got)
+	}
+	key := resource.Key{GroupResource: apiServices, Name: "v1.a.example"}
+	builtintest.Must[runtime.Object](t)(r.Update(t.Context(), key, func(object runtime.Object) error {
+		object.(*apiregistration.APIService).Spec.Service.Port = 444
+		return nil
+	}, resource.WriteOptions{}))
+	builtintest.Eventually(t, "the message names the new port", func() bool {
+		return strings.Contains(r.condition(t, "v1.a.example").Message, ":444")
+	})
+}
+
 // TestDeadServersDelayNoOther checks an available server while more servers than there are parallel checks never respond.
 func TestDeadServersDelayNoOther(t *testing.T) {
-	const dead = 800
+	const dead = 200
 	server := serve(t)
 	living := dialTo(server)
 	r := start(t, etcdtest.Client(t), func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -120,13 +120,6 @@ func unknown(reason string, reference *apiregistration.ServiceReference, err err
 	}
 }
 
-// hasCondition reports whether an APIService has a condition, regardless of its time.
-func hasCondition(service *apiregistration.APIService, wanted *apiregistration.APIServiceCondition) bool {
-	has := apiregistration.GetAPIServiceConditionByType(service, wanted.Type)
-	return has != nil && has.Status == wanted.Status && has.Reason == wanted.Reason &&
-		withoutClient(has.Message) == withoutClient(wanted.Message)
-}
-
 // clientAddress is the client's end of a connection in an error of package net: "read tcp 10.0.0.1:40000->10.0.0.2:443".
 var clientAddress = regexp.MustCompile(`\S+:\d+->`)
 

@@ -2,16 +2,13 @@ package bootstrap
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
-	applyv1 "k8s.io/client-go/applyconfigurations/flowcontrol/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/flowcontrol/install"
 	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
@@ -23,7 +20,6 @@ import (
 // Field managers of kube-apiserver.
 const (
 	flowControlProducer = "api-priority-and-fairness-config-producer-v1"
-	flowControlConsumer = "api-priority-and-fairness-config-consumer-v1"
 )
 
 const flowControlEvery = time.Minute
@@ -92,65 +88,4 @@ func sameSchemaSpec(wanted, actual *flowcontrolv1.FlowSchema) bool {
 	wanted = wanted.DeepCopy()
 	legacyscheme.Scheme.Default(wanted)
 	return equality.Semantic.DeepEqual(wanted.Spec, actual.Spec)
-}
-
-// FlowSchemaStatusLoop sets the Dangling condition of flow schemas. changed must be sent when a flow schema or priority
-// level changes.
-func (b *Bootstrap) FlowSchemaStatusLoop(changed Signal) Loop {
-	return Loop{Name: "status of flow schemas", Pass: b.flowSchemaStatus, Every: flowControlEvery, Changed: changed}
-}
-
-func (b *Bootstrap) flowSchemaStatus(ctx context.Context) error {
-	ctx = resource.WithManager(ctx, flowControlConsumer)
-	levels, err := b.list(ctx, PriorityLevels)
-	if err != nil {
-		return err
-	}
-	schemas := configurations[*flowcontrolv1.FlowSchema]{ctx: ctx, bootstrap: b, resource: FlowSchemas}
-	if err := schemas.read(); err != nil {
-		return err
-	}
-	var writes []task
-	for _, s := range schemas.known {
-		level := s.Spec.PriorityLevelConfiguration.Name
-		_, found := levels[key("", level)]
-		if condition := dangling(level, found); !hasCondition(s, condition) {
-			condition.LastTransitionTime = metav1.NewTime(b.clock.Now())
-			writes = append(writes, func(ctx context.Context) error { return b.setCondition(ctx, s.Name, condition) })
-		}
-	}
-	return runAll(ctx, writes)
-}
-
-// dangling returns the desired Dangling condition of a flow schema.
-func dangling(level string, found bool) flowcontrolv1.FlowSchemaCondition {
-	condition := flowcontrolv1.FlowSchemaCondition{
-		Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse, Reason: "Found",
-		Message: fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists", level),
-	}
-	if !found {
-		condition.Status, condition.Reason = flowcontrolv1.ConditionTrue, "NotFound"
-		condition.Message = fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q but there is no such object", level)
-	}
-	return condition
-}
-
-func hasCondition(s *flowcontrolv1.FlowSchema, wanted flowcontrolv1.FlowSchemaCondition) bool {
-	for _, c := range s.Status.Conditions {
-		if c.Type == wanted.Type {
-			return c.Status == wanted.Status && c.Reason == wanted.Reason && c.Message == wanted.Message
-		}
-	}
-	return false
-}
-
-func (b *Bootstrap) setCondition(ctx context.Context, name string, c flowcontrolv1.FlowSchemaCondition) error {
-	condition := applyv1.FlowSchemaCondition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).
-		WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime)
-	_, err := b.objects.Apply(ctx, resource.Key{GroupResource: FlowSchemas, Subresource: "status", Name: name},
-		applyv1.FlowSchema(name).WithStatus(applyv1.FlowSchemaStatus().WithConditions(condition)), resource.WriteOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

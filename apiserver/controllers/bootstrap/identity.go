@@ -37,7 +37,8 @@ const (
 	peerAnnotation = "kubernetes.io/peer-advertise-address"
 )
 
-var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+// Leases is the resource of identities.
+var Leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 // Identity is the Lease in kube-system that identifies a live replica. Its name is derived from the hostname as in
 // kube-apiserver, so that a restarted replica, of either server, takes its own lease over.
@@ -82,7 +83,7 @@ func (i *Identity) Run(ctx context.Context) error {
 
 func (i *Identity) delete(ctx context.Context) error {
 	err := i.bootstrap.objects.Delete(system.WithServerUser(ctx),
-		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: i.name}, &metav1.DeleteOptions{})
+		resource.Key{GroupResource: Leases, Namespace: metav1.NamespaceSystem, Name: i.name}, &metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -104,7 +105,7 @@ func (i *Identity) renew(ctx context.Context) error {
 
 func (i *Identity) update(ctx context.Context) error {
 	_, err := i.bootstrap.objects.Update(ctx,
-		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: i.name},
+		resource.Key{GroupResource: Leases, Namespace: metav1.NamespaceSystem, Name: i.name},
 		i.assert, resource.WriteOptions{})
 	return err
 }
@@ -118,7 +119,7 @@ func (i *Identity) create(ctx context.Context) error {
 		return err
 	}
 	_, err := i.bootstrap.objects.Create(ctx,
-		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}, lease, resource.WriteOptions{})
+		resource.Key{GroupResource: Leases, Namespace: metav1.NamespaceSystem}, lease, resource.WriteOptions{})
 	return err
 }
 
@@ -136,6 +137,28 @@ func (i *Identity) assert(object runtime.Object) error {
 	return nil
 }
 
+// Identities returns the holders of the leases of replicas by name.
+func (b *Bootstrap) Identities(ctx context.Context) (map[string]string, error) {
+	all, err := b.objects.List(ctx,
+		resource.Key{GroupResource: Leases, Namespace: metav1.NamespaceSystem}, resource.ReadOptions{Cached: true})
+	if err != nil {
+		return nil, err
+	}
+	holders := map[string]string{}
+	for _, object := range all {
+		lease := object.(*coordination.Lease)
+		if lease.Labels[identityLabel] == component && lease.Spec.HolderIdentity != nil {
+			holders[lease.Name] = *lease.Spec.HolderIdentity
+		}
+	}
+	return holders, nil
+}
+
+// IsIdentity reports whether an object with a namespace and labels is the lease of a replica.
+func IsIdentity(namespace string, labels map[string]string) bool {
+	return namespace == metav1.NamespaceSystem && labels[identityLabel] == component
+}
+
 // IdentityCleanupLoop deletes the leases of replicas that are gone.
 func (b *Bootstrap) IdentityCleanupLoop() Loop {
 	return Loop{Name: "expired identities", Pass: b.removeExpired, Every: identityCleanup}
@@ -143,7 +166,7 @@ func (b *Bootstrap) IdentityCleanupLoop() Loop {
 
 func (b *Bootstrap) removeExpired(ctx context.Context) error {
 	all, err := b.objects.List(ctx,
-		resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem}, resource.ReadOptions{Cached: true})
+		resource.Key{GroupResource: Leases, Namespace: metav1.NamespaceSystem}, resource.ReadOptions{Cached: true})
 	if err != nil {
 		return err
 	}
@@ -156,7 +179,7 @@ func (b *Bootstrap) removeExpired(ctx context.Context) error {
 		// The preconditions protect a lease that is renewed meanwhile.
 		seen := metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}
 		err := b.objects.Delete(ctx,
-			resource.Key{GroupResource: leases, Namespace: metav1.NamespaceSystem, Name: lease.Name},
+			resource.Key{GroupResource: Leases, Namespace: metav1.NamespaceSystem, Name: lease.Name},
 			&metav1.DeleteOptions{Preconditions: &seen})
 		if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			errs = append(errs, err)

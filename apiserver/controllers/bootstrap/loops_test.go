@@ -283,23 +283,4 @@ func TestFlowControl(t *testing.T) {
 	if _, err := s.Get(t.Context(), key, resource.ReadOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("an obsolete suggested level was not deleted: %v", err)
 	}
-	changed := bootstrap.NewSignal()
-	background(t, func(ctx context.Context) { b.FlowSchemaStatusLoop(changed).Run(ctx, clock.RealClock{}, logr.Discard()) })
-	background(t, func(ctx context.Context) {
-		_ = s.Follow(ctx, bootstrap.PriorityLevels, func(string, runtime.Object) { changed.Send() }, nil)
-	})
-	dangles := func(status flowcontrol.ConditionStatus) func() bool {
-		return func() bool {
-			conditions := must[runtime.Object](t)(s.Get(t.Context(),
-				resource.Key{GroupResource: bootstrap.FlowSchemas, Name: "service-accounts"},
-				resource.ReadOptions{})).(*flowcontrol.FlowSchema).Status.Conditions
-			return len(conditions) == 1 && conditions[0].Type == flowcontrol.FlowSchemaConditionDangling && conditions[0].Status == status
-		}
-	}
-	eventually(t, "the level exists", dangles(flowcontrol.ConditionFalse))
-	if err := s.Delete(t.Context(),
-		resource.Key{GroupResource: bootstrap.PriorityLevels, Name: "workload-low"}, &metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the level is missing", dangles(flowcontrol.ConditionTrue))
 }

@@ -13,7 +13,6 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 
 	"quorate.dev/apiserver/codec"
-	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/storage"
 )
 
@@ -30,7 +29,7 @@ var errNoLeases = errors.New("no API server IP addresses were listed in storage,
 // Leases are Addresses of replicas that renew a lease in etcd. They are upstream's lease endpoint reconciler.
 type Leases struct {
 	store *storage.Store
-	codec resource.Codec
+	codec *codec.Scheme
 }
 
 // NewLeases returns the leases in a store. No other entries with a TTL should be written through the store: it shares
@@ -39,6 +38,12 @@ func NewLeases(store *storage.Store) *Leases {
 	kind := corev1.SchemeGroupVersion.WithKind("Endpoints")
 	internal := schema.GroupVersion{Version: runtime.APIVersionInternal}
 	return &Leases{store: store, codec: codec.NewScheme(legacyscheme.Scheme, legacyscheme.Codecs, kind, corev1.SchemeGroupVersion, internal)}
+}
+
+// StoredAs makes the leases stored in a media type, and returns them.
+func (l *Leases) StoredAs(mediaType string) *Leases {
+	l.codec.StoredAs(mediaType)
+	return l
 }
 
 // Renew implements Addresses.

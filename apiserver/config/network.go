@@ -1,0 +1,75 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Peers configures requests between replicas: a replica passes requests for resources that it does not serve on to one
+// that does.
+type Peers struct {
+	CAFile        string // of the replicas' serving certificates; empty: no requests are passed on
+	AdvertiseIP   string // where other replicas reach this one; without both, like clients
+	AdvertisePort string
+}
+
+func (p *Peers) flags(f *pflag.FlagSet) {
+	stringFlag(f, &p.CAFile, "peer-ca-file",
+		"Certificate authority of the other API servers. With it, requests for resources that this server does not serve are "+
+			"passed on to one that does. Needs --proxy-client-cert-file and --proxy-client-key-file.")
+	stringFlag(f, &p.AdvertiseIP, "peer-advertise-ip",
+		"IP address at which other API servers reach this one; default: --advertise-address, without --peer-advertise-port too.")
+	stringFlag(f, &p.AdvertisePort, "peer-advertise-port",
+		"Port at which other API servers reach this one; default: --secure-port, without --peer-advertise-ip too.")
+}
+
+// Leadership configures the lease of the controller of coordinated leader election, which the feature gate
+// CoordinatedLeaderElection switches on.
+type Leadership struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
+
+const (
+	leadershipLease = "coordinated-leadership-lease-duration"
+	leadershipRenew = "coordinated-leadership-renew-deadline"
+	leadershipRetry = "coordinated-leadership-retry-period"
+)
+
+func (l *Leadership) flags(f *pflag.FlagSet) {
+	durationFlag(f, &l.LeaseDuration, leadershipLease,
+		"How long the lease of the controller of coordinated leader election lasts without renewals.")
+	durationFlag(f, &l.RenewDeadline, leadershipRenew, "How long its holder tries to renew the lease before it gives it up.")
+	durationFlag(f, &l.RetryPeriod, leadershipRetry, "Time between attempts to acquire or renew the lease.")
+}
+
+// validate has kube-apiserver's texts.
+func (l *Leadership) validate() []error {
+	var errs []error
+	if l.LeaseDuration <= l.RenewDeadline {
+		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", leadershipLease, leadershipRenew))
+	}
+	if l.RenewDeadline <= l.RetryPeriod {
+		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", leadershipRenew, leadershipRetry))
+	}
+	return errs
+}
+
+// CheckFiles returns an error if a file does not exist. It is separate from Validate, which the operator calls too.
+func (c *Config) CheckFiles() error {
+	var errs []error
+	check := func(name, file string) {
+		if file == "" {
+			return
+		}
+		if _, err := os.Stat(file); err != nil {
+			errs = append(errs, fmt.Errorf("%s %s does not exist", name, file))
+		}
+	}
+	check("egress-selector-config-file", c.API.EgressSelectorFile)
+	if value := c.unimplemented["tracing-config-file"]; value != nil {
+		check("tracing-config-file", value.value)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,175 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/transport"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/controllers/bootstrap"
+	"quorate.dev/apiserver/crd"
+	"quorate.dev/apiserver/peers"
+	"quorate.dev/apiserver/storage"
+	"quorate.dev/apiserver/watchcache"
+)
+
+// peersEnabled reports whether replicas publish their addresses for each other.
+func peersEnabled() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy)
+}
+
+// checkPeers returns an error for flags without the feature gate, with kube-apiserver's text.
+func checkPeers(c config.Peers) error {
+	if peersEnabled() {
+		return nil
+	}
+	var errs []error
+	for _, flag := range []struct{ name, value string }{
+		{"peer-ca-file", c.CAFile}, {"peer-advertise-ip", c.AdvertiseIP}, {"peer-advertise-port", c.AdvertisePort},
+	} {
+		if flag.value != "" {
+			errs = append(errs, fmt.Errorf("--%s requires %s feature to be turned on",
+				flag.name, features.UnknownVersionInteroperabilityProxy))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// peerAddress returns where other replicas reach this one.
+func (s *Server) peerAddress() (ip, port string) {
+	if c := s.config.Peers; c.AdvertiseIP != "" && c.AdvertisePort != "" {
+		return c.AdvertiseIP, c.AdvertisePort
+	}
+	return s.advertised().String(), strconv.Itoa(s.config.Serving.Port)
+}
+
+// composePeers composes what publishes the address of this replica and, with --peer-ca-file, passes requests on to
+// others.
+func (s *Server) composePeers() error {
+	if !peersEnabled() {
+		return nil
+	}
+	leases, err := peers.NewLeases(storage.New(s.backend.client, s.config.Etcd.Prefix))
+	if err != nil {
+		return err
+	}
+	logger := s.logger.WithName("peers")
+	ip, port := s.peerAddress()
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		return fmt.Errorf("--peer-advertise-port: %w", err)
+	}
+	s.publisher = &peers.Publisher{
+		Leases: leases, ID: s.serverID(), IP: ip, Port: int32(number), Clock: s.clock, Logger: logger,
+		Ready: func(ctx context.Context) bool { return s.health.Passes(ctx, "readyz") },
+	}
+	if s.config.Peers.CAFile == "" {
+		return nil
+	}
+	connections, err := s.peerTransport()
+	if err != nil {
+		return err
+	}
+	s.peers = peers.New(peers.Options{
+		ID: s.serverID(), Leases: leases, Transport: connections,
+		Identities: bootstrap.New(s.registry.Client(), s.clock, logger).Identities,
+		Serves: func(of schema.GroupVersionResource) bool {
+			_, found := s.catalogs.holder.Current().Lookup(of.Group, of.Version, of.Resource)
+			return found
+		},
+		Clock: s.clock, Logger: logger, Registerer: s.metrics,
+	})
+	return nil
+}
+
+// peerServerName is in the serving certificates of all replicas.
+const peerServerName = "kubernetes.default.svc"
+
+// peerTransport connects to other replicas as their front proxy. Its files are reloaded when they change.
+func (s *Server) peerTransport() (http.RoundTripper, error) {
+	c := s.config.API
+	switch {
+	case c.ProxyClientCertFile == "":
+		return nil, errors.New("error building peer proxy handler, proxy-cert-file not specified")
+	case c.ProxyClientKeyFile == "":
+		return nil, errors.New("error building peer proxy handler, proxy-key-file not specified")
+	}
+	settings := &transport.Config{TLS: transport.TLSConfig{
+		CertFile: c.ProxyClientCertFile, KeyFile: c.ProxyClientKeyFile, CAFile: s.config.Peers.CAFile, ServerName: peerServerName,
+	}}
+	if dial := s.egress.ControlPlane; dial != nil {
+		settings.DialHolder = &transport.DialHolder{Dial: dial}
+	}
+	made, err := transport.New(settings)
+	if err != nil {
+		return nil, fmt.Errorf("failed to create proxy transport: %w", err)
+	}
+	return made, nil
+}
+
+// peerHooks returns the hooks of kube-apiserver that concern other replicas.
+func (s *Server) peerHooks() []hook {
+	if s.publisher == nil {
+		return nil
+	}
+	list := []hook{{name: "peer-endpoint-reconciler-controller", after: []string{hookStorage}, leases: true, run: s.publisher.Run}}
+	if s.peers == nil {
+		return list
+	}
+	after := []string{hookStorage, hookComplete}
+	return append(list,
+		hook{name: "mixed-version-proxy-handler", after: after, run: s.followPeers},
+		hook{name: "local-discovery-cache-sync", run: await(s.complete)},
+		hook{name: "peer-discovery-workers", after: after, run: begin(func(context.Context) {})})
+}
+
+// followPeers keeps up to date which replicas there are and what they serve, until ctx ends.
+func (s *Server) followPeers(ctx context.Context, done func()) error {
+	return together(ctx, func(ctx context.Context) error {
+		return s.peers.Run(ctx, done)
+	}, func(ctx context.Context) error {
+		return s.registry.Client().FollowEntries(ctx, bootstrap.Leases, func(before, after *watchcache.Entry) {
+			for _, entry := range []*watchcache.Entry{before, after} {
+				if entry != nil && bootstrap.IsIdentity(entry.Namespace(), entry.Labels()) {
+					s.peers.Changed()
+				}
+			}
+		}, nil)
+	})
+}
+
+// excludeDefinition keeps requests for custom resources on this replica.
+func (s *Server) excludeDefinition(name string, object runtime.Object) {
+	if s.peers == nil {
+		return
+	}
+	var versions []schema.GroupVersion
+	if definition, ok := object.(*apiextensions.CustomResourceDefinition); ok {
+		for _, version := range definition.Spec.Versions {
+			versions = append(versions, schema.GroupVersion{Group: definition.Spec.Group, Version: version.Name})
+		}
+	}
+	s.peers.SetGroupVersions(crd.Resource.Resource+"/"+name, versions)
+}
+
+// excludeAPIService keeps requests for extension API servers on this replica.
+func (s *Server) excludeAPIService(name string, object runtime.Object) {
+	if s.peers == nil {
+		return
+	}
+	var versions []schema.GroupVersion
+	if service, ok := object.(*apiregistration.APIService); ok && service.Spec.Service != nil {
+		versions = []schema.GroupVersion{{Group: service.Spec.Group, Version: service.Spec.Version}}
+	}
+	s.peers.SetGroupVersions("apiservices/"+name, versions)
+}

@@ -1,0 +1,40 @@
+package differential
+
+import (
+	"strings"
+	"testing"
+
+	"quorate.dev/test/upstream"
+)
+
+// uncached are the scripts of TestDifferential that also run without watch caches, by the beginnings of their names.
+var uncached = []string{"list", "watch", "objects", "options-get", "options-list", "crd-watch", "stored"}
+
+// TestUncached compares both servers without watch caches, and with objects stored as JSON.
+func TestUncached(t *testing.T) {
+	upstream.NeedsProcesses(t)
+	pair, err := StartPair(t.Context(), t.TempDir(), "--watch-cache=false", "--storage-media-type=application/json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pair.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	intended, err := loadIntended("testdata/intended.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts, err := LoadScripts("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range scripts {
+		for _, prefix := range uncached {
+			if strings.HasPrefix(script.Name, prefix) {
+				t.Run(script.Name, func(t *testing.T) { compare(t, pair, script, intended) })
+			}
+		}
+	}
+}
