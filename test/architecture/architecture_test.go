@@ -24,7 +24,7 @@ var layers = []map[string]int{
 		"apiserver/lazy": 0, "apiserver/deflate": 0, "apiserver/egress": 0,
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
 		"apiserver/backup/format": 0,
-		"apiserver/audit": 1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
+		"apiserver/audit":         1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
 		"apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/backup": 2, "apiserver/aggregator": 2, "apiserver/peers": 2,
 		"apiserver/encoding": 2, "apiserver/encryption": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
 		"apiserver/watchcache":     3,
@@ -46,7 +46,7 @@ var layers = []map[string]int{
 		"operator/observed":    2,
 		"operator/status":      3,
 		"operator/reconcile":   4, "operator/reconcile/backups": 3,
-		"operator":             5,
+		"operator": 5,
 	},
 }
 
