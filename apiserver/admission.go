@@ -25,14 +25,15 @@ const maxConversion = 64 << 20
 // webhookClients configures the clients of a cluster's webhooks: the Service default/kubernetes is this server.
 func (s *Server) webhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
 	return serviceresolver.Clients{
-		Local: s.local("").Transport, ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, MaxResponse: maxResponse,
+		Local: s.local("").Transport, ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster,
+		Trace: s.tracing.wrapper(), MaxResponse: maxResponse,
 	}.Wrap
 }
 
 // hostWebhookClients configures the clients of webhooks in extension mode: the Service default/kubernetes is the host's.
 func (s *Server) hostWebhookClients(maxResponse int64) webhook.AuthenticationInfoResolverWrapper {
 	return serviceresolver.Clients{
-		ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, MaxResponse: maxResponse,
+		ControlPlane: s.egress.ControlPlane, Cluster: s.egress.Cluster, Trace: s.tracing.wrapper(), MaxResponse: maxResponse,
 	}.Wrap
 }
 

@@ -29,6 +29,7 @@ func (s *Server) composeAggregation() (err error) {
 	options := aggregator.Options{
 		Resolver: s.resolver, RejectRedirects: s.config.API.RejectForwardingRedirects,
 		Dial: s.egress.Cluster, MaxRequestsInFlight: s.maxDelegated(), Unknown: router.Incomplete{}, Rejected: s.requests.Undelegated,
+		Inspect: s.tracing.inspector(aggregator.Certificates(s.metrics)),
 	}
 	if c := s.config.API; c.ProxyClientCertFile != "" && c.ProxyClientKeyFile != "" {
 		if options.Certificate, err = aggregator.NewCertificate(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {

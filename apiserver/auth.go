@@ -128,7 +128,7 @@ func (s *Server) composeAuthorizer(a *auth) (err error) {
 		Clock: s.clock, Logger: s.logger.WithName("authorization"), Registerer: s.metrics,
 	}
 	if options.Configuration.Has("Node") {
-		a.nodes = node.New(s.informers, s.metrics)
+		a.nodes = node.New(s.informers)
 		options.Node = a.nodes
 	}
 	if options.Configuration.Has("ABAC") {
@@ -213,6 +213,7 @@ func (s *Server) composeTokens(ctx context.Context, a *auth) ([]authenticator.To
 	if a.tokens, err = serviceaccount.New(ctx, c, s.clock); err != nil {
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)
 	}
+	a.reload = append(a.reload, a.tokens)
 	serviceAccounts, err := a.tokens.Authenticators(s.registry.Client())
 	if err != nil {
 		return nil, fmt.Errorf("prepare service-account tokens: %w", err)

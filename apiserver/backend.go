@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,9 +28,11 @@ type backend struct {
 	polled atomic.Pointer[storage.Space] // of an external etcd; nil: not measured yet
 }
 
-// openBackend starts the embedded member or creates the client of an external etcd. Only the latter uses dialers: the
-// members of a cluster are connected directly.
-func openBackend(ctx context.Context, c *config.Config, dialers egress.Dialers, logger logr.Logger) (*backend, error) {
+// openBackend starts the embedded member or creates the client of an external etcd. Only the latter uses dialers and
+// options: the members of a cluster are connected directly.
+func openBackend(
+	ctx context.Context, c *config.Config, dialers egress.Dialers, logger logr.Logger, options []grpc.DialOption,
+) (*backend, error) {
 	if c.Member.DataDirectory != "" {
 		member, err := etcd.Start(ctx, c.Member, etcd.WithLogger(logger.WithName("etcd")))
 		if err != nil {
@@ -37,18 +40,19 @@ func openBackend(ctx context.Context, c *config.Config, dialers egress.Dialers, 
 		}
 		return &backend{client: member.Client(), member: member}, nil
 	}
-	return connectBackend(c.Etcd, c.Etcd.Servers, dialers)
+	return connectBackend(c.Etcd, c.Etcd.Servers, dialers, options)
 }
 
 // connectBackend creates the client of an external etcd, with the dialer for etcd if there is one.
-func connectBackend(e config.Etcd, servers []string, dialers egress.Dialers) (*backend, error) {
+func connectBackend(
+	e config.Etcd, servers []string, dialers egress.Dialers, options []grpc.DialOption,
+) (*backend, error) {
 	secure, err := clientTLS(e)
 	if err != nil {
 		return nil, err
 	}
-	var options []grpc.DialOption
 	if dialers.Etcd != nil {
-		options = append(options, grpc.WithContextDialer(dialers.DialEtcd))
+		options = append(slices.Clip(options), grpc.WithContextDialer(dialers.DialEtcd))
 	}
 	client, err := clientv3.New(clientv3.Config{
 		DialOptions:          options,

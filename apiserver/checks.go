@@ -30,14 +30,12 @@ func (c closedCheck) reached() bool {
 
 // addChecks adds the health checks of this replica, with kube-apiserver's names and in its order.
 func (s *Server) addChecks() {
+	s.health.Add(serving.AllEndpoints, serving.Check{Name: "log", Run: s.verbosity.Blocked})
 	loopback := serving.Check{Name: "loopback-serving-certificate", Run: loopbackCertificate}
 	s.health.Add(serving.Healthz|serving.Livez, loopback)
 	s.addEtcdChecks()
 	s.addEncryptionChecks()
 	s.health.Add(serving.Readyz, serving.Check{Name: "informer-sync", Run: s.mode.synced})
-	s.health.Add(serving.Readyz, serving.Check{
-		Name: "poststarthook/crd-informer-synced", Run: closedCheck(s.custom.Synced()).check,
-	})
 	s.health.Add(serving.Readyz, serving.Check{Name: "etcd-space", Run: s.checkSpace, Advisory: true})
 	s.hooks.addChecks(s.health, s.mode.checks)
 }

@@ -220,8 +220,9 @@ const discoveryLife = 30 * time.Second
 // startUpExtension returns everything that runs beside the request path of an extension server.
 func (s *Server) startUpExtension() []hook {
 	list := append(append(s.storageHooks(), s.encryptionHooks()...),
-		hook{name: "generic-apiserver-start-informers", check: true, run: forever(s.informers.StartWithContext)},
+		hook{name: hookInformers, check: true, run: forever(s.informers.StartWithContext)},
 		hook{name: "start-apiextensions-controllers", after: []string{hookStorage}, check: true, run: s.runDefinitions},
+		hook{name: "crd-informer-synced", check: true, run: await(s.custom.Synced())},
 		hook{name: hookComplete, run: s.completeCatalog},
 		hook{name: "host-discovery", run: forever(s.resetDiscovery)},
 	)

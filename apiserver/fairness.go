@@ -2,17 +2,14 @@ package apiserver
 
 import (
 	"context"
-	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/util/flowcontrol"
-	flowmetrics "k8s.io/apiserver/pkg/util/flowcontrol/metrics"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
-	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
 )
@@ -20,27 +17,19 @@ import (
 // composeFairness sets up priority and fairness. Both limits of requests in flight together are the seats of all levels.
 func (s *Server) composeFairness() {
 	limits := s.config.Limits
-	if !limits.PriorityAndFairness || limits.MaxRequestsInFlight+limits.MaxMutatingRequestsInFlight <= 0 {
+	if !limits.PriorityAndFairness {
 		return
 	}
-	flowmetrics.Register()
-	s.flows = flowcontrol.New(s.informers, s.client.FlowcontrolV1(), limits.MaxRequestsInFlight+limits.MaxMutatingRequestsInFlight)
+	objects := s.informers.Flowcontrol().V1()
+	sizes := collectionSizes{catalog: s.catalogs.holder, size: s.registry.Size}
+	s.flows = flowcontrol.New(flowcontrol.Options{
+		Client: s.client.FlowcontrolV1(), Schemas: objects.FlowSchemas(), Levels: objects.PriorityLevelConfigurations(),
+		Seats: limits.MaxRequestsInFlight + limits.MaxMutatingRequestsInFlight, Stats: sizes.stats,
+		Clock: clock.RealClock{}, Logger: s.logger.WithName("flowcontrol"), Registerer: s.metrics,
+	})
 }
 
-// fairness returns the options of the filter, nil if the limits of requests in flight apply.
-func (s *Server) fairness(holder *resource.CatalogHolder) *filters.Fairness {
-	if s.flows == nil {
-		return nil
-	}
-	objects := collectionSizes{catalog: holder, size: s.registry.Size}
-	return &filters.Fairness{
-		Flows: s.flows,
-		Estimate: flowrequest.NewWorkEstimator(
-			objects.stats, s.flows.GetInterestedWatchCount, flowrequest.DefaultWorkEstimatorConfig(), s.flows.GetMaxSeats),
-	}
-}
-
-// collectionSizes tells upstream's estimator how large collections are.
+// collectionSizes reports the sizes of collections to upstream's estimator.
 type collectionSizes struct {
 	catalog *resource.CatalogHolder
 	size    func(resource.Match) (objects, mean int64)
@@ -55,29 +44,28 @@ func (c collectionSizes) stats(name string) (storage.Stats, error) {
 	return storage.Stats{ObjectCount: objects, EstimatedAverageObjectSizeBytes: mean}, nil
 }
 
-// fairnessHooks return the hooks of priority and fairness in kube-apiserver's order.
+// fairnessHooks returns the hooks of priority and fairness, or of the limits of requests in flight, in kube-apiserver's
+// order. Nothing has to be started for the filters and for the sizes of collections, which the watch cache knows.
 func (s *Server) fairnessHooks() []hook {
 	if s.flows == nil {
-		return nil
+		return []hook{{name: "max-in-flight-filter", run: await(s.composed)}}
 	}
+	storage := []string{hookStorage}
 	return []hook{
-		{name: "priority-and-fairness-config-consumer", after: []string{hookStorage}, run: s.followFlows},
+		{name: "priority-and-fairness-config-consumer", after: storage, run: s.followFlows},
 		{name: "priority-and-fairness-filter", run: await(s.composed)},
+		{name: "storage-object-count-tracker-hook", after: storage, run: begin(func(context.Context) {})},
 	}
 }
 
 // followFlows follows flow schemas and priority levels until ctx ends. Until they are known, the mandatory ones apply.
 func (s *Server) followFlows(ctx context.Context, done func()) error {
-	levels, schemas := s.informers.Flowcontrol().V1().PriorityLevelConfigurations(), s.informers.Flowcontrol().V1().FlowSchemas()
 	go func() {
-		if cache.WaitForCacheSync(ctx.Done(), levels.Informer().HasSynced, schemas.Informer().HasSynced) {
+		if cache.WaitForCacheSync(ctx.Done(), s.flows.Synced) {
 			done()
 		}
 	}()
-	if err := s.flows.Run(ctx.Done()); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("priority and fairness: %w", err)
-	}
-	return nil
+	return s.flows.Run(ctx)
 }
 
 // fairnessRoutes adds the paths that show queues and requests.
@@ -85,7 +73,8 @@ func (s *Server) fairnessRoutes(r *router.Router) {
 	if s.flows == nil {
 		return
 	}
-	dumps := mux.NewPathRecorderMux("priority-and-fairness")
-	s.flows.Install(dumps)
-	r.HandlePrefix("/debug/api_priority_and_fairness/", dumps)
+	dumps := s.flows.Debug()
+	for _, name := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
+		r.Handle("/debug/api_priority_and_fairness/"+name, dumps)
+	}
 }

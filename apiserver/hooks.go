@@ -127,6 +127,9 @@ func begin(run func(ctx context.Context)) func(context.Context, func()) error {
 	}
 }
 
+// finished is the run of a hook that is done when those before it are.
+func finished(context.Context, func()) error { return nil }
+
 // await returns the run of a hook that is done when closed is closed.
 func await(closed <-chan struct{}) func(context.Context, func()) error {
 	return func(ctx context.Context, _ func()) error {

@@ -153,6 +153,9 @@ func TestControllersWaitForDefinitions(t *testing.T) {
 func TestReportedHooks(t *testing.T) {
 	// The order of kube-apiserver's /readyz?verbose.
 	want := []string{
+		"start-apiserver-admission-initializer", "generic-apiserver-start-informers", "priority-and-fairness-config-consumer",
+		"priority-and-fairness-filter", "storage-object-count-tracker-hook", "start-apiextensions-informers",
+		"start-apiextensions-controllers", "crd-informer-synced",
 		"start-system-namespaces-controller", "peer-endpoint-reconciler-controller", "start-cluster-authentication-info-controller",
 		"start-kube-apiserver-identity-lease-controller", "start-kube-apiserver-identity-lease-garbage-collector", "storage-readiness",
 		"start-legacy-token-tracking-controller", "start-service-ip-repair-controllers", "rbac/bootstrap-roles",

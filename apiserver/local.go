@@ -19,7 +19,7 @@ import (
 // and admission plugins. Requests that are sent before the handler is set wait for it.
 func (s *Server) local(userAgent string) *rest.Config {
 	return &rest.Config{
-		Host: "https://localhost", QPS: -1, UserAgent: userAgent,
+		Host: "https://localhost", QPS: -1, UserAgent: userAgent, WrapTransport: s.tracing.wrapper(),
 		Transport: serving.Local{
 			Handler: http.HandlerFunc(s.serveLocal),
 			User: &user.DefaultInfo{

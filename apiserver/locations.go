@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -29,7 +30,9 @@ type location struct {
 
 // openOverrides creates the clients of the etcds of --etcd-servers-overrides. Overrides with the same servers, in any
 // order, share one.
-func openOverrides(c *config.Config, dialers egress.Dialers) (all []*location, overrides map[schema.GroupResource]*location, err error) {
+func openOverrides(
+	c *config.Config, dialers egress.Dialers, options []grpc.DialOption,
+) (all []*location, overrides map[schema.GroupResource]*location, err error) {
 	wanted, err := c.Etcd.Overrides()
 	if err != nil {
 		return nil, nil, err
@@ -39,7 +42,7 @@ func openOverrides(c *config.Config, dialers egress.Dialers) (all []*location, o
 	for _, override := range wanted {
 		key := strings.Join(slices.Sorted(slices.Values(override.Servers)), ";")
 		if known[key] == nil {
-			b, err := connectBackend(c.Etcd, override.Servers, dialers)
+			b, err := connectBackend(c.Etcd, override.Servers, dialers, options)
 			if err != nil {
 				return all, nil, fmt.Errorf("--etcd-servers-overrides: %w", err)
 			}

@@ -1,20 +1,27 @@
 package apiserver
 
 import (
+	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"math"
 	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/serving"
 )
 
 // newLogger returns a logger that writes one structured line per event. Its verbosity can be changed later.
-func newLogger(w io.Writer, c config.Logging) (logr.Logger, *verbosity) {
-	level := &verbosity{}
+func newLogger(destination io.Writer, c config.Logging) (logr.Logger, *verbosity) {
+	w := &logWriter{Writer: destination, clock: clock.RealClock{}}
+	level := &verbosity{logWriter: w}
 	level.level.Set(slog.Level(-c.Verbosity))
 	options := &slog.HandlerOptions{Level: &level.level, ReplaceAttr: plainLevel}
 	if c.VModule != "" {
@@ -28,8 +35,43 @@ func newLogger(w io.Writer, c config.Logging) (logr.Logger, *verbosity) {
 	return logr.FromSlogHandler(slog.NewTextHandler(w, options)), level
 }
 
+// Log is what a server needs to know of its log besides the logger.
+type Log interface {
+	serving.Verbosity
+	// Blocked returns an error while a line cannot be written.
+	Blocked(context.Context) error
+}
+
+// blockedAfter is how long a write may take before the log counts as blocked, as in kube-apiserver.
+const blockedAfter = 2 * time.Minute
+
+// logWriter records when the current write began. The logger calls Write for one line at a time.
+type logWriter struct {
+	io.Writer
+	clock clock.PassiveClock
+	began atomic.Int64 // Unix time in nanoseconds; 0: no write
+}
+
+// Write implements io.Writer.
+func (w *logWriter) Write(line []byte) (int, error) {
+	w.began.Store(w.clock.Now().UnixNano())
+	defer w.began.Store(0)
+	return w.Writer.Write(line)
+}
+
+// Blocked implements Log.
+func (w *logWriter) Blocked(context.Context) error {
+	if began := w.began.Load(); began != 0 && w.clock.Since(time.Unix(0, began)) > blockedAfter {
+		return errors.New("logging blocked")
+	}
+	return nil
+}
+
 // verbosity is the verbosity of this server's logger and of klog, which is global to the process.
-type verbosity struct{ level slog.LevelVar }
+type verbosity struct {
+	level slog.LevelVar
+	*logWriter
+}
 
 // SetVerbosity implements serving.Verbosity.
 func (v *verbosity) SetVerbosity(level uint32) {

@@ -2,8 +2,12 @@ package apiserver
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
+	"time"
+
+	testingclock "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/config"
 )
@@ -36,5 +40,35 @@ func TestVModule(t *testing.T) {
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("--vmodule=%s --v=%d: got the levels %q, want %q", c.vmodule, c.level, got, c.want)
 		}
+	}
+}
+
+// TestBlockedLog blocks a write of a line for longer than permitted.
+func TestBlockedLog(t *testing.T) {
+	reader, writer := io.Pipe()
+	now := testingclock.NewFakeClock(time.Now())
+	w := &logWriter{Writer: writer, clock: now}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = w.Write([]byte("line\n"))
+	}()
+	if _, err := reader.Read(make([]byte, 1)); err != nil { // the write has begun
+		t.Fatal(err)
+	}
+	now.Step(blockedAfter)
+	if err := w.Blocked(t.Context()); err != nil {
+		t.Errorf("blocked after %v: %v", blockedAfter, err)
+	}
+	now.Step(time.Second)
+	if err := w.Blocked(t.Context()); err == nil {
+		t.Error("not blocked")
+	}
+	if _, err := reader.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	<-written
+	if err := w.Blocked(t.Context()); err != nil {
+		t.Errorf("still blocked after the write: %v", err)
 	}
 }

@@ -47,6 +47,7 @@ func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) er
 		runtime.SetBlockProfileRate(1)
 	}
 	registry.LimitPatches()
+	discardTracingMetrics()
 	err := plugins.SetDefaultTolerations(
 		int64(c.Admission.NotReadyToleration/time.Second), int64(c.Admission.UnreachableToleration/time.Second))
 	if err != nil {

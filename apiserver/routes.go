@@ -28,6 +28,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 	if err != nil {
 		return nil, err
 	}
+	documents.Measure(s.metrics)
 	version, err := serving.Version(Version(s.config))
 	if err != nil {
 		return nil, err

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
@@ -35,6 +34,7 @@ import (
 	"quorate.dev/apiserver/egress"
 	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/filters"
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/handlers"
 	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/lazy"
@@ -51,7 +51,8 @@ import (
 type Server struct {
 	config    *config.Config
 	logger    logr.Logger
-	verbosity serving.Verbosity // of logger
+	verbosity Log
+	tracing   *traces // nil: off
 	clock     clock.WithTicker
 	started   time.Time
 	metrics   *metrics.Registry
@@ -113,14 +114,14 @@ type background struct {
 	definitionsSeen registry.Progress
 	apiServices     *autoregister.Controller
 	aggregation     aggregation
-	flows           flowcontrol.Interface // nil: the limits of requests in flight apply
-	publisher       *peers.Publisher // nil: the feature gate of peers is off
-	peers           *peers.Peers     // nil: no requests are passed on
+	flows           *flowcontrol.Controller // nil: the limits of requests in flight apply
+	publisher       *peers.Publisher        // nil: the feature gate of peers is off
+	peers           *peers.Peers            // nil: no requests are passed on
 }
 
 // New composes a replica and starts its embedded etcd member, if it has one. The caller must call Run next. verbosity
 // is the logger's.
-func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity serving.Verbosity) (*Server, error) {
+func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Log) (*Server, error) {
 	s := &Server{
 		config: c, logger: logger, verbosity: verbosity, clock: clock.RealClock{}, started: time.Now(),
 		metrics: metrics.NewRegistry(Version(c)),
@@ -147,14 +148,19 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity se
 			return nil, err
 		}
 	}
+	if err = s.loadTracing(ctx); err != nil {
+		return nil, err
+	}
 	if s.encryption, err = s.loadEncryption(ctx); err != nil {
 		return nil, err
 	}
-	if s.backend, err = openBackend(ctx, c, s.egress, logger); err != nil {
+	dial := s.dialEtcd()
+	if s.backend, err = openBackend(ctx, c, s.egress, logger, dial); err != nil {
 		s.closeEncryption()
 		return nil, err
 	}
-	if s.others, s.overrides, err = openOverrides(c, s.egress); err != nil {
+	s.measureMember()
+	if s.others, s.overrides, err = openOverrides(c, s.egress, dial); err != nil {
 		s.closeEncryption()
 		return nil, errors.Join(err, s.closeBackend())
 	}
@@ -220,6 +226,7 @@ func (s *Server) composeStore(holder *resource.CatalogHolder, chain *admission.C
 	s.registry = registry.New(registry.Options{
 		Store: s.Store, Caches: s.Caches, Quota: s.Quota, Overrides: s.storageOverrides(), Uncached: s.uncached(), Catalog: holder, Admission: chain,
 		NoGarbageCollector: !s.config.API.GarbageCollector, Clock: s.clock, Logger: s.logger.WithName("registry"),
+		Metrics:          registry.NewMetrics(s.metrics),
 		DeleteUnreadable: deletesUnreadable(),
 		WaitForCaches:    !utilfeature.DefaultFeatureGate.Enabled(features.ResilientWatchCacheInitialization),
 	})
@@ -284,10 +291,11 @@ func (s *Server) composeHandler(holder *resource.CatalogHolder) (http.Handler, e
 	return filters.Chain(filters.Options{
 		Clock: s.clock, Logger: s.logger, Metrics: s.requests,
 		Catalog: holder, Drain: s.drain, Delegate: s.aggregation.delegate(), Auditor: s.auditor,
+		Tracing:       s.tracing.provider(),
 		Authenticator: s.auth.authenticator, FrontProxy: s.auth.proxy, Authorizer: s.auth.authorizer,
 		ConstrainedImpersonation:    utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation),
 		RequestTimeout:              s.config.Serving.RequestTimeout,
-		Fairness:                    s.fairness(holder),
+		Fairness:                    s.flows,
 		MaxRequestsInFlight:         s.config.Limits.MaxRequestsInFlight,
 		MaxMutatingRequestsInFlight: s.config.Limits.MaxMutatingRequestsInFlight,
 		GoawayChance:                s.config.Serving.GoawayChance,
@@ -361,6 +369,9 @@ func (s *Server) closeLast() error {
 	err := s.closeBackend()
 	s.closeEncryption()
 	<-delivered
+	if err := s.tracing.close(); err != nil {
+		s.logger.Error(err, "The last spans were not exported")
+	}
 	return err
 }
 

@@ -30,6 +30,9 @@ import (
 // Hooks that others depend on.
 const (
 	hookStorage          = "storage"
+	hookWatchCache       = "watch-cache"
+	hookInformers        = "generic-apiserver-start-informers"
+	hookDefinitions      = "start-apiextensions-informers"
 	hookRBACInformers    = "rbac-informers"
 	hookServiceInformers = "service-informers"
 	hookComplete         = "mux-and-discovery-complete"
@@ -52,10 +55,8 @@ func (s *Server) startUp() []hook {
 	storage := []string{hookStorage}
 	return slices.Concat(s.storageHooks(), s.encryptionHooks(), []hook{
 		{name: "auth-configuration", run: forever(s.auth.run)},
-		{name: "generic-apiserver-start-informers", after: storage, run: forever(s.informers.StartWithContext)},
 		{name: hookRBACInformers, after: storage, run: s.followRBAC},
 		{name: hookServiceInformers, after: storage, run: s.services.follow},
-		{name: "start-apiextensions-controllers", after: storage, run: s.runCustom},
 		{name: "apiservices", after: storage, run: s.runAPIServices},
 		{name: hookComplete, run: s.completeCatalog},
 	}, s.reportedHooks(), []hook{
@@ -94,7 +95,10 @@ func (s *Server) storageHooks() []hook {
 	storage := []string{hookStorage}
 	return []hook{
 		{name: hookStorage, run: s.startStorage},
-		{name: "watch-cache", after: storage, run: s.forLocations(func(ctx context.Context, l *location) error { return l.Caches.Run(ctx) })},
+		{name: hookWatchCache, after: storage, run: func(ctx context.Context, done func()) error {
+			done()
+			return s.forLocations(func(ctx context.Context, l *location) error { return l.Caches.Run(ctx) })(ctx, done)
+		}},
 		{name: "compaction", after: storage, run: s.forLocations(s.compact)},
 		{name: "storage-space", after: storage, run: s.forLocations(s.pollSpace)},
 		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
@@ -105,9 +109,16 @@ func (s *Server) storageHooks() []hook {
 func (s *Server) reportedHooks() []hook {
 	b := bootstrap.New(s.registry.Client(), s.clock, s.logger.WithName("bootstrap"))
 	storage := []string{hookStorage}
-	list := append(s.fairnessHooks(), []hook{
+	list := slices.Concat([]hook{
+		// Admission plugins read through the informers, and through a mapper that follows the catalog.
+		{name: "start-apiserver-admission-initializer", after: []string{hookInformers, hookComplete}, run: finished},
+		{name: hookInformers, after: storage, run: forever(s.informers.StartWithContext)},
+	}, s.fairnessHooks(), []hook{
+		{name: hookDefinitions, after: storage, run: s.runCustom},
+		{name: "start-apiextensions-controllers", after: []string{hookDefinitions}, run: s.awaitDefinitionControllers},
+		{name: "crd-informer-synced", run: await(s.custom.Synced())},
 		{name: hookNamespaces, after: storage, run: s.ensure(b, b.NamespacesLoop, b.Namespaces)},
-	}...)
+	})
 	if electsLeaders() {
 		list = append(list, hook{name: "start-kube-apiserver-coordinated-leader-election-controller", after: []string{hookComplete},
 			leases: true, run: s.electLeaders})
@@ -319,12 +330,21 @@ func (s *Server) follow(ctx context.Context, feeds []feed, want int, done func()
 
 // runCustom serves custom resources until ctx ends. When --runtime-config disables CustomResourceDefinitions, there are
 // none; the check crd-informer-synced then fails forever, as kube-apiserver's does.
-func (s *Server) runCustom(ctx context.Context, _ func()) error {
+func (s *Server) runCustom(ctx context.Context, done func()) error {
+	done()
 	if _, served := s.catalogs.holder.Current().Find(crd.Resource); !served {
 		s.apiServices.DefinitionsKnown()
 		return nil
 	}
 	return s.custom.Run(ctx)
+}
+
+// awaitDefinitionControllers waits until the controller of CustomResourceDefinitions works, if they are served.
+func (s *Server) awaitDefinitionControllers(ctx context.Context, done func()) error {
+	if _, served := s.catalogs.holder.Current().Find(crd.Resource); !served {
+		return nil
+	}
+	return await(s.custom.Known())(ctx, done)
 }
 
 // completeCatalog closes s.complete when all objects that existed at the start and define resources are known.

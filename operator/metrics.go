@@ -2,20 +2,24 @@ package operator
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/pki"
+	"quorate.dev/operator/reconcile"
 	"quorate.dev/operator/servingcert"
 )
 
@@ -56,4 +60,19 @@ func (o *options) servingCertificate(connection *rest.Config, log logr.Logger) (
 		keeper.Leaf.DNSNames = append(keeper.Leaf.DNSNames, service, service+".svc", service+".svc.cluster.local")
 	}
 	return keeper, nil
+}
+
+// registerMetrics adds the metrics of the clusters to those that controller-runtime serves. Several operators can run in
+// one process, as in tests: the metrics of the last one are served.
+func registerMetrics(clusters *reconcile.Metrics) error {
+	err := ctrlmetrics.Registry.Register(clusters)
+	var registered prometheus.AlreadyRegisteredError
+	if errors.As(err, &registered) {
+		ctrlmetrics.Registry.Unregister(registered.ExistingCollector)
+		err = ctrlmetrics.Registry.Register(clusters)
+	}
+	if err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	return nil
 }

@@ -151,7 +151,7 @@ func (e *environment) checkCertificate() {
 	if !bytes.Equal(authority, stored.Data[servingcert.AuthorityKey]) {
 		e.t.Error("a certificate was renewed, and its authority with it")
 	}
-	given, err := pki.NewAuthority("given", now.Now())
+	given, err := pki.NewAuthority("given", pki.AuthorityLifetime, now.Now())
 	if err != nil {
 		e.t.Fatal(err)
 	}

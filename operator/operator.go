@@ -37,6 +37,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
+	"quorate.dev/operator/kubeconfig"
 	"quorate.dev/operator/reconcile"
 	"quorate.dev/operator/reconcile/backups"
 )
@@ -152,7 +153,13 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	reconciler := &reconcile.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
-		OperatorNamespace: o.podNamespace,
+		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(),
+	}
+	if err := registerMetrics(reconciler.Metrics); err != nil {
+		return nil, err
+	}
+	kubeconfigs := &kubeconfig.Reconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Recorder: reconciler.Recorder,
 	}
 	backupReconciler := &backups.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Image: o.image,
@@ -174,6 +181,7 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		reconciler.SetupWithManager(manager),
 		backupReconciler.SetupWithManager(manager),
 		schedules.SetupWithManager(manager),
+		kubeconfigs.SetupWithManager(manager),
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)

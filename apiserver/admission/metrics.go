@@ -45,17 +45,17 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 		clock: clock,
 		plugins: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "apiserver_admission_controller_admission_duration_seconds",
-			Help:    "Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+			Help:    "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
 			Buckets: buckets,
 		}, []string{"name", "type", "operation", "rejected"}),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "apiserver_admission_step_admission_duration_seconds",
-			Help:    "Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
+			Help:    "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
 			Buckets: buckets,
 		}, []string{"type", "operation", "rejected"}),
 		summary: prometheus.NewSummaryVec(prometheus.SummaryOpts{
 			Name:       "apiserver_admission_step_admission_duration_seconds_summary",
-			Help:       "Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit).",
+			Help:       "[ALPHA] Admission sub-step latency summary in seconds, broken out for each operation and API resource and step type (validate or admit).",
 			MaxAge:     summaryAge,
 			Objectives: map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001},
 		}, []string{"type", "operation", "rejected"}),

@@ -27,6 +27,8 @@ type Options struct {
 	MaxRequestsInFlight int
 	// Unknown serves the resources of groups if their APIServices are not known after knownTimeout.
 	Unknown http.Handler
+	// Inspect wraps the round tripper to each server; nil: not wrapped.
+	Inspect func(http.RoundTripper) http.RoundTripper
 	// Rejected is called for each request that a Backend responds to itself.
 	Rejected func(r *http.Request, code int)
 }

@@ -1,7 +1,6 @@
 package aggregator
 
 import (
-	"net/http"
 	"net/url"
 
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
@@ -42,14 +41,14 @@ func (b *Backend) resolve() (*url.URL, error) {
 	return b.options.Resolver.ResolveEndpoint(b.Service.Namespace, b.Service.Name, b.Service.Port)
 }
 
-// transport returns the round tripper to the server.
-func (b *Backend) transport() (*http.Transport, error) {
+// pool returns the connections to the server.
+func (b *Backend) pool() (*pool, error) {
 	current := b.connections.pool.Load()
-	return current.transport, current.err
+	return current, current.err
 }
 
 // Err returns the error of an invalid spec, which makes all requests fail.
 func (b *Backend) Err() error {
-	_, err := b.transport()
+	_, err := b.pool()
 	return err
 }

@@ -37,6 +37,7 @@ type connections struct {
 // pool is a transport, or the reason why there is none.
 type pool struct {
 	transport *http.Transport
+	inspected http.RoundTripper // transport or its wrapper
 	err       error
 }
 
@@ -109,10 +110,17 @@ func (p *pools) open(key poolKey) *pool {
 			return certificate.current(), nil
 		}
 	}
-	return &pool{transport: utilnet.SetTransportDefaults(&http.Transport{
+	return newPool(utilnet.SetTransportDefaults(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: handshakeTimeout, TLSClientConfig: settings,
 		MaxIdleConnsPerHost: maxIdle, DialContext: p.options.Dial,
-	})}
+	}), p.options.Inspect)
+}
+
+func newPool(direct *http.Transport, inspect func(http.RoundTripper) http.RoundTripper) *pool {
+	if inspect == nil {
+		return &pool{transport: direct, inspected: direct}
+	}
+	return &pool{transport: direct, inspected: inspect(direct)}
 }
 
 // slots counts requests.

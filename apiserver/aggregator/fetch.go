@@ -35,7 +35,7 @@ func (b *Backend) Fetch(ctx context.Context, path string, header http.Header) (*
 	case path == "/apis":
 		groups = []string{user.SystemPrivilegedGroup}
 	}
-	tripper, err := b.transport()
+	connections, err := b.pool()
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (b *Backend) Fetch(ctx context.Context, path string, header http.Header) (*
 		r.Header = header.Clone()
 	}
 	transport.SetAuthProxyHeaders(r, name, "", groups, nil)
-	response, err := tripper.RoundTrip(r)
+	response, err := connections.inspected.RoundTrip(r)
 	if err != nil {
 		return nil, fmt.Errorf("request %s of %s: %w", path, b.Name, err)
 	}
@@ -70,7 +70,7 @@ const probeTimeout = 5 * time.Second
 func (b *Backend) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	tripper, err := b.transport()
+	connections, err := b.pool()
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 		return fmt.Errorf("failing or missing response from %v: %w", location, err)
 	}
 	transport.SetAuthProxyHeaders(r, aggregatorUser, "", []string{user.SystemPrivilegedGroup}, nil)
-	client := &http.Client{Transport: tripper, CheckRedirect: func(*http.Request, []*http.Request) error {
+	client := &http.Client{Transport: connections.transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 	response, err := client.Do(r)
@@ -98,6 +98,6 @@ func (b *Backend) Probe(ctx context.Context) error {
 		}
 		err = fmt.Errorf("bad status from %v: %d", location, response.StatusCode)
 	}
-	utilnet.CloseIdleConnectionsFor(tripper)
+	utilnet.CloseIdleConnectionsFor(connections.transport)
 	return fmt.Errorf("failing or missing response from %v: %w", location, err)
 }

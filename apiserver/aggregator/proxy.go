@@ -22,7 +22,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		b.reject(w, r, "service unavailable", http.StatusServiceUnavailable)
 		return
 	}
-	tripper, err := b.transport()
+	connections, err := b.pool()
 	if err != nil {
 		b.reject(w, r, err.Error(), http.StatusInternalServerError)
 		return
@@ -43,11 +43,11 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	b.forward(w, r, record, &url.URL{
 		Scheme: "https", Host: location.Host, Path: r.URL.Path, RawQuery: r.URL.Query().Encode(),
-	}, tripper)
+	}, connections)
 }
 
 func (b *Backend) forward(
-	w http.ResponseWriter, r *http.Request, record *request.Record, location *url.URL, tripper *http.Transport,
+	w http.ResponseWriter, r *http.Request, record *request.Record, location *url.URL, connections *pool,
 ) {
 	outgoing, cancel := apiserverproxy.NewRequestForProxy(location, r)
 	defer cancel()
@@ -60,11 +60,11 @@ func (b *Backend) forward(
 		transport.SetAuthProxyHeaders(outgoing, user.GetName(), uid, user.GetGroups(), user.GetExtra())
 		u := newUpgrade(r.Context(), w)
 		defer u.end()
-		proxy.NewUpgradeAwareHandler(location, u.transport(tripper), true, true, responder{}).ServeHTTP(u, outgoing)
+		proxy.NewUpgradeAwareHandler(location, u.transport(connections.transport), true, true, responder{}).ServeHTTP(u, outgoing)
 		return
 	}
 	// The headers are set by the round tripper, because the proxy removes those that the Connection header names.
-	identified := transport.NewAuthProxyRoundTripper(user.GetName(), uid, user.GetGroups(), user.GetExtra(), tripper)
+	identified := transport.NewAuthProxyRoundTripper(user.GetName(), uid, user.GetGroups(), user.GetExtra(), connections.inspected)
 	handler := proxy.NewUpgradeAwareHandler(location, identified, true, false, responder{})
 	handler.RejectForwardingRedirects = b.options.RejectRedirects
 	handler.ServeHTTP(w, outgoing)

@@ -15,7 +15,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return &metrics{
 		certificateLife: promauto.With(registerer).NewHistogram(prometheus.HistogramOpts{
 			Name: "apiserver_client_certificate_expiration_seconds",
-			Help: "Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+			Help: "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
 			// From half an hour to a year.
 			Buckets: []float64{0, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000, 15552000, 31104000},
 		}),
@@ -35,17 +35,17 @@ func newCacheMetrics(registerer prometheus.Registerer) *cacheMetrics {
 	const prefix = "authentication_token_cache_"
 	status := []string{"status"}
 	requests := f.NewCounterVec(prometheus.CounterOpts{
-		Name: prefix + "request_total", Help: "Number of tokens looked up in the cache by status, hit or miss.",
+		Name: prefix + "request_total", Help: "[ALPHA] Number of tokens looked up in the cache by status, hit or miss.",
 	}, status)
 	durations := f.NewHistogramVec(prometheus.HistogramOpts{
-		Name: prefix + "request_duration_seconds", Help: "Duration of the authentication of a token by status, hit or miss.",
+		Name: prefix + "request_duration_seconds", Help: "[ALPHA] Duration of the authentication of a token by status, hit or miss.",
 	}, status)
 	fetches := f.NewCounterVec(prometheus.CounterOpts{
-		Name: prefix + "fetch_total", Help: "Number of tokens that were not in the cache by status, ok or error.",
+		Name: prefix + "fetch_total", Help: "[ALPHA] Number of tokens that were not in the cache by status, ok or error.",
 	}, status)
 	active := f.NewGaugeVec(prometheus.GaugeOpts{
 		Name: prefix + "active_fetch_count",
-		Help: "Number of authentications in flight, and of requests blocked by them, by status.",
+		Help: "[ALPHA] Number of authentications in flight, and of requests blocked by them, by status.",
 	}, status)
 	return &cacheMetrics{
 		hits: requests.WithLabelValues("hit"), misses: requests.WithLabelValues("miss"),

@@ -125,7 +125,7 @@ func TestReloadDropsCachedDecisions(t *testing.T) {
 		t.Error("the cached decision was used after a reload")
 	}
 	want := `
-# HELP apiserver_authorization_decisions_total Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.
+# HELP apiserver_authorization_decisions_total [ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.
 # TYPE apiserver_authorization_decisions_total counter
 apiserver_authorization_decisions_total{decision="allowed",name="alwaysallow",type="AlwaysAllow"} 0
 apiserver_authorization_decisions_total{decision="allowed",name="hook",type="Webhook"} 3

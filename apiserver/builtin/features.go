@@ -10,7 +10,7 @@ import (
 func MeasureFeatures(registerer prometheus.Registerer) {
 	enabled := promauto.With(registerer).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kubernetes_feature_enabled",
-		Help: "This metric records the data about the stage and enablement of a k8s feature.",
+		Help: "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
 	}, []string{"name", "stage"})
 	gate := utilfeature.DefaultMutableFeatureGate
 	for feature, spec := range gate.GetAll() {

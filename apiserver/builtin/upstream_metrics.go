@@ -3,16 +3,20 @@ package builtin
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/metrics/legacyregistry"
+	_ "k8s.io/component-base/metrics/prometheus/restclient" // registers the metrics of client-go's clients
+	_ "k8s.io/component-base/metrics/prometheus/workqueue"  // registers the metrics of client-go's queues
 
 	"quorate.dev/apiserver/metrics"
 )
 
-// MeasureUpstream registers the process-wide metrics of upstream's packages: audit, webhooks and policies of admission,
-// webhooks of authorization and conversion, delegated authentication and authorization, encryption, issuers of tokens, pod security,
-// CEL, ratcheting validation of custom resources, translation of WebSocket streams.
+// MeasureUpstream registers the process-wide metrics of upstream's packages: the Go runtime and the process, audit,
+// webhooks and policies of admission, webhooks of authorization and conversion, the graph of the Node authorizer,
+// delegated authentication and authorization, encryption, issuers of tokens, service-account tokens, pod security, CEL, declarative
+// and ratcheting validation, translation of WebSocket streams, clients and queues of client-go.
 func MeasureUpstream(registerer prometheus.Registerer) {
 	registerer.MustRegister(metrics.Passed(
 		process{legacyregistry.DefaultGatherer},
+		"go_", "process_",
 		"apiextensions_apiserver_validation_ratcheting_",
 		"apiserver_admission_match_condition_",
 		"apiserver_admission_webhook_",
@@ -39,8 +43,13 @@ func MeasureUpstream(registerer prometheus.Registerer) {
 		"apiserver_validating_admission_policy_",
 		"apiserver_webhooks_",
 		"apiserver_stream_",
+		"apiserver_validation_",
 		"konnectivity_network_proxy_client_",
+		"node_authorizer_",
 		"pod_security_",
+		"rest_client_",
+		"serviceaccount_",
+		"workqueue_",
 	))
 }
 

@@ -29,6 +29,7 @@ type Config struct {
 	Extension      Extension
 	Logging        Logging
 	Metrics        Metrics
+	Tracing        Tracing
 
 	// given has the names of the flags that were given, among those of which validation needs to know.
 	given map[string]bool

@@ -91,12 +91,9 @@ func TestUnknownFlagIsRefused(t *testing.T) {
 	}
 }
 
-func TestUnimplementedFlags(t *testing.T) {
-	c := parse(t, "--etcd-servers=http://x:1", "--tracing-config-file=/x", "--secure-port=1",
+func TestFlagsWithoutEffect(t *testing.T) {
+	c := parse(t, "--etcd-servers=http://x:1", "--secure-port=1", "--log-json-split-stream=false",
 		"--kubelet-read-only-port=1", "--default-watch-cache-size=3", "--encryption-provider-config=", "--storage-backend=etcd3")
-	if got := c.Unimplemented(); !slices.Equal(got, []string{"tracing-config-file"}) {
-		t.Errorf("flags without effect: %v", got)
-	}
 	if err := c.Validate(); err != nil {
 		t.Errorf("harmless flags: %v", err)
 	}
@@ -107,33 +104,6 @@ func TestDefaultsOfUnsafeFlags(t *testing.T) {
 	c := parse(t, "--etcd-servers=http://x:1", "--encryption-provider-config-automatic-reload=False")
 	if err := c.Validate(); err != nil {
 		t.Error(err)
-	}
-}
-
-// A flag that protects something must never be ignored.
-func TestUnsafeFlagsAreRefused(t *testing.T) {
-	unsafe := 0
-	for _, flag := range unimplementedFlags {
-		if flag.risk == "" {
-			continue
-		}
-		unsafe++
-		value := map[string]string{
-			"bool": "true", "int": "3", "float32": "1.5", "duration": "7s",
-		}[flag.kind]
-		switch {
-		case flag.standard == "true":
-			value = "false"
-		case value == "":
-			value = "/x"
-		}
-		err := parse(t, "--etcd-servers=http://x:1", "--"+flag.name+"="+value).Validate()
-		if err == nil || !strings.Contains(err.Error(), "--"+flag.name+" is not implemented yet: "+flag.risk) {
-			t.Errorf("--%s=%s: %v", flag.name, value, err)
-		}
-	}
-	if unsafe == 0 {
-		t.Error("no flag is refused")
 	}
 }
 

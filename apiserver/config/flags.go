@@ -26,6 +26,7 @@ func (c *Config) Flags() *pflag.FlagSet {
 	c.Peers.flags(f)
 	c.Leadership.flags(f)
 	c.Metrics.flags(f)
+	c.Tracing.flags(f)
 	c.unimplementedFlags(f)
 	if token := f.Lookup("etcd-initial-cluster-token"); token != nil {
 		token.Annotations = map[string][]string{classified: {"true"}}

@@ -68,8 +68,6 @@ func (c *Config) CheckFiles() error {
 		}
 	}
 	check("egress-selector-config-file", c.API.EgressSelectorFile)
-	if value := c.unimplemented["tracing-config-file"]; value != nil {
-		check("tracing-config-file", value.value)
-	}
+	check("tracing-config-file", c.Tracing.ConfigFile)
 	return errors.Join(errs...)
 }

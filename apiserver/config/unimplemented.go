@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,26 +15,22 @@ type unimplementedFlag struct {
 	name     string
 	kind     string // pflag's name of the type
 	standard string // kube-apiserver's default, as pflag prints it
-	// risk is the consequence of ignoring the flag; if it is not empty, the server does not start when the flag is set.
-	// Flags without a risk are logged and ignored.
-	risk string
-	// check returns an error for values of the right type that kube-apiserver rejects. It is nil if there are none or the
-	// flag has a risk.
+	// check returns an error for values of the right type that kube-apiserver rejects. It is nil if there are none.
 	check func(value string) error
 }
 
-var unimplementedFlags = []unimplementedFlag{
-	{"log-json-info-buffer-size", "string", "0", "", isAlphaLogging},
-	{"log-json-split-stream", "bool", "false", "", isAlphaLogging},
-	{"log-text-info-buffer-size", "string", "0", "", isAlphaLogging},
-	{"log-text-split-stream", "bool", "false", "", isAlphaLogging},
-	{"tracing-config-file", "string", "", "", nil},
+// alphaFlags have a feature gate that cannot be switched on here: as in kube-apiserver without the gate, they are refused.
+var alphaFlags = []unimplementedFlag{
+	{"log-json-info-buffer-size", "string", "0", isAlphaLogging},
+	{"log-json-split-stream", "bool", "false", isAlphaLogging},
+	{"log-text-info-buffer-size", "string", "0", isAlphaLogging},
+	{"log-text-split-stream", "bool", "false", isAlphaLogging},
 }
 
 // ineffectiveFlags have no effect in kube-apiserver either.
 var ineffectiveFlags = []unimplementedFlag{
-	{"default-watch-cache-size", "int", "100", "", nil},
-	{"kubelet-read-only-port", "uint", "10255", "", nil},
+	{"default-watch-cache-size", "int", "100", nil},
+	{"kubelet-read-only-port", "uint", "10255", nil},
 }
 
 // FlagStatus returns a note about a flag that has no effect; empty: the flag works.
@@ -46,11 +41,8 @@ func FlagStatus(name string) string {
 		}
 		return nil
 	}
-	if flag := has(unimplementedFlags); flag != nil && flag.risk != "" {
-		return "not implemented, refused"
-	}
-	if has(unimplementedFlags) != nil {
-		return "not implemented, ignored"
+	if has(alphaFlags) != nil {
+		return "alpha, refused"
 	}
 	if has(ineffectiveFlags) != nil {
 		return "without effect, as in kube-apiserver"
@@ -144,12 +136,8 @@ func (c *Config) unimplementedFlags(f *pflag.FlagSet) {
 	if c.unimplemented == nil {
 		c.unimplemented = map[string]*unimplementedValue{}
 	}
-	for _, flag := range unimplementedFlags {
-		usage := "Not implemented yet: without effect."
-		if flag.risk != "" {
-			usage = "Not implemented yet: the server does not start with it."
-		}
-		c.unimplementedFlag(f, flag, usage)
+	for _, flag := range alphaFlags {
+		c.unimplementedFlag(f, flag, "Refused: alpha, and the feature gate LoggingAlphaOptions is not implemented.")
 	}
 	for _, flag := range ineffectiveFlags {
 		c.unimplementedFlag(f, flag, "Accepted but without effect, as in kube-apiserver.")
@@ -168,29 +156,5 @@ func (c *Config) unimplementedFlag(f *pflag.FlagSet, flag unimplementedFlag, usa
 	}
 }
 
-// Unimplemented returns the names of the flags that differ from their defaults and have no effect, sorted.
-func (c *Config) Unimplemented() []string {
-	var names []string
-	for _, flag := range unimplementedFlags {
-		if value := c.unimplemented[flag.name]; value != nil && value.isSet() {
-			names = append(names, flag.name)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// validateUnimplemented returns an error for each flag that the server must not ignore.
-func (c *Config) validateUnimplemented() []error {
-	var errs []error
-	for _, flag := range unimplementedFlags {
-		value := c.unimplemented[flag.name]
-		if value != nil && value.isSet() && flag.risk != "" {
-			errs = append(errs, fmt.Errorf("--%s is not implemented yet: %s; remove the flag to run without it", flag.name, flag.risk))
-		}
-	}
-	return errs
-}
-
-// isAlphaLogging rejects all values. kube-apiserver accepts them only with a feature gate that is not implemented here.
+// isAlphaLogging rejects all values.
 func isAlphaLogging(string) error { return errors.New("feature LoggingAlphaOptions is disabled") }

@@ -40,14 +40,18 @@ func (c *Config) Validate() error {
 	errs = append(errs, c.API.validateServices()...)
 	errs = append(errs, c.Compatibility.validate()...)
 	errs = append(errs, c.Leadership.validate()...)
-	errs = append(errs, c.validateUnimplemented()...)
 	return errors.Join(errs...)
 }
 
-// validateFairness rejects priority and fairness without its API.
+// validateFairness rejects priority and fairness without its API or without seats.
 func (c *Config) validateFairness() []error {
-	if !c.Limits.PriorityAndFairness {
+	l := c.Limits
+	if !l.PriorityAndFairness {
 		return nil
+	}
+	if l.MaxRequestsInFlight+l.MaxMutatingRequestsInFlight <= 0 && !c.Extension.Enabled() {
+		return []error{fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they must add up to something positive",
+			l.MaxRequestsInFlight, l.MaxMutatingRequestsInFlight)}
 	}
 	for _, api := range []string{"flowcontrol.apiserver.k8s.io/v1", "api/ga", "api/all"} { // in kube-apiserver's order
 		switch c.API.RuntimeConfig[api] {

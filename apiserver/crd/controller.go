@@ -103,7 +103,7 @@ func NewController(options ControllerOptions) (*Controller, error) {
 		builder:           builder,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, 30*time.Second),
-			workqueue.TypedRateLimitingQueueConfig[string]{Clock: options.Clock}),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: "crd_naming_condition_controller", Clock: options.Clock}),
 		changed: make(chan struct{}, 1),
 		known:   make(chan struct{}),
 		served:  make(chan struct{}),
@@ -255,6 +255,10 @@ func (c *Controller) observedAll() {
 	defer c.lock.Unlock()
 	c.requestPublish()
 }
+
+// Known returns a channel that is closed when all definitions that existed at the start were observed. The controller
+// changes no definition before.
+func (c *Controller) Known() <-chan struct{} { return c.known }
 
 // Synced returns a channel that is closed when all definitions that existed at the start were published.
 func (c *Controller) Synced() <-chan struct{} { return c.served }

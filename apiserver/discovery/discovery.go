@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -61,6 +62,7 @@ type Handler struct {
 	json    format // of audit events
 	metrics metrics
 
+	built   atomic.Int64 // number of times that documents were built
 	making  sync.Mutex
 	current atomic.Pointer[documents]
 	merged  atomic.Pointer[peerDocument]
@@ -79,6 +81,14 @@ func New(options Options) (*Handler, error) {
 	return h, nil
 }
 
+// Measure registers kube-apiserver's metric of aggregated discovery.
+func (h *Handler) Measure(registerer prometheus.Registerer) {
+	promauto.With(registerer).NewCounterFunc(prometheus.CounterOpts{
+		Name: "aggregator_discovery_aggregation_count_total",
+		Help: "[ALPHA] Counter of number of times discovery was aggregated",
+	}, func() float64 { return float64(h.built.Load()) })
+}
+
 // documents returns the current documents, built by the first request after a change.
 func (h *Handler) documents() *documents {
 	catalog, set := h.options.Catalogs.Current(), h.options.Remote.Current()
@@ -93,6 +103,7 @@ func (h *Handler) documents() *documents {
 	}
 	docs := newDocuments(catalog, set, h.options.Addresses, h.current.Load())
 	h.current.Store(docs)
+	h.built.Add(1)
 	return docs
 }
 

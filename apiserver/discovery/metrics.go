@@ -14,10 +14,10 @@ func newMetrics(registerer prometheus.Registerer) metrics {
 	}
 	return metrics{
 		peerHits: counter("peer_aggregated_cache_hits_total",
-			"Counter of number of times discovery was served from peer-aggregated cache"),
+			"[ALPHA] Counter of number of times discovery was served from peer-aggregated cache"),
 		peerMisses: counter("peer_aggregated_cache_misses_total",
-			"Counter of number of times discovery was aggregated across all API servers"),
+			"[ALPHA] Counter of number of times discovery was aggregated across all API servers"),
 		noPeer: counter("nopeer_requests_total",
-			"Counter of number of times no-peer (non peer-aggregated) discovery was requested"),
+			"[ALPHA] Counter of number of times no-peer (non peer-aggregated) discovery was requested"),
 	}
 }

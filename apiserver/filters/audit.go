@@ -21,6 +21,7 @@ import (
 type auditRequests struct {
 	next    http.Handler
 	auditor *audit.Auditor
+	metrics *Metrics
 	clock   clock.PassiveClock
 }
 
@@ -28,12 +29,14 @@ func newAudit(next http.Handler, options Options) http.Handler {
 	if options.Auditor == nil {
 		return next
 	}
-	return &auditRequests{next: next, auditor: options.Auditor, clock: options.Clock}
+	return &auditRequests{next: next, auditor: options.Auditor, metrics: options.Metrics, clock: options.Clock}
 }
 
 func (f *auditRequests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.From(r.Context())
+	started := f.clock.Now()
 	audited, ok := beginAudit(f.auditor, record, w, r)
+	f.metrics.filters.Load().audit.Observe(f.clock.Since(started).Seconds())
 	switch {
 	case !ok:
 		return

@@ -56,6 +56,7 @@ func (f *authenticate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, ok, err := f.authenticator.AuthenticateRequest(r)
 	record.Latency.Authentication = f.clock.Since(started)
 	f.metrics.authenticated(answer, ok, err, record.Latency.Authentication)
+	f.metrics.filters.Load().authentication.Observe(record.Latency.Authentication.Seconds())
 	if err != nil {
 		record.Logger.V(2).Info("Unable to authenticate a request", "error", err.Error(), "remote", r.RemoteAddr)
 	}

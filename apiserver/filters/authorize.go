@@ -27,6 +27,7 @@ func (f *authorize) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	decision, reason, err := f.authorizer.Authorize(record, &record.Attributes)
 	record.Latency.Authorization = f.clock.Since(started)
 	f.metrics.authorized(decision, err, record.Latency.Authorization)
+	f.metrics.filters.Load().authorization.Observe(record.Latency.Authorization.Seconds())
 	if decision == authorizer.DecisionAllow { // even if err reports that part of the policy could not be evaluated
 		audit.AnnotateDecision(record, "allow", reason)
 		f.next.ServeHTTP(w, r)

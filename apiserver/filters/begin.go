@@ -9,14 +9,19 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
+// slowTraceVerbosity is the verbosity at which the traces of slow requests are logged, as in kube-apiserver.
+const slowTraceVerbosity = 2
+
 // begin creates the record and the response writer that all other filters share.
 type begin struct {
 	next   http.Handler
 	clock  clock.PassiveClock
 	logger logr.Logger
+	traced bool // Spans of all requests are exported.
 }
 
 func (f *begin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	record := request.Begin(r, f.clock.Now(), f.logger)
+	record.Traced = f.traced || f.logger.V(slowTraceVerbosity).Enabled()
 	f.next.ServeHTTP(&response{under: w}, r.WithContext(record))
 }

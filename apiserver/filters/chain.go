@@ -7,6 +7,7 @@
 //   - deadline and timeout precede whatever may block, so that they bound it.
 //   - authenticate, impersonate and authorize decide in this order, as in kube-apiserver. auditRequests follows
 //     authenticate, because the audit policy selects by user, and the event names both users of an impersonation.
+//   - classify precedes authorize, so that all further responses name the flow schema and the priority level.
 //   - bodies reads the body of a write only for a user that may write, and before fairness or maxInFlight, so that a slow
 //     upload holds memory but no seat. kube-apiserver gives requests a seat before it authorizes them.
 //   - measure is innermost: it times what reached a handler; other filters count what they reject.
@@ -22,12 +23,14 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
 	"quorate.dev/apiserver/audit"
 	"quorate.dev/apiserver/authentication"
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
 )
@@ -42,6 +45,8 @@ type Options struct {
 	// Delegate returns the handler of a path that this server does not serve itself, else nil; may be nil.
 	Delegate func(ctx context.Context, path string) http.Handler
 	Auditor  *audit.Auditor // nil: nothing is audited
+	// Tracing makes spans of requests; nil: they are not traced.
+	Tracing trace.TracerProvider
 
 	Authenticator authenticator.Request
 	// FrontProxy returns the current front proxy, whose headers are removed besides the standard ones. Both the function and
@@ -52,9 +57,9 @@ type Options struct {
 	ConstrainedImpersonation bool
 
 	RequestTimeout              time.Duration
-	Fairness                    *Fairness // nil: the limits of requests in flight apply
-	MaxRequestsInFlight         int       // 0: no limit
-	MaxMutatingRequestsInFlight int       // 0: no limit
+	Fairness                    *flowcontrol.Controller // nil: the limits of requests in flight apply
+	MaxRequestsInFlight         int                     // 0: no limit
+	MaxMutatingRequestsInFlight int                     // 0: no limit
 	Bodies                      BodyLimits
 	GoawayChance                float64
 	StrictTransportSecurity     []string
@@ -72,9 +77,18 @@ func Chain(options Options, next http.Handler) http.Handler {
 	}
 	h = newBodies(h, options)
 	h = &authorize{next: h, authorizer: options.Authorizer, metrics: options.Metrics, clock: options.Clock}
+	h = spanOf("authorization", h, options)
+	if options.Fairness != nil {
+		h = &classify{next: h, controller: options.Fairness}
+		h = spanOf("priorityandfairness", h, options)
+	}
 	h = newImpersonate(h, options)
+	h = spanOf(options.Metrics.impersonationFilter, h, options)
 	h = newAudit(h, options)
+	h = spanOf("audit", h, options)
+	h = newTracing(h, options)
 	h = newAuthenticate(h, options)
+	h = spanOf("authentication", h, options)
 	h = newCORS(h, options.CORSAllowedOrigins)
 	h = warnings{next: h}
 	h = &timeout{next: h, metrics: options.Metrics}
@@ -85,9 +99,10 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = cacheControl{next: h}
 	h = newStrictTransportSecurity(h, options.StrictTransportSecurity)
 	h = retryAfter{next: h, drain: options.Drain}
+	h = &accessLog{next: h, logger: options.Logger, clock: options.Clock}
 	h = requestInfo{next: h, delegate: options.Delegate}
 	h = &panicRecovery{next: h, metrics: options.Metrics}
 	h = auditID{next: h}
-	h = &begin{next: h, clock: options.Clock, logger: options.Logger}
+	h = &begin{next: h, clock: options.Clock, logger: options.Logger, traced: options.Tracing != nil}
 	return h
 }

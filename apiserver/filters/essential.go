@@ -11,7 +11,7 @@ import (
 
 // essential reports whether the cluster depends on a request: requests of nodes and the control plane, and writes of
 // leases, which are their heartbeats. Part of each limit is reserved for these, so that other clients cannot stop the
-// cluster. Priority and fairness will replace it.
+// cluster.
 func essential(record *request.Record) bool {
 	info := &record.Info
 	if info.Resource == "leases" && info.APIGroup == "coordination.k8s.io" && !readOnly(record) {

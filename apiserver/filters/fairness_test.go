@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,12 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/util/flowcontrol"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"quorate.dev/apiserver/flowcontrol"
 	"quorate.dev/apiserver/request"
 )
 
@@ -73,7 +75,12 @@ func fair(t testing.TB, objects ...runtime.Object) func(*Options) {
 	t.Helper()
 	client := fake.NewClientset(objects...)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	flows := flowcontrol.New(factory, client.FlowcontrolV1(), 600)
+	informed := factory.Flowcontrol().V1()
+	flows := flowcontrol.New(flowcontrol.Options{
+		Client: client.FlowcontrolV1(), Schemas: informed.FlowSchemas(), Levels: informed.PriorityLevelConfigurations(), Seats: 600,
+		Stats: func(string) (storage.Stats, error) { return storage.Stats{}, flowrequest.ObjectCountNotFoundErr },
+		Clock: clock.RealClock{}, Logger: logr.Discard(), Registerer: prometheus.NewRegistry(),
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	factory.Start(ctx.Done())
@@ -81,14 +88,10 @@ func fair(t testing.TB, objects ...runtime.Object) func(*Options) {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		_ = flows.Run(ctx.Done())
+		_ = flows.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-stopped })
-	none := func(string) (storage.Stats, error) { return storage.Stats{}, flowrequest.ObjectCountNotFoundErr }
-	return func(o *Options) {
-		o.Fairness = &Fairness{Flows: flows, Estimate: flowrequest.NewWorkEstimator(
-			none, flows.GetInterestedWatchCount, flowrequest.DefaultWorkEstimatorConfig(), flows.GetMaxSeats)}
-	}
+	return func(o *Options) { o.Fairness = flows }
 }
 
 // held is a handler that holds requests with the query "hold" until it is released.

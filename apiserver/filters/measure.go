@@ -37,7 +37,7 @@ func (f *measure) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status, size := answer.sent()
-	measured.observe(status, size, f.clock.Since(record.Received), record.ExternalLatency())
+	measured.observe(record, status, size, f.clock.Since(record.Received))
 }
 
 // seriesOf returns the series of a request, or nil if its target is not served. The first request of a series also

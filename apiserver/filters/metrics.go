@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/resource"
@@ -47,6 +49,15 @@ type Metrics struct {
 	impersonationChecks         *prometheus.CounterVec
 	impersonationCheckDurations *prometheus.HistogramVec
 
+	selfRequests    *prometheus.CounterVec
+	requestBodies   *prometheus.HistogramVec
+	filterDurations *prometheus.HistogramVec
+	validations     *prometheus.HistogramVec
+	filters         atomic.Pointer[filterSeries]
+	// impersonationFilter is the label of the filter, which depends on the feature gate.
+	impersonationFilter string
+	fieldValidations    atomic.Pointer[map[string]prometheus.Observer]
+
 	readOnlyInFlight *highWater
 	mutatingInFlight *highWater
 	readOnlyQueued   *highWater
@@ -67,58 +78,62 @@ type Metrics struct {
 func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolder) *Metrics {
 	f := promauto.With(registerer)
 	m := &Metrics{
-		catalog: catalog,
+		catalog: catalog, impersonationFilter: "impersonation",
 
-		requests:     f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total", Help: "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code."}, append(dryRunLabels[:len(dryRunLabels):len(dryRunLabels)], "code")),
-		durations:    f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds", Buckets: durationBuckets, Help: "Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component."}, dryRunLabels),
-		sli:          f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_sli_duration_seconds", Buckets: sliBuckets, Help: "Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component."}, targetLabels),
-		sizes:        f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_response_sizes", Buckets: prometheus.ExponentialBuckets(1000, 10, 7), Help: "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component."}, targetLabels),
-		longRunning:  f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests", Help: "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way."}, targetLabels),
-		terminations: f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_terminations_total", Help: "Number of requests which apiserver terminated in self-defense."}, append(targetLabels[:len(targetLabels):len(targetLabels)], "code")),
-		deprecated:   f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_requested_deprecated_apis", Help: "Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release."}, []string{"group", "version", "resource", "subresource", "removed_release"}),
-		aborts:       f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_aborts_total", Help: "Number of requests which apiserver aborted possibly due to a timeout, for each group, version, verb, resource, subresource and scope"}, targetLabels[:6]),
+		requests:     f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total", Help: "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code."}, append(dryRunLabels[:len(dryRunLabels):len(dryRunLabels)], "code")),
+		durations:    f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds", Buckets: durationBuckets, Help: "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component."}, dryRunLabels),
+		sli:          f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_sli_duration_seconds", Buckets: sliBuckets, Help: "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component."}, targetLabels),
+		sizes:        f.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_response_sizes", Buckets: prometheus.ExponentialBuckets(1000, 10, 7), Help: "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component."}, targetLabels),
+		longRunning:  f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests", Help: "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way."}, targetLabels),
+		terminations: f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_terminations_total", Help: "[ALPHA] Number of requests which apiserver terminated in self-defense."}, append(targetLabels[:len(targetLabels):len(targetLabels)], "code")),
+		deprecated:   f.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_requested_deprecated_apis", Help: "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release."}, []string{"group", "version", "resource", "subresource", "removed_release"}),
+		aborts:       f.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_aborts_total", Help: "[ALPHA] Number of requests which apiserver aborted possibly due to a timeout, for each group, version, verb, resource, subresource and scope"}, targetLabels[:6]),
 
-		authenticationAttempts:  f.NewCounterVec(prometheus.CounterOpts{Name: "authentication_attempts", Help: "Counter of authenticated attempts."}, []string{"result"}),
-		authenticationDurations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "authentication_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15), Help: "Authentication duration in seconds broken out by result."}, []string{"result"}),
-		authenticatedUsers:      f.NewCounterVec(prometheus.CounterOpts{Name: "authenticated_user_requests", Help: "Counter of authenticated requests broken out by username."}, []string{"username"}),
-		authorizationAttempts:   f.NewCounterVec(prometheus.CounterOpts{Name: "authorization_attempts_total", Help: "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'."}, []string{"result"}),
-		authorizationDurations:  f.NewHistogramVec(prometheus.HistogramOpts{Name: "authorization_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15), Help: "Authorization duration in seconds broken out by result."}, []string{"result"}),
+		authenticationAttempts:  f.NewCounterVec(prometheus.CounterOpts{Name: "authentication_attempts", Help: "[ALPHA] Counter of authenticated attempts."}, []string{"result"}),
+		authenticationDurations: f.NewHistogramVec(prometheus.HistogramOpts{Name: "authentication_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15), Help: "[ALPHA] Authentication duration in seconds broken out by result."}, []string{"result"}),
+		authenticatedUsers:      f.NewCounterVec(prometheus.CounterOpts{Name: "authenticated_user_requests", Help: "[ALPHA] Counter of authenticated requests broken out by username."}, []string{"username"}),
+		authorizationAttempts:   f.NewCounterVec(prometheus.CounterOpts{Name: "authorization_attempts_total", Help: "[ALPHA] Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'."}, []string{"result"}),
+		authorizationDurations:  f.NewHistogramVec(prometheus.HistogramOpts{Name: "authorization_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15), Help: "[ALPHA] Authorization duration in seconds broken out by result."}, []string{"result"}),
 
 		impersonationAttempts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_impersonation_attempts_total",
-			Help: "Total number of impersonation attempts split by mode and decision.",
+			Help: "[ALPHA] Total number of impersonation attempts split by mode and decision.",
 		}, impersonationLabels),
 		impersonationDurations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "apiserver_impersonation_attempts_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
-			Help: "Latency of impersonation attempts in seconds split by mode and decision.",
+			Help: "[ALPHA] Latency of impersonation attempts in seconds split by mode and decision.",
 		}, impersonationLabels),
 		impersonationChecks: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_impersonation_authorization_attempts_total",
-			Help: "Total number of authorization checks made by the impersonation handler split by mode and decision.",
+			Help: "[ALPHA] Total number of authorization checks made by the impersonation handler split by mode and decision.",
 		}, impersonationLabels),
 		impersonationCheckDurations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "apiserver_impersonation_authorization_attempts_duration_seconds",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
-			Help:    "Latency of authorization checks made by the impersonation handler in seconds split by mode and decision.",
+			Help:    "[ALPHA] Latency of authorization checks made by the impersonation handler in seconds split by mode and decision.",
 		}, impersonationLabels),
 
 		readOnlyInFlight: &highWater{}, mutatingInFlight: &highWater{}, readOnlyQueued: &highWater{}, mutatingQueued: &highWater{},
 		bodyBytes: f.NewGauge(prometheus.GaugeOpts{
-			Name: "quorate_request_body_bytes", Help: "Bytes of request bodies currently held in memory.",
+			Name: "quorate_request_body_bytes", Help: "[ALPHA] Bytes of request bodies currently held in memory.",
 		}),
 	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
+		m.impersonationFilter = "constrainedimpersonation"
+	}
+	m.registerDetails(f)
 	m.reset()
 	registerer.MustRegister(metrics.OnReset(m.reset))
 	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyInFlight, "mutating": m.mutatingInFlight} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "apiserver_current_inflight_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
-			Help: "Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
+			Help: "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
 		}, mark.read)
 	}
 	for kind, mark := range map[string]*highWater{"readOnly": m.readOnlyQueued, "mutating": m.mutatingQueued} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "apiserver_current_inqueue_requests", ConstLabels: prometheus.Labels{"request_kind": kind},
-			Help: "Maximal number of queued requests in this apiserver per request kind in last second.",
+			Help: "[ALPHA] Maximal number of queued requests in this apiserver per request kind in last second.",
 		}, mark.read)
 	}
 	return m
@@ -128,6 +143,7 @@ func NewMetrics(registerer prometheus.Registerer, catalog *resource.CatalogHolde
 func (m *Metrics) reset() {
 	m.authenticationOutcomes.find(m.authenticationAttempts, m.authenticationDurations, "success", "failure", "error")
 	m.authorizationOutcomes.find(m.authorizationAttempts, m.authorizationDurations, "allowed", "denied", "no-opinion", "error")
+	m.findDetails()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.known.Store(&map[seriesKey]*series{})

@@ -27,6 +27,7 @@ type response struct {
 	http1    bool
 	header   http.Header // the handler's copy; it replaces under's when the response starts
 
+	log      *responseLog   // nil: the response is not logged
 	onStatus func(code int) // called with the first status code of the handler, with mu locked; may be nil
 	writing  *time.Duration // the time spent in writes of the body is added to it; nil: not measured
 
@@ -85,6 +86,7 @@ func (w *response) writeHeader(status int) {
 	}
 	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
 		w.status = status
+		w.log.sent(status)
 		w.late = w.deadline != nil && w.deadline.Err() != nil
 	}
 	w.under.WriteHeader(status)
@@ -106,6 +108,7 @@ func (w *response) Write(p []byte) (int, error) {
 	if w.writing != nil {
 		defer func(began time.Time) { *w.writing += time.Since(began) }(time.Now())
 	}
+	w.log.wrote(p)
 	n, err := w.under.Write(p)
 	w.size += int64(n)
 	return n, err
@@ -186,6 +189,7 @@ func (w *response) expire() {
 		return
 	}
 	w.status = http.StatusGatewayTimeout
+	w.log.sent(w.status)
 	if w.http1 {
 		w.under.Header().Set("Connection", "close") // the read deadline makes the connection unusable
 	}

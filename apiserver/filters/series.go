@@ -173,6 +173,8 @@ type series struct {
 	duration    prometheus.Observer
 	sli         prometheus.Observer // nil for dry runs
 	size        prometheus.Observer // nil except for GET and LIST
+	body        prometheus.Observer // of sizes; nil for verbs without a body
+	validates   bool                // bodies are validated as fieldValidation says
 	longRunning prometheus.Gauge
 	ok          prometheus.Counter // with code 200
 }
@@ -201,14 +203,18 @@ func (m *Metrics) addSeries(key seriesKey) *series {
 	if key.verb == "GET" || key.verb == "LIST" {
 		s.size = m.sizes.WithLabelValues(key.target()...)
 	}
+	if verb := key.bodyVerb(); verb != "" {
+		s.body = m.requestBodies.WithLabelValues(key.group, key.resource, verb)
+		s.validates = key.verb != http.MethodDelete
+	}
 	more := maps.Clone(known)
 	more[key] = s
 	m.known.Store(&more)
 	return s
 }
 
-// observe records a finished request, external being the part of its duration that others are responsible for.
-func (s *series) observe(status int, size int64, took, external time.Duration) {
+// observe records a finished request with the status code and the size of the response.
+func (s *series) observe(record *request.Record, status int, size int64, took time.Duration) {
 	if status == http.StatusOK {
 		s.ok.Inc()
 	} else {
@@ -217,8 +223,17 @@ func (s *series) observe(status int, size int64, took, external time.Duration) {
 	seconds := took.Seconds()
 	s.duration.Observe(seconds)
 	if s.sli != nil {
-		s.sli.Observe((took - external).Seconds())
+		s.sli.Observe((took - record.ExternalLatency()).Seconds())
 	}
+	if s.body != nil {
+		if size, read := record.BodySize(); read {
+			s.body.Observe(float64(size))
+		}
+	}
+	if s.validates {
+		s.metrics.validated(record, took)
+	}
+	s.metrics.selfRequested(record, &s.key)
 	if s.size != nil {
 		s.size.Observe(float64(size))
 	}

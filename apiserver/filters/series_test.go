@@ -185,7 +185,8 @@ func countSeries(t *testing.T, registry *prometheus.Registry) (count int) {
 func expectKnownLabels(t *testing.T, registry *prometheus.Registry) {
 	t.Helper()
 	known := map[string][]string{
-		"verb":        {"GET", "LIST", "WATCH", "POST", "PUT", "PATCH", "APPLY", "DELETE", "CONNECT", "other"},
+		"verb": {"GET", "LIST", "WATCH", "POST", "PUT", "PATCH", "APPLY", "DELETE", "CONNECT", "other",
+			"create", "update", "patch", "delete", "delete_collection"},
 		"dry_run":     {"", "All", "invalid"},
 		"group":       {""},
 		"version":     {"", "v1"},

@@ -19,6 +19,7 @@ func (c *call) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.span.Event(eventBodyRead)
 	options, err := c.createOptions()
 	if err != nil {
 		return err
@@ -35,9 +36,12 @@ func (c *call) create(ctx context.Context) error {
 			return err
 		}
 	}
+	c.span.Event(eventConverted)
+	c.span.Event(eventStoring)
 	result, err := c.Registry.Create(ctx, c.target, object, c.writeOptions(options.DryRun, options.FieldManager, options))
 	if err != nil {
 		return err
 	}
+	c.span.Event(eventStored)
 	return c.sendResult(http.StatusCreated, result)
 }

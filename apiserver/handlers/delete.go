@@ -23,10 +23,12 @@ func (c *call) delete(ctx context.Context) error {
 		return c.deleteUnreadable(ctx)
 	}
 	c.warnOnDelete(ctx, options)
+	c.span.Event(eventDeleting)
 	result, err := c.Registry.Delete(ctx, c.target, options, registry.WriteOptions{DryRun: len(options.DryRun) > 0})
 	if err != nil {
 		return err
 	}
+	c.span.Event(eventDeleted)
 	code := http.StatusOK
 	//nolint:staticcheck // deprecated, but kube-apiserver still evaluates it
 	if !result.Outcome.Deleted() && options.OrphanDependents != nil && !*options.OrphanDependents {

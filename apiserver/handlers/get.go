@@ -22,6 +22,7 @@ func (c *call) get(ctx context.Context) error {
 	if err := decodeQuery(c.record.Query(), options); err != nil {
 		return err
 	}
+	c.span.Event(eventReading)
 	entry, err := c.Registry.Get(ctx, c.target, options.ResourceVersion)
 	if err != nil {
 		return err

@@ -67,6 +67,7 @@ type call struct {
 	target registry.Target
 	output output
 	memory *request.Held // nil: none was acquired
+	span   *request.Span // nil: not traced
 }
 
 // Serve responds to a request for a resource.
@@ -106,7 +107,9 @@ func (h *Handlers) Serve(w http.ResponseWriter, r *http.Request, match resource.
 		return
 	}
 	defer c.shrinkMemory(0)
-	if err := c.serve(r.Context()); err != nil {
+	ctx := c.startSpan(r.Context())
+	defer c.span.End()
+	if err := c.serve(ctx); err != nil {
 		request.WriteError(w, r, err)
 	}
 }

@@ -19,6 +19,7 @@ func (c *call) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.span.Event(eventListing)
 	page, err := c.Registry.List(ctx, c.target, registry.ListOptions{
 		Selection:       selection,
 		ResourceVersion: options.ResourceVersion,
@@ -30,6 +31,7 @@ func (c *call) list(ctx context.Context) error {
 		return err
 	}
 	defer page.Close()
+	c.span.Event(eventListed)
 	if err := c.checkList(true); err != nil {
 		return err
 	}
@@ -61,6 +63,9 @@ func (c *call) sendPage(page *registry.List) error {
 		// Before the body is sent: a slow client must not hold memory for encodings that the watch cache owns by now.
 		c.shrinkMemory(c.listMemory(f, page.Entries))
 	}
+	c.span.Event(eventWriting)
+	defer c.span.Event(eventWritten)
+	defer c.span.Start(spanSerialize).End()
 	return c.sendList(body)
 }
 

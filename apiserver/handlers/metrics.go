@@ -10,18 +10,21 @@ import (
 // Metrics are the metrics of handlers, under kube-apiserver's names.
 type Metrics struct {
 	watchLists *prometheus.HistogramVec
+	events     eventCollector
 }
 
 // NewMetrics registers the metrics. It must be called at most once per registerer.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
-	return &Metrics{
+	m := &Metrics{
 		watchLists: promauto.With(registerer).NewHistogramVec(prometheus.HistogramOpts{
 			Name: "apiserver_watch_list_duration_seconds",
-			Help: "Response latency distribution in seconds for watch list requests " +
+			Help: "[BETA] Response latency distribution in seconds for watch list requests " +
 				"broken by group, version, resource and scope.",
 			Buckets: []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 15, 20, 30, 45, 60},
 		}, []string{"group", "version", "resource", "scope"}),
 	}
+	registerer.MustRegister(&m.events)
+	return m
 }
 
 // watchListed observes the latency of the initial events of a watch, which have just been sent.

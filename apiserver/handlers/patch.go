@@ -24,6 +24,7 @@ func (c *call) patch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.span.Event(eventBodyRead)
 	options, err := c.patchOptions(patchType)
 	if err != nil {
 		return err
@@ -42,6 +43,7 @@ func (c *call) patch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.span.Event(eventPatched)
 	return c.sendResult(updateCode(result), result)
 }
 

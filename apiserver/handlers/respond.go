@@ -39,6 +39,9 @@ func (c *call) send(code int, body []byte) error {
 		return err
 	}
 	c.shrinkMemory(int64(len(body)))
+	c.span.Event(eventWriting)
+	defer c.span.Event(eventWritten)
+	defer c.span.Start(spanSerialize).End()
 	header := c.w.Header()
 	header["Content-Type"] = []string{c.output.contentType(false)}
 	if request.Compresses(c.r, len(body)) {

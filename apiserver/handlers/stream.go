@@ -36,6 +36,7 @@ type stream struct {
 	table     *encoding.Table // nil: events contain objects
 	socket    *websocket.Conn // nil: frames are the body of the response
 	guard     *writeGuard     // nil with a socket
+	counts    *eventCounts    // nil: no metrics
 }
 
 // open calls run with an established stream: the body of the response, or the messages of a WebSocket.
@@ -146,6 +147,7 @@ func (s *stream) sendEvents(events []registry.WatchEvent, revision int64) bool {
 			s.fail(encodingError(err))
 			return false
 		}
+		s.count(frame)
 		if len(batch)+len(frame) > cap(batch) {
 			if !s.send(batch) {
 				return false
@@ -175,6 +177,7 @@ func (s *stream) sendInitial(markEnd bool, selection registry.Selection) bool {
 			s.fail(encodingError(err))
 			return false
 		}
+		s.count(frame)
 		if !s.send(frame) {
 			return false
 		}
@@ -190,6 +193,13 @@ func (s *stream) sendInitial(markEnd bool, selection registry.Selection) bool {
 		s.flush()
 	}
 	return true
+}
+
+// count counts the frame of an event.
+func (s *stream) count(frame []byte) {
+	if s.counts != nil {
+		s.counts.add(len(frame))
+	}
 }
 
 func (s *stream) send(frame []byte) bool {
@@ -239,6 +249,7 @@ func (s *stream) sendBookmark(annotations map[string]string) bool {
 		s.fail(encodingError(err))
 		return false
 	}
+	s.count(frame)
 	if !s.send(frame) {
 		return false
 	}

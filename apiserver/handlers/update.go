@@ -16,6 +16,7 @@ func (c *call) update(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.span.Event(eventBodyRead)
 	options, err := c.updateOptions()
 	if err != nil {
 		return err
@@ -38,11 +39,14 @@ func (c *call) update(ctx context.Context) error {
 	if err := registry.CheckName(accessor, c.target); err != nil {
 		return err
 	}
+	c.span.Event(eventConverted)
+	c.span.Event(eventStoring)
 	write := c.writeOptions(options.DryRun, options.FieldManager, options)
 	result, err := c.Registry.Update(ctx, c.target, registry.Replacement{Object: object, Manager: write.Manager}, write)
 	if err != nil {
 		return err
 	}
+	c.span.Event(eventStored)
 	return c.sendResult(updateCode(result), result)
 }
 

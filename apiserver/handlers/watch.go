@@ -46,6 +46,9 @@ func (c *call) watch(ctx context.Context) error {
 		call: c, format: c.format(), table: table, changes: changes, seen: changes.Start,
 		bookmarks: options.AllowWatchBookmarks,
 	}
+	if c.Metrics != nil {
+		s.counts = c.Metrics.events.of(target.Match)
+	}
 	s.open(ctx, func(ctx context.Context) {
 		sent := s.sendInitial(initial && options.AllowWatchBookmarks, selection)
 		if c.record.Initialized != nil {

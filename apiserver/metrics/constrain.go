@@ -36,12 +36,9 @@ func ReadLabels(file string) (map[string]string, error) {
 	return labels, nil
 }
 
-// Constrain returns a gatherer of the metrics that the constraints leave. kube-apiserver constrains labels when it
-// measures; here the series are merged when they are read, which reads the same.
+// Constrain returns a gatherer of the metrics that the constraints leave, and of the metrics about these metrics.
+// kube-apiserver constrains labels when it measures; here the series are merged when they are read, which reads the same.
 func Constrain(gatherer prometheus.Gatherer, constraints Constraints) prometheus.Gatherer {
-	if len(constraints.Disabled)+len(constraints.Labels) == 0 {
-		return gatherer
-	}
 	c := constrained{Gatherer: gatherer, disabled: constraints.Disabled, allowed: map[string]map[string][]string{}}
 	for key, values := range constraints.Labels {
 		family, label, _ := strings.Cut(key, ",")
@@ -62,21 +59,33 @@ type constrained struct {
 // Gather implements prometheus.Gatherer.
 func (c constrained) Gather() ([]*dto.MetricFamily, error) {
 	families, err := c.Gatherer.Gather()
+	about := census{registered: map[registration]int{}}
 	var kept []*dto.MetricFamily
 	for _, family := range families {
+		about.count(family)
 		if slices.Contains(c.disabled, family.GetName()) {
+			about.disabled++
 			continue
 		}
 		if allowed := c.allowed[family.GetName()]; allowed != nil {
-			family = constrain(family, allowed)
+			var replaced int
+			family, replaced = constrain(family, allowed)
+			about.replaced += replaced
 		}
 		kept = append(kept, family)
 	}
+	for _, family := range about.families() {
+		if !slices.Contains(c.disabled, family.GetName()) {
+			kept = append(kept, family)
+		}
+	}
+	slices.SortFunc(kept, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return kept, err
 }
 
-// constrain returns a family with the values of its labels replaced, and equal series merged.
-func constrain(family *dto.MetricFamily, allowed map[string][]string) *dto.MetricFamily {
+// constrain returns a family with the values of its labels replaced, and equal series merged. replaced is the number of
+// values.
+func constrain(family *dto.MetricFamily, allowed map[string][]string) (result *dto.MetricFamily, replaced int) {
 	merged := map[string]*dto.Metric{}
 	for _, series := range family.GetMetric() {
 		var key strings.Builder
@@ -85,6 +94,7 @@ func constrain(family *dto.MetricFamily, allowed map[string][]string) *dto.Metri
 			name, value := label.GetName(), label.GetValue()
 			if values, bounded := allowed[name]; bounded && !slices.Contains(values, value) {
 				value = unexpected
+				replaced++
 			}
 			labels[i] = &dto.LabelPair{Name: &name, Value: &value}
 			fmt.Fprintf(&key, "%q=%q,", name, value)
@@ -98,11 +108,11 @@ func constrain(family *dto.MetricFamily, allowed map[string][]string) *dto.Metri
 			Untyped: series.Untyped, TimestampMs: series.TimestampMs,
 		}
 	}
-	result := &dto.MetricFamily{Name: family.Name, Help: family.Help, Type: family.Type, Unit: family.Unit}
+	result = &dto.MetricFamily{Name: family.Name, Help: family.Help, Type: family.Type, Unit: family.Unit}
 	for _, key := range slices.Sorted(maps.Keys(merged)) {
 		result.Metric = append(result.Metric, merged[key])
 	}
-	return result
+	return result, replaced
 }
 
 // add adds a series of the same family to another.

@@ -15,7 +15,7 @@ func TestConstrain(t *testing.T) {
 	histogram := promauto.With(registry).NewHistogramVec(
 		prometheus.HistogramOpts{Name: "seconds", Help: "h", Buckets: []float64{1, 10}}, []string{"verb"})
 	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "left_out", Help: "h"})
-	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "untouched", Help: "h"}).Set(7)
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{Name: "untouched", Help: "[STABLE] (Deprecated since 1.34.0) h"}).Set(7)
 	for i, verb := range []string{"GET", "LIST", "EVIL", "BAD"} {
 		counter.WithLabelValues("200", verb).Add(float64(i + 1))
 		histogram.WithLabelValues(verb).Observe(float64(i * 4))
@@ -24,7 +24,19 @@ func TestConstrain(t *testing.T) {
 		Disabled: []string{"left_out", "unknown"},
 		Labels:   map[string]string{"requests_total,verb": "GET,LIST", "seconds,verb": "", "seconds,other": "x"},
 	})
-	const want = `# HELP requests_total h
+	const want = `# HELP cardinality_enforcement_unexpected_categorizations_total [ALPHA] The count of unexpected categorizations during cardinality enforcement.
+# TYPE cardinality_enforcement_unexpected_categorizations_total counter
+cardinality_enforcement_unexpected_categorizations_total 6
+# HELP disabled_metrics_total [BETA] The count of disabled metrics.
+# TYPE disabled_metrics_total counter
+disabled_metrics_total 1
+# HELP hidden_metrics_total [BETA] The count of hidden metrics.
+# TYPE hidden_metrics_total counter
+hidden_metrics_total 0
+# HELP registered_metrics_total [BETA] The count of registered metrics broken by stability level and deprecation version.
+# TYPE registered_metrics_total counter
+registered_metrics_total{deprecated_version="1.34.0",stability_level="STABLE"} 1
+# HELP requests_total h
 # TYPE requests_total counter
 requests_total{code="200",verb="GET"} 1
 requests_total{code="200",verb="LIST"} 2
@@ -36,7 +48,7 @@ seconds_bucket{verb="unexpected",le="10"} 3
 seconds_bucket{verb="unexpected",le="+Inf"} 4
 seconds_sum{verb="unexpected"} 24
 seconds_count{verb="unexpected"} 4
-# HELP untouched h
+# HELP untouched [STABLE] (Deprecated since 1.34.0) h
 # TYPE untouched gauge
 untouched 7
 `

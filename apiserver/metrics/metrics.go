@@ -4,32 +4,45 @@ package metrics
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// NewRegistry returns a registry with the metrics of the Go runtime, the process and the build.
+// NewRegistry returns a registry with the metric of the build. The metrics of the Go runtime and of the process are
+// upstream's, which builtin.MeasureUpstream adds.
 func NewRegistry(build version.Info) *Registry {
 	registry := &Registry{Registry: prometheus.NewRegistry()}
-	registry.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
 	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
 		Name: "kubernetes_build_info",
-		Help: "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+		Help: "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 		ConstLabels: prometheus.Labels{
 			"major": build.Major, "minor": build.Minor, "git_version": build.GitVersion, "git_commit": build.GitCommit,
 			"git_tree_state": build.GitTreeState, "build_date": build.BuildDate, "go_version": build.GoVersion,
 			"compiler": build.Compiler, "platform": build.Platform,
 		},
 	}).Set(1)
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
+		Name: "version_info",
+		Help: "[ALPHA] Provides the compatibility version info of the component. The component label is the name of " +
+			"the component, usually kube, but is relevant for aggregated-apiservers.",
+		ConstLabels: prometheus.Labels{
+			"component": "kube", "binary": release(build.GitVersion),
+			"emulation":  build.EmulationMajor + "." + build.EmulationMinor,
+			"min_compat": build.MinCompatibilityMajor + "." + build.MinCompatibilityMinor,
+		},
+	}).Set(1)
 	return registry
+}
+
+// release returns the numbers of a version such as v1.36.3+quorate.
+func release(version string) string {
+	numbers, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), "+")
+	return numbers
 }
 
 // Handler serves the metrics in the format that the client accepts. started, the start time of the process, is sent in

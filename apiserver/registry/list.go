@@ -79,6 +79,8 @@ type listing struct {
 	options    ListOptions
 	collection string // path prefix
 	from       string // path at which the page starts, inclusive
+	visited    int    // objects that have been read
+	evaluated  int    // objects from storage that selectors have been applied to
 }
 
 // List returns the selected objects of the target's collection. The caller must close the list.
@@ -189,6 +191,7 @@ func (l *listing) page(ctx context.Context, snapshot *watchcache.Snapshot) (*Lis
 	if err != nil {
 		return nil, err
 	}
+	l.registry.cache(l.target.Match).CountList(l.visited, len(page.Entries))
 	if !more {
 		return page, nil
 	}
@@ -208,9 +211,8 @@ func (l *listing) scan(ctx context.Context, snapshot *watchcache.Snapshot, page 
 	if l.target.ConvertsRemotely && l.options.needsConversion() {
 		return l.scanConverted(ctx, snapshot, page)
 	}
-	visited := 0
 	visit := func(e *watchcache.Entry) bool {
-		if visited++; visited%scanInterval == 0 && ctx.Err() != nil {
+		if l.visited++; l.visited%scanInterval == 0 && ctx.Err() != nil {
 			return false
 		}
 		if l.full(page) {
@@ -255,6 +257,7 @@ func (l *listing) scanConverted(
 	} else if e, found := snapshot.Get(path); found && path >= l.from {
 		collect(e)
 	}
+	l.visited = len(candidates)
 	for chunk := range slices.Chunk(candidates, convertChunk) {
 		if l.full(page) {
 			return true, nil

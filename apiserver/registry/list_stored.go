@@ -92,6 +92,7 @@ func (l *listing) stored(ctx context.Context, revision int64) (*List, error) {
 		page.Close()
 		return nil, l.storedError(ctx, revision, err)
 	}
+	l.registry.cache(l.target.Match).CountStoredList(l.visited, l.evaluated, len(page.Entries))
 	return page, nil
 }
 
@@ -131,6 +132,7 @@ func (l *listing) fillOne(ctx context.Context, page *List, path string) error {
 // appendChunk appends the selected objects of a chunk and reports whether the page is full.
 func (l *listing) appendChunk(ctx context.Context, page *List, chunk storage.Page) (full bool, err error) {
 	cache := l.registry.cache(l.target.Match)
+	l.visited += len(chunk.Values)
 	entries := make([]*watchcache.Entry, len(chunk.Values))
 	for i, value := range chunk.Values {
 		entries[i] = cache.Detached(value)
@@ -142,6 +144,7 @@ func (l *listing) appendChunk(ctx context.Context, page *List, chunk storage.Pag
 		if i%scanInterval == 0 && ctx.Err() != nil {
 			return false, ctx.Err()
 		}
+		l.evaluated++
 		entry := entries[i]
 		selected, err := l.options.matches(ctx, l.target, entry)
 		if err != nil {

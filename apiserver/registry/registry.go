@@ -32,6 +32,7 @@ type Registry struct {
 	admission *admission.Chain
 	clock     clock.Clock
 	logger    logr.Logger
+	metrics   *Metrics
 	// authorizer is nil until AuthorizeWith, since authorization itself reads through the registry.
 	authorizer authorizer.Authorizer
 	// noGarbageCollector is set if no garbage collector would remove its finalizers.
@@ -66,6 +67,7 @@ type Options struct {
 	DeleteUnreadable bool
 	Clock            clock.Clock
 	Logger           logr.Logger
+	Metrics          *Metrics // nil: not measured
 }
 
 // New returns a registry.
@@ -78,6 +80,7 @@ func New(options Options) *Registry {
 		admission: options.Admission,
 		clock:     options.Clock,
 		logger:    options.Logger,
+		metrics:   options.Metrics,
 		listBytes: request.NewByteLimit(maxListBytes),
 
 		noGarbageCollector: options.NoGarbageCollector,

@@ -235,7 +235,9 @@ func (u *update) encode(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	managed := after.GetManagedFields()
+	began := u.registry.clock.Now()
 	if !sameManagers(before.GetManagedFields(), managed) {
+		u.registry.metrics.compared(unequalManagers, u.registry.clock.Since(began))
 		return encode(ctx, u.target, u.object)
 	}
 	after.SetManagedFields(before.GetManagedFields())
@@ -245,8 +247,10 @@ func (u *update) encode(ctx context.Context) ([]byte, error) {
 	}
 	data, err := encode(ctx, u.target, u.object)
 	if err != nil || bytes.Equal(data, u.current.data) {
+		u.registry.metrics.compared(equalObjects, u.registry.clock.Since(began))
 		return data, err
 	}
+	u.registry.metrics.compared(unequalObjects, u.registry.clock.Since(began))
 	after.SetManagedFields(managed)
 	return encode(ctx, u.target, u.object)
 }

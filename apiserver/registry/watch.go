@@ -89,6 +89,7 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 		return nil, w.error(err, w.Start, r.cache(t.Match).Oldest())
 	}
 	w.watcher = watcher
+	watcher.CountInitial(len(w.Initial))
 	return w, nil
 }
 

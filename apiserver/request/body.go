@@ -36,6 +36,9 @@ func (r *Record) Body(from *http.Request) ([]byte, error) {
 	return r.body.data, r.body.err
 }
 
+// BodySize returns the size of the body, and reports whether it has been read without an error.
+func (r *Record) BodySize() (int, bool) { return len(r.body.data), r.body.read && r.body.err == nil }
+
 // ReadBody reads the whole body of the record's request for Body. length is its Content-Length. reserve is called with
 // the number of bytes by which the buffer is about to grow; its error ends the reading and is the only one that
 // ReadBody returns. Body returns the errors of bodies that are too large or end early.

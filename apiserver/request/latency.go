@@ -59,44 +59,11 @@ func (r *Record) ExternalLatency() time.Duration {
 
 // Flow is the result of priority and fairness. It is empty for requests that are not classified.
 type Flow struct {
+	// Matched is the *flowcontrol.Flow.
+	Matched                  any
 	Schema, Level            string // names
-	InitialSeats, FinalSeats uint64 // 0 for exempt requests
+	InitialSeats, FinalSeats uint64
 	AdditionalLatency        time.Duration
 	Waited                   time.Duration // in a queue
+	Executed                 time.Duration // with seats
 }
-
-// QueueContext returns the context in which a request waits in a queue: until the deadline. Upstream's queues add the time
-// to a tracker, which is r.Flow.Waited here, because they do so for every request.
-func (r *Record) QueueContext(deadline time.Time) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithDeadline(r, deadline)
-	return queueContext{ctx, &upstream.LatencyTrackers{APFQueueWaitTracker: (*queueWait)(&r.Flow.Waited)}}, cancel
-}
-
-type queueContext struct {
-	context.Context
-	trackers *upstream.LatencyTrackers
-}
-
-// Value implements context.Context.
-func (c queueContext) Value(key any) any {
-	if key == latencyKey {
-		return c.trackers
-	}
-	return c.Context.Value(key)
-}
-
-// queueWait is a duration as a DurationTracker. One goroutine adds to it, before the request runs.
-type queueWait time.Duration
-
-// Track implements DurationTracker.
-func (w *queueWait) Track(f func()) {
-	begin := time.Now()
-	defer func() { w.TrackDuration(time.Since(begin)) }()
-	f()
-}
-
-// TrackDuration implements DurationTracker.
-func (w *queueWait) TrackDuration(d time.Duration) { *w += queueWait(d) }
-
-// GetLatency implements DurationTracker.
-func (w *queueWait) GetLatency() time.Duration { return time.Duration(*w) }

@@ -41,10 +41,12 @@ type Record struct {
 	Delegate http.Handler
 	// LongRunning requests (watches, logs, streams) have no deadline, do not count as in flight, and stream their bodies.
 	LongRunning bool
-	Warnings    Warnings
-	Logger      logr.Logger
-	Audit       AuditConfig
-	Flow        Flow
+	// Traced is set if spans of the request are exported, or logged if it is slow.
+	Traced   bool
+	Warnings Warnings
+	Logger   logr.Logger
+	Audit    AuditConfig
+	Flow     Flow
 	// Initialized is called by the handler of a watch when the initial events have been sent. It is nil for other requests
 	// and without priority and fairness.
 	Initialized func()

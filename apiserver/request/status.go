@@ -44,6 +44,8 @@ func WriteStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status) 
 }
 
 func writeStatus(w http.ResponseWriter, r *http.Request, status *metav1.Status, formats statusFormats) int {
+	_, span := StartSpan(r.Context(), "SerializeObject")
+	defer span.End()
 	code := int(status.Code)
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))

@@ -84,7 +84,7 @@ func NewAddressRepair(options AddressRepairOptions) *AddressRepair {
 	r := &AddressRepair{
 		objects: options.Objects, ranges: options.Ranges, events: options.Events, clock: options.Clock, logger: options.Logger,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[task](),
-			workqueue.TypedRateLimitingQueueConfig[task]{Clock: options.Clock}),
+			workqueue.TypedRateLimitingQueueConfig[task]{Name: "ipallocator.k8s.io", Clock: options.Clock}),
 		services: map[string]*serviceState{}, ipAddresses: map[string]ipAddressState{},
 	}
 	options.Registerer.MustRegister(r)

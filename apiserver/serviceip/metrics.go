@@ -29,17 +29,17 @@ func newAllocations(registerer prometheus.Registerer) *allocations {
 	}
 	return &allocations{
 		addresses: counter("kube_apiserver_clusterip_allocator_allocation_total",
-			"Number of Cluster IPs allocations", "cidr", "scope"),
+			"[ALPHA] Number of Cluster IPs allocations", "cidr", "scope"),
 		addressErrors: counter("kube_apiserver_clusterip_allocator_allocation_errors_total",
-			"Number of errors trying to allocate Cluster IPs", "cidr", "scope"),
+			"[ALPHA] Number of errors trying to allocate Cluster IPs", "cidr", "scope"),
 		addressSeconds: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
-			Help: "Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: prometheus.DefBuckets,
+			Help: "[ALPHA] Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: prometheus.DefBuckets,
 		}, []string{"cidr"}),
 		ports: counter("kube_apiserver_nodeport_allocator_allocation_total",
-			"Number of NodePort allocations", "scope"),
+			"[ALPHA] Number of NodePort allocations", "scope"),
 		portErrors: counter("kube_apiserver_nodeport_allocator_allocation_errors_total",
-			"Number of errors trying to allocate NodePort", "scope"),
+			"[ALPHA] Number of errors trying to allocate NodePort", "scope"),
 	}
 }
 
@@ -54,9 +54,9 @@ func (a *allocations) address(prefix netip.Prefix, scope string, took time.Durat
 
 var (
 	allocatedAddresses = prometheus.NewDesc("kube_apiserver_clusterip_allocator_allocated_ips",
-		"Gauge measuring the number of allocated IPs for Services", []string{"cidr"}, nil)
+		"[ALPHA] Gauge measuring the number of allocated IPs for Services", []string{"cidr"}, nil)
 	availableAddresses = prometheus.NewDesc("kube_apiserver_clusterip_allocator_available_ips",
-		"Gauge measuring the number of available IPs for Services", []string{"cidr"}, nil)
+		"[ALPHA] Gauge measuring the number of available IPs for Services", []string{"cidr"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -113,10 +113,10 @@ type countedPorts struct {
 func newCountedPorts(ports *portallocator.PortAllocator, metrics *allocations, registerer prometheus.Registerer) countedPorts {
 	factory := promauto.With(registerer)
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "kube_apiserver_nodeport_allocator_allocated_ports", Help: "Gauge measuring the number of allocated NodePorts for Services",
+		Name: "kube_apiserver_nodeport_allocator_allocated_ports", Help: "[ALPHA] Gauge measuring the number of allocated NodePorts for Services",
 	}, func() float64 { return float64(ports.Used()) })
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "kube_apiserver_nodeport_allocator_available_ports", Help: "Gauge measuring the number of available NodePorts for Services",
+		Name: "kube_apiserver_nodeport_allocator_available_ports", Help: "[ALPHA] Gauge measuring the number of available NodePorts for Services",
 	}, func() float64 { return float64(ports.Free()) })
 	return countedPorts{ports, metrics}
 }

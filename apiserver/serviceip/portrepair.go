@@ -45,11 +45,11 @@ func NewPortRepair(a *Allocator, services func(context.Context) ([]runtime.Objec
 		used: a.used, portRange: a.portRange, services: services, events: events, logger: logger,
 		detected: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_port_errors_total",
-			Help: "Number of errors detected on ports by the repair loop broken down by type of error: leak, repair, full, outOfRange, duplicate, unknown",
+			Help: "[ALPHA] Number of errors detected on ports by the repair loop broken down by type of error: leak, repair, full, outOfRange, duplicate, unknown",
 		}, []string{"type"}),
 		failures: factory.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_reconcile_errors_total",
-			Help: "Number of reconciliation failures on the nodeport repair reconcile loop",
+			Help: "[ALPHA] Number of reconciliation failures on the nodeport repair reconcile loop",
 		}),
 	}
 }

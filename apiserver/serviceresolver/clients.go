@@ -26,6 +26,8 @@ type Clients struct {
 	Local http.RoundTripper
 	// ControlPlane connects to webhooks with URLs, Cluster to those behind Services; nil: directly.
 	ControlPlane, Cluster utilnet.DialFunc
+	// Trace wraps the transports to trace requests; nil: not traced.
+	Trace func(http.RoundTripper) http.RoundTripper
 	// MaxResponse is the limit of the bytes of a response. client-go has none.
 	MaxResponse int64
 }
@@ -67,6 +69,9 @@ func (c Clients) configured(config *rest.Config, dial utilnet.DialFunc, err erro
 		config.Dial = dial
 	}
 	config.Wrap(c.limit)
+	if c.Trace != nil {
+		config.Wrap(c.Trace)
+	}
 	return config, nil
 }
 

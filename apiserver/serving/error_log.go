@@ -19,7 +19,7 @@ type errorLog struct {
 func newErrorLog(logger logr.Logger, registerer prometheus.Registerer) *errorLog {
 	return &errorLog{logger: logger, handshakes: promauto.With(registerer).NewCounter(prometheus.CounterOpts{
 		Name: "apiserver_tls_handshake_errors_total",
-		Help: "Number of requests dropped with 'TLS handshake error from' error",
+		Help: "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
 	})}
 }
 

@@ -62,8 +62,8 @@ type registeredCheck struct {
 func NewHealth(grace time.Duration, c clock.PassiveClock, logger logr.Logger) *Health {
 	h := &Health{
 		clock: c, logger: logger, started: c.Now(), grace: grace,
-		results: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "This metric records the result of a single healthcheck."}, []string{"name", "type"}),
-		counts:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "This metric records the results of all healthcheck."}, []string{"name", "type", "status"}),
+		results: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "[STABLE] This metric records the result of a single healthcheck."}, []string{"name", "type"}),
+		counts:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "[STABLE] This metric records the results of all healthcheck."}, []string{"name", "type", "status"}),
 	}
 	h.Add(AllEndpoints, Check{Name: "ping", Run: func(context.Context) error { return nil }})
 	return h

@@ -27,7 +27,8 @@ type leaseGranter interface {
 type leases struct {
 	granter  leaseGranter
 	clock    clock.PassiveClock
-	maxReuse int64 // in seconds
+	maxReuse int64         // in seconds
+	metrics  *storeMetrics // nil: not measured
 
 	mu   sync.Mutex
 	last lease
@@ -64,6 +65,9 @@ func (l *leases) get(ctx context.Context, ttl int64) (clientv3.LeaseID, error) {
 		granted, err := l.granter.Grant(ctx, total)
 		if err != nil {
 			return 0, fmt.Errorf("granting a lease of %d s: %w", total, err)
+		}
+		if l.last.objects > 0 {
+			l.metrics.leaseReplaced(l.last.objects)
 		}
 		l.last = lease{id: granted.ID, expires: now.Add(time.Duration(total) * time.Second)}
 	}

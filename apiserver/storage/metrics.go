@@ -20,6 +20,8 @@ type Metrics struct {
 
 	durations        *prometheus.HistogramVec
 	requests, errors *prometheus.CounterVec
+	bookmarks        prometheus.Counter
+	leaseObjects     prometheus.Histogram
 	refused          prometheus.Counter // by soft quotas
 }
 
@@ -37,20 +39,28 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 		clock: clock,
 		durations: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "etcd_request_duration_seconds",
-			Help: "Etcd request latency in seconds for each operation and object type.",
+			Help: "[ALPHA] Etcd request latency in seconds for each operation and object type.",
 			Buckets: []float64{
 				0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
 			},
 		}, labels),
 		requests: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "etcd_requests_total", Help: "Etcd request counts for each operation and object type.",
+			Name: "etcd_requests_total", Help: "[ALPHA] Etcd request counts for each operation and object type.",
 		}, labels),
 		errors: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "etcd_request_errors_total", Help: "Etcd failed request counts for each operation and object type.",
+			Name: "etcd_request_errors_total", Help: "[ALPHA] Etcd failed request counts for each operation and object type.",
 		}, labels),
+		// One watch has the changes of all resources, so that its bookmarks belong to none.
+		bookmarks: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "etcd_bookmark_total", Help: "[ALPHA] Number of etcd bookmarks (progress notify events) split by kind.",
+		}, labels[1:]).WithLabelValues("", ""),
+		leaseObjects: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "etcd_lease_object_counts", Help: "[ALPHA] Number of objects attached to a single etcd lease.",
+			Buckets: []float64{10, 50, 100, 500, 1000, 2500, 5000},
+		}),
 		refused: f.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_storage_soft_quota_refusals_total",
-			Help: "Number of writes refused because they would grow storage beyond its soft quota.",
+			Help: "[ALPHA] Number of writes refused because they would grow storage beyond its soft quota.",
 		}),
 	}
 }
@@ -59,6 +69,7 @@ func NewMetrics(registerer prometheus.Registerer, clock clock.PassiveClock) *Met
 // store is used.
 func (s *Store) Measure(metrics *Metrics, resource func(path string) schema.GroupResource) {
 	s.metrics = &storeMetrics{Metrics: metrics, resource: resource}
+	s.leases.metrics = s.metrics
 }
 
 // Count counts the refused writes. It must be called before the quota is used.
@@ -92,6 +103,20 @@ func (m *storeMetrics) observe(ctx context.Context, operation, path string, bega
 	}
 }
 
+// bookmarked counts a progress notification of etcd.
+func (m *storeMetrics) bookmarked() {
+	if m != nil {
+		m.bookmarks.Inc()
+	}
+}
+
+// leaseReplaced records the number of objects of a lease that will get no more.
+func (m *storeMetrics) leaseReplaced(objects int) {
+	if m != nil {
+		m.leaseObjects.Observe(float64(objects))
+	}
+}
+
 // spaceCollector measures the databases at each scrape.
 type spaceCollector struct{ stores []*Store }
 
@@ -99,13 +124,13 @@ const collectTimeout = time.Second
 
 var (
 	sizeDescription = describe("apiserver_storage_size_bytes",
-		"Size of the storage database file physically allocated in bytes.")
+		"[STABLE] Size of the storage database file physically allocated in bytes.")
 	inUseDescription = describe("apiserver_storage_in_use_bytes",
-		"Size of the data in the storage database file in bytes.")
+		"[ALPHA] Size of the data in the storage database file in bytes.")
 	quotaDescription = describe("apiserver_storage_quota_bytes",
-		"Size of the storage database file in bytes at which etcd refuses all writes except deletions.")
+		"[ALPHA] Size of the storage database file in bytes at which etcd refuses all writes except deletions.")
 	alarmDescription = describe("apiserver_storage_no_space_alarm",
-		"1 while the NOSPACE alarm of etcd is raised and it refuses all writes except deletions, otherwise 0.")
+		"[ALPHA] 1 while the NOSPACE alarm of etcd is raised and it refuses all writes except deletions, otherwise 0.")
 )
 
 func describe(name, help string) *prometheus.Desc {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"quorate.dev/apiserver/request"
 )
 
 // ListOptions are the options of List.
@@ -65,6 +67,8 @@ func (s *Store) ListKeys(ctx context.Context, prefix string, options ListOptions
 
 // List returns the values whose paths begin with prefix, which ends in a slash.
 func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (Page, error) {
+	ctx, span := request.StartSpan(ctx, "List(recursive=true) etcd3", "key", prefix)
+	defer span.End()
 	first := s.Key(prefix)
 	end := clientv3.GetPrefixRangeEnd(first)
 	if options.From != "" {

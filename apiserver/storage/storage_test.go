@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/utils/clock"
 
@@ -230,4 +231,27 @@ func testFollowCompaction(t *testing.T, client *clientv3.Client) {
 	}
 	cancel()
 	<-ended
+}
+
+// changingLeader fails the first read as etcd does when the leader changes.
+type changingLeader struct {
+	clientv3.KV
+	failed bool
+}
+
+func (c *changingLeader) Get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if !c.failed {
+		c.failed = true
+		return nil, rpctypes.ErrGRPCLeaderChanged
+	}
+	return c.KV.Get(ctx, key, options...)
+}
+
+func TestRevisionIsReadAgainAfterALeaderChange(t *testing.T) {
+	client := etcdtest.Client(t)
+	leader := &changingLeader{KV: client.KV}
+	client.KV = leader
+	if revision, err := storage.New(client, "/registry").Revision(t.Context()); err != nil || revision == 0 || !leader.failed {
+		t.Errorf("got revision %d and error %v, want a revision", revision, err)
+	}
 }

@@ -137,6 +137,7 @@ func (w *WatchStream) add(response clientv3.WatchResponse) {
 	if n := len(response.Events); n > 0 {
 		w.pending.Revision = response.Events[n-1].Kv.ModRevision
 	} else if response.IsProgressNotify() {
+		w.store.metrics.bookmarked()
 		w.pending.Revision = max(w.pending.Revision, response.Header.Revision)
 	}
 	w.mu.Unlock()

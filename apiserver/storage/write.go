@@ -6,11 +6,18 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"quorate.dev/apiserver/request"
 )
+
+// eventTransaction is the event of spans after the transaction, as in kube-apiserver.
+const eventTransaction = "Txn call completed"
 
 // Create stores data under a path that does not exist, and returns the revision of the write. With a ttl above zero
 // etcd deletes the path when the ttl expires.
 func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.Duration) (int64, error) {
+	ctx, span := request.StartSpan(ctx, "Create etcd3", "key", path)
+	defer span.End()
 	put, err := s.put(ctx, path, data, ttl)
 	if err != nil {
 		return 0, fmt.Errorf("creating %s: %w", path, err)
@@ -18,6 +25,7 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 	began := s.metrics.start()
 	response, err := s.client.Txn(ctx).If(s.at(path, 0)).Then(put).Commit()
 	s.metrics.observe(ctx, "create", path, began, err)
+	span.Event(eventTransaction)
 	if err != nil {
 		return 0, fmt.Errorf("creating %s: %w", path, classify(err))
 	}
@@ -32,11 +40,14 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 func (s *Store) Update(
 	ctx context.Context, path string, expected int64, data []byte, ttl time.Duration,
 ) (int64, error) {
+	ctx, span := request.StartSpan(ctx, "GuaranteedUpdate etcd3", "key", path)
+	defer span.End()
 	put, err := s.put(ctx, path, data, ttl)
 	if err != nil {
 		return 0, fmt.Errorf("updating %s: %w", path, err)
 	}
 	revision, err := s.swap(ctx, "update", path, expected, put)
+	span.Event(eventTransaction)
 	if err != nil {
 		return 0, fmt.Errorf("updating %s: %w", path, err)
 	}

@@ -105,10 +105,13 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 		return nil, err
 	}
 	if snapshot := c.now(); snapshot != nil && snapshot.revision >= atLeast {
+		if atLeast > 0 {
+			c.stats.waits.buckets[0].Add(1) // without reading the clock
+		}
 		return snapshot, nil
 	}
 	began := c.caches.clock.Now()
-	defer func() { c.stats.waited(c.caches.clock.Since(began)) }()
+	defer func() { c.stats.waits.observe(c.caches.clock.Since(began)) }()
 	timeout := c.caches.clock.NewTimer(freshWait)
 	defer timeout.Stop()
 	for {
@@ -130,6 +133,19 @@ func (c *Cache) Snapshot(ctx context.Context, atLeast int64) (*Snapshot, error) 
 
 // Latest returns a state that contains every write that finished before the call.
 func (c *Cache) Latest(ctx context.Context) (*Snapshot, error) {
+	snapshot, err := c.latest(ctx)
+	switch {
+	case err == nil:
+		c.stats.consistentReads.Add(1)
+	case errors.Is(err, ErrTooNew):
+		c.stats.laggingReads.Add(1)
+	default:
+		c.stats.failedReads.Add(1)
+	}
+	return snapshot, err
+}
+
+func (c *Cache) latest(ctx context.Context) (*Snapshot, error) {
 	c.start.Do(c.load)
 	revision, err := c.caches.Current(ctx)
 	if err != nil {

@@ -82,6 +82,7 @@ func (c *Cache) list(ctx context.Context) ([]*Entry, int64, error) {
 			entries = append(entries, c.entryOf(value))
 		}
 		if !page.More || len(page.Values) == 0 {
+			c.CountStoredList(len(entries), 0, len(entries))
 			return entries, page.Revision, nil
 		}
 		options.Revision = page.Revision

@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,26 +18,82 @@ type stats struct {
 	dispatched      atomic.Int64
 	initializations atomic.Int64
 	terminated      atomic.Int64
-	waits           atomic.Int64
-	waitedFor       atomic.Int64 // nanoseconds
+	waits           waits
+
+	// consistentReads are the calls of Latest: that succeeded, that failed because the cache lagged, and all other
+	// failures.
+	consistentReads, laggingReads, failedReads atomic.Int64
+	initial                                    atomic.Int64 // initial events of watches
+	fromCache, fromStorage                     listStats
 	// consistent, inconsistent and inconclusive count the consistency checks.
 	consistent, inconsistent, inconclusive atomic.Int64
 }
 
-func (s *stats) waited(duration time.Duration) {
-	s.waits.Add(1)
-	s.waitedFor.Add(int64(duration))
+// listStats count lists and their objects.
+type listStats struct {
+	lists, fetched, evaluated, returned atomic.Int64
+}
+
+func (s *listStats) add(fetched, evaluated, returned int) {
+	s.lists.Add(1)
+	s.fetched.Add(int64(fetched))
+	s.evaluated.Add(int64(evaluated))
+	s.returned.Add(int64(returned))
+}
+
+// waitBounds are the upper bounds of the buckets of waits.
+var waitBounds = [...]time.Duration{
+	5 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond,
+	400 * time.Millisecond, 600 * time.Millisecond, 800 * time.Millisecond, time.Second, 1250 * time.Millisecond,
+	1500 * time.Millisecond, 2 * time.Second, 3 * time.Second,
+}
+
+// waits is a histogram of the time that readers waited for a revision.
+type waits struct {
+	buckets [len(waitBounds) + 1]atomic.Int64
+	sum     atomic.Int64 // nanoseconds
+}
+
+func (w *waits) observe(duration time.Duration) {
+	bucket := 0
+	for bucket < len(waitBounds) && duration > waitBounds[bucket] {
+		bucket++
+	}
+	w.buckets[bucket].Add(1)
+	w.sum.Add(int64(duration))
+}
+
+// read returns the arguments of a constant histogram.
+func (w *waits) read() (count uint64, sum float64, buckets map[float64]uint64) {
+	buckets = make(map[float64]uint64, len(waitBounds))
+	for i, bound := range waitBounds {
+		count += uint64(w.buckets[i].Load())
+		buckets[bound.Seconds()] = count
+	}
+	return count + uint64(w.buckets[len(waitBounds)].Load()), time.Duration(w.sum.Load()).Seconds(), buckets
+}
+
+// CountList counts a list that was served from the cache.
+func (c *Cache) CountList(fetched, returned int) { c.stats.fromCache.add(fetched, 0, returned) }
+
+// CountStoredList counts a list that was served from storage.
+func (c *Cache) CountStoredList(fetched, evaluated, returned int) {
+	c.stats.fromStorage.add(fetched, evaluated, returned)
 }
 
 // collector exports stats. Metrics that kube-apiserver has too have its names.
 type collector struct {
 	all []*Caches
 
-	objects, objectsByGroup, capacity, watchers, revision                   *prometheus.Desc
+	objects, objectsByGroup, size, capacity, watchers, revision             *prometheus.Desc
 	storageEvents, received, dispatched, initializations, terminated, waits *prometheus.Desc
-	checks                                                                  *prometheus.Desc
+	checks, initial, consistent                                             *prometheus.Desc
+	cacheLists, cacheFetched, cacheReturned                                 *prometheus.Desc
+	storageLists, storageFetched, storageEvaluated, storageReturned         *prometheus.Desc
 	encodings, encodedBytes, evictions                                      *prometheus.Desc
 }
+
+var resourceLabels = []string{"group", "resource"}
 
 // Register registers the metrics of all Caches of a server.
 func Register(registerer prometheus.Registerer, all ...*Caches) {
@@ -44,37 +101,58 @@ func Register(registerer prometheus.Registerer, all ...*Caches) {
 }
 
 func newCollector(all []*Caches) *collector {
-	perResource := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, []string{"group", "resource"}, nil)
+	perResource := func(name, help string, further ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, "[ALPHA] "+help, slices.Concat(resourceLabels, further), nil)
 	}
-	overall := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
+	overall := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, "[ALPHA] "+help, nil, nil) }
+	const cache, lists, storage = "apiserver_watch_cache_", "apiserver_cache_list_", "apiserver_storage_list_"
+	const count = "Number of stored objects at the time of last check split by kind. " +
+		"In case of a fetching error, the value will be -1."
 	return &collector{
 		all: all,
-		objects: prometheus.NewDesc("apiserver_storage_objects",
-			"[DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects, as cached.",
-			[]string{"resource"}, nil),
-		objectsByGroup: perResource("apiserver_resource_objects", "Number of stored objects, as cached."),
-		storageEvents: perResource("apiserver_storage_events_received_total",
-			"Number of etcd events received split by kind."),
-		capacity: perResource("apiserver_watch_cache_capacity", "Number of events that fit into the watch cache."),
-		received: perResource("apiserver_watch_cache_events_received_total", "Number of events received from storage."),
-		dispatched: perResource("apiserver_watch_cache_events_dispatched_total",
-			"Number of events dispatched to watchers."),
-		initializations: perResource("apiserver_watch_cache_initializations_total",
-			"Number of times the collection was read from storage."),
+		objects: prometheus.NewDesc("apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) "+
+			"[DEPRECATED, consider using apiserver_resource_objects instead] "+count, []string{"resource"}, nil),
+		objectsByGroup: perResource("apiserver_resource_objects", count),
+		size: perResource("apiserver_resource_size_estimate_bytes", "Estimated size of stored objects in database. "+
+			"Estimate is based on sum of last observed sizes of serialized objects. "+
+			"In case of a fetching error, the value will be -1."),
+		storageEvents: prometheus.NewDesc("apiserver_storage_events_received_total",
+			"[BETA] Number of etcd events received split by kind.", resourceLabels, nil),
+		capacity: perResource("watch_cache_capacity", "Total capacity of watch cache broken by resource type."),
+		received: perResource(cache+"events_received_total",
+			"Counter of events received in watch cache broken by resource type."),
+		dispatched: perResource(cache+"events_dispatched_total",
+			"Counter of events dispatched in watch cache broken by resource type."),
+		initializations: perResource(cache+"initializations_total",
+			"Counter of watch cache initializations broken by resource type."),
 		terminated: perResource("apiserver_terminated_watchers_total",
-			"Number of watchers terminated because they lagged behind."),
-		checks: prometheus.NewDesc("apiserver_storage_consistency_checks_total",
-			"Counter for status of consistency checks between etcd and watch cache", []string{"group", "resource", "status"}, nil),
-		waits: perResource("apiserver_watch_cache_read_wait_seconds",
-			"Time in seconds that readers waited for a revision."),
-		watchers: perResource("apiserver_watch_cache_watchers", "Number of watchers."),
-		revision: perResource("apiserver_watch_cache_resource_version",
-			"Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits."),
-		encodings: overall("apiserver_watch_cache_encodings", "Number of encodings in the watch cache."),
-		encodedBytes: overall("apiserver_watch_cache_encoded_bytes",
-			"Memory of the encodings in the watch cache, in bytes."),
-		evictions: overall("apiserver_watch_cache_encoding_evictions_total",
+			"Counter of watchers closed due to unresponsiveness broken by resource type."),
+		checks: perResource("apiserver_storage_consistency_checks_total",
+			"Counter for status of consistency checks between etcd and watch cache", "status"),
+		waits: perResource(cache+"read_wait_seconds",
+			"Histogram of time spent waiting for a watch cache to become fresh."),
+		initial: perResource("apiserver_init_events_total",
+			"Counter of init events processed in watch cache broken by resource type."),
+		consistent: perResource(cache+"consistent_read_total", "Counter for consistent reads from cache.",
+			"success", "fallback"),
+		cacheLists: perResource(lists+"total", "Number of LIST requests served from watch cache", "index"),
+		cacheFetched: perResource(lists+"fetched_objects_total",
+			"Number of objects read from watch cache in the course of serving a LIST request", "index"),
+		cacheReturned: perResource(lists+"returned_objects_total",
+			"Number of objects returned for a LIST request from watch cache"),
+		storageLists: perResource(storage+"total", "Number of LIST requests served from storage"),
+		storageFetched: perResource(storage+"fetched_objects_total",
+			"Number of objects read from storage in the course of serving a LIST request"),
+		storageEvaluated: perResource(storage+"evaluated_objects_total",
+			"Number of objects tested in the course of serving a LIST request from storage"),
+		storageReturned: perResource(storage+"returned_objects_total",
+			"Number of objects returned for a LIST request from storage"),
+		watchers: perResource(cache+"watchers", "Number of watchers."),
+		revision: perResource(cache+"resource_version", "Current resource version of watch cache broken by resource type. "+
+			"This is truncated to the 15 least significant digits."),
+		encodings:    overall(cache+"encodings", "Number of encodings in the watch cache."),
+		encodedBytes: overall(cache+"encoded_bytes", "Memory of the encodings in the watch cache, in bytes."),
+		evictions: overall(cache+"encoding_evictions_total",
 			"Number of encodings evicted to stay within the budget."),
 	}
 }
@@ -103,34 +181,67 @@ func (c *collector) collectCache(cache *Cache, out chan<- prometheus.Metric) {
 	if resource == "" {
 		resource = cache.path
 	}
+	labels := []string{group, resource}
 	gauge := func(desc *prometheus.Desc, value int64) {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), group, resource)
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
 	}
-	counter := func(desc *prometheus.Desc, value int64) {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), group, resource)
+	counter := func(desc *prometheus.Desc, value int64, further ...string) {
+		values := slices.Concat(labels, further)
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), values...)
 	}
 	s := &cache.stats
 	cache.mu.RLock()
 	watchers := cache.watchers.count()
 	cache.mu.RUnlock()
 	gauge(c.objectsByGroup, s.objects.Load())
+	gauge(c.size, s.stored.Load())
 	name := schema.GroupResource{Group: group, Resource: resource}.String()
 	out <- prometheus.MustNewConstMetric(c.objects, prometheus.GaugeValue, float64(s.objects.Load()), name)
 	counter(c.storageEvents, s.received.Load())
 	gauge(c.capacity, s.capacity.Load())
-	gauge(c.revision, cache.caches.Revision()%1e15)
+	gauge(c.revision, cache.caches.Revision()%revisionModulus)
 	gauge(c.watchers, int64(watchers))
 	counter(c.received, s.received.Load())
 	counter(c.dispatched, s.dispatched.Load())
 	counter(c.initializations, s.initializations.Load())
 	counter(c.terminated, s.terminated.Load())
+	counter(c.initial, s.initial.Load())
+	if count, sum, buckets := s.waits.read(); count > 0 {
+		out <- prometheus.MustNewConstHistogram(c.waits, count, sum, buckets, labels...)
+	}
 	for status, count := range map[string]int64{
 		"success": s.consistent.Load(), "failure": s.inconsistent.Load(), "error": s.inconclusive.Load(),
 	} {
 		if count > 0 {
-			out <- prometheus.MustNewConstMetric(c.checks, prometheus.CounterValue, float64(count), group, resource, status)
+			counter(c.checks, count, status)
 		}
 	}
-	waited := time.Duration(s.waitedFor.Load()).Seconds()
-	out <- prometheus.MustNewConstSummary(c.waits, uint64(s.waits.Load()), waited, nil, group, resource)
+	c.collectReads(s, counter)
+}
+
+// revisionModulus truncates revisions to 15 digits, which a float64 represents exactly.
+const revisionModulus = 1e15
+
+// collectReads exports the counters of reads that there were.
+func (c *collector) collectReads(s *stats, counter func(*prometheus.Desc, int64, ...string)) {
+	for _, outcome := range []struct {
+		count             *atomic.Int64
+		success, fallback string
+	}{{&s.consistentReads, "true", "false"}, {&s.laggingReads, "true", "true"}, {&s.failedReads, "false", "false"}} {
+		if count := outcome.count.Load(); count > 0 {
+			counter(c.consistent, count, outcome.success, outcome.fallback)
+		}
+	}
+	const index = "" // no field is indexed
+	if lists := s.fromCache.lists.Load(); lists > 0 {
+		counter(c.cacheLists, lists, index)
+		counter(c.cacheFetched, s.fromCache.fetched.Load(), index)
+		counter(c.cacheReturned, s.fromCache.returned.Load())
+	}
+	if lists := s.fromStorage.lists.Load(); lists > 0 {
+		counter(c.storageLists, lists)
+		counter(c.storageFetched, s.fromStorage.fetched.Load())
+		counter(c.storageEvaluated, s.fromStorage.evaluated.Load())
+		counter(c.storageReturned, s.fromStorage.returned.Load())
+	}
 }

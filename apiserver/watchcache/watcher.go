@@ -93,6 +93,9 @@ func (c *Cache) Watch(after int64, scope Scope) (*Watcher, error) {
 	return w, nil
 }
 
+// CountInitial counts the events of the initial state.
+func (w *Watcher) CountInitial(events int) { w.cache.stats.initial.Add(int64(events)) }
+
 // position sets the cursor to the first event after the start. The caller holds the write lock.
 func (w *Watcher) position() {
 	ring := &w.cache.ring

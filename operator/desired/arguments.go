@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -141,3 +142,22 @@ func literal(extra map[string]string) map[string]string {
 	}
 	return escaped
 }
+
+// TokenOverlap returns how long tokens of a replaced service-account key stay valid.
+func TokenOverlap(cluster *v1alpha1.ApiServerCluster) time.Duration {
+	if overlap := cluster.Spec.Certificates.ServiceAccountKeys.Overlap; overlap != nil {
+		return overlap.Duration
+	}
+	c := config.Default()
+	if setExtra(c, cluster.Spec.ExtraArgs) != nil {
+		return extendedTokenLifetime // the spec is invalid
+	}
+	longest := c.Authentication.ServiceAccountMaxLifetime
+	if longest == 0 || c.Authentication.ServiceAccountExtendExpiry {
+		longest = max(longest, extendedTokenLifetime)
+	}
+	return longest
+}
+
+// extendedTokenLifetime is the lifetime of a pod's tokens with --service-account-extend-token-expiration.
+const extendedTokenLifetime = 365 * 24 * time.Hour

@@ -3,6 +3,7 @@ package desired
 import (
 	"net"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,18 @@ func Domains(cluster *v1alpha1.ApiServerCluster) []string {
 	return domains
 }
 
+// GivenAuthority returns the Secret with the user's authority of a trust domain, or "".
+func GivenAuthority(cluster *v1alpha1.ApiServerCluster, domain string) string {
+	authorities := cluster.Spec.Certificates.Authorities
+	switch ref := authorities.ServingSecretRef; {
+	case domain == ServingDomain && ref != nil:
+		return ref.Name
+	case domain == ClientDomain && authorities.ClientSecretRef != nil:
+		return authorities.ClientSecretRef.Name
+	}
+	return ""
+}
+
 // Certificate is a leaf certificate with its trust domain and Secret.
 type Certificate struct {
 	Secret string // suffix of the name of the Secret
@@ -55,32 +68,45 @@ type Certificate struct {
 	Leaf   pki.Leaf
 }
 
-// Suffixes of the Secrets of the leaves that the operator uses.
+// Suffixes of the Secrets of leaves that the operator uses or observes.
 const (
+	ServingSecret      = "serving"
+	EtcdServerSecret   = "etcd-server"
 	AdminSecret        = "admin"
 	OperatorEtcdSecret = "operator-etcd-client"
 )
 
 // Certificates returns the leaves of a cluster. Addresses are the host names and IP addresses of the Service.
 func Certificates(cluster *v1alpha1.ApiServerCluster, addresses []string) []Certificate {
-	leaves := []Certificate{
-		{"serving", ServingDomain, servingLeaf(cluster, addresses)},
+	leaves := clientLeaves(cluster, addresses)
+	if !cluster.ExternalEtcd() {
+		leaves = append(leaves, etcdLeaves(cluster)...)
+	}
+	for i := range leaves {
+		leaves[i].Leaf.Lifetime = cluster.CertificateLifetime()
+	}
+	return leaves
+}
+
+func clientLeaves(cluster *v1alpha1.ApiServerCluster, addresses []string) []Certificate {
+	return []Certificate{
+		{ServingSecret, ServingDomain, servingLeaf(cluster, addresses)},
 		{"front-proxy-client", FrontProxyDomain, pki.Leaf{CommonName: frontProxyName, Client: true}},
 		{AdminSecret, ClientDomain, pki.Leaf{
 			CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Client: true,
 		}},
 	}
-	if cluster.ExternalEtcd() {
-		return leaves
-	}
+}
+
+func etcdLeaves(cluster *v1alpha1.ApiServerCluster) []Certificate {
 	domain := MembersDomain(cluster)
 	members := []string{"*." + domain, "*." + domain + ".cluster.local", domain}
-	return append(leaves,
-		Certificate{"etcd-peer", PeerDomain, pki.Leaf{CommonName: "etcd-peer", DNSNames: members, Server: true, Client: true}},
-		Certificate{"etcd-server", EtcdClientDomain, pki.Leaf{CommonName: "etcd-server", DNSNames: members, Server: true, Client: true}},
-		Certificate{"etcd-client", EtcdClientDomain, pki.Leaf{CommonName: "kube-apiserver", Client: true}},
-		Certificate{OperatorEtcdSecret, EtcdClientDomain, pki.Leaf{CommonName: ManagedBy, Client: true}},
-	)
+	return []Certificate{
+		{"etcd-peer", PeerDomain, pki.Leaf{CommonName: "etcd-peer", DNSNames: members, Server: true, Client: true}},
+		{EtcdServerSecret, EtcdClientDomain, pki.Leaf{CommonName: "etcd-server", DNSNames: members, Server: true, Client: true}},
+		{"etcd-client", EtcdClientDomain, pki.Leaf{CommonName: "kube-apiserver", Client: true}},
+		{OperatorEtcdSecret, EtcdClientDomain, pki.Leaf{CommonName: ManagedBy, Client: true}},
+	}
 }
 
 func servingLeaf(cluster *v1alpha1.ApiServerCluster, addresses []string) pki.Leaf {
@@ -104,41 +130,74 @@ func servingLeaf(cluster *v1alpha1.ApiServerCluster, addresses []string) pki.Lea
 	return leaf
 }
 
-// AuthoritySecret returns the Secret of an authority. No pod mounts its key.
-func AuthoritySecret(cluster *v1alpha1.ApiServerCluster, domain string, pair pki.Pair) *corev1.Secret {
-	return secret(cluster, domain, corev1.SecretTypeTLS, map[string][]byte{
-		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key,
-	})
+// AuthoritySecret returns the Secret of an authority. Pods mount the trusted certificates, and no key.
+func AuthoritySecret(cluster *v1alpha1.ApiServerCluster, domain string, bundle pki.Bundle) *corev1.Secret {
+	return secret(cluster, domain, corev1.SecretTypeTLS, bundle.Data())
 }
 
-// LeafSecret returns the Secret of a leaf with the certificate of its authority.
-func LeafSecret(cluster *v1alpha1.ApiServerCluster, name string, pair pki.Pair, authority []byte) *corev1.Secret {
+// LeafSecret returns the Secret of a leaf with the certificates that verify it.
+func LeafSecret(cluster *v1alpha1.ApiServerCluster, name string, pair pki.Pair, trusted []byte) *corev1.Secret {
 	return secret(cluster, name, corev1.SecretTypeTLS, map[string][]byte{
-		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key, AuthorityKey: authority,
+		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key, AuthorityKey: trusted,
 	})
 }
 
-// ServiceAccountKeys returns the Secret with the signing key of service-account tokens.
-func ServiceAccountKeys(cluster *v1alpha1.ApiServerCluster, pair pki.Pair) *corev1.Secret {
-	return secret(cluster, ServiceAccountSecret, corev1.SecretTypeOpaque, map[string][]byte{
-		ServiceAccountPublicKey: pair.Certificate, ServiceAccountPrivateKey: pair.Key,
+// ServiceAccountKeys returns the Secret with the signing key of service-account tokens and the public keys that verify
+// them.
+func ServiceAccountKeys(cluster *v1alpha1.ApiServerCluster, keys pki.Keys, created time.Time) *corev1.Secret {
+	keysSecret := secret(cluster, ServiceAccountSecret, corev1.SecretTypeOpaque, keys.Data())
+	keysSecret.Annotations = map[string]string{KeyCreatedAnnotation: created.UTC().Format(time.RFC3339)}
+	return keysSecret
+}
+
+// KeyCreated returns when the newest key of a Secret of ServiceAccountKeys was created.
+func KeyCreated(keys *corev1.Secret) time.Time {
+	created, err := time.Parse(time.RFC3339, keys.Annotations[KeyCreatedAnnotation])
+	if err != nil { // of an earlier version of the operator, which never replaced keys
+		return keys.CreationTimestamp.Time
+	}
+	return created
+}
+
+// AuthorityHash returns the hash of the certificates that etcd, as a member or a client, reads only at its start. Their
+// order is irrelevant.
+func AuthorityHash(cluster *v1alpha1.ApiServerCluster, bundles map[string]pki.Bundle) string {
+	if cluster.ExternalEtcd() {
+		return ""
+	}
+	return pki.SetFingerprint(bundles[PeerDomain].Trusted(), bundles[EtcdClientDomain].Trusted())
+}
+
+// Access describes a kubeconfig.
+type Access struct {
+	Cluster       string // name of the cluster and of the context
+	User          string
+	Server        string // URL
+	TLSServerName string
+	Trusted       []byte // PEM; empty: the certificates that the client's system trusts
+	Credentials   pki.Pair
+}
+
+// Kubeconfig returns a kubeconfig.
+func Kubeconfig(a Access) ([]byte, error) {
+	return yaml.Marshal(clientcmd.Config{
+		APIVersion: "v1", Kind: "Config", CurrentContext: a.Cluster,
+		Clusters: []clientcmd.NamedCluster{{Name: a.Cluster, Cluster: clientcmd.Cluster{
+			Server: a.Server, TLSServerName: a.TLSServerName, CertificateAuthorityData: a.Trusted,
+		}}},
+		AuthInfos: []clientcmd.NamedAuthInfo{{Name: a.User, AuthInfo: clientcmd.AuthInfo{
+			ClientCertificateData: a.Credentials.Certificate, ClientKeyData: a.Credentials.Key,
+		}}},
+		Contexts: []clientcmd.NamedContext{{Name: a.Cluster, Context: clientcmd.Context{Cluster: a.Cluster, AuthInfo: a.User}}},
 	})
 }
 
-// Kubeconfig returns the Secret with the kubeconfig of the cluster administrator.
-func Kubeconfig(
-	cluster *v1alpha1.ApiServerCluster, endpoint string, authority []byte, admin pki.Pair,
+// AdminKubeconfig returns the Secret with the kubeconfig of the cluster administrator.
+func AdminKubeconfig(
+	cluster *v1alpha1.ApiServerCluster, endpoint string, trusted []byte, admin pki.Pair,
 ) (*corev1.Secret, error) {
-	name := cluster.Name
-	text, err := yaml.Marshal(clientcmd.Config{
-		APIVersion: "v1", Kind: "Config", CurrentContext: name,
-		Clusters: []clientcmd.NamedCluster{{
-			Name: name, Cluster: clientcmd.Cluster{Server: endpoint, CertificateAuthorityData: authority},
-		}},
-		AuthInfos: []clientcmd.NamedAuthInfo{{
-			Name: "admin", AuthInfo: clientcmd.AuthInfo{ClientCertificateData: admin.Certificate, ClientKeyData: admin.Key},
-		}},
-		Contexts: []clientcmd.NamedContext{{Name: name, Context: clientcmd.Context{Cluster: name, AuthInfo: "admin"}}},
+	text, err := Kubeconfig(Access{
+		Cluster: cluster.Name, User: "admin", Server: endpoint, Trusted: trusted, Credentials: admin,
 	})
 	if err != nil {
 		return nil, err

@@ -243,7 +243,7 @@ func TestMembersCanWriteTheirVolumes(t *testing.T) {
 
 func TestServingCertificateNames(t *testing.T) {
 	cluster := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.ExtraSANs = []string{"api.example.org", "192.0.2.1"} })
-	authority, err := pki.NewAuthority("a", metav1.Now().Time)
+	authority, err := pki.NewAuthority("a", pki.AuthorityLifetime, metav1.Now().Time)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,5 +323,26 @@ func TestValidate(t *testing.T) {
 	long.Name = strings.Repeat("x", 46)
 	if err := Validate(long, nil); err == nil {
 		t.Error("a name of 46 letters was accepted")
+	}
+}
+
+func TestPodHasThePreviousVersion(t *testing.T) {
+	cluster := demo(nil)
+	replica := Replica{Name: "demo-3", Endpoints: []string{ClientURL(cluster, "demo-0")}}
+	for _, version := range []string{"", "v1.36.3"} {
+		cluster.Status.Version = version
+		pod, err := Pod(cluster, "quorate:1", replica, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, variable := range pod.Spec.Containers[0].Env {
+			if variable.Name == config.PreviousVersionVariable {
+				got = variable.Value
+			}
+		}
+		if got != version {
+			t.Errorf("%s is %q, want %q", config.PreviousVersionVariable, got, version)
+		}
 	}
 }

@@ -34,6 +34,7 @@ type Replica struct {
 	Member         bool
 	InitialCluster InitialCluster // of a member
 	Endpoints      []string       // of a server: client URLs of the embedded members
+	AuthorityHash  string         // of the authorities that etcd reads only at its start; empty with an external etcd
 }
 
 // configuration returns the configuration of a replica that listens on address, with the extra flags of the user.

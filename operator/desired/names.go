@@ -33,6 +33,8 @@ const (
 	ServerHashAnnotation      = "quorate.dev/server-hash"
 	EtcdHashAnnotation        = "quorate.dev/etcd-hash"
 	CertificateHashAnnotation = "quorate.dev/certificate-hash"
+	AuthorityHashAnnotation   = "quorate.dev/authority-hash" // of the authorities that the pod's etcd has read
+	KeyCreatedAnnotation      = "quorate.dev/key-created"    // of the service-account Secret: creation of the newest key
 	EndpointsAnnotation       = "quorate.dev/etcd-endpoints" // of a server: names of the members that it connects to
 )
 

@@ -29,7 +29,7 @@ type testMember struct {
 func startMember(t *testing.T) testMember {
 	t.Helper()
 	now := time.Now()
-	authority, err := pki.NewAuthority("etcd-client-ca", now)
+	authority, err := pki.NewAuthority("etcd-client-ca", pki.AuthorityLifetime, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestUnreachable(t *testing.T) {
 }
 
 func TestInvalidCredentials(t *testing.T) {
-	authority, err := pki.NewAuthority("ca", time.Now())
+	authority, err := pki.NewAuthority("ca", pki.AuthorityLifetime, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestInvalidCredentials(t *testing.T) {
 }
 
 func TestPoolReusesClients(t *testing.T) {
-	authority, err := pki.NewAuthority("ca", time.Now())
+	authority, err := pki.NewAuthority("ca", pki.AuthorityLifetime, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

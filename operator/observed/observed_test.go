@@ -170,7 +170,7 @@ func TestVersionWithoutAReadyReplica(t *testing.T) {
 	unready := memberPod("demo-0", "")
 	unready.Status.Conditions[0].Status = corev1.ConditionFalse
 	s := &State{Cluster: demo(), Pods: []corev1.Pod{unready}}
-	if got, err := s.Version(t.Context(), nil); got != "" || err != nil {
+	if got, err := s.Version(t.Context(), nil, "demo.ns.svc"); got != "" || err != nil {
 		t.Errorf("Version(): %q, error %v, want neither", got, err)
 	}
 }

@@ -23,15 +23,15 @@ const (
 )
 
 // Version returns the Kubernetes version that a ready replica reports, or "" if none is ready. It connects to the pod's
-// address and verifies the certificate for the Service's name.
-func (s *State) Version(ctx context.Context, authority []byte) (string, error) {
+// address and verifies the certificate for a name.
+func (s *State) Version(ctx context.Context, authority []byte, name string) (string, error) {
 	address := s.readyAddress()
 	roots := x509.NewCertPool()
 	if address == "" || !roots.AppendCertsFromPEM(authority) {
 		return "", nil
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
-		RootCAs: roots, ServerName: s.Cluster.Name + "." + s.Cluster.Namespace + ".svc", MinVersion: tls.VersionTLS12,
+		RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS12,
 	}}
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)

@@ -3,6 +3,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -16,13 +17,15 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
-// Lifetimes. Leaves are renewed when a third of their lifetime remains.
+// Default lifetimes. Leaves are renewed, and authorities replaced, when a third of their lifetime remains.
 const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	LeafLifetime      = 365 * 24 * time.Hour
@@ -30,6 +33,8 @@ const (
 	// backdate makes new certificates valid on machines with slow clocks.
 	backdate = 5 * time.Minute
 )
+
+const authorityUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
 
 // Pair is a certificate and its private key, both PEM.
 type Pair struct {
@@ -50,22 +55,23 @@ type Leaf struct {
 	Organizations []string
 	DNSNames      []string
 	Addresses     []net.IP
-	Server        bool // extended key usage serverAuth
-	Client        bool // extended key usage clientAuth
+	Server        bool          // extended key usage serverAuth
+	Client        bool          // extended key usage clientAuth
+	Lifetime      time.Duration // 0: LeafLifetime
 }
 
 // NewAuthority creates a self-signed authority.
-func NewAuthority(name string, now time.Time) (Authority, error) {
+func NewAuthority(name string, lifetime time.Duration, now time.Time) (Authority, error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Authority{}, fmt.Errorf("generating the key of authority %s: %w", name, err)
 	}
-	template, err := newTemplate(pkix.Name{CommonName: name}, now, AuthorityLifetime)
+	template, err := newTemplate(pkix.Name{CommonName: name}, now, lifetime)
 	if err != nil {
 		return Authority{}, err
 	}
 	template.IsCA = true
-	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
+	template.KeyUsage = authorityUsage
 	pair, err := sign(template, template, signer, signer)
 	if err != nil {
 		return Authority{}, err
@@ -85,8 +91,56 @@ func ParseAuthority(pair Pair) (Authority, error) {
 	return Authority{Pair: pair, certificate: certificate, signer: signer}, nil
 }
 
+// ParseGiven parses an authority that was not created by this package. It must be self-signed, because servers and
+// clients trust its certificate alone, and valid.
+func ParseGiven(pair Pair, now time.Time) (Authority, error) {
+	a, err := ParseAuthority(pair)
+	if err != nil {
+		return Authority{}, err
+	}
+	switch {
+	case a.certificate.CheckSignatureFrom(a.certificate) != nil:
+		return Authority{}, fmt.Errorf("authority %q is not self-signed", a.certificate.Subject.CommonName)
+	case now.After(a.certificate.NotAfter):
+		return Authority{}, fmt.Errorf("authority %q expired at %s",
+			a.certificate.Subject.CommonName, a.certificate.NotAfter.UTC().Format(time.RFC3339))
+	}
+	a.Certificate = encode(a.certificate.Raw)
+	return a, nil
+}
+
+// Equal reports whether two authorities have the same certificate.
+func (a Authority) Equal(b Authority) bool { return a.certificate.Equal(b.certificate) }
+
 // Expiry returns the expiry time of the authority's certificate.
 func (a Authority) Expiry() time.Time { return a.certificate.NotAfter }
+
+// Created returns the time at which the authority was created.
+func (a Authority) Created() time.Time { return a.certificate.NotBefore.Add(backdate) }
+
+// Renewal returns the time at which a third of the authority's lifetime remains.
+func (a Authority) Renewal() time.Time { return renewal(a.certificate) }
+
+// Signed reports whether the authority signed a leaf.
+func (a Authority) Signed(pair Pair) bool {
+	certificate, _, err := parse(pair)
+	return err == nil && certificate.CheckSignatureFrom(a.certificate) == nil
+}
+
+// CrossSign returns a certificate of the successor's key that is signed by a: clients that trust only a accept the
+// certificates of the successor, if it is sent together with them.
+func (a Authority) CrossSign(successor Authority, now time.Time) ([]byte, error) {
+	template, err := newTemplate(successor.certificate.Subject, now, a.certificate.NotAfter.Sub(now))
+	if err != nil {
+		return nil, err
+	}
+	template.IsCA, template.KeyUsage = true, authorityUsage
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, successor.signer.Public(), a.signer)
+	if err != nil {
+		return nil, fmt.Errorf("cross-signing authority %q: %w", successor.certificate.Subject.CommonName, err)
+	}
+	return encode(der), nil
+}
 
 // Issue creates a key and signs a leaf certificate for it. The leaf does not outlive the authority.
 func (a Authority) Issue(leaf Leaf, now time.Time) (Pair, error) {
@@ -95,7 +149,7 @@ func (a Authority) Issue(leaf Leaf, now time.Time) (Pair, error) {
 		return Pair{}, fmt.Errorf("generating the key of %s: %w", leaf.CommonName, err)
 	}
 	subject := pkix.Name{CommonName: leaf.CommonName, Organization: leaf.Organizations}
-	template, err := newTemplate(subject, now, LeafLifetime)
+	template, err := newTemplate(subject, now, leaf.lifetime())
 	if err != nil {
 		return Pair{}, err
 	}
@@ -107,6 +161,8 @@ func (a Authority) Issue(leaf Leaf, now time.Time) (Pair, error) {
 	template.DNSNames, template.IPAddresses = leaf.DNSNames, leaf.Addresses
 	return sign(template, a.certificate, signer, a.signer)
 }
+
+func (l Leaf) lifetime() time.Duration { return cmp.Or(l.Lifetime, LeafLifetime) }
 
 func (l Leaf) usages() []x509.ExtKeyUsage {
 	var usages []x509.ExtKeyUsage
@@ -145,6 +201,20 @@ func Fingerprint(certificates ...[]byte) string {
 	return hex.EncodeToString(sum.Sum(nil))[:16]
 }
 
+// SetFingerprint returns a short hash of sets of PEM certificates. The order within a set is irrelevant.
+func SetFingerprint(sets ...[]byte) string {
+	var all [][]byte
+	for _, set := range sets {
+		var members []string
+		for block, rest := pem.Decode(set); block != nil; block, rest = pem.Decode(rest) {
+			members = append(members, string(block.Bytes))
+		}
+		slices.Sort(members)
+		all = append(all, []byte(Fingerprint([]byte(strings.Join(members, "")))))
+	}
+	return Fingerprint(all...)
+}
+
 func newTemplate(subject pkix.Name, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -165,7 +235,11 @@ func sign(template, parent *x509.Certificate, subject, issuer crypto.Signer) (Pa
 	if err != nil {
 		return Pair{}, fmt.Errorf("encoding the key of %q: %w", template.Subject.CommonName, err)
 	}
-	return Pair{Certificate: pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}), Key: key}, nil
+	return Pair{Certificate: encode(der), Key: key}, nil
+}
+
+func encode(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})
 }
 
 func parse(pair Pair) (*x509.Certificate, crypto.Signer, error) {

@@ -13,7 +13,7 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func authority(t *testing.T, name string) Authority {
 	t.Helper()
-	a, err := NewAuthority(name, start)
+	a, err := NewAuthority(name, AuthorityLifetime, start)
 	if err != nil {
 		t.Fatal(err)
 	}

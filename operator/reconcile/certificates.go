@@ -4,37 +4,50 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/pki"
+	"quorate.dev/operator/rotation"
 	"quorate.dev/operator/status"
 )
 
 // certificates are the contents of a cluster's Secrets.
 type certificates struct {
-	authorities map[string]pki.Authority // by trust domain
-	leaves      map[string]pki.Pair      // by suffix of the Secret
+	bundles    map[string]pki.Bundle    // by trust domain
+	given      map[string]pki.Authority // the user's that can be used, by trust domain
+	leaves     map[string]pki.Pair      // by suffix of the Secret
+	keys       pki.Keys
+	keyCreated time.Time
+	trusted    []byte // certificates that verify the serving certificate, for clients; empty: a public issuer's
+	name       string // host that the serving certificate is valid for
 }
 
-// hash returns the fingerprint of the certificates that pods mount.
+// hash returns the fingerprint of the certificates and keys that pods mount.
 func (c certificates) hash() string {
 	var all [][]byte
 	domains := []string{desired.ClientDomain, desired.FrontProxyDomain, desired.PeerDomain, desired.EtcdClientDomain}
 	for _, domain := range domains {
-		all = append(all, c.authorities[domain].Certificate)
+		all = append(all, c.bundles[domain].Trusted())
 	}
 	for _, name := range []string{"serving", "front-proxy-client", "etcd-peer", "etcd-server", "etcd-client"} {
 		all = append(all, c.leaves[name].Certificate)
 	}
-	return pki.Fingerprint(all...)
+	return pki.Fingerprint(append(all, c.keys.Verifying())...)
 }
 
-// ensureCertificates creates missing authorities and issues missing or outdated leaves. If the spec is invalid it only
-// reads the existing ones.
+// ensureCertificates creates missing authorities, brings them to the stage of the rotation, and issues missing or
+// outdated leaves. If the cluster may not be changed it only reads the existing ones.
 func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
-	p.certificates = certificates{authorities: map[string]pki.Authority{}, leaves: map[string]pki.Pair{}}
+	p.certificates = certificates{bundles: map[string]pki.Bundle{}, leaves: map[string]pki.Pair{}, given: map[string]pki.Authority{}}
+	if err := r.readAuthorities(ctx, p); err != nil {
+		return err
+	}
 	for _, domain := range desired.Domains(p.cluster) {
 		if err := r.ensureAuthority(ctx, p, domain); err != nil {
 			return err
@@ -50,96 +63,257 @@ func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
 	return errors.Join(errs...)
 }
 
-// ensureAuthority creates a missing authority. It never replaces one, because clients that trust it would lose access.
-func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string) error {
-	secret := &corev1.Secret{}
-	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, domain), secret)
-	if err != nil || !found && p.input.Invalid != nil {
-		return err
+// readAuthorities reads the authorities of all trust domains, and those of the user's.
+func (r *Reconciler) readAuthorities(ctx context.Context, p *pass) error {
+	for _, domain := range desired.Domains(p.cluster) {
+		current := &corev1.Secret{}
+		found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, domain), current)
+		if err != nil {
+			return err
+		}
+		if found {
+			bundle, err := pki.ParseBundle(current.Data)
+			if err != nil {
+				return fmt.Errorf("authority %s: %w", domain, err)
+			}
+			p.certificates.bundles[domain] = bundle
+		}
+		p.secrets[domain] = current
+		if err := r.readGivenAuthority(ctx, p, domain); err != nil {
+			return err
+		}
 	}
-	var authority pki.Authority
-	if found {
-		authority, err = pki.ParseAuthority(pairOf(secret))
-	} else {
-		authority, err = pki.NewAuthority(p.cluster.Namespace+"/"+p.cluster.Name+" "+domain, p.input.Now)
+	return nil
+}
+
+// ensureAuthority creates a missing authority. It replaces one only in the stages of a rotation, because clients that
+// trust it would lose access.
+func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string) error {
+	bundle, found := p.certificates.bundles[domain]
+	if !found && !p.mayChange() {
+		return nil
+	}
+	var err error
+	given, isGiven := p.certificates.given[domain]
+	switch {
+	case found && p.mayChange():
+		bundle, err = advance(bundle, p, domain)
+	case !found && isGiven:
+		bundle.Signer = given
+	case !found:
+		bundle.Signer, err = pki.NewAuthority(authorityName(p.cluster, domain), p.cluster.AuthorityLifetime(), p.input.Now)
 	}
 	if err != nil {
 		return fmt.Errorf("authority %s: %w", domain, err)
 	}
-	if !found {
-		if err := r.create(ctx, p.cluster, desired.AuthoritySecret(p.cluster, domain, authority.Pair)); err != nil {
+	if p.mayChange() {
+		wanted := desired.AuthoritySecret(p.cluster, domain, bundle)
+		if err := r.writeSecret(ctx, p.cluster, found, p.secrets[domain], wanted); err != nil {
 			return err
 		}
 	}
-	p.certificates.authorities[domain] = authority
-	p.input.Certificates = append(p.input.Certificates, status.Expiry{
-		Secret: desired.SecretName(p.cluster, domain), At: authority.Expiry(),
+	p.certificates.bundles[domain] = bundle
+	p.expires(status.Expiry{
+		Secret: desired.SecretName(p.cluster, domain), At: bundle.Signer.Expiry(), Renewal: bundle.Signer.Renewal(),
+		Created: bundle.Signer.Created(),
 	})
 	return nil
 }
 
-// ensureServiceAccountKey creates a missing service-account key, except while a backup is restored: its key is then
-// restored too, and no member starts before.
+func authorityName(cluster *v1alpha1.ApiServerCluster, domain string) string {
+	return cluster.Namespace + "/" + cluster.Name + " " + domain
+}
+
+// advance returns a bundle in the stage of the cluster's rotation.
+func advance(bundle pki.Bundle, p *pass, domain string) (pki.Bundle, error) {
+	switch stage, _ := stageOf(authoritiesOf(p.cluster)); stage {
+	case rotation.TrustBoth:
+		if bundle.Next != nil || len(bundle.Previous) > 0 || due(p, domain) == "" {
+			return bundle, nil
+		}
+		next, err := successor(p, domain)
+		if err != nil {
+			return bundle, err
+		}
+		return bundle.Add(next, p.input.Now)
+	case rotation.Reissue:
+		return bundle.Promote(), nil
+	case rotation.DropOld:
+		return bundle.Promote().Drop(), nil
+	}
+	return bundle, nil
+}
+
+// successor returns the next authority of a trust domain. An authority of the operator's has a name of its own, by which
+// API servers show that they trust it.
+func successor(p *pass, domain string) (pki.Authority, error) {
+	if given, ok := p.certificates.given[domain]; ok {
+		return given, nil
+	}
+	name := fmt.Sprintf("%s@%d", authorityName(p.cluster, domain), p.input.Now.Unix())
+	return pki.NewAuthority(name, p.cluster.AuthorityLifetime(), p.input.Now)
+}
+
+// due returns why the signer of a trust domain has to be replaced, or "". The operator's authorities are replaced
+// together. An authority of the user's is replaced only by another one of the user's.
+func due(p *pass, domain string) string {
+	if given, ok := p.certificates.given[domain]; ok {
+		if bundle := p.certificates.bundles[domain]; !bundle.Signer.Equal(given) {
+			return "Secret " + desired.GivenAuthority(p.cluster, domain) + " has another authority"
+		}
+		return ""
+	}
+	if desired.GivenAuthority(p.cluster, domain) != "" {
+		return "" // it cannot be used
+	}
+	request := p.cluster.Spec.Certificates.Authorities.RotateBefore
+	for _, other := range desired.Domains(p.cluster) {
+		bundle, found := p.certificates.bundles[other]
+		if !found || desired.GivenAuthority(p.cluster, other) != "" {
+			continue
+		}
+		if reason := rotation.Due(bundle.Signer.Created(), bundle.Signer.Renewal(), timeOf(request), p.input.Now); reason != "" {
+			return reason
+		}
+	}
+	return ""
+}
+
+// ensureServiceAccountKey creates a missing service-account key and brings the keys to the stage of their rotation. It
+// creates none while a backup is restored: the backup's key is then restored too, and no member starts before.
 func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error {
-	if p.cluster.Restoring() {
+	current := &corev1.Secret{}
+	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.ServiceAccountSecret), current)
+	if err != nil || !found && (!p.mayChange() || p.cluster.Restoring()) {
+		return err
+	}
+	keys, created := pki.ParseKeys(current.Data), p.input.Now
+	if found {
+		created = desired.KeyCreated(current)
+	} else if keys.Signer, err = pki.NewServiceAccountKey(); err != nil {
+		return err
+	}
+	p.certificates.keys, p.certificates.keyCreated = keys, created
+	if found && !p.mayChange() {
 		return nil
 	}
-	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.ServiceAccountSecret), &corev1.Secret{})
-	if err != nil || found || p.input.Invalid != nil {
-		return err
+	switch stage, _ := stageOf(keysOf(p.cluster)); {
+	case stage == rotation.TrustBoth && keys.Next == nil && len(keys.Previous) == 0 && found:
+		next, err := pki.NewServiceAccountKey()
+		if err != nil {
+			return err
+		}
+		keys, created = keys.Add(next), p.input.Now
+	case stage == rotation.Reissue:
+		keys = keys.Promote()
+	case stage == rotation.DropOld:
+		keys = keys.Promote().Drop()
 	}
-	pair, err := pki.NewServiceAccountKey()
-	if err != nil {
-		return err
-	}
-	return r.create(ctx, p.cluster, desired.ServiceAccountKeys(p.cluster, pair))
+	p.certificates.keys, p.certificates.keyCreated = keys, created
+	return r.writeSecret(ctx, p.cluster, found, current, desired.ServiceAccountKeys(p.cluster, keys, created))
 }
 
 func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, certificate desired.Certificate) error {
 	name := desired.SecretName(p.cluster, certificate.Secret)
-	secret := &corev1.Secret{}
-	found, err := r.find(ctx, p.cluster, name, secret)
-	if err != nil || !found && p.input.Invalid != nil {
+	current := &corev1.Secret{}
+	found, err := r.find(ctx, p.cluster, name, current)
+	if err != nil || !found && !p.mayChange() {
 		return err
 	}
-	authority := p.certificates.authorities[certificate.Domain]
-	pair, reason := pairOf(secret), "missing"
-	switch {
-	case found && p.input.Invalid != nil:
-		reason = ""
-	case found:
-		reason = authority.Evaluate(pair, certificate.Leaf, p.input.Now)
-	}
-	if reason != "" {
-		if pair, err = authority.Issue(certificate.Leaf, p.input.Now); err != nil {
+	bundle := p.certificates.bundles[certificate.Domain]
+	pair, trusted := desired.PairOf(current), current.Data[desired.AuthorityKey]
+	if p.mayChange() {
+		var reason string
+		if pair, trusted, reason, err = r.leaf(ctx, p, certificate, current, found); err != nil {
 			return err
 		}
-		issued := desired.LeafSecret(p.cluster, certificate.Secret, pair, authority.Certificate)
-		if err := r.ensureSecret(ctx, p.cluster, issued); err != nil {
+		issued := desired.LeafSecret(p.cluster, certificate.Secret, pair, trusted)
+		if err := r.writeSecret(ctx, p.cluster, found, current, issued); err != nil {
 			return err
 		}
-	}
-	if found && reason != "" {
-		r.event(p.cluster, event{
-			related: reference("Secret", secret), reason: "CertificateIssued", action: "Issue",
-			message: fmt.Sprintf("Issued certificate in Secret %s: %s", name, reason),
-		})
+		if found && reason != "" {
+			r.event(p.cluster, event{
+				related: reference("Secret", current), reason: "CertificateIssued", action: "Issue",
+				message: fmt.Sprintf("Issued certificate in Secret %s: %s", name, reason),
+			})
+		}
 	}
 	p.certificates.leaves[certificate.Secret] = pair
-	_, expiry, err := pki.RenewalOf(pair)
-	p.input.Certificates = append(p.input.Certificates, status.Expiry{Secret: name, At: expiry})
+	if certificate.Secret == desired.ServingSecret {
+		p.certificates.trusted, p.certificates.name = trusted, p.cluster.Name+"."+p.cluster.Namespace+".svc"
+		if !bundle.Issued(pair) {
+			p.certificates.name = endpointHost(p)
+		}
+	}
+	created, due, expiry, err := pki.Validity(pair)
+	p.expires(status.Expiry{Secret: name, At: expiry, Renewal: due, Created: created})
 	return err
 }
 
+// leaf returns the wanted content of a leaf's Secret: the certificate and what verifies it. The reason is why the
+// certificate was replaced, or "".
+func (r *Reconciler) leaf(
+	ctx context.Context, p *pass, certificate desired.Certificate, current *corev1.Secret, found bool,
+) (pair pki.Pair, trusted []byte, reason string, err error) {
+	bundle := p.certificates.bundles[certificate.Domain]
+	pair, trusted, reason = desired.PairOf(current), bundle.Trusted(), "missing"
+	if certificate.Secret == desired.ServingSecret {
+		if given := r.givenCertificate(ctx, p, current); given != nil {
+			return given.pair, given.published(trusted), given.difference(pair), nil
+		}
+	}
+	if found {
+		reason = bundle.Signer.Evaluate(pair, certificate.Leaf, p.input.Now)
+	}
+	if reason != "" {
+		pair, err = bundle.Issue(certificate.Leaf, p.input.Now)
+		return pair, trusted, reason, err
+	}
+	pair, _ = bundle.Rechain(pair)
+	return pair, trusted, "", nil
+}
+
+// roots returns PEM certificates with which the operator verifies API servers: also the serving certificate itself,
+// because the operator's system may not trust its issuer.
+func (c certificates) roots() []byte {
+	return slices.Concat(c.trusted, c.leaves[desired.ServingSecret].Certificate)
+}
+
 func (r *Reconciler) ensureKubeconfig(ctx context.Context, p *pass) error {
-	authority, admin := p.certificates.authorities[desired.ServingDomain], p.certificates.leaves[desired.AdminSecret]
-	secret, err := desired.Kubeconfig(p.cluster, p.input.Endpoint, authority.Certificate, admin)
+	secret, err := desired.AdminKubeconfig(
+		p.cluster, p.input.Endpoint, p.certificates.trusted, p.certificates.leaves[desired.AdminSecret])
 	if err != nil {
 		return err
 	}
 	return r.ensureSecret(ctx, p.cluster, secret)
 }
 
-func pairOf(secret *corev1.Secret) pki.Pair {
-	return pki.Pair{Certificate: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
+// writeSecret creates or updates a Secret whose content was derived from current. It fails with a conflict if the Secret
+// has changed since current was read.
+func (r *Reconciler) writeSecret(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, found bool, current, wanted *corev1.Secret,
+) error {
+	if !found {
+		return r.create(ctx, cluster, wanted)
+	}
+	after := current.DeepCopy()
+	after.Data = wanted.Data
+	for name, value := range wanted.Annotations {
+		metav1.SetMetaDataAnnotation(&after.ObjectMeta, name, value)
+	}
+	setLabels(after, wanted)
+	return r.update(ctx, current, after)
+}
+
+// expires records the expiry of a certificate for the status, and when the cluster has to be reconciled for it.
+func (p *pass) expires(e status.Expiry) {
+	p.input.Certificates = append(p.input.Certificates, e)
+	p.wake(e.Renewal)
+}
+
+// wake makes the cluster be reconciled at a time, if it is not zero.
+func (p *pass) wake(at time.Time) {
+	if !at.IsZero() && at.After(p.input.Now) && (p.next.IsZero() || at.Before(p.next)) {
+		p.next = at
+	}
 }

@@ -28,7 +28,7 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 	leaf := p.certificates.leaves[desired.OperatorEtcdSecret]
 	key := client.ObjectKeyFromObject(p.cluster).String()
 	p.etcd, err = r.Etcd.Get(key, endpoints, strconv.Itoa(desired.ClientPort), etcd.Credentials{
-		Authority:   p.certificates.authorities[desired.EtcdClientDomain].Certificate,
+		Authority:   p.certificates.bundles[desired.EtcdClientDomain].Trusted(),
 		Certificate: leaf.Certificate, Key: leaf.Key, ServerName: desired.MembersDomain(p.cluster),
 	})
 	if err != nil {
@@ -47,7 +47,8 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 }
 
 // observation translates the observed state and the spec into the input of membership.Plan.
-func observation(s *observed.State, now time.Time) membership.Observation {
+// The pods in restart count as outdated.
+func observation(s *observed.State, restart map[string]bool, now time.Time) membership.Observation {
 	o := membership.Observation{
 		Cluster: s.Cluster.Name, External: s.Cluster.ExternalEtcd(),
 		Replicas: s.Cluster.ReplicaCount(), Voters: s.Cluster.VoterCount(),
@@ -68,7 +69,7 @@ func observation(s *observed.State, now time.Time) membership.Observation {
 		pod := &s.Pods[i]
 		o.Pods = append(o.Pods, membership.Pod{
 			Name: pod.Name, Member: observed.RunsMember(pod), Ready: observed.Ready(pod),
-			Outdated: desired.Outdated(pod, hashes, voters), Failed: observed.Terminated(pod),
+			Outdated: restart[pod.Name] || desired.Outdated(pod, hashes, voters), Failed: observed.Terminated(pod),
 			Terminating: pod.DeletionTimestamp != nil,
 		})
 	}
@@ -98,7 +99,7 @@ const maxActions = 16
 // takeActions plans and executes actions until the outcome of one is uncertain, so that the state has to be read
 // again, or until there is nothing to do.
 func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
-	o, certain := observation(p.state, p.input.Now), true
+	o, certain := observation(p.state, p.restart, p.input.Now), true
 	for n := 0; certain && n < maxActions; n++ {
 		a := membership.Plan(o)
 		if a.Kind == membership.Wait && p.input.Action.Kind != "" {
@@ -230,7 +231,10 @@ func (r *Reconciler) writeIntent(ctx context.Context, p *pass, a membership.Acti
 }
 
 func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action) error {
-	replica := desired.Replica{Name: a.Name, Member: a.Kind == membership.CreatePod}
+	replica := desired.Replica{
+		Name: a.Name, Member: a.Kind == membership.CreatePod,
+		AuthorityHash: desired.AuthorityHash(p.cluster, p.certificates.bundles),
+	}
 	if replica.Member {
 		replica.InitialCluster = initialCluster(p.state, a.Name)
 	} else {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -49,7 +50,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	Etcd     *etcd.Pool
 	Clock    clock.Clock
-	Image    string // default of spec.image
+	Metrics  *Metrics // nil: none
+	Image    string   // default of spec.image
 	// OperatorNamespace is the namespace of the operator's pods, or "" if it does not run as a pod of the hosting cluster.
 	OperatorNamespace string
 }
@@ -59,19 +61,23 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	cluster := &v1alpha1.ApiServerCluster{}
 	if err := r.Reader.Get(ctx, request.NamespacedName, cluster); err != nil {
 		r.Etcd.Drop(request.String())
+		if apierrors.IsNotFound(err) {
+			r.Metrics.forget(request.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if cluster.DeletionTimestamp != nil {
 		r.Etcd.Drop(request.String())
 		return r.remove(ctx, cluster)
 	}
-	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}}
+	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}, restart: map[string]bool{}, secrets: map[string]*corev1.Secret{}}
 	before := cluster.DeepCopy()
 	r.run(ctx, p)
 	p.input.State = p.state
 	if err := r.publish(ctx, p, before); err != nil {
 		p.failed(ctx, err)
 	}
+	r.Metrics.observe(request.NamespacedName, p)
 	return r.result(p)
 }
 
@@ -83,12 +89,22 @@ func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 	switch a := p.input.Action; {
 	case p.stale:
 		return ctrl.Result{RequeueAfter: shortWait}, nil
+	case p.entered:
+		return ctrl.Result{RequeueAfter: immediately}, nil
 	case p.input.Rejected == nil && a.Kind != membership.Wait && a.Kind != "":
 		return ctrl.Result{RequeueAfter: immediately}, nil
-	case a.Kind != "" && (a.Kind != membership.Wait || a.Reason != ""):
+	case a.Kind != "" && (a.Kind != membership.Wait || a.Reason != ""), p.rotating:
 		return ctrl.Result{RequeueAfter: r.waitInterval(p)}, nil
 	}
-	return ctrl.Result{RequeueAfter: resyncInterval}, nil
+	return ctrl.Result{RequeueAfter: p.untilDue()}, nil
+}
+
+// untilDue returns the time until something becomes due, at most resyncInterval.
+func (p *pass) untilDue() time.Duration {
+	if p.next.IsZero() {
+		return resyncInterval
+	}
+	return max(min(p.next.Sub(p.input.Now), resyncInterval), immediately)
 }
 
 func (r *Reconciler) waitInterval(p *pass) time.Duration {
@@ -103,7 +119,8 @@ func (r *Reconciler) waitInterval(p *pass) time.Duration {
 // SetupWithManager adds the controller to a manager.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(manager).
-		For(&v1alpha1.ApiServerCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.ApiServerCluster{}, builder.WithPredicates(
+			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		Owns(&corev1.Service{}).

@@ -176,7 +176,8 @@ func (r *Reconciler) finishRestore(ctx context.Context, p *pass, pod *corev1.Pod
 	if err != nil {
 		return err
 	}
-	if err := r.ensureSecret(ctx, p.cluster, desired.ServiceAccountKeys(p.cluster, pair)); err != nil {
+	keys := desired.ServiceAccountKeys(p.cluster, pki.RestoredKeys(pair), p.input.Now)
+	if err := r.ensureSecret(ctx, p.cluster, keys); err != nil {
 		return err
 	}
 	before := p.cluster.DeepCopy()

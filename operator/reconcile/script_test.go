@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/cert"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -28,7 +30,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
+	"quorate.dev/operator/pki"
 )
 
 var update = flag.Bool("update", false, "rewrite the results in the scripts")
@@ -76,6 +80,11 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	reconcile               reconcile once; results are the events and the result: "  > line"
 //	settle                  reconcile until only time or a pod can change anything, without results
 //	ready POD               report a pod ready
+//	give NAME LIFETIME HOST   create or update a Secret with a certificate of the user's, as cert-manager does
+//	give-authority NAME LIFETIME   create or update a Secret with an authority of the user's
+//	serving                   result is the issuer of the serving certificate in use and the number of trusted ones: "  = line"
+//	rotation                  results are the stages in the status and the keys of the Secrets that are replaced: "  = line"
+//	lose-status               remove the rotations from the status
 //	foreign KIND NAME       create a PersistentVolumeClaim or Service with another owner
 //	after DURATION          advance the clock
 //	objects                 results are the objects in the namespace: "  = line"
@@ -105,6 +114,18 @@ func (c *cluster) execute(fields []string) []string {
 		c.ready(args[0])
 	case "foreign":
 		c.foreign(args[0], args[1])
+	case "lose-status":
+		object := c.get()
+		object.Status.Rotations = nil
+		c.must(c.client.Status().Update(c.t.Context(), object))
+	case "give-authority":
+		c.giveAuthority(args[0], args[1])
+	case "give":
+		c.give(args[0], args[1], args[2])
+	case "serving":
+		c.serving()
+	case "rotation":
+		c.rotation()
 	case "after":
 		duration, err := time.ParseDuration(args[0])
 		c.must(err)
@@ -144,6 +165,17 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Image = value
 		case field == "external":
 			object.Spec.Etcd.External = &v1alpha1.ExternalEtcd{Endpoints: []string{value}, Prefix: "/registry"}
+		case field == "rotateBefore":
+			at, err := time.Parse(time.RFC3339, value)
+			c.must(err)
+			object.Spec.Certificates.Authorities.RotateBefore = &metav1.Time{Time: at}
+			object.Spec.Certificates.ServiceAccountKeys.RotateBefore = &metav1.Time{Time: at}
+		case field == "clientAuthority":
+			object.Spec.Certificates.Authorities.ClientSecretRef = &corev1.LocalObjectReference{Name: value}
+		case field == "serving":
+			object.Spec.Certificates.Serving.SecretRef = &corev1.LocalObjectReference{Name: value}
+		case field == "pausedUntil":
+			object.Annotations = map[string]string{v1alpha1.PausedUntilAnnotation: value}
 		case strings.HasPrefix(field, "arg."):
 			object.Spec.ExtraArgs = map[string]string{strings.TrimPrefix(field, "arg."): value}
 		default:
@@ -180,6 +212,66 @@ func (c *cluster) foreign(kind, name string) {
 	object.SetNamespace("ns")
 	object.SetName(name)
 	c.must(c.client.Create(c.t.Context(), object))
+}
+
+func (c *cluster) give(name, lifetime, host string) {
+	life, err := time.ParseDuration(lifetime)
+	c.must(err)
+	authority, err := pki.NewAuthority("cert-manager", 2*life, c.clock.Now())
+	c.must(err)
+	pair, err := authority.Issue(pki.Leaf{CommonName: host, DNSNames: []string{host}, Server: true, Lifetime: life}, c.clock.Now())
+	c.must(err)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{
+		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key, desired.AuthorityKey: authority.Certificate,
+	}}
+	if err := c.client.Create(c.t.Context(), secret); err != nil {
+		c.must(c.client.Update(c.t.Context(), secret))
+	}
+}
+
+func (c *cluster) giveAuthority(name, lifetime string) {
+	life, err := time.ParseDuration(lifetime)
+	c.must(err)
+	authority, err := pki.NewAuthority("cert-manager", life, c.clock.Now())
+	c.must(err)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{
+		corev1.TLSCertKey: authority.Certificate, corev1.TLSPrivateKeyKey: authority.Key,
+	}}
+	if err := c.client.Create(c.t.Context(), secret); err != nil {
+		c.must(c.client.Update(c.t.Context(), secret))
+	}
+}
+
+func (c *cluster) secret(name string) *corev1.Secret {
+	secret := &corev1.Secret{}
+	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, secret))
+	return secret
+}
+
+func (c *cluster) serving() {
+	secret := c.secret("demo-serving")
+	chain, err := cert.ParseCertsPEM(secret.Data[corev1.TLSCertKey])
+	c.must(err)
+	trusted, err := cert.ParseCertsPEM(secret.Data[desired.AuthorityKey])
+	c.must(err)
+	c.results = append(c.results, fmt.Sprintf("= issued by %s until %s, %d trusted authorities",
+		chain[0].Issuer.CommonName, chain[0].NotAfter.Format(time.RFC3339), len(trusted)))
+}
+
+func (c *cluster) rotation() {
+	if rotations := c.get().Status.Rotations; rotations != nil {
+		for name, one := range map[string]*v1alpha1.Rotation{"authorities": rotations.Authorities, "keys": rotations.ServiceAccountKeys} {
+			if one != nil {
+				c.results = append(c.results, fmt.Sprintf("= %s: %s", name, one.Stage))
+			}
+		}
+		slices.Sort(c.results)
+	}
+	for _, name := range []string{"demo-client-ca", "demo-front-proxy-ca", "demo-service-account"} {
+		data := c.secret(name).Data
+		trusted := bytes.Count(append(data[corev1.TLSCertKey], data["service-account.pub"]...), []byte("BEGIN"))
+		c.results = append(c.results, fmt.Sprintf("= %s: %d trusted, keys %v", name, trusted, slices.Sorted(maps.Keys(data))))
+	}
 }
 
 func (c *cluster) objects() {

@@ -45,7 +45,7 @@ func (b bundle) authority(now time.Time) (pki.Authority, string, error) {
 	if reason == "" {
 		return existing, "", nil
 	}
-	authority, err := pki.NewAuthority("quorate-operator metrics", now)
+	authority, err := pki.NewAuthority("quorate-operator metrics", pki.AuthorityLifetime, now)
 	return authority, reason, err
 }
 
@@ -58,7 +58,7 @@ func (b bundle) existingAuthority(now time.Time) (pki.Authority, string) {
 	if err != nil {
 		return pki.Authority{}, "invalid authority: " + err.Error()
 	}
-	if due, _, err := pki.RenewalOf(authority.Pair); err != nil || !now.Before(due) {
+	if due := authority.Renewal(); !now.Before(due) {
 		return pki.Authority{}, "renewal of the authority was due at " + due.Format(time.RFC3339)
 	}
 	return authority, ""

@@ -91,7 +91,7 @@ func TestCreateShareAndRenew(t *testing.T) {
 }
 
 func TestForeignSecretIsNotWritten(t *testing.T) {
-	authority, err := pki.NewAuthority("foreign", start)
+	authority, err := pki.NewAuthority("foreign", pki.AuthorityLifetime, start)
 	if err != nil {
 		t.Fatal(err)
 	}

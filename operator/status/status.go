@@ -19,8 +19,17 @@ import (
 
 // Expiry is the expiry time of the certificate in a Secret.
 type Expiry struct {
-	Secret string
-	At     time.Time
+	Secret  string
+	At      time.Time
+	Created time.Time
+	Renewal time.Time // when it is due for renewal
+}
+
+// Rotation is a replacement of authorities or keys in progress.
+type Rotation struct {
+	Name    string // what is replaced
+	Stage   string
+	Message string // what the stage waits for; "" if it has just begun
 }
 
 // Input is the input of Compute.
@@ -31,6 +40,8 @@ type Input struct {
 	Errors       []error           // errors of the steps
 	Invalid      error             // validation error of the spec
 	Certificates []Expiry
+	GivenErr     error // why the user's certificate cannot be used
+	Rotations    []Rotation
 	Version      string
 	Endpoint     string
 	Now          time.Time
@@ -38,7 +49,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, restored,
+	available, progressing, degraded, quorum, certificates, rotating, paused, restored,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
@@ -49,12 +60,7 @@ func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClu
 		condition.ObservedGeneration = cluster.Generation
 		set(&next, condition, in.Now)
 	}
-	if cluster.ExternalEtcd() {
-		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdQuorum)
-	}
-	if cluster.Spec.Restore == nil {
-		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Restored)
-	}
+	removeInapplicable(&next, cluster)
 	if in.State == nil {
 		return next
 	}

@@ -41,7 +41,10 @@ func healthy() (*v1alpha1.ApiServerCluster, Input) {
 	}
 	return cluster, Input{
 		State: state, Action: membership.Action{Kind: membership.Wait}, Now: now, Endpoint: "https://demo.ns.svc:6443",
-		Certificates: []Expiry{{"demo-serving", now.Add(300 * 24 * time.Hour)}, {"demo-client-ca", now.Add(3000 * 24 * time.Hour)}},
+		Certificates: []Expiry{
+			{Secret: "demo-serving", At: now.Add(300 * 24 * time.Hour), Renewal: now.Add(200 * 24 * time.Hour)},
+			{Secret: "demo-client-ca", At: now.Add(3000 * 24 * time.Hour), Renewal: now.Add(2000 * 24 * time.Hour)},
+		},
 	}
 }
 
@@ -160,8 +163,26 @@ func TestConditions(t *testing.T) {
 			want{"Degraded": "EtcdAlarm"},
 		},
 		"certificate expires soon": {
-			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Certificates[0].At = now.Add(29 * 24 * time.Hour) },
+			func(_ *v1alpha1.ApiServerCluster, in *Input) {
+				in.Certificates[0].At, in.Certificates[0].Renewal = now.Add(29*24*time.Hour), now.Add(-90*24*time.Hour)
+			},
 			want{"CertificatesValid": "ExpiringSoon"},
+		},
+		"certificate of minutes": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) {
+				in.Certificates[0].At, in.Certificates[0].Renewal = now.Add(time.Minute), now
+			},
+			want{"CertificatesValid": "Valid"},
+		},
+		"user's certificate is unusable": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.GivenErr = errors.New("secret x does not exist") },
+			want{"CertificatesValid": "InvalidCertificate", "Degraded": "AsExpected"},
+		},
+		"authorities are replaced": {
+			func(_ *v1alpha1.ApiServerCluster, in *Input) {
+				in.Rotations = []Rotation{{Name: "certificate authorities", Stage: "TrustBoth", Message: "Waiting for demo-0: x"}}
+			},
+			want{"CredentialsRotating": "TrustBoth", "Degraded": "AsExpected"},
 		},
 		"certificate expired": {
 			func(_ *v1alpha1.ApiServerCluster, in *Input) { in.Certificates[0].At = now },

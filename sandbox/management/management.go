@@ -151,7 +151,7 @@ func (p *Plane) WriteKubeconfig(file string) error {
 func (p *Plane) authority(name string, now time.Time) (pki.Authority, error) {
 	pair, err := p.read(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		authority, err := pki.NewAuthority("quorate-sandbox-"+name, now)
+		authority, err := pki.NewAuthority("quorate-sandbox-"+name, pki.AuthorityLifetime, now)
 		if err != nil {
 			return pki.Authority{}, err
 		}

@@ -23,6 +23,7 @@ type Results struct {
 	PeakMemory    int64                  `json:"peakMemory"`    // since the start, until the crowd comes
 	Work          map[string]Measurement `json:"work"`          // by name
 	Definitions   *DefinitionResults     `json:"definitions"`
+	Overload      *OverloadResults       `json:"overload,omitempty"`
 }
 
 // plan is what to do besides the standard.

@@ -65,6 +65,9 @@ func (c *client) send(ctx context.Context, r request) (*http.Response, error) {
 	if response.StatusCode >= http.StatusMultipleChoices && response.StatusCode != http.StatusNotModified {
 		defer response.Body.Close()
 		problem, _ := io.ReadAll(io.LimitReader(response.Body, 1000))
+		if response.StatusCode == http.StatusTooManyRequests {
+			return nil, fmt.Errorf("%s %s: %w: %s", r.method, r.path, errTooMany, problem)
+		}
 		return nil, fmt.Errorf("%s %s: %s: %s", r.method, r.path, response.Status, problem)
 	}
 	if response.ProtoMajor != 2 {

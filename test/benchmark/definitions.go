@@ -82,7 +82,7 @@ func documentFigures(name string, document func(*DefinitionResults) DocumentResu
 
 func ofDefinitions(name string, format func(float64) string, value func(*DefinitionResults) float64) figure {
 	return figure{
-		name: name, format: format, ofDefinitions: true,
+		name: name, format: format, measured: func(r *Results) bool { return r.Definitions != nil },
 		value: func(r *Results) float64 { return value(r.Definitions) },
 	}
 }

@@ -44,6 +44,13 @@ func main() {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
+	if target := os.Getenv(floodVariable); target != "" {
+		if err := runFlood(target); err != nil {
+			fmt.Fprintln(os.Stderr, "Error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := command(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
@@ -71,7 +78,7 @@ func parse(arguments []string) (*options, error) {
 	f := pflag.NewFlagSet("benchmark", pflag.ContinueOnError)
 	f.StringVar(&o.only, "only", "", "peer or ours; default: both, in turns")
 	f.StringVar(&o.profiles, "profile", "", "directory for a CPU profile of our server during each work")
-	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case); definitions: only these")
+	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case); definitions or overload: only these")
 	f.BoolVar(&o.json, "json", false, "print JSON; times are nanoseconds, sizes bytes")
 	f.BoolVar(&o.keep, "keep", false, "keep data and logs")
 	f.StringArrayVar(&o.peerFlags, "peer-flag", nil, "a further flag for kube-apiserver; may be repeated")
@@ -100,6 +107,10 @@ func (o *options) run(ctx context.Context) (Report, error) {
 	}
 	var report Report
 	p := plan{works: o.works, progress: progress}
+	if o.works == overloadOnly {
+		err = o.runOverload(ctx, filepath.Join(directory, overloadOnly), p, &report)
+		return report, err
+	}
 	if o.works != definitionsOnly {
 		err = o.runSteps(ctx, filepath.Join(directory, "standard"), p.steps(), &report)
 	}

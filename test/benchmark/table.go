@@ -46,6 +46,7 @@ func (r Report) markdown() string {
 	}{
 		{"memory and start", figures()},
 		{"1,000 CustomResourceDefinitions of 40 fields, unused", definitionFigures()},
+		{"one client lists everything without pause", overloadFigures()},
 	} {
 		text.WriteString("\n")
 		row(table.title, "peer", "ours", "fraction", "target of ours", "met?")
@@ -142,12 +143,17 @@ type figure struct {
 	format func(float64) string
 	limit  float64 // 0: none
 
-	ofDefinitions bool
+	unrelated bool // the fraction says nothing
+	// measured reports whether a server did what the figure is of; nil: the works.
+	measured func(*Results) bool
 }
 
 // known reports whether a server was measured.
 func (f figure) known(r *Results) bool {
-	return r != nil && (r.Definitions != nil || !f.ofDefinitions) && (len(r.Work) > 0 || f.ofDefinitions)
+	if r == nil || f.measured == nil {
+		return r != nil && len(r.Work) > 0
+	}
+	return f.measured(r)
 }
 
 func kibibytes(v float64) string { return fmt.Sprintf("%.0f KiB", v/(1<<10)) }
@@ -176,7 +182,7 @@ func (r Report) figureCells(f figure) []string {
 		cells[2] = f.format(f.value(r.Ours))
 		cells[5] = outcome(f.limit, f.value(r.Ours))
 	}
-	if f.known(r.Peer) && f.known(r.Ours) {
+	if f.known(r.Peer) && f.known(r.Ours) && f.value(r.Peer) > 0 && f.value(r.Ours) > 0 && !f.unrelated {
 		cells[3] = part(f.value(r.Ours) / f.value(r.Peer))
 	}
 	return cells

@@ -24,6 +24,8 @@ var (
 		"Allow", "Cache-Control", "Connection", "Content-Encoding", "Content-Type", "Location", "Retry-After", "Vary", "Warning",
 		"Www-Authenticate", "X-Content-Type-Options",
 	}
+	// flowHeaders have UIDs. Those of objects that the script reads are compared.
+	flowHeaders = []string{"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid"}
 	// framing is decided by the HTTP libraries.
 	framing = []string{"Content-Length"}
 )
@@ -186,9 +188,13 @@ func (n *normalizer) text(c *Case, a *Answer, values []any) string {
 	}
 	_, sorted := c.directive("sort")
 	_, unordered := c.directive("unordered")
+	_, outlined := c.directive("outline")
 	for _, value := range values {
 		if unordered {
 			n.hideRevisions(value)
+		}
+		if text, ok := value.(string); ok && outlined {
+			value = outline(text)
 		}
 		b.WriteString(n.show(value, sorted))
 	}
@@ -216,6 +222,12 @@ func (n *normalizer) writeHeaders(b *strings.Builder, header http.Header) {
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		switch {
 		case slices.Contains(n.hidden, name):
+		case slices.Contains(flowHeaders, name):
+			uid := n.uids[header.Get(name)]
+			if uid == "" {
+				uid = "a UID"
+			}
+			fmt.Fprintf(b, "%s: %s\n", name, uid)
 		case !slices.Contains(shownHeaders, name):
 			fmt.Fprintf(b, "%s: present\n", name)
 		default:
@@ -224,6 +236,18 @@ func (n *normalizer) writeHeaders(b *strings.Builder, header http.Header) {
 			}
 		}
 	}
+}
+
+// outline returns the first line of a table and the first words of the others. The widths of columns are not kept.
+func outline(table string) string {
+	head, rows, _ := strings.Cut(table, "\n")
+	var words []string
+	for row := range strings.Lines(rows) {
+		word, _, _ := strings.Cut(row, " ")
+		words = append(words, word)
+	}
+	slices.Sort(words)
+	return strings.Join(strings.Fields(head), " ") + "\n" + strings.Join(slices.Compact(words), "\n")
 }
 
 func sortItems(value any) {

@@ -26,6 +26,7 @@
 //	@unordered           does not compare the order of revisions, where servers write in any order
 //	@pick POINTER...     compares only these values of a JSON body; "null" if there is no such value
 //	@head                compares only status and headers
+//	@outline             compares only the first line of a table, and the first words of the others, sorted
 //	@bodiless            compares audit events without the response
 //	@events N            reads that many events of a watch, or all up to the first that contains a text, and disconnects
 //	@refused             the stream of the events may have been refused; it has none then

@@ -84,12 +84,11 @@ func promised(t *testing.T, levels ...string) []promise {
 
 // exceptions are metrics that this server does not export, by prefix, with the reason.
 var exceptions = map[string]string{
-	"apiserver_admission_webhook_":                 "measured with the webhooks of admission",
-	"apiserver_authentication_config_controller_":  "measured with --authentication-config",
-	"apiserver_authorization_config_controller_":   "measured with --authorization-config",
-	"apiserver_flowcontrol_":                       "no priority and fairness",
-	"apiserver_validating_admission_policy_":       "measured with the policies of admission",
-	"apiserver_validation_declarative_validation_": "upstream's validation counts mismatches between two implementations, ours is one of them",
+	"apiserver_admission_webhook_":                "measured with the webhooks of admission",
+	"apiserver_authentication_config_controller_": "measured with --authentication-config",
+	"apiserver_authorization_config_controller_":  "measured with --authorization-config",
+	"apiserver_flowcontrol_rejected_":             "exists when a priority level is full",
+	"apiserver_validating_admission_policy_":      "measured with the policies of admission",
 }
 
 func TestStableMetrics(t *testing.T) {
@@ -123,6 +122,9 @@ func TestStableMetrics(t *testing.T) {
 	for _, name := range []string{
 		"etcd_request_duration_seconds", "etcd_requests_total", "apiserver_resource_objects", "apiserver_request_sli_duration_seconds",
 		"apiserver_client_certificate_expiration_seconds", "go_goroutines", "process_cpu_seconds_total", "process_resident_memory_bytes",
+		"etcd_server_has_leader", "etcd_server_leader_changes_seen_total", "etcd_server_proposals_failed_total",
+		"etcd_disk_wal_fsync_duration_seconds", "etcd_disk_backend_commit_duration_seconds",
+		"etcd_mvcc_db_total_size_in_bytes", "etcd_network_client_grpc_received_bytes_total", "grpc_server_handled_total",
 	} {
 		if exported[name] == nil {
 			t.Errorf("%s, which dashboards rely on, is missing", name)
@@ -143,10 +145,42 @@ func TestStableMetrics(t *testing.T) {
 	if value(exported["apiserver_requested_deprecated_apis"], "resource", "endpoints") != 1 {
 		t.Error("the use of a deprecated API is not noted")
 	}
+	useStrangeNames(t, server.Admin)
 	useCertificates(t, server.Admin)
 	useSecurePods(t, server.Admin)
 	awaitGraph(t, server.Admin)
 	forget(t, server.Admin)
+}
+
+// useStrangeNames sends requests with a name of the client's choice in each part, and checks that no series has it.
+func useStrangeNames(t *testing.T, config *rest.Config) {
+	t.Helper()
+	const strange = "strange"
+	strangeConfig := rest.CopyConfig(config)
+	strangeConfig.UserAgent = strange
+	for _, path := range []string{
+		"/strange", "/healthz/strange", "/apis/strange", "/apis/strange/v1", "/apis/strange/v1/strange", "/apis/apps/strange/deployments",
+		"/api/v1/strange", "/api/v1/namespaces/strange", "/api/v1/namespaces/strange/pods", "/api/v1/namespaces/strange/pods/strange",
+		"/api/v1/namespaces/default/pods/strange/strange", "/api/v1/namespaces/default/configmaps?dryRun=strange",
+		"/api/v1/namespaces/default/configmaps/a?fieldValidation=strange&fieldManager=strange", "/api/strange/configmaps",
+		"/api/v1/configmaps?labelSelector=strange&fieldSelector=metadata.name=strange",
+	} {
+		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "STRANGE", "OPTIONS"} {
+			send(t, strangeConfig, method, path, `{"kind":"strange","apiVersion":"strange","metadata":{"name":"strange"}}`)
+		}
+	}
+	impersonating := rest.CopyConfig(strangeConfig)
+	impersonating.Impersonate = rest.ImpersonationConfig{UserName: strange, Groups: []string{strange}}
+	send(t, impersonating, http.MethodGet, "/api/v1/namespaces", "")
+	for name, family := range scrape(t, config) {
+		for _, metric := range family.Metric {
+			for _, label := range metric.Label {
+				if strings.Contains(strings.ToLower(label.GetValue()), strange) {
+					t.Errorf("%s has the label %s=%q of a request", name, label.GetName(), label.GetValue())
+				}
+			}
+		}
+	}
 }
 
 // useSecurePods creates pods that pod security allows, denies and warns about.
@@ -174,8 +208,24 @@ func useSecurePods(t *testing.T, config *rest.Config) {
 	}
 }
 
-// useCertificates issues certificates for a duration that is honored, and for one that is not.
+// useCertificates issues certificates and checks that they are counted.
 func useCertificates(t *testing.T, config *rest.Config) {
+	t.Helper()
+	issueCertificates(t, config)
+	exported := scrape(t, config)
+	for label, want := range map[string][2]float64{
+		"signerName=kubernetes.io/kube-apiserver-client": {2, 1}, "signerName=other": {2, 1},
+	} {
+		requested := counted(exported["apiserver_certificates_registry_csr_requested_duration_total"], label)
+		honored := counted(exported["apiserver_certificates_registry_csr_honored_duration_total"], label)
+		if got := [2]float64{requested, honored}; got != want {
+			t.Errorf("certificates with a duration of %s: requested and honored %v, want %v", label, got, want)
+		}
+	}
+}
+
+// issueCertificates issues certificates for a duration that is honored, and for one that is not.
+func issueCertificates(t *testing.T, config *rest.Config) {
 	t.Helper()
 	const path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 	request, certificate := newCertificate(t, time.Hour)
@@ -193,16 +243,6 @@ func useCertificates(t *testing.T, config *rest.Config) {
 			patch("status", fmt.Sprintf(`{"status":{"certificate":%q}}`, certificate))
 			const seen = `{"type":"Seen","status":"True"}`
 			patch("status", `[{"op":"add","path":"/status/conditions/-","value":`+seen+`}]`) // the certificate exists by now
-		}
-	}
-	exported := scrape(t, config)
-	for label, want := range map[string][2]float64{
-		"signerName=kubernetes.io/kube-apiserver-client": {2, 1}, "signerName=other": {2, 1},
-	} {
-		requested := counted(exported["apiserver_certificates_registry_csr_requested_duration_total"], label)
-		honored := counted(exported["apiserver_certificates_registry_csr_honored_duration_total"], label)
-		if got := [2]float64{requested, honored}; got != want {
-			t.Errorf("certificates with a duration of %s: requested and honored %v, want %v", label, got, want)
 		}
 	}
 }
@@ -349,6 +389,7 @@ func value(family *dto.MetricFamily, name, label string) float64 {
 // use sends requests that are counted by the metrics.
 func use(t *testing.T, config *rest.Config) {
 	t.Helper()
+	send(t, rest.AnonymousClientConfig(config), http.MethodGet, "/version", "") // an administrator is exempt from fairness
 	for _, path := range []string{
 		"/readyz", "/api/v1/namespaces", "/api/v1/namespaces/default", "/api/v1/namespaces/default/endpoints",
 	} {
@@ -356,6 +397,9 @@ func use(t *testing.T, config *rest.Config) {
 	}
 	get(t, config, "/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 	do(t, config, http.MethodPost, "/api/v1/namespaces/default/configmaps?dryRun=All", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`)
+	limited := rest.CopyConfig(config) // the administrator is exempt from priority and fairness
+	limited.Impersonate = rest.ImpersonationConfig{UserName: "jane", Groups: []string{"system:authenticated"}}
+	get(t, limited, "/version")
 }
 
 func get(t *testing.T, config *rest.Config, path string) []byte {

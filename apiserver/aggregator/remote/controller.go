@@ -65,9 +65,9 @@ func New(clock clock.WithTicker, logger logr.Logger) (*Controller, error) {
 		services: map[string]*APIService{}, servers: map[Server]*server{}, removed: map[schema.GroupVersion]bool{},
 		pending: sets.Set[Server]{},
 	}
-	c.discovery = newPoll(discoverySchedule, clock, logger.WithName("discovery"), c.syncDiscovery)
-	c.v2 = newPoll(v2Schedule, clock, logger.WithName("openapi"), c.syncV2)
-	c.v3 = newPoll(v3Schedule, clock, logger.WithName("openapiv3"), c.syncV3)
+	c.discovery = newPoll("discovery-manager", discoverySchedule, clock, logger.WithName("discovery"), c.syncDiscovery)
+	c.v2 = newPoll("open_api_aggregation_controller", v2Schedule, clock, logger.WithName("openapi"), c.syncV2)
+	c.v3 = newPoll("open_api_v3_aggregation_controller", v3Schedule, clock, logger.WithName("openapiv3"), c.syncV3)
 	return c, nil
 }
 

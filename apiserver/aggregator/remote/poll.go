@@ -56,14 +56,14 @@ var (
 	}
 )
 
-func newPoll(s schedule, clock clock.WithTicker, logger logr.Logger, sync func(context.Context, Server) error) *poll {
-	newQueue := func() workqueue.TypedRateLimitingInterface[Server] {
+func newPoll(name string, s schedule, clock clock.WithTicker, logger logr.Logger, sync func(context.Context, Server) error) *poll {
+	newQueue := func(name string) workqueue.TypedRateLimitingInterface[Server] {
 		return workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[Server](s.retry, s.retryAtMost),
-			workqueue.TypedRateLimitingQueueConfig[Server]{Clock: clock})
+			workqueue.TypedRateLimitingQueueConfig[Server]{Name: name, Clock: clock})
 	}
 	return &poll{
-		queue: newQueue(), failing: newQueue(), sync: sync, schedule: s, logger: logger,
+		queue: newQueue(name), failing: newQueue(name + "_failing"), sync: sync, schedule: s, logger: logger,
 		failed: sets.Set[Server]{}, busy: sets.Set[Server]{},
 	}
 }

@@ -44,7 +44,7 @@ func (t *Tokens) signExternally(ctx context.Context) (err error) {
 		t.config.ServiceAccountMaxLifetime = longest
 	}
 	t.extendedLifetime = min(t.extendedLifetime, int64(longest/time.Second))
-	t.generator, t.keys, t.closeSigner = signer, keys, cancel
+	t.external, t.keys, t.closeSigner = signer, keys, cancel
 	return nil
 }
 

@@ -30,7 +30,7 @@ var requestKind = schema.GroupKind{Group: authentication.GroupName, Kind: "Token
 
 // Request returns the handler of serviceaccounts/token, or nil if no tokens can be issued.
 func (t *Tokens) Request() resource.Action {
-	if t.generator == nil {
+	if t.generator() == nil {
 		return nil
 	}
 	return t.issue
@@ -187,7 +187,7 @@ func (t *Tokens) answer(ctx context.Context, request *authentication.TokenReques
 	if err != nil {
 		return nil, err
 	}
-	token, err := t.generator.GenerateToken(ctx, public, private)
+	token, err := t.generator().GenerateToken(ctx, public, private)
 	if err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/client-go/util/keyutil"
@@ -21,9 +22,9 @@ type Tokens struct {
 	config config.Authentication
 	clock  clock.PassiveClock
 	// keys verify tokens; nil: no token is accepted.
-	keys serviceaccount.PublicKeysGetter
-	// generator signs tokens; nil: no token is issued.
-	generator serviceaccount.TokenGenerator
+	keys     serviceaccount.PublicKeysGetter
+	external serviceaccount.TokenGenerator // external signer; nil: none
+	files    *fileKeys                     // nil: an external signer has the keys
 	// extendedLifetime, in seconds, is that of a pod's tokens with --service-account-extend-token-expiration.
 	extendedLifetime int64
 	// closeSigner ends the connection to an external signer.
@@ -39,49 +40,65 @@ func New(ctx context.Context, config config.Authentication, clock clock.PassiveC
 	if config.ServiceAccountSigningEndpoint != "" {
 		return t, t.signExternally(ctx)
 	}
-	var verifying []any
-	for _, file := range config.ServiceAccountKeyFiles {
-		keys, err := keyutil.PublicKeysFromFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read a service-account key: %w", err)
-		}
-		verifying = append(verifying, keys...)
-	}
-	if file := config.ServiceAccountSigningKey; file != "" {
-		public, err := t.sign(file)
-		if err != nil {
-			return nil, err
-		}
-		if len(verifying) == 0 {
-			verifying = append(verifying, public)
-		}
-	}
-	if len(verifying) == 0 {
-		return t, nil
-	}
-	var err error
-	t.keys, err = serviceaccount.StaticPublicKeysGetter(verifying)
-	return t, err
-}
-
-// sign sets the signing key and returns its public key.
-func (t *Tokens) sign(file string) (crypto.PublicKey, error) {
-	if len(t.config.ServiceAccountIssuers) == 0 {
+	if config.ServiceAccountSigningKey != "" && len(config.ServiceAccountIssuers) == 0 {
 		return nil, errors.New("a service-account signing key requires an issuer")
 	}
+	t.files = &fileKeys{verifyingFiles: config.ServiceAccountKeyFiles, signingFile: config.ServiceAccountSigningKey}
+	if len(config.ServiceAccountIssuers) > 0 {
+		t.files.issuer = config.ServiceAccountIssuers[0]
+	}
+	if err := t.files.Reload(); err != nil {
+		return nil, err
+	}
+	if t.files.current.Load().verifying != nil {
+		t.keys = t.files
+	}
+	return t, nil
+}
+
+// generator returns what signs tokens, or nil: no token is issued.
+func (t *Tokens) generator() serviceaccount.TokenGenerator {
+	if t.files != nil {
+		return t.files.current.Load().signing
+	}
+	return t.external
+}
+
+// Files returns the paths of the keys, which Reload reads again.
+func (t *Tokens) Files() []string {
+	if t.files == nil {
+		return nil
+	}
+	files := slices.Clone(t.files.verifyingFiles)
+	if t.files.signingFile != "" {
+		files = append(files, t.files.signingFile)
+	}
+	return files
+}
+
+// Reload reads the keys again if they are in files. On an error the current ones stay in use.
+func (t *Tokens) Reload() error {
+	if t.keys == nil || t.files == nil {
+		return nil
+	}
+	return t.files.Reload()
+}
+
+// signer returns the public key of a signing key, and the generator of tokens that it signs.
+func signer(file, issuer string) (crypto.PublicKey, serviceaccount.TokenGenerator, error) {
 	key, err := keyutil.PrivateKeyFromFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("read the service-account signing key: %w", err)
+		return nil, nil, fmt.Errorf("read the service-account signing key: %w", err)
 	}
-	t.generator, err = serviceaccount.JWTTokenGenerator(t.config.ServiceAccountIssuers[0], key)
+	generator, err := serviceaccount.JWTTokenGenerator(issuer, key)
 	if err != nil {
-		return nil, fmt.Errorf("use the service-account signing key: %w", err)
+		return nil, nil, fmt.Errorf("use the service-account signing key: %w", err)
 	}
-	signer, ok := key.(crypto.Signer)
+	signing, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("the service-account signing key is a %T, which cannot sign", key)
+		return nil, nil, fmt.Errorf("the service-account signing key is a %T, which cannot sign", key)
 	}
-	return signer.Public(), nil
+	return signing.Public(), generator, nil
 }
 
 // Authenticators returns the authenticators of legacy tokens, which Secrets contain, and of tokens signed by one of the
@@ -90,6 +107,7 @@ func (t *Tokens) Authenticators(objects resource.Client) ([]authenticator.Token,
 	if t.keys == nil {
 		return nil, nil
 	}
+	serviceaccount.RegisterMetrics() // for builtin.MeasureUpstream
 	getter := getter{objects}
 	legacy, err := serviceaccount.NewLegacyValidator(t.config.ServiceAccountLookup, getter, getter)
 	if err != nil {

@@ -196,6 +196,69 @@ func TestTokenMetadata(t *testing.T) {
 	}
 }
 
+// TestKeysAreReloaded replaces the signing key while tokens of the former one stay valid, and then drops that one.
+func TestKeysAreReloaded(t *testing.T) {
+	oldFile, _ := newKey(t)
+	newFile, _ := newKey(t)
+	files := t.TempDir()
+	public, private := filepath.Join(files, "public"), filepath.Join(files, "private")
+	write := func(signing string, verifying ...string) {
+		if err := os.WriteFile(private, must[[]byte](t)(os.ReadFile(signing)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var all []byte
+		for _, file := range verifying { // the public part of a private key verifies
+			all = append(all, must[[]byte](t)(os.ReadFile(file))...)
+		}
+		if err := os.WriteFile(public, all, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(oldFile, oldFile)
+	s := newTokenServer(t)
+	tokens := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{
+		ServiceAccountIssuers: []string{issuer}, ServiceAccountKeyFiles: []string{public}, ServiceAccountSigningKey: private,
+	}, clock.RealClock{}))
+	s.Server = builtintest.NewServer(t, builtin.Options{ServiceAccountToken: tokens.Request()}, nil)
+	s.tokens = tokens
+	must[runtime.Object](t)(s.Create(t.Context(), resource.Key{GroupResource: serviceAccounts, Namespace: "default"},
+		&core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"}}, resource.WriteOptions{}))
+	metadata := must[serviceaccount.Metadata](t)(tokens.Metadata("10.0.0.1:6443"))
+	first := s.issue(t, authentication.TokenRequestSpec{}).Status.Token
+	authenticators := must[[]authenticator.Token](t)(tokens.Authenticators(s))
+	accepted := func(token string) bool {
+		return slices.ContainsFunc(authenticators, func(a authenticator.Token) bool {
+			_, ok, _ := a.AuthenticateToken(t.Context(), token)
+			return ok
+		})
+	}
+
+	write(newFile, newFile, oldFile)
+	if err := tokens.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	second := s.issue(t, authentication.TokenRequestSpec{}).Status.Token
+	if !accepted(first) || !accepted(second) {
+		t.Error("got a rejected token while both keys are in the file")
+	}
+	if keys, _ := metadata.Keys(); bytes.Count(keys, []byte(`"kid"`)) != 2 {
+		t.Errorf("got %s, want two published keys", keys)
+	}
+	write(newFile, newFile)
+	if err := tokens.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if accepted(first) || !accepted(second) {
+		t.Errorf("got old token accepted %t, new one %t, want false and true", accepted(first), accepted(second))
+	}
+	if err := os.WriteFile(private, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := tokens.Reload(); err == nil || !accepted(second) {
+		t.Errorf("got error %v and token accepted %t after an unreadable key, want an error and true", err, accepted(second))
+	}
+}
+
 func TestWithoutKeysNoTokensAreIssued(t *testing.T) {
 	none := must[*serviceaccount.Tokens](t)(serviceaccount.New(t.Context(), config.Authentication{}, clock.RealClock{}))
 	if none.Request() != nil {

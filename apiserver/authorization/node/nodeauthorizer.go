@@ -3,7 +3,6 @@
 package node
 
 import (
-	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -30,8 +29,8 @@ type Authorizer struct {
 
 // New returns an authorizer. It denies everything until the informers of factory are started and have synced. The graph
 // keeps the names of objects, not the objects.
-func New(factory informers.SharedInformerFactory, registerer prometheus.Registerer) *Authorizer {
-	registerer.MustRegister(newGraphMetrics())
+func New(factory informers.SharedInformerFactory) *Authorizer {
+	node.RegisterMetrics() // for builtin.MeasureUpstream
 	a := &Authorizer{}
 	recording := recorder{factory, a}
 	all := metav1.NamespaceAll

@@ -24,12 +24,12 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	return &Metrics{
 		requested: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_certificates_registry_csr_requested_duration_total",
-			Help: "Total number of issued CSRs with a requested duration, sliced by signer " +
+			Help: "[ALPHA] Total number of issued CSRs with a requested duration, sliced by signer " +
 				"(only kubernetes.io signer names are specifically identified)",
 		}, labels),
 		honored: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_certificates_registry_csr_honored_duration_total",
-			Help: "Total number of issued CSRs with a requested duration that was honored, sliced by signer " +
+			Help: "[ALPHA] Total number of issued CSRs with a requested duration that was honored, sliced by signer " +
 				"(only kubernetes.io signer names are specifically identified)",
 		}, labels),
 	}

@@ -77,7 +77,7 @@ func New(options Options) *Controller {
 		Options: options,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryAfter, retryAtMost),
-			workqueue.TypedRateLimitingQueueConfig[string]{Clock: options.Clock}),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: "autoregister", Clock: options.Clock}),
 		known: make(chan struct{}), defined: make(chan struct{}), began: make(chan struct{}), completed: make(chan struct{}),
 		builtin: sets.Set[schema.GroupVersion]{}, services: map[string]*apiregistration.APIService{},
 		definitions: map[string][]schema.GroupVersion{}, served: map[schema.GroupVersion]int{},

@@ -92,14 +92,15 @@ type written struct {
 
 // New returns a controller. Run runs it.
 func New(options Options) *Controller {
-	newQueue := func() workqueue.TypedRateLimitingInterface[string] {
+	newQueue := func(name string) workqueue.TypedRateLimitingInterface[string] {
 		return workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryAfter, retryAtMost),
-			workqueue.TypedRateLimitingQueueConfig[string]{Clock: options.Clock})
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: name, Clock: options.Clock})
 	}
 	return &Controller{
 		Options: options, metrics: newMetrics(options.Registerer), slices: newSliceIndex(),
-		available: newQueue(), others: newQueue(), started: make(chan struct{}),
+		available: newQueue("RemoteAvailabilityController"), others: newQueue("RemoteAvailabilityController_unavailable"),
+		started:  make(chan struct{}),
 		observed: map[string]*apiregistration.APIService{}, byService: map[types.NamespacedName]sets.Set[string]{},
 		passed: sets.Set[string]{}, written: map[string]*written{},
 	}

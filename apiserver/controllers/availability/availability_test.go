@@ -176,10 +176,10 @@ func TestReasons(t *testing.T) {
 	r.edit(t, services, "a", func(object runtime.Object) { object.(*core.Service).Labels = map[string]string{"a": "b"} })
 	r.await(t, "v1.a.example", "FailedDiscoveryCheck")
 	const want = `
-# HELP aggregator_unavailable_apiservice Gauge of APIServices which are marked as unavailable broken down by APIService name.
+# HELP aggregator_unavailable_apiservice [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.
 # TYPE aggregator_unavailable_apiservice gauge
 aggregator_unavailable_apiservice{name="v1.a.example"} 1
-# HELP aggregator_unavailable_apiservice_total Counter of APIServices which are marked as unavailable broken down by APIService name and reason.
+# HELP aggregator_unavailable_apiservice_total [ALPHA] Counter of APIServices which are marked as unavailable broken down by APIService name and reason.
 # TYPE aggregator_unavailable_apiservice_total counter
 aggregator_unavailable_apiservice_total{name="v1.a.example",reason="FailedDiscoveryCheck"} 1
 `

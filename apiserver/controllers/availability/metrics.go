@@ -16,11 +16,11 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return &metrics{
 		unavailable: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "aggregator_unavailable_apiservice",
-			Help: "Gauge of APIServices which are marked as unavailable broken down by APIService name.",
+			Help: "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.",
 		}, []string{"name"}),
 		transitions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "aggregator_unavailable_apiservice_total",
-			Help: "Counter of APIServices which are marked as unavailable broken down by APIService name and reason.",
+			Help: "[ALPHA] Counter of APIServices which are marked as unavailable broken down by APIService name and reason.",
 		}, []string{"name", "reason"}),
 	}
 }

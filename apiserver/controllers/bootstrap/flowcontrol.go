@@ -17,10 +17,8 @@ import (
 	"quorate.dev/apiserver/system"
 )
 
-// Field managers of kube-apiserver.
-const (
-	flowControlProducer = "api-priority-and-fairness-config-producer-v1"
-)
+// flowControlProducer is a field manager of kube-apiserver.
+const flowControlProducer = "api-priority-and-fairness-config-producer-v1"
 
 const flowControlEvery = time.Minute
 

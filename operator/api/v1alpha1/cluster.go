@@ -125,6 +125,11 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	ExtraSANs []string `json:"extraSANs,omitempty"`
 
+	// Certificates configures the certificates and the service-account keys of the cluster, and when they are replaced.
+	//
+	// +optional
+	Certificates Certificates `json:"certificates,omitzero"`
+
 	// ExtraArgs are additional flags of the API server, by name without leading dashes. Values are literal: $(NAME) is not
 	// expanded. Default: none. Example: {"max-requests-inflight": "800", "event-ttl": "2h"}.
 	//

@@ -1,7 +1,10 @@
 package v1alpha1
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Defaults of the schema, for objects that were stored without it.
@@ -9,6 +12,12 @@ const (
 	defaultReplicas    = 3
 	defaultStorageSize = "8Gi"
 	maxDefaultVoters   = 5
+
+	year                     = 365 * 24 * time.Hour
+	defaultAuthorityOverlap  = 30 * 24 * time.Hour
+	defaultKubeconfigValid   = 30 * 24 * time.Hour
+	defaultLeafLifetime      = year
+	defaultAuthorityLifetime = 10 * year
 )
 
 // ReplicaCount returns the desired number of API servers.
@@ -61,4 +70,36 @@ func (c *ApiServerCluster) Bootstrapped() bool {
 // Restoring reports whether a backup has to be restored before the cluster starts.
 func (c *ApiServerCluster) Restoring() bool {
 	return c.Spec.Restore != nil && !c.Bootstrapped() && (c.Status.Restore == nil || !c.Status.Restore.Completed)
+}
+
+// CertificateLifetime returns the lifetime of the certificates that the authorities sign.
+func (c *ApiServerCluster) CertificateLifetime() time.Duration {
+	return duration(c.Spec.Certificates.Lifetime, defaultLeafLifetime)
+}
+
+// AuthorityLifetime returns the lifetime of new authorities.
+func (c *ApiServerCluster) AuthorityLifetime() time.Duration {
+	return duration(c.Spec.Certificates.Authorities.Lifetime, defaultAuthorityLifetime)
+}
+
+// AuthorityOverlap returns how long old authorities stay trusted.
+func (c *ApiServerCluster) AuthorityOverlap() time.Duration {
+	return duration(c.Spec.Certificates.Authorities.Overlap, defaultAuthorityOverlap)
+}
+
+// KeyPublication returns how long a new service-account key is published before it signs.
+func (c *ApiServerCluster) KeyPublication() time.Duration {
+	return duration(c.Spec.Certificates.ServiceAccountKeys.PublicationPeriod, time.Hour)
+}
+
+// ValidityPeriod returns the lifetime of the client certificate.
+func (k *ApiServerKubeconfig) ValidityPeriod() time.Duration {
+	return duration(k.Spec.Validity, defaultKubeconfigValid)
+}
+
+func duration(value *metav1.Duration, standard time.Duration) time.Duration {
+	if value == nil {
+		return standard
+	}
+	return value.Duration
 }

@@ -14,6 +14,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &ApiServerCluster{}, &ApiServerClusterList{})
 	scheme.AddKnownTypes(GroupVersion, &ApiServerBackup{}, &ApiServerBackupList{},
 		&ApiServerBackupSchedule{}, &ApiServerBackupScheduleList{})
+	scheme.AddKnownTypes(GroupVersion, &ApiServerKubeconfig{}, &ApiServerKubeconfigList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

@@ -14,8 +14,12 @@ const (
 	Degraded = "Degraded"
 	// EtcdQuorum is true when a majority of the voters agrees. It is absent with an external etcd.
 	EtcdQuorum = "EtcdQuorum"
-	// CertificatesValid is true when no certificate has expired or expires within 30 days.
+	// CertificatesValid is true when no certificate has expired or is overdue for renewal, and the user's are usable.
 	CertificatesValid = "CertificatesValid"
+	// CredentialsRotating is true while certificate authorities or service-account keys are being replaced.
+	CredentialsRotating = "CredentialsRotating"
+	// Paused is true until the time in PausedUntilAnnotation. It is absent without the annotation.
+	Paused = "Paused"
 )
 
 // ApiServerClusterStatus is the state that the operator last observed.
@@ -67,7 +71,13 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 
-	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum and CertificatesValid.
+	// Rotations are the replacements of authorities and keys in progress.
+	//
+	// +optional
+	Rotations *Rotations `json:"rotations,omitempty"`
+
+	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
+	// CredentialsRotating, Paused and Restored.
 	//
 	// +optional
 	// +listType=map

@@ -1,0 +1,126 @@
+package filters
+
+import (
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/utils/clock"
+
+	"quorate.dev/apiserver/request"
+)
+
+// accessLogVerbosity is the verbosity at which each request is logged, as in kube-apiserver.
+const accessLogVerbosity = 3
+
+// slowFilter is the duration above which the log has how long a filter took, as in kube-apiserver.
+const slowFilter = 100 * time.Millisecond
+
+// accessLog logs each request when it is finished, at -v=3 or higher, with kube-apiserver's keys.
+type accessLog struct {
+	next   http.Handler
+	logger logr.Logger
+	clock  clock.PassiveClock
+}
+
+func (f *accessLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	logger := f.logger.V(accessLogVerbosity)
+	answer, ok := w.(*response)
+	if !ok || !logger.Enabled() {
+		f.next.ServeHTTP(w, r)
+		return
+	}
+	answer.log = &responseLog{}
+	agent := r.UserAgent() // now: filters change the headers
+	defer func() { f.write(logger, r, answer, agent) }()
+	f.next.ServeHTTP(w, r)
+}
+
+func (f *accessLog) write(logger logr.Logger, r *http.Request, answer *response, agent string) {
+	record := request.From(r.Context())
+	values := []any{
+		"verb", metrics.NormalizedVerb(r), "URI", r.RequestURI, "latency", f.clock.Since(record.Received),
+		"userAgent", agent, "audit-ID", truncatedID(record.AuditID), "srcIP", r.RemoteAddr,
+	}
+	if flow := &record.Flow; flow.Level != "" {
+		values = append(values, "apf_pl", quoted(flow.Level), "apf_fs", quoted(flow.Schema), "apf_iseats", flow.InitialSeats,
+			"apf_fseats", flow.FinalSeats, "apf_additionalLatency", flow.AdditionalLatency)
+		if flow.Executed > 0 {
+			values = append(values, "apf_execution_time", flow.Executed)
+		}
+	}
+	for _, filter := range []struct {
+		name string
+		took time.Duration
+	}{
+		{"authentication", record.Latency.Authentication}, {"impersonation", record.Latency.Impersonation},
+		{"authorization", record.Latency.Authorization},
+	} {
+		if filter.took > slowFilter {
+			values = append(values, "fl_"+filter.name, filter.took.String())
+		}
+	}
+	logger.Info("HTTP", append(values, answer.logged()...)...)
+}
+
+// maxName is the length at which kube-apiserver truncates names of flow schemas and priority levels in the log.
+const maxName = 64
+
+// quoted returns a name as kube-apiserver logs it.
+func quoted(name string) string {
+	if len(name) > maxName {
+		name = name[:maxName]
+	}
+	return strconv.Quote(name)
+}
+
+// responseLog has what is logged about an error: where its status was sent, and what was sent.
+type responseLog struct {
+	stack  string
+	output strings.Builder
+}
+
+// maxStack bounds the logged stack trace, in bytes.
+const maxStack = 50 << 10
+
+// logsStack reports whether the stack is logged at which a status code was sent.
+func logsStack(status int) bool {
+	return (status < http.StatusOK || status >= http.StatusInternalServerError) && status != http.StatusSwitchingProtocols
+}
+
+// sent records the status code. A nil *responseLog records nothing.
+func (l *responseLog) sent(status int) {
+	if l == nil || !logsStack(status) {
+		return
+	}
+	stack := make([]byte, maxStack)
+	l.stack = "\n" + string(stack[:runtime.Stack(stack, false)])
+}
+
+// wrote records part of the body.
+func (l *responseLog) wrote(part []byte) {
+	if l != nil && l.stack != "" && l.output.Len() < maxStack {
+		l.output.Write(part[:min(len(part), maxStack)])
+	}
+}
+
+// logged returns the keys and values of the response.
+func (w *response) logged() []any {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hijacked {
+		return []any{"hijacked", true}
+	}
+	values := []any{"resp", w.status}
+	if w.log.stack != "" {
+		values = append(values, "statusStack", w.log.stack)
+	}
+	if output := w.log.output.String(); output != "" {
+		values = append(values, "addedInfo", "logging error output: "+strings.TrimSpace(output))
+	}
+	return values
+}

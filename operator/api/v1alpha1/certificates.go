@@ -1,0 +1,180 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Certificates configures the certificates and the service-account keys of a cluster.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.?lifetime.orValue('8760h')) < duration(self.?authorities.?lifetime.orValue('87600h'))",message="certificates.lifetime must be less than certificates.authorities.lifetime"
+type Certificates struct {
+	// Lifetime of the certificates that the authorities sign, as a duration of at least 1m. Each is renewed, without a
+	// restart, when a third of it remains. Reducing it reissues certificates. Default: 8760h (a year). Example: 720h.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m')",message="must be at least 1m"
+	Lifetime *metav1.Duration `json:"lifetime,omitempty"`
+
+	// Authorities configures the replacement of the certificate authorities: of serving certificates, clients, front
+	// proxies, etcd peers and etcd clients.
+	//
+	// +optional
+	Authorities Authorities `json:"authorities,omitzero"`
+
+	// ServiceAccountKeys configures the replacement of the signing key of service-account tokens.
+	//
+	// +optional
+	ServiceAccountKeys ServiceAccountKeys `json:"serviceAccountKeys,omitzero"`
+
+	// Serving configures the certificate that the API servers present to clients.
+	//
+	// +optional
+	Serving ServingCertificate `json:"serving,omitzero"`
+}
+
+// Authorities configures the replacement of certificate authorities. It has three stages: the new authorities are
+// trusted besides the old ones, all certificates are reissued, the old authorities are dropped.
+type Authorities struct {
+	// Lifetime of an authority, as a duration of at least 3m. Authorities are replaced when a third of it remains. A change
+	// affects authorities that are created later. Default: 87600h (ten years). Example: 43800h.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3m')",message="must be at least 3m"
+	Lifetime *metav1.Duration `json:"lifetime,omitempty"`
+
+	// RotateBefore replaces all authorities if one of them was created before this time. A time in the future takes effect
+	// when it has come. Default: unset, authorities are replaced by age only. Example: 2026-01-01T00:00:00Z.
+	//
+	// +optional
+	RotateBefore *metav1.Time `json:"rotateBefore,omitempty"`
+
+	// Overlap is the least duration for which old authorities stay trusted after all certificates have been reissued. Within
+	// it, clients that do not follow the Secrets of their kubeconfigs need new copies. After a leak of an authority's key,
+	// reduce it. Default: 720h (30 days). Example: 1h.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	Overlap *metav1.Duration `json:"overlap,omitempty"`
+
+	// ServingSecretRef names a Secret of the same namespace with an authority of the user's for serving certificates, for
+	// instance from cert-manager: tls.crt, a self-signed certificate authority, and tls.key. When it differs from the
+	// authority in use, it replaces that in the same stages; age and rotateBefore do not replace it. One that is missing or
+	// invalid is reported as condition CertificatesValid and changes nothing. Default: unset, the operator creates the
+	// authority. Example: {"name": "demo-serving-root"}.
+	//
+	// +optional
+	ServingSecretRef *corev1.LocalObjectReference `json:"servingSecretRef,omitempty"`
+
+	// ClientSecretRef names a Secret with an authority of the user's for client certificates, as servingSecretRef does. All
+	// client certificates that it signs, also for other purposes, are accepted. Default: unset, the operator creates the
+	// authority. Example: {"name": "demo-client-root"}.
+	//
+	// +optional
+	ClientSecretRef *corev1.LocalObjectReference `json:"clientSecretRef,omitempty"`
+}
+
+// ServiceAccountKeys configures the replacement of the signing key of service-account tokens. It has three stages: all
+// API servers accept tokens of the new key, the new key signs, the old key is dropped.
+type ServiceAccountKeys struct {
+	// MaxAge of the signing key, as a duration of at least 3m, after which it is replaced. Default: unset, the key is not
+	// replaced by age. Example: 8760h.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3m')",message="must be at least 3m"
+	MaxAge *metav1.Duration `json:"maxAge,omitempty"`
+
+	// RotateBefore replaces the signing key if it was created before this time. A time in the future takes effect when it
+	// has come. Default: unset. Example: 2026-01-01T00:00:00Z.
+	//
+	// +optional
+	RotateBefore *metav1.Time `json:"rotateBefore,omitempty"`
+
+	// PublicationPeriod is the least duration for which the new key is in the published key set (/openid/v1/jwks) before it
+	// signs. Other verifiers of tokens may cache the key set for an hour. Default: 1h. Example: 24h.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	PublicationPeriod *metav1.Duration `json:"publicationPeriod,omitempty"`
+
+	// Overlap is the duration for which tokens of the old key stay valid after the new key signs. Tokens that live longer
+	// become invalid, also those in Secrets of type kubernetes.io/service-account-token, which never expire. Default: the
+	// longest life of a token: service-account-max-token-expiration of extraArgs, and at least 8760h (a year) unless
+	// service-account-extend-token-expiration of extraArgs is false. Example: 24h.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
+	Overlap *metav1.Duration `json:"overlap,omitempty"`
+}
+
+// ServingCertificate configures the certificate that the API servers present to clients.
+type ServingCertificate struct {
+	// SecretRef names a Secret of the same namespace with a certificate of the user's, for instance from cert-manager:
+	// tls.crt, the certificate followed by intermediate ones; tls.key; and ca.crt, which goes into kubeconfigs and may be
+	// absent if all clients trust the issuer. The operator follows its changes within a minute. A certificate that is
+	// missing, expired, not for the endpoint or does not match its key is reported as condition CertificatesValid, and the
+	// one in use stays. Default: unset, the operator issues the certificate. Example: {"name": "api-example-org-tls"}.
+	//
+	// +optional
+	SecretRef *corev1.LocalObjectReference `json:"secretRef,omitempty"`
+}
+
+// Stages of a rotation.
+const (
+	StageTrustBoth = "TrustBoth"
+	StageReissue   = "Reissue"
+	StageDropOld   = "DropOld"
+)
+
+// Rotations are the replacements of authorities and keys in progress. The operator writes them before each stage, so
+// that it can resume after a crash.
+type Rotations struct {
+	// Authorities is the replacement of the certificate authorities. Absent if there is none.
+	//
+	// +optional
+	Authorities *Rotation `json:"authorities,omitempty"`
+
+	// ServiceAccountKeys is the replacement of the signing key of service-account tokens. Absent if there is none.
+	//
+	// +optional
+	ServiceAccountKeys *Rotation `json:"serviceAccountKeys,omitempty"`
+}
+
+// Rotation is the progress of a replacement.
+type Rotation struct {
+	// Stage of the replacement. TrustBoth: the new one becomes trusted everywhere besides the old one. Reissue: the new one
+	// signs, both are trusted. DropOld: the old one is removed from what is trusted. Example: TrustBoth.
+	//
+	// +kubebuilder:validation:Enum=TrustBoth;Reissue;DropOld
+	Stage string `json:"stage"`
+
+	// StageSince is the time at which the stage began. Example: 2026-01-01T00:00:00Z.
+	StageSince metav1.Time `json:"stageSince"`
+
+	// StartedAt is the time at which the replacement began. Example: 2026-01-01T00:00:00Z.
+	StartedAt metav1.Time `json:"startedAt"`
+}

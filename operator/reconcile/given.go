@@ -1,0 +1,113 @@
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/pki"
+)
+
+// given is a certificate of the user's.
+type given struct {
+	pair    pki.Pair
+	trusted []byte // PEM; empty: clients trust its issuer anyway
+	secret  string
+}
+
+// difference returns why the certificate in use is replaced, or "".
+func (g *given) difference(used pki.Pair) string {
+	if bytes.Equal(g.pair.Certificate, used.Certificate) && bytes.Equal(g.pair.Key, used.Key) {
+		return ""
+	}
+	return "copied from Secret " + g.secret
+}
+
+// published returns what kubeconfigs contain to verify the certificate: besides its own authority the operator's, so
+// that they stay valid if it has to replace the certificate. Without an authority of its own, clients use their system's.
+func (g *given) published(operator []byte) []byte {
+	if len(g.trusted) == 0 {
+		return nil
+	}
+	return slices.Concat(g.trusted, operator)
+}
+
+// givenCertificate returns the user's serving certificate, or nil if there is none that can be used: then the one in use
+// stays if it was the user's and is still usable, and otherwise the operator issues one. The user's Secret is copied, so
+// that pods mount only certificates that were validated, and a change restarts none.
+func (r *Reconciler) givenCertificate(ctx context.Context, p *pass, current *corev1.Secret) *given {
+	ref := p.cluster.Spec.Certificates.Serving.SecretRef
+	if ref == nil {
+		return nil
+	}
+	source := &corev1.Secret{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: p.cluster.Namespace, Name: ref.Name}, source)
+	candidate := &given{pair: desired.PairOf(source), trusted: source.Data[desired.AuthorityKey], secret: ref.Name}
+	switch {
+	case apierrors.IsNotFound(err):
+		err = fmt.Errorf("secret %s does not exist", ref.Name)
+	case err != nil:
+		err = fmt.Errorf("reading Secret %s: %w", ref.Name, err)
+	default:
+		if err = pki.CheckServing(candidate.pair, candidate.trusted, endpointHost(p), p.input.Now); err == nil {
+			return candidate
+		}
+		err = fmt.Errorf("secret %s: %w", ref.Name, err)
+	}
+	p.input.GivenErr = errors.Join(p.input.GivenErr, err)
+	return p.usedCertificate(current, ref.Name)
+}
+
+// usedCertificate returns the certificate in use if it is the user's and has not expired, or nil.
+func (p *pass) usedCertificate(current *corev1.Secret, name string) *given {
+	used := &given{pair: desired.PairOf(current), secret: name}
+	signer := p.certificates.bundles[desired.ServingDomain]
+	if signer.Issued(used.pair) || pki.CheckServing(used.pair, nil, "", p.input.Now) != nil {
+		return nil
+	}
+	used.trusted = pki.Without(current.Data[desired.AuthorityKey], signer.Trusted())
+	return used
+}
+
+// endpointHost returns the host that clients connect to.
+func endpointHost(p *pass) string {
+	parsed, err := url.Parse(p.input.Endpoint)
+	if err != nil {
+		return ""
+	}
+	return parsed.Hostname()
+}
+
+// readGivenAuthority reads the user's authority of a trust domain, if there is one. An authority that cannot be used is
+// reported, and the one in use stays.
+func (r *Reconciler) readGivenAuthority(ctx context.Context, p *pass, domain string) error {
+	name := desired.GivenAuthority(p.cluster, domain)
+	if name == "" {
+		return nil
+	}
+	source := &corev1.Secret{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: p.cluster.Namespace, Name: name}, source)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = fmt.Errorf("secret %s does not exist", name)
+	case err != nil:
+		return fmt.Errorf("reading Secret %s: %w", name, err)
+	default:
+		var authority pki.Authority
+		if authority, err = pki.ParseGiven(desired.PairOf(source), p.input.Now); err == nil {
+			p.certificates.given[domain] = authority
+			return nil
+		}
+		err = fmt.Errorf("secret %s: %w", name, err)
+	}
+	p.input.GivenErr = errors.Join(p.input.GivenErr, err)
+	return nil
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// floodVariable is set in the process that floods a server: this program, with the lowest priority. What the flood itself
+// needs then delays neither the server nor the measured clients.
+const floodVariable = "QUORATE_BENCHMARK_FLOOD"
+
+// floodParallel is the number of lists at a time. It is far more than a server with few processors can do.
+const floodParallel = 64
+
+var floodPaths = []string{"/api/v1/pods", "/api/v1/configmaps"}
+
+// floodResults count the lists of the flood.
+type floodResults struct {
+	Lists    int64 `json:"lists"`
+	Rejected int64 `json:"rejected"` // with 429
+	Failed   int64 `json:"failed"`
+}
+
+type flood struct {
+	process *exec.Cmd
+	input   io.Closer
+	output  io.Reader
+}
+
+func startFlood(ctx context.Context, config *rest.Config) (*flood, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	target, err := json.Marshal(floodTarget{Host: config.Host, CAFile: config.CAFile, CAData: config.CAData})
+	if err != nil {
+		return nil, err
+	}
+	process := exec.CommandContext(ctx, program)
+	process.Env = append(os.Environ(), floodVariable+"="+string(target), "GOMAXPROCS=1")
+	process.Stderr = os.Stderr
+	f := &flood{process: process}
+	if f.input, err = process.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if f.output, err = process.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	return f, process.Start()
+}
+
+// stop ends the flood and returns what it did.
+func (f *flood) stop() (results floodResults, err error) {
+	err = f.input.Close()
+	err = errors.Join(err, json.NewDecoder(f.output).Decode(&results))
+	return results, errors.Join(err, f.process.Wait())
+}
+
+type floodTarget struct {
+	Host   string
+	CAFile string
+	CAData []byte
+}
+
+// runFlood lists everything without pause until the standard input ends. It retries rejected lists at once.
+func runFlood(text string) error {
+	const lowest = 19
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowest); err != nil {
+		return fmt.Errorf("lower the priority: %w", err)
+	}
+	var target floodTarget
+	if err := json.Unmarshal([]byte(text), &target); err != nil {
+		return err
+	}
+	tls := rest.TLSClientConfig{CAFile: target.CAFile, CAData: target.CAData}
+	c, err := newClient(&rest.Config{Host: target.Host, TLSClientConfig: tls})
+	if err != nil {
+		return err
+	}
+	c.token = tokenOf(floodUser)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	var lists, rejected, failed atomic.Int64
+	var listing sync.WaitGroup
+	for worker := range floodParallel {
+		listing.Go(func() {
+			for i := worker; ctx.Err() == nil; i++ {
+				switch _, _, err := c.do(ctx, read(floodPaths[i%len(floodPaths)], asJSON)(0)); {
+				case err == nil:
+					lists.Add(1)
+				case ctx.Err() != nil:
+				case errors.Is(err, errTooMany):
+					rejected.Add(1)
+				default:
+					failed.Add(1)
+					_ = pause(ctx, 10*time.Millisecond)
+				}
+			}
+		})
+	}
+	listing.Wait()
+	return json.NewEncoder(os.Stdout).Encode(floodResults{lists.Load(), rejected.Load(), failed.Load()})
+}
+
+// errTooMany is the error of a request that was rejected with 429.
+var errTooMany = errors.New(http.StatusText(http.StatusTooManyRequests))
