@@ -150,7 +150,7 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	reconciler := &reconcile.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
-		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(),
+		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(), Checks: reconcile.NewChecks(),
 	}
 	if err := registerMetrics(reconciler.Metrics); err != nil {
 		return nil, err

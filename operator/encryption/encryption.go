@@ -35,6 +35,7 @@ type Provider struct {
 	Secret   string        `json:"secret,omitempty"` // base64; not of KMS
 	Endpoint string        `json:"endpoint,omitempty"`
 	Timeout  time.Duration `json:"timeout,omitempty"`
+	HostPath string        `json:"hostPath,omitempty"` // directory of the node with the socket
 }
 
 // Scheme is what is encrypted, and how.
@@ -167,7 +168,7 @@ func (s State) Configuration() ([]byte, error) {
 		return nil, nil
 	}
 	content := apiserverv1.EncryptionConfiguration{
-		TypeMeta: metav1.TypeMeta{APIVersion: apiserverv1.ConfigSchemeGroupVersion.String(), Kind: "EncryptionConfiguration"},
+		TypeMeta: metav1.TypeMeta{APIVersion: apiserverv1.SchemeGroupVersion.String(), Kind: "EncryptionConfiguration"},
 	}
 	for _, entry := range s.Affected() {
 		content.Resources = append(content.Resources, apiserverv1.ResourceConfiguration{

@@ -52,6 +52,7 @@ type Reconciler struct {
 	Clock    clock.Clock
 	Metrics  *Metrics // nil: none
 	Image    string   // default of spec.image
+	Checks   *Checks  // results of validations
 	// OperatorNamespace is the namespace of the operator's pods, or "" if it does not run as a pod of the hosting cluster.
 	OperatorNamespace string
 }
@@ -63,6 +64,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		r.Etcd.Drop(request.String())
 		if apierrors.IsNotFound(err) {
 			r.Metrics.forget(request.NamespacedName)
+			r.Checks.forget(request.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}

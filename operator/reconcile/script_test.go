@@ -63,6 +63,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c.reconciler = &Reconciler{
 		Client: c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
+		Checks: NewChecks(),
 	}
 	return c
 }
