@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -62,15 +63,21 @@ func (p Probe) encryption(ctx context.Context, pod *corev1.Pod) (e Encryption) {
 	if response.StatusCode != http.StatusOK {
 		return Encryption{Err: fmt.Errorf("requesting metrics: %s", response.Status)}
 	}
-	lines := bufio.NewScanner(response.Body)
+	e.Hash, e.Err = parseEncryption(response.Body)
+	return e
+}
+
+// parseEncryption returns the hash in metrics, or "".
+func parseEncryption(metrics io.Reader) (hash string, err error) {
+	lines := bufio.NewScanner(metrics)
 	for lines.Scan() {
-		if rest, ok := strings.CutPrefix(lines.Text(), lastEncryptionConfig); ok {
-			_, hash, _ := strings.Cut(rest, `hash="`)
-			e.Hash, _, _ = strings.Cut(hash, `"`)
+		if labels, ok := strings.CutPrefix(lines.Text(), lastEncryptionConfig); ok {
+			_, value, _ := strings.Cut(","+labels, `,hash="`) // besides apiserver_id_hash
+			hash, _, _ = strings.Cut(value, `"`)
 		}
 	}
 	if err := lines.Err(); err != nil {
-		e.Err = fmt.Errorf("reading metrics: %w", err)
+		return "", fmt.Errorf("reading metrics: %w", err)
 	}
-	return e
+	return hash, nil
 }
