@@ -128,7 +128,8 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		controlled = controlled.WatchesRawSource(one)
 	}
 	return controlled.
-		For(&v1alpha1.ApiServerCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.ApiServerCluster{}, builder.WithPredicates(
+			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		Owns(&corev1.Service{}).

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -160,7 +161,10 @@ func (s *sandbox) stored(key string) string {
 	leader, _ := s.leader()
 	pod := must(s.pods.CoreV1().Pods("default").Get(s.t.Context(), leader, metav1.GetOptions{}))(s.t)
 	client := must(clientv3.New(clientv3.Config{
-		Endpoints: []string{"https://" + net.JoinHostPort(pod.Status.PodIP, "2379")}, Context: s.t.Context(), DialTimeout: 10 * time.Second,
+		Endpoints: []string{"https://demo-members.default.svc:2379"}, Context: s.t.Context(), DialTimeout: 10 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, "2379"))
+		})},
 		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: "demo-members.default.svc", MinVersion: tls.VersionTLS12},
 	}))(s.t)
 	defer func() { _ = client.Close() }()
