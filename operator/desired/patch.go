@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"quorate.dev/apiserver/config"
 )
 
 const serverContainer = "apiserver"
@@ -173,8 +175,8 @@ func checkContainer(container object) (errs []error) {
 		}
 	}
 	for _, variable := range list(container["env"]) {
-		if variable["name"] == "POD_IP" {
-			errs = append(errs, fmt.Errorf("spec.containers[%s].env[POD_IP] %s", serverContainer, setByOperator))
+		if name := variable["name"]; name == "POD_IP" || name == config.PreviousVersionVariable {
+			errs = append(errs, fmt.Errorf("spec.containers[%s].env[%s] %s", serverContainer, name, setByOperator))
 		}
 	}
 	for _, mount := range list(container["volumeMounts"]) {
