@@ -47,7 +47,7 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 		return err
 	}
 	lost := false
-	if !found {
+	if len(current.Data[desired.EncryptionStateKey]) == 0 {
 		if lost, err = r.hasEncryption(ctx, p); err != nil {
 			return err
 		}

@@ -87,6 +87,7 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	rotation                  results are the stages in the status and the keys of the Secrets that are replaced: "  = line"
 //	lose-status               remove the rotations from the status
 //	configmap NAME FILE=level:LEVEL   create or update a ConfigMap with an audit policy
+//	delete-secret NAME        delete a Secret
 //	encryption                result is the encryption configuration without keys: "  = line"
 //	foreign KIND NAME       create a PersistentVolumeClaim or Service with another owner
 //	after DURATION          advance the clock
@@ -115,6 +116,8 @@ func (c *cluster) execute(fields []string) []string {
 		c.results = nil
 	case "ready":
 		c.ready(args[0])
+	case "delete-secret":
+		c.must(c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: args[0]}}))
 	case "configmap":
 		c.configMap(args[0], args[1])
 	case "encryption":
