@@ -150,10 +150,15 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	if err != nil {
 		return nil, fmt.Errorf("creating the manager: %w", err)
 	}
+	sources, err := o.sources(connection, manager)
+	if err != nil {
+		return nil, err
+	}
 	reconciler := &reconcile.Reconciler{
-		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
+		Sources: sources,
+		Client:  manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
-		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(),
+		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(), Checks: reconcile.NewChecks(),
 	}
 	if err := registerMetrics(reconciler.Metrics); err != nil {
 		return nil, err
@@ -213,6 +218,19 @@ func (o *options) cache() cache.Options {
 		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	return options
+}
+
+// sources returns a cache of the metadata of all ConfigMaps and Secrets. The manager starts it.
+func (o *options) sources(connection *rest.Config, manager ctrl.Manager) (cache.Cache, error) {
+	options := o.cache()
+	sources, err := cache.New(connection, cache.Options{
+		Scheme: manager.GetScheme(), HTTPClient: manager.GetHTTPClient(), Mapper: manager.GetRESTMapper(),
+		DefaultNamespaces: options.DefaultNamespaces, DefaultTransform: reconcile.SourceMetadata,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the cache of metadata: %w", err)
+	}
+	return sources, manager.Add(sources)
 }
 
 func (o *options) connection() (*rest.Config, error) {

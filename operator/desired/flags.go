@@ -35,6 +35,7 @@ type Replica struct {
 	InitialCluster InitialCluster // of a member
 	Endpoints      []string       // of a server: client URLs of the embedded members
 	AuthorityHash  string         // of the authorities that etcd reads only at its start; empty with an external etcd
+	Configuration  Configuration
 }
 
 // goawayChance makes clients open new connections from time to time. Otherwise most stay with the replica that has run
@@ -66,6 +67,7 @@ func configuration(
 	c.Authorization.Modes = []string{"Node", "RBAC"}
 	c.Controllers.Enabled = []string{"*"}
 	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
+	setParts(c, cluster, replica.Configuration.Encryption != nil)
 	switch {
 	case cluster.ExternalEtcd():
 		setExternal(c, cluster.Spec.Etcd.External)

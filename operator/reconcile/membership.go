@@ -48,7 +48,7 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 
 // observation translates the observed state and the spec into the input of membership.Plan.
 // The pods in restart count as outdated.
-func observation(s *observed.State, restart map[string]bool, now time.Time) membership.Observation {
+func observation(s *observed.State, c desired.Configuration, restart map[string]bool, now time.Time) membership.Observation {
 	o := membership.Observation{
 		Cluster: s.Cluster.Name, External: s.Cluster.ExternalEtcd(),
 		Replicas: s.Cluster.ReplicaCount(), Voters: s.Cluster.VoterCount(),
@@ -64,7 +64,7 @@ func observation(s *observed.State, restart map[string]bool, now time.Time) memb
 			voters = append(voters, m.Name)
 		}
 	}
-	hashes := desired.HashesOf(s.Cluster, s.Image)
+	hashes := desired.HashesOf(s.Cluster, s.Image, c)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		o.Pods = append(o.Pods, membership.Pod{
@@ -99,7 +99,7 @@ const maxActions = 16
 // takeActions plans and executes actions until the outcome of one is uncertain, so that the state has to be read
 // again, or until there is nothing to do.
 func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
-	o, certain := observation(p.state, p.restart, p.input.Now), true
+	o, certain := observation(p.state, p.configuration, p.restart, p.input.Now), true
 	for n := 0; certain && n < maxActions; n++ {
 		a := membership.Plan(o)
 		if a.Kind == membership.Wait && p.input.Action.Kind != "" {
@@ -233,7 +233,7 @@ func (r *Reconciler) writeIntent(ctx context.Context, p *pass, a membership.Acti
 func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action) error {
 	replica := desired.Replica{
 		Name: a.Name, Member: a.Kind == membership.CreatePod,
-		AuthorityHash: desired.AuthorityHash(p.cluster, p.certificates.bundles),
+		AuthorityHash: desired.AuthorityHash(p.cluster, p.certificates.bundles), Configuration: p.configuration,
 	}
 	if replica.Member {
 		replica.InitialCluster = initialCluster(p.state, a.Name)
@@ -244,7 +244,7 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 			}
 		}
 	}
-	pod, err := desired.Pod(p.cluster, p.state.Image, replica, p.certificates.hash())
+	pod, err := desired.Pod(p.cluster, p.state.Image, replica, p.mountedHash())
 	if err != nil {
 		return err
 	}

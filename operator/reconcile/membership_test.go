@@ -74,7 +74,7 @@ func TestObservation(t *testing.T) {
 	s.Claims = []corev1.PersistentVolumeClaim{
 		{ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimLost}},
 	}
-	o := observation(s, nil, now)
+	o := observation(s, desired.Configuration{}, nil, now)
 	if o.Cluster != "demo" || o.Replicas != 3 || o.Voters != 3 || !o.HasQuorum || o.QuorumLost || o.External {
 		t.Errorf("observation: %+v", o)
 	}

@@ -26,6 +26,9 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now):
 		return condition(v1alpha1.Degraded, true, observed.QuorumLostReason,
 			"etcd has no quorum; the operator only recreates missing pods until it is restored")
+	case in.ConfigurationErr != nil:
+		return condition(v1alpha1.Degraded, true, "InvalidConfiguration",
+			"The last valid files stay in use: %s", oneLine(in.ConfigurationErr))
 	}
 	for _, m := range in.State.Members {
 		if len(m.Alarms) > 0 {

@@ -42,9 +42,11 @@ type Input struct {
 	Certificates []Expiry
 	GivenErr     error // why the user's certificate cannot be used
 	Rotations    []Rotation
-	Version      string
-	Endpoint     string
-	Now          time.Time
+	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
+	ConfigurationErr error
+	Version          string
+	Endpoint         string
+	Now              time.Time
 }
 
 // checks compute one condition each.

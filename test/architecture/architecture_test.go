@@ -30,7 +30,7 @@ var layers = []map[string]int{
 		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
 		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
-		"apiserver/informers": 4, "apiserver/host": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
+		"apiserver/informers": 4, "apiserver/host": 4, "apiserver/preflight": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
 		"apiserver/controllers/kubernetesservice": 4, "apiserver/controllers/availability": 4,
 		"apiserver/registry": 5, "apiserver/aggregator/remote": 5,
 		"apiserver/builtin/builtintest": 6,
@@ -40,10 +40,12 @@ var layers = []map[string]int{
 	},
 	{
 		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0, "operator/backup": 0,
+		"operator/encryption": 0, "operator/rewrite": 0,
 		"operator/etcd":        1,
 		"operator/desired":     1,
 		"operator/servingcert": 1,
 		"operator/observed":    2,
+		"operator/validation":  2,
 		"operator/status":      3,
 		"operator/reconcile":   4, "operator/reconcile/backups": 3,
 		"operator/kubeconfig": 4,
@@ -54,6 +56,7 @@ var layers = []map[string]int{
 // between are the only imports from one half to another.
 var between = map[string][]string{
 	"operator/desired":           {"apiserver/config"},
+	"operator/validation":        {"apiserver/config", "apiserver/preflight"},
 	"operator/reconcile":         {"apiserver/backup/format"},
 	"operator/reconcile/backups": {"apiserver/backup/format"},
 }
