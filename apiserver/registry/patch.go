@@ -37,8 +37,8 @@ const maxPatchCopies = 3 << 20
 // LimitPatches sets the limit of copied bytes, which the JSON patch library keeps in a package variable.
 func LimitPatches() { atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchCopies) }
 
-// operationList is the Go type name of kube-apiserver's JSON patch operations, which its error messages contain.
-const operationList = "[]handlers.jsonPatchOp"
+// operationType is the Go type name of an operation of a JSON patch in kube-apiserver, which its error messages contain.
+const operationType = "handlers.jsonPatchOp"
 
 // Patch is the Change of a PATCH request.
 type Patch struct {
@@ -164,7 +164,7 @@ type jsonPatchOp struct {
 func (p Patch) jsonOperations(before []byte) (after []byte, warnings []error, err error) {
 	if p.detectsUnknown() {
 		if warnings, err = kjson.UnmarshalStrict(p.Data, &[]jsonPatchOp{}); err != nil {
-			message := strings.ReplaceAll(err.Error(), fmt.Sprintf("%T", []jsonPatchOp{}), operationList)
+			message := strings.ReplaceAll(err.Error(), fmt.Sprintf("%T", jsonPatchOp{}), operationType)
 			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + message)
 		}
 		for i, warning := range warnings {

@@ -325,3 +325,24 @@ func TestValidate(t *testing.T) {
 		t.Error("a name of 46 letters was accepted")
 	}
 }
+
+func TestPodHasThePreviousVersion(t *testing.T) {
+	cluster := demo(nil)
+	replica := Replica{Name: "demo-3", Endpoints: []string{ClientURL(cluster, "demo-0")}}
+	for _, version := range []string{"", "v1.36.3"} {
+		cluster.Status.Version = version
+		pod, err := Pod(cluster, "quorate:1", replica, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, variable := range pod.Spec.Containers[0].Env {
+			if variable.Name == config.PreviousVersionVariable {
+				got = variable.Value
+			}
+		}
+		if got != version {
+			t.Errorf("%s is %q, want %q", config.PreviousVersionVariable, got, version)
+		}
+	}
+}

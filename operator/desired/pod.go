@@ -110,9 +110,7 @@ func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, args []string) corev1.Container {
 	c := corev1.Container{
 		Name: "apiserver", Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
-		Env: []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{
-			FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"},
-		}}},
+		Env:          environment(cluster),
 		Ports:        []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
 		Resources:    resources(cluster),
 		VolumeMounts: mounts(replica),
@@ -132,6 +130,18 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 			corev1.ContainerPort{Name: "peer", ContainerPort: PeerPort, Protocol: corev1.ProtocolTCP})
 	}
 	return c
+}
+
+// environment has the pod's address for arguments, and the version that the cluster has run: the API server refuses to
+// downgrade it or to skip a minor version. Images that do not know the variable ignore it.
+func environment(cluster *v1alpha1.ApiServerCluster) []corev1.EnvVar {
+	variables := []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"},
+	}}}
+	if version := cluster.Status.Version; version != "" {
+		variables = append(variables, corev1.EnvVar{Name: config.PreviousVersionVariable, Value: version})
+	}
+	return variables
 }
 
 // pullPolicy defaults to IfNotPresent also for the tag latest, unlike Kubernetes: a replica must be able to restart

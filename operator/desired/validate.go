@@ -23,7 +23,8 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 	if replicas := cluster.ReplicaCount(); replicas < 0 || replicas > 100 {
 		errs = append(errs, fmt.Errorf("spec.replicas %d must be between 0 and 100", replicas))
 	}
-	errs = append(errs, validateEtcd(cluster), validateStorage(cluster, claims))
+	_, pauseErr := cluster.PausedUntil()
+	errs = append(errs, pauseErr, validateEtcd(cluster), validateStorage(cluster, claims))
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, setExtra(config.Default(), cluster.Spec.ExtraArgs))
 	}

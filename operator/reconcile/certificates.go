@@ -42,7 +42,7 @@ func (c certificates) hash() string {
 }
 
 // ensureCertificates creates missing authorities, brings them to the stage of the rotation, and issues missing or
-// outdated leaves. If the spec is invalid it only reads the existing ones.
+// outdated leaves. If the cluster may not be changed it only reads the existing ones.
 func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
 	p.certificates = certificates{bundles: map[string]pki.Bundle{}, leaves: map[string]pki.Pair{}, given: map[string]pki.Authority{}}
 	if err := r.readAuthorities(ctx, p); err != nil {
@@ -90,13 +90,13 @@ func (r *Reconciler) readAuthorities(ctx context.Context, p *pass) error {
 // trust it would lose access.
 func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string) error {
 	bundle, found := p.certificates.bundles[domain]
-	if !found && p.input.Invalid != nil {
+	if !found && !p.mayChange() {
 		return nil
 	}
 	var err error
 	given, isGiven := p.certificates.given[domain]
 	switch {
-	case found && p.input.Invalid == nil:
+	case found && p.mayChange():
 		bundle, err = advance(bundle, p, domain)
 	case !found && isGiven:
 		bundle.Signer = given
@@ -106,7 +106,7 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string
 	if err != nil {
 		return fmt.Errorf("authority %s: %w", domain, err)
 	}
-	if p.input.Invalid == nil {
+	if p.mayChange() {
 		wanted := desired.AuthoritySecret(p.cluster, domain, bundle)
 		if err := r.writeSecret(ctx, p.cluster, found, p.secrets[domain], wanted); err != nil {
 			return err
@@ -182,7 +182,7 @@ func due(p *pass, domain string) string {
 func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error {
 	current := &corev1.Secret{}
 	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.ServiceAccountSecret), current)
-	if err != nil || !found && p.input.Invalid != nil {
+	if err != nil || !found && !p.mayChange() {
 		return err
 	}
 	keys, created := pki.ParseKeys(current.Data), p.input.Now
@@ -192,7 +192,7 @@ func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error
 		return err
 	}
 	p.certificates.keys, p.certificates.keyCreated = keys, created
-	if found && p.input.Invalid != nil {
+	if found && !p.mayChange() {
 		return nil
 	}
 	switch stage, _ := stageOf(keysOf(p.cluster)); {
@@ -215,12 +215,12 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, certificate desire
 	name := desired.SecretName(p.cluster, certificate.Secret)
 	current := &corev1.Secret{}
 	found, err := r.find(ctx, p.cluster, name, current)
-	if err != nil || !found && p.input.Invalid != nil {
+	if err != nil || !found && !p.mayChange() {
 		return err
 	}
 	bundle := p.certificates.bundles[certificate.Domain]
 	pair, trusted := desired.PairOf(current), current.Data[desired.AuthorityKey]
-	if p.input.Invalid == nil {
+	if p.mayChange() {
 		var reason string
 		if pair, trusted, reason, err = r.leaf(ctx, p, certificate, current, found); err != nil {
 			return err

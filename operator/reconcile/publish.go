@@ -44,10 +44,11 @@ func (r *Reconciler) reportCondition(
 	ctx context.Context, cluster *v1alpha1.ApiServerCluster, condition metav1.Condition, first bool,
 ) {
 	healthy := metav1.ConditionTrue
-	if slices.Contains([]string{v1alpha1.Degraded, v1alpha1.Progressing, v1alpha1.CredentialsRotating}, condition.Type) {
+	expected := slices.Contains([]string{v1alpha1.Progressing, v1alpha1.CredentialsRotating, v1alpha1.Paused}, condition.Type)
+	if expected || condition.Type == v1alpha1.Degraded {
 		healthy = metav1.ConditionFalse
 	}
-	expected := condition.Type == v1alpha1.Progressing || condition.Type == v1alpha1.CredentialsRotating || first && condition.Type != v1alpha1.Degraded
+	expected = expected || first && condition.Type != v1alpha1.Degraded
 	ctrl.LoggerFrom(ctx).Info("condition changed", "type", condition.Type, "status", condition.Status,
 		"reason", condition.Reason, "message", condition.Message)
 	r.event(cluster, event{

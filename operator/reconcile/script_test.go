@@ -174,6 +174,8 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Certificates.Authorities.ClientSecretRef = &corev1.LocalObjectReference{Name: value}
 		case field == "serving":
 			object.Spec.Certificates.Serving.SecretRef = &corev1.LocalObjectReference{Name: value}
+		case field == "pausedUntil":
+			object.Annotations = map[string]string{v1alpha1.PausedUntilAnnotation: value}
 		case strings.HasPrefix(field, "arg."):
 			object.Spec.ExtraArgs = map[string]string{strings.TrimPrefix(field, "arg."): value}
 		default:

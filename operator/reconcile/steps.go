@@ -26,7 +26,7 @@ const (
 	finalizerSet      fact = "finalizer"    // the cluster has the finalizer, so objects may be created
 	stateRead         fact = "state"        // pass.state without etcd members
 	specValidated     fact = "validation"   // status.Input.Invalid
-	servicesReady     fact = "services"     // pass.service, unless the spec is invalid
+	servicesReady     fact = "services"     // pass.service, if the cluster may be changed
 	certificatesReady fact = "certificates" // pass.certificates; incomplete if the spec is invalid
 	membersRead       fact = "members"      // the etcd members in pass.state, or the error why they are unknown
 )
@@ -37,10 +37,10 @@ type step struct {
 	name  string
 	needs []fact
 	sets  []fact
-	// skipInvalid skips the step if the spec is invalid, because it would write what the spec asks for. The facts that it
-	// sets then count as established, so that later steps can report what exists.
-	skipInvalid bool
-	do          func(*Reconciler, context.Context, *pass) error
+	// changes reports whether the step writes what the spec asks for. It is then skipped if the spec is invalid or the
+	// cluster is paused. The facts that it sets count as established, so that later steps can report what exists.
+	changes bool
+	do      func(*Reconciler, context.Context, *pass) error
 }
 
 // steps in the order of their execution.
@@ -63,17 +63,17 @@ var steps = []step{
 		do:    (*Reconciler).validate,
 	},
 	{
-		name:        "services",
-		needs:       []fact{specValidated},
-		sets:        []fact{servicesReady},
-		skipInvalid: true,
-		do:          (*Reconciler).ensureServices,
+		name:    "services",
+		needs:   []fact{specValidated},
+		sets:    []fact{servicesReady},
+		changes: true,
+		do:      (*Reconciler).ensureServices,
 	},
 	{
-		name:        "network policies",
-		needs:       []fact{specValidated},
-		skipInvalid: true,
-		do:          (*Reconciler).ensureNetworkPolicies,
+		name:    "network policies",
+		needs:   []fact{specValidated},
+		changes: true,
+		do:      (*Reconciler).ensureNetworkPolicies,
 	},
 	{
 		name:  "certificates",
@@ -82,10 +82,10 @@ var steps = []step{
 		do:    (*Reconciler).ensureCertificates,
 	},
 	{
-		name:        "kubeconfig",
-		needs:       []fact{certificatesReady},
-		skipInvalid: true,
-		do:          (*Reconciler).ensureKubeconfig,
+		name:    "kubeconfig",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).ensureKubeconfig,
 	},
 	{
 		name:  "etcd",
@@ -94,34 +94,34 @@ var steps = []step{
 		do:    (*Reconciler).readMembers,
 	},
 	{
-		name:        "disruption budget",
-		needs:       []fact{specValidated},
-		skipInvalid: true,
-		do:          (*Reconciler).ensureBudget,
+		name:    "disruption budget",
+		needs:   []fact{specValidated},
+		changes: true,
+		do:      (*Reconciler).ensureBudget,
 	},
 	{
-		name:        "volumes",
-		needs:       []fact{specValidated},
-		skipInvalid: true,
-		do:          (*Reconciler).growVolumes,
+		name:    "volumes",
+		needs:   []fact{specValidated},
+		changes: true,
+		do:      (*Reconciler).growVolumes,
 	},
 	{
-		name:        "certificate annotations",
-		needs:       []fact{certificatesReady},
-		skipInvalid: true,
-		do:          (*Reconciler).annotateCertificates,
+		name:    "certificate annotations",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).annotateCertificates,
 	},
 	{
-		name:        "rotation",
-		needs:       []fact{certificatesReady},
-		skipInvalid: true,
-		do:          (*Reconciler).planRotations,
+		name:    "rotation",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).planRotations,
 	},
 	{
-		name:        "membership", // also if the members are unknown
-		needs:       []fact{certificatesReady},
-		skipInvalid: true,
-		do:          (*Reconciler).takeActions,
+		name:    "membership", // also if the members are unknown
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).takeActions,
 	},
 	{
 		name:  "version",
@@ -134,7 +134,7 @@ var steps = []step{
 type pass struct {
 	cluster      *v1alpha1.ApiServerCluster
 	state        *observed.State
-	service      *corev1.Service // the Service for clients; nil if the spec is invalid
+	service      *corev1.Service // the Service for clients; nil if the cluster may not be changed
 	certificates certificates
 	secrets      map[string]*corev1.Secret // of the authorities, as read, by trust domain
 	etcd         *etcd.Client              // nil if no member runs
@@ -153,7 +153,7 @@ func (r *Reconciler) run(ctx context.Context, p *pass) {
 		if slices.ContainsFunc(s.needs, func(f fact) bool { return !established[f] }) {
 			continue
 		}
-		if !s.skipInvalid || p.input.Invalid == nil {
+		if !s.changes || p.mayChange() {
 			if err := s.do(r, ctx, p); err != nil {
 				p.failed(ctx, fmt.Errorf("%s: %w", s.name, err))
 				continue
@@ -164,6 +164,9 @@ func (r *Reconciler) run(ctx context.Context, p *pass) {
 		}
 	}
 }
+
+// mayChange reports whether the cluster may be changed.
+func (p *pass) mayChange() bool { return p.input.Invalid == nil && !p.cluster.Paused(p.input.Now) }
 
 // failed records an error, unless an outdated observation is its cause: then the reconciliation is repeated.
 func (p *pass) failed(ctx context.Context, err error) {
@@ -183,6 +186,9 @@ func (r *Reconciler) observe(ctx context.Context, p *pass) (err error) {
 }
 
 func (r *Reconciler) validate(_ context.Context, p *pass) error {
+	if until, err := p.cluster.PausedUntil(); err == nil {
+		p.wake(until)
+	}
 	p.input.Invalid = desired.Validate(p.cluster, p.state.Claims)
 	if p.input.Invalid == nil && p.state.Image == "" {
 		p.input.Invalid = errors.New("spec.image is empty and the operator has no default image")

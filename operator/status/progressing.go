@@ -16,6 +16,8 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 	switch {
 	case in.Invalid != nil:
 		return condition(v1alpha1.Progressing, false, "InvalidSpec", "Nothing is changed until the spec is valid")
+	case cluster.Paused(in.Now):
+		return condition(v1alpha1.Progressing, false, "Paused", "Nothing is changed while the cluster is paused")
 	case in.Rejected != nil:
 		return condition(v1alpha1.Progressing, true, "WaitingForEtcd",
 			"Retrying after etcd rejected a change: %v", in.Rejected)

@@ -49,7 +49,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, rotating,
+	available, progressing, degraded, quorum, certificates, rotating, paused,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
@@ -60,9 +60,7 @@ func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClu
 		condition.ObservedGeneration = cluster.Generation
 		set(&next, condition, in.Now)
 	}
-	if cluster.ExternalEtcd() {
-		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdQuorum)
-	}
+	removeInapplicable(&next, cluster)
 	if in.State == nil {
 		return next
 	}

@@ -103,6 +103,9 @@ func (w *world) pick(from []string) string {
 	return w.words[choice-len(from)]
 }
 
+// segment takes a word without slashes, which names and namespaces cannot contain.
+func (w *world) segment(from []string) string { return strings.ReplaceAll(w.pick(from), "/", "") }
+
 // some takes up to three words, rarely none.
 func (w *world) some(from []string) []string {
 	var chosen []string
@@ -134,7 +137,7 @@ func (w *world) run(t *testing.T) {
 }
 
 func (w *world) setRole() {
-	namespace, name := w.pick(namespaces), w.pick(roleNames)
+	namespace, name := w.segment(namespaces), w.segment(roleNames)
 	remove := w.next(4) == 0
 	var rules []rbacv1.PolicyRule
 	for range w.next(4) {
@@ -172,15 +175,15 @@ func (w *world) setRole() {
 
 func (w *world) setBinding() {
 	binding := rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.pick(namespaces), Name: w.pick(roleNames)},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: w.pick(roleKinds), Name: w.pick(roleNames)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.segment(namespaces), Name: w.segment(roleNames)},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: w.pick(roleKinds), Name: w.segment(roleNames)},
 	}
 	for range 1 + w.next(3) {
 		subject := rbacv1.Subject{Kind: w.pick(kinds), Name: w.pick(append(userNames, "builder"))}
 		if subject.Kind == "Group" {
 			subject.Name = w.pick(groups)
 		}
-		subject.Namespace = w.pick(namespaces)
+		subject.Namespace = w.segment(namespaces)
 		binding.Subjects = append(binding.Subjects, subject)
 	}
 	key := binding.Namespace + "/" + binding.Name
@@ -224,7 +227,7 @@ func (w *world) user() user.Info {
 }
 
 func (w *world) ask(t *testing.T, theirs *upstream.RBACAuthorizer) {
-	request := &authorizer.AttributesRecord{User: w.user(), Verb: w.pick(verbs), Namespace: w.pick(namespaces)}
+	request := &authorizer.AttributesRecord{User: w.user(), Verb: w.pick(verbs), Namespace: w.segment(namespaces)}
 	if request.ResourceRequest = w.next(3) > 0; request.ResourceRequest {
 		request.APIGroup, request.Resource, request.Name = w.pick(apiGroups), w.pick(resources), w.pick(names)
 		request.Subresource = w.pick([]string{"", "log", "*"})
@@ -244,7 +247,7 @@ func (w *world) ask(t *testing.T, theirs *upstream.RBACAuthorizer) {
 }
 
 func (w *world) askForRules(t *testing.T, theirs *upstream.RBACAuthorizer) {
-	who, namespace := w.user(), w.pick(namespaces)
+	who, namespace := w.user(), w.segment(namespaces)
 	wantResources, wantPaths, _, wantErr := theirs.RulesFor(t.Context(), who, namespace)
 	resources, paths, _, err := w.policy.RulesFor(t.Context(), who, namespace)
 	if fmt.Sprint(err) != fmt.Sprint(wantErr) {

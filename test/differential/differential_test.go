@@ -37,11 +37,11 @@ func sample(resources []Resource) []Resource {
 }
 
 // Scripts that depend on cluster-wide state or change it (API groups, defaults, Service addresses, the messages for
-// users without rights), or on how old events are, run alone, before or after all others.
+// users without rights, pages of a cluster-scoped resource that other scripts create), or on how old events are, run alone, before or after all others.
 var (
 	first = []string{"admission-defaults", "documents", "watch", "watch-old"}
 	last  = []string{
-		"apiservices", "crd-groups", "fairness",
+		"apiextensions.k8s.io/v1 customresourcedefinitions", "apiservices", "crd-groups", "fairness",
 		"networking.k8s.io/v1 servicecidrs", "networking.k8s.io/v1beta1 servicecidrs", "rbac.authorization.k8s.io/v1 clusterrolebindings",
 	}
 )

@@ -342,6 +342,7 @@ var examples = map[types.PatchType][]string{
 		`{"op":"add"}`,
 		`[]`,
 		`[null]`,
+		`[[]]`,
 		`[{"op":"test","path":""}]`,
 		`[{"op":{}}]`,
 		`[{"op":"add","path":"/spec/ports/-1","value":1}]`,

@@ -18,6 +18,8 @@ const (
 	CertificatesValid = "CertificatesValid"
 	// CredentialsRotating is true while certificate authorities or service-account keys are being replaced.
 	CredentialsRotating = "CredentialsRotating"
+	// Paused is true until the time in PausedUntilAnnotation. It is absent without the annotation.
+	Paused = "Paused"
 )
 
 // ApiServerClusterStatus is the state that the operator last observed.
@@ -69,7 +71,8 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Rotations *Rotations `json:"rotations,omitempty"`
 
-	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid and CredentialsRotating.
+	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
+	// CredentialsRotating and Paused.
 	//
 	// +optional
 	// +listType=map

@@ -1,0 +1,30 @@
+package status
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+// paused is true until the time in the annotation.
+func paused(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
+	until, _ := cluster.PausedUntil() // the error makes the spec invalid
+	at := until.UTC().Format(time.RFC3339)
+	if cluster.Paused(in.Now) {
+		return condition(v1alpha1.Paused, true, "PausedByAnnotation", "Nothing is changed until %s", at)
+	}
+	return condition(v1alpha1.Paused, false, "PauseExpired", "The pause ended at %s", at)
+}
+
+// removeInapplicable removes the conditions that say nothing about a cluster.
+func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerCluster) {
+	if cluster.ExternalEtcd() {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdQuorum)
+	}
+	if until, err := cluster.PausedUntil(); err != nil || until.IsZero() {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Paused)
+	}
+}
