@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -141,7 +140,9 @@ func (e *encoder) quote(value string) {
 // isPlain reports whether a string needs no escapes.
 func isPlain(value string) bool {
 	for ; len(value) >= 8; value = value[8:] {
-		if hasSpecial(binary.LittleEndian.Uint64([]byte(value[:8]))) {
+		word := uint64(value[0]) | uint64(value[1])<<8 | uint64(value[2])<<16 | uint64(value[3])<<24 |
+			uint64(value[4])<<32 | uint64(value[5])<<40 | uint64(value[6])<<48 | uint64(value[7])<<56 // one load
+		if hasSpecial(word) {
 			return false
 		}
 	}
@@ -156,15 +157,11 @@ func isPlain(value string) bool {
 // hasSpecial reports whether one of eight bytes is not plain: it is below ' ', is above ASCII, or is one of "\<>&.
 func hasSpecial(word uint64) bool {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
+	brackets := (word | ones*('<'^'>')) ^ ones*'>' // zero where a byte is < or >
+	quotes := (word | ones*('"'^'&')) ^ ones*'&'   // zero where a byte is " or &
+	escapes := word ^ ones*'\\'
 	// A high bit of (x-n)&^x is set exactly if one of the bytes of x is below n.
-	found := (word - ones*' ') &^ word
-	for _, other := range [...]uint64{
-		(word | ones*('<'^'>')) ^ ones*'>', // zero where the byte is < or >
-		(word | ones*('"'^'&')) ^ ones*'&',
-		word ^ ones*'\\',
-	} {
-		found |= (other - ones) &^ other
-	}
+	found := (word-ones*' ')&^word | (brackets-ones)&^brackets | (quotes-ones)&^quotes | (escapes-ones)&^escapes
 	return (found|word)&high != 0
 }
 
