@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -31,12 +32,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/kubeconfig"
 	"quorate.dev/operator/reconcile"
+	"quorate.dev/operator/reconcile/backups"
 )
 
 // Environment variables that flags default to.
@@ -158,6 +161,17 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	kubeconfigs := &kubeconfig.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Recorder: reconciler.Recorder,
 	}
+	backupReconciler := &backups.Reconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Image: o.image,
+		Recorder: manager.GetEventRecorder("quorate-operator"),
+	}
+	schedules := &backups.ScheduleReconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{},
+		Recorder: manager.GetEventRecorder("quorate-operator"),
+	}
+	if err := registerBackupMetrics(metrics.Registry, manager.GetClient()); err != nil {
+		return nil, err
+	}
 	if o.metricsAddress != "0" {
 		if err := manager.Add(certificate); err != nil {
 			return nil, err
@@ -165,10 +179,24 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	}
 	return manager, errors.Join(
 		reconciler.SetupWithManager(manager),
+		backupReconciler.SetupWithManager(manager),
+		schedules.SetupWithManager(manager),
 		kubeconfigs.SetupWithManager(manager),
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)
+}
+
+// registerBackupMetrics registers the metrics of backups. Controller-runtime's registry is global to the process, which
+// may run several operators one after the other: the collector of the last one remains.
+func registerBackupMetrics(registry prometheus.Registerer, reader client.Reader) error {
+	collector := backups.Collector{Reader: reader}
+	err := registry.Register(collector)
+	if existing := (prometheus.AlreadyRegisteredError{}); errors.As(err, &existing) {
+		registry.Unregister(existing.ExistingCollector)
+		return registry.Register(collector)
+	}
+	return err
 }
 
 // cache restricts the cache to objects that the operator owns.

@@ -102,7 +102,7 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	m.ServerCertFile, m.ServerKeyFile = mounted("etcd-server.crt"), mounted("etcd-server.key")
 	m.ServerTrustedCAFile = mounted("etcd-client-ca.crt")
 	m.QuotaBackendBytes = quota(cluster)
-	m.InitialClusterToken = fmt.Sprintf("%s-%s-%s", cluster.Namespace, cluster.Name, cluster.UID)
+	m.InitialClusterToken = token(cluster)
 	m.InitialClusterState = "existing"
 	if replica.InitialCluster.New {
 		m.InitialClusterState = "new"
@@ -113,6 +113,11 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	}
 	slices.Sort(initial)
 	m.InitialCluster = strings.Join(initial, ",")
+}
+
+// token returns the initial cluster token.
+func token(cluster *v1alpha1.ApiServerCluster) string {
+	return fmt.Sprintf("%s-%s-%s", cluster.Namespace, cluster.Name, cluster.UID)
 }
 
 // quota returns the etcd quota in bytes. The rest of the volume is for the write-ahead log, snapshots and

@@ -36,6 +36,13 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 		return err
 	}
 	p.state = p.state.WithMembers(p.etcd.Members(ctx))
+	if p.state.QuorumLost(p.input.Now) {
+		var names []string
+		for _, member := range p.cluster.Status.Members {
+			names = append(names, member.Name)
+		}
+		p.state = p.state.WithSurvivors(p.etcd.Survivors(ctx, names))
+	}
 	return nil
 }
 
@@ -45,7 +52,7 @@ func observation(s *observed.State, restart map[string]bool, now time.Time) memb
 	o := membership.Observation{
 		Cluster: s.Cluster.Name, External: s.Cluster.ExternalEtcd(),
 		Replicas: s.Cluster.ReplicaCount(), Voters: s.Cluster.VoterCount(),
-		Intent: intent(s.Cluster, now), HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
+		Intent: intent(s.Cluster, now), Restoring: s.Cluster.Restoring(), HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
 	}
 	var voters []string
 	for _, m := range s.Members {
@@ -245,10 +252,11 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 }
 
 // initialCluster returns the configuration of a member for an empty data directory. For a member that has run before it
-// contains only that member: etcd then refuses to start without data instead of voting twice in one term.
+// contains only that member: etcd then refuses to start without data instead of voting twice in one term. The same holds
+// for a member whose volume has a restored backup.
 func initialCluster(s *observed.State, name string) desired.InitialCluster {
 	initial := desired.InitialCluster{PeerURLs: map[string]string{name: desired.PeerURL(s.Cluster, name)}}
-	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped {
+	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped && s.Cluster.Spec.Restore == nil {
 		initial.New = true
 		for _, member := range intent.InitialMembers {
 			initial.PeerURLs[member] = desired.PeerURL(s.Cluster, member)

@@ -30,7 +30,8 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1alpha1.ApiServerClus
 		return ctrl.Result{}, nil
 	}
 	remaining := 0
-	var errs []error
+	pod, err := r.restorePod(ctx, cluster) // which the list of pods does not contain
+	errs := []error{err, r.deleteRestorePod(ctx, pod)}
 	for _, list := range []client.ObjectList{ // pods before the network policies that protect them
 		&policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
 		&corev1.SecretList{}, &networkingv1.NetworkPolicyList{},

@@ -112,6 +112,12 @@ var steps = []step{
 		do:      (*Reconciler).annotateCertificates,
 	},
 	{
+		name:    "restore",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).restoreBackup,
+	},
+	{
 		name:    "rotation",
 		needs:   []fact{certificatesReady},
 		changes: true,

@@ -23,8 +23,9 @@ var layers = []map[string]int{
 	{
 		"apiserver/lazy": 0, "apiserver/deflate": 0, "apiserver/tracing": 0, "apiserver/egress": 0,
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
-		"apiserver/audit": 1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
-		"apiserver/serviceresolver": 1, "apiserver/flowcontrol": 1, "apiserver/aggregator": 2, "apiserver/peers": 2,
+		"apiserver/backup/format": 0,
+		"apiserver/audit":         1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
+		"apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/flowcontrol": 1, "apiserver/backup": 2, "apiserver/aggregator": 2, "apiserver/peers": 2,
 		"apiserver/encoding": 2, "apiserver/encryption": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
 		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
@@ -38,21 +39,23 @@ var layers = []map[string]int{
 		"apiserver": 8,
 	},
 	{
-		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0,
+		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0, "operator/backup": 0,
 		"operator/etcd":        1,
 		"operator/desired":     1,
 		"operator/servingcert": 1,
 		"operator/observed":    2,
 		"operator/status":      3,
-		"operator/reconcile":   4,
-		"operator/kubeconfig":  4,
-		"operator":             5,
+		"operator/reconcile":   4, "operator/reconcile/backups": 3,
+		"operator/kubeconfig": 4,
+		"operator":            5,
 	},
 }
 
 // between are the only imports from one half to another.
 var between = map[string][]string{
-	"operator/desired": {"apiserver/config"},
+	"operator/desired":           {"apiserver/config"},
+	"operator/reconcile":         {"apiserver/backup/format"},
+	"operator/reconcile/backups": {"apiserver/backup/format"},
 }
 
 // kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part of

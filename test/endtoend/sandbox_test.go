@@ -41,12 +41,12 @@ type sandbox struct {
 }
 
 // startSandbox starts a sandbox and waits until demo is available. The test's cleanup stops it with SIGINT.
-func startSandbox(t *testing.T) *sandbox {
+func startSandbox(t *testing.T, args ...string) *sandbox {
 	t.Helper()
 	ctx := t.Context()
 	binary := must(upstream.Quorate(ctx))(t)
 	s := &sandbox{t: t, directory: filepath.Join(t.TempDir(), "quorate"), kubectl: must(upstream.Binary(ctx, "kubectl"))(t)}
-	command := exec.Command(binary, "sandbox", "--json", "--dir", s.directory)
+	command := exec.Command(binary, append([]string{"sandbox", "--json", "--dir", s.directory}, args...)...)
 	command.Stderr = os.Stderr
 	output := must(command.StdoutPipe())(t)
 	check(t, command.Start())

@@ -45,6 +45,8 @@ type ApiServerClusterList struct {
 // ApiServerClusterSpec is the desired state of an ApiServerCluster.
 //
 // +kubebuilder:validation:XValidation:rule="self.?replicas.orValue(3) == 0 || self.?etcd.?embedded.?members.orValue(1) <= self.?replicas.orValue(3)",message="etcd.embedded.members must not exceed replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.restore) || !self.?etcd.?external.hasValue()",message="restore needs an embedded etcd"
+// +kubebuilder:validation:XValidation:rule="!has(self.restore) || has(oldSelf.restore)",message="restore can only be set when the cluster is created"
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
 type ApiServerClusterSpec struct {
 	// Replicas is the number of API server pods, 0 to 100. Replicas beyond the voters of the embedded etcd run no member
@@ -91,6 +93,12 @@ type ApiServerClusterSpec struct {
 	//
 	// +kubebuilder:default={}
 	Etcd Etcd `json:"etcd,omitempty"`
+
+	// Restore creates the cluster from a backup. It can only be set when the cluster is created, and has no effect once the
+	// backup is restored. Default: an empty cluster. Example: {"from": {"backupName": "monday"}}.
+	//
+	// +optional
+	Restore *Restore `json:"restore,omitempty"`
 
 	// Service configures the Service through which clients reach the API servers.
 	//

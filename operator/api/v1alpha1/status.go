@@ -66,13 +66,18 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Membership *Membership `json:"membership,omitempty"`
 
+	// Restore is the progress of spec.restore.
+	//
+	// +optional
+	Restore *RestoreStatus `json:"restore,omitempty"`
+
 	// Rotations are the replacements of authorities and keys in progress.
 	//
 	// +optional
 	Rotations *Rotations `json:"rotations,omitempty"`
 
 	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
-	// CredentialsRotating and Paused.
+	// CredentialsRotating, Paused and Restored.
 	//
 	// +optional
 	// +listType=map
