@@ -118,6 +118,12 @@ var steps = []step{
 		do:      (*Reconciler).restoreBackup,
 	},
 	{
+		name:    "recovery",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).recoverQuorum,
+	},
+	{
 		name:    "rotation",
 		needs:   []fact{certificatesReady},
 		changes: true,
@@ -142,6 +148,7 @@ type pass struct {
 	state        *observed.State
 	service      *corev1.Service // the Service for clients; nil if the cluster may not be changed
 	certificates certificates
+	recoveryPod  *corev1.Pod               // that prepares the data of a recovery; nil: none
 	secrets      map[string]*corev1.Secret // of the authorities, as read, by trust domain
 	etcd         *etcd.Client              // nil if no member runs
 	restart      map[string]bool           // pods that have to restart for a rotation
