@@ -26,7 +26,7 @@ func (v *view) bootstrap() (Action, bool) {
 	}
 	switch {
 	case v.Restoring && v.Recovery.Stage == RecoveryRestoring:
-		return Action{Kind: Wait, Reason: "Waiting for the data of " + v.Intent.InitialMembers[0] + " to be recovered"}, true
+		return v.awaitRecovery(), true
 	case v.Restoring:
 		return Action{Kind: Wait, Reason: "Waiting for the backup to be restored"}, true
 	}

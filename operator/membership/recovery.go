@@ -99,3 +99,14 @@ func (v *view) stopForRecovery() (Action, bool) {
 	}
 	return Action{Kind: RestoreQuorum, Name: name, Names: []string{name}}, true
 }
+
+// awaitRecovery waits for the data of the only initial member. It deletes pods that another operator, with an outdated view,
+// has created since all had stopped.
+func (v *view) awaitRecovery() Action {
+	for _, pod := range v.Pods {
+		if !pod.Terminating {
+			return Action{Kind: DeletePod, Name: pod.Name, Reason: "recovery of etcd"}
+		}
+	}
+	return Action{Kind: Wait, Reason: "Waiting for the data of " + v.Intent.InitialMembers[0] + " to be recovered"}
+}
