@@ -73,7 +73,7 @@ type options struct {
 func WithLogger(log logr.Logger) Option { return func(o *options) { o.log = log } }
 
 // WithoutFormerMembers makes the member the only one of its cluster: etcd's --force-new-cluster. It drops entries of its
-// log that it does not know to be committed. All other members must have stopped for good.
+// log that it does not know to be committed. All other members must have stopped permanently.
 func WithoutFormerMembers() Option { return func(o *options) { o.alone = true } }
 
 // Start starts a member on its data directory and returns when it takes part in raft, or with an error when ctx ends.

@@ -32,7 +32,7 @@ func (t *tool) recoverCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "recover", Short: "Continue with the data of one member after the loss of the quorum",
 		Long: "Continue with the data of one member after the loss of the quorum: its data directory becomes that of the only\n" +
-			"member of a new etcd cluster. All other members must have stopped for good. Writes that only they have are lost.\n\n" +
+			"member of a new etcd cluster. All other members must have stopped permanently. Writes that only they have are lost.\n\n" +
 			"Revisions continue --bump-revision later, as after 'restore'. The volume needs room for two more copies of the\n" +
 			"database. An interrupted recovery can be repeated.",
 		Example: "  quorate etcd recover --data-dir /var/lib/quorate/etcd",
@@ -152,7 +152,7 @@ func (r *recovery) save(ctx context.Context) (info snapshot.Info, err error) {
 	if err != nil {
 		return info, err
 	}
-	defer member.Stop(context.WithoutCancel(ctx))
+	defer func() { err = errors.Join(err, member.Stop(context.WithoutCancel(ctx))) }()
 	select {
 	case <-member.Ready():
 	case err := <-member.Err():

@@ -1,7 +1,7 @@
 package etcdctl
 
 import (
-	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -96,8 +96,9 @@ func lostQuorum(t *testing.T) config.Member {
 			t.Fatal(err)
 		}
 	}
-	lost.Stop(context.Background())
-	member.Stop(context.Background())
+	if err := errors.Join(lost.Stop(t.Context()), member.Stop(t.Context())); err != nil {
+		t.Fatal(err)
+	}
 	return flags
 }
 
@@ -109,7 +110,11 @@ func checkRecovered(t *testing.T, flags config.Member, revision int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer member.Stop(context.Background())
+	defer func() {
+		if err := member.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
 	client := member.Client()
 	if _, err := client.Put(t.Context(), "d", "value"); err != nil {
 		t.Fatal(err)
