@@ -37,6 +37,10 @@ type Replica struct {
 	AuthorityHash  string         // of the authorities that etcd reads only at its start; empty with an external etcd
 }
 
+// goawayChance makes clients open new connections from time to time. Otherwise most stay with the replica that has run
+// longest, and with it fail all at once.
+const goawayChance = 0.001
+
 // configuration returns the configuration of a replica that listens on address, with the extra flags of the user.
 func configuration(
 	cluster *v1alpha1.ApiServerCluster, replica Replica, address string, extra map[string]string,
@@ -56,6 +60,9 @@ func configuration(
 	c.Authentication.ServiceAccountIssuers = []string{issuer}
 	c.Authentication.ServiceAccountKeyFiles = []string{mounted("service-account.pub")}
 	c.Authentication.ServiceAccountSigningKey = mounted("service-account.key")
+	if cluster.ReplicaCount() > 1 {
+		c.Serving.GoawayChance = goawayChance
+	}
 	c.Authorization.Modes = []string{"Node", "RBAC"}
 	c.Controllers.Enabled = []string{"*"}
 	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
