@@ -30,8 +30,11 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1alpha1.ApiServerClus
 		return ctrl.Result{}, nil
 	}
 	remaining := 0
-	pod, err := r.restorePod(ctx, cluster) // which the list of pods does not contain
-	errs := []error{err, r.deleteRestorePod(ctx, pod)}
+	var errs []error
+	for _, name := range []string{desired.RestorePodName(cluster), desired.RecoveryPodName(cluster)} {
+		pod, err := r.jobPod(ctx, cluster, name) // which the list of pods does not contain
+		errs = append(errs, err, r.deleteJobPod(ctx, pod))
+	}
 	for _, list := range []client.ObjectList{ // pods before the network policies that protect them
 		&policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
 		&corev1.SecretList{}, &networkingv1.NetworkPolicyList{},

@@ -51,7 +51,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, rotating, paused, restored,
+	available, progressing, degraded, quorum, certificates, rotating, paused, restored, recovered,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.

@@ -71,13 +71,18 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 
+	// Recovery is the progress of the last request in spec.recovery.
+	//
+	// +optional
+	Recovery *RecoveryStatus `json:"recovery,omitempty"`
+
 	// Rotations are the replacements of authorities and keys in progress.
 	//
 	// +optional
 	Rotations *Rotations `json:"rotations,omitempty"`
 
 	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
-	// CredentialsRotating, Paused and Restored.
+	// CredentialsRotating, Paused, Restored and Recovered.
 	//
 	// +optional
 	// +listType=map
