@@ -32,6 +32,9 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 	if !response.Succeeded {
 		return 0, fmt.Errorf("creating %s: %w", path, ErrExists)
 	}
+	if isShim(response.Header) {
+		return s.created(ctx, s.Key(path), put.ValueBytes(), response.Header.Revision), nil
+	}
 	return response.Header.Revision, nil
 }
 
