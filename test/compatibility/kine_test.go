@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"quorate.dev/test/upstream"
@@ -28,7 +29,7 @@ func useKine(t *testing.T, store *upstream.Store) {
 		t.Fatal(err)
 	}
 	options := upstream.Options{Directory: directory, PKI: pki, Etcd: store.Endpoint,
-		Arguments: []string{"--event-ttl=5s", "--etcd-compaction-interval=2s"}}
+		Arguments: []string{"--event-ttl=5s", "--etcd-compaction-interval=2s", "--feature-gates=AllowUnsafeMalformedObjectDeletion=true"}}
 	process, err := upstream.StartQuorate(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +54,7 @@ func useKine(t *testing.T, store *upstream.Store) {
 	s.expireEvent(t)
 	s.readOld(t)
 	s.compacted(t)
+	s.deleteUnreadable(t, store.Endpoint)
 	if err := store.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +96,23 @@ func (s *server) readOld(t *testing.T) {
 	if got := len(page["items"].([]any)) + len(rest["items"].([]any)); got != 4 {
 		t.Errorf("%d objects in two pages, want 4", got)
 	}
+}
+
+// deleteUnreadable stores what is no object, and deletes it.
+func (s *server) deleteUnreadable(t *testing.T, endpoint string) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const key = "/registry/secrets/default/unreadable"
+	absent := clientv3.Compare(clientv3.ModRevision(key), "=", 0)
+	if _, err := client.Txn(t.Context()).If(absent).Then(clientv3.OpPut(key, "k8s:enc:none")).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	const path = "/api/v1/namespaces/default/secrets/unreadable"
+	s.must(t, http.MethodDelete, path+"?ignoreStoreReadErrorWithClusterBreakingPotential=true", "", "")
+	s.mustBeGone(t, path)
 }
 
 // compacted waits until revision 1 has expired.
