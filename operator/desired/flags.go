@@ -59,6 +59,7 @@ func configuration(
 	c.Authorization.Modes = []string{"Node", "RBAC"}
 	c.Controllers.Enabled = []string{"*"}
 	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
+	c.API.AggregatorRouting = usesAggregatorRouting(cluster)
 	switch {
 	case cluster.ExternalEtcd():
 		setExternal(c, cluster.Spec.Etcd.External)

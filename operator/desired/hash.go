@@ -16,13 +16,14 @@ import (
 // serverInputs and etcdInputs are hashed instead of the pods: they contain what the user specified, so that an operator
 // upgrade that builds pods differently does not restart them. Fields may be added if their zero value is omitted.
 type serverInputs struct {
-	Image            string                        `json:"image"`
-	ImagePullPolicy  corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`
-	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
-	Resources        corev1.ResourceRequirements   `json:"resources"`
-	ExtraArgs        map[string]string             `json:"extraArgs,omitempty"`
-	Scheduling       v1alpha1.Scheduling           `json:"scheduling"`
-	External         *v1alpha1.ExternalEtcd        `json:"external,omitempty"`
+	Image             string                        `json:"image"`
+	ImagePullPolicy   corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`
+	ImagePullSecrets  []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	Resources         corev1.ResourceRequirements   `json:"resources"`
+	ExtraArgs         map[string]string             `json:"extraArgs,omitempty"`
+	Scheduling        v1alpha1.Scheduling           `json:"scheduling"`
+	External          *v1alpha1.ExternalEtcd        `json:"external,omitempty"`
+	AggregatorRouting bool                          `json:"aggregatorRouting,omitempty"`
 }
 
 type etcdInputs struct {
@@ -51,6 +52,7 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string) Hashes {
 		Server: hash(serverInputs{
 			Image: image, ImagePullPolicy: spec.ImagePullPolicy, ImagePullSecrets: spec.ImagePullSecrets, Resources: spec.Resources,
 			ExtraArgs: server, Scheduling: spec.Scheduling, External: spec.Etcd.External,
+			AggregatorRouting: usesAggregatorRouting(cluster),
 		}),
 		Etcd: hash(etcdInputs{Quota: quota(cluster), ExtraArgs: etcd}),
 	}

@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -52,6 +53,8 @@ type Reconciler struct {
 	Clock    clock.Clock
 	Metrics  *Metrics // nil: none
 	Image    string   // default of spec.image
+	// Connect returns a client of the API servers of a cluster.
+	Connect func(*rest.Config) (client.Client, error)
 	// OperatorNamespace is the namespace of the operator's pods, or "" if it does not run as a pod of the hosting cluster.
 	OperatorNamespace string
 }

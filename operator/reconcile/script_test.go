@@ -22,7 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -46,6 +48,7 @@ type cluster struct {
 	clock      *clocktesting.FakeClock
 	reconciler *Reconciler
 	results    []string
+	hosted     client.Client // of the API inside the cluster
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -61,8 +64,10 @@ func newCluster(t *testing.T) *cluster {
 		client: fake.NewClientBuilder().WithScheme(s).
 			WithStatusSubresource(&v1alpha1.ApiServerCluster{}, &corev1.Pod{}).Build(),
 	}
+	c.hosted = newHosted(t)
 	c.reconciler = &Reconciler{
-		Client: c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
+		Connect: func(*rest.Config) (client.Client, error) { return c.hosted, nil },
+		Client:  c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
 	}
 	return c
 }
@@ -80,6 +85,12 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	reconcile               reconcile once; results are the events and the result: "  > line"
 //	settle                  reconcile until only time or a pod can change anything, without results
 //	ready POD               report a pod ready
+//	address POD             report the address 127.0.0.1 of a pod
+//	aggregate ENTRY...      set spec.aggregation.apiServices: VERSION.GROUP,ADDRESS[,NAME], the last a ConfigMap with the caBundle
+//	ca NAME COMMON-NAME     create or update a ConfigMap with a certificate authority
+//	available NAME REASON   set the condition Available of an APIService inside the cluster, true for Passed
+//	registered              results are the objects of extension API servers inside the cluster: "  = line"
+//	foreign-apiservice NAME   create an APIService inside the cluster
 //	give NAME LIFETIME HOST   create or update a Secret with a certificate of the user's, as cert-manager does
 //	give-authority NAME LIFETIME   create or update a Secret with an authority of the user's
 //	serving                   result is the issuer of the serving certificate in use and the number of trusted ones: "  = line"
@@ -112,6 +123,18 @@ func (c *cluster) execute(fields []string) []string {
 		c.results = nil
 	case "ready":
 		c.ready(args[0])
+	case "address":
+		c.address(args[0])
+	case "aggregate":
+		c.aggregate(args)
+	case "ca":
+		c.ca(args[0], args[1])
+	case "available":
+		c.available(args[0], args[1])
+	case "registered":
+		c.registered()
+	case "foreign-apiservice":
+		c.must(c.hosted.Create(c.t.Context(), &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: args[0]}}))
 	case "foreign":
 		c.foreign(args[0], args[1])
 	case "lose-status":

@@ -124,6 +124,12 @@ var steps = []step{
 		do:      (*Reconciler).takeActions,
 	},
 	{
+		name:    "API services",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).ensureAPIServices,
+	},
+	{
 		name:  "version",
 		needs: []fact{certificatesReady},
 		do:    (*Reconciler).readVersion,

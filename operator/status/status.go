@@ -42,6 +42,7 @@ type Input struct {
 	Certificates []Expiry
 	GivenErr     error // why the user's certificate cannot be used
 	Rotations    []Rotation
+	APIServices  *[]v1alpha1.APIServiceStatus // nil: unknown, as in the status
 	Version      string
 	Endpoint     string
 	Now          time.Time
@@ -49,7 +50,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, rotating, paused,
+	available, progressing, degraded, quorum, certificates, rotating, apiServices, paused,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
@@ -60,7 +61,8 @@ func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClu
 		condition.ObservedGeneration = cluster.Generation
 		set(&next, condition, in.Now)
 	}
-	removeInapplicable(&next, cluster)
+	removeInapplicable(&next, cluster, in)
+	next.APIServices = apiServicesOf(cluster, in)
 	if in.State == nil {
 		return next
 	}

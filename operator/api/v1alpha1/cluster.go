@@ -140,6 +140,11 @@ type ApiServerClusterSpec struct {
 	//
 	// +optional
 	Scheduling Scheduling `json:"scheduling,omitempty"`
+
+	// Aggregation configures the API groups of the cluster that extension API servers serve.
+	//
+	// +optional
+	Aggregation Aggregation `json:"aggregation,omitzero"`
 }
 
 // Storage describes the volume of each member of the embedded etcd.
