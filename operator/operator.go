@@ -62,6 +62,7 @@ type options struct {
 	logFormat               string
 	verbosity               int
 	shutdownTimeout         time.Duration
+	hostURL                 string
 }
 
 func (o *options) flags(f *pflag.FlagSet) {
@@ -78,6 +79,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Address of the HTTPS server for /metrics. "+
 		"Clients need a bearer token that is authorized to get /metrics. 0 disables it.")
 	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of the HTTP server for /healthz and /readyz. 0 disables it.")
+	f.StringVar(&o.hostURL, "host-url", "", "URL at which API servers in mode Extension reach the hosting cluster. "+
+		"Default: the one in the kubeconfig, or of the service account of the pod.")
 	f.StringVar(&o.logFormat, "logging-format", "text", "Log format: text or json.")
 	f.IntVarP(&o.verbosity, "v", "v", 0, "Log verbosity.")
 	f.DurationVar(&o.shutdownTimeout, "graceful-shutdown-timeout", 15*time.Second, "Time for running reconciliations to finish at shutdown.")
@@ -151,7 +154,8 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	reconciler := &reconcile.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
-		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(), Connect: reconcile.Connect,
+		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(), Connect: reconcile.Connect, Discover: reconcile.Discover,
+		Host: o.host(connection),
 	}
 	if err := registerMetrics(reconciler.Metrics); err != nil {
 		return nil, err
@@ -207,6 +211,13 @@ func Scheme() *runtime.Scheme {
 	utilruntime.Must(v1alpha1.AddToScheme(s))
 	utilruntime.Must(apiregistrationv1.AddToScheme(s))
 	return s
+}
+
+// host returns how pods reach the hosting cluster.
+func (o *options) host(connection *rest.Config) reconcile.Host {
+	return reconcile.Host{
+		Server: cmp.Or(o.hostURL, connection.Host), CAFile: connection.CAFile, CAData: connection.CAData,
+	}
 }
 
 func newLogger(out io.Writer, format string, verbosity int) (logr.Logger, error) {

@@ -46,6 +46,26 @@ func configuration(
 	c.Serving.CertFile, c.Serving.KeyFile = mounted("serving.crt"), mounted("serving.key")
 	c.Serving.ShutdownDelay, c.Serving.ShutdownSendRetryAfter = shutdownDelay, true
 	c.Authentication.ClientCAFile = mounted("client-ca.crt")
+	if cluster.IsExtension() {
+		setExtension(c, cluster)
+	} else {
+		setCluster(c, cluster)
+	}
+	switch {
+	case cluster.ExternalEtcd():
+		setExternal(c, cluster.Spec.Etcd.External)
+	case replica.Member:
+		setMember(c, cluster, replica, address)
+	default:
+		c.Etcd.Servers = replica.Endpoints
+		setEtcdClient(c)
+	}
+	return c, setExtra(c, extra)
+}
+
+// setCluster configures what an API server of a cluster has, and one in mode Extension has not: users, permissions and
+// controllers of its own.
+func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Authentication.RequestHeaderCAFile = mounted("front-proxy-ca.crt")
 	c.Authentication.RequestHeaderAllowedNames = []string{frontProxyName}
 	c.Authentication.RequestHeaderUsername = []string{"X-Remote-User"}
@@ -60,16 +80,6 @@ func configuration(
 	c.Controllers.Enabled = []string{"*"}
 	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
 	c.API.AggregatorRouting = usesAggregatorRouting(cluster)
-	switch {
-	case cluster.ExternalEtcd():
-		setExternal(c, cluster.Spec.Etcd.External)
-	case replica.Member:
-		setMember(c, cluster, replica, address)
-	default:
-		c.Etcd.Servers = replica.Endpoints
-		setEtcdClient(c)
-	}
-	return c, setExtra(c, extra)
 }
 
 func setExternal(c *config.Config, external *v1alpha1.ExternalEtcd) {

@@ -24,6 +24,7 @@ type serverInputs struct {
 	Scheduling        v1alpha1.Scheduling           `json:"scheduling"`
 	External          *v1alpha1.ExternalEtcd        `json:"external,omitempty"`
 	AggregatorRouting bool                          `json:"aggregatorRouting,omitempty"`
+	ExtensionGroups   []string                      `json:"extensionGroups,omitempty"`
 }
 
 type etcdInputs struct {
@@ -52,7 +53,7 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string) Hashes {
 		Server: hash(serverInputs{
 			Image: image, ImagePullPolicy: spec.ImagePullPolicy, ImagePullSecrets: spec.ImagePullSecrets, Resources: spec.Resources,
 			ExtraArgs: server, Scheduling: spec.Scheduling, External: spec.Etcd.External,
-			AggregatorRouting: usesAggregatorRouting(cluster),
+			AggregatorRouting: usesAggregatorRouting(cluster), ExtensionGroups: extensionGroups(cluster),
 		}),
 		Etcd: hash(etcdInputs{Quota: quota(cluster), ExtraArgs: etcd}),
 	}

@@ -67,6 +67,9 @@ var registrationEvents = map[change][2]string{
 // are no longer in it. The status lists an APIService before it is created, so that it is deleted even if the operator
 // crashes in between. A failure concerns one APIService and is reported in its status.
 func (r *Reconciler) ensureAPIServices(ctx context.Context, p *pass) error {
+	if p.cluster.IsExtension() {
+		return r.ensureHostAPIServices(ctx, p)
+	}
 	wanted := p.cluster.Spec.Aggregation.APIServices
 	if len(wanted) == 0 && len(p.cluster.Status.APIServices) == 0 {
 		return nil
@@ -82,13 +85,13 @@ func (r *Reconciler) ensureAPIServices(ctx context.Context, p *pass) error {
 	if err != nil {
 		return err
 	}
-	g := registrar{Reconciler: r, pass: p, api: hosted}
+	g := registrar{Reconciler: r, pass: p, api: hosted, selector: desired.RegistrationSelector(p.cluster)}
 	statuses := []v1alpha1.APIServiceStatus{}
 	keep := map[client.ObjectKey]bool{}
 	for i := range wanted {
 		statuses = append(statuses, g.register(ctx, &wanted[i], keep))
 	}
-	if err := g.prune(ctx, keep); err != nil { // removed APIServices stay in the status, so that it is repeated
+	if err := g.prune(ctx, keep, registrations()...); err != nil { // removed APIServices stay in the status, so that it is repeated
 		p.unavailable(apiServiceNames(wanted), reasonFailed, "deleting removed APIServices: "+err.Error())
 		return nil
 	}
@@ -176,11 +179,18 @@ func Connect(config *rest.Config) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: kinds, Mapper: mapper})
 }
 
+// registrations are the kinds of the objects inside a cluster, in the order of their deletion.
+func registrations() []client.ObjectList {
+	return []client.ObjectList{&apiregistrationv1.APIServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.ServiceList{}}
+}
+
 // registrar registers extension API servers through the API of one cluster.
 type registrar struct {
 	*Reconciler
 	pass *pass
 	api  client.Client
+	// selector is matched by all objects that were created for the cluster.
+	selector labels.Set
 }
 
 // register creates or updates the objects of an entry, adds their keys to keep and returns the APIService's status.
@@ -332,7 +342,7 @@ func (g *registrar) ensureSlice(ctx context.Context, wanted *discoveryv1.Endpoin
 }
 
 func (g *registrar) owns(object client.Object) bool {
-	return desired.RegistrationSelector(g.pass.cluster).AsSelector().Matches(labels.Set(object.GetLabels()))
+	return g.selector.AsSelector().Matches(labels.Set(object.GetLabels()))
 }
 
 // ensure creates an object, or reads it into current and updates it if set, which changes current, makes a difference.
@@ -368,12 +378,9 @@ func (g *registrar) ensure(ctx context.Context, wanted, current client.Object, s
 
 // prune deletes the objects of entries that were removed: the APIServices first, so that no request is sent to a
 // Service that is gone.
-func (g *registrar) prune(ctx context.Context, keep map[client.ObjectKey]bool) error {
-	for _, list := range []client.ObjectList{
-		&apiregistrationv1.APIServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.ServiceList{},
-	} {
-		selector := client.MatchingLabels(desired.RegistrationSelector(g.pass.cluster))
-		if err := g.api.List(ctx, list, selector); err != nil {
+func (g *registrar) prune(ctx context.Context, keep map[client.ObjectKey]bool, lists ...client.ObjectList) error {
+	for _, list := range lists {
+		if err := g.api.List(ctx, list, client.MatchingLabels(g.selector)); err != nil {
 			return err
 		}
 		err := meta.EachListItem(list, func(item runtime.Object) error {

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -67,8 +69,11 @@ func (c *cluster) ca(name, commonName string) {
 }
 
 func (c *cluster) available(name, reason string) {
-	service := &apiregistrationv1.APIService{}
-	c.must(c.hosted.Get(c.t.Context(), client.ObjectKey{Name: name}, service))
+	service, api := &apiregistrationv1.APIService{}, c.hosted
+	if c.get().IsExtension() {
+		api = c.client
+	}
+	c.must(api.Get(c.t.Context(), client.ObjectKey{Name: name}, service))
 	condition := apiregistrationv1.APIServiceCondition{
 		Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: reason, Message: "all checks passed",
 	}
@@ -76,7 +81,7 @@ func (c *cluster) available(name, reason string) {
 		condition.Status, condition.Message = apiregistrationv1.ConditionFalse, "no response"
 	}
 	service.Status.Conditions = []apiregistrationv1.APIServiceCondition{condition}
-	c.must(c.hosted.Status().Update(c.t.Context(), service))
+	c.must(api.Status().Update(c.t.Context(), service))
 }
 
 func (c *cluster) registered() {
@@ -102,5 +107,27 @@ func (c *cluster) registered() {
 	c.must(c.hosted.List(c.t.Context(), &others))
 	for _, service := range others.Items {
 		c.results = append(c.results, fmt.Sprintf("= Service %s/%s", service.Namespace, service.Name))
+	}
+}
+
+// host lists the objects of the cluster in its host. A caBundle is compared with the published authority.
+func (c *cluster) host() {
+	var services apiregistrationv1.APIServiceList
+	c.must(c.client.List(c.t.Context(), &services))
+	for _, service := range services.Items {
+		trusted := "an outdated caBundle"
+		if string(service.Spec.CABundle) == string(c.secret("demo-serving").Data["ca.crt"]) {
+			trusted = "the published authorities"
+		}
+		c.results = append(c.results, fmt.Sprintf("= APIService %s at %s/%s:%d, priority %d, trusting %s", service.Name,
+			service.Spec.Service.Namespace, service.Spec.Service.Name, *service.Spec.Service.Port, service.Spec.VersionPriority, trusted))
+	}
+	for _, list := range []client.ObjectList{&rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.ServiceAccountList{}} {
+		c.must(c.client.List(c.t.Context(), list))
+		c.must(meta.EachListItem(list, func(item runtime.Object) error {
+			object := item.(client.Object)
+			c.results = append(c.results, fmt.Sprintf("= %T %s/%s", object, object.GetNamespace(), object.GetName()))
+			return nil
+		}))
 	}
 }

@@ -55,6 +55,10 @@ type Reconciler struct {
 	Image    string   // default of spec.image
 	// Connect returns a client of the API servers of a cluster.
 	Connect func(*rest.Config) (client.Client, error)
+	// Discover returns an error if the API servers of a cluster do not serve the path of a group version.
+	Discover func(ctx context.Context, config *rest.Config, path string) error
+	// Host is the hosting cluster as API servers in mode Extension reach it.
+	Host Host
 	// OperatorNamespace is the namespace of the operator's pods, or "" if it does not run as a pod of the hosting cluster.
 	OperatorNamespace string
 }

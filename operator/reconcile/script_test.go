@@ -3,6 +3,7 @@ package reconcile
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -48,13 +49,14 @@ type cluster struct {
 	clock      *clocktesting.FakeClock
 	reconciler *Reconciler
 	results    []string
-	hosted     client.Client // of the API inside the cluster
+	hosted     client.Client   // of the API inside the cluster
+	served     map[string]bool // paths of group versions that the API servers serve
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme, apiregistrationv1.AddToScheme} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
@@ -62,10 +64,17 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{
 		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
 		client: fake.NewClientBuilder().WithScheme(s).
-			WithStatusSubresource(&v1alpha1.ApiServerCluster{}, &corev1.Pod{}).Build(),
+			WithStatusSubresource(&v1alpha1.ApiServerCluster{}, &corev1.Pod{}, &apiregistrationv1.APIService{}).Build(),
 	}
-	c.hosted = newHosted(t)
+	c.hosted, c.served = newHosted(t), map[string]bool{}
 	c.reconciler = &Reconciler{
+		Discover: func(_ context.Context, _ *rest.Config, path string) error {
+			if !c.served[path] {
+				return fmt.Errorf("%s: 404 Not Found", path)
+			}
+			return nil
+		},
+		Host:    Host{Server: "https://host.example.org:6443", CAData: []byte("CA")},
 		Connect: func(*rest.Config) (client.Client, error) { return c.hosted, nil },
 		Client:  c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
 	}
@@ -79,7 +88,9 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 
 // execute runs one line of a script:
 //
-//	create FIELD=VALUE...   create the cluster: replicas, image, external, arg.NAME
+//	create FIELD=VALUE...   create the cluster: replicas, image, external, extension, arg.NAME
+//	serve VERSION.GROUP     the API servers serve a group version
+//	host                    results are the cluster's objects in its host: "  = line"
 //	set FIELD=VALUE...      update its spec
 //	delete                  delete it
 //	reconcile               reconcile once; results are the events and the result: "  > line"
@@ -123,6 +134,11 @@ func (c *cluster) execute(fields []string) []string {
 		c.results = nil
 	case "ready":
 		c.ready(args[0])
+	case "serve":
+		version, group, _ := strings.Cut(args[0], ".")
+		c.served["/apis/"+group+"/"+version] = true
+	case "host":
+		c.host()
 	case "address":
 		c.address(args[0])
 	case "aggregate":
@@ -184,6 +200,12 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			n, err := strconv.Atoi(value)
 			c.must(err)
 			object.Spec.Replicas = ptr.To(int32(n))
+		case field == "extension": // GROUP/VERSION...
+			object.Spec.Mode = v1alpha1.ModeExtension
+			group, versions, _ := strings.Cut(value, "/")
+			object.Spec.Extension.Groups = append(object.Spec.Extension.Groups, v1alpha1.ExtensionGroup{
+				Name: group, Versions: strings.Split(versions, "/"),
+			})
 		case field == "image":
 			object.Spec.Image = value
 		case field == "external":

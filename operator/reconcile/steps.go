@@ -76,6 +76,12 @@ var steps = []step{
 		do:      (*Reconciler).ensureNetworkPolicies,
 	},
 	{
+		name:    "host access",
+		needs:   []fact{specValidated},
+		changes: true,
+		do:      (*Reconciler).ensureHostAccess,
+	},
+	{
 		name:  "certificates",
 		needs: []fact{servicesReady},
 		sets:  []fact{certificatesReady},

@@ -45,6 +45,9 @@ type ApiServerClusterList struct {
 // ApiServerClusterSpec is the desired state of an ApiServerCluster.
 //
 // +kubebuilder:validation:XValidation:rule="self.?replicas.orValue(3) == 0 || self.?etcd.?embedded.?members.orValue(1) <= self.?replicas.orValue(3)",message="etcd.embedded.members must not exceed replicas"
+// +kubebuilder:validation:XValidation:rule="self.?mode.orValue('Cluster') == oldSelf.?mode.orValue('Cluster')",message="mode is immutable"
+// +kubebuilder:validation:XValidation:rule="(self.?mode.orValue('Cluster') == 'Extension') == (size(self.?extension.?groups.orValue([])) > 0)",message="extension.groups is required in mode Extension, and only allowed there"
+// +kubebuilder:validation:XValidation:rule="self.?mode.orValue('Cluster') == 'Cluster' || size(self.?aggregation.?apiServices.orValue([])) == 0",message="aggregation.apiServices cannot be used in mode Extension"
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
 type ApiServerClusterSpec struct {
 	// Replicas is the number of API server pods, 0 to 100. Replicas beyond the voters of the embedded etcd run no member
@@ -145,6 +148,18 @@ type ApiServerClusterSpec struct {
 	//
 	// +optional
 	Aggregation Aggregation `json:"aggregation,omitzero"`
+
+	// Mode selects what the API servers serve: Cluster, all kinds of Kubernetes, as the API of a cluster of its own; or
+	// Extension, the API groups in extension, to the hosting cluster. Immutable. Default: Cluster. Example: Extension.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=Cluster;Extension
+	Mode Mode `json:"mode,omitempty"`
+
+	// Extension configures mode Extension.
+	//
+	// +optional
+	Extension Extension `json:"extension,omitzero"`
 }
 
 // Storage describes the volume of each member of the embedded etcd.
