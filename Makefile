@@ -1,7 +1,7 @@
 # Targets need Go and git; race also needs gcc.
 export CGO_ENABLED = 0
 
-.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history rotation restarts fuzz generate clean
+.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability rotation restarts fuzz generate clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -39,6 +39,9 @@ failover: ## kill replicas that hold 50,000 objects and serve 500 informers
 
 history: ## kill replicas and check what clients saw for linearizability; DURATION=5m
 	QUORATE_HISTORY=$(or $(DURATION),5m) go test -count=1 -v -timeout 2h -run TestHistory ./test/history
+
+availability: ## change and break a cluster under load; asserts the budgets in docs/availability.md
+	QUORATE_AVAILABILITY=full go test -count=1 -v -run TestSandbox ./test/endtoend
 
 rotation: ## replace authorities by age, several times, under load
 	QUORATE_ROTATION=full go test -count=1 -v -timeout 30m -run TestRotationByAge ./test/endtoend

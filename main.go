@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 
 	"quorate.dev/apiserver"
+	"quorate.dev/apiserver/backup"
 	"quorate.dev/apiserver/etcdctl"
 	"quorate.dev/operator"
 	"quorate.dev/sandbox"
@@ -31,7 +32,8 @@ type command struct {
 var commands = []command{
 	{"apiserver", "one API server replica, with kube-apiserver's flags", apiserver.Run},
 	{"operator", "the controller manager of ApiServerClusters", operator.Run},
-	{"etcd", "status, alarms, defragmentation and snapshots of a running etcd", etcdctl.Run},
+	{"etcd", "status, alarms, defragmentation, snapshots and restore of an etcd", etcdctl.Run},
+	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
 }
 

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -102,6 +103,9 @@ func (s *Server) composeAuth(ctx context.Context) (_ *auth, err error) {
 	if err := a.composeFrontProxy(c.Authentication); err != nil {
 		return nil, err
 	}
+	if err := a.checkOverlap(); err != nil {
+		return nil, err
+	}
 	options.FrontProxy = a.proxy
 	if options.Tokens, err = s.composeTokens(ctx, a); err != nil {
 		return nil, err
@@ -194,6 +198,20 @@ func (a *auth) composeFrontProxy(c config.Authentication) error {
 	}
 	a.proxy = a.frontProxy.Current
 	return nil
+}
+
+// checkOverlap rejects a front proxy with which every client could send the name of another user, with kube-apiserver's
+// text.
+func (a *auth) checkOverlap() error {
+	if a.clients == nil || a.frontProxy == nil || len(a.frontProxy.AllowedNames) > 0 {
+		return nil
+	}
+	if !a.clients.Overlaps(a.frontProxy.Authority) {
+		return nil
+	}
+	return errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; " +
+		"--requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy " +
+		"headers for arbitrary users")
 }
 
 // composeTokens returns the authenticators of bearer tokens in the order in which they are tried.

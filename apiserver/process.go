@@ -16,6 +16,7 @@ import (
 	"quorate.dev/apiserver/admission/plugins"
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/encryption"
 	"quorate.dev/apiserver/registry"
 )
 
@@ -31,8 +32,8 @@ func setKlogModules(vmodule string) error {
 }
 
 // configureProcess applies every setting that is global to the process because upstream's libraries keep it in package
-// variables: the profile of blocking events, klog's logger, feature gates, capabilities, the limits of JSON patches, and the tolerations of the
-// DefaultTolerationSeconds plugin. Only the command calls it, once, before New. The exceptions are gRPC's logger, which
+// variables: the profile of blocking events, klog's logger, feature gates, capabilities, the limits of JSON patches, the tolerations
+// of the DefaultTolerationSeconds plugin, and the interval at which the encryption configuration is reloaded. Only the command calls it, once, before New. The exceptions are gRPC's logger, which
 // main silences for all commands, and klog's verbosity, which /debug/flags/v changes.
 func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) error {
 	klog.SetLogger(logger)
@@ -48,6 +49,7 @@ func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) er
 	}
 	registry.LimitPatches()
 	discardTracingMetrics()
+	encryption.SetReloadInterval()
 	err := plugins.SetDefaultTolerations(
 		int64(c.Admission.NotReadyToleration/time.Second), int64(c.Admission.UnreachableToleration/time.Second))
 	if err != nil {

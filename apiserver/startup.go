@@ -100,6 +100,7 @@ func (s *Server) storageHooks() []hook {
 			return s.forLocations(func(ctx context.Context, l *location) error { return l.Caches.Run(ctx) })(ctx, done)
 		}},
 		{name: "compaction", after: storage, run: s.forLocations(s.compact)},
+		{name: "storage-handover", run: s.forLocations(s.repeatLostWrites)},
 		{name: "storage-space", after: storage, run: s.forLocations(s.pollSpace)},
 		{name: "idle", run: forever(func(ctx context.Context) { s.idle.Run(ctx, s.clock, idleTimeout) })},
 	}
@@ -226,6 +227,13 @@ func (s *Server) compact(ctx context.Context, l *location) error {
 		l.Store.FollowCompaction(ctx, s.clock, logger, l.Caches.Compacted)
 		return nil
 	})
+}
+
+func (s *Server) repeatLostWrites(ctx context.Context, l *location) error {
+	if l.member != nil {
+		l.Store.RepeatLostWrites(ctx, l.member.LeaderChanged, s.clock)
+	}
+	return nil
 }
 
 func (s *Server) pollSpace(ctx context.Context, l *location) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -32,12 +33,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/kubeconfig"
 	"quorate.dev/operator/reconcile"
+	"quorate.dev/operator/reconcile/backups"
 )
 
 // Environment variables that flags default to.
@@ -151,10 +154,16 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	if err != nil {
 		return nil, fmt.Errorf("creating the manager: %w", err)
 	}
+	sources, err := o.sources(connection, manager)
+	if err != nil {
+		return nil, err
+	}
 	reconciler := &reconcile.Reconciler{
-		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
+		Sources: sources,
+		Client:  manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
-		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(), Connect: reconcile.Connect, Discover: reconcile.Discover,
+		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(), Checks: reconcile.NewChecks(),
+		Connect: reconcile.Connect, Discover: reconcile.Discover,
 		Host: o.host(connection),
 	}
 	if err := registerMetrics(reconciler.Metrics); err != nil {
@@ -163,6 +172,17 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	kubeconfigs := &kubeconfig.Reconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Recorder: reconciler.Recorder,
 	}
+	backupReconciler := &backups.Reconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Image: o.image,
+		Recorder: manager.GetEventRecorder("quorate-operator"),
+	}
+	schedules := &backups.ScheduleReconciler{
+		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{},
+		Recorder: manager.GetEventRecorder("quorate-operator"),
+	}
+	if err := registerBackupMetrics(metrics.Registry, manager.GetClient()); err != nil {
+		return nil, err
+	}
 	if o.metricsAddress != "0" {
 		if err := manager.Add(certificate); err != nil {
 			return nil, err
@@ -170,10 +190,24 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 	}
 	return manager, errors.Join(
 		reconciler.SetupWithManager(manager),
+		backupReconciler.SetupWithManager(manager),
+		schedules.SetupWithManager(manager),
 		kubeconfigs.SetupWithManager(manager),
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)
+}
+
+// registerBackupMetrics registers the metrics of backups. Controller-runtime's registry is global to the process, which
+// may run several operators one after the other: the collector of the last one remains.
+func registerBackupMetrics(registry prometheus.Registerer, reader client.Reader) error {
+	collector := backups.Collector{Reader: reader}
+	err := registry.Register(collector)
+	if existing := (prometheus.AlreadyRegisteredError{}); errors.As(err, &existing) {
+		registry.Unregister(existing.ExistingCollector)
+		return registry.Register(collector)
+	}
+	return err
 }
 
 // cache restricts the cache to objects that the operator owns.
@@ -190,6 +224,19 @@ func (o *options) cache() cache.Options {
 		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	return options
+}
+
+// sources returns a cache of the metadata of all ConfigMaps and Secrets. The manager starts it.
+func (o *options) sources(connection *rest.Config, manager ctrl.Manager) (cache.Cache, error) {
+	options := o.cache()
+	sources, err := cache.New(connection, cache.Options{
+		Scheme: manager.GetScheme(), HTTPClient: manager.GetHTTPClient(), Mapper: manager.GetRESTMapper(),
+		DefaultNamespaces: options.DefaultNamespaces, DefaultTransform: reconcile.SourceMetadata,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the cache of metadata: %w", err)
+	}
+	return sources, manager.Add(sources)
 }
 
 func (o *options) connection() (*rest.Config, error) {

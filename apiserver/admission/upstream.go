@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/admission"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
@@ -138,8 +140,15 @@ func (a *Attributes) AddAnnotation(key, value string) error {
 	return a.AddAnnotationWithLevel(key, value, auditapi.LevelMetadata)
 }
 
-// AddAnnotationWithLevel adds an annotation to audit events of at least the level.
+// AddAnnotationWithLevel adds an annotation to audit events of at least the level. It rejects the keys that upstream
+// rejects, because webhooks choose them.
 func (a *Attributes) AddAnnotationWithLevel(key, value string, level auditapi.Level) error {
+	if strings.Count(key, "/") != 1 {
+		return fmt.Errorf("annotation key %q needs a DNS subdomain and one slash before its name", key)
+	}
+	if issues := validation.IsQualifiedName(key); len(issues) > 0 {
+		return fmt.Errorf("annotation key %q: %s", key, strings.Join(issues, ", "))
+	}
 	return a.annotations.add(key, annotation{value: value, level: level})
 }
 

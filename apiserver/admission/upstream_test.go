@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -152,6 +153,18 @@ func TestPluginsAreCalledForEquivalentResources(t *testing.T) {
 		chain := &Chain{Plugins: []Plugin{Upstream("count", count, holder).Selecting(selected(group), holder)}}
 		if err := chain.Admit(t.Context(), &Attributes{Operation: Create, Definition: definition}); err != nil || calls != want {
 			t.Errorf("%s: %d calls, want %d: %v", group, calls, want, err)
+		}
+	}
+}
+
+// Webhooks choose the keys of audit annotations. Upstream rejects the same ones.
+func TestAnnotationKeys(t *testing.T) {
+	upstreams := upstream.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "", "", schema.GroupVersionResource{}, "",
+		upstream.Create, nil, false, nil)
+	for _, key := range []string{"hook.example.com/a", "a", "", "/", "h/", "/a", "h/x/y", "h/no key", "H/a", "h/A_b-c.d", "h/" + strings.Repeat("a", 64)} {
+		want := upstreams.AddAnnotation(key, "value")
+		if got := (&Attributes{}).AddAnnotation(key, "value"); (got == nil) != (want == nil) {
+			t.Errorf("%q: got %v, want %v", key, got, want)
 		}
 	}
 }

@@ -14,23 +14,33 @@ import (
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 )
 
-// appendEvent appends the line of an event as upstream's encoder for audit.k8s.io/v1 writes it. That encoder costs more
-// than the rest of auditing, mostly for conversion and reflection.
-func appendEvent(to []byte, event *auditapi.Event) ([]byte, error) {
-	e := encoder{line: append(to, `{"kind":"Event","apiVersion":"audit.k8s.io/v1"`...)}
-	e.text("level", string(event.Level))
-	e.text("auditID", string(event.AuditID))
-	e.text("stage", string(event.Stage))
-	e.text("requestURI", event.RequestURI)
-	e.text("verb", event.Verb)
-	e.name("user")
+// encoder writes the lines of events as upstream's encoder for audit.k8s.io/v1 does. That encoder costs more than the rest
+// of auditing, mostly for conversion and reflection.
+type encoder struct {
+	line []byte
+	err  error // the first one of the event
+
+	// clock is the text of second, up to the fraction, because most times of an event and of the next one share it.
+	second int64
+	clock  []byte
+}
+
+// encode returns the line of an event, which is valid until the next call.
+func (e *encoder) encode(event *auditapi.Event) ([]byte, error) {
+	e.line, e.err = append(e.line[:0], `{"kind":"Event","apiVersion":"audit.k8s.io/v1"`...), nil
+	e.member(`,"level":`, string(event.Level))
+	e.member(`,"auditID":`, string(event.AuditID))
+	e.member(`,"stage":`, string(event.Stage))
+	e.member(`,"requestURI":`, event.RequestURI)
+	e.member(`,"verb":`, event.Verb)
+	e.raw(`,"user":`)
 	e.user(&event.User)
 	if event.ImpersonatedUser != nil {
-		e.name("impersonatedUser")
+		e.raw(`,"impersonatedUser":`)
 		e.user(event.ImpersonatedUser)
 	}
 	if event.AuthenticationMetadata != nil {
-		e.name("authenticationMetadata")
+		e.raw(`,"authenticationMetadata":`)
 		e.open()
 		e.textIfSet("impersonationConstraint", event.AuthenticationMetadata.ImpersonationConstraint)
 		e.close()
@@ -38,32 +48,39 @@ func appendEvent(to []byte, event *auditapi.Event) ([]byte, error) {
 	e.texts("sourceIPs", event.SourceIPs)
 	e.textIfSet("userAgent", event.UserAgent)
 	if event.ObjectRef != nil {
-		e.name("objectRef")
+		e.raw(`,"objectRef":`)
 		e.objectRef(event.ObjectRef)
 	}
 	if event.ResponseStatus != nil {
-		e.name("responseStatus")
+		e.raw(`,"responseStatus":`)
 		e.status(event.ResponseStatus)
 	}
 	if event.RequestObject != nil {
-		e.marshal("requestObject", event.RequestObject)
+		e.raw(`,"requestObject":`)
+		e.append(json.Marshal(event.RequestObject))
 	}
 	if event.ResponseObject != nil {
-		e.marshal("responseObject", event.ResponseObject)
+		e.raw(`,"responseObject":`)
+		e.append(json.Marshal(event.ResponseObject))
 	}
-	e.time("requestReceivedTimestamp", event.RequestReceivedTimestamp)
-	e.time("stageTimestamp", event.StageTimestamp)
+	e.raw(`,"requestReceivedTimestamp":`)
+	e.time(event.RequestReceivedTimestamp)
+	e.raw(`,"stageTimestamp":`)
+	e.time(event.StageTimestamp)
 	if len(event.Annotations) > 0 {
-		e.name("annotations")
+		e.raw(`,"annotations":`)
 		e.annotations(event.Annotations)
 	}
-	return append(e.line, '}', '\n'), e.err
+	e.raw("}\n")
+	return e.line, e.err
 }
 
-// encoder appends the members of JSON objects.
-type encoder struct {
-	line []byte
-	err  error // the first one
+func (e *encoder) raw(text string) { e.line = append(e.line, text...) }
+
+// member appends a member that follows another. name has the comma and the colon.
+func (e *encoder) member(name, value string) {
+	e.raw(name)
+	e.quote(value)
 }
 
 func (e *encoder) open()  { e.line = append(e.line, '{') }
@@ -122,12 +139,30 @@ func (e *encoder) quote(value string) {
 
 // isPlain reports whether a string needs no escapes.
 func isPlain(value string) bool {
+	for ; len(value) >= 8; value = value[8:] {
+		word := uint64(value[0]) | uint64(value[1])<<8 | uint64(value[2])<<16 | uint64(value[3])<<24 |
+			uint64(value[4])<<32 | uint64(value[5])<<40 | uint64(value[6])<<48 | uint64(value[7])<<56 // one load
+		if hasSpecial(word) {
+			return false
+		}
+	}
 	for i := range len(value) {
 		if !plain[value[i]] {
 			return false
 		}
 	}
 	return true
+}
+
+// hasSpecial reports whether one of eight bytes is not plain: it is below ' ', is above ASCII, or is one of "\<>&.
+func hasSpecial(word uint64) bool {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	brackets := (word | ones*('<'^'>')) ^ ones*'>' // zero where a byte is < or >
+	quotes := (word | ones*('"'^'&')) ^ ones*'&'   // zero where a byte is " or &
+	escapes := word ^ ones*'\\'
+	// A high bit of (x-n)&^x is set exactly if one of the bytes of x is below n.
+	found := (word-ones*' ')&^word | (brackets-ones)&^brackets | (quotes-ones)&^quotes | (escapes-ones)&^escapes
+	return (found|word)&high != 0
 }
 
 // plain has the bytes that encoding/json copies into strings.
@@ -202,31 +237,16 @@ func (e *encoder) status(status *metav1.Status) {
 	e.append(json.Marshal(status))
 }
 
-func (e *encoder) time(name string, at metav1.MicroTime) {
-	e.name(name)
+func (e *encoder) time(at metav1.MicroTime) {
 	if at.IsZero() {
-		e.line = append(e.line, "null"...)
+		e.raw("null")
 		return
 	}
-	e.line = append(e.line, '"')
-	e.line = append(appendTime(e.line, at.UTC()), '"')
-}
-
-// appendTime appends a time in metav1.RFC3339Micro. time.Time.AppendFormat would be the largest part of the encoding.
-func appendTime(to []byte, at time.Time) []byte {
-	const maxYear = 9999
-	year, month, day := at.Date()
-	if year < 0 || year > maxYear {
-		return at.AppendFormat(to, metav1.RFC3339Micro)
+	if second := at.Unix(); second != e.second || len(e.clock) == 0 {
+		e.second, e.clock = second, at.UTC().AppendFormat(e.clock[:0], "2006-01-02T15:04:05.")
 	}
-	hour, minute, second := at.Clock()
-	to = append(appendDigits(to, year, 4), '-')
-	to = append(appendDigits(to, int(month), 2), '-')
-	to = append(appendDigits(to, day, 2), 'T')
-	to = append(appendDigits(to, hour, 2), ':')
-	to = append(appendDigits(to, minute, 2), ':')
-	to = append(appendDigits(to, second, 2), '.')
-	return append(appendDigits(to, at.Nanosecond()/int(time.Microsecond), 6), 'Z')
+	e.line = append(append(e.line, '"'), e.clock...)
+	e.line = append(appendDigits(e.line, at.Nanosecond()/int(time.Microsecond), 6), 'Z', '"')
 }
 
 // appendDigits appends a number that is not negative with leading zeros.
@@ -247,11 +267,6 @@ func (e *encoder) annotations(annotations map[string]string) {
 		e.quote(annotations[key])
 	}
 	e.close()
-}
-
-func (e *encoder) marshal(name string, value any) {
-	e.name(name)
-	e.append(json.Marshal(value))
 }
 
 func (e *encoder) append(value []byte, err error) {

@@ -12,8 +12,8 @@ import (
 // jsonLog is the log backend in format json.
 type jsonLog struct{ to io.Writer }
 
-// lines are buffers of events. The pool is global, because its contents cannot be observed.
-var lines = sync.Pool{New: func() any { return new([]byte) }}
+// encoders are reused for their buffers. The pool is global, because its contents cannot be observed.
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 // maxPooledLine keeps the pool from collecting buffers that a huge event has grown.
 const maxPooledLine = 64 << 10
@@ -31,11 +31,11 @@ func (l jsonLog) ProcessEvents(events ...*auditapi.Event) bool {
 }
 
 func (l jsonLog) write(event *auditapi.Event) error {
-	pooled := lines.Get().(*[]byte)
-	defer lines.Put(pooled)
-	line, err := appendEvent((*pooled)[:0], event)
-	if cap(line) <= maxPooledLine {
-		*pooled = line
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	line, err := e.encode(event)
+	if cap(line) > maxPooledLine {
+		e.line = nil
 	}
 	if err != nil {
 		return err

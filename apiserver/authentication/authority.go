@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"k8s.io/client-go/util/cert"
@@ -80,3 +81,10 @@ func (a *Authority) PEM() []byte { return a.current.Load().pem }
 
 // Certificates returns the current authorities, the same slice until a reload. The caller must not modify it.
 func (a *Authority) Certificates() []*x509.Certificate { return a.current.Load().certificates }
+
+// Overlaps reports whether a certificate is among the current authorities of both.
+func (a *Authority) Overlaps(other *Authority) bool {
+	return slices.ContainsFunc(a.Certificates(), func(certificate *x509.Certificate) bool {
+		return slices.ContainsFunc(other.Certificates(), certificate.Equal)
+	})
+}

@@ -126,3 +126,19 @@ func checkNames(content *apiserver.AuthorizationConfiguration, required sets.Set
 
 // errNoMode is kube-apiserver's error for a configuration without modes.
 var errNoMode = errors.New("at least one authorization mode must be passed")
+
+// Modes returns the sorted types of the modes.
+func (c *Configuration) Modes() []string { return sets.List(c.modes()) }
+
+// CheckWebhooks returns an error if the client of a webhook cannot be created. It connects to none.
+func (c *Configuration) CheckWebhooks() error {
+	for _, one := range c.content.Authorizers {
+		if one.Type != modeWebhook {
+			continue
+		}
+		if _, err := newWebhook(one.Name, one.Webhook, nil); err != nil {
+			return fmt.Errorf("invalid authorization config: %w", err)
+		}
+	}
+	return nil
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -114,6 +115,58 @@ func (c *Config) validateSigningEndpoint() []error {
 	if strings.HasPrefix(endpoint, "@") && !abstractSocket.MatchString(endpoint) {
 		errs = append(errs, fmt.Errorf("invalid value %q passed for `--service-account-signing-endpoint`, "+
 			"when prefixed with @ must be a valid abstract socket name", endpoint))
+	}
+	return errs
+}
+
+// validateIssuers has kube-apiserver's texts.
+func (a *Authentication) validateIssuers() []error {
+	var errs []error
+	seen := map[string]bool{}
+	for _, issuer := range a.ServiceAccountIssuers {
+		_, err := url.Parse(issuer)
+		switch {
+		case err != nil && strings.Contains(issuer, ":"):
+			errs = append(errs, fmt.Errorf("service-account-issuer %q contained a ':' but was not a valid URL: %w", issuer, err))
+		case issuer == "":
+			errs = append(errs, errors.New("service-account-issuer should not be an empty string"))
+		case seen[issuer]:
+			errs = append(errs, fmt.Errorf("service-account-issuer %q is already specified", issuer))
+		}
+		seen[issuer] = true
+	}
+	if a.ServiceAccountJWKSURI == "" {
+		return errs
+	}
+	if location, err := url.Parse(a.ServiceAccountJWKSURI); err != nil {
+		errs = append(errs, fmt.Errorf("service-account-jwks-uri must be a valid URL: %w", err))
+	} else if location.Scheme != "https" {
+		errs = append(errs, fmt.Errorf("service-account-jwks-uri requires https scheme, parsed as: %v", location))
+	}
+	return errs
+}
+
+// validateRequestHeaders has kube-apiserver's texts.
+func (a *Authentication) validateRequestHeaders() []error {
+	var errs []error
+	for _, list := range []struct {
+		flag   string
+		values []string
+	}{
+		{"requestheader-username-headers", a.RequestHeaderUsername},
+		{"requestheader-group-headers", a.RequestHeaderGroup},
+		{"requestheader-extra-headers-prefix", a.RequestHeaderExtraPrefix},
+		{"requestheader-allowed-names", a.RequestHeaderAllowedNames},
+		{"requestheader-uid-headers", a.RequestHeaderUID},
+	} {
+		if slices.ContainsFunc(list.values, func(value string) bool { return strings.TrimSpace(value) == "" }) {
+			errs = append(errs, fmt.Errorf("empty value in %q", list.flag))
+		}
+	}
+	isUID := func(header string) bool { return strings.EqualFold(header, "X-Remote-Uid") }
+	if len(a.RequestHeaderUID) > 0 && !slices.ContainsFunc(a.RequestHeaderUID, isUID) {
+		errs = append(errs, errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - "+
+			"API aggregation will not work"))
 	}
 	return errs
 }

@@ -39,6 +39,18 @@ func TestValidateAuth(t *testing.T) {
 		"signer without issuer": {[]string{"--service-account-signing-endpoint=@a.b"}, "service-account-issuer is a required flag"},
 		"abstract socket": {[]string{"--service-account-signing-endpoint=@a/b", "--service-account-issuer=https://x"},
 			"must be a valid abstract socket name"},
+		"empty issuer":     {[]string{"--service-account-issuer="}, "service-account-issuer should not be an empty string"},
+		"issuer twice":     {[]string{"--service-account-issuer=a", "--service-account-issuer=a"}, `service-account-issuer "a" is already specified`},
+		"issuer not a URL": {[]string{"--service-account-issuer=https://%"}, "contained a ':' but was not a valid URL"},
+		"keys by HTTP":     {[]string{"--service-account-jwks-uri=http://x"}, "service-account-jwks-uri requires https scheme"},
+		"keys nowhere":     {[]string{"--service-account-jwks-uri=https://%"}, "service-account-jwks-uri must be a valid URL"},
+		"blank user header": {[]string{"--requestheader-username-headers=X-Remote-User, "},
+			`empty value in "requestheader-username-headers"`},
+		"blank name of a proxy": {[]string{"--requestheader-allowed-names= "}, `empty value in "requestheader-allowed-names"`},
+		"another UID header": {[]string{"--requestheader-uid-headers=X-User-Id"},
+			"is set without specifying the standard X-Remote-Uid header"},
+		"UID header":            {[]string{"--requestheader-uid-headers=X-User-Id,x-remote-uid"}, ""},
+		"proxy without headers": {[]string{"--requestheader-client-ca-file=f"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Default()

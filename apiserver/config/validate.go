@@ -73,9 +73,8 @@ func (c *Config) validateAuthentication() []error {
 	if life := a.ServiceAccountMaxLifetime; life != 0 && (life < leastTokenLife || life > mostTokenLife) {
 		errs = append(errs, errors.New("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds"))
 	}
-	if a.RequestHeaderCAFile != "" && len(a.RequestHeaderUsername) == 0 && !c.Extension.Enabled() {
-		errs = append(errs, errors.New("--requestheader-username-headers is required with --requestheader-client-ca-file"))
-	}
+	errs = append(errs, a.validateIssuers()...)
+	errs = append(errs, a.validateRequestHeaders()...)
 	errs = append(errs, c.validateSigningEndpoint()...)
 	errs = append(errs, c.validateOIDC()...)
 	return append(errs, c.validateAuthorization()...)

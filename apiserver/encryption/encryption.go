@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
@@ -109,6 +110,12 @@ func (c *Configuration) Run(ctx context.Context) {
 
 // Close closes the connections to KMS plugins.
 func (c *Configuration) Close() { c.stop() }
+
+// reloadInterval is the interval at which Run looks for changes. kube-apiserver's is a minute.
+const reloadInterval = 10 * time.Second
+
+// SetReloadInterval sets the interval at which Run looks for changes. Upstream keeps it in a package variable.
+func SetReloadInterval() { controller.EncryptionConfigFileChangePollDuration = reloadInterval }
 
 // neverEncrypted are the prefixes of values that are not objects of the API: allocated addresses and ports of Services,
 // and the endpoints of replicas. kube-apiserver's storage for them has no transformers, whatever the wildcards.

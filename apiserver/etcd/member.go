@@ -176,6 +176,9 @@ func (m *Member) Client() *clientv3.Client { return m.client }
 // Ready returns a channel that is closed when the member is a voter and has served a linearizable read.
 func (m *Member) Ready() <-chan struct{} { return m.ready }
 
+// LeaderChanged returns a channel that is closed when the member next learns of another leader.
+func (m *Member) LeaderChanged() <-chan struct{} { return m.server.LeaderChangedNotify() }
+
 // Err returns a channel that delivers the error if the member stops unexpectedly, and is closed when it has stopped.
 func (m *Member) Err() <-chan error { return m.failures }
 

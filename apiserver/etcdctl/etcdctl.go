@@ -1,5 +1,5 @@
 // Package etcdctl is the command `quorate etcd`: status, alarms, defragmentation and snapshots of a running etcd, which
-// may be the embedded member of an API server on the same machine.
+// may be the embedded member of an API server on the same machine, and new data directories from snapshots.
 //
 // test/space runs its commands against a full database.
 package etcdctl
@@ -57,7 +57,7 @@ func newCommand(out io.Writer) *cobra.Command {
 		Example: "  quorate etcd status --data-dir /var/lib/quorate/etcd\n" +
 			"  quorate etcd defrag --endpoints https://10.0.0.1:2379 --cacert ca.crt --cert client.crt --key client.key",
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return t.validate() },
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error { return t.validate(command) },
 	}
 	command.SetOut(out)
 	command.CompletionOptions.DisableDefaultCmd = true
@@ -68,16 +68,21 @@ func newCommand(out io.Writer) *cobra.Command {
 	flags.StringVar(&t.tls.TrustedCAFile, "cacert", "", "Authority of the certificates of --endpoints")
 	flags.StringVar(&t.tls.CertFile, "cert", "", "Client certificate for --endpoints")
 	flags.StringVar(&t.tls.KeyFile, "key", "", "Key of --cert")
-	flags.DurationVar(&t.timeout, "timeout", 0, "Time limit of the command (default 10s; none for defrag and snapshot)")
+	flags.DurationVar(&t.timeout, "timeout", 0, "Time limit of the command (default 10s; none for defrag, snapshot and restore)")
 	flags.StringVarP(&t.format, "output", "o", "", "Output format: json; default: a table")
-	command.AddCommand(t.statusCommand(), t.alarmCommand(), t.defragCommand(), t.snapshotCommand())
+	command.AddCommand(t.statusCommand(), t.alarmCommand(), t.defragCommand(), t.snapshotCommand(), t.restoreCommand())
 	return command
 }
 
-func (t *tool) validate() error {
+// offline is the annotation of commands that use no running etcd.
+const offline = "offline"
+
+func (t *tool) validate(command *cobra.Command) error {
 	switch {
 	case t.format != "" && t.format != "json":
 		return fmt.Errorf("--output %q must be json", t.format)
+	case command.Annotations[offline] != "":
+		return nil
 	case t.dataDirectory == "" && len(t.endpoints) == 0:
 		return errors.New("--data-dir or --endpoints is required")
 	case t.dataDirectory != "" && len(t.endpoints) > 0:

@@ -1,44 +1,56 @@
 package etcdctl
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
-	"os"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
-	"go.etcd.io/etcd/client/v3/snapshot"
-	"go.uber.org/zap"
+
+	"quorate.dev/apiserver/snapshot"
 )
 
-// saved is the result in JSON.
-type saved struct {
-	File      string `json:"file"`
-	SizeBytes int64  `json:"sizeBytes"`
-	Version   string `json:"version"` // of the storage
+// snapshotFile is a verified snapshot in JSON.
+type snapshotFile struct {
+	File string `json:"file"`
+	snapshot.Info
 }
 
 func (t *tool) snapshotCommand() *cobra.Command {
-	command := &cobra.Command{Use: "snapshot", Short: "Save a member's database", Args: cobra.NoArgs}
-	command.AddCommand(&cobra.Command{
-		Use: "save FILE", Short: "Save a member's database to a file, for 'etcdutl snapshot restore'", Args: fileArgument,
-		RunE: func(command *cobra.Command, args []string) error { return t.snapshot(command.Context(), args[0]) },
-	})
+	command := &cobra.Command{Use: "snapshot", Short: "Save a member's database, or verify a snapshot", Args: cobra.NoArgs}
+	command.AddCommand(
+		&cobra.Command{
+			Use: "save FILE", Short: "Save a member's database to a file",
+			Long: "Save a member's database to a file. The file appears when it is complete and verified. It has etcd's\n" +
+				"format, which 'quorate etcd restore' and 'etcdutl snapshot restore' read.",
+			Args: fileArgument("the file to write"),
+			RunE: func(command *cobra.Command, args []string) error { return t.save(command.Context(), args[0]) },
+		},
+		&cobra.Command{
+			Use: "status FILE", Short: "Verify a snapshot and show what it contains",
+			Long: "Verify a snapshot: its checksum, the consistency of its database, and every key. Show its revision, the\n" +
+				"number of keys, and the encryption keys without which its values cannot be read.",
+			Args: fileArgument("the snapshot"), Annotations: map[string]string{offline: "true"},
+			RunE: func(_ *cobra.Command, args []string) error { return t.verify(args[0]) },
+		},
+	)
 	return command
 }
 
-func fileArgument(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("snapshot save takes one argument, the file to write; got %d", len(args))
+// fileArgument accepts exactly one argument.
+func fileArgument(what string) cobra.PositionalArgs {
+	return func(command *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("%s takes one argument, %s; got %d", command.Name(), what, len(args))
+		}
+		return nil
 	}
-	return nil
 }
 
-// snapshot saves a database. The file appears only when it is complete and its checksum is correct.
-func (t *tool) snapshot(ctx context.Context, file string) error {
+// save saves a database.
+func (t *tool) save(ctx context.Context, file string) error {
 	ctx, cancel := t.limited(ctx, 0)
 	defer cancel()
 	configuration, err := t.configuration(ctx)
@@ -51,22 +63,11 @@ func (t *tool) snapshot(ctx context.Context, file string) error {
 	if err := t.reach(ctx); err != nil {
 		return err
 	}
-	received := file + ".unverified"
-	defer os.Remove(received)
-	version, err := snapshot.SaveWithVersion(ctx, zap.NewNop(), configuration, received)
+	info, err := snapshot.Save(ctx, configuration, file)
 	if err != nil {
 		return failed("saving a snapshot", t.name(configuration.Endpoints[0]), err)
 	}
-	size, err := verify(received)
-	if err != nil {
-		return fmt.Errorf("verify the snapshot: %w", err)
-	}
-	if err := os.Rename(received, file); err != nil {
-		return err
-	}
-	s := saved{File: file, SizeBytes: size, Version: version}
-	row := []string{s.File, mebibytes(s.SizeBytes), orNone(s.Version)}
-	return t.print(s, []string{"FILE", "SIZE", "STORAGE VERSION"}, [][]string{row})
+	return t.printSnapshot(file, info)
 }
 
 // reach returns an error if the member does not answer, because saving a snapshot has no timeout.
@@ -80,27 +81,20 @@ func (t *tool) reach(ctx context.Context) error {
 	return err
 }
 
-// verify checks a snapshot against the checksum at its end, and returns the size of the database.
-func verify(file string) (int64, error) {
-	f, err := os.Open(file)
+// verify verifies a snapshot and prints what it contains.
+func (t *tool) verify(file string) error {
+	info, err := snapshot.Verify(file)
 	if err != nil {
-		return 0, err
+		return fmt.Errorf("%s: %w", file, err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return 0, err
+	return t.printSnapshot(file, info)
+}
+
+func (t *tool) printSnapshot(file string, info snapshot.Info) error {
+	row := []string{
+		file, mebibytes(info.SizeBytes), strconv.FormatInt(info.Revision, 10), strconv.Itoa(info.Keys), orNone(info.Version),
+		orNone(strings.Join(info.EncryptionKeys, ", ")), info.SHA256[:min(12, len(info.SHA256))],
 	}
-	sum := sha256.New()
-	if _, err := io.CopyN(sum, f, info.Size()-sha256.Size); err != nil {
-		return 0, err
-	}
-	want, err := io.ReadAll(f)
-	if err != nil {
-		return 0, err
-	}
-	if !bytes.Equal(want, sum.Sum(nil)) {
-		return 0, errors.New("checksum mismatch")
-	}
-	return info.Size(), nil
+	header := []string{"FILE", "SIZE", "REVISION", "KEYS", "STORAGE VERSION", "ENCRYPTION KEYS", "SHA-256"}
+	return t.print(snapshotFile{file, info}, header, [][]string{row})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/raft/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -78,6 +79,9 @@ func isTooLargeToSend(err error) bool {
 	return ok && s.Code() == codes.ResourceExhausted &&
 		strings.Contains(s.Message(), "trying to send message larger than max")
 }
+
+// isDropped reports whether raft has not accepted a write. etcd has no error of its own for it.
+func isDropped(err error) bool { return strings.Contains(err.Error(), raft.ErrProposalDropped.Error()) }
 
 // isUnavailable reports whether a request got no response, as opposed to a response that refuses it.
 func isUnavailable(err error) bool {

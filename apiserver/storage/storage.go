@@ -26,12 +26,13 @@ type Value struct {
 
 // Store reads and writes all keys below one prefix of an etcd. It is safe for concurrent use.
 //
-// leases and revisions each have a mutex of their own. No method holds both.
+// leases, revisions and inFlight each have a mutex of their own. No method holds two.
 type Store struct {
 	client    *clientv3.Client
 	prefix    string // ends in a slash
 	leases    *leases
 	revisions revisionReader
+	inFlight  inFlight
 	metrics   *storeMetrics // nil: not measured. Set before first use.
 	// encryption is nil if all values are plain. Set before first use.
 	encryption *Encryption

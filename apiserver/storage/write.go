@@ -23,7 +23,7 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 		return 0, fmt.Errorf("creating %s: %w", path, err)
 	}
 	began := s.metrics.start()
-	response, err := s.client.Txn(ctx).If(s.at(path, 0)).Then(put).Commit()
+	response, err := s.commit(ctx, s.at(path, 0), put)
 	s.metrics.observe(ctx, "create", path, began, err)
 	span.Event(eventTransaction)
 	if err != nil {
@@ -68,8 +68,7 @@ func (s *Store) Delete(ctx context.Context, path string, expected int64) (int64,
 // transaction. name is the value of the metric label "operation".
 func (s *Store) swap(ctx context.Context, name, path string, expected int64, operation clientv3.Op) (int64, error) {
 	began := s.metrics.start()
-	response, err := s.client.Txn(ctx).
-		If(s.at(path, expected)).Then(operation).Else(clientv3.OpGet(s.Key(path))).Commit()
+	response, err := s.commit(ctx, s.at(path, expected), operation, clientv3.OpGet(s.Key(path)))
 	s.metrics.observe(ctx, name, path, began, err)
 	if err != nil {
 		return 0, classify(err)

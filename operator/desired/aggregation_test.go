@@ -2,7 +2,6 @@ package desired
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +12,6 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // golden compares objects with a file in testdata.
 func golden(t *testing.T, file string, objects ...any) {
@@ -95,11 +92,11 @@ func TestValidateAggregation(t *testing.T) {
 
 // TestAggregatorRouting checks that only the first and the last entry restart replicas.
 func TestAggregatorRouting(t *testing.T) {
-	none := HashesOf(demo(nil), "quorate:1")
+	none := HashesOf(demo(nil), "quorate:1", Configuration{})
 	with := func(entries ...v1alpha1.AggregatedAPIService) *v1alpha1.ApiServerCluster {
 		return demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Aggregation.APIServices = entries })
 	}
-	one, two := HashesOf(with(ofService()), "quorate:1"), HashesOf(with(ofService(), ofService()), "quorate:1")
+	one, two := HashesOf(with(ofService()), "quorate:1", Configuration{}), HashesOf(with(ofService(), ofService()), "quorate:1", Configuration{})
 	if one == none || one != two {
 		t.Errorf("got hashes %v without, %v with one and %v with two entries", none, one, two)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"quorate.dev/apiserver/config"
@@ -25,14 +26,18 @@ var (
 		"etcd-healthcheck-timeout", "etcd-readycheck-timeout", "etcd-snapshot-count", "etcd-heartbeat-interval",
 		"etcd-election-timeout", "tls-min-version", "tls-cipher-suites")
 	// operatorFlags are the other flags that the operator sets. anonymous-auth is one because kubelets probe anonymously.
-	operatorFlags = sets.New("advertise-address", "anonymous-auth", "authorization-mode", "bind-address", "cert-dir",
-		"client-ca-file", "controllers", "endpoint-reconciler-type", "help", "permit-address-sharing", "permit-port-sharing",
+	operatorFlags = sets.New("admission-control-config-file", "advertise-address", "anonymous-auth",
+		"audit-log-path", "audit-policy-file", "audit-webhook-config-file", "authentication-config", "authorization-config",
+		"authorization-mode", "bind-address", "cert-dir",
+		"client-ca-file", "controllers", "endpoint-reconciler-type", "egress-selector-config-file", "encryption-provider-config",
+		"encryption-provider-config-automatic-reload", "help", "permit-address-sharing", "permit-port-sharing",
 		"proxy-client-cert-file", "proxy-client-key-file", "secure-port", "service-account-issuer", "service-account-key-file",
-		"service-account-signing-endpoint", "service-account-signing-key-file", "version")
+		"service-account-signing-endpoint", "service-account-signing-key-file",
+		"tracing-config-file", "version")
 
 	// unavailablePrefixes, unavailableFlags and flags with the suffix -file need a file that the pod does not have, or are
 	// not implemented, so that the API server would not start with them.
-	unavailablePrefixes = []string{"audit-", "authentication-", "authorization-", "encryption-", "oidc-"}
+	unavailablePrefixes = []string{"authentication-", "authorization-", "oidc-"}
 	unavailableFlags    = sets.New("allow-metric-labels-manifest", "debug-socket-path", "extension-groups", "kubeconfig",
 		"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key")
 )
@@ -117,20 +122,46 @@ func CheckExtraArgs(cluster *v1alpha1.ApiServerCluster) error {
 	return nil
 }
 
+// ExampleConfiguration returns the configuration of a replica as the API server parses it.
+func ExampleConfiguration(cluster *v1alpha1.ApiServerCluster) (*config.Config, error) {
+	rendered, err := configuration(cluster, exampleReplicas(cluster)[0], exampleAddress, cluster.Spec.ExtraArgs)
+	if err != nil {
+		return nil, err
+	}
+	parsed := config.Default()
+	return parsed, parsed.Flags().Parse(rendered.Args())
+}
+
+// ExamplePod returns a pod with the files of a configuration, whose name no replica has.
+func ExamplePod(cluster *v1alpha1.ApiServerCluster, image string, c Configuration) (*corev1.Pod, error) {
+	replica := exampleReplicas(cluster)[0]
+	replica.Configuration = c
+	pod, err := Pod(cluster, image, replica, "")
+	if err != nil {
+		return nil, err
+	}
+	pod.Name = cluster.Name + "-validation"
+	return pod, nil
+}
+
 // exampleAddress replaces the pod address during validation. RFC 5737 reserves it for documentation.
 const exampleAddress = "192.0.2.1"
 
 // exampleReplicas returns one replica of each kind that a cluster can have.
 func exampleReplicas(cluster *v1alpha1.ApiServerCluster) []Replica {
 	name := cluster.Name + "-0"
+	var encrypted Configuration
+	if cluster.Spec.Encryption != nil {
+		encrypted.Encryption = []byte{}
+	}
 	if cluster.ExternalEtcd() {
-		return []Replica{{Name: name}}
+		return []Replica{{Name: name, Configuration: encrypted}}
 	}
 	return []Replica{
 		{Name: name, Member: true, InitialCluster: InitialCluster{
 			New: true, PeerURLs: map[string]string{name: PeerURL(cluster, name)},
-		}},
-		{Name: name, Endpoints: []string{ClientURL(cluster, name)}},
+		}, Configuration: encrypted},
+		{Name: name, Endpoints: []string{ClientURL(cluster, name)}, Configuration: encrypted},
 	}
 }
 

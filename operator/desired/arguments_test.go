@@ -48,7 +48,7 @@ func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 }
 
 // adjustable are flags with a default of the operator that users may override.
-var adjustable = []string{"shutdown-delay-duration", "shutdown-send-retry-after"}
+var adjustable = []string{"shutdown-delay-duration", "shutdown-send-retry-after", "goaway-chance"}
 
 func TestFlagsOfTheOperatorAreDenied(t *testing.T) {
 	for name, c := range replicas {
@@ -58,7 +58,7 @@ func TestFlagsOfTheOperatorAreDenied(t *testing.T) {
 		}
 		for _, arg := range rendered.Args() {
 			flag, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-			if denial(flag) != setByOperator && !slices.Contains(adjustable, flag) {
+			if denial(flag) == "" && !slices.Contains(adjustable, flag) {
 				t.Errorf("%s: the operator sets --%s but spec.extraArgs may set it too", name, flag)
 			}
 		}
@@ -81,16 +81,16 @@ func TestDeniedFlags(t *testing.T) {
 		"service-account-signing-endpoint":    setByOperator,
 		"token-auth-file":                     unavailable,
 		"token_auth_file":                     unavailable,
-		"authorization-config":                unavailable,
-		"authentication-config":               unavailable,
-		"encryption-provider-config":          unavailable,
-		"audit-policy-file":                   unavailable,
-		"audit_log_path":                      unavailable,
+		"authorization-config":                setByOperator,
+		"authentication-config":               setByOperator,
+		"encryption-provider-config":          setByOperator,
+		"audit-policy-file":                   setByOperator,
+		"audit_log_path":                      setByOperator,
 		"oidc-issuer-url":                     unavailable,
-		"egress-selector-config-file":         unavailable,
+		"egress-selector-config-file":         setByOperator,
 		"authorization-webhook-config-file":   unavailable,
 		"authorization-policy-file":           unavailable,
-		"admission-control-config-file":       unavailable,
+		"admission-control-config-file":       setByOperator,
 		"kubelet-client-key":                  unavailable,
 		"max_requests_inflight":               `"max_requests_inflight" is max-requests-inflight`,
 		"--max-requests-inflight":             `"--max-requests-inflight" is max-requests-inflight`,

@@ -141,7 +141,7 @@ func TestInitialCluster(t *testing.T) {
 }
 
 func TestHashesDependOnlyOnTheSpec(t *testing.T) {
-	base := HashesOf(demo(nil), "quorate:1")
+	base := HashesOf(demo(nil), "quorate:1", Configuration{})
 	for name, c := range map[string]struct {
 		edit         func(*v1alpha1.ApiServerClusterSpec)
 		server, etcd bool // change
@@ -157,7 +157,7 @@ func TestHashesDependOnlyOnTheSpec(t *testing.T) {
 			s.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
 		}, true, false},
 	} {
-		got := HashesOf(demo(c.edit), "quorate:1")
+		got := HashesOf(demo(c.edit), "quorate:1", Configuration{})
 		if (got.Server != base.Server) != c.server || (got.Etcd != base.Etcd) != c.etcd {
 			t.Errorf("change of %s: hashes %+v, before %+v", name, got, base)
 		}
@@ -174,7 +174,7 @@ func TestServersAreOutdatedWithoutTheirMembers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hashes := HashesOf(cluster, "quorate:1")
+	hashes := HashesOf(cluster, "quorate:1", Configuration{})
 	for voters, want := range map[string]bool{"demo-0,demo-1": false, "demo-0,demo-5": false, "demo-0,demo-5,demo-6": true, "demo-5": true} {
 		if got := Outdated(pod, hashes, strings.Split(voters, ",")); got != want {
 			t.Errorf("Outdated() of a server of demo-0 and demo-1 with voters %s: %v, want %v", voters, got, want)

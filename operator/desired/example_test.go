@@ -40,9 +40,9 @@ func ExamplePod() {
 // A changed flag of the API server restarts all replicas, a changed flag of etcd only members.
 func ExampleHashesOf() {
 	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: "default"}}
-	before := desired.HashesOf(cluster, "quorate:0.1.0")
+	before := desired.HashesOf(cluster, "quorate:0.1.0", desired.Configuration{})
 	cluster.Spec.ExtraArgs = map[string]string{"etcd-snapshot-count": "20000"}
-	after := desired.HashesOf(cluster, "quorate:0.1.0")
+	after := desired.HashesOf(cluster, "quorate:0.1.0", desired.Configuration{})
 	fmt.Println("server:", before.Server == after.Server)
 	fmt.Println("etcd:", before.Etcd == after.Etcd)
 	// Output:

@@ -75,16 +75,16 @@ func TestValidateExtension(t *testing.T) {
 
 // TestExtensionHashes checks that priorities and versions restart no replica.
 func TestExtensionHashes(t *testing.T) {
-	before := HashesOf(demo(extend), "quorate:1")
+	before := HashesOf(demo(extend), "quorate:1", Configuration{})
 	same := HashesOf(demo(func(s *v1alpha1.ApiServerClusterSpec) {
 		extend(s)
 		slices.Reverse(s.Extension.Groups)
 		s.Extension.Groups[0].Versions = []string{"v2"}
-	}), "quorate:1")
+	}), "quorate:1", Configuration{})
 	other := HashesOf(demo(func(s *v1alpha1.ApiServerClusterSpec) {
 		extend(s)
 		s.Extension.Groups = s.Extension.Groups[:1]
-	}), "quorate:1")
+	}), "quorate:1", Configuration{})
 	if before != same || before == other {
 		t.Errorf("got hashes %v, %v with other versions and %v without a group", before, same, other)
 	}

@@ -35,7 +35,12 @@ type Replica struct {
 	InitialCluster InitialCluster // of a member
 	Endpoints      []string       // of a server: client URLs of the embedded members
 	AuthorityHash  string         // of the authorities that etcd reads only at its start; empty with an external etcd
+	Configuration  Configuration
 }
+
+// goawayChance makes clients open new connections from time to time. Otherwise most stay with the replica that has run
+// longest, and with it fail all at once.
+const goawayChance = 0.001
 
 // configuration returns the configuration of a replica that listens on address, with the extra flags of the user.
 func configuration(
@@ -46,11 +51,15 @@ func configuration(
 	c.Serving.CertFile, c.Serving.KeyFile = mounted("serving.crt"), mounted("serving.key")
 	c.Serving.ShutdownDelay, c.Serving.ShutdownSendRetryAfter = shutdownDelay, true
 	c.Authentication.ClientCAFile = mounted("client-ca.crt")
+	if cluster.ReplicaCount() > 1 {
+		c.Serving.GoawayChance = goawayChance
+	}
 	if cluster.IsExtension() {
 		setExtension(c, cluster)
 	} else {
 		setCluster(c, cluster)
 	}
+	setParts(c, cluster, replica.Configuration.Encryption != nil)
 	switch {
 	case cluster.ExternalEtcd():
 		setExternal(c, cluster.Spec.Etcd.External)
@@ -106,7 +115,7 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	m.ServerCertFile, m.ServerKeyFile = mounted("etcd-server.crt"), mounted("etcd-server.key")
 	m.ServerTrustedCAFile = mounted("etcd-client-ca.crt")
 	m.QuotaBackendBytes = quota(cluster)
-	m.InitialClusterToken = fmt.Sprintf("%s-%s-%s", cluster.Namespace, cluster.Name, cluster.UID)
+	m.InitialClusterToken = token(cluster)
 	m.InitialClusterState = "existing"
 	if replica.InitialCluster.New {
 		m.InitialClusterState = "new"
@@ -117,6 +126,11 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	}
 	slices.Sort(initial)
 	m.InitialCluster = strings.Join(initial, ",")
+}
+
+// token returns the initial cluster token.
+func token(cluster *v1alpha1.ApiServerCluster) string {
+	return fmt.Sprintf("%s-%s-%s", cluster.Namespace, cluster.Name, cluster.UID)
 }
 
 // quota returns the etcd quota in bytes. The rest of the volume is for the write-ahead log, snapshots and

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"quorate.dev/operator/api/v1alpha1"
 )
@@ -25,6 +26,10 @@ type serverInputs struct {
 	External          *v1alpha1.ExternalEtcd        `json:"external,omitempty"`
 	AggregatorRouting bool                          `json:"aggregatorRouting,omitempty"`
 	ExtensionGroups   []string                      `json:"extensionGroups,omitempty"`
+	Configuration     string                        `json:"configuration,omitempty"`
+	Encryption        bool                          `json:"encryption,omitempty"`
+	Sockets           []Socket                      `json:"sockets,omitempty"`
+	Patch             *runtime.RawExtension         `json:"patch,omitempty"`
 }
 
 type etcdInputs struct {
@@ -39,7 +44,7 @@ type Hashes struct {
 }
 
 // HashesOf returns the hashes of a spec whose effective image is image.
-func HashesOf(cluster *v1alpha1.ApiServerCluster, image string) Hashes {
+func HashesOf(cluster *v1alpha1.ApiServerCluster, image string, c Configuration) Hashes {
 	server, etcd := map[string]string{}, map[string]string{}
 	for name, value := range cluster.Spec.ExtraArgs {
 		if memberFlag(name) {
@@ -54,6 +59,7 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string) Hashes {
 			Image: image, ImagePullPolicy: spec.ImagePullPolicy, ImagePullSecrets: spec.ImagePullSecrets, Resources: spec.Resources,
 			ExtraArgs: server, Scheduling: spec.Scheduling, External: spec.Etcd.External,
 			AggregatorRouting: usesAggregatorRouting(cluster), ExtensionGroups: extensionGroups(cluster),
+			Configuration: c.startHash(cluster), Encryption: c.Encryption != nil, Sockets: c.Sockets, Patch: spec.Patches.Pod,
 		}),
 		Etcd: hash(etcdInputs{Quota: quota(cluster), ExtraArgs: etcd}),
 	}

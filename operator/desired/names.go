@@ -16,6 +16,13 @@ const (
 	RoleLabel    = "quorate.dev/role"
 	RoleMember   = "member" // an API server with an embedded etcd member
 	RoleServer   = "server" // an API server without etcd
+	RoleBackup   = "backup" // creates, deletes or restores a backup
+
+	// EtcdClientLabel is the name of the cluster whose members a backup's pod connects to. The pod does not have
+	// ClusterLabel, which the Service selects.
+	EtcdClientLabel = "quorate.dev/etcd-client"
+	// ScheduleLabel is the name of the schedule that created a backup.
+	ScheduleLabel = "quorate.dev/schedule"
 
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "quorate-operator"

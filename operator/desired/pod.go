@@ -34,7 +34,7 @@ func Pod(
 	if err != nil {
 		return nil, err
 	}
-	hashes := HashesOf(cluster, image)
+	hashes := HashesOf(cluster, image, replica.Configuration)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: replica.Name, Namespace: cluster.Namespace,
@@ -57,7 +57,10 @@ func Pod(
 		pod.Spec.ServiceAccountName = ServiceAccountName(cluster)
 	}
 	pod.Spec.Containers = []corev1.Container{container(cluster, image, replica, args)}
-	return pod, nil
+	extra, mounts := configurationVolumes(cluster, replica.Configuration)
+	pod.Spec.Volumes = append(pod.Spec.Volumes, extra...)
+	pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, mounts...)
+	return patched(pod, cluster.Spec.Patches.Pod)
 }
 
 // terminationGrace returns the time for graceful termination, after which the kubelet kills the replica. Each part is
@@ -112,7 +115,7 @@ func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 
 func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, args []string) corev1.Container {
 	c := corev1.Container{
-		Name: "apiserver", Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
+		Name: serverContainer, Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
 		Env:          environment(cluster),
 		Ports:        []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
 		Resources:    resources(cluster),

@@ -29,7 +29,19 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, setExtra(config.Default(), cluster.Spec.ExtraArgs))
 	}
-	return CheckExtraArgs(cluster)
+	if err := CheckExtraArgs(cluster); err != nil {
+		return err
+	}
+	return validatePatch(cluster)
+}
+
+// validatePatch returns the errors in spec.patches.
+func validatePatch(cluster *v1alpha1.ApiServerCluster) error {
+	if cluster.Spec.Patches.Pod == nil {
+		return nil
+	}
+	_, err := ExamplePod(cluster, cluster.Spec.Image, Configuration{})
+	return err
 }
 
 func validateEtcd(cluster *v1alpha1.ApiServerCluster) error {

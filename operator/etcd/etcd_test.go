@@ -143,6 +143,33 @@ func find(t *testing.T, members []Member, name string) Member {
 	return Member{}
 }
 
+// Without a quorum, members still report their revisions.
+func TestSurvivors(t *testing.T) {
+	m := startMember(t)
+	client, err := NewClient([]Endpoint{m.endpoint}, m.port, m.credentials)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	member := client.clientOf(m.endpoint.Name)
+	if _, err := member.Put(t.Context(), "key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := member.MemberAdd(t.Context(), []string{"http://127.0.0.1:1"}); err != nil { // it never starts
+		t.Fatal(err)
+	}
+	if _, err := client.Members(t.Context()); !errors.Is(err, ErrUnreachable) {
+		t.Fatalf("Members(): %v, want no quorum", err)
+	}
+	survivors := client.Survivors(t.Context(), []string{m.endpoint.Name, "demo-1"})
+	if s := survivors[0]; !s.Reachable || s.Revision != 2 || s.Term == 0 || s.Index == 0 {
+		t.Errorf("%+v, want revision 2", s)
+	}
+	if s := survivors[1]; s.Reachable || s.Name != "demo-1" {
+		t.Errorf("%+v, want an unreachable member", s)
+	}
+}
+
 func TestUnreachable(t *testing.T) {
 	m := startMember(t)
 	unused := freeURL(t, "https")

@@ -111,6 +111,39 @@ func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
 	m.Applied, m.Version, m.DBSize, m.Alarms = status.RaftAppliedIndex, status.Version, status.DbSize, status.Errors
 }
 
+// Survivor is what a member reports about its own data. It does not need a quorum.
+type Survivor struct {
+	Name      string
+	Reachable bool
+	Revision  int64  // of its last applied change
+	Term      uint64 // of raft
+	Index     uint64 // last entry of its raft log
+}
+
+// Survivors returns the state of the members with the given names, for the time without a quorum.
+func (c *Client) Survivors(ctx context.Context, names []string) []Survivor {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	survivors := make([]Survivor, len(names))
+	var group sync.WaitGroup
+	for i, name := range names {
+		survivors[i].Name = name
+		if client := c.clientOf(name); client != nil {
+			group.Go(func() { survivors[i].read(ctx, client) })
+		}
+	}
+	group.Wait()
+	return survivors
+}
+
+func (s *Survivor) read(ctx context.Context, client *clientv3.Client) {
+	status, err := client.Status(ctx, client.Endpoints()[0])
+	if err != nil {
+		return
+	}
+	s.Reachable, s.Revision, s.Term, s.Index = true, status.Header.Revision, status.RaftTerm, status.RaftIndex
+}
+
 // nameOf returns the first label of the host in a peer URL, or "".
 func nameOf(peerURL string) string {
 	parsed, err := url.Parse(peerURL)

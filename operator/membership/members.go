@@ -6,7 +6,8 @@ import (
 )
 
 // bootstrap starts the initial members together. Nothing is stored yet, so nothing can be lost. All claims are created
-// before the first pod, so that from the first pod on a missing claim means a lost volume.
+// before the first pod, so that from the first pod on a missing claim means a lost volume. A backup is restored into the
+// volume of a single initial member; the others join it.
 func (v *view) bootstrap() (Action, bool) {
 	if len(v.Intent.InitialMembers) == 0 {
 		names := v.initialMembers()
@@ -22,6 +23,9 @@ func (v *view) bootstrap() (Action, bool) {
 		if _, ok := v.claims[name]; !ok {
 			return Action{Kind: CreateClaim, Name: name, Reason: "initial member"}, true
 		}
+	}
+	if v.Restoring {
+		return Action{Kind: Wait, Reason: "Waiting for the backup to be restored"}, true
 	}
 	for _, name := range v.Intent.InitialMembers {
 		if action, ok := v.ensurePod(name, "initial member", true); ok {
@@ -40,7 +44,11 @@ func (v *view) initialMembers() []string {
 			names = append(names, claim.Name)
 		}
 	}
-	for next := v.nextOrdinal(); len(v.Claims) == 0 && len(names) < v.Voters; next++ {
+	voters := v.Voters
+	if v.Restoring {
+		voters = 1
+	}
+	for next := v.nextOrdinal(); len(v.Claims) == 0 && len(names) < voters; next++ {
 		names = append(names, Name(v.Cluster, next))
 	}
 	return names

@@ -7,6 +7,7 @@ type Observation struct {
 	Replicas   int    // desired API servers
 	Voters     int    // desired voters: 1, 3 or 5
 	Intent     Intent
+	Restoring  bool // a backup has to be restored into the volume of the only initial member
 	HasQuorum  bool // a quorum answered, so Members is current
 	QuorumLost bool // no quorum has answered for a while
 	Members    []Member

@@ -32,6 +32,7 @@ var update = flag.Bool("update", false, "rewrite the results in the scripts")
 //	lead NAME               make it the leader
 //	outdate                 change the spec of all pods
 //	forget                  lose the intent
+//	restore / restored      a backup has to be restored / is restored
 //	state                   results are the members, servers and claims: "  = line"
 func (w *world) execute(fields []string) []string {
 	name := ""
@@ -62,6 +63,8 @@ func (w *world) execute(fields []string) []string {
 		w.claims[name].Lost = true
 	case "forget":
 		w.intent = Intent{}
+	case "restore", "restored":
+		w.restoring = fields[0] == "restore"
 	default:
 		w.disturb(fields[0], name)
 	}

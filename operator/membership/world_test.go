@@ -15,6 +15,7 @@ type world struct {
 	replicas     int
 	voters       int
 	external     bool
+	restoring    bool
 	intent       Intent
 	version      int // resource version of the intent
 	noQuorum     int // ticks without a quorum
@@ -62,7 +63,7 @@ type snapshot struct {
 func (w *world) observe() snapshot {
 	s := snapshot{version: w.version, uids: map[string]int{}}
 	s.Observation = Observation{
-		Cluster: "demo", External: w.external, Replicas: w.replicas, Voters: w.voters, Intent: w.intent, HasQuorum: w.hasQuorum(),
+		Cluster: "demo", External: w.external, Restoring: w.restoring, Replicas: w.replicas, Voters: w.voters, Intent: w.intent, HasQuorum: w.hasQuorum(),
 	}
 	s.Intent.InitialMembers = slices.Clone(w.intent.InitialMembers)
 	s.QuorumLost = !s.HasQuorum && w.noQuorum > quorumLossTimeout

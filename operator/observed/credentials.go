@@ -52,7 +52,7 @@ func (s *State) Credentials(ctx context.Context, probe Probe) []Credentials {
 
 func (p Probe) credentials(ctx context.Context, pod *corev1.Pod) (c Credentials) {
 	if pod.Status.PodIP == "" {
-		return Credentials{Err: errors.New("it has no address yet")}
+		return Credentials{Err: errNoAddress}
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
@@ -61,6 +61,8 @@ func (p Probe) credentials(ctx context.Context, pod *corev1.Pod) (c Credentials)
 	}
 	return c
 }
+
+var errNoAddress = errors.New("it has no address yet")
 
 func address(pod *corev1.Pod, port int) string {
 	return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(port))

@@ -39,6 +39,8 @@ type State struct {
 	Claims  []corev1.PersistentVolumeClaim
 	Members []etcd.Member
 	EtcdErr error // why Members is unknown; nil if a quorum answered
+	// Survivors are the last known members and their data while the quorum is lost.
+	Survivors []etcd.Survivor
 }
 
 // Read lists the pods and claims that a cluster owns. The reader must not be a cache. The etcd members are unknown.
@@ -69,6 +71,13 @@ func Read(
 func (s *State) WithMembers(members []etcd.Member, err error) *State {
 	next := *s
 	next.Members, next.EtcdErr = members, err
+	return &next
+}
+
+// WithSurvivors returns a copy of the state with the data of the members while the quorum is lost.
+func (s *State) WithSurvivors(survivors []etcd.Survivor) *State {
+	next := *s
+	next.Survivors = survivors
 	return &next
 }
 

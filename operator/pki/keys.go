@@ -38,6 +38,19 @@ func ParseKeys(data map[string][]byte) Keys {
 	return k
 }
 
+// RestoredKeys returns the keys of a backup: its private key and all PEM public keys. Public keys after the signer's, which
+// the backup has if it was created during a rotation, are accepted until the rotation is resumed and drops them.
+func RestoredKeys(backup Pair) Keys {
+	k := Keys{Signer: backup}
+	if block, rest := pem.Decode(backup.Certificate); block != nil {
+		k.Signer.Certificate, k.Previous = pem.EncodeToMemory(block), bytes.TrimSpace(rest)
+		if len(k.Previous) > 0 {
+			k.Previous = append(k.Previous, '\n')
+		}
+	}
+	return k
+}
+
 // Data returns the data to store.
 func (k Keys) Data() map[string][]byte {
 	data := map[string][]byte{verifyingKey: k.Verifying(), signingKey: k.Signer.Key}

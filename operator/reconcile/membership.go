@@ -36,16 +36,23 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 		return err
 	}
 	p.state = p.state.WithMembers(p.etcd.Members(ctx))
+	if p.state.QuorumLost(p.input.Now) {
+		var names []string
+		for _, member := range p.cluster.Status.Members {
+			names = append(names, member.Name)
+		}
+		p.state = p.state.WithSurvivors(p.etcd.Survivors(ctx, names))
+	}
 	return nil
 }
 
 // observation translates the observed state and the spec into the input of membership.Plan.
 // The pods in restart count as outdated.
-func observation(s *observed.State, restart map[string]bool, now time.Time) membership.Observation {
+func observation(s *observed.State, c desired.Configuration, restart map[string]bool, now time.Time) membership.Observation {
 	o := membership.Observation{
 		Cluster: s.Cluster.Name, External: s.Cluster.ExternalEtcd(),
 		Replicas: s.Cluster.ReplicaCount(), Voters: s.Cluster.VoterCount(),
-		Intent: intent(s.Cluster, now), HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
+		Intent: intent(s.Cluster, now), Restoring: s.Cluster.Restoring(), HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
 	}
 	var voters []string
 	for _, m := range s.Members {
@@ -57,7 +64,7 @@ func observation(s *observed.State, restart map[string]bool, now time.Time) memb
 			voters = append(voters, m.Name)
 		}
 	}
-	hashes := desired.HashesOf(s.Cluster, s.Image)
+	hashes := desired.HashesOf(s.Cluster, s.Image, c)
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		o.Pods = append(o.Pods, membership.Pod{
@@ -92,7 +99,7 @@ const maxActions = 16
 // takeActions plans and executes actions until the outcome of one is uncertain, so that the state has to be read
 // again, or until there is nothing to do.
 func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
-	o, certain := observation(p.state, p.restart, p.input.Now), true
+	o, certain := observation(p.state, p.configuration, p.restart, p.input.Now), true
 	for n := 0; certain && n < maxActions; n++ {
 		a := membership.Plan(o)
 		if a.Kind == membership.Wait && p.input.Action.Kind != "" {
@@ -226,7 +233,7 @@ func (r *Reconciler) writeIntent(ctx context.Context, p *pass, a membership.Acti
 func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action) error {
 	replica := desired.Replica{
 		Name: a.Name, Member: a.Kind == membership.CreatePod,
-		AuthorityHash: desired.AuthorityHash(p.cluster, p.certificates.bundles),
+		AuthorityHash: desired.AuthorityHash(p.cluster, p.certificates.bundles), Configuration: p.configuration,
 	}
 	if replica.Member {
 		replica.InitialCluster = initialCluster(p.state, a.Name)
@@ -237,7 +244,7 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 			}
 		}
 	}
-	pod, err := desired.Pod(p.cluster, p.state.Image, replica, p.certificates.hash())
+	pod, err := desired.Pod(p.cluster, p.state.Image, replica, p.mountedHash())
 	if err != nil {
 		return err
 	}
@@ -245,10 +252,11 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 }
 
 // initialCluster returns the configuration of a member for an empty data directory. For a member that has run before it
-// contains only that member: etcd then refuses to start without data instead of voting twice in one term.
+// contains only that member: etcd then refuses to start without data instead of voting twice in one term. The same holds
+// for a member whose volume has a restored backup.
 func initialCluster(s *observed.State, name string) desired.InitialCluster {
 	initial := desired.InitialCluster{PeerURLs: map[string]string{name: desired.PeerURL(s.Cluster, name)}}
-	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped {
+	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped && s.Cluster.Spec.Restore == nil {
 		initial.New = true
 		for _, member := range intent.InitialMembers {
 			initial.PeerURLs[member] = desired.PeerURL(s.Cluster, member)

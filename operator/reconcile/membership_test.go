@@ -31,11 +31,17 @@ func TestInitialCluster(t *testing.T) {
 	url := func(name string) string { return "https://" + name + ".demo-members.ns.svc:2380" }
 	starting := bootstrapped()
 	starting.Cluster.Status.Membership = &v1alpha1.Membership{InitialMembers: []string{"demo-0", "demo-1"}}
+	restored := bootstrapped()
+	restored.Cluster.Spec.Restore = &v1alpha1.Restore{}
+	restored.Cluster.Status.Membership = &v1alpha1.Membership{InitialMembers: []string{"demo-0"}}
+	restored.Members = nil
 	for name, c := range map[string]struct {
 		state  *observed.State
 		member string
 		want   desired.InitialCluster
 	}{
+		// It must not bootstrap an empty etcd if its volume is lost.
+		"restored member": {restored, "demo-0", desired.InitialCluster{PeerURLs: map[string]string{"demo-0": url("demo-0")}}},
 		"initial member": {starting, "demo-0", desired.InitialCluster{
 			New: true, PeerURLs: map[string]string{"demo-0": url("demo-0"), "demo-1": url("demo-1")},
 		}},
@@ -68,7 +74,7 @@ func TestObservation(t *testing.T) {
 	s.Claims = []corev1.PersistentVolumeClaim{
 		{ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimLost}},
 	}
-	o := observation(s, nil, now)
+	o := observation(s, desired.Configuration{}, nil, now)
 	if o.Cluster != "demo" || o.Replicas != 3 || o.Voters != 3 || !o.HasQuorum || o.QuorumLost || o.External {
 		t.Errorf("observation: %+v", o)
 	}

@@ -155,10 +155,10 @@ func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// annotateCertificates annotates each pod with the hash of its certificates: the kubelet synchronizes an updated pod at
+// annotateCertificates annotates each pod with the hash of its certificates and reloaded files: the kubelet synchronizes an updated pod at
 // once, and with it the files of its Secrets.
 func (r *Reconciler) annotateCertificates(ctx context.Context, p *pass) error {
-	hash := p.certificates.hash()
+	hash := p.mountedHash()
 	for i := range p.state.Pods {
 		pod := &p.state.Pods[i]
 		if pod.DeletionTimestamp != nil || pod.Annotations[desired.CertificateHashAnnotation] == hash {

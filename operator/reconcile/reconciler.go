@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -53,6 +54,9 @@ type Reconciler struct {
 	Clock    clock.Clock
 	Metrics  *Metrics // nil: none
 	Image    string   // default of spec.image
+	Checks   *Checks  // results of validations
+	// Sources watches metadata of the ConfigMaps and Secrets that clusters refer to; nil: they are read regularly.
+	Sources cache.Cache
 	// Connect returns a client of the API servers of a cluster.
 	Connect func(*rest.Config) (client.Client, error)
 	// Discover returns an error if the API servers of a cluster do not serve the path of a group version.
@@ -70,6 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		r.Etcd.Drop(request.String())
 		if apierrors.IsNotFound(err) {
 			r.Metrics.forget(request.NamespacedName)
+			r.Checks.forget(request.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -125,7 +130,11 @@ func (r *Reconciler) waitInterval(p *pass) time.Duration {
 
 // SetupWithManager adds the controller to a manager.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(manager).
+	controlled := ctrl.NewControllerManagedBy(manager)
+	for _, one := range r.sources() {
+		controlled = controlled.WatchesRawSource(one)
+	}
+	return controlled.
 		For(&v1alpha1.ApiServerCluster{}, builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Owns(&corev1.Pod{}).

@@ -43,7 +43,8 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1alpha1.ApiServerClus
 		lists = append(lists, &corev1.ServiceAccountList{})
 	}
 	remaining := 0
-	var errs []error
+	pod, err := r.restorePod(ctx, cluster) // which the list of pods does not contain
+	errs := []error{err, r.deleteRestorePod(ctx, pod)}
 	for _, list := range lists {
 		n, err := r.removeAll(ctx, cluster, list)
 		remaining += n

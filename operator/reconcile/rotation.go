@@ -305,7 +305,7 @@ func (r *Reconciler) outdatedKubeconfigs(ctx context.Context, p *pass) ([]string
 	return outdated, nil
 }
 
-// rotationKind is one of the two things that are rotated.
+// rotationKind is one of the things that are rotated.
 type rotationKind struct {
 	name   string
 	field  func(*v1alpha1.Rotations) **v1alpha1.Rotation
@@ -334,6 +334,17 @@ var keyKind = rotationKind{
 	},
 }
 
+var encryptionKind = rotationKind{
+	name:  "encryption keys",
+	field: func(r *v1alpha1.Rotations) **v1alpha1.Rotation { return &r.EncryptionKeys },
+	events: map[rotation.Stage][2]string{
+		rotation.TrustBoth: {"TrustingNewEncryptionKey", "API servers become able to read what the new encryption configuration writes"},
+		rotation.Reissue:   {"EncryptingWithNewKey", "Writing with the new encryption configuration and rewriting stored objects"},
+		rotation.DropOld:   {"DroppingOldEncryptionKey", "Removing the old encryption configuration"},
+		rotation.None:      {"EncryptionKeyRotated", "Replaced the encryption configuration"},
+	},
+}
+
 // enter writes a stage to the status. It fails with a conflict if the cluster was updated since it was read.
 func (r *Reconciler) enter(ctx context.Context, p *pass, kind rotationKind, d rotation.Decision) error {
 	before := p.cluster.DeepCopy()
@@ -348,7 +359,7 @@ func (r *Reconciler) enter(ctx context.Context, p *pass, kind rotationKind, d ro
 	case *field == nil:
 		*field = &v1alpha1.Rotation{Stage: string(d.Next), StageSince: now, StartedAt: now}
 	default:
-		(*field).Stage, (*field).StageSince = string(d.Next), now
+		(*field).Stage, (*field).StageSince, (*field).Rewrite = string(d.Next), now, nil
 	}
 	p.cluster.Status.Rotations = rotations
 	if *rotations == (v1alpha1.Rotations{}) {

@@ -77,6 +77,7 @@ func newCluster(t *testing.T) *cluster {
 		Host:    Host{Server: "https://host.example.org:6443", CAData: []byte("CA")},
 		Connect: func(*rest.Config) (client.Client, error) { return c.hosted, nil },
 		Client:  c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
+		Checks: NewChecks(),
 	}
 	return c
 }
@@ -107,6 +108,9 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	serving                   result is the issuer of the serving certificate in use and the number of trusted ones: "  = line"
 //	rotation                  results are the stages in the status and the keys of the Secrets that are replaced: "  = line"
 //	lose-status               remove the rotations from the status
+//	configmap NAME FILE=level:LEVEL   create or update a ConfigMap with an audit policy
+//	delete-secret NAME        delete a Secret
+//	encryption                result is the encryption configuration without keys: "  = line"
 //	foreign KIND NAME       create a PersistentVolumeClaim or Service with another owner
 //	after DURATION          advance the clock
 //	objects                 results are the objects in the namespace: "  = line"
@@ -151,6 +155,12 @@ func (c *cluster) execute(fields []string) []string {
 		c.registered()
 	case "foreign-apiservice":
 		c.must(c.hosted.Create(c.t.Context(), &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: args[0]}}))
+	case "delete-secret":
+		c.must(c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: args[0]}}))
+	case "configmap":
+		c.configMap(args[0], args[1])
+	case "encryption":
+		c.encryption()
 	case "foreign":
 		c.foreign(args[0], args[1])
 	case "lose-status":
@@ -217,6 +227,14 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Certificates.ServiceAccountKeys.RotateBefore = &metav1.Time{Time: at}
 		case field == "clientAuthority":
 			object.Spec.Certificates.Authorities.ClientSecretRef = &corev1.LocalObjectReference{Name: value}
+		case field == "audit":
+			object.Spec.Audit = &v1alpha1.Audit{ConfigurationFiles: v1alpha1.ConfigurationFiles{
+				ConfigMapRef: &corev1.LocalObjectReference{Name: value},
+			}}
+		case field == "authentication":
+			object.Spec.Authentication = &v1alpha1.ConfigurationFiles{ConfigMapRef: &corev1.LocalObjectReference{Name: value}}
+		case field == "encryption":
+			object.Spec.Encryption = &v1alpha1.Encryption{Provider: v1alpha1.EncryptionProvider(value)}
 		case field == "serving":
 			object.Spec.Certificates.Serving.SecretRef = &corev1.LocalObjectReference{Name: value}
 		case field == "pausedUntil":
@@ -249,6 +267,26 @@ func (c *cluster) ready(name string) {
 	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, pod))
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	c.must(c.client.Status().Update(c.t.Context(), pod))
+}
+
+func (c *cluster) configMap(name, assignment string) {
+	file, level, _ := strings.Cut(assignment, "=level:")
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string]string{
+		file: "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: " + level + "}]\n",
+	}}
+	if err := c.client.Update(c.t.Context(), object); err != nil {
+		c.must(c.client.Create(c.t.Context(), object))
+	}
+}
+
+func (c *cluster) encryption() {
+	secret := &corev1.Secret{}
+	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-configuration"}, secret))
+	for line := range strings.Lines(string(secret.Data["encryption.config.yaml"])) {
+		if !strings.Contains(line, "secret:") {
+			c.results = append(c.results, "= "+strings.TrimRight(line, "\n"))
+		}
+	}
 }
 
 func (c *cluster) foreign(kind, name string) {

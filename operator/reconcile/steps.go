@@ -13,6 +13,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/encryption"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
@@ -23,12 +24,13 @@ import (
 type fact string
 
 const (
-	finalizerSet      fact = "finalizer"    // the cluster has the finalizer, so objects may be created
-	stateRead         fact = "state"        // pass.state without etcd members
-	specValidated     fact = "validation"   // status.Input.Invalid
-	servicesReady     fact = "services"     // pass.service, if the cluster may be changed
-	certificatesReady fact = "certificates" // pass.certificates; incomplete if the spec is invalid
-	membersRead       fact = "members"      // the etcd members in pass.state, or the error why they are unknown
+	finalizerSet      fact = "finalizer"     // the cluster has the finalizer, so objects may be created
+	stateRead         fact = "state"         // pass.state without etcd members
+	specValidated     fact = "validation"    // status.Input.Invalid
+	configurationRead fact = "configuration" // pass.configuration, if the cluster may be changed
+	servicesReady     fact = "services"      // pass.service, if the cluster may be changed
+	certificatesReady fact = "certificates"  // pass.certificates; incomplete if the spec is invalid
+	membersRead       fact = "members"       // the etcd members in pass.state, or the error why they are unknown
 )
 
 // step is one concern of a reconciliation. It runs if all facts that it needs are established, and establishes the
@@ -61,6 +63,13 @@ var steps = []step{
 		needs: []fact{stateRead},
 		sets:  []fact{specValidated},
 		do:    (*Reconciler).validate,
+	},
+	{
+		name:    "configuration",
+		needs:   []fact{specValidated},
+		sets:    []fact{configurationRead},
+		changes: true,
+		do:      (*Reconciler).ensureConfiguration,
 	},
 	{
 		name:    "services",
@@ -113,9 +122,15 @@ var steps = []step{
 	},
 	{
 		name:    "certificate annotations",
-		needs:   []fact{certificatesReady},
+		needs:   []fact{certificatesReady, configurationRead},
 		changes: true,
 		do:      (*Reconciler).annotateCertificates,
+	},
+	{
+		name:    "restore",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).restoreBackup,
 	},
 	{
 		name:    "rotation",
@@ -124,8 +139,14 @@ var steps = []step{
 		do:      (*Reconciler).planRotations,
 	},
 	{
+		name:    "encryption",
+		needs:   []fact{certificatesReady, configurationRead},
+		changes: true,
+		do:      (*Reconciler).planEncryption,
+	},
+	{
 		name:    "membership", // also if the members are unknown
-		needs:   []fact{certificatesReady},
+		needs:   []fact{certificatesReady, configurationRead},
 		changes: true,
 		do:      (*Reconciler).takeActions,
 	},
@@ -144,18 +165,20 @@ var steps = []step{
 
 // pass is the state of one reconciliation.
 type pass struct {
-	cluster      *v1alpha1.ApiServerCluster
-	state        *observed.State
-	service      *corev1.Service // the Service for clients; nil if the cluster may not be changed
-	certificates certificates
-	secrets      map[string]*corev1.Secret // of the authorities, as read, by trust domain
-	etcd         *etcd.Client              // nil if no member runs
-	restart      map[string]bool           // pods that have to restart for a rotation
-	rotating     bool                      // a rotation waits for replicas or kubeconfigs
-	entered      bool                      // a rotation entered a stage
-	next         time.Time                 // when something becomes due; zero: unknown
-	stale        bool                      // a step failed because of an outdated observation
-	input        status.Input
+	cluster       *v1alpha1.ApiServerCluster
+	state         *observed.State
+	service       *corev1.Service // the Service for clients; nil if the cluster may not be changed
+	certificates  certificates
+	configuration desired.Configuration
+	encryption    encryption.State
+	secrets       map[string]*corev1.Secret // of the authorities, as read, by trust domain
+	etcd          *etcd.Client              // nil if no member runs
+	restart       map[string]bool           // pods that have to restart for a rotation
+	rotating      bool                      // a rotation waits for replicas or kubeconfigs
+	entered       bool                      // a rotation entered a stage
+	next          time.Time                 // when something becomes due; zero: unknown
+	stale         bool                      // a step failed because of an outdated observation
+	input         status.Input
 }
 
 // run executes the steps. A failed step stops only the steps that need its facts.

@@ -21,9 +21,14 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return condition(v1alpha1.Degraded, true, "ReconcileFailed", "%s", oneLine(errors.Join(in.Errors...)))
 	case in.State == nil:
 		return unknown(v1alpha1.Degraded)
+	case cluster.Restoring() && cluster.Status.Restore != nil && cluster.Status.Restore.Reason != "Restoring":
+		return condition(v1alpha1.Degraded, true, cluster.Status.Restore.Reason, "%s", cluster.Status.Restore.Message)
 	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now):
 		return condition(v1alpha1.Degraded, true, observed.QuorumLostReason,
 			"etcd has no quorum; the operator only recreates missing pods until it is restored")
+	case in.ConfigurationErr != nil:
+		return condition(v1alpha1.Degraded, true, "InvalidConfiguration",
+			"The last valid files stay in use: %s", oneLine(in.ConfigurationErr))
 	}
 	for _, m := range in.State.Members {
 		if len(m.Alarms) > 0 {

@@ -30,4 +30,7 @@ func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1
 	if until, err := cluster.PausedUntil(); err != nil || until.IsZero() {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Paused)
 	}
+	if cluster.Spec.Restore == nil {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Restored)
+	}
 }

@@ -1,9 +1,13 @@
 package status
 
 import (
+	"fmt"
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/observed"
 )
 
@@ -20,7 +24,8 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 			"Waiting for the initial members to form a quorum: %s", oneLine(in.State.EtcdErr))
 	}
 	if in.State.QuorumLost(in.Now) {
-		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s", oneLine(in.State.EtcdErr))
+		return condition(v1alpha1.EtcdQuorum, false, observed.QuorumLostReason, "%s%s",
+			survivors(in.State.Survivors), oneLine(in.State.EtcdErr))
 	}
 	if in.State.EtcdErr != nil {
 		return metav1.Condition{
@@ -32,4 +37,17 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return condition(v1alpha1.EtcdQuorum, true, "MembersUnhealthy", "%d of %d voters are healthy", healthy, voters)
 	}
 	return condition(v1alpha1.EtcdQuorum, true, "MembersHealthy", "%d of %d voters are healthy", healthy, voters)
+}
+
+// survivors describes the data of each member, from which the user can choose how to recover.
+func survivors(members []etcd.Survivor) string {
+	var out strings.Builder
+	for _, m := range members {
+		if m.Reachable {
+			fmt.Fprintf(&out, "%s has revision %d (raft term %d, index %d); ", m.Name, m.Revision, m.Term, m.Index)
+		} else {
+			fmt.Fprintf(&out, "%s is unreachable; ", m.Name)
+		}
+	}
+	return out.String()
 }

@@ -43,14 +43,16 @@ type Input struct {
 	GivenErr     error // why the user's certificate cannot be used
 	Rotations    []Rotation
 	APIServices  *[]v1alpha1.APIServiceStatus // nil: unknown, as in the status
-	Version      string
-	Endpoint     string
-	Now          time.Time
+	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
+	ConfigurationErr error
+	Version          string
+	Endpoint         string
+	Now              time.Time
 }
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, rotating, apiServices, paused,
+	available, progressing, degraded, quorum, certificates, rotating, apiServices, paused, restored,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.

@@ -114,6 +114,14 @@ func TestConditions(t *testing.T) {
 			},
 			want{"EtcdQuorum": "QuorumLost", "Available": "QuorumLost"},
 		},
+		"the quorum is still lost, one member survives": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				unreachable(cluster, in)
+				withCondition(cluster, v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", 0)
+				in.State.Survivors = []etcd.Survivor{{Name: "demo-0", Reachable: true, Revision: 7, Term: 2, Index: 9}, {Name: "demo-1"}}
+			},
+			want{"EtcdQuorum": "QuorumLost"},
+		},
 		"the initial members are starting": {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
 				unreachable(cluster, in)
@@ -283,5 +291,12 @@ func TestTransitionTimes(t *testing.T) {
 		if got := meta.FindStatusCondition(next.Conditions, kind).LastTransitionTime; !got.Time.Equal(want) {
 			t.Errorf("%s: %v, want %v", kind, got, want)
 		}
+	}
+}
+
+func TestSurvivorsAreDescribed(t *testing.T) {
+	got := survivors([]etcd.Survivor{{Name: "demo-0", Reachable: true, Revision: 7, Term: 2, Index: 9}, {Name: "demo-1"}})
+	if want := "demo-0 has revision 7 (raft term 2, index 9); demo-1 is unreachable; "; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -38,6 +38,11 @@ func TestMain(m *testing.M) {
 	}
 	switch os.Args[1] {
 	case "exit":
+		for _, file := range os.Args[3:] { // of the termination message
+			if err := os.WriteFile(file, []byte("message"), 0o600); err != nil {
+				panic(err)
+			}
+		}
 		os.Exit(int(os.Args[2][0] - '0'))
 	case "serve":
 		serve(os.Args[2], os.Args[3:])
@@ -343,14 +348,15 @@ func TestPodsThatTerminate(t *testing.T) {
 			Spec: corev1.PodSpec{
 				RestartPolicy: test.policy, AutomountServiceAccountToken: ptr.To(false),
 				InitContainers: []corev1.Container{{Name: "first", Image: "quorate", Args: []string{"exit", "0"}}},
-				Containers:     []corev1.Container{{Name: "main", Image: "quorate", Args: []string{"exit", test.code}}},
+				Containers:     []corev1.Container{{Name: "main", Image: "quorate", Args: []string{"exit", test.code, corev1.TerminationMessagePathDefault}}},
 			},
 		})
 	}
 	for name, test := range tests {
 		w.await(name+" is over", func() bool { return w.pod(name).Status.Phase == test.phase })
 		pod := w.pod(name)
-		if conditionOf(pod, corev1.PodInitialized) != corev1.ConditionTrue || pod.Status.ContainerStatuses[0].State.Terminated == nil {
+		ended := pod.Status.ContainerStatuses[0].State.Terminated
+		if conditionOf(pod, corev1.PodInitialized) != corev1.ConditionTrue || ended == nil || ended.Message != "message" {
 			t.Errorf("%s: %+v", name, pod.Status)
 		}
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,12 +60,15 @@ func (w *worker) command(pod *corev1.Pod, u *unit) (process.Command, error) {
 	if err != nil {
 		return process.Command{}, err
 	}
-	mounts, err := w.mounts(u.spec, environment)
+	mounts, err := w.mounts(u, environment)
 	if err != nil {
 		return process.Command{}, err
 	}
 	command, err := container.ResolveCommand(u.spec, environment, mounts, w.podIP)
 	if err != nil {
+		return process.Command{}, err
+	}
+	if err := u.createMessageFile(); err != nil {
 		return process.Command{}, err
 	}
 	standard := container.Environment{"HOSTNAME": hostname(pod), "TMPDIR": mounts.Translate("/tmp"), "PATH": os.Getenv("PATH")}
@@ -81,10 +85,19 @@ func hostname(pod *corev1.Pod) string {
 	return pod.Name
 }
 
-// mounts returns the mounts of a container.
-func (w *worker) mounts(spec *corev1.Container, environment container.Environment) (container.Mounts, error) {
-	var mounts []container.Mount
-	for _, mount := range spec.VolumeMounts {
+// createMessageFile creates an empty termination message file.
+func (u *unit) createMessageFile() error {
+	if err := os.MkdirAll(filepath.Dir(u.message), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(u.message, nil, 0o600)
+}
+
+// mounts returns the mounts of a container. The file of the termination message is one.
+func (w *worker) mounts(u *unit, environment container.Environment) (container.Mounts, error) {
+	u.message = filepath.Join(w.folder, "termination", u.spec.Name)
+	mounts := []container.Mount{{Path: cmp.Or(u.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault), Folder: u.message}}
+	for _, mount := range u.spec.VolumeMounts {
 		folder, ok := w.folders.Path(mount.Name)
 		if !ok {
 			return nil, fmt.Errorf("no volume %q", mount.Name)

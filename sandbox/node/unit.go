@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +19,7 @@ type unit struct {
 	spec    *corev1.Container
 	initial bool // an init container
 	log     string
+	message string // file that the process may write its termination message to
 
 	process  *process.Process // nil if none runs
 	run      int              // number of processes that this agent has started
@@ -85,7 +88,8 @@ func (u *unit) reap(policy corev1.RestartPolicy, now time.Time) bool {
 	}
 	u.stopProbes()
 	u.ended = terminated(u.process, exit)
-	if exit.Code != 0 && u.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+	u.ended.Message = u.terminationMessage()
+	if exit.Code != 0 && u.ended.Message == "" && u.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
 		u.ended.Message = process.Tail(u.log, 2048)
 	}
 	delay := u.backoff.Next(exit.At.Sub(u.process.Started()))
@@ -96,6 +100,23 @@ func (u *unit) reap(policy corev1.RestartPolicy, now time.Time) bool {
 	u.process, u.started, u.ready = nil, false, false
 	u.completed = !restarts(policy, u.initial, exit.Code)
 	return true
+}
+
+// maxTerminationMessage is the kubelet's limit, in bytes.
+const maxTerminationMessage = 4096
+
+// terminationMessage returns what the process wrote to its termination message file.
+func (u *unit) terminationMessage() string {
+	f, err := os.Open(u.message)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxTerminationMessage))
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }
 
 func terminated(p *process.Process, exit process.Exit) *corev1.ContainerStateTerminated {

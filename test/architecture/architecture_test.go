@@ -23,13 +23,14 @@ var layers = []map[string]int{
 	{
 		"apiserver/lazy": 0, "apiserver/deflate": 0, "apiserver/tracing": 0, "apiserver/egress": 0,
 		"apiserver/request": 0, "apiserver/resource": 0, "apiserver/metrics": 0, "apiserver/config": 0, "apiserver/system": 0,
-		"apiserver/audit": 1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
-		"apiserver/serviceresolver": 1, "apiserver/flowcontrol": 1, "apiserver/aggregator": 2, "apiserver/peers": 2,
+		"apiserver/backup/format": 0,
+		"apiserver/audit":         1, "apiserver/codec": 1, "apiserver/etcd": 1, "apiserver/storage": 1, "apiserver/kubelet": 1,
+		"apiserver/serviceresolver": 1, "apiserver/snapshot": 1, "apiserver/flowcontrol": 1, "apiserver/backup": 2, "apiserver/aggregator": 2, "apiserver/peers": 2,
 		"apiserver/encoding": 2, "apiserver/encryption": 2, "apiserver/etcdctl": 2, "apiserver/serviceip": 2, "apiserver/authentication/serviceaccount": 2,
 		"apiserver/watchcache":     3,
 		"apiserver/authentication": 3, "apiserver/authorization": 3, "apiserver/authorization/node": 3, "apiserver/admission": 3,
 		"apiserver/admission/plugins": 3, "apiserver/builtin": 3, "apiserver/crd": 3,
-		"apiserver/informers": 4, "apiserver/host": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
+		"apiserver/informers": 4, "apiserver/host": 4, "apiserver/preflight": 4, "apiserver/admission/native": 4, "apiserver/controllers/autoregister": 4, "apiserver/controllers/bootstrap": 4,
 		"apiserver/controllers/kubernetesservice": 4, "apiserver/controllers/availability": 4,
 		"apiserver/registry": 5, "apiserver/aggregator/remote": 5,
 		"apiserver/builtin/builtintest": 6,
@@ -38,21 +39,26 @@ var layers = []map[string]int{
 		"apiserver": 8,
 	},
 	{
-		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0,
+		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0, "operator/backup": 0,
+		"operator/encryption": 0, "operator/rewrite": 0,
 		"operator/etcd":        1,
 		"operator/desired":     1,
 		"operator/servingcert": 1,
 		"operator/observed":    2,
+		"operator/validation":  2,
 		"operator/status":      3,
-		"operator/reconcile":   4,
-		"operator/kubeconfig":  4,
-		"operator":             5,
+		"operator/reconcile":   4, "operator/reconcile/backups": 3,
+		"operator/kubeconfig": 4,
+		"operator":            5,
 	},
 }
 
 // between are the only imports from one half to another.
 var between = map[string][]string{
-	"operator/desired": {"apiserver/config"},
+	"operator/desired":           {"apiserver/config"},
+	"operator/validation":        {"apiserver/config", "apiserver/preflight"},
+	"operator/reconcile":         {"apiserver/backup/format"},
+	"operator/reconcile/backups": {"apiserver/backup/format"},
 }
 
 // kubernetesOnlyIn are the folders that may import k8s.io/kubernetes, which promises no API. The generator is not part of

@@ -56,6 +56,13 @@ var authErrors = map[string][]string{
 	"a mode of another name":         {"--authorization-config=FILE:names"},
 	"a webhook without a kubeconfig": {"--authorization-config=FILE:no-kubeconfig"},
 	"a signer and keys":              {"--service-account-signing-endpoint=/x"},
+	"an issuer twice":                {"--service-account-issuer=https://kubernetes.default.svc"},
+	"keys by HTTP":                   {"--service-account-jwks-uri=http://x"},
+	"a blank header":                 {"--requestheader-username-headers= "},
+	"another header of UIDs":         {"--requestheader-uid-headers=X-User-Id"},
+	"clients as front proxies": {
+		"--requestheader-client-ca-file=FILE:pki/client-ca.crt", "--requestheader-username-headers=X-Remote-User",
+	},
 }
 
 // TestAuthErrorsAreAlike: both servers reject the configuration of authentication and authorization with the same text.

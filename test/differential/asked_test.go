@@ -19,7 +19,8 @@ const enabled = "AlwaysPullImages,DenyServiceExternalIPs,EventRateLimit,Extended
 const off = "APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false,RemoteRequestHeaderUID=false," +
 	"PodTopologyLabelsAdmission=false,ClearingNominatedNodeNameAfterBinding=false,ConstrainedImpersonation=false," +
 	"StrictIPCIDRValidation=false,WatchList=false,APIResponseCompression=false,StorageVersionHash=false," +
-	"ComponentStatusz=false,ComponentFlagz=false,UnauthenticatedHTTP2DOSMitigation=false"
+	"ComponentStatusz=false,ComponentFlagz=false,UnauthenticatedHTTP2DOSMitigation=false," +
+	"TokenRequestServiceAccountUIDValidation=false"
 
 // again is a script of TestDifferential that also runs with these flags: a feature changes its responses.
 const again = "services-spelling"

@@ -114,7 +114,7 @@ var responses = map[string]string{
 	"allow":        `{"allowed":true}`,
 	"deny":         `{"allowed":false}`,
 	"deny-message": `{"allowed":false,"status":{"message":"no, says the test","reason":"Because","code":409}}`,
-	"warn":         `{"allowed":true,"warnings":["first","second \"quoted\""],"auditAnnotations":{"a":"b"}}`,
+	"warn":         `{"allowed":true,"warnings":["first","second \"quoted\""],"auditAnnotations":{"a":"b","no key":"c","x/y":"d"}}`,
 	"deny-warn":    `{"allowed":false,"warnings":["before the end"]}`,
 	"no-type":      `{"allowed":true,"patch":"W10="}`,
 	"empty-patch":  `{"allowed":true,"patchType":"JSONPatch","patch":"W10="}`,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,43 +24,54 @@ func TestSandbox(t *testing.T) {
 	s.run(s.demo, "create", "namespace", "team-a")
 	s.hibernate()
 	h := record(t, s.demoConfig())
+	l := h.addLoad(s.demoConfig())
 
-	step := func(name string, do func(t *testing.T)) {
+	step := func(name string, b budget, do func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
 			outer := s.t
 			s.t = t
 			defer func() { s.t = outer }()
+			h.failures.take()
 			h.longestGap()
 			do(t)
-			t.Logf("longest time without a confirmed write: %s", h.longestGap())
+			h.spend(t, b)
 		})
 		if t.Failed() {
 			t.FailNow()
 		}
 	}
-	step("scale to five", func(*testing.T) {
+	// First, while connections are spread over all replicas: later most lead to the one that runs longest.
+	step("freeze the leader", freeze, func(t *testing.T) {
+		if !strict() {
+			t.Skip("takes a minute; set QUORATE_AVAILABILITY=full")
+		}
+		leader, _ := s.leader()
+		s.freeze(leader)
+		s.settled(3, 3)
+	})
+	step("scale to five", planned, func(*testing.T) {
 		s.run(s.management, "scale", "apiservercluster/demo", "--replicas=5")
 		s.settled(5, 5)
 	})
-	step("scale to three", func(*testing.T) {
+	step("scale to three", planned, func(*testing.T) {
 		s.run(s.management, "scale", "apiservercluster/demo", "--replicas=3")
 		s.settled(3, 3)
 	})
-	step("kill the leader", func(*testing.T) {
+	step("kill the leader", crash, func(*testing.T) {
 		leader, _ := s.leader()
 		before := s.restarts(leader)
 		s.kill(leader)
 		s.restarted(leader, before)
 		s.settled(3, 3)
 	})
-	step("kill a follower", func(*testing.T) {
+	step("kill a follower", budget{failed: crash.failed, gap: time.Second}, func(*testing.T) {
 		_, follower := s.leader()
 		before := s.restarts(follower)
 		s.kill(follower)
 		s.restarted(follower, before)
 		s.settled(3, 3)
 	})
-	step("lose a volume", func(t *testing.T) {
+	step("lose a volume", planned, func(t *testing.T) {
 		_, follower := s.leader()
 		s.run(s.management, "delete", "pvc/"+follower, "--wait=false")
 		s.run(s.management, "delete", "pod/"+follower, "--wait=false")
@@ -73,7 +85,15 @@ func TestSandbox(t *testing.T) {
 		})
 		s.settled(3, 3)
 	})
-	step("roll out an argument", func(t *testing.T) {
+	step("stop the operator", budget{gap: time.Second}, func(*testing.T) {
+		s.withoutOperator(func() { h.awaitWrites(100) })
+	})
+	step("defragment", planned, func(*testing.T) { s.defragment() })
+	step("renew the certificates", planned, func(*testing.T) {
+		s.configure(map[string]any{"lifetime": "24h"})
+		s.settled(3, 3)
+	})
+	step("roll out an argument", planned, func(t *testing.T) {
 		s.run(s.management, "patch", "apiservercluster/demo", "--type=merge", "-p", `{"spec":{"extraArgs":{"event-ttl":"2h0m0s"}}}`)
 		s.waitFor("all pods have the argument", func() (bool, string) {
 			return s.podsWith("--event-ttl=2h0m0s") == 3, "not yet"
@@ -81,7 +101,8 @@ func TestSandbox(t *testing.T) {
 		s.settled(3, 3)
 	})
 	h.verify()
-	step("delete", func(t *testing.T) {
+	l.verify(s)
+	t.Run("delete", func(t *testing.T) {
 		s.run(s.management, "delete", "apiservercluster/demo")
 		s.waitFor("nothing is left", func() (bool, string) {
 			left := strings.TrimSpace(s.run(s.management, "get", "pods,pvc,secrets,services,pdb", "-n", "default",

@@ -44,7 +44,17 @@ type history struct {
 	seen   string // last revision of the watch
 
 	informer cache.SharedIndexInformer
+
+	failures failures
 }
+
+// 50 writes per second: creators create one object after the other, each through its own connection, and one writer updates
+// the counter.
+const (
+	creators       = 5
+	createInterval = 200 * time.Millisecond
+	updateInterval = 40 * time.Millisecond
+)
 
 // record starts writing and watching.
 func record(t *testing.T, config *rest.Config) *history {
@@ -62,7 +72,10 @@ func record(t *testing.T, config *rest.Config) *history {
 		t.Fatal("the informer did not sync")
 	}
 	h.done.Go(func() { h.watch(ctx) })
-	h.done.Go(func() { h.create(ctx) })
+	for writer := range creators {
+		client := clientOf(t, config)
+		h.done.Go(func() { h.create(ctx, client, writer) })
+	}
 	h.done.Go(func() { h.update(ctx) })
 	return h
 }
@@ -83,13 +96,16 @@ func configMap(name string, value int) *corev1.ConfigMap {
 }
 
 // create creates objects one after the other, and retries each until its outcome is known.
-func (h *history) create(ctx context.Context) {
+func (h *history) create(ctx context.Context, client kubernetes.Interface, writer int) {
+	ticker := time.NewTicker(createInterval)
+	defer ticker.Stop()
 	for i := 0; ctx.Err() == nil; i++ {
-		name := fmt.Sprintf("object-%05d", i)
+		<-ticker.C
+		name := fmt.Sprintf("object-%d-%05d", writer, i)
 		h.untilKnown(ctx, func(ctx context.Context) error {
-			made, err := h.client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap(name, i), metav1.CreateOptions{})
+			made, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap(name, i), metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				made, err = h.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+				made, err = client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 			}
 			if err != nil {
 				return err
@@ -102,7 +118,10 @@ func (h *history) create(ctx context.Context) {
 
 // update increments a counter in one object, reading it before each write: an acknowledged value must never decrease.
 func (h *history) update(ctx context.Context) {
+	ticker := time.NewTicker(updateInterval)
+	defer ticker.Stop()
 	for ctx.Err() == nil {
+		<-ticker.C
 		h.untilKnown(ctx, func(ctx context.Context) error {
 			object, err := h.client.CoreV1().ConfigMaps(namespace).Get(ctx, "counter", metav1.GetOptions{})
 			if err != nil {
@@ -130,9 +149,13 @@ func (h *history) update(ctx context.Context) {
 // untilKnown retries until the outcome is certain. Each attempt has a short timeout.
 func (h *history) untilKnown(ctx context.Context, try func(context.Context) error) {
 	_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		return try(ctx) == nil, nil
+		err := try(attempt)
+		if err != nil && ctx.Err() == nil {
+			h.failures.add("write", err)
+		}
+		return err == nil, nil
 	})
 }
 
@@ -143,6 +166,21 @@ func (h *history) confirm(note func()) {
 	note()
 	h.gap = max(h.gap, time.Since(h.since))
 	h.since = time.Now()
+}
+
+// awaitWrites waits for a number of acknowledged creations.
+func (h *history) awaitWrites(number int) {
+	h.t.Helper()
+	created := func() int {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.acknowledged)
+	}
+	until := created() + number
+	err := wait.PollUntilContextTimeout(h.t.Context(), updateInterval, waitTimeout, true, func(context.Context) (bool, error) {
+		return created() >= until, nil
+	})
+	check(h.t, err)
 }
 
 // longestGap returns the longest time without an acknowledged write since its last call.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,12 +41,12 @@ type sandbox struct {
 }
 
 // startSandbox starts a sandbox and waits until demo is available. The test's cleanup stops it with SIGINT.
-func startSandbox(t *testing.T) *sandbox {
+func startSandbox(t *testing.T, args ...string) *sandbox {
 	t.Helper()
 	ctx := t.Context()
 	binary := must(upstream.Quorate(ctx))(t)
 	s := &sandbox{t: t, directory: filepath.Join(t.TempDir(), "quorate"), kubectl: must(upstream.Binary(ctx, "kubectl"))(t)}
-	command := exec.Command(binary, "sandbox", "--json", "--dir", s.directory)
+	command := exec.Command(binary, append([]string{"sandbox", "--json", "--dir", s.directory}, args...)...)
 	command.Stderr = os.Stderr
 	output := must(command.StdoutPipe())(t)
 	check(t, command.Start())
@@ -189,8 +190,54 @@ func (s *sandbox) kill(pod string) {
 	check(s.t, syscall.Kill(id, syscall.SIGKILL))
 }
 
+// freeze stops the process of the leader until another member leads.
+func (s *sandbox) freeze(leader string) {
+	s.t.Helper()
+	id, err := s.process(leader)
+	check(s.t, err)
+	check(s.t, syscall.Kill(id, syscall.SIGSTOP))
+	defer func() { check(s.t, syscall.Kill(id, syscall.SIGCONT)) }()
+	defer func(begin time.Time) { s.t.Logf("the status had another leader after %s", time.Since(begin)) }(time.Now())
+	s.waitFor("another member leads", func() (bool, string) {
+		members := s.cluster().Status.Members
+		return slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool {
+			return m.Role == "leader" && m.Name != leader
+		}), fmt.Sprintf("%+v", members)
+	})
+}
+
+// defragment defragments the member of each pod, one after the other.
+func (s *sandbox) defragment() {
+	s.t.Helper()
+	binary := must(upstream.Quorate(s.t.Context()))(s.t)
+	for _, member := range s.cluster().Status.Members {
+		id := must(s.process(member.Name))(s.t)
+		line := must(os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)))(s.t)
+		_, rest, _ := strings.Cut(string(line), "\x00--etcd-data-dir=")
+		directory, _, _ := strings.Cut(rest, "\x00")
+		output, err := exec.CommandContext(s.t.Context(), binary, "etcd", "defrag", "--data-dir", directory).CombinedOutput()
+		if err != nil {
+			s.t.Fatalf("defragmenting %s: %v\n%s", member.Name, err, output)
+		}
+	}
+}
+
+// withoutOperator stops the operator's process while do runs.
+func (s *sandbox) withoutOperator(do func()) {
+	s.t.Helper()
+	id := must(s.find("--image=quorate"))(s.t)
+	check(s.t, syscall.Kill(id, syscall.SIGSTOP))
+	defer func() { check(s.t, syscall.Kill(id, syscall.SIGCONT)) }()
+	do()
+}
+
 // process finds the process of a pod by its arguments.
 func (s *sandbox) process(pod string) (int, error) {
+	return s.find("--etcd-name=" + pod)
+}
+
+// find finds a process of the sandbox by an argument.
+func (s *sandbox) find(argument string) (int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return 0, err
@@ -201,13 +248,13 @@ func (s *sandbox) process(pod string) (int, error) {
 			continue // it has exited
 		}
 		text := string(line)
-		if strings.Contains(text, s.directory+"/") && strings.Contains(text, "--etcd-name="+pod+"\x00") {
+		if strings.Contains(text, s.directory+"/") && strings.Contains(text, "\x00"+argument+"\x00") {
 			var id int
 			_, err := fmt.Sscanf(file, "/proc/%d/cmdline", &id)
 			return id, err
 		}
 	}
-	return 0, fmt.Errorf("no process of pod %s", pod)
+	return 0, fmt.Errorf("no process has the argument %s", argument)
 }
 
 // restarted waits until a pod's container has restarted and is ready.

@@ -2,6 +2,7 @@ package serviceaccount
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -52,7 +53,7 @@ func (t *Tokens) issue(ctx context.Context, objects resource.Client, call resour
 	}
 	account := object.(*core.ServiceAccount)
 	now := t.clock.Now()
-	if err := t.complete(request, account, now); err != nil {
+	if err := t.complete(ctx, request, account, now); err != nil {
 		return nil, err
 	}
 	if err := call.Validate(ctx); err != nil {
@@ -82,16 +83,26 @@ func checkPlace(request *authentication.TokenRequest, call resource.Call) error 
 }
 
 // complete sets the defaults and validates the result.
-func (t *Tokens) complete(request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time) error {
-	checksUID := utilfeature.DefaultFeatureGate.Enabled(features.TokenRequestServiceAccountUIDValidation)
-	if checksUID && request.UID != "" && request.UID != account.UID {
-		return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,
-			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", request.UID, account.UID))
+func (t *Tokens) complete(
+	ctx context.Context, request *authentication.TokenRequest, account *core.ServiceAccount, now time.Time,
+) error {
+	if request.UID != "" && request.UID != account.UID {
+		issue := fmt.Sprintf("the UID in the token request (%s) does not match the UID of the service account (%s)", request.UID, account.UID)
+		if utilfeature.DefaultFeatureGate.Enabled(features.TokenRequestServiceAccountUIDValidation) {
+			return apierrors.NewConflict(schema.GroupResource{Group: requestKind.Group, Resource: requestKind.Kind}, account.Name,
+				errors.New(issue))
+		}
+		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/token-request-uid-mismatch", issue)
+		warning.AddWarning(ctx, "", issue+" but TokenRequestServiceAccountUIDValidation is not enabled. "+
+			"In the future, this will return a conflict error")
 	}
 	if len(request.Spec.Audiences) == 0 {
 		request.Spec.Audiences = t.config.Audiences()
 	}
-	request.Name, request.Namespace, request.UID = account.Name, account.Namespace, account.UID
+	request.Name, request.Namespace = account.Name, account.Namespace
+	if request.UID == "" {
+		request.UID = account.UID
+	}
 	request.CreationTimestamp = metav1.NewTime(now)
 	request.Status = authentication.TokenRequestStatus{}
 	if errs := validation.ValidateTokenRequest(request); len(errs) > 0 {

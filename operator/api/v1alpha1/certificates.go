@@ -162,6 +162,11 @@ type Rotations struct {
 	//
 	// +optional
 	ServiceAccountKeys *Rotation `json:"serviceAccountKeys,omitempty"`
+
+	// EncryptionKeys is the replacement of the key that encrypts objects in etcd. Absent if there is none.
+	//
+	// +optional
+	EncryptionKeys *Rotation `json:"encryptionKeys,omitempty"`
 }
 
 // Rotation is the progress of a replacement.
@@ -177,4 +182,9 @@ type Rotation struct {
 
 	// StartedAt is the time at which the replacement began. Example: 2026-01-01T00:00:00Z.
 	StartedAt metav1.Time `json:"startedAt"`
+
+	// Rewrite is the progress of rewriting stored objects with a new encryption key, in stage Reissue.
+	//
+	// +optional
+	Rewrite *Rewrite `json:"rewrite,omitempty"`
 }

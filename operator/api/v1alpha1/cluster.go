@@ -48,6 +48,8 @@ type ApiServerClusterList struct {
 // +kubebuilder:validation:XValidation:rule="self.?mode.orValue('Cluster') == oldSelf.?mode.orValue('Cluster')",message="mode is immutable"
 // +kubebuilder:validation:XValidation:rule="(self.?mode.orValue('Cluster') == 'Extension') == (size(self.?extension.?groups.orValue([])) > 0)",message="extension.groups is required in mode Extension, and only allowed there"
 // +kubebuilder:validation:XValidation:rule="self.?mode.orValue('Cluster') == 'Cluster' || size(self.?aggregation.?apiServices.orValue([])) == 0",message="aggregation.apiServices cannot be used in mode Extension"
+// +kubebuilder:validation:XValidation:rule="!has(self.restore) || !self.?etcd.?external.hasValue()",message="restore needs an embedded etcd"
+// +kubebuilder:validation:XValidation:rule="!has(self.restore) || has(oldSelf.restore)",message="restore can only be set when the cluster is created"
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
 type ApiServerClusterSpec struct {
 	// Replicas is the number of API server pods, 0 to 100. Replicas beyond the voters of the embedded etcd run no member
@@ -95,6 +97,12 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:default={}
 	Etcd Etcd `json:"etcd,omitempty"`
 
+	// Restore creates the cluster from a backup. It can only be set when the cluster is created, and has no effect once the
+	// backup is restored. Default: an empty cluster. Example: {"from": {"backupName": "monday"}}.
+	//
+	// +optional
+	Restore *Restore `json:"restore,omitempty"`
+
 	// Service configures the Service through which clients reach the API servers.
 	//
 	// +kubebuilder:default={}
@@ -125,6 +133,56 @@ type ApiServerClusterSpec struct {
 	// +optional
 	Certificates Certificates `json:"certificates,omitzero"`
 
+	// Audit configures the audit log. A change restarts the pods one at a time. Default: unset, nothing is audited.
+	// Example: {"configMapRef": {"name": "demo-audit"}, "log": "Stdout"}.
+	//
+	// +optional
+	Audit *Audit `json:"audit,omitempty"`
+
+	// Encryption configures the encryption of objects in etcd. Default: unset, objects are not encrypted.
+	// Example: {"resources": ["secrets"], "provider": "secretbox"}.
+	//
+	// +optional
+	Encryption *Encryption `json:"encryption,omitempty"`
+
+	// Authentication has an AuthenticationConfiguration of apiserver.config.k8s.io. A change is reloaded, except for
+	// anonymous, which restarts the pods one at a time. Anonymous requests to /livez and /readyz must be allowed, because
+	// kubelets probe them. Default: unset. Example: {"configMapRef": {"name": "demo-authentication"}}.
+	//
+	// +optional
+	Authentication *ConfigurationFiles `json:"authentication,omitempty"`
+
+	// Authorization has an AuthorizationConfiguration of apiserver.config.k8s.io, which must have the types Node and RBAC. A
+	// change of webhooks is reloaded; a change of the other types or of kubeconfigs restarts the pods one at a time.
+	// Default: unset, Node and RBAC. Example: {"configMapRef": {"name": "demo-authorization"}, "secretRef": {"name":
+	// "demo-authorization-webhook"}}.
+	//
+	// +optional
+	Authorization *ConfigurationFiles `json:"authorization,omitempty"`
+
+	// Admission has an AdmissionConfiguration of apiserver.config.k8s.io. A change restarts the pods one at a time.
+	// Default: unset, the plugins' defaults. Example: {"configMapRef": {"name": "demo-admission"}}.
+	//
+	// +optional
+	Admission *ConfigurationFiles `json:"admission,omitempty"`
+
+	// Egress has an EgressSelectorConfiguration of apiserver.k8s.io. A change restarts the pods one at a time.
+	// Default: unset, connections are direct. Example: {"configMapRef": {"name": "demo-egress"}}.
+	//
+	// +optional
+	Egress *ConfigurationFiles `json:"egress,omitempty"`
+
+	// Tracing has a TracingConfiguration of apiserver.config.k8s.io. A change restarts the pods one at a time.
+	// Default: unset, no traces. Example: {"configMapRef": {"name": "demo-tracing"}}.
+	//
+	// +optional
+	Tracing *ConfigurationFiles `json:"tracing,omitempty"`
+
+	// Patches change the pods. Default: none.
+	//
+	// +optional
+	Patches Patches `json:"patches,omitzero"`
+
 	// ExtraArgs are additional flags of the API server, by name without leading dashes. Values are literal: $(NAME) is not
 	// expanded. Default: none. Example: {"max-requests-inflight": "800", "event-ttl": "2h"}.
 	//
@@ -135,8 +193,8 @@ type ApiServerClusterSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(name, name.matches('^[a-z0-9]+(-[a-z0-9]+)*$'))",message="flag names have no leading dashes: max-requests-inflight"
-	// +kubebuilder:validation:XValidation:rule="!self.exists(name, !(name in ['etcd-compaction-interval','etcd-count-metric-poll-period','etcd-db-metric-poll-interval','etcd-healthcheck-timeout','etcd-readycheck-timeout','etcd-snapshot-count','etcd-heartbeat-interval','etcd-election-timeout','tls-min-version','tls-cipher-suites']) && (name.startsWith('etcd-') || name.startsWith('peer-') || name.startsWith('requestheader-') || name.startsWith('tls-') || name in ['advertise-address','anonymous-auth','authorization-mode','bind-address','cert-dir','client-ca-file','controllers','endpoint-reconciler-type','help','permit-address-sharing','permit-port-sharing','proxy-client-cert-file','proxy-client-key-file','secure-port','service-account-issuer','service-account-key-file','service-account-signing-endpoint','service-account-signing-key-file','version']))",message="this flag is set by the operator"
-	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name.endsWith('-file') || (name != 'authorization-mode' && (name.startsWith('audit-') || name.startsWith('authentication-') || name.startsWith('authorization-') || name.startsWith('encryption-') || name.startsWith('oidc-'))) || name in ['allow-metric-labels-manifest','debug-socket-path','extension-groups','kubeconfig','kubelet-certificate-authority','kubelet-client-certificate','kubelet-client-key'])",message="this flag is not available: it needs a file that the pod does not have, or the API server does not implement it"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(name, !(name in ['etcd-compaction-interval','etcd-count-metric-poll-period','etcd-db-metric-poll-interval','etcd-healthcheck-timeout','etcd-readycheck-timeout','etcd-snapshot-count','etcd-heartbeat-interval','etcd-election-timeout','tls-min-version','tls-cipher-suites']) && (name.startsWith('etcd-') || name.startsWith('peer-') || name.startsWith('requestheader-') || name.startsWith('tls-') || name in ['admission-control-config-file','advertise-address','anonymous-auth','audit-log-path','audit-policy-file','audit-webhook-config-file','authentication-config','authorization-config','authorization-mode','bind-address','cert-dir','client-ca-file','controllers','egress-selector-config-file','encryption-provider-config','encryption-provider-config-automatic-reload','endpoint-reconciler-type','help','permit-address-sharing','permit-port-sharing','proxy-client-cert-file','proxy-client-key-file','secure-port','service-account-issuer','service-account-key-file','service-account-signing-endpoint','service-account-signing-key-file','tracing-config-file','version']))",message="this flag is set by the operator"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name.endsWith('-file') && !(name in ['admission-control-config-file','audit-policy-file','audit-webhook-config-file','egress-selector-config-file','tracing-config-file']) || !(name in ['authentication-config','authorization-config','authorization-mode']) && (name.startsWith('authentication-') || name.startsWith('authorization-') || name.startsWith('oidc-')) || name in ['allow-metric-labels-manifest','debug-socket-path','extension-groups','kubeconfig','kubelet-certificate-authority','kubelet-client-certificate','kubelet-client-key'])",message="this flag is not available: it needs a file that the pod does not have, or the API server does not implement it"
 	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
 
 	// Scheduling constrains the nodes that pods run on.

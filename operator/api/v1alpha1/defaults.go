@@ -67,6 +67,11 @@ func (c *ApiServerCluster) Bootstrapped() bool {
 	return c.Status.Membership != nil && c.Status.Membership.Bootstrapped
 }
 
+// Restoring reports whether a backup has to be restored before the cluster starts.
+func (c *ApiServerCluster) Restoring() bool {
+	return c.Spec.Restore != nil && !c.Bootstrapped() && (c.Status.Restore == nil || !c.Status.Restore.Completed)
+}
+
 // CertificateLifetime returns the lifetime of the certificates that the authorities sign.
 func (c *ApiServerCluster) CertificateLifetime() time.Duration {
 	return duration(c.Spec.Certificates.Lifetime, defaultLeafLifetime)

@@ -12,6 +12,8 @@ var GroupVersion = schema.GroupVersion{Group: "quorate.dev", Version: "v1alpha1"
 // AddToScheme registers the types.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &ApiServerCluster{}, &ApiServerClusterList{})
+	scheme.AddKnownTypes(GroupVersion, &ApiServerBackup{}, &ApiServerBackupList{},
+		&ApiServerBackupSchedule{}, &ApiServerBackupScheduleList{})
 	scheme.AddKnownTypes(GroupVersion, &ApiServerKubeconfig{}, &ApiServerKubeconfigList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

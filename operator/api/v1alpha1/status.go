@@ -68,6 +68,11 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Membership *Membership `json:"membership,omitempty"`
 
+	// Restore is the progress of spec.restore.
+	//
+	// +optional
+	Restore *RestoreStatus `json:"restore,omitempty"`
+
 	// Rotations are the replacements of authorities and keys in progress.
 	//
 	// +optional
@@ -81,7 +86,7 @@ type ApiServerClusterStatus struct {
 	APIServices []APIServiceStatus `json:"apiServices,omitempty"`
 
 	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
-	// CredentialsRotating, APIServicesAvailable and Paused.
+	// CredentialsRotating, APIServicesAvailable, Paused and Restored.
 	//
 	// +optional
 	// +listType=map

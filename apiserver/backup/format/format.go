@@ -1,0 +1,156 @@
+// Package format defines what a backup consists of: a directory, or an S3 prefix, with a snapshot and a manifest. The
+// manifest is written last: a backup without one is incomplete.
+package format
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"filippo.io/age"
+)
+
+// Files of a backup.
+const (
+	ManifestFile          = "backup.json"
+	SnapshotFile          = "snapshot.db"
+	EncryptedSnapshotFile = "snapshot.db.age"
+)
+
+// Version of the format that this release writes. It reads no later one.
+const Version = 1
+
+// Manifest describes a backup. It contains no secret in plain text.
+type Manifest struct {
+	FormatVersion int       `json:"formatVersion"`
+	UID           string    `json:"uid"` // identifies the attempt to create the backup
+	Namespace     string    `json:"namespace,omitempty"`
+	Cluster       string    `json:"cluster,omitempty"`
+	Created       time.Time `json:"created"` // every write acknowledged before is in the snapshot
+	Member        string    `json:"member"`  // client URL that the snapshot was taken from
+	File          string    `json:"file"`
+	StoredBytes   int64     `json:"storedBytes"`  // of File
+	StoredSHA256  string    `json:"storedSHA256"` // of File, hexadecimal
+	Snapshot      Snapshot  `json:"snapshot"`
+	// ServiceAccountKey is the fingerprint of the public key of service-account tokens.
+	ServiceAccountKey string `json:"serviceAccountKey,omitempty"`
+	// SealedKeys are Keys, encrypted like the snapshot. Empty if the snapshot is not encrypted.
+	SealedKeys []byte `json:"sealedKeys,omitempty"`
+}
+
+// Snapshot describes the etcd snapshot of a backup.
+type Snapshot struct {
+	SizeBytes      int64    `json:"sizeBytes"`
+	SHA256         string   `json:"sha256"` // of the database, hexadecimal
+	Revision       int64    `json:"revision"`
+	Keys           int      `json:"keys"`
+	Version        string   `json:"version"` // of the storage
+	EncryptionKeys []string `json:"encryptionKeys,omitempty"`
+}
+
+// Encrypted reports whether the snapshot is encrypted.
+func (m Manifest) Encrypted() bool { return m.File == EncryptedSnapshotFile }
+
+// Result is what a backup process reports in its termination message.
+type Result struct {
+	Location string   `json:"location"`
+	Manifest Manifest `json:"manifest"`
+}
+
+// ParseManifest parses a manifest of this format.
+func ParseManifest(text []byte) (Manifest, error) {
+	var m Manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return m, fmt.Errorf("parse %s: %w", ManifestFile, err)
+	}
+	switch {
+	case m.FormatVersion < 1 || m.FormatVersion > Version:
+		return m, fmt.Errorf("%s has format version %d; this release reads versions up to %d", ManifestFile, m.FormatVersion, Version)
+	case m.File != SnapshotFile && m.File != EncryptedSnapshotFile:
+		return m, fmt.Errorf("%s names an unknown file %q", ManifestFile, m.File)
+	}
+	return m, nil
+}
+
+// Keys are the keys without which a restored cluster does not accept the tokens of its service accounts. All are PEM.
+type Keys struct {
+	ServiceAccountPublic  []byte `json:"serviceAccountPublic"`
+	ServiceAccountPrivate []byte `json:"serviceAccountPrivate"`
+}
+
+// ErrNoIdentity is returned if none of the identities can decrypt.
+var ErrNoIdentity = errors.New("no identity matches: the backup is encrypted for other recipients")
+
+// Seal encrypts keys for recipients, which are in the format of age's recipients files.
+func Seal(keys Keys, recipients []byte) ([]byte, error) {
+	text, err := json.Marshal(keys)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	w, err := Encrypt(&out, recipients)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(text); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// Open decrypts the result of Seal with identities, which are in the format of age's identity files.
+func Open(sealed, identities []byte) (Keys, error) {
+	var keys Keys
+	r, err := Decrypt(bytes.NewReader(sealed), identities)
+	if err != nil {
+		return keys, err
+	}
+	text, err := io.ReadAll(io.LimitReader(r, 1<<20))
+	if err != nil {
+		return keys, fmt.Errorf("decrypt the keys: %w", err)
+	}
+	if err := json.Unmarshal(text, &keys); err != nil {
+		return keys, errors.New("the decrypted keys are not JSON")
+	}
+	return keys, nil
+}
+
+// Encrypt returns a writer that encrypts for recipients. Closing it completes the ciphertext.
+func Encrypt(out io.Writer, recipients []byte) (io.WriteCloser, error) {
+	parsed, err := age.ParseRecipients(bytes.NewReader(recipients))
+	if err != nil {
+		return nil, fmt.Errorf("recipients: %w", err)
+	}
+	return age.Encrypt(out, parsed...)
+}
+
+// Decrypt returns a reader of the plaintext. It fails at the first part that is damaged.
+func Decrypt(in io.Reader, identities []byte) (io.Reader, error) {
+	parsed, err := age.ParseIdentities(bytes.NewReader(identities))
+	if err != nil {
+		return nil, errors.New("the identities are not those of age: lines that begin with AGE-SECRET-KEY-")
+	}
+	out, err := age.Decrypt(in, parsed...)
+	if mismatch := (*age.NoIdentityMatchError)(nil); errors.As(err, &mismatch) {
+		return nil, ErrNoIdentity
+	}
+	return out, err
+}
+
+// Fingerprint returns a short hash of a PEM-encoded public key.
+func Fingerprint(public []byte) string {
+	if block, _ := pem.Decode(public); block != nil {
+		public = block.Bytes
+	}
+	sum := sha256.Sum256(public)
+	return hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,31 @@
+package encryption
+
+import (
+	"fmt"
+	"os"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/apis/apiserver/install"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
+)
+
+// Validate validates a file as Load does, without connections to KMS plugins. Its errors have kube-apiserver's texts.
+func Validate(file string, reload bool) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("error while loading file: error reading encryption provider configuration file %q: %w", file, err)
+	}
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder()
+	content := &apiserver.EncryptionConfiguration{}
+	if err := runtime.DecodeInto(decoder, data, content); err != nil {
+		return fmt.Errorf("error decoding encryption provider configuration file %q: %w", file, err)
+	}
+	if err := validation.ValidateEncryptionConfiguration(content, reload).ToAggregate(); err != nil {
+		return err
+	}
+	return nil
+}

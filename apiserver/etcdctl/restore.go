@@ -1,0 +1,57 @@
+package etcdctl
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/snapshot"
+)
+
+func (t *tool) restoreCommand() *cobra.Command {
+	o := snapshot.RestoreOptions{}
+	command := &cobra.Command{
+		Use: "restore FILE", Short: "Create a data directory from a snapshot",
+		Long: "Create a data directory from a snapshot, with one member in a new etcd cluster. Further members join it\n" +
+			"with --etcd-initial-cluster-state=existing. The directory appears when it is complete; an interrupted restore\n" +
+			"can be repeated.\n\n" +
+			"Revisions continue --bump-revision after the snapshot's, and all before are marked compacted: clients that\n" +
+			"watched the former cluster get 410 Gone and list again, instead of missing changes.",
+		Example: "  quorate etcd restore snapshot.db --data-dir /var/lib/quorate/etcd",
+		Args:    fileArgument("the snapshot"), Annotations: map[string]string{offline: "true"},
+		RunE: func(command *cobra.Command, args []string) error {
+			o.Snapshot, o.Directory = args[0], t.dataDirectory
+			o.Progress = func(part string) { fmt.Fprintln(command.ErrOrStderr(), part) }
+			return t.restore(o)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&o.Name, "name", config.Default().Member.Name, "Name of the member, its --etcd-name")
+	flags.StringVar(&o.PeerURL, "initial-advertise-peer-url", "",
+		"Peer URL of the member, its --etcd-initial-advertise-peer-urls; default: none, for a member that no other joins")
+	flags.StringVar(&o.Token, "initial-cluster-token", "", "Token of the new etcd cluster; default: random")
+	flags.Uint64Var(&o.RevisionBump, "bump-revision", snapshot.DefaultRevisionBump,
+		"Number of revisions to skip; more than the former cluster can have made since the snapshot")
+	return command
+}
+
+func (t *tool) restore(o snapshot.RestoreOptions) error {
+	switch {
+	case o.Directory == "":
+		return errors.New("--data-dir is required: the data directory to create")
+	case o.PeerURL == "":
+		o.PeerURL = "unix://no-peers-" + strings.ToLower(rand.Text()) // as of a member that listens to no peers
+	}
+	if o.Token == "" {
+		o.Token = rand.Text()
+	}
+	info, err := snapshot.Restore(o)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", o.Snapshot, err)
+	}
+	return t.printSnapshot(o.Snapshot, info)
+}

@@ -1,0 +1,112 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Restore creates a cluster from a backup instead of an empty etcd.
+type Restore struct {
+	// From is the backup. Required. Example: {"backupName": "monday"}.
+	From RestoreSource `json:"from"`
+
+	// Encryption has the age identities that decrypt the backup. Required if the backup is encrypted. Default: none.
+	// Example: {"secretRef": {"name": "backup-keys"}}.
+	//
+	// +optional
+	Encryption *BackupEncryption `json:"encryption,omitempty"`
+
+	// ServiceAccountKeySecretRef names a Secret of the same namespace with the keys service-account.pub and
+	// service-account.key of the former cluster, for a backup that does not contain them. Default: the key in the backup, or
+	// the Secret of the former cluster if it still exists in the namespace. Example: {"name": "demo-service-account"}.
+	//
+	// +optional
+	ServiceAccountKeySecretRef *corev1.LocalObjectReference `json:"serviceAccountKeySecretRef,omitempty"`
+
+	// ServiceAccountKeyPolicy selects what happens if the key of service-account tokens is missing. Require: the cluster does
+	// not start. Replace: it starts with a new key, and all tokens of the former cluster are invalid. Default: Require.
+	// Example: Replace.
+	//
+	// +kubebuilder:default=Require
+	// +kubebuilder:validation:Enum=Require;Replace
+	// +optional
+	ServiceAccountKeyPolicy ServiceAccountKeyPolicy `json:"serviceAccountKeyPolicy,omitempty"`
+}
+
+// ServiceAccountKeyPolicy selects what happens if the key of service-account tokens is missing.
+type ServiceAccountKeyPolicy string
+
+// Policies.
+const (
+	RequireServiceAccountKey ServiceAccountKeyPolicy = "Require"
+	ReplaceServiceAccountKey ServiceAccountKeyPolicy = "Replace"
+)
+
+// RestoreSource is either an ApiServerBackup or the location of a backup.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.backupName) != has(self.location)",message="from is either backupName or location"
+type RestoreSource struct {
+	// BackupName is the name of a completed ApiServerBackup in the same namespace. Default: unset. Example: monday.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=57
+	BackupName string `json:"backupName,omitempty"`
+
+	// Location is where a backup is stored, for one without ApiServerBackup, such as one of another hosting cluster.
+	// Default: unset.
+	// Example: {"destination": {"volume": {"claimName": "backups"}}, "path": "default/demo/monday"}.
+	//
+	// +optional
+	Location *BackupLocation `json:"location,omitempty"`
+}
+
+// BackupLocation is where a backup is stored.
+type BackupLocation struct {
+	// Destination is the volume or the bucket. Its path or prefix is not used. Required.
+	// Example: {"volume": {"claimName": "backups"}}.
+	Destination BackupDestination `json:"destination"`
+
+	// Path of the backup in the volume or bucket, as in the status of its ApiServerBackup. Required.
+	// Example: default/demo/monday.
+	//
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`
+	Path string `json:"path"`
+}
+
+// Restored is the condition type that is true once the cluster's backup is restored. It is absent without spec.restore.
+const Restored = "Restored"
+
+// RestoreStatus is the result of a restore.
+type RestoreStatus struct {
+	// Completed is true once the data is restored and all keys are present. The cluster starts afterwards. Default: false.
+	// Example: true.
+	Completed bool `json:"completed,omitempty"`
+
+	// Location is the URL of the backup. Example: s3://backups/default/demo/monday.
+	//
+	// +optional
+	Location string `json:"location,omitempty"`
+
+	// SnapshotTime is the time before which every acknowledged write of the former cluster is restored.
+	// Example: 2026-01-01T00:00:02Z.
+	//
+	// +optional
+	SnapshotTime *metav1.Time `json:"snapshotTime,omitempty"`
+
+	// Revision is the resourceVersion of the newest change in the backup. The cluster continues 1000000000 later.
+	// Example: 12345.
+	//
+	// +optional
+	Revision int64 `json:"revision,omitempty"`
+
+	// Message is why the restore is not completed. Example: the backup is encrypted: identities to decrypt it are required.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// Reason is a CamelCase word for message. Example: RestoreFailed.
+	//
+	// +optional
+	Reason string `json:"reason,omitempty"`
+}

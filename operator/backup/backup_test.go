@@ -1,0 +1,179 @@
+package backup
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+)
+
+// TestScripts replays testdata/*.txt. Each line is a command, and, after "=>", what Decide or Expired returns:
+//
+//	schedule EXPRESSION          zone NAME         policy POLICY       deadline DURATION
+//	suspend BOOL                 limits COUNT AGE FAILED
+//	at TIME => DECISION          decides with the active backups, and applies the decision
+//	finish NAME TIME             fail NAME TIME
+//	expire TIME => NAMES         deletes what has expired
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no scripts", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { replay(t, file) })
+	}
+}
+
+// replayer is the state of one script.
+type replayer struct {
+	expression, zone string
+	observation      Observation
+	limits           Limits
+	finished         []Finished
+}
+
+func replay(t *testing.T, file string) {
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r := &replayer{observation: Observation{Policy: Forbid, Created: at(t, "2026-01-01T00:00:30Z")}}
+	lines := bufio.NewScanner(f)
+	for number := 1; lines.Scan(); number++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		command, want, checked := strings.Cut(line, "=>")
+		got := r.execute(t, strings.Fields(command))
+		if checked && got != strings.TrimSpace(want) {
+			t.Errorf("%s:%d: %s=> %s", file, number, command, got)
+		}
+	}
+}
+
+func (r *replayer) execute(t *testing.T, words []string) string {
+	t.Helper()
+	o := &r.observation
+	switch words[0] {
+	case "schedule":
+		r.expression = strings.Join(words[1:], " ")
+	case "zone":
+		r.zone = words[1]
+	case "policy":
+		o.Policy = Concurrency(words[1])
+	case "deadline":
+		o.Deadline = duration(t, words[1])
+	case "suspend":
+		o.Suspend = words[1] == "true"
+	case "limits":
+		var count int
+		fmt.Sscan(words[1], &count)
+		r.limits = Limits{Age: duration(t, words[2]), Count: ptr.To(count)}
+		fmt.Sscan(words[3], &r.limits.Failed)
+	case "finish", "fail":
+		o.Active = slices.DeleteFunc(o.Active, func(name string) bool { return name == words[1] })
+		r.finished = append(r.finished, Finished{words[1], at(t, words[2]), words[0] == "fail"})
+	case "at":
+		return r.decide(t, at(t, words[1]))
+	case "expire":
+		expired := Expired(r.finished, r.limits, at(t, words[1]))
+		r.finished = slices.DeleteFunc(r.finished, func(f Finished) bool { return slices.Contains(expired, f.Name) })
+		return strings.Join(expired, " ")
+	default:
+		t.Fatalf("unknown command %q", words[0])
+	}
+	return ""
+}
+
+func (r *replayer) decide(t *testing.T, now time.Time) string {
+	t.Helper()
+	schedule, err := ParseSchedule(r.expression, r.zone)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	o := &r.observation
+	o.Now = now
+	d := schedule.Decide(*o)
+	var out []string
+	for _, name := range d.Delete {
+		out = append(out, "delete "+name)
+		o.Active = slices.DeleteFunc(o.Active, func(active string) bool { return active == name })
+	}
+	if d.Create {
+		name := d.Handled.UTC().Format("0102-1504")
+		out, o.Active = append(out, "create "+name), append(o.Active, name)
+	}
+	if d.Missed != "" {
+		out = append(out, "skip "+d.Handled.UTC().Format("0102-1504")+": "+d.Missed)
+	}
+	if !d.Handled.IsZero() {
+		o.Last = d.Handled
+	}
+	if d.Next.IsZero() {
+		return strings.Join(append(out, "next never"), ", ")
+	}
+	return strings.Join(append(out, "next "+d.Next.UTC().Format("0102-1504")), ", ")
+}
+
+func at(t *testing.T, text string) time.Time {
+	t.Helper()
+	value, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func duration(t *testing.T, text string) time.Duration {
+	t.Helper()
+	value, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func TestAdvance(t *testing.T) {
+	created := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	early, late := created.Add(time.Minute), created.Add(2*time.Hour)
+	for name, test := range map[string]struct {
+		now      time.Time
+		attempts int
+		pod      PodState
+		blocked  string
+		want     Step
+		reason   string
+	}{
+		"new":                             {early, 0, PodMissing, "", Start, ""},
+		"cluster without quorum":          {early, 0, PodMissing, "no quorum", Wait, "no quorum"},
+		"recorded":                        {early, 1, PodMissing, "", Run, ""},
+		"recorded, quorum lost since":     {early, 1, PodMissing, "no quorum", Wait, "no quorum"},
+		"running":                         {early, 1, PodActive, "", Wait, ""},
+		"running, quorum lost since":      {early, 1, PodActive, "no quorum", Wait, ""},
+		"terminating":                     {early, 1, PodLeaving, "", Wait, ""},
+		"succeeded":                       {early, 1, PodSucceeded, "", Collect, ""},
+		"failed":                          {early, 1, PodFailed, "", Start, "broken"},
+		"failed, no quorum":               {early, 1, PodFailed, "no quorum", Wait, "no quorum"},
+		"failed for the last time":        {early, MaxAttempts, PodFailed, "", Fail, "broken"},
+		"timed out while it ran":          {late, 1, PodActive, "", Fail, "timed out after 1h0m0s"},
+		"timed out while it was blocked":  {late, 0, PodMissing, "no quorum", Fail, "timed out after 1h0m0s: no quorum"},
+		"timed out after a failure":       {late, 1, PodFailed, "", Fail, "broken"},
+		"succeeded, seen after a timeout": {late, 1, PodSucceeded, "", Collect, ""},
+	} {
+		a := Attempt{Now: test.now, Created: created, Timeout: time.Hour, Attempts: test.attempts, Pod: test.pod, Blocked: test.blocked}
+		if test.pod == PodFailed {
+			a.Failure = "broken"
+		}
+		if step, reason := Advance(a); step != test.want || reason != test.reason {
+			t.Errorf("%s: got %s %q, want %s %q", name, step, reason, test.want, test.reason)
+		}
+	}
+}

@@ -1,0 +1,395 @@
+package desired
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/encryption"
+)
+
+const (
+	// ConfigurationDirectory has one directory for each part of the configuration.
+	ConfigurationDirectory = "/etc/quorate/configuration"
+	auditLogDirectory      = "/var/log/quorate"
+	defaultKey             = "config.yaml"
+	kmsTimeout             = 3 * time.Second // of EncryptionConfiguration
+
+	encryptionPart = "encryption"
+	encryptionKey  = encryptionPart + "." + defaultKey // of the Secret
+)
+
+// Suffixes of the Secrets with the configuration.
+const (
+	// ConfigurationSecret has the last valid files of all parts, and the files that API servers reload, which pods mount.
+	ConfigurationSecret = "configuration"
+	// EncryptionSecret has the state of package encryption.
+	EncryptionSecret = "encryption-keys"
+	// EncryptionStateKey is the key in it.
+	EncryptionStateKey = "state.json"
+)
+
+// ConfigurationLabel marks the Secrets with files that API servers read only at their start. Their names have the hash of
+// their content, so that a pod that restarts reads the files that it was created for.
+const ConfigurationLabel = "quorate.dev/configuration"
+
+// Part is a part of the configuration that the user provides as files.
+type Part struct {
+	Name     string
+	Files    v1alpha1.ConfigurationFiles
+	Reloaded bool // API servers reload the main file
+}
+
+// Main returns the name of the main file.
+func (p Part) Main() string { return cmp.Or(p.Files.Key, defaultKey) }
+
+func (p Part) path(file string) string { return path.Join(ConfigurationDirectory, p.Name, file) }
+
+// Parts returns the parts in the spec.
+func Parts(cluster *v1alpha1.ApiServerCluster) []Part {
+	spec := &cluster.Spec
+	var parts []Part
+	if spec.Audit != nil {
+		parts = append(parts, Part{Name: "audit", Files: spec.Audit.ConfigurationFiles})
+	}
+	for _, part := range []struct {
+		name     string
+		files    *v1alpha1.ConfigurationFiles
+		reloaded bool
+	}{
+		{"authentication", spec.Authentication, true}, {"authorization", spec.Authorization, true},
+		{"admission", spec.Admission, false}, {"egress", spec.Egress, false}, {"tracing", spec.Tracing, false},
+	} {
+		if part.files != nil {
+			parts = append(parts, Part{Name: part.name, Files: *part.files, Reloaded: part.reloaded})
+		}
+	}
+	return parts
+}
+
+// Configuration is the validated content of the files.
+type Configuration struct {
+	Files map[string][]byte // of all parts, by "<part>.<name>"
+	// Static describes what a reload of the files cannot change.
+	Static string
+	// Encryption is the EncryptionConfiguration; nil: nothing is encrypted.
+	Encryption []byte
+	Sockets    []Socket
+}
+
+// Socket is a directory of the node with the socket of a KMS plugin.
+type Socket struct {
+	HostPath  string `json:"hostPath"`
+	MountPath string `json:"mountPath"`
+}
+
+// Sockets returns the directories that the providers of a state need.
+func Sockets(state encryption.State) []Socket {
+	var sockets []Socket
+	for _, scheme := range []*encryption.Scheme{&state.Current, state.Next, state.Previous} {
+		if scheme == nil || scheme.Provider.HostPath == "" {
+			continue
+		}
+		socket := Socket{scheme.Provider.HostPath, path.Dir(strings.TrimPrefix(scheme.Provider.Endpoint, "unix://"))}
+		if !slices.ContainsFunc(sockets, func(other Socket) bool { return other.MountPath == socket.MountPath }) {
+			sockets = append(sockets, socket)
+		}
+	}
+	return sockets
+}
+
+// FileKey returns the key of a file in Configuration.Files and in Secrets.
+func FileKey(part, name string) string { return part + "." + name }
+
+// staticFiles returns the files that API servers read only at their start.
+func (c Configuration) staticFiles(cluster *v1alpha1.ApiServerCluster) map[string][]byte {
+	files := map[string][]byte{}
+	for _, part := range Parts(cluster) {
+		for key, content := range c.Files {
+			name, file, _ := strings.Cut(key, ".")
+			if name == part.Name && !(part.Reloaded && file == part.Main()) {
+				files[key] = content
+			}
+		}
+	}
+	return files
+}
+
+// reloadedKeys returns the keys of the files that pods mount from the Secret with suffix ConfigurationSecret.
+func (c Configuration) reloadedKeys(cluster *v1alpha1.ApiServerCluster) []string {
+	var keys []string
+	for _, part := range Parts(cluster) {
+		if part.Reloaded {
+			keys = append(keys, FileKey(part.Name, part.Main()))
+		}
+	}
+	if c.Encryption != nil {
+		keys = append(keys, encryptionKey)
+	}
+	return keys
+}
+
+// StaticSecret returns the Secret with the files that API servers read only at their start, or nil if there are none.
+func (c Configuration) StaticSecret(cluster *v1alpha1.ApiServerCluster) *corev1.Secret {
+	files := c.staticFiles(cluster)
+	if len(files) == 0 {
+		return nil
+	}
+	made := secret(cluster, ConfigurationSecret+"-"+filesHash(files), corev1.SecretTypeOpaque, files)
+	made.Labels[ConfigurationLabel] = "static"
+	made.Immutable = ptr.To(true)
+	return made
+}
+
+// Secret returns the Secret with the last valid files, and the files that API servers reload. It keeps the files of
+// current that a pod mounts: without them the kubelet would not restart its containers.
+func (c Configuration) Secret(cluster *v1alpha1.ApiServerCluster, current map[string][]byte, pods []corev1.Pod) *corev1.Secret {
+	data := maps.Clone(c.Files)
+	if data == nil {
+		data = map[string][]byte{}
+	}
+	if c.Encryption != nil {
+		data[encryptionKey] = c.Encryption
+	}
+	name := SecretName(cluster, ConfigurationSecret)
+	for i := range pods {
+		for _, key := range mountedKeys(&pods[i], name) {
+			if _, ok := data[key]; !ok && current[key] != nil {
+				data[key] = current[key]
+			}
+		}
+	}
+	return secret(cluster, ConfigurationSecret, corev1.SecretTypeOpaque, data)
+}
+
+// mountedKeys returns the keys of a Secret that the volume with the configuration of a pod has.
+func mountedKeys(pod *corev1.Pod, name string) (keys []string) {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Name != configurationVolume || volume.Projected == nil {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			if source.Secret == nil || source.Secret.Name != name {
+				continue
+			}
+			for _, item := range source.Secret.Items {
+				keys = append(keys, item.Key)
+			}
+		}
+	}
+	return keys
+}
+
+// MountsConfiguration reports whether a pod mounts the Secret with static files of a name.
+func MountsConfiguration(pod *corev1.Pod, name string) bool { return len(mountedKeys(pod, name)) > 0 }
+
+// MountsEncryption reports whether a pod has an EncryptionConfiguration.
+func MountsEncryption(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(mountedKeys(pod, pod.Labels[ClusterLabel]+"-"+ConfigurationSecret), func(key string) bool {
+		return key == encryptionKey
+	})
+}
+
+// HasEncryption reports whether the Secret with suffix ConfigurationSecret has an EncryptionConfiguration.
+func HasEncryption(files *corev1.Secret) bool { return len(files.Data[encryptionKey]) > 0 }
+
+// ReloadHash returns the hash of the files that API servers reload, or "".
+func (c Configuration) ReloadHash(cluster *v1alpha1.ApiServerCluster) string {
+	files := map[string][]byte{}
+	for _, key := range c.reloadedKeys(cluster) {
+		files[key] = c.Files[key]
+	}
+	if c.Encryption != nil {
+		files[encryptionKey] = c.Encryption
+	}
+	if len(files) == 0 {
+		return ""
+	}
+	return filesHash(files)
+}
+
+// startHash returns the hash of what API servers read only at their start, or "".
+func (c Configuration) startHash(cluster *v1alpha1.ApiServerCluster) string {
+	parts := Parts(cluster)
+	if len(parts) == 0 {
+		return ""
+	}
+	inputs := struct {
+		Parts  []string
+		Audit  v1alpha1.AuditLog
+		Hook   string
+		Files  string
+		Static string
+	}{Files: filesHash(c.staticFiles(cluster)), Static: c.Static}
+	for _, part := range parts {
+		inputs.Parts = append(inputs.Parts, FileKey(part.Name, part.Main()))
+	}
+	if audit := cluster.Spec.Audit; audit != nil {
+		inputs.Audit, inputs.Hook = auditLog(audit), audit.WebhookKey
+	}
+	return hash(inputs)
+}
+
+func filesHash(files map[string][]byte) string {
+	sum := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(files)) {
+		content := sha256.Sum256(files[key])
+		sum.Write([]byte(key + "\x00"))
+		sum.Write(content[:])
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+func auditLog(audit *v1alpha1.Audit) v1alpha1.AuditLog {
+	return cmp.Or(audit.Log, v1alpha1.AuditStdout)
+}
+
+// setParts sets the flags that name files.
+func setParts(c *config.Config, cluster *v1alpha1.ApiServerCluster, encrypted bool) {
+	for _, part := range Parts(cluster) {
+		file := part.path(part.Main())
+		switch part.Name {
+		case "audit":
+			setAudit(c, cluster.Spec.Audit, part)
+		case "authentication":
+			c.Authentication.ConfigFile = file
+		case "authorization":
+			c.Authorization.ConfigFile, c.Authorization.Modes = file, config.Default().Authorization.Modes
+		case "admission":
+			c.Admission.ConfigFile = file
+		case "egress":
+			c.API.EgressSelectorFile = file
+		case "tracing":
+			c.Tracing.ConfigFile = file
+		}
+	}
+	if encrypted {
+		c.Etcd.EncryptionConfig = Part{Name: encryptionPart}.path(defaultKey)
+		c.Etcd.ReloadEncryptionConfig = true
+	}
+}
+
+func setAudit(c *config.Config, audit *v1alpha1.Audit, part Part) {
+	c.Audit.PolicyFile = part.path(part.Main())
+	switch auditLog(audit) {
+	case v1alpha1.AuditStdout:
+		c.Audit.Log.Path = "-"
+	case v1alpha1.AuditFile:
+		c.Audit.Log.Path = auditLogDirectory + "/audit.log"
+	}
+	if audit.WebhookKey != "" {
+		c.Audit.Webhook.ConfigFile = part.path(audit.WebhookKey)
+	}
+}
+
+// Names of volumes.
+const (
+	configurationVolume = "configuration"
+	auditLogVolume      = "audit-log"
+	socketVolumePrefix  = "kms-socket-"
+)
+
+// configurationVolumes returns the volumes with the configuration and their mounts.
+func configurationVolumes(cluster *v1alpha1.ApiServerCluster, c Configuration) ([]corev1.Volume, []corev1.VolumeMount) {
+	var volumes []corev1.Volume
+	var mounts []corev1.VolumeMount
+	if sources := c.sources(cluster); len(sources) > 0 {
+		volumes = append(volumes, corev1.Volume{Name: configurationVolume, VolumeSource: corev1.VolumeSource{
+			Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: ptr.To[int32](0o440)},
+		}})
+		mounts = append(mounts, corev1.VolumeMount{Name: configurationVolume, MountPath: ConfigurationDirectory, ReadOnly: true})
+	}
+	if audit := cluster.Spec.Audit; audit != nil && auditLog(audit) == v1alpha1.AuditFile {
+		volumes = append(volumes, corev1.Volume{
+			Name: auditLogVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		})
+		mounts = append(mounts, corev1.VolumeMount{Name: auditLogVolume, MountPath: auditLogDirectory})
+	}
+	for i, socket := range c.Sockets {
+		name := socketVolumePrefix + string(rune('0'+i))
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: socket.HostPath, Type: ptr.To(corev1.HostPathDirectory)},
+		}})
+		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: socket.MountPath})
+	}
+	return volumes, mounts
+}
+
+func (c Configuration) sources(cluster *v1alpha1.ApiServerCluster) []corev1.VolumeProjection {
+	var sources []corev1.VolumeProjection
+	if static := c.StaticSecret(cluster); static != nil {
+		sources = append(sources, source(static.Name, items(slices.Sorted(maps.Keys(static.Data)))...))
+	}
+	if keys := c.reloadedKeys(cluster); len(keys) > 0 {
+		sources = append(sources, source(SecretName(cluster, ConfigurationSecret), items(keys)...))
+	}
+	return sources
+}
+
+// items returns the paths of keys: a directory for each part.
+func items(keys []string) []corev1.KeyToPath {
+	var all []corev1.KeyToPath
+	for _, key := range keys {
+		part, file, _ := strings.Cut(key, ".")
+		all = append(all, item(key, part+"/"+file))
+	}
+	return all
+}
+
+// EncryptionScheme returns what the spec encrypts, without keys that the operator creates.
+func EncryptionScheme(cluster *v1alpha1.ApiServerCluster) encryption.Scheme {
+	spec := cluster.Spec.Encryption
+	if spec == nil {
+		return encryption.Scheme{}
+	}
+	scheme := encryption.Scheme{Resources: slices.Sorted(slices.Values(spec.Resources))}
+	if len(scheme.Resources) == 0 {
+		scheme.Resources = []string{"secrets"}
+	}
+	scheme.Provider.Kind = string(cmp.Or(spec.Provider, v1alpha1.Secretbox))
+	if kms := spec.KMS; kms != nil && spec.Provider == v1alpha1.KMSv2 {
+		scheme.Provider.Name, scheme.Provider.Endpoint, scheme.Provider.HostPath = kms.Name, kms.Endpoint, kms.HostPath
+		scheme.Provider.Timeout = kmsTimeout
+		if kms.Timeout != nil {
+			scheme.Provider.Timeout = kms.Timeout.Duration
+		}
+	}
+	return scheme
+}
+
+// EncryptionKeys returns the Secret with the state of the encryption.
+func EncryptionKeys(cluster *v1alpha1.ApiServerCluster, state encryption.State) *corev1.Secret {
+	return secret(cluster, EncryptionSecret, corev1.SecretTypeOpaque, map[string][]byte{EncryptionStateKey: state.Data()})
+}
+
+// Sources returns the names of the ConfigMaps or Secrets of the user that the spec refers to.
+func Sources(cluster *v1alpha1.ApiServerCluster, kind string) (names []string) {
+	for _, part := range Parts(cluster) {
+		ref := part.Files.ConfigMapRef
+		if kind == "Secret" {
+			ref = part.Files.SecretRef
+		}
+		if ref != nil {
+			names = append(names, ref.Name)
+		}
+	}
+	certificates := &cluster.Spec.Certificates
+	for _, ref := range []*corev1.LocalObjectReference{
+		certificates.Serving.SecretRef, certificates.Authorities.ServingSecretRef, certificates.Authorities.ClientSecretRef,
+	} {
+		if ref != nil && kind == "Secret" {
+			names = append(names, ref.Name)
+		}
+	}
+	return names
+}

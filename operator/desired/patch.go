@@ -1,0 +1,208 @@
+package desired
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"quorate.dev/apiserver/config"
+)
+
+const serverContainer = "apiserver"
+
+// Fields of the pod that spec.patches cannot set, with the reason.
+var deniedFields = map[string]string{
+	"hostname": setByOperator, "subdomain": setByOperator, "restartPolicy": setByOperator, "hostNetwork": setByOperator,
+	"terminationGracePeriodSeconds": "follows from extraArgs", "securityContext": setByOperator, "nodeName": setByOperator,
+	"setHostnameAsFQDN": setByOperator, "hostnameOverride": setByOperator, "hostUsers": setByOperator,
+	"ephemeralContainers": "cannot be part of a new pod", "activeDeadlineSeconds": "would end the API server",
+	"nodeSelector": "is spec.scheduling.nodeSelector", "tolerations": "is spec.scheduling.tolerations",
+	"affinity": "is spec.scheduling.affinity", "topologySpreadConstraints": "is spec.scheduling.topologySpreadConstraints",
+	"priorityClassName": "is spec.scheduling.priorityClassName", "imagePullSecrets": "is spec.imagePullSecrets",
+}
+
+// containerFields are the fields of the API server's container that spec.patches can set.
+var containerFields = []string{"name", "env", "envFrom", "volumeMounts"}
+
+// operatorDirectories are the directories that mounts of spec.patches must not hide.
+var operatorDirectories = []string{certificateDirectory, ConfigurationDirectory, dataDirectory, auditLogDirectory, "/tmp"}
+
+// patched returns a pod with the patch of spec.patches.
+func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) {
+	if patch == nil || len(patch.Raw) == 0 {
+		return pod, nil
+	}
+	if err := checkPatch(patch.Raw); err != nil {
+		return nil, fmt.Errorf("spec.patches.pod: %w", err)
+	}
+	before, err := json.Marshal(pod)
+	if err != nil {
+		return nil, fmt.Errorf("encode pod: %w", err)
+	}
+	after, err := strategicpatch.StrategicMergePatch(before, patch.Raw, &corev1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("spec.patches.pod: %w", err)
+	}
+	result := &corev1.Pod{}
+	decoder := json.NewDecoder(bytes.NewReader(after))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(result); err != nil {
+		return nil, fmt.Errorf("spec.patches.pod: %w", err)
+	}
+	// The patch puts its containers first.
+	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int {
+		switch {
+		case a.Name == serverContainer:
+			return -1
+		case b.Name == serverContainer:
+			return 1
+		}
+		return 0
+	})
+	return result, nil
+}
+
+// object is a decoded JSON object.
+type object = map[string]any
+
+// checkPatch returns the fields of a patch that the operator owns.
+func checkPatch(raw []byte) error {
+	var patch object
+	if err := json.Unmarshal(raw, &patch); err != nil {
+		return err
+	}
+	errs := []error{checkDirectives("", patch)}
+	for _, name := range slices.Sorted(maps.Keys(patch)) {
+		content, ok := patch[name].(object)
+		switch {
+		case name != "metadata" && name != "spec":
+			errs = append(errs, fmt.Errorf("%s cannot be patched, only metadata and spec", name))
+		case !ok:
+			errs = append(errs, fmt.Errorf("%s must be an object", name))
+		case name == "metadata":
+			errs = append(errs, checkMetadata(content)...)
+		default:
+			errs = append(errs, checkSpec(content)...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkDirectives rejects directives and deletions by null, which could remove what the operator depends on.
+func checkDirectives(at string, value any) error {
+	switch value := value.(type) {
+	case nil:
+		return fmt.Errorf("%s must not be null", at)
+	case object:
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			field := strings.TrimPrefix(at+"."+name, ".")
+			if strings.HasPrefix(name, "$") {
+				return fmt.Errorf("directive %s is not available", field)
+			}
+			if err := checkDirectives(field, value[name]); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for i, one := range value {
+			if err := checkDirectives(fmt.Sprintf("%s[%d]", at, i), one); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkMetadata(metadata object) (errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(metadata)) {
+		if name != "labels" && name != "annotations" {
+			errs = append(errs, fmt.Errorf("metadata.%s %s", name, setByOperator))
+			continue
+		}
+		entries, _ := metadata[name].(object)
+		for _, key := range slices.Sorted(maps.Keys(entries)) {
+			prefix, _, _ := strings.Cut(key, "/")
+			if prefix == "app.kubernetes.io" || prefix == "quorate.dev" || strings.HasSuffix(prefix, ".quorate.dev") {
+				errs = append(errs, fmt.Errorf("metadata.%s[%s] %s", name, key, setByOperator))
+			}
+		}
+	}
+	return errs
+}
+
+func checkSpec(spec object) (errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(spec)) {
+		if reason, denied := deniedFields[name]; denied {
+			errs = append(errs, fmt.Errorf("spec.%s %s", name, reason))
+		}
+	}
+	for _, volume := range list(spec["volumes"]) {
+		if name, _ := volume["name"].(string); operatorVolume(name) {
+			errs = append(errs, fmt.Errorf("spec.volumes[%s] %s", name, setByOperator))
+		}
+	}
+	for _, container := range list(spec["containers"]) {
+		if container["name"] == serverContainer {
+			errs = append(errs, checkContainer(container)...)
+		}
+	}
+	for _, container := range list(spec["initContainers"]) {
+		if container["name"] == serverContainer {
+			errs = append(errs, fmt.Errorf("spec.initContainers[%s]: the name is in use", serverContainer))
+		}
+	}
+	return errs
+}
+
+func operatorVolume(name string) bool {
+	return slices.Contains([]string{"certificates", "tmp", "data", configurationVolume, auditLogVolume}, name) ||
+		strings.HasPrefix(name, socketVolumePrefix)
+}
+
+func checkContainer(container object) (errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(container)) {
+		if !slices.Contains(containerFields, name) {
+			errs = append(errs, fmt.Errorf("spec.containers[%s].%s %s", serverContainer, name, setByOperator))
+		}
+	}
+	for _, variable := range list(container["env"]) {
+		if name := variable["name"]; name == "POD_IP" || name == config.PreviousVersionVariable {
+			errs = append(errs, fmt.Errorf("spec.containers[%s].env[%s] %s", serverContainer, name, setByOperator))
+		}
+	}
+	for _, mount := range list(container["volumeMounts"]) {
+		if at, _ := mount["mountPath"].(string); hides(at) {
+			errs = append(errs, fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", serverContainer, at, setByOperator))
+		}
+	}
+	return errs
+}
+
+// hides reports whether a mount is at, below or above a directory of the operator.
+func hides(mountPath string) bool {
+	at := path.Clean("/"+mountPath) + "/"
+	return slices.ContainsFunc(operatorDirectories, func(directory string) bool {
+		directory += "/"
+		return strings.HasPrefix(at, directory) || strings.HasPrefix(directory, at) || at == "//"
+	})
+}
+
+// list returns the objects of a list.
+func list(value any) (objects []object) {
+	items, _ := value.([]any)
+	for _, one := range items {
+		if fields, ok := one.(object); ok {
+			objects = append(objects, fields)
+		}
+	}
+	return objects
+}

@@ -1,0 +1,85 @@
+package encryption
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func scheme(t *testing.T, kind string, former Scheme, fresh bool, resources ...string) Scheme {
+	t.Helper()
+	start = start.Add(time.Hour)
+	made, err := Scheme{Resources: resources, Provider: Provider{Kind: kind}}.WithKey(former, fresh, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+var secret = regexp.MustCompile(`secret: .*`)
+
+// TestStages compares the configurations of the stages of changes with golden files.
+func TestStages(t *testing.T) {
+	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
+	second := scheme(t, Secretbox, first, true, "secrets")
+	wide := scheme(t, Secretbox, first, false, "configmaps", "*.apps", "secrets")
+	plugin := Scheme{Resources: []string{"*.*"}, Provider: Provider{
+		Kind: KMS, Name: "vault", Endpoint: "unix:///run/kms/vault.sock", Timeout: 3 * time.Second,
+	}}
+	for name, c := range map[string]struct{ from, to Scheme }{
+		"enable":            {Scheme{}, first},
+		"disable":           {first, Scheme{}},
+		"rotate":            {first, second},
+		"resources":         {first, wide},
+		"provider":          {first, scheme(t, AESCBC, first, false, "secrets")},
+		"kms-to-everything": {first, plugin},
+	} {
+		var text []byte
+		state := State{Current: c.from, Next: &c.to}
+		for _, stage := range []string{"TrustBoth", "Reissue", "DropOld"} {
+			content, err := state.Configuration()
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = append(text, "# "+stage+"\n"+secret.ReplaceAllString(string(content), "secret: ...")...)
+			if stored, err := Parse(state.Data()); err != nil || string(stored.Data()) != string(state.Data()) {
+				t.Errorf("%s: stored as %s, read as %s: %v", name, state.Data(), stored.Data(), err)
+			}
+			if stage == "TrustBoth" {
+				state = state.Promote()
+			} else {
+				state = state.Drop()
+			}
+		}
+		file := filepath.Join("testdata", name+".yaml")
+		if *update {
+			if err := os.WriteFile(file, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil || string(text) != string(want) {
+			t.Errorf("%s: %v\ngot:\n%s\nwant:\n%s", name, err, text, want)
+		}
+	}
+}
+
+func TestKeyIsKeptUnlessReplaced(t *testing.T) {
+	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
+	if kept := scheme(t, Secretbox, first, false, "configmaps"); kept.Provider != first.Provider || kept.Created != first.Created {
+		t.Error("a change of the resources replaced the key")
+	}
+	if replaced := scheme(t, Secretbox, first, true, "secrets"); replaced.Provider == first.Provider {
+		t.Error("the key was not replaced")
+	}
+	if !first.Same(Scheme{Resources: []string{"secrets"}, Provider: Provider{Kind: Secretbox}}) {
+		t.Error("a scheme differs from the spec that it was created for")
+	}
+}

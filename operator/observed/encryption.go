@@ -1,0 +1,83 @@
+package observed
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"quorate.dev/operator/desired"
+)
+
+// Encryption is the EncryptionConfiguration that a replica uses.
+type Encryption struct {
+	Hash string // as in EncryptionHash; empty: none
+	Err  error  // why it is unknown
+}
+
+// EncryptionHash returns the hash of a configuration in the metrics of a replica that uses it.
+func EncryptionHash(content []byte) string {
+	if content == nil {
+		return ""
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(content))
+}
+
+// Encryptions reads the configuration of all pods from their metrics. The result is in the order of s.Pods.
+func (s *State) Encryptions(ctx context.Context, probe Probe) []Encryption {
+	all := make([]Encryption, len(s.Pods))
+	var running sync.WaitGroup
+	for i := range s.Pods {
+		running.Go(func() { all[i] = probe.encryption(ctx, &s.Pods[i]) })
+	}
+	running.Wait()
+	return all
+}
+
+const lastEncryptionConfig = "apiserver_encryption_config_controller_last_config_info{"
+
+func (p Probe) encryption(ctx context.Context, pod *corev1.Pod) (e Encryption) {
+	if pod.Status.PodIP == "" {
+		return Encryption{Err: errNoAddress}
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	transport := &http.Transport{TLSClientConfig: p.Serving, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	url := "https://" + address(pod, desired.SecurePort) + "/metrics"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return Encryption{Err: err}
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return Encryption{Err: fmt.Errorf("requesting metrics: %w", err)}
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return Encryption{Err: fmt.Errorf("requesting metrics: %s", response.Status)}
+	}
+	e.Hash, e.Err = parseEncryption(response.Body)
+	return e
+}
+
+// parseEncryption returns the hash in metrics, or "".
+func parseEncryption(metrics io.Reader) (hash string, err error) {
+	lines := bufio.NewScanner(metrics)
+	for lines.Scan() {
+		if labels, ok := strings.CutPrefix(lines.Text(), lastEncryptionConfig); ok {
+			_, value, _ := strings.Cut(","+labels, `,hash="`) // besides apiserver_id_hash
+			hash, _, _ = strings.Cut(value, `"`)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return "", fmt.Errorf("reading metrics: %w", err)
+	}
+	return hash, nil
+}

@@ -1,0 +1,344 @@
+// Package backups reconciles ApiServerBackups and ApiServerBackupSchedules.
+//
+// A backup is created by a pod of the cluster's image, which reads a member through its client port and writes to the
+// destination: only a pod can mount a volume, and the data does not pass through the operator. The result is the pod's
+// termination message. Package backup decides when a pod is created, repeated or given up.
+package backups
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"quorate.dev/apiserver/backup/format"
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/backup"
+	"quorate.dev/operator/desired"
+)
+
+// finalizer keeps a backup until its pods and, with deletionPolicy Delete, its data are deleted.
+const finalizer = "quorate.dev/backup"
+
+const (
+	// waitInterval is the requeue interval of a backup that waits for its cluster or its pod.
+	waitInterval = 2 * time.Second
+	immediately  = time.Millisecond
+	workers      = 4
+)
+
+// Reconciler reconciles backups.
+type Reconciler struct {
+	Client   client.Client
+	Reader   client.Reader // not a cache
+	Recorder events.EventRecorder
+	Clock    clock.Clock
+	Image    string // for clusters that have recorded none
+}
+
+// SetupWithManager adds the controller to a manager.
+func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(manager).
+		For(&v1alpha1.ApiServerBackup{}).
+		Owns(&corev1.Pod{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+// Reconcile takes the next step of one backup.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	b := &v1alpha1.ApiServerBackup{}
+	if err := r.Reader.Get(ctx, request.NamespacedName, b); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if b.DeletionTimestamp != nil {
+		return r.remove(ctx, b)
+	}
+	if controllerutil.AddFinalizer(b, finalizer) {
+		return ctrl.Result{RequeueAfter: immediately}, r.Client.Update(ctx, b)
+	}
+	if b.Finished() {
+		return ctrl.Result{}, r.deleteFinishedPod(ctx, b)
+	}
+	result, err := r.advance(ctx, b)
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: immediately}, nil
+	}
+	return result, err
+}
+
+// advance takes one step of an unfinished backup.
+func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
+	cluster := &v1alpha1.ApiServerCluster{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.ClusterName}, cluster)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, err
+	}
+	found := err == nil
+	pod, err := r.pod(ctx, b, desired.BackupPodName(b))
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	attempt := backup.Attempt{
+		Now: r.Clock.Now(), Created: b.CreationTimestamp.Time,
+		Timeout:  time.Duration(ptr.Deref(b.Spec.TimeoutSeconds, 3600)) * time.Second,
+		Attempts: int(b.Status.Attempts), Pod: stateOf(pod), Blocked: blocked(cluster, found), Failure: failure(pod),
+	}
+	step, reason := backup.Advance(attempt)
+	switch step {
+	case backup.Collect:
+		return ctrl.Result{}, r.collect(ctx, b, pod)
+	case backup.Fail:
+		return ctrl.Result{}, r.fail(ctx, b, reason)
+	case backup.Start:
+		return ctrl.Result{RequeueAfter: immediately}, r.start(ctx, b, pod, reason)
+	case backup.Run:
+		return ctrl.Result{RequeueAfter: waitInterval}, r.runPod(ctx, b, cluster)
+	}
+	return ctrl.Result{RequeueAfter: waitInterval}, r.wait(ctx, b, reason)
+}
+
+// blocked returns why no backup of a cluster can start now, or "".
+func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
+	switch {
+	case !found:
+		return "the ApiServerCluster does not exist"
+	case cluster.ExternalEtcd():
+		return "the ApiServerCluster uses an external etcd, whose backups are the task of its administrator"
+	case !cluster.Bootstrapped() || !meta.IsStatusConditionTrue(cluster.Status.Conditions, v1alpha1.EtcdQuorum):
+		return "etcd of the ApiServerCluster has no quorum"
+	}
+	return ""
+}
+
+// pod returns a pod of a backup, or nil.
+func (r *Reconciler) pod(ctx context.Context, b *v1alpha1.ApiServerBackup, name string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !metav1.IsControlledBy(pod, b):
+		return nil, fmt.Errorf("a pod named %s exists and is not owned by this backup; delete it", name)
+	}
+	return pod, nil
+}
+
+func stateOf(pod *corev1.Pod) backup.PodState {
+	switch {
+	case pod == nil:
+		return backup.PodMissing
+	case pod.Status.Phase == corev1.PodSucceeded:
+		return backup.PodSucceeded
+	case pod.DeletionTimestamp != nil:
+		return backup.PodLeaving
+	case pod.Status.Phase == corev1.PodFailed:
+		return backup.PodFailed
+	}
+	return backup.PodActive
+}
+
+// failure returns why a pod failed.
+func failure(pod *corev1.Pod) string {
+	if pod == nil || pod.Status.Phase != corev1.PodFailed {
+		return ""
+	}
+	return cmp.Or(Message(pod), pod.Status.Message, pod.Status.Reason, "the pod failed")
+}
+
+// wait records why a backup waits.
+func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, reason string) error {
+	base := b.DeepCopy()
+	if reason != "" && b.Status.Attempts == 0 {
+		b.Status.Phase = v1alpha1.BackupPending
+		setComplete(b, metav1.ConditionUnknown, "Waiting", reason, r.Clock.Now())
+	}
+	return r.patchStatus(ctx, base, b)
+}
+
+// start records an attempt and deletes the pod of the previous one.
+func (r *Reconciler) start(ctx context.Context, b *v1alpha1.ApiServerBackup, previous *corev1.Pod, reason string) error {
+	if previous != nil {
+		r.event(b, corev1.EventTypeWarning, "BackupRetried", fmt.Sprintf("Attempt %d failed: %s", b.Status.Attempts, reason))
+	}
+	base := b.DeepCopy()
+	b.Status.Attempts++
+	b.Status.Phase, b.Status.Path = v1alpha1.BackupRunning, desired.BackupPath(b)
+	if b.Status.StartTime == nil {
+		b.Status.StartTime = &metav1.Time{Time: r.Clock.Now()}
+	}
+	message := fmt.Sprintf("Attempt %d of %d", b.Status.Attempts, backup.MaxAttempts)
+	if reason != "" {
+		message += "; the previous one failed: " + reason
+	}
+	setComplete(b, metav1.ConditionUnknown, "Running", message, r.Clock.Now())
+	if err := r.patchStatus(ctx, base, b); err != nil || previous == nil {
+		return err
+	}
+	return client.IgnoreNotFound(r.Client.Delete(ctx, previous))
+}
+
+// runPod creates the pod of the recorded attempt.
+func (r *Reconciler) runPod(ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster) error {
+	var endpoints []string
+	for _, member := range cluster.Status.Members {
+		if member.Role != "learner" {
+			endpoints = append(endpoints, desired.ClientURL(cluster, member.Name))
+		}
+	}
+	keys, err := r.keys(ctx, b, cluster)
+	if err != nil {
+		return r.wait(ctx, b, err.Error())
+	}
+	pod := desired.BackupPod(b, cluster, cmp.Or(cluster.Status.Image, r.Image), endpoints, keys)
+	if err := controllerutil.SetControllerReference(b, pod, r.Client.Scheme()); err != nil {
+		return err
+	}
+	if err := r.Client.Create(ctx, pod); err != nil {
+		return client.IgnoreAlreadyExists(err)
+	}
+	r.event(b, corev1.EventTypeNormal, "SuccessfulCreate", "Created Pod "+pod.Name)
+	return nil
+}
+
+// keys reads the service-account key of a cluster, and seals it if the backup is encrypted.
+func (r *Reconciler) keys(
+	ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster,
+) (desired.Keys, error) {
+	account := &corev1.Secret{}
+	name := desired.SecretName(cluster, desired.ServiceAccountSecret)
+	if err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, account); err != nil {
+		return desired.Keys{}, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	public := account.Data[desired.ServiceAccountPublicKey]
+	keys := desired.Keys{Fingerprint: format.Fingerprint(public)}
+	if b.Spec.Encryption == nil {
+		return keys, nil
+	}
+	name = b.Spec.Encryption.SecretRef.Name
+	secret := &corev1.Secret{}
+	if err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, secret); err != nil {
+		return keys, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	recipients, ok := secret.Data[desired.RecipientsKey]
+	if !ok {
+		return keys, fmt.Errorf("Secret %s has no key %s", name, desired.RecipientsKey)
+	}
+	var err error
+	keys.Sealed, err = format.Seal(format.Keys{
+		ServiceAccountPublic: public, ServiceAccountPrivate: account.Data[desired.ServiceAccountPrivateKey],
+	}, recipients)
+	return keys, err
+}
+
+// collect records the result of a pod that succeeded.
+func (r *Reconciler) collect(ctx context.Context, b *v1alpha1.ApiServerBackup, pod *corev1.Pod) error {
+	result, err := ParseResult(pod)
+	if err != nil || result.Manifest.UID != string(b.UID) {
+		return r.fail(ctx, b, cmp.Or(errorText(err), "the pod reported another backup"))
+	}
+	base := b.DeepCopy()
+	m := result.Manifest
+	s := &b.Status
+	s.Phase, s.CompletionTime = v1alpha1.BackupCompleted, &metav1.Time{Time: r.Clock.Now()}
+	s.Location, s.SnapshotTime = result.Location, &metav1.Time{Time: m.Created}
+	s.SizeBytes, s.SHA256, s.Revision, s.Keys = m.StoredBytes, m.StoredSHA256, m.Snapshot.Revision, int64(m.Snapshot.Keys)
+	s.Member, s.Encrypted, s.EncryptionKeys = m.Member, m.Encrypted(), m.Snapshot.EncryptionKeys
+	if b.Spec.Destination.Volume != nil {
+		s.Location = "pvc://" + b.Spec.Destination.Volume.ClaimName + "/" + s.Path
+	}
+	message := fmt.Sprintf("Stored %d bytes at revision %d and verified them", s.SizeBytes, s.Revision)
+	setComplete(b, metav1.ConditionTrue, "BackupCompleted", message, r.Clock.Now())
+	if err := r.patchStatus(ctx, base, b); err != nil {
+		return err
+	}
+	r.event(b, corev1.EventTypeNormal, "BackupCompleted", message)
+	return nil
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// fail records that a backup has failed.
+func (r *Reconciler) fail(ctx context.Context, b *v1alpha1.ApiServerBackup, reason string) error {
+	base := b.DeepCopy()
+	b.Status.Phase, b.Status.CompletionTime = v1alpha1.BackupFailed, &metav1.Time{Time: r.Clock.Now()}
+	setComplete(b, metav1.ConditionFalse, "BackupFailed", reason, r.Clock.Now())
+	if err := r.patchStatus(ctx, base, b); err != nil {
+		return err
+	}
+	r.event(b, corev1.EventTypeWarning, "BackupFailed", reason)
+	return nil
+}
+
+// deleteFinishedPod deletes the pod of a finished backup. The pod of a failed one stays for its log if it has terminated.
+func (r *Reconciler) deleteFinishedPod(ctx context.Context, b *v1alpha1.ApiServerBackup) error {
+	pod, err := r.pod(ctx, b, desired.BackupPodName(b))
+	if err != nil || pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed {
+		return err
+	}
+	return client.IgnoreNotFound(r.Client.Delete(ctx, pod))
+}
+
+func setComplete(b *v1alpha1.ApiServerBackup, status metav1.ConditionStatus, reason, message string, now time.Time) {
+	const limit = 32 << 10 // of the API
+	meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.BackupComplete, Status: status, Reason: reason, Message: message[:min(len(message), limit)],
+		ObservedGeneration: b.Generation, LastTransitionTime: metav1.NewTime(now),
+	})
+}
+
+func (r *Reconciler) patchStatus(ctx context.Context, base, b *v1alpha1.ApiServerBackup) error {
+	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+	if data, err := client.MergeFrom(base).Data(b); err != nil || string(data) == "{}" {
+		return err
+	}
+	return r.Client.Status().Patch(ctx, b, patch)
+}
+
+func (r *Reconciler) event(b *v1alpha1.ApiServerBackup, kind, reason, message string) {
+	r.Recorder.Eventf(b, nil, kind, reason, "Backup", "%s", message[:min(len(message), 1000)])
+}
+
+// Message returns the termination message of the pod of a backup, or "".
+func Message(pod *corev1.Pod) string {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == desired.ContainerName && status.State.Terminated != nil {
+			return status.State.Terminated.Message
+		}
+	}
+	return ""
+}
+
+// ParseResult returns the result that a pod has reported.
+func ParseResult(pod *corev1.Pod) (format.Result, error) {
+	var result format.Result
+	message := Message(pod)
+	if message == "" {
+		return result, errors.New("the pod succeeded without a termination message")
+	}
+	if err := json.Unmarshal([]byte(message), &result); err != nil {
+		return result, fmt.Errorf("the termination message of the pod is not a result: %w", err)
+	}
+	return result, nil
+}

@@ -1,0 +1,89 @@
+package backups
+
+import (
+	"cmp"
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+)
+
+// remove stops a backup, deletes its data if its deletionPolicy says so, and then deletes the finalizer.
+func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
+	if !controllerutil.ContainsFinalizer(b, finalizer) {
+		return ctrl.Result{}, nil
+	}
+	running, err := r.pod(ctx, b, desired.BackupPodName(b))
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if running != nil { // it must not write while the data is deleted
+		return ctrl.Result{RequeueAfter: waitInterval}, client.IgnoreNotFound(r.deleteOnce(ctx, running))
+	}
+	done, err := r.removeData(ctx, b)
+	if err != nil || !done {
+		return ctrl.Result{RequeueAfter: waitInterval}, err
+	}
+	base := b.DeepCopy()
+	controllerutil.RemoveFinalizer(b, finalizer)
+	return ctrl.Result{}, client.IgnoreNotFound(r.Client.Patch(ctx, b, client.MergeFrom(base)))
+}
+
+func (r *Reconciler) deleteOnce(ctx context.Context, pod *corev1.Pod) error {
+	if pod.DeletionTimestamp != nil {
+		return nil
+	}
+	return r.Client.Delete(ctx, pod)
+}
+
+// removeData reports whether nothing is left to delete. A failure is retried while the policy stays Delete. In a
+// namespace that is being deleted no pod can be created, so the data stays.
+func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
+	pod, err := r.pod(ctx, b, desired.DeletePodName(b))
+	if err != nil {
+		return false, err
+	}
+	keep := b.Spec.DeletionPolicy != v1alpha1.BackupDelete || b.Status.Path == ""
+	switch {
+	case pod == nil && keep:
+		return true, nil
+	case pod == nil:
+		return r.createDeletePod(ctx, b)
+	case pod.DeletionTimestamp != nil:
+		return false, nil
+	case pod.Status.Phase == corev1.PodFailed && !keep:
+		r.event(b, corev1.EventTypeWarning, "DataDeletionFailed",
+			"Retrying to delete the data; set deletionPolicy to Retain to keep it: "+failure(pod))
+		return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
+	case pod.Status.Phase == corev1.PodSucceeded || keep:
+		return !keep, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
+	}
+	return false, nil
+}
+
+func (r *Reconciler) createDeletePod(ctx context.Context, b *v1alpha1.ApiServerBackup) (bool, error) {
+	cluster := &v1alpha1.ApiServerCluster{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.ClusterName}, cluster)
+	if apierrors.IsNotFound(err) {
+		cluster.ObjectMeta = metav1.ObjectMeta{Name: b.Spec.ClusterName, Namespace: b.Namespace}
+	} else if err != nil {
+		return false, err
+	}
+	pod := desired.DeletePod(b, cluster, cmp.Or(cluster.Status.Image, r.Image))
+	if err := controllerutil.SetControllerReference(b, pod, r.Client.Scheme()); err != nil {
+		return false, err
+	}
+	err = r.Client.Create(ctx, pod)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		r.event(b, corev1.EventTypeWarning, "DataRetained", "The namespace is being deleted; the data of the backup stays")
+		return true, nil
+	}
+	return false, client.IgnoreAlreadyExists(err)
+}

@@ -1,0 +1,220 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/backup"
+	"quorate.dev/operator/desired"
+)
+
+// retentionInterval is the interval at which backups are checked for their age.
+const retentionInterval = 10 * time.Minute
+
+// ScheduleReconciler reconciles schedules.
+type ScheduleReconciler struct {
+	Client   client.Client
+	Reader   client.Reader // not a cache
+	Recorder events.EventRecorder
+	Clock    clock.Clock
+}
+
+// SetupWithManager adds the controller to a manager.
+func (r *ScheduleReconciler) SetupWithManager(manager ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(manager).
+		For(&v1alpha1.ApiServerBackupSchedule{}).
+		Watches(&v1alpha1.ApiServerBackup{}, handler.EnqueueRequestsFromMapFunc(scheduleOf)).
+		Complete(r)
+}
+
+// scheduleOf returns the schedule that created a backup. Backups have no owner reference to it: they outlive it.
+func scheduleOf(_ context.Context, object client.Object) []reconcile.Request {
+	name := object.GetLabels()[desired.ScheduleLabel]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: name}}}
+}
+
+// Reconcile creates the backup that is due, and deletes expired ones.
+func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	s := &v1alpha1.ApiServerBackupSchedule{}
+	if err := r.Reader.Get(ctx, request.NamespacedName, s); err != nil || s.DeletionTimestamp != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	backups := &v1alpha1.ApiServerBackupList{}
+	err := r.Reader.List(ctx, backups, client.InNamespace(s.Namespace), client.MatchingLabels{desired.ScheduleLabel: s.Name})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	base, now := s.DeepCopy(), r.Clock.Now()
+	schedule, invalid := backup.ParseSchedule(s.Spec.Schedule, s.Spec.TimeZone)
+	var next time.Time
+	var failures error
+	active := summarize(s, backups)
+	if invalid == nil {
+		decision := schedule.Decide(observation(s, active, now))
+		next = decision.Next
+		failures = r.apply(ctx, s, decision)
+	}
+	s.Status.ObservedGeneration = s.Generation
+	s.Status.NextScheduleTime = nil
+	if !next.IsZero() {
+		s.Status.NextScheduleTime = &metav1.Time{Time: next}
+	}
+	setReady(s, invalid, now)
+	failures = errors.Join(failures, r.patchStatus(ctx, base, s), r.expire(ctx, s, backups, now))
+	if failures != nil {
+		return ctrl.Result{}, failures
+	}
+	after := retentionInterval
+	if !next.IsZero() {
+		after = min(after, max(next.Sub(r.Clock.Now()), immediately))
+	}
+	return ctrl.Result{RequeueAfter: after}, nil
+}
+
+// summarize sets the fields of the status that follow from the backups, and returns the names of the unfinished ones.
+func summarize(s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList) []string {
+	var active []string
+	for i := range backups.Items {
+		b := &backups.Items[i]
+		done := b.Status.CompletionTime
+		switch {
+		case !b.Finished() && b.DeletionTimestamp == nil:
+			active = append(active, b.Name)
+		case b.Status.Phase == v1alpha1.BackupCompleted && done != nil && !done.Before(s.Status.LastSuccessfulTime):
+			s.Status.LastSuccessfulTime = done
+		}
+	}
+	slices.Sort(active)
+	s.Status.Active = int32(len(active))
+	return active
+}
+
+func observation(s *v1alpha1.ApiServerBackupSchedule, active []string, now time.Time) backup.Observation {
+	o := backup.Observation{
+		Now: now, Created: s.CreationTimestamp.Time, Suspend: s.Spec.Suspend, Policy: backup.Concurrency(s.Spec.ConcurrencyPolicy),
+		Active: active, Deadline: time.Duration(ptr.Deref(s.Spec.StartingDeadlineSeconds, 0)) * time.Second,
+	}
+	if s.Status.LastScheduleTime != nil {
+		o.Last = s.Status.LastScheduleTime.Time
+	}
+	return o
+}
+
+// apply carries out a decision. The name of a backup follows from its scheduled time, so that repeating a decision
+// creates no second backup.
+func (r *ScheduleReconciler) apply(ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, d backup.Decision) error {
+	if d.Handled.IsZero() {
+		return nil
+	}
+	for _, name := range d.Delete {
+		unfinished := &v1alpha1.ApiServerBackup{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
+		if err := r.Client.Delete(ctx, unfinished); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete backup %s: %w", name, err)
+		}
+		r.event(s, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted unfinished backup "+name)
+	}
+	if d.Create {
+		if err := r.create(ctx, s, d.Handled); err != nil {
+			return err
+		}
+	} else {
+		r.event(s, corev1.EventTypeWarning, "BackupSkipped",
+			fmt.Sprintf("Skipped the backup of %s: %s", d.Handled.Format(time.RFC3339), d.Missed))
+	}
+	s.Status.LastScheduleTime = &metav1.Time{Time: d.Handled}
+	return nil
+}
+
+func (r *ScheduleReconciler) create(ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, at time.Time) error {
+	b := &v1alpha1.ApiServerBackup{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Namespace, Name: fmt.Sprintf("%s-%d", s.Name, at.Unix()/60), // as CronJobs name Jobs
+			Labels: map[string]string{desired.ScheduleLabel: s.Name, desired.ManagedByLabel: desired.ManagedBy},
+		},
+		Spec: v1alpha1.ApiServerBackupSpec(*s.Spec.Template.DeepCopy()),
+	}
+	err := r.Client.Create(ctx, b)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create backup %s: %w", b.Name, err)
+	}
+	r.event(s, corev1.EventTypeNormal, "SuccessfulCreate", "Created backup "+b.Name)
+	return nil
+}
+
+// expire deletes the backups beyond the limits of the schedule.
+func (r *ScheduleReconciler) expire(
+	ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList, now time.Time,
+) error {
+	limits := backup.Limits{Failed: int(ptr.Deref(s.Spec.FailedBackupsHistoryLimit, 3))}
+	if count := s.Spec.Retention.Count; count != nil {
+		limits.Count = ptr.To(int(*count))
+	}
+	if age := s.Spec.Retention.Age; age != nil {
+		limits.Age = age.Duration
+	}
+	var finished []backup.Finished
+	for i := range backups.Items {
+		b := &backups.Items[i]
+		if b.Finished() && b.DeletionTimestamp == nil && b.Status.CompletionTime != nil {
+			finished = append(finished, backup.Finished{
+				Name: b.Name, At: b.Status.CompletionTime.Time, Failed: b.Status.Phase == v1alpha1.BackupFailed,
+			})
+		}
+	}
+	for _, name := range backup.Expired(finished, limits, now) {
+		expired := &v1alpha1.ApiServerBackup{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
+		if err := r.Client.Delete(ctx, expired); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete backup %s: %w", name, err)
+		}
+		r.event(s, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted expired backup "+name)
+	}
+	return nil
+}
+
+func setReady(s *v1alpha1.ApiServerBackupSchedule, invalid error, now time.Time) {
+	c := metav1.Condition{
+		Type: v1alpha1.ScheduleReady, Status: metav1.ConditionTrue, Reason: "Scheduled", ObservedGeneration: s.Generation,
+		Message: "Backups are created on schedule", LastTransitionTime: metav1.NewTime(now),
+	}
+	switch {
+	case invalid != nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "InvalidSpec", strings.ReplaceAll(invalid.Error(), "\n", "; ")
+	case s.Spec.Suspend:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Suspended", "No backups are created while spec.suspend is true"
+	}
+	meta.SetStatusCondition(&s.Status.Conditions, c)
+}
+
+func (r *ScheduleReconciler) patchStatus(ctx context.Context, base, s *v1alpha1.ApiServerBackupSchedule) error {
+	if data, err := client.MergeFrom(base).Data(s); err != nil || string(data) == "{}" {
+		return err
+	}
+	return r.Client.Status().Patch(ctx, s, client.MergeFrom(base))
+}
+
+func (r *ScheduleReconciler) event(s *v1alpha1.ApiServerBackupSchedule, kind, reason, message string) {
+	r.Recorder.Eventf(s, nil, kind, reason, "Schedule", "%s", message[:min(len(message), 1000)])
+}

@@ -1,0 +1,276 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/apiserver/backup/format"
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/pki"
+	"quorate.dev/operator/reconcile/backups"
+)
+
+// restoreRetryInterval is the time after which a restore that failed is repeated.
+const restoreRetryInterval = 15 * time.Second
+
+// Reasons of condition Restored while it is false. The messages name what is missing.
+const (
+	reasonRestoring             = "Restoring"
+	reasonRestoreFailed         = "RestoreFailed"
+	reasonBackupNotAvailable    = "BackupNotAvailable"
+	reasonKeyMissing            = "ServiceAccountKeyMissing"
+	reasonEncryptionKeysMissing = "EncryptionKeysMissing"
+)
+
+// restoreBackup restores the backup of spec.restore into the volume of the first member. No member starts before the
+// data is restored and verified and all keys are present: then status.restore.completed is set, once.
+func (r *Reconciler) restoreBackup(ctx context.Context, p *pass) error {
+	if p.cluster.Spec.Restore == nil {
+		return nil
+	}
+	pod, err := r.restorePod(ctx, p.cluster)
+	if err != nil {
+		return err
+	}
+	if !p.cluster.Restoring() {
+		return r.deleteRestorePod(ctx, pod)
+	}
+	intent := p.cluster.Status.Membership
+	if intent == nil || len(intent.InitialMembers) == 0 || p.state.Claim(intent.InitialMembers[0]) == nil {
+		return nil // the volume is created first
+	}
+	switch {
+	case pod == nil:
+		return r.createRestorePod(ctx, p, intent.InitialMembers[0])
+	case pod.DeletionTimestamp != nil:
+		return nil
+	case pod.Status.Phase == corev1.PodFailed:
+		return r.restoreFailed(ctx, p, pod)
+	case pod.Status.Phase == corev1.PodSucceeded:
+		return r.finishRestore(ctx, p, pod)
+	}
+	return nil
+}
+
+// restorePod returns the pod that restores the backup, or nil.
+func (r *Reconciler) restorePod(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	found, err := r.find(ctx, cluster, desired.RestorePodName(cluster), pod)
+	if err != nil || !found {
+		return nil, err
+	}
+	return pod, nil
+}
+
+func (r *Reconciler) deleteRestorePod(ctx context.Context, pod *corev1.Pod) error {
+	if pod == nil || pod.DeletionTimestamp != nil {
+		return nil
+	}
+	return client.IgnoreNotFound(r.Client.Delete(ctx, pod))
+}
+
+func (r *Reconciler) createRestorePod(ctx context.Context, p *pass, member string) error {
+	location, problem, err := r.backupLocation(ctx, p.cluster)
+	if err != nil {
+		return err
+	}
+	if problem != "" {
+		p.restoreBlocked(reasonBackupNotAvailable, problem)
+		return nil
+	}
+	pod := desired.RestorePod(p.cluster, p.state.Image, member, location)
+	if err := r.create(ctx, p.cluster, pod); err != nil {
+		return err
+	}
+	if p.cluster.Status.Restore == nil {
+		p.restoreBlocked(reasonRestoring, "Pod "+pod.Name+" restores the backup")
+	}
+	r.event(p.cluster, event{
+		related: reference("Pod", pod), reason: "SuccessfulCreate", action: "Restore",
+		message: "Created Pod " + pod.Name + " to restore the backup " + location.Path,
+	})
+	return nil
+}
+
+// backupLocation returns where the backup is stored, or why it is not available.
+func (r *Reconciler) backupLocation(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster,
+) (location v1alpha1.BackupLocation, problem string, err error) {
+	from := cluster.Spec.Restore.From
+	if from.Location != nil {
+		return *from.Location, "", nil
+	}
+	b := &v1alpha1.ApiServerBackup{}
+	err = r.Reader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: from.BackupName}, b)
+	switch {
+	case apierrors.IsNotFound(err):
+		return location, fmt.Sprintf("ApiServerBackup %s does not exist", from.BackupName), nil
+	case err != nil:
+		return location, "", fmt.Errorf("reading backup %s: %w", from.BackupName, err)
+	case b.Status.Phase != v1alpha1.BackupCompleted:
+		return location, fmt.Sprintf("ApiServerBackup %s is not completed: its phase is %q", b.Name, b.Status.Phase), nil
+	}
+	return v1alpha1.BackupLocation{Destination: b.Spec.Destination, Path: b.Status.Path}, "", nil
+}
+
+// restoreFailed reports why a restore failed and repeats it after a while: its cause, such as a missing Secret, may have
+// been repaired.
+func (r *Reconciler) restoreFailed(ctx context.Context, p *pass, pod *corev1.Pod) error {
+	message := strings.TrimPrefix(lastLine(backups.Message(pod)), "Error: ")
+	if p.restoreBlocked(reasonRestoreFailed, message) {
+		r.event(p.cluster, event{
+			warning: true, related: reference("Pod", pod), reason: reasonRestoreFailed, action: "Restore", message: message,
+		})
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		ended := status.State.Terminated
+		if ended != nil && p.input.Now.Sub(ended.FinishedAt.Time) < restoreRetryInterval {
+			return nil
+		}
+	}
+	return r.deleteRestorePod(ctx, pod)
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}
+
+// restoreBlocked records why the restore is not completed. It reports whether that has changed.
+func (p *pass) restoreBlocked(reason, message string) bool {
+	old := p.cluster.Status.Restore
+	if old != nil && old.Reason == reason && old.Message == message {
+		return false
+	}
+	p.cluster.Status.Restore = &v1alpha1.RestoreStatus{Reason: reason, Message: message}
+	return true
+}
+
+// finishRestore stores the service-account key of the former cluster and records that the backup is restored, or what
+// is missing.
+func (r *Reconciler) finishRestore(ctx context.Context, p *pass, pod *corev1.Pod) error {
+	result, err := backups.ParseResult(pod)
+	if err != nil {
+		return err
+	}
+	m := result.Manifest
+	if len(m.Snapshot.EncryptionKeys) > 0 {
+		p.restoreBlocked(reasonEncryptionKeysMissing, "objects in the backup are encrypted with "+
+			strings.Join(m.Snapshot.EncryptionKeys, ", ")+", and the spec configures no encryption")
+		return nil
+	}
+	pair, err := r.restoredKey(ctx, p.cluster, m)
+	if missing := (*missingKeyError)(nil); errors.As(err, &missing) {
+		p.restoreBlocked(reasonKeyMissing, missing.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	keys := desired.ServiceAccountKeys(p.cluster, pki.RestoredKeys(pair), p.input.Now)
+	if err := r.ensureSecret(ctx, p.cluster, keys); err != nil {
+		return err
+	}
+	before := p.cluster.DeepCopy()
+	p.cluster.Status.Restore = &v1alpha1.RestoreStatus{
+		Completed: true, Location: result.Location, SnapshotTime: &metav1.Time{Time: m.Created}, Revision: m.Snapshot.Revision,
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Status().Patch(ctx, p.cluster, patch); err != nil {
+		return fmt.Errorf("recording the restore: %w", err)
+	}
+	r.event(p.cluster, event{
+		reason: "BackupRestored", action: "Restore",
+		message: fmt.Sprintf("Restored %s of %s, revision %d", result.Location, m.Created.Format(time.RFC3339), m.Snapshot.Revision),
+	})
+	return nil
+}
+
+// missingKeyError reports that no service-account key of the former cluster is available.
+type missingKeyError struct{ message string }
+
+func (e *missingKeyError) Error() string { return e.message }
+
+// restoredKey returns the service-account key of the former cluster: from the named Secret, from the backup, or from the
+// former cluster's own Secret; or a new one if the spec accepts that.
+func (r *Reconciler) restoredKey(
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, m format.Manifest,
+) (pki.Pair, error) {
+	spec := cluster.Spec.Restore
+	if spec.ServiceAccountKeySecretRef != nil {
+		return r.keyOf(ctx, cluster.Namespace, spec.ServiceAccountKeySecretRef.Name, m)
+	}
+	var reasons []string
+	if len(m.SealedKeys) > 0 && spec.Encryption != nil {
+		pair, err := r.sealedKey(ctx, cluster, m)
+		if err == nil {
+			return pair, nil
+		}
+		reasons = append(reasons, err.Error())
+	}
+	if m.Namespace == cluster.Namespace && m.Cluster != "" && m.Cluster != cluster.Name {
+		former := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Name: m.Cluster}}
+		pair, err := r.keyOf(ctx, cluster.Namespace, desired.SecretName(former, desired.ServiceAccountSecret), m)
+		if err == nil {
+			return pair, nil
+		}
+		if missing := (*missingKeyError)(nil); !errors.As(err, &missing) {
+			return pair, err
+		}
+		reasons = append(reasons, err.Error())
+	}
+	if spec.ServiceAccountKeyPolicy == v1alpha1.ReplaceServiceAccountKey {
+		return pki.NewServiceAccountKey()
+	}
+	message := fmt.Sprintf("the key of service-account tokens, with fingerprint %s, is not in the backup; "+
+		"name a Secret in spec.restore.serviceAccountKeySecretRef, or set serviceAccountKeyPolicy to Replace", m.ServiceAccountKey)
+	return pki.Pair{}, &missingKeyError{strings.Join(append([]string{message}, reasons...), "; ")}
+}
+
+// keyOf returns the key in a Secret if it is the one of the backup.
+func (r *Reconciler) keyOf(ctx context.Context, namespace, name string, m format.Manifest) (pki.Pair, error) {
+	secret := &corev1.Secret{}
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, secret)
+	if apierrors.IsNotFound(err) {
+		return pki.Pair{}, &missingKeyError{fmt.Sprintf("Secret %s does not exist", name)}
+	}
+	if err != nil {
+		return pki.Pair{}, fmt.Errorf("reading Secret %s: %w", name, err)
+	}
+	pair := pki.Pair{
+		Certificate: secret.Data[desired.ServiceAccountPublicKey], Key: secret.Data[desired.ServiceAccountPrivateKey],
+	}
+	fingerprint := format.Fingerprint(pair.Certificate)
+	switch {
+	case len(pair.Certificate) == 0 || len(pair.Key) == 0:
+		return pair, &missingKeyError{fmt.Sprintf("Secret %s lacks %s or %s",
+			name, desired.ServiceAccountPublicKey, desired.ServiceAccountPrivateKey)}
+	case m.ServiceAccountKey != "" && fingerprint != m.ServiceAccountKey:
+		return pair, &missingKeyError{fmt.Sprintf("the key in Secret %s has fingerprint %s, that of the backup %s",
+			name, fingerprint, m.ServiceAccountKey)}
+	}
+	return pair, nil
+}
+
+// sealedKey decrypts the key in the backup.
+func (r *Reconciler) sealedKey(ctx context.Context, cluster *v1alpha1.ApiServerCluster, m format.Manifest) (pki.Pair, error) {
+	name := cluster.Spec.Restore.Encryption.SecretRef.Name
+	secret := &corev1.Secret{}
+	if err := r.Reader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, secret); err != nil {
+		return pki.Pair{}, fmt.Errorf("reading Secret %s: %w", name, err)
+	}
+	keys, err := format.Open(m.SealedKeys, secret.Data[desired.IdentitiesKey])
+	if err != nil {
+		return pki.Pair{}, err
+	}
+	return pki.Pair{Certificate: keys.ServiceAccountPublic, Key: keys.ServiceAccountPrivate}, nil
+}

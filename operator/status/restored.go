@@ -1,0 +1,23 @@
+package status
+
+import (
+	"cmp"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+// restored is true once the backup of spec.restore is restored.
+func restored(cluster *v1alpha1.ApiServerCluster, _ Input) metav1.Condition {
+	restore := cluster.Status.Restore
+	switch {
+	case !cluster.Restoring() && restore != nil:
+		return condition(v1alpha1.Restored, true, "BackupRestored", "Restored %s, revision %d", restore.Location, restore.Revision)
+	case !cluster.Restoring():
+		return condition(v1alpha1.Restored, true, "BackupRestored", "The cluster was bootstrapped")
+	case restore == nil:
+		return condition(v1alpha1.Restored, false, "Restoring", "Waiting for the volume of the first member")
+	}
+	return condition(v1alpha1.Restored, false, cmp.Or(restore.Reason, "Restoring"), "%s", restore.Message)
+}

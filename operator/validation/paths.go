@@ -1,0 +1,81 @@
+package validation
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"quorate.dev/operator/desired"
+)
+
+// pathFields are the fields of configuration files and kubeconfigs that name files.
+var pathFields = []string{
+	"kubeConfigFile", "caBundle", "clientCert", "clientKey",
+	"certificate-authority", "client-certificate", "client-key", "tokenFile",
+}
+
+// checkPaths returns an error if a file refers to one that is not a file of the configuration. The operator must not read
+// its own files, because errors can quote them, and upstream's loader of admission configurations exits if there is none.
+func checkPaths(c desired.Configuration) error {
+	for key, content := range c.Files {
+		part, name, _ := strings.Cut(key, ".")
+		var decoded any
+		if yaml.Unmarshal(content, &decoded) != nil {
+			continue // the loader reports it
+		}
+		fields := pathFields
+		if part == "admission" {
+			fields = append(slices.Clone(fields), "path")
+		}
+		if err := walk(decoded, func(field, value string) error {
+			if value == "" || !slices.ContainsFunc(fields, func(one string) bool { return strings.EqualFold(one, field) }) {
+				return nil
+			}
+			return checkPath(c, part, value)
+		}); err != nil {
+			return fmt.Errorf("%s: %s: %w", part, name, err)
+		}
+	}
+	return nil
+}
+
+func checkPath(c desired.Configuration, part, file string) error {
+	absolute := path.Clean(file)
+	if !path.IsAbs(file) {
+		absolute = path.Join(desired.ConfigurationDirectory, part, file)
+	}
+	if below, ok := strings.CutPrefix(absolute, desired.ConfigurationDirectory+"/"); ok {
+		owner, name, _ := strings.Cut(below, "/")
+		if _, exists := c.Files[desired.FileKey(owner, name)]; exists && !strings.Contains(name, "/") {
+			return nil
+		}
+	}
+	return fmt.Errorf("file %s is not in the ConfigMap or Secret", file)
+}
+
+// walk calls visit with the string fields of a decoded document.
+func walk(value any, visit func(field, value string) error) error {
+	switch value := value.(type) {
+	case map[string]any:
+		for field, one := range value {
+			if text, ok := one.(string); ok {
+				if err := visit(field, text); err != nil {
+					return err
+				}
+			}
+			if err := walk(one, visit); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for _, one := range value {
+			if err := walk(one, visit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+// Package validation checks the files of a cluster's configuration with the API server's own loaders.
+package validation
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apiserver/pkg/apis/apiserver"
+
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/preflight"
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+)
+
+// probes are the paths that kubelets request anonymously.
+var probes = []string{"/livez", "/readyz"}
+
+// Check returns the error with which the API server would not start with a configuration, or with which its probes would
+// fail. Otherwise it returns what a reload of the files cannot change.
+func Check(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) (static string, err error) {
+	if len(desired.Parts(cluster)) == 0 && c.Encryption == nil {
+		return "", nil
+	}
+	if err := checkPaths(c); err != nil {
+		return "", err
+	}
+	directory, err := os.MkdirTemp("", "configuration-")
+	if err != nil {
+		return "", fmt.Errorf("create a directory for validation: %w", err)
+	}
+	defer func() {
+		err = errors.Join(err, os.RemoveAll(directory))
+	}()
+	if err := write(directory, c); err != nil {
+		return "", err
+	}
+	parsed, err := desired.ExampleConfiguration(cluster)
+	if err != nil {
+		return "", err
+	}
+	parsed, err = relocate(parsed, directory)
+	if err != nil {
+		return "", err
+	}
+	report, err := preflight.Check(parsed)
+	if err != nil {
+		return "", errors.New(strings.ReplaceAll(err.Error(), directory, desired.ConfigurationDirectory))
+	}
+	return fmt.Sprintf("%+v %v", report.Anonymous, report.Modes), checkProbes(report)
+}
+
+// write writes the files into one directory for each part. Paths in them are replaced as those of flags are.
+func write(directory string, c desired.Configuration) error {
+	files := map[string][]byte{}
+	for key, content := range c.Files {
+		files[key] = content
+	}
+	if c.Encryption != nil {
+		files[desired.FileKey("encryption", "config.yaml")] = c.Encryption
+	}
+	for key, content := range files {
+		part, name, _ := strings.Cut(key, ".")
+		file := filepath.Join(directory, part, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return fmt.Errorf("write files for validation: %w", err)
+		}
+		text := strings.ReplaceAll(string(content), desired.ConfigurationDirectory+"/", directory+"/")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return fmt.Errorf("write files for validation: %w", err)
+		}
+	}
+	return nil
+}
+
+// relocate returns a configuration whose flags name files in a directory.
+func relocate(c *config.Config, directory string) (*config.Config, error) {
+	var args []string
+	for _, arg := range c.Args() {
+		args = append(args, strings.ReplaceAll(arg, desired.ConfigurationDirectory+"/", directory+"/"))
+	}
+	relocated := config.Default()
+	return relocated, relocated.Flags().Parse(args)
+}
+
+// checkProbes returns an error if anonymous probes would be rejected, or not authorized.
+func checkProbes(report preflight.Report) error {
+	if !slices.Contains(report.Modes, "RBAC") || !slices.Contains(report.Modes, "Node") {
+		return errors.New("authorization: the types Node and RBAC are required")
+	}
+	for _, path := range probes {
+		if !report.Anonymous.Enabled || len(report.Anonymous.Conditions) > 0 && !slices.Contains(report.Anonymous.Conditions,
+			apiserver.AnonymousAuthCondition{Path: path}) {
+			return fmt.Errorf("authentication: anonymous requests to %s must be allowed, because kubelets probe it", path)
+		}
+	}
+	return nil
+}
