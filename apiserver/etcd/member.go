@@ -65,11 +65,16 @@ type Member struct {
 type Option func(*options)
 
 type options struct {
-	log logr.Logger
+	log   logr.Logger
+	alone bool
 }
 
 // WithLogger sets the logger of a member. The default discards all messages.
 func WithLogger(log logr.Logger) Option { return func(o *options) { o.log = log } }
+
+// WithoutFormerMembers makes the member the only one of its cluster: etcd's --force-new-cluster. It drops entries of its
+// log that it does not know to be committed. All other members must have stopped permanently.
+func WithoutFormerMembers() Option { return func(o *options) { o.alone = true } }
 
 // Start starts a member on its data directory and returns when it takes part in raft, or with an error when ctx ends.
 // The member can serve requests when Ready is closed.
@@ -88,7 +93,7 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	if err != nil {
 		o.log.Error(err, "Failed to create the local socket; 'quorate etcd' cannot reach this member by its data directory")
 	}
-	started, err := begin(ctx, member, socket, o.log)
+	started, err := begin(ctx, member, socket, o)
 	if err != nil {
 		socket.close()
 		return nil, err
@@ -107,12 +112,13 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 }
 
 // begin starts etcd.
-func begin(ctx context.Context, member config.Member, socket socketAddress, log logr.Logger) (*embed.Etcd, error) {
-	configuration, err := configure(member, socket, log)
+func begin(ctx context.Context, member config.Member, socket socketAddress, o options) (*embed.Etcd, error) {
+	configuration, err := configure(member, socket, o.log)
 	if err != nil {
 		return nil, err
 	}
-	started, err := join(ctx, configuration, log)
+	configuration.ForceNewCluster = o.alone
+	started, err := join(ctx, configuration, o.log)
 	if err != nil {
 		return nil, explain(member.DataDirectory, err)
 	}

@@ -68,9 +68,10 @@ func newCommand(out io.Writer) *cobra.Command {
 	flags.StringVar(&t.tls.TrustedCAFile, "cacert", "", "Authority of the certificates of --endpoints")
 	flags.StringVar(&t.tls.CertFile, "cert", "", "Client certificate for --endpoints")
 	flags.StringVar(&t.tls.KeyFile, "key", "", "Key of --cert")
-	flags.DurationVar(&t.timeout, "timeout", 0, "Time limit of the command (default 10s; none for defrag, snapshot and restore)")
+	flags.DurationVar(&t.timeout, "timeout", 0, "Time limit of the command (default 10s; none for defrag, snapshot, restore and recover)")
 	flags.StringVarP(&t.format, "output", "o", "", "Output format: json; default: a table")
-	command.AddCommand(t.statusCommand(), t.alarmCommand(), t.defragCommand(), t.snapshotCommand(), t.restoreCommand())
+	command.AddCommand(t.statusCommand(), t.alarmCommand(), t.defragCommand(), t.snapshotCommand(), t.restoreCommand(),
+		t.recoverCommand())
 	return command
 }
 

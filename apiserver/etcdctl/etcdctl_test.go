@@ -31,8 +31,13 @@ func mustRun[T any](t *testing.T, args ...string) (result T) {
 	if err != nil {
 		t.Fatalf("%v: %v", args, err)
 	}
+	return parse[T](t, out)
+}
+
+func parse[T any](t *testing.T, out string) (result T) {
+	t.Helper()
 	if err := json.Unmarshal([]byte(out), &result); err != nil {
-		t.Fatalf("%v printed %q: %v", args, out, err)
+		t.Fatalf("%q: %v", out, err)
 	}
 	return result
 }

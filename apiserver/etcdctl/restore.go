@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/snapshot"
@@ -29,17 +30,22 @@ func (t *tool) restoreCommand() *cobra.Command {
 			return t.restore(o)
 		},
 	}
-	flags := command.Flags()
+	t.restoreFlags(command.Flags(), &o)
+	return command
+}
+
+// restoreFlags are the flags of a data directory for the only member of a new cluster.
+func (t *tool) restoreFlags(flags *pflag.FlagSet, o *snapshot.RestoreOptions) {
 	flags.StringVar(&o.Name, "name", config.Default().Member.Name, "Name of the member, its --etcd-name")
 	flags.StringVar(&o.PeerURL, "initial-advertise-peer-url", "",
 		"Peer URL of the member, its --etcd-initial-advertise-peer-urls; default: none, for a member that no other joins")
 	flags.StringVar(&o.Token, "initial-cluster-token", "", "Token of the new etcd cluster; default: random")
 	flags.Uint64Var(&o.RevisionBump, "bump-revision", snapshot.DefaultRevisionBump,
 		"Number of revisions to skip; more than the former cluster can have made since the snapshot")
-	return command
 }
 
-func (t *tool) restore(o snapshot.RestoreOptions) error {
+// complete sets the options that have no flag.
+func complete(o *snapshot.RestoreOptions) error {
 	switch {
 	case o.Directory == "":
 		return errors.New("--data-dir is required: the data directory to create")
@@ -48,6 +54,13 @@ func (t *tool) restore(o snapshot.RestoreOptions) error {
 	}
 	if o.Token == "" {
 		o.Token = rand.Text()
+	}
+	return nil
+}
+
+func (t *tool) restore(o snapshot.RestoreOptions) error {
+	if err := complete(&o); err != nil {
+		return err
 	}
 	info, err := snapshot.Restore(o)
 	if err != nil {

@@ -101,6 +101,9 @@ func (i *Info) count(revision, value []byte, live map[string]struct{}, encrypted
 	}
 	i.Revision = mvcc.BytesToRev(revision).Main
 	key := string(kv.Key)
+	if key == "" { // etcdutl's mark of skipped revisions, which is no change
+		return nil
+	}
 	delete(encrypted, key)
 	if mvcc.IsTombstone(revision) {
 		delete(live, key)

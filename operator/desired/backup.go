@@ -99,17 +99,62 @@ func DeletePodName(backup *v1alpha1.ApiServerBackup) string { return backup.Name
 
 // RestorePod returns the pod that restores a backup into the volume of the first member.
 func RestorePod(cluster *v1alpha1.ApiServerCluster, image, member string, location v1alpha1.BackupLocation) *corev1.Pod {
-	job := newJob(RestorePodName(cluster), cluster.Namespace, cluster, image, []string{
-		"backup", "restore", "--uid=" + string(cluster.UID), "--data-dir=" + dataDirectory + "/etcd", "--name=" + member,
-		"--initial-advertise-peer-url=" + PeerURL(cluster, member), "--initial-cluster-token=" + token(cluster),
-		"--scratch=" + dataDirectory, // the volume has room for the database; the node may not
+	return restorePod(restore{
+		pod: RestorePodName(cluster), cluster: cluster, image: image, uid: string(cluster.UID), member: member,
+		location: location, encryption: cluster.Spec.Restore.Encryption,
 	})
-	job.volume("data", dataDirectory, corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: member},
+}
+
+// RecoveryFromBackupPod returns the pod that restores a backup into the volume of the member of status.recovery.
+func RecoveryFromBackupPod(cluster *v1alpha1.ApiServerCluster, image string, location v1alpha1.BackupLocation) *corev1.Pod {
+	r := cluster.Status.Recovery
+	return restorePod(restore{
+		pod: RecoveryPodName(cluster), cluster: cluster, image: image, uid: recoveryUID(cluster), member: r.Member,
+		location: location, encryption: r.Request.Encryption,
 	})
-	job.destination(location.Destination, location.Path)
-	job.encryption(cluster.Spec.Restore.Encryption, IdentitiesKey, "--identities-file=")
+}
+
+// RecoveryPod returns the pod that makes the member of status.recovery the only one of a new etcd cluster.
+func RecoveryPod(cluster *v1alpha1.ApiServerCluster, image string) *corev1.Pod {
+	member := cluster.Status.Recovery.Member
+	job := newJob(RecoveryPodName(cluster), cluster.Namespace, cluster, image,
+		append([]string{"etcd", "recover", "--uid=" + recoveryUID(cluster)}, newMember(cluster, member)...))
+	job.data(member)
 	return job.pod
+}
+
+// RecoveryPodName returns the name of the pod that prepares the data of a recovery.
+func RecoveryPodName(cluster *v1alpha1.ApiServerCluster) string { return cluster.Name + "-recovery" }
+
+// recoveryUID identifies a recovery in the volume of its member.
+func recoveryUID(cluster *v1alpha1.ApiServerCluster) string {
+	return string(cluster.UID) + "/" + cluster.Status.Recovery.Request.RequestID
+}
+
+// restore describes a pod that restores a backup into the volume of a member.
+type restore struct {
+	pod, image, uid, member string
+	cluster                 *v1alpha1.ApiServerCluster
+	location                v1alpha1.BackupLocation
+	encryption              *v1alpha1.BackupEncryption
+}
+
+func restorePod(r restore) *corev1.Pod {
+	args := append([]string{"backup", "restore", "--uid=" + r.uid}, newMember(r.cluster, r.member)...)
+	// The volume has room for the database; the node may not.
+	job := newJob(r.pod, r.cluster.Namespace, r.cluster, r.image, append(args, "--scratch="+dataDirectory))
+	job.data(r.member)
+	job.destination(r.location.Destination, r.location.Path)
+	job.encryption(r.encryption, IdentitiesKey, "--identities-file=")
+	return job.pod
+}
+
+// newMember returns the flags of the data directory of the only member of a new etcd cluster.
+func newMember(cluster *v1alpha1.ApiServerCluster, member string) []string {
+	return []string{
+		"--data-dir=" + dataDirectory + "/etcd", "--name=" + member,
+		"--initial-advertise-peer-url=" + PeerURL(cluster, member), "--initial-cluster-token=" + token(cluster),
+	}
 }
 
 // RestorePodName returns the name of the pod that restores the backup of a new cluster.
@@ -151,6 +196,13 @@ func (j job) volume(name, mountPath string, source corev1.VolumeSource) {
 	j.pod.Spec.Volumes = append(j.pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
 	j.container().VolumeMounts = append(j.container().VolumeMounts, corev1.VolumeMount{
 		Name: name, MountPath: mountPath, ReadOnly: source.Projected != nil || source.Secret != nil,
+	})
+}
+
+// data mounts the volume of a member.
+func (j job) data(member string) {
+	j.volume("data", dataDirectory, corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: member},
 	})
 }
 

@@ -9,8 +9,8 @@ import (
 // Kind is the kind of an action.
 type Kind string
 
-// The kinds of actions. Bootstrap, Bootstrapped, StartJoin and FinishJoin update the intent, the others etcd or the
-// hosting cluster.
+// The kinds of actions. Those of a recovery, Bootstrap, Bootstrapped, StartJoin and FinishJoin update the intent, the
+// others etcd or the hosting cluster.
 const (
 	Wait         Kind = "Wait"
 	Bootstrap    Kind = "Bootstrap"    // Names become the initial members
@@ -18,6 +18,12 @@ const (
 	StartJoin    Kind = "StartJoin"    // Name becomes the joining member
 	FinishJoin   Kind = "FinishJoin"   // there is no joining member any more
 	AddLearner   Kind = "AddLearner"
+	// StartRecovery selects the member Name and enters RecoveryStopping. RestoreQuorum makes it the only initial member of an
+	// etcd that is not bootstrapped, and enters RecoveryRestoring. DeclineRecovery records a request as not needed.
+	StartRecovery   Kind = "StartRecovery"
+	RestoreQuorum   Kind = "RestoreQuorum"
+	DeclineRecovery Kind = "DeclineRecovery"
+
 	Promote      Kind = "Promote"
 	MoveLeader   Kind = "MoveLeader" // from Name to To
 	RemoveMember Kind = "RemoveMember"
@@ -48,6 +54,12 @@ func (a Action) Describe() string {
 		return "Bootstrapping etcd with initial members " + strings.Join(a.Names, ", ")
 	case Bootstrapped:
 		return "Initial members formed a quorum"
+	case StartRecovery:
+		return "Stopping all replicas to recover etcd from " + a.Name + ": " + a.Reason
+	case RestoreQuorum:
+		return "Recovering etcd with the only member " + a.Name
+	case DeclineRecovery:
+		return "Not recovering etcd: " + a.Reason
 	case AddLearner:
 		return "Added learner " + a.Name + "; waiting for it to catch up"
 	case Promote:

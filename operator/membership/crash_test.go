@@ -85,6 +85,38 @@ func TestCrashAndStaleViewAtEveryStep(t *testing.T) {
 	}
 }
 
+// TestCrashAndStaleViewDuringRecovery does the same from the loss of the quorum to the end of the recovery.
+func TestCrashAndStaleViewDuringRecovery(t *testing.T) {
+	recovered := func(w *world, pause func()) {
+		for _, line := range []string{"want 3 3", "run", "wipe demo-0", "kill demo-0", "wipe demo-1", "kill demo-1", "recover"} {
+			w.execute(strings.Fields(line))
+		}
+		w.runWith(pause)
+		if w.recovery.Stage != RecoveryRestoring || len(w.pods) > 0 {
+			w.t.Fatalf("stage %q with %d pods:\n%s", w.recovery.Stage, len(w.pods), strings.Join(w.trace, "\n"))
+		}
+		w.execute([]string{"recovered"})
+		w.runWith(pause)
+		w.checkSettled()
+	}
+	total := 0
+	recovered(newWorld(t), func() { total++ })
+	for _, delay := range []int{1, 2, 5, 15} {
+		for at := delay; at < total; at++ {
+			t.Run(fmt.Sprintf("step %d, view %d steps old", at, delay), func(t *testing.T) {
+				w := newWorld(t)
+				var seen []snapshot
+				recovered(w, func() {
+					seen = append(seen, w.observe())
+					if len(seen) == at+1 {
+						w.replay(seen[at-delay])
+					}
+				})
+			})
+		}
+	}
+}
+
 func (w *world) replay(old snapshot) {
 	w.stale = true
 	defer func() { w.stale = false }()

@@ -24,7 +24,10 @@ func (v *view) bootstrap() (Action, bool) {
 			return Action{Kind: CreateClaim, Name: name, Reason: "initial member"}, true
 		}
 	}
-	if v.Restoring {
+	switch {
+	case v.Restoring && v.Recovery.Stage == RecoveryRestoring:
+		return v.awaitRecovery(), true
+	case v.Restoring:
 		return Action{Kind: Wait, Reason: "Waiting for the backup to be restored"}, true
 	}
 	for _, name := range v.Intent.InitialMembers {

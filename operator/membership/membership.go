@@ -8,6 +8,7 @@ type Observation struct {
 	Voters     int    // desired voters: 1, 3 or 5
 	Intent     Intent
 	Restoring  bool // a backup has to be restored into the volume of the only initial member
+	Recovery   Recovery
 	HasQuorum  bool // a quorum answered, so Members is current
 	QuorumLost bool // no quorum has answered for a while
 	Members    []Member
@@ -74,12 +75,15 @@ func (v *view) steps() []step {
 		return []step{(*view).hibernate}
 	case v.External:
 		return []step{(*view).scaleServers, (*view).restartUnready, (*view).rollOut}
+	case v.Recovery.Stage == RecoveryStopping:
+		return []step{(*view).stopForRecovery}
 	case !v.Intent.Bootstrapped:
-		return []step{(*view).bootstrap}
+		return []step{(*view).startRecovery, (*view).bootstrap}
 	case !v.HasQuorum:
-		return []step{(*view).recoverQuorum}
+		return []step{(*view).startRecovery, (*view).recoverQuorum}
 	}
 	return []step{
+		(*view).declineRecovery,
 		(*view).ensureMemberPods, (*view).cleanUp, (*view).scaleServers, (*view).restartUnready,
 		(*view).advanceJoin, (*view).replaceVoter, (*view).shrink, (*view).startJoin, (*view).rollOut,
 	}

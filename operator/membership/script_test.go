@@ -32,6 +32,9 @@ var update = flag.Bool("update", false, "rewrite the results in the scripts")
 //	lead NAME               make it the leader
 //	outdate                 change the spec of all pods
 //	forget                  lose the intent
+//	revision NAME NUMBER    set the revision that a member reports without a quorum
+//	recover [NAME|backup]   request a recovery: from the best survivor, from NAME, or from a backup
+//	recovered               the data of the recovered member is prepared
 //	restore / restored      a backup has to be restored / is restored
 //	state                   results are the members, servers and claims: "  = line"
 func (w *world) execute(fields []string) []string {
@@ -63,6 +66,16 @@ func (w *world) execute(fields []string) []string {
 		w.claims[name].Lost = true
 	case "forget":
 		w.intent = Intent{}
+	case "recover":
+		replacing := w.recovery.Stage != NoRecovery
+		w.recovery = Recovery{Stage: RecoveryRequested, Replacing: replacing, FromBackup: name == "backup"}
+		if name != "backup" {
+			w.recovery.Member = name
+		}
+	case "recovered":
+		w.recovery, w.restoring = Recovery{}, false
+	case "revision":
+		w.revisionOf[name] = int64(number(fields[2]))
 	case "restore", "restored":
 		w.restoring = fields[0] == "restore"
 	default:

@@ -16,6 +16,7 @@ type world struct {
 	voters       int
 	external     bool
 	restoring    bool
+	recovery     Recovery
 	intent       Intent
 	version      int // resource version of the intent
 	noQuorum     int // ticks without a quorum
@@ -29,6 +30,7 @@ type world struct {
 	lost         map[string]bool
 	everUsed     map[string]bool   // names that have been members
 	dataOf       map[string]uint64 // claim name to ID of the member that wrote the data
+	revisionOf   map[string]int64
 	nextID       uint64
 	trace        []string
 	revisions    uint64
@@ -49,7 +51,7 @@ const (
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, pods: map[string]*worldPod{}, claims: map[string]*Claim{}, stuck: map[string]bool{},
-		down: map[string]bool{}, lost: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{},
+		down: map[string]bool{}, lost: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{}, revisionOf: map[string]int64{},
 		nextID: 100, revisions: 1000}
 }
 
@@ -64,7 +66,9 @@ func (w *world) observe() snapshot {
 	s := snapshot{version: w.version, uids: map[string]int{}}
 	s.Observation = Observation{
 		Cluster: "demo", External: w.external, Restoring: w.restoring, Replicas: w.replicas, Voters: w.voters, Intent: w.intent, HasQuorum: w.hasQuorum(),
+		Recovery: w.recovery,
 	}
+	s.Recovery.Survivors = w.survivors()
 	s.Intent.InitialMembers = slices.Clone(w.intent.InitialMembers)
 	s.QuorumLost = !s.HasQuorum && w.noQuorum > quorumLossTimeout
 	s.Intent.JoinTimedOut = w.intent.JoiningMember != "" && w.joining > joinTimeout
@@ -121,7 +125,7 @@ func (w *world) member(name string) *Member {
 // act executes an action on the present state, with the preconditions of the observation that it was planned from.
 func (w *world) act(a Action, seen snapshot) {
 	switch a.Kind {
-	case Bootstrap, Bootstrapped, StartJoin, FinishJoin:
+	case Bootstrap, Bootstrapped, StartJoin, FinishJoin, StartRecovery, RestoreQuorum, DeclineRecovery:
 		w.write(a, seen)
 	case AddLearner, Promote, MoveLeader, RemoveMember:
 		w.change(a)
@@ -175,7 +179,34 @@ func (w *world) write(a Action, seen snapshot) {
 		w.intent.NextOrdinal = Ordinal("demo", a.Name) + 1
 	case FinishJoin:
 		w.intent.JoiningMember = ""
+	case DeclineRecovery:
+		w.recovery.Stage = NoRecovery
+	case StartRecovery:
+		w.recovery.Stage, w.recovery.SelectedName = RecoveryStopping, a.Name
+	case RestoreQuorum:
+		w.restoreQuorum(a)
 	}
+}
+
+// restoreQuorum fails the test if a member still runs: it may belong to the old quorum.
+func (w *world) restoreQuorum(a Action) {
+	if len(w.pods) > 0 {
+		w.t.Errorf("recovering while %d pods exist", len(w.pods))
+	}
+	w.recovery.Stage, w.restoring = RecoveryRestoring, true
+	w.intent = Intent{InitialMembers: a.Names, NextOrdinal: max(w.intent.NextOrdinal, Ordinal("demo", a.Name)+1)}
+	w.members, w.bootstrapped = nil, false
+}
+
+// survivors returns the members whose processes answer, with the revisions of the script.
+func (w *world) survivors() []Survivor {
+	var survivors []Survivor
+	for _, m := range w.members {
+		if w.healthy(m) {
+			survivors = append(survivors, Survivor{Name: m.Name, Revision: w.revisionOf[m.Name]})
+		}
+	}
+	return survivors
 }
 
 // change is a request to etcd. Requests that etcd rejects do nothing; requests that lose the quorum fail the test.

@@ -52,7 +52,8 @@ func observation(s *observed.State, c desired.Configuration, restart map[string]
 	o := membership.Observation{
 		Cluster: s.Cluster.Name, External: s.Cluster.ExternalEtcd(),
 		Replicas: s.Cluster.ReplicaCount(), Voters: s.Cluster.VoterCount(),
-		Intent: intent(s.Cluster, now), Restoring: s.Cluster.Restoring(), HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
+		Intent: intent(s.Cluster, now), Restoring: s.Cluster.Restoring() || s.Cluster.Recovering(v1alpha1.RecoveryRestoring),
+		HasQuorum: s.EtcdErr == nil, QuorumLost: s.QuorumLost(now),
 	}
 	var voters []string
 	for _, m := range s.Members {
@@ -100,6 +101,7 @@ const maxActions = 16
 // again, or until there is nothing to do.
 func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
 	o, certain := observation(p.state, p.configuration, p.restart, p.input.Now), true
+	o.Recovery = p.recovery()
 	for n := 0; certain && n < maxActions; n++ {
 		a := membership.Plan(o)
 		if a.Kind == membership.Wait && p.input.Action.Kind != "" {
@@ -152,19 +154,22 @@ func relatedObject(cluster *v1alpha1.ApiServerCluster, a membership.Action) *cor
 // eventReasons are the reasons of the events of actions. Those of pods and claims are the ones of the StatefulSet
 // controller.
 var eventReasons = map[membership.Kind]string{
-	membership.Bootstrap:    "BootstrappingEtcd",
-	membership.Bootstrapped: "EtcdBootstrapped",
-	membership.StartJoin:    "MemberJoining",
-	membership.FinishJoin:   "MemberJoinFinished",
-	membership.AddLearner:   "LearnerAdded",
-	membership.Promote:      "LearnerPromoted",
-	membership.MoveLeader:   "LeaderMoved",
-	membership.RemoveMember: "MemberRemoved",
-	membership.CreateClaim:  "SuccessfulCreate",
-	membership.DeleteClaim:  "SuccessfulDelete",
-	membership.CreatePod:    "SuccessfulCreate",
-	membership.CreateServer: "SuccessfulCreate",
-	membership.DeletePod:    "SuccessfulDelete",
+	membership.Bootstrap:       "BootstrappingEtcd",
+	membership.Bootstrapped:    "EtcdBootstrapped",
+	membership.StartRecovery:   "RecoveringEtcd",
+	membership.RestoreQuorum:   "RestoringQuorum",
+	membership.DeclineRecovery: "RecoveryNotNeeded",
+	membership.StartJoin:       "MemberJoining",
+	membership.FinishJoin:      "MemberJoinFinished",
+	membership.AddLearner:      "LearnerAdded",
+	membership.Promote:         "LearnerPromoted",
+	membership.MoveLeader:      "LeaderMoved",
+	membership.RemoveMember:    "MemberRemoved",
+	membership.CreateClaim:     "SuccessfulCreate",
+	membership.DeleteClaim:     "SuccessfulDelete",
+	membership.CreatePod:       "SuccessfulCreate",
+	membership.CreateServer:    "SuccessfulCreate",
+	membership.DeletePod:       "SuccessfulDelete",
 }
 
 // errRejected wraps errors of changes that etcd may accept later, for example because a member has not been connected
@@ -175,6 +180,8 @@ func (r *Reconciler) act(ctx context.Context, p *pass, a membership.Action) erro
 	switch a.Kind {
 	case membership.Bootstrap, membership.Bootstrapped, membership.StartJoin, membership.FinishJoin:
 		return r.writeIntent(ctx, p, a)
+	case membership.StartRecovery, membership.RestoreQuorum, membership.DeclineRecovery:
+		return r.writeRecovery(ctx, p, a)
 	case membership.CreateClaim:
 		return r.create(ctx, p.cluster, desired.Claim(p.cluster, a.Name))
 	case membership.CreatePod, membership.CreateServer:
@@ -219,6 +226,9 @@ func (r *Reconciler) writeIntent(ctx context.Context, p *pass, a membership.Acti
 		m.InitialMembers = a.Names
 	case membership.Bootstrapped:
 		m.InitialMembers, m.Bootstrapped = nil, true
+		if recovery := p.cluster.Status.Recovery; p.cluster.Recovering(v1alpha1.RecoveryStarting) {
+			recovery.Stage, recovery.CompletedAt = v1alpha1.RecoveryCompleted, &metav1.Time{Time: p.input.Now}
+		}
 	case membership.StartJoin:
 		m.JoiningMember, m.JoiningSince = a.Name, &metav1.Time{Time: p.input.Now}
 	case membership.FinishJoin:
@@ -253,10 +263,11 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 
 // initialCluster returns the configuration of a member for an empty data directory. For a member that has run before it
 // contains only that member: etcd then refuses to start without data instead of voting twice in one term. The same holds
-// for a member whose volume has a restored backup.
+// for a member whose volume has a restored backup, or that continues after the loss of the quorum.
 func initialCluster(s *observed.State, name string) desired.InitialCluster {
 	initial := desired.InitialCluster{PeerURLs: map[string]string{name: desired.PeerURL(s.Cluster, name)}}
-	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped && s.Cluster.Spec.Restore == nil {
+	fresh := s.Cluster.Spec.Restore == nil && !s.Cluster.Recovering(v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting)
+	if intent := s.Cluster.Status.Membership; intent != nil && !intent.Bootstrapped && fresh {
 		initial.New = true
 		for _, member := range intent.InitialMembers {
 			initial.PeerURLs[member] = desired.PeerURL(s.Cluster, member)

@@ -43,8 +43,11 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1alpha1.ApiServerClus
 		lists = append(lists, &corev1.ServiceAccountList{})
 	}
 	remaining := 0
-	pod, err := r.restorePod(ctx, cluster) // which the list of pods does not contain
-	errs := []error{err, r.deleteRestorePod(ctx, pod)}
+	var errs []error
+	for _, name := range []string{desired.RestorePodName(cluster), desired.RecoveryPodName(cluster)} {
+		pod, err := r.jobPod(ctx, cluster, name) // which the list of pods does not contain
+		errs = append(errs, err, r.deleteJobPod(ctx, pod))
+	}
 	for _, list := range lists {
 		n, err := r.removeAll(ctx, cluster, list)
 		remaining += n

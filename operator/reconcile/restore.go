@@ -37,12 +37,12 @@ func (r *Reconciler) restoreBackup(ctx context.Context, p *pass) error {
 	if p.cluster.Spec.Restore == nil {
 		return nil
 	}
-	pod, err := r.restorePod(ctx, p.cluster)
+	pod, err := r.jobPod(ctx, p.cluster, desired.RestorePodName(p.cluster))
 	if err != nil {
 		return err
 	}
 	if !p.cluster.Restoring() {
-		return r.deleteRestorePod(ctx, pod)
+		return r.deleteJobPod(ctx, pod)
 	}
 	intent := p.cluster.Status.Membership
 	if intent == nil || len(intent.InitialMembers) == 0 || p.state.Claim(intent.InitialMembers[0]) == nil {
@@ -61,17 +61,17 @@ func (r *Reconciler) restoreBackup(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// restorePod returns the pod that restores the backup, or nil.
-func (r *Reconciler) restorePod(ctx context.Context, cluster *v1alpha1.ApiServerCluster) (*corev1.Pod, error) {
+// jobPod returns a pod that prepares data, or nil.
+func (r *Reconciler) jobPod(ctx context.Context, cluster *v1alpha1.ApiServerCluster, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	found, err := r.find(ctx, cluster, desired.RestorePodName(cluster), pod)
+	found, err := r.find(ctx, cluster, name, pod)
 	if err != nil || !found {
 		return nil, err
 	}
 	return pod, nil
 }
 
-func (r *Reconciler) deleteRestorePod(ctx context.Context, pod *corev1.Pod) error {
+func (r *Reconciler) deleteJobPod(ctx context.Context, pod *corev1.Pod) error {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (r *Reconciler) deleteRestorePod(ctx context.Context, pod *corev1.Pod) erro
 }
 
 func (r *Reconciler) createRestorePod(ctx context.Context, p *pass, member string) error {
-	location, problem, err := r.backupLocation(ctx, p.cluster)
+	location, problem, err := r.backupLocation(ctx, p.cluster, p.cluster.Spec.Restore.From)
 	if err != nil {
 		return err
 	}
@@ -103,9 +103,8 @@ func (r *Reconciler) createRestorePod(ctx context.Context, p *pass, member strin
 
 // backupLocation returns where the backup is stored, or why it is not available.
 func (r *Reconciler) backupLocation(
-	ctx context.Context, cluster *v1alpha1.ApiServerCluster,
+	ctx context.Context, cluster *v1alpha1.ApiServerCluster, from v1alpha1.RestoreSource,
 ) (location v1alpha1.BackupLocation, problem string, err error) {
-	from := cluster.Spec.Restore.From
 	if from.Location != nil {
 		return *from.Location, "", nil
 	}
@@ -131,13 +130,21 @@ func (r *Reconciler) restoreFailed(ctx context.Context, p *pass, pod *corev1.Pod
 			warning: true, related: reference("Pod", pod), reason: reasonRestoreFailed, action: "Restore", message: message,
 		})
 	}
+	if !retryDue(pod, p.input.Now) {
+		return nil
+	}
+	return r.deleteJobPod(ctx, pod)
+}
+
+// retryDue reports whether restoreRetryInterval has passed since a pod failed.
+func retryDue(pod *corev1.Pod, now time.Time) bool {
 	for _, status := range pod.Status.ContainerStatuses {
 		ended := status.State.Terminated
-		if ended != nil && p.input.Now.Sub(ended.FinishedAt.Time) < restoreRetryInterval {
-			return nil
+		if ended != nil && now.Sub(ended.FinishedAt.Time) < restoreRetryInterval {
+			return false
 		}
 	}
-	return r.deleteRestorePod(ctx, pod)
+	return true
 }
 
 func lastLine(text string) string {

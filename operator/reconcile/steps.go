@@ -133,6 +133,12 @@ var steps = []step{
 		do:      (*Reconciler).restoreBackup,
 	},
 	{
+		name:    "recovery",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).recoverQuorum,
+	},
+	{
 		name:    "rotation",
 		needs:   []fact{certificatesReady},
 		changes: true,
@@ -171,6 +177,7 @@ type pass struct {
 	certificates  certificates
 	configuration desired.Configuration
 	encryption    encryption.State
+	recoveryPod   *corev1.Pod               // that prepares the data of a recovery; nil: none
 	secrets       map[string]*corev1.Secret // of the authorities, as read, by trust domain
 	etcd          *etcd.Client              // nil if no member runs
 	restart       map[string]bool           // pods that have to restart for a rotation

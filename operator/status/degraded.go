@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -23,9 +24,12 @@ func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return unknown(v1alpha1.Degraded)
 	case cluster.Restoring() && cluster.Status.Restore != nil && cluster.Status.Restore.Reason != "Restoring":
 		return condition(v1alpha1.Degraded, true, cluster.Status.Restore.Reason, "%s", cluster.Status.Restore.Message)
+	case cluster.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting):
+		return condition(v1alpha1.Degraded, true, "Recovering", "etcd is recovered with the data of %s: %s",
+			cluster.Status.Recovery.Source(), cmp.Or(cluster.Status.Recovery.Message, string(cluster.Status.Recovery.Stage)))
 	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now):
 		return condition(v1alpha1.Degraded, true, observed.QuorumLostReason,
-			"etcd has no quorum; the operator only recreates missing pods until it is restored")
+			"etcd has no quorum; the operator only recreates missing pods until it is restored, or spec.recovery requests a recovery")
 	case in.ConfigurationErr != nil:
 		return condition(v1alpha1.Degraded, true, "InvalidConfiguration",
 			"The last valid files stay in use: %s", oneLine(in.ConfigurationErr))

@@ -30,6 +30,9 @@ func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1
 	if until, err := cluster.PausedUntil(); err != nil || until.IsZero() {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Paused)
 	}
+	if cluster.Spec.Recovery == nil && cluster.Status.Recovery == nil {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Recovered)
+	}
 	if cluster.Spec.Restore == nil {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Restored)
 	}

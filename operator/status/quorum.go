@@ -19,6 +19,9 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	if cluster.Hibernated() {
 		return condition(v1alpha1.EtcdQuorum, false, "Hibernated", "spec.replicas is 0")
 	}
+	if in.State.EtcdErr != nil && cluster.Recovering(v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting) {
+		return condition(v1alpha1.EtcdQuorum, false, "Recovering", "Continuing with the data of %s", cluster.Status.Recovery.Source())
+	}
 	if in.State.EtcdErr != nil && !cluster.Bootstrapped() {
 		return condition(v1alpha1.EtcdQuorum, false, "BootstrappingEtcd",
 			"Waiting for the initial members to form a quorum: %s", oneLine(in.State.EtcdErr))

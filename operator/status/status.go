@@ -52,7 +52,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, rotating, apiServices, paused, restored,
+	available, progressing, degraded, quorum, certificates, rotating, apiServices, paused, restored, recovered,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.

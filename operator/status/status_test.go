@@ -122,6 +122,41 @@ func TestConditions(t *testing.T) {
 			},
 			want{"EtcdQuorum": "QuorumLost"},
 		},
+		"a recovery is requested": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				unreachable(cluster, in)
+				withCondition(cluster, v1alpha1.EtcdQuorum, metav1.ConditionFalse, "QuorumLost", 0)
+				cluster.Spec.Recovery = &v1alpha1.Recovery{RequestID: "second"}
+				cluster.Status.Recovery = &v1alpha1.RecoveryStatus{
+					Request: v1alpha1.Recovery{RequestID: "first"}, Stage: v1alpha1.RecoveryCompleted,
+				}
+			},
+			want{"EtcdQuorum": "QuorumLost", "Recovered": "Pending"},
+		},
+		"the data is being recovered": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				unreachable(cluster, in)
+				cluster.Status.Membership.Bootstrapped = false
+				cluster.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryRestoring, Member: "demo-2"}
+			},
+			want{"EtcdQuorum": "Recovering", "Recovered": "Restoring", "Degraded": "Recovering"},
+		},
+		"the recovery fails": {
+			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
+				unreachable(cluster, in)
+				cluster.Status.Membership.Bootstrapped = false
+				cluster.Status.Recovery = &v1alpha1.RecoveryStatus{
+					Stage: v1alpha1.RecoveryRestoring, Member: "demo-2", Reason: "RecoveryFailed", Message: "there is no data",
+				}
+			},
+			want{"Recovered": "RecoveryFailed", "Degraded": "Recovering"},
+		},
+		"the quorum is recovered": {
+			func(cluster *v1alpha1.ApiServerCluster, _ *Input) {
+				cluster.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryCompleted, Member: "demo-2", Revision: 7}
+			},
+			want{"Recovered": "QuorumRecovered", "EtcdQuorum": "MembersHealthy"},
+		},
 		"the initial members are starting": {
 			func(cluster *v1alpha1.ApiServerCluster, in *Input) {
 				unreachable(cluster, in)

@@ -49,6 +49,7 @@ type ApiServerClusterList struct {
 // +kubebuilder:validation:XValidation:rule="(self.?mode.orValue('Cluster') == 'Extension') == (size(self.?extension.?groups.orValue([])) > 0)",message="extension.groups is required in mode Extension, and only allowed there"
 // +kubebuilder:validation:XValidation:rule="self.?mode.orValue('Cluster') == 'Cluster' || size(self.?aggregation.?apiServices.orValue([])) == 0",message="aggregation.apiServices cannot be used in mode Extension"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || !self.?etcd.?external.hasValue()",message="restore needs an embedded etcd"
+// +kubebuilder:validation:XValidation:rule="!has(self.recovery) || !self.?etcd.?external.hasValue()",message="recovery needs an embedded etcd"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || has(oldSelf.restore)",message="restore can only be set when the cluster is created"
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
 type ApiServerClusterSpec struct {
@@ -102,6 +103,12 @@ type ApiServerClusterSpec struct {
 	//
 	// +optional
 	Restore *Restore `json:"restore,omitempty"`
+
+	// Recovery requests the recovery of a lost quorum, once. It loses the writes that only the lost members have, and stops
+	// all replicas first. Default: no recovery. Example: {"requestID": "2026-01-31"}.
+	//
+	// +optional
+	Recovery *Recovery `json:"recovery,omitempty"`
 
 	// Service configures the Service through which clients reach the API servers.
 	//

@@ -73,6 +73,11 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 
+	// Recovery is the progress of the last request in spec.recovery.
+	//
+	// +optional
+	Recovery *RecoveryStatus `json:"recovery,omitempty"`
+
 	// Rotations are the replacements of authorities and keys in progress.
 	//
 	// +optional
@@ -86,7 +91,7 @@ type ApiServerClusterStatus struct {
 	APIServices []APIServiceStatus `json:"apiServices,omitempty"`
 
 	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
-	// CredentialsRotating, APIServicesAvailable, Paused and Restored.
+	// CredentialsRotating, APIServicesAvailable, Paused, Restored and Recovered.
 	//
 	// +optional
 	// +listType=map
