@@ -45,9 +45,9 @@ type ApiServerClusterList struct {
 // ApiServerClusterSpec is the desired state of an ApiServerCluster.
 //
 // +kubebuilder:validation:XValidation:rule="self.?replicas.orValue(3) == 0 || self.?etcd.?embedded.?members.orValue(1) <= self.?replicas.orValue(3)",message="etcd.embedded.members must not exceed replicas"
-// +kubebuilder:validation:XValidation:rule="self.?mode.orValue('Cluster') == oldSelf.?mode.orValue('Cluster')",message="mode is immutable"
-// +kubebuilder:validation:XValidation:rule="(self.?mode.orValue('Cluster') == 'Extension') == (size(self.?extension.?groups.orValue([])) > 0)",message="extension.groups is required in mode Extension, and only allowed there"
-// +kubebuilder:validation:XValidation:rule="self.?mode.orValue('Cluster') == 'Cluster' || size(self.?aggregation.?apiServices.orValue([])) == 0",message="aggregation.apiServices cannot be used in mode Extension"
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Extension') == (has(oldSelf.mode) && oldSelf.mode == 'Extension')",message="mode is immutable"
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Extension') == (has(self.extension) && has(self.extension.groups) && size(self.extension.groups) > 0)",message="extension.groups is required in mode Extension, and only allowed there"
+// +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'Extension') || !(has(self.aggregation) && has(self.aggregation.apiServices) && size(self.aggregation.apiServices) > 0)",message="aggregation.apiServices cannot be used in mode Extension"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || !self.?etcd.?external.hasValue()",message="restore needs an embedded etcd"
 // +kubebuilder:validation:XValidation:rule="!has(self.recovery) || !self.?etcd.?external.hasValue()",message="recovery needs an embedded etcd"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || has(oldSelf.restore)",message="restore can only be set when the cluster is created"
@@ -219,6 +219,7 @@ type ApiServerClusterSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Cluster;Extension
+	// +kubebuilder:validation:MaxLength=16
 	Mode Mode `json:"mode,omitempty"`
 
 	// Extension configures mode Extension.
