@@ -178,6 +178,9 @@ func (v *view) rollOut() (Action, bool) {
 	if !outdated {
 		return Action{}, false
 	}
+	if v.RolloutHeld != "" {
+		return Action{Kind: Wait, Reason: v.RolloutHeld}, true
+	}
 	if reason := v.rolloutBlocked(); reason != "" {
 		return Action{Kind: Wait, Reason: reason}, true
 	}

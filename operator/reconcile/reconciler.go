@@ -105,6 +105,7 @@ func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 		return ctrl.Result{RequeueAfter: immediately}, nil
 	case p.input.Rejected == nil && a.Kind != membership.Wait && a.Kind != "":
 		return ctrl.Result{RequeueAfter: immediately}, nil
+	case a.Kind == membership.Wait && a.Reason == p.input.Held && a.Reason != "": // a window may open days later
 	case a.Kind != "" && (a.Kind != membership.Wait || a.Reason != ""), p.rotating:
 		return ctrl.Result{RequeueAfter: r.waitInterval(p)}, nil
 	}

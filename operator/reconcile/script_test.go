@@ -237,6 +237,10 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Encryption = &v1alpha1.Encryption{Provider: v1alpha1.EncryptionProvider(value)}
 		case field == "serving":
 			object.Spec.Certificates.Serving.SecretRef = &corev1.LocalObjectReference{Name: value}
+		case field == "window": // for an hour
+			object.Spec.Maintenance.Windows = []v1alpha1.MaintenanceWindow{
+				{Schedule: strings.ReplaceAll(value, "_", " "), Duration: metav1.Duration{Duration: time.Hour}},
+			}
 		case field == "pausedUntil":
 			object.Annotations = map[string]string{v1alpha1.PausedUntilAnnotation: value}
 		case strings.HasPrefix(field, "arg."):

@@ -36,6 +36,7 @@ type Rotation struct {
 type Input struct {
 	State        *observed.State   // nil if it could not be read
 	Action       membership.Action // last planned action; without a kind if none was planned
+	Held         string            // why a rollout waits for a maintenance window; "" in one
 	Rejected     error             // etcd's error for the action, which is retried
 	Errors       []error           // errors of the steps
 	Invalid      error             // validation error of the spec

@@ -204,6 +204,11 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name.endsWith('-file') && !(name in ['admission-control-config-file','audit-policy-file','audit-webhook-config-file','egress-selector-config-file','tracing-config-file']) || !(name in ['authentication-config','authorization-config','authorization-mode']) && (name.startsWith('authentication-') || name.startsWith('authorization-') || name.startsWith('oidc-')) || name in ['allow-metric-labels-manifest','debug-socket-path','extension-groups','kubeconfig','kubelet-certificate-authority','kubelet-client-certificate','kubelet-client-key'])",message="this flag is not available: it needs a file that the pod does not have, or the API server does not implement it"
 	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
 
+	// Maintenance limits when healthy replicas are restarted.
+	//
+	// +optional
+	Maintenance Maintenance `json:"maintenance,omitzero"`
+
 	// Scheduling constrains the nodes that pods run on.
 	//
 	// +optional
