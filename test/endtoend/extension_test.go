@@ -1,0 +1,99 @@
+package endtoend
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// reports is a cluster that serves the group reports.example.com to the management plane.
+const reports = `
+apiVersion: quorate.dev/v1alpha1
+kind: ApiServerCluster
+metadata: {name: reports, namespace: default}
+spec:
+  mode: Extension
+  replicas: 1
+  extension:
+    groups:
+    - {name: reports.example.com, versions: [v1]}
+`
+
+const reportsDefinition = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: reports.reports.example.com}
+spec:
+  group: reports.example.com
+  scope: Namespaced
+  names: {plural: reports, singular: report, kind: Report}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {pages: {type: integer, description: Number of pages.}}}}}}
+`
+
+const report = `
+apiVersion: reports.example.com/v1
+kind: Report
+metadata: {name: monthly, namespace: default}
+spec: {pages: 12}
+`
+
+// TestExtensionMode serves a group to the hosting cluster: its clients use the group there, and the host survives the end
+// of the cluster that serves it.
+func TestExtensionMode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a whole sandbox")
+	}
+	s := startSandbox(t)
+	s.apply(s.management, reports)
+	s.run(s.management, "wait", "asc/reports", "--for=condition=Available", "--timeout=120s")
+	kubeconfig := s.adminOf("reports")
+	s.apply(kubeconfig, reportsDefinition)
+	s.run(s.management, "wait", "asc/reports", "--for=condition=APIServicesAvailable", "--timeout=120s")
+
+	s.apply(s.management, report)
+	if got := s.run(s.management, "get", "reports", "monthly", "-o", "jsonpath={.spec.pages}"); got != "12" {
+		t.Errorf("the report has %s pages, want 12", got)
+	}
+	if got := s.run(s.management, "explain", "reports.spec.pages"); !strings.Contains(got, "Number of pages.") {
+		t.Errorf("kubectl explain: %s", got)
+	}
+	s.run(s.management, "create", "namespace", "passing")
+	s.apply(s.management, strings.ReplaceAll(report, "default", "passing"))
+	s.run(s.management, "delete", "namespace", "passing", "--timeout=60s")
+	if got := s.run(s.management, "get", "reports", "-A", "-o", "name"); strings.TrimSpace(got) != "report.reports.example.com/monthly" {
+		t.Errorf("after the deletion of a namespace there are %q", got)
+	}
+
+	s.run(s.management, "delete", "asc/reports", "--timeout=60s")
+	s.waitFor("the host has no trace of the group", func() (bool, string) {
+		left := s.run(s.management, "get", "apiservices", "v1.reports.example.com", "--ignore-not-found", "-o", "name")
+		return left == "", left
+	})
+}
+
+// apply applies a manifest.
+func (s *sandbox) apply(kubeconfig, manifest string) {
+	s.t.Helper()
+	file := filepath.Join(s.t.TempDir(), "manifest.yaml")
+	check(s.t, os.WriteFile(file, []byte(manifest), 0o600))
+	s.run(kubeconfig, "apply", "-f", file)
+}
+
+// adminOf returns the administrator's kubeconfig of a cluster, for this machine.
+func (s *sandbox) adminOf(name string) string {
+	s.t.Helper()
+	address := s.run(s.management, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
+	file := filepath.Join(s.t.TempDir(), name+".kubeconfig")
+	content := s.run(s.management, "get", "secret", name+"-admin-kubeconfig", "-o", "go-template={{.data.kubeconfig|base64decode}}")
+	check(s.t, os.WriteFile(file, []byte(content), 0o600))
+	cluster := strings.TrimSpace(s.run(file, "config", "view", "-o", "jsonpath={.clusters[0].name}"))
+	s.run(file, "config", "set-cluster", cluster, fmt.Sprintf("--server=https://%s:6443", address),
+		fmt.Sprintf("--tls-server-name=%s.default.svc", name))
+	return file
+}
