@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -141,6 +142,11 @@ func serviceReference(
 	}
 	name := entry.Version + "-" + strings.ReplaceAll(entry.Group, ".", "-")
 	return v1alpha1.ServiceReference{Name: name[:min(len(name), 63)], Namespace: defaultServiceNamespace}
+}
+
+// RoutesToEndpoints reports whether the API server of a pod connects to the endpoints of Services.
+func RoutesToEndpoints(pod *corev1.Pod) bool {
+	return slices.Contains(pod.Spec.Containers[0].Args, "--enable-aggregator-routing=true")
 }
 
 // usesAggregatorRouting reports whether the API servers connect to the endpoints of Services.

@@ -81,6 +81,10 @@ func (r *Reconciler) ensureAPIServices(ctx context.Context, p *pass) error {
 		p.unavailable(apiServiceNames(wanted), reasonNoReplicas, "no API server is ready")
 		return nil
 	}
+	if pod := p.withoutAggregatorRouting(); pod != "" && len(wanted) > 0 {
+		p.unavailable(apiServiceNames(wanted), reasonPending, "waiting for pod "+pod+" to restart with --enable-aggregator-routing")
+		return nil
+	}
 	hosted, err := r.Connect(p.hosted())
 	if err != nil {
 		return err
@@ -97,6 +101,17 @@ func (r *Reconciler) ensureAPIServices(ctx context.Context, p *pass) error {
 	}
 	p.setAPIServices(statuses)
 	return nil
+}
+
+// withoutAggregatorRouting returns a pod that cannot reach the endpoints of extension API servers, or "". Until it has
+// restarted, requests for their groups would fail on it, and it would report them as unavailable.
+func (p *pass) withoutAggregatorRouting() string {
+	for i := range p.state.Pods {
+		if pod := &p.state.Pods[i]; !desired.RoutesToEndpoints(pod) {
+			return pod.Name
+		}
+	}
+	return ""
 }
 
 func apiServiceNames(entries []v1alpha1.AggregatedAPIService) []string {

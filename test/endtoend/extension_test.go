@@ -1,11 +1,20 @@
 package endtoend
 
 import (
+	"bytes"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"quorate.dev/test/upstream"
 )
 
 // reports is a cluster that serves the group reports.example.com to the management plane.
@@ -50,6 +59,7 @@ func TestExtensionMode(t *testing.T) {
 		t.Skip("starts a whole sandbox")
 	}
 	s := startSandbox(t)
+	t.Run("aggregation", func(t *testing.T) { s.testAggregation(t) })
 	s.apply(s.management, reports)
 	s.run(s.management, "wait", "asc/reports", "--for=condition=Available", "--timeout=120s")
 	kubeconfig := s.adminOf("reports")
@@ -75,6 +85,68 @@ func TestExtensionMode(t *testing.T) {
 		left := s.run(s.management, "get", "apiservices", "v1.reports.example.com", "--ignore-not-found", "-o", "name")
 		return left == "", left
 	})
+}
+
+// aggregated registers an extension API server, which runs beside the sandbox, in demo.
+const aggregated = `{"spec":{"aggregation":{"apiServices":[{"group":"reports.example.com","version":"v1","address":"%s",
+	"serviceRef":{"name":"reports","namespace":"reports"},"caBundle":{"secretRef":{"name":"reports-ca"},"key":"ca.crt"}}]}}}`
+
+// testAggregation declares the APIService of an extension API server, uses its group through demo, replaces the authority
+// of its certificate, and removes it.
+func (s *sandbox) testAggregation(t *testing.T) {
+	address := upstream.GlobalAddress(t)
+	if address == "" {
+		t.Skip("this machine has only loopback addresses, which are invalid in EndpointSlices")
+	}
+	serving, administrators := must(upstream.NewAuthority("serving"))(t), must(upstream.NewAuthority("administrators"))(t)
+	directory := t.TempDir()
+	authority := filepath.Join(directory, "administrators.crt")
+	check(t, os.WriteFile(authority, administrators.PEM(), 0o600))
+	server := must(upstream.StartExtension(t.Context(), upstream.ExtensionOptions{
+		Directory: directory, Serving: serving, Names: []string{"reports.reports.svc"},
+		Arguments: []string{
+			"--extension-groups=reports.example.com", "--kubeconfig=" + s.demo, "--client-ca-file=" + authority, "--bind-address=0.0.0.0",
+		},
+	}))(t)
+	server.StopAfter(t)
+	config := rest.CopyConfig(server.Admin)
+	var err error
+	config.CertData, config.KeyData, err = administrators.Client("administrator", "system:masters")
+	check(t, err)
+	s.define(config)
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "reports-ca"}, Data: map[string][]byte{"ca.crt": serving.PEM()}}
+	must(s.pods.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}))(t)
+	port := must(url.Parse(server.Admin.Host))(t).Port()
+	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p", fmt.Sprintf(aggregated, net.JoinHostPort(address, port)))
+	s.run(s.management, "wait", "asc/demo", "--for=condition=APIServicesAvailable", "--timeout=120s")
+	s.apply(s.demo, report)
+	if got := s.run(s.demo, "get", "reports", "monthly", "-o", "jsonpath={.spec.pages}"); got != "12" {
+		t.Errorf("the report has %s pages, want 12", got)
+	}
+
+	other := must(upstream.NewAuthority("other"))(t)
+	secret.Data["ca.crt"] = append(bytes.Clone(serving.PEM()), other.PEM()...)
+	must(s.pods.CoreV1().Secrets("default").Update(t.Context(), secret, metav1.UpdateOptions{}))(t)
+	s.waitFor("the caBundle has both authorities", func() (bool, string) {
+		bundle := s.run(s.demo, "get", "apiservice", "v1.reports.example.com", "-o", "go-template={{.spec.caBundle|base64decode}}")
+		return strings.Count(bundle, "BEGIN CERTIFICATE") == 2, bundle
+	})
+
+	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p", `{"spec":{"aggregation":null}}`)
+	s.waitFor("demo has no trace of the group", func() (bool, string) {
+		left := s.run(s.demo, "get", "apiservice/v1.reports.example.com", "-n", "reports", "service/reports", "--ignore-not-found", "-o", "name")
+		return left == "", left
+	})
+}
+
+// define creates the definition of reports and waits until it is served.
+func (s *sandbox) define(config *rest.Config) {
+	s.t.Helper()
+	file := filepath.Join(s.t.TempDir(), "extension.kubeconfig")
+	check(s.t, upstream.WriteKubeconfig(file, config))
+	s.apply(file, reportsDefinition)
+	s.run(file, "wait", "crd/reports.reports.example.com", "--for=condition=Established", "--timeout=60s")
 }
 
 // apply applies a manifest.

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // Client is a Kubernetes component that is a client of an API server.
@@ -66,11 +64,6 @@ func (c Client) kubeconfig(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file := clientcmdapi.NewConfig()
-	file.Clusters["server"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts["context"] = &clientcmdapi.Context{Cluster: "server", AuthInfo: name}
-	file.CurrentContext = "context"
 	path := filepath.Join(c.Directory, name+".kubeconfig")
-	return path, clientcmd.WriteToFile(*file, path)
+	return path, WriteKubeconfig(path, config)
 }
