@@ -19,12 +19,14 @@ type Client struct {
 	Arguments []string     // further flags
 }
 
-// StartControllerManager runs kube-controller-manager and returns when it is healthy.
+// StartControllerManager runs kube-controller-manager and returns when it is healthy. Quotas are recalculated often: an object
+// that is created before the server's cache has its quota is not counted until then.
 func (c Client) StartControllerManager(ctx context.Context) (*Process, error) {
 	return c.start(ctx, "kube-controller-manager",
 		"--use-service-account-credentials=true", "--root-ca-file="+c.PKI.file("serving-ca.crt"),
 		"--service-account-private-key-file="+c.PKI.file("accounts.key"),
 		"--cluster-signing-cert-file="+c.PKI.file("client-ca.crt"), "--cluster-signing-key-file="+c.PKI.file("client-ca.key"),
+		"--resource-quota-sync-period=5s",
 	)
 }
 
