@@ -7,3 +7,8 @@ import "embed"
 //
 //go:embed crd/quorate.dev_*.yaml
 var CRDs embed.FS
+
+// ExtensionRole is the ClusterRole of API servers in mode Extension.
+//
+//go:embed rbac/extension/role.yaml
+var ExtensionRole []byte

@@ -43,9 +43,11 @@ func documents(t *testing.T, file string) []*unstructured.Unstructured {
 // kustomize adds.
 func TestManifestsAreRenderedFromConfig(t *testing.T) {
 	rendered := map[string]*unstructured.Unstructured{}
-	for _, object := range documents(t, "../manifests/install.yaml") {
-		object.SetNamespace("")
-		rendered[object.GetKind()+" "+object.GetName()] = object
+	for _, file := range []string{"../manifests/install.yaml", "../manifests/extension.yaml"} {
+		for _, object := range documents(t, file) {
+			object.SetNamespace("")
+			rendered[object.GetKind()+" "+object.GetName()] = object
+		}
 	}
 	sources := 0
 	err := filepath.WalkDir("../config", func(file string, entry fs.DirEntry, err error) error {
@@ -54,9 +56,10 @@ func TestManifestsAreRenderedFromConfig(t *testing.T) {
 		}
 		for _, object := range documents(t, file) {
 			sources++
+			object.SetNamespace("")
 			got := rendered[object.GetKind()+" "+object.GetName()]
 			if got == nil || !reflect.DeepEqual(got.Object, object.Object) {
-				t.Errorf("%s of %s differs from manifests/install.yaml; run config/render.sh", object.GetName(), file)
+				t.Errorf("%s of %s differs from manifests; run config/render.sh", object.GetName(), file)
 			}
 		}
 		return nil

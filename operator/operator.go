@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -64,6 +65,7 @@ type options struct {
 	logFormat               string
 	verbosity               int
 	shutdownTimeout         time.Duration
+	hostURL                 string
 }
 
 func (o *options) flags(f *pflag.FlagSet) {
@@ -80,6 +82,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Address of the HTTPS server for /metrics. "+
 		"Clients need a bearer token that is authorized to get /metrics. 0 disables it.")
 	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of the HTTP server for /healthz and /readyz. 0 disables it.")
+	f.StringVar(&o.hostURL, "host-url", "", "URL at which API servers in mode Extension reach the hosting cluster. "+
+		"Default: the one in the kubeconfig, or of the service account of the pod.")
 	f.StringVar(&o.logFormat, "logging-format", "text", "Log format: text or json.")
 	f.IntVarP(&o.verbosity, "v", "v", 0, "Log verbosity.")
 	f.DurationVar(&o.shutdownTimeout, "graceful-shutdown-timeout", 15*time.Second, "Time for running reconciliations to finish at shutdown.")
@@ -159,6 +163,8 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		Client:  manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{}, Etcd: etcd.NewPool(),
 		Recorder: manager.GetEventRecorder("quorate-operator"), Image: o.image,
 		OperatorNamespace: o.podNamespace, Metrics: reconcile.NewMetrics(), Checks: reconcile.NewChecks(),
+		Connect: reconcile.Connect, Discover: reconcile.Discover,
+		Host: o.host(connection),
 	}
 	if err := registerMetrics(reconciler.Metrics); err != nil {
 		return nil, err
@@ -250,7 +256,15 @@ func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(scheme.AddToScheme(s))
 	utilruntime.Must(v1alpha1.AddToScheme(s))
+	utilruntime.Must(apiregistrationv1.AddToScheme(s))
 	return s
+}
+
+// host returns how pods reach the hosting cluster.
+func (o *options) host(connection *rest.Config) reconcile.Host {
+	return reconcile.Host{
+		Server: cmp.Or(o.hostURL, connection.Host), CAFile: connection.CAFile, CAData: connection.CAData,
+	}
 }
 
 func newLogger(out io.Writer, format string, verbosity int) (logr.Logger, error) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"k8s.io/utils/ptr"
+
+	"quorate.dev/operator/schedule"
 )
 
 // TestScripts replays testdata/*.txt. Each line is a command, and, after "=>", what Decide or Expired returns:
@@ -95,13 +97,13 @@ func (r *replayer) execute(t *testing.T, words []string) string {
 
 func (r *replayer) decide(t *testing.T, now time.Time) string {
 	t.Helper()
-	schedule, err := ParseSchedule(r.expression, r.zone)
+	parsed, err := schedule.Parse(r.expression, r.zone)
 	if err != nil {
 		return "error: " + err.Error()
 	}
 	o := &r.observation
 	o.Now = now
-	d := schedule.Decide(*o)
+	d := Decide(parsed, *o)
 	var out []string
 	for _, name := range d.Delete {
 		out = append(out, "delete "+name)

@@ -3,56 +3,10 @@ package backup
 
 import (
 	"fmt"
-	"strings"
 	"time"
-	_ "time/tzdata" // images need no tz database
 
-	"github.com/robfig/cron/v3"
+	"quorate.dev/operator/schedule"
 )
-
-// Schedule is a parsed cron schedule.
-type Schedule struct{ schedule cron.Schedule }
-
-// ParseSchedule parses a cron expression, as CronJobs do, and the name of a time zone. The default is UTC.
-func ParseSchedule(expression, timeZone string) (Schedule, error) {
-	if strings.Contains(expression, "TZ") {
-		return Schedule{}, fmt.Errorf("schedule %q: use timeZone instead of TZ or CRON_TZ", expression)
-	}
-	zone, err := time.LoadLocation(timeZone) // "" is UTC
-	if err != nil || strings.EqualFold(timeZone, "local") {
-		return Schedule{}, fmt.Errorf("timeZone %q is unknown", timeZone)
-	}
-	parsed, err := cron.ParseStandard(expression)
-	if err != nil {
-		return Schedule{}, fmt.Errorf("schedule %q: %w", expression, err)
-	}
-	if fields, ok := parsed.(*cron.SpecSchedule); ok {
-		fields.Location = zone
-	}
-	return Schedule{parsed}, nil
-}
-
-// Next returns the first scheduled time after t, or zero if there is none, as for February 30.
-func (s Schedule) Next(t time.Time) time.Time { return s.schedule.Next(t) }
-
-// maxMissed bounds the scheduled times that are examined at once.
-const maxMissed = 1000
-
-// last returns the last scheduled time in (after, now], or zero.
-func (s Schedule) last(after, now time.Time) time.Time {
-	// A schedule may have been suspended for years: halve the period until few times are left.
-	for from := now.Add(-time.Minute); from.After(after); from = now.Add(-2 * now.Sub(from)) {
-		if t := s.Next(from); !t.IsZero() && !t.After(now) {
-			after = from
-			break
-		}
-	}
-	var last time.Time
-	for n, t := 0, s.Next(after); n < maxMissed && !t.IsZero() && !t.After(now); n, t = n+1, s.Next(t) {
-		last = t
-	}
-	return last
-}
 
 // Concurrency selects what happens at a scheduled time while a backup runs. Values are those of the API.
 type Concurrency string
@@ -86,7 +40,7 @@ type Decision struct {
 
 // Decide returns what to do for the last scheduled time that was not handled. Earlier ones are dropped: several backups
 // of the same moment have no value.
-func (s Schedule) Decide(o Observation) Decision {
+func Decide(s schedule.Schedule, o Observation) Decision {
 	d := Decision{Next: s.Next(o.Now)}
 	if o.Suspend {
 		d.Next = time.Time{}
@@ -96,7 +50,7 @@ func (s Schedule) Decide(o Observation) Decision {
 	if o.Last.After(after) {
 		after = o.Last
 	}
-	due := s.last(after, o.Now)
+	due := s.Last(after, o.Now)
 	switch {
 	case due.IsZero():
 		return d

@@ -42,7 +42,10 @@ const (
 
 // Domains returns the trust domains of a cluster.
 func Domains(cluster *v1alpha1.ApiServerCluster) []string {
-	domains := []string{ServingDomain, ClientDomain, FrontProxyDomain}
+	domains := []string{ServingDomain, ClientDomain}
+	if !cluster.IsExtension() {
+		domains = append(domains, FrontProxyDomain)
+	}
 	if !cluster.ExternalEtcd() {
 		domains = append(domains, PeerDomain, EtcdClientDomain)
 	}
@@ -89,13 +92,18 @@ func Certificates(cluster *v1alpha1.ApiServerCluster, addresses []string) []Cert
 }
 
 func clientLeaves(cluster *v1alpha1.ApiServerCluster, addresses []string) []Certificate {
-	return []Certificate{
+	leaves := []Certificate{
 		{ServingSecret, ServingDomain, servingLeaf(cluster, addresses)},
-		{"front-proxy-client", FrontProxyDomain, pki.Leaf{CommonName: frontProxyName, Client: true}},
 		{AdminSecret, ClientDomain, pki.Leaf{
 			CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Client: true,
 		}},
 	}
+	if !cluster.IsExtension() {
+		leaves = slices.Insert(leaves, 1, Certificate{
+			"front-proxy-client", FrontProxyDomain, pki.Leaf{CommonName: frontProxyName, Client: true},
+		})
+	}
+	return leaves
 }
 
 func etcdLeaves(cluster *v1alpha1.ApiServerCluster) []Certificate {

@@ -46,6 +46,9 @@ var replicas = map[string]struct {
 		"https://demo-0.demo-members.ns.svc:2379", "https://demo-1.demo-members.ns.svc:2379",
 	}}},
 	"external": {demo(external), Replica{Name: "demo-0"}},
+	"extension": {demo(extend), Replica{Name: "demo-0", Member: true, InitialCluster: InitialCluster{
+		PeerURLs: map[string]string{"demo-0": "https://a:2380"},
+	}}},
 }
 
 // TestArgumentsAreValidAndTheirFilesMounted parses the rendered arguments with the API server's own flags.
@@ -84,6 +87,10 @@ func TestArgumentsAreValidAndTheirFilesMounted(t *testing.T) {
 func mountedFiles(pod *corev1.Pod) []string {
 	var files []string
 	for _, source := range pod.Spec.Volumes[0].Projected.Sources {
+		if token := source.ServiceAccountToken; token != nil {
+			files = append(files, token.Path)
+			continue
+		}
 		for _, item := range source.Secret.Items {
 			files = append(files, item.Path)
 		}
@@ -98,6 +105,9 @@ func TestNoPodMountsTheKeyOfAnAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, source := range pod.Spec.Volumes[0].Projected.Sources {
+			if source.Secret == nil {
+				continue
+			}
 			for _, item := range source.Secret.Items {
 				if strings.HasSuffix(source.Secret.Name, "-ca") && item.Key != corev1.TLSCertKey {
 					t.Errorf("%s mounts %s of %s", name, item.Key, source.Secret.Name)

@@ -51,22 +51,14 @@ func configuration(
 	c.Serving.CertFile, c.Serving.KeyFile = mounted("serving.crt"), mounted("serving.key")
 	c.Serving.ShutdownDelay, c.Serving.ShutdownSendRetryAfter = shutdownDelay, true
 	c.Authentication.ClientCAFile = mounted("client-ca.crt")
-	c.Authentication.RequestHeaderCAFile = mounted("front-proxy-ca.crt")
-	c.Authentication.RequestHeaderAllowedNames = []string{frontProxyName}
-	c.Authentication.RequestHeaderUsername = []string{"X-Remote-User"}
-	c.Authentication.RequestHeaderUID = []string{"X-Remote-Uid"}
-	c.Authentication.RequestHeaderGroup = []string{"X-Remote-Group"}
-	c.Authentication.RequestHeaderExtraPrefix = []string{"X-Remote-Extra-"}
-	c.API.ProxyClientCertFile, c.API.ProxyClientKeyFile = mounted("front-proxy-client.crt"), mounted("front-proxy-client.key")
-	c.Authentication.ServiceAccountIssuers = []string{issuer}
-	c.Authentication.ServiceAccountKeyFiles = []string{mounted("service-account.pub")}
-	c.Authentication.ServiceAccountSigningKey = mounted("service-account.key")
 	if cluster.ReplicaCount() > 1 {
 		c.Serving.GoawayChance = goawayChance
 	}
-	c.Authorization.Modes = []string{"Node", "RBAC"}
-	c.Controllers.Enabled = []string{"*"}
-	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
+	if cluster.IsExtension() {
+		setExtension(c, cluster)
+	} else {
+		setCluster(c, cluster)
+	}
 	setParts(c, cluster, replica.Configuration.Encryption != nil)
 	switch {
 	case cluster.ExternalEtcd():
@@ -78,6 +70,25 @@ func configuration(
 		setEtcdClient(c)
 	}
 	return c, setExtra(c, extra)
+}
+
+// setCluster configures what an API server of a cluster has, and one in mode Extension has not: users, permissions and
+// controllers of its own.
+func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
+	c.Authentication.RequestHeaderCAFile = mounted("front-proxy-ca.crt")
+	c.Authentication.RequestHeaderAllowedNames = []string{frontProxyName}
+	c.Authentication.RequestHeaderUsername = []string{"X-Remote-User"}
+	c.Authentication.RequestHeaderUID = []string{"X-Remote-Uid"}
+	c.Authentication.RequestHeaderGroup = []string{"X-Remote-Group"}
+	c.Authentication.RequestHeaderExtraPrefix = []string{"X-Remote-Extra-"}
+	c.API.ProxyClientCertFile, c.API.ProxyClientKeyFile = mounted("front-proxy-client.crt"), mounted("front-proxy-client.key")
+	c.Authentication.ServiceAccountIssuers = []string{issuer}
+	c.Authentication.ServiceAccountKeyFiles = []string{mounted("service-account.pub")}
+	c.Authentication.ServiceAccountSigningKey = mounted("service-account.key")
+	c.Authorization.Modes = []string{"Node", "RBAC"}
+	c.Controllers.Enabled = []string{"*"}
+	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
+	c.API.AggregatorRouting = usesAggregatorRouting(cluster)
 }
 
 func setExternal(c *config.Config, external *v1alpha1.ExternalEtcd) {

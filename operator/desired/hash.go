@@ -17,17 +17,19 @@ import (
 // serverInputs and etcdInputs are hashed instead of the pods: they contain what the user specified, so that an operator
 // upgrade that builds pods differently does not restart them. Fields may be added if their zero value is omitted.
 type serverInputs struct {
-	Image            string                        `json:"image"`
-	ImagePullPolicy  corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`
-	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
-	Resources        corev1.ResourceRequirements   `json:"resources"`
-	ExtraArgs        map[string]string             `json:"extraArgs,omitempty"`
-	Scheduling       v1alpha1.Scheduling           `json:"scheduling"`
-	External         *v1alpha1.ExternalEtcd        `json:"external,omitempty"`
-	Configuration    string                        `json:"configuration,omitempty"`
-	Encryption       bool                          `json:"encryption,omitempty"`
-	Sockets          []Socket                      `json:"sockets,omitempty"`
-	Patch            *runtime.RawExtension         `json:"patch,omitempty"`
+	Image             string                        `json:"image"`
+	ImagePullPolicy   corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`
+	ImagePullSecrets  []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	Resources         corev1.ResourceRequirements   `json:"resources"`
+	ExtraArgs         map[string]string             `json:"extraArgs,omitempty"`
+	Scheduling        v1alpha1.Scheduling           `json:"scheduling"`
+	External          *v1alpha1.ExternalEtcd        `json:"external,omitempty"`
+	AggregatorRouting bool                          `json:"aggregatorRouting,omitempty"`
+	ExtensionGroups   []string                      `json:"extensionGroups,omitempty"`
+	Configuration     string                        `json:"configuration,omitempty"`
+	Encryption        bool                          `json:"encryption,omitempty"`
+	Sockets           []Socket                      `json:"sockets,omitempty"`
+	Patch             *runtime.RawExtension         `json:"patch,omitempty"`
 }
 
 type etcdInputs struct {
@@ -56,6 +58,7 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string, c Configuration)
 		Server: hash(serverInputs{
 			Image: image, ImagePullPolicy: spec.ImagePullPolicy, ImagePullSecrets: spec.ImagePullSecrets, Resources: spec.Resources,
 			ExtraArgs: server, Scheduling: spec.Scheduling, External: spec.Etcd.External,
+			AggregatorRouting: usesAggregatorRouting(cluster), ExtensionGroups: extensionGroups(cluster),
 			Configuration: c.startHash(cluster), Encryption: c.Encryption != nil, Sockets: c.Sockets, Patch: spec.Patches.Pod,
 		}),
 		Etcd: hash(etcdInputs{Quota: quota(cluster), ExtraArgs: etcd}),

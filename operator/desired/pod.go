@@ -53,6 +53,9 @@ func Pod(
 		pod.Annotations[EndpointsAnnotation] = endpointNames(replica.Endpoints)
 	}
 	args := append([]string{"apiserver"}, configuration.Args()...)
+	if cluster.IsExtension() {
+		pod.Spec.ServiceAccountName = ServiceAccountName(cluster)
+	}
 	pod.Spec.Containers = []corev1.Container{container(cluster, image, replica, args)}
 	extra, mounts := configurationVolumes(cluster, replica.Configuration)
 	pod.Spec.Volumes = append(pod.Spec.Volumes, extra...)

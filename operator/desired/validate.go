@@ -24,7 +24,9 @@ func Validate(cluster *v1alpha1.ApiServerCluster, claims []corev1.PersistentVolu
 		errs = append(errs, fmt.Errorf("spec.replicas %d must be between 0 and 100", replicas))
 	}
 	_, pauseErr := cluster.PausedUntil()
-	errs = append(errs, pauseErr, validateEtcd(cluster), validateStorage(cluster, claims))
+	_, windowsErr := Windows(cluster)
+	errs = append(errs, pauseErr, windowsErr, validateEtcd(cluster), validateStorage(cluster, claims),
+		validateAggregation(cluster), validateExtension(cluster))
 	if err := errors.Join(errs...); err != nil {
 		return errors.Join(err, setExtra(config.Default(), cluster.Spec.ExtraArgs))
 	}

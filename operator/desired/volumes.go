@@ -58,13 +58,16 @@ func mounts(replica Replica) []corev1.VolumeMount {
 // certificateSources returns only the files that a replica needs: no key of an authority, and no key of a trust domain
 // that the replica does not use.
 func certificateSources(cluster *v1alpha1.ApiServerCluster, replica Replica) []corev1.VolumeProjection {
-	sources := []corev1.VolumeProjection{
-		leafSource(cluster, "serving"),
-		leafSource(cluster, "front-proxy-client"),
-		authoritySource(cluster, ClientDomain),
-		authoritySource(cluster, FrontProxyDomain),
-		source(SecretName(cluster, ServiceAccountSecret),
-			item(ServiceAccountPublicKey, ServiceAccountPublicKey), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)),
+	sources := []corev1.VolumeProjection{leafSource(cluster, "serving")}
+	if cluster.IsExtension() {
+		sources = append(append(sources, authoritySource(cluster, ClientDomain)), hostSources(cluster)...)
+	} else {
+		sources = append(sources,
+			leafSource(cluster, "front-proxy-client"),
+			authoritySource(cluster, ClientDomain),
+			authoritySource(cluster, FrontProxyDomain),
+			source(SecretName(cluster, ServiceAccountSecret),
+				item(ServiceAccountPublicKey, ServiceAccountPublicKey), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)))
 	}
 	external := cluster.Spec.Etcd.External
 	switch {

@@ -17,7 +17,7 @@
 //   - External etcd: only the steps for stateless servers.
 //
 // A member joins in this order: StartJoin (the intent), AddLearner, CreateClaim, CreatePod, Promote, FinishJoin. It
-// leaves in this order: MoveLeader if it leads, RemoveMember, DeletePod, DeleteClaim.
+// leaves in this order: MoveLeader if it leads, DeletePod if the quorum allows it, RemoveMember, DeletePod, DeleteClaim.
 //
 // # Invariants
 //

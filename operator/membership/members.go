@@ -159,10 +159,33 @@ func (v *view) replaceVoter() (Action, bool) {
 	return v.removeVoter(candidates[0], reason)
 }
 
-// shrink removes surplus voters: an unhealthy one first, then the highest ordinal.
+// shrink removes surplus voters. If the quorum allows it, the pod stops before its member is removed: an API server cannot
+// finish its requests once its member has left.
 func (v *view) shrink() (Action, bool) {
-	if len(v.voters) <= v.Voters {
+	candidate, ok := v.surplusVoter()
+	if !ok {
 		return Action{}, false
+	}
+	reason := fmt.Sprintf("etcd has %d voters, desired are %d", len(v.voters), v.Voters)
+	pod, exists := v.pods[candidate.Name]
+	if exists && candidate.Healthy && v.restartable(candidate.Name) {
+		if pod.Terminating {
+			return Action{Kind: Wait, Name: pod.Name, Reason: "Waiting for pod " + pod.Name + " to stop before removing its member"}, true
+		}
+		action, ok := v.removeVoter(candidate, reason)
+		if action.Kind == RemoveMember {
+			action = Action{Kind: DeletePod, Name: candidate.Name, Reason: reason}
+		}
+		return action, ok
+	}
+	return v.removeVoter(candidate, reason)
+}
+
+// surplusVoter returns the next voter to remove because there are more than desired: one that is not healthy, or else the
+// last.
+func (v *view) surplusVoter() (Member, bool) {
+	if len(v.voters) <= v.Voters {
+		return Member{}, false
 	}
 	candidate := v.voters[len(v.voters)-1]
 	for _, m := range v.voters {
@@ -170,7 +193,7 @@ func (v *view) shrink() (Action, bool) {
 			candidate = m
 		}
 	}
-	return v.removeVoter(candidate, fmt.Sprintf("etcd has %d voters, desired are %d", len(v.voters), v.Voters))
+	return candidate, true
 }
 
 // startJoin chooses the name of the next member if voters are missing.

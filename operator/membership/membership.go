@@ -2,18 +2,19 @@ package membership
 
 // Observation is the input of Plan. Members are read linearizably; pods and claims are not read from a cache.
 type Observation struct {
-	Cluster    string // name of the cluster, and prefix of all replica names
-	External   bool   // etcd is external: there are only stateless servers
-	Replicas   int    // desired API servers
-	Voters     int    // desired voters: 1, 3 or 5
-	Intent     Intent
-	Restoring  bool // a backup has to be restored into the volume of the only initial member
-	Recovery   Recovery
-	HasQuorum  bool // a quorum answered, so Members is current
-	QuorumLost bool // no quorum has answered for a while
-	Members    []Member
-	Pods       []Pod
-	Claims     []Claim
+	Cluster     string // name of the cluster, and prefix of all replica names
+	External    bool   // etcd is external: there are only stateless servers
+	Replicas    int    // desired API servers
+	Voters      int    // desired voters: 1, 3 or 5
+	Intent      Intent
+	Restoring   bool // a backup has to be restored into the volume of the only initial member
+	Recovery    Recovery
+	RolloutHeld string // why healthy pods are not restarted for an outdated spec; "": they are
+	HasQuorum   bool   // a quorum answered, so Members is current
+	QuorumLost  bool   // no quorum has answered for a while
+	Members     []Member
+	Pods        []Pod
+	Claims      []Claim
 }
 
 // Intent is the state that cannot be observed. It is persisted before the actions that depend on it.

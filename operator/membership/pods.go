@@ -14,14 +14,17 @@ const (
 )
 
 // ensureMemberPods creates what members need to run: the claim of a new learner, and the pod of each member that has
-// its volume. A voter without its claim gets neither: it must not restart without its data.
+// its volume. A voter without its claim gets neither: it must not restart without its data. A surplus voter whose pod has
+// stopped is removed next.
 func (v *view) ensureMemberPods() (Action, bool) {
+	surplus, shrinking := v.surplusVoter()
 	for _, m := range v.Members {
 		pod, ok := v.pods[m.Name]
 		_, claimed := v.claims[m.Name]
 		switch {
 		case ok && pod.Failed && !pod.Terminating:
 			return Action{Kind: DeletePod, Name: m.Name, Reason: reasonTerminated}, true
+		case !ok && shrinking && m.Name == surplus.Name && v.removable(surplus):
 		case !ok && v.hasVolume(m.Name):
 			return Action{Kind: CreatePod, Name: m.Name, Reason: "the member has no pod"}, true
 		case !claimed && m.Learner && !m.Started && m.Name == v.Intent.JoiningMember:
@@ -177,6 +180,9 @@ func (v *view) rollOut() (Action, bool) {
 	}
 	if !outdated {
 		return Action{}, false
+	}
+	if v.RolloutHeld != "" {
+		return Action{Kind: Wait, Reason: v.RolloutHeld}, true
 	}
 	if reason := v.rolloutBlocked(); reason != "" {
 		return Action{Kind: Wait, Reason: reason}, true

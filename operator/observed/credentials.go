@@ -26,6 +26,7 @@ import (
 type Probe struct {
 	Serving *tls.Config // for API servers, with a client certificate that may read the token keys
 	Etcd    *tls.Config // for etcd members; nil: there are none
+	Tokens  bool        // API servers issue service-account tokens
 }
 
 // Credentials are what a replica uses.
@@ -67,11 +68,15 @@ func address(pod *corev1.Pod, port int) string {
 	return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(port))
 }
 
-// server requests the keys of service-account tokens.
+// server requests the keys of service-account tokens, or the health of API servers that issue none.
 func (p Probe) server(ctx context.Context, pod *corev1.Pod, c *Credentials) error {
 	transport := &http.Transport{TLSClientConfig: listening(p.Serving, &c.Authorities), ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
-	url := "https://" + address(pod, desired.SecurePort) + "/openid/v1/jwks"
+	path := "/openid/v1/jwks"
+	if !p.Tokens {
+		path = "/livez"
+	}
+	url := "https://" + address(pod, desired.SecurePort) + path
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -81,6 +86,10 @@ func (p Probe) server(ctx context.Context, pod *corev1.Pod, c *Credentials) erro
 		return fmt.Errorf("requesting the token keys: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
+	if !p.Tokens {
+		c.Serving = fingerprint(response.TLS.PeerCertificates)
+		return nil
+	}
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("requesting the token keys: %s", response.Status)
 	}

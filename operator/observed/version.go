@@ -25,7 +25,7 @@ const (
 // Version returns the Kubernetes version that a ready replica reports, or "" if none is ready. It connects to the pod's
 // address and verifies the certificate for a name.
 func (s *State) Version(ctx context.Context, authority []byte, name string) (string, error) {
-	address := s.readyAddress()
+	address := s.ReadyAddress()
 	roots := x509.NewCertPool()
 	if address == "" || !roots.AppendCertsFromPEM(authority) {
 		return "", nil
@@ -53,7 +53,8 @@ func (s *State) Version(ctx context.Context, authority []byte, name string) (str
 	return info.GitVersion, nil
 }
 
-func (s *State) readyAddress() string {
+// ReadyAddress returns the address of a ready replica, or "".
+func (s *State) ReadyAddress() string {
 	for i := range s.Pods {
 		if Ready(&s.Pods[i]) && s.Pods[i].Status.PodIP != "" {
 			return s.Pods[i].Status.PodIP

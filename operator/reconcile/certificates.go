@@ -182,6 +182,9 @@ func due(p *pass, domain string) string {
 // ensureServiceAccountKey creates a missing service-account key and brings the keys to the stage of their rotation. It
 // creates none while a backup is restored: the backup's key is then restored too, and no member starts before.
 func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error {
+	if p.cluster.IsExtension() {
+		return nil // its users have tokens of the host
+	}
 	current := &corev1.Secret{}
 	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.ServiceAccountSecret), current)
 	if err != nil || !found && (!p.mayChange() || p.cluster.Restoring()) {

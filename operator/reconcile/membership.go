@@ -17,6 +17,7 @@ import (
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
+	"quorate.dev/operator/schedule"
 )
 
 // readMembers reads the etcd members. An unreachable etcd is an observation, not an error.
@@ -101,7 +102,7 @@ const maxActions = 16
 // again, or until there is nothing to do.
 func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
 	o, certain := observation(p.state, p.configuration, p.restart, p.input.Now), true
-	o.Recovery = p.recovery()
+	o.Recovery, o.RolloutHeld = p.recovery(), p.holdRollout()
 	for n := 0; certain && n < maxActions; n++ {
 		a := membership.Plan(o)
 		if a.Kind == membership.Wait && p.input.Action.Kind != "" {
@@ -118,6 +119,23 @@ func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
 		o, certain = o.Apply(a)
 	}
 	return nil
+}
+
+// holdRollout returns why healthy pods are not restarted now, or "".
+func (p *pass) holdRollout() string {
+	windows, err := desired.Windows(p.cluster)
+	if err != nil {
+		return "" // the spec is invalid, and nothing is changed
+	}
+	opening := schedule.Opening(windows, p.input.Now)
+	switch {
+	case opening.IsZero():
+		p.input.Held = "Waiting for a maintenance window; none will ever open"
+	case opening.After(p.input.Now):
+		p.input.Held = "Waiting for the maintenance window at " + opening.UTC().Format(time.RFC3339) + " to restart healthy replicas"
+		p.wake(opening)
+	}
+	return p.input.Held
 }
 
 // actionFailed returns the error of an action, except for a change that etcd rejected: it is retried.

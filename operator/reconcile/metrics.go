@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/rotation"
 	"quorate.dev/operator/status"
 )
@@ -19,6 +21,9 @@ var (
 		"Stage of the replacement of the credentials of an ApiServerCluster, by namespace, cluster and credentials (authorities or "+
 			"service-account-keys): 0 none, 1 TrustBoth, 2 Reissue, 3 DropOld.",
 		[]string{"namespace", "cluster", "credentials"}, nil)
+	apiServiceMetric = prometheus.NewDesc("quorate_apiservice_available",
+		"Whether an APIService that the operator manages for an ApiServerCluster is available (1) or not (0), by namespace, cluster "+
+			"and apiservice.", []string{"namespace", "cluster", "apiservice"}, nil)
 )
 
 // Metrics are those of all clusters. It is a prometheus.Collector and safe for concurrent use.
@@ -31,6 +36,7 @@ type Metrics struct {
 type credentialMetrics struct {
 	expiry map[string]time.Time      // by Secret
 	stages map[string]rotation.Stage // by kind of credentials
+	apis   map[string]float64        // by APIService
 }
 
 // NewMetrics returns metrics without clusters.
@@ -40,6 +46,7 @@ func NewMetrics() *Metrics { return &Metrics{clusters: map[types.NamespacedName]
 func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- expirationMetric
 	descriptions <- stageMetric
+	descriptions <- apiServiceMetric
 }
 
 // Collect implements prometheus.Collector.
@@ -54,6 +61,10 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 		for kind, stage := range c.stages {
 			metrics <- prometheus.MustNewConstMetric(
 				stageMetric, prometheus.GaugeValue, stageNumbers[stage], cluster.Namespace, cluster.Name, kind)
+		}
+		for name, available := range c.apis {
+			metrics <- prometheus.MustNewConstMetric(
+				apiServiceMetric, prometheus.GaugeValue, available, cluster.Namespace, cluster.Name, name)
 		}
 	}
 }
@@ -70,10 +81,22 @@ func (m *Metrics) observe(cluster types.NamespacedName, p *pass) {
 	c := credentialMetrics{
 		expiry: expiries(p.input.Certificates),
 		stages: map[string]rotation.Stage{"authorities": authorities, "service-account-keys": keys},
+		apis:   availability(p.cluster.Status.APIServices),
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.clusters[cluster] = c
+}
+
+func availability(services []v1alpha1.APIServiceStatus) map[string]float64 {
+	all := make(map[string]float64, len(services))
+	for _, service := range services {
+		all[service.Name] = 0
+		if service.Available == metav1.ConditionTrue {
+			all[service.Name] = 1
+		}
+	}
+	return all
 }
 
 func expiries(certificates []status.Expiry) map[string]time.Time {

@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -56,6 +57,12 @@ type Reconciler struct {
 	Checks   *Checks  // results of validations
 	// Sources watches metadata of the ConfigMaps and Secrets that clusters refer to; nil: they are read regularly.
 	Sources cache.Cache
+	// Connect returns a client of the API servers of a cluster.
+	Connect func(*rest.Config) (client.Client, error)
+	// Discover returns an error if the API servers of a cluster do not serve the path of a group version.
+	Discover func(ctx context.Context, config *rest.Config, path string) error
+	// Host is the hosting cluster as API servers in mode Extension reach it.
+	Host Host
 	// OperatorNamespace is the namespace of the operator's pods, or "" if it does not run as a pod of the hosting cluster.
 	OperatorNamespace string
 }
@@ -98,6 +105,7 @@ func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 		return ctrl.Result{RequeueAfter: immediately}, nil
 	case p.input.Rejected == nil && a.Kind != membership.Wait && a.Kind != "":
 		return ctrl.Result{RequeueAfter: immediately}, nil
+	case a.Kind == membership.Wait && a.Reason == p.input.Held && a.Reason != "": // a window may open days later
 	case a.Kind != "" && (a.Kind != membership.Wait || a.Reason != ""), p.rotating:
 		return ctrl.Result{RequeueAfter: r.waitInterval(p)}, nil
 	}

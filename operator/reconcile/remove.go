@@ -29,16 +29,26 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1alpha1.ApiServerClus
 	if !controllerutil.ContainsFinalizer(cluster, finalizer) {
 		return ctrl.Result{}, nil
 	}
+	lists := []client.ObjectList{ // pods before the network policies that protect them
+		&policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
+		&corev1.SecretList{}, &networkingv1.NetworkPolicyList{},
+	}
+	if cluster.IsExtension() {
+		if left, err := r.unregister(ctx, cluster); err != nil || left {
+			return ctrl.Result{RequeueAfter: immediately}, err
+		}
+		if err := r.revokeHostAccess(ctx, cluster); err != nil {
+			return ctrl.Result{}, err
+		}
+		lists = append(lists, &corev1.ServiceAccountList{})
+	}
 	remaining := 0
 	var errs []error
 	for _, name := range []string{desired.RestorePodName(cluster), desired.RecoveryPodName(cluster)} {
 		pod, err := r.jobPod(ctx, cluster, name) // which the list of pods does not contain
 		errs = append(errs, err, r.deleteJobPod(ctx, pod))
 	}
-	for _, list := range []client.ObjectList{ // pods before the network policies that protect them
-		&policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
-		&corev1.SecretList{}, &networkingv1.NetworkPolicyList{},
-	} {
+	for _, list := range lists {
 		n, err := r.removeAll(ctx, cluster, list)
 		remaining += n
 		errs = append(errs, err)

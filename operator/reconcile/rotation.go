@@ -92,6 +92,9 @@ func (p *pass) follow(kind rotationKind, d rotation.Decision) {
 // authorityRotation returns what is known about the rotation of the authorities without probing replicas.
 func authorityRotation(p *pass) rotation.Observation {
 	o := rotation.Observation{Now: p.input.Now, Overlap: p.cluster.AuthorityOverlap()}
+	if p.cluster.IsExtension() {
+		o.Publication = caBundlePublication
+	}
 	o.Stage, o.Since = stageOf(authoritiesOf(p.cluster))
 	for _, domain := range desired.Domains(p.cluster) {
 		if bundle := p.certificates.bundles[domain]; bundle.Next != nil || len(bundle.Previous) > 0 {
@@ -106,6 +109,9 @@ func authorityRotation(p *pass) rotation.Observation {
 	return o
 }
 
+// caBundlePublication is the time for the API servers of the host to load changed APIServices.
+const caBundlePublication = 10 * time.Second
+
 func keyRotation(p *pass) rotation.Observation {
 	o := rotation.Observation{
 		Now: p.input.Now, Publication: p.cluster.KeyPublication(), Overlap: desired.TokenOverlap(p.cluster),
@@ -114,6 +120,9 @@ func keyRotation(p *pass) rotation.Observation {
 	var renewal time.Time
 	if age := p.cluster.Spec.Certificates.ServiceAccountKeys.MaxAge; age != nil {
 		renewal = p.certificates.keyCreated.Add(age.Duration)
+	}
+	if p.cluster.IsExtension() {
+		return o // it issues no tokens
 	}
 	request := p.cluster.Spec.Certificates.ServiceAccountKeys.RotateBefore
 	o.Due = rotation.Due(p.certificates.keyCreated, renewal, timeOf(request), p.input.Now)
@@ -165,12 +174,17 @@ func (r *Reconciler) observeCredentials(ctx context.Context, p *pass, authoritie
 		}
 		authorities.Replicas, keys.Replicas = append(authorities.Replicas, replica), append(keys.Replicas, signing)
 	}
-	authorities.Kubeconfigs, err = r.outdatedKubeconfigs(ctx, p)
+	if authorities.Kubeconfigs, err = r.outdatedKubeconfigs(ctx, p); err != nil {
+		return err
+	}
+	bundles, err := r.outdatedAPIServices(ctx, p)
+	authorities.Kubeconfigs = append(authorities.Kubeconfigs, bundles...)
 	return err
 }
 
 // probe returns the connections to replicas.
 func (p *pass) probe() (probe observed.Probe, err error) {
+	probe.Tokens = !p.cluster.IsExtension()
 	admin := p.certificates.leaves[desired.AdminSecret]
 	probe.Serving, err = clientConfig(p.certificates.roots(), admin, p.certificates.name)
 	if err != nil || p.cluster.ExternalEtcd() {
@@ -199,11 +213,19 @@ type wanted struct {
 	authorities, etcdAuthorities [][]byte
 	keyIDs                       []string
 	authorityHash                string
+	// own is in the names of the operator's authorities of clients; nil: there are no others. API servers in mode
+	// Extension also accept the authorities of their host.
+	own []byte
 }
 
 func (p *pass) wanted() wanted {
 	c := p.certificates
+	var own []byte
+	if p.cluster.IsExtension() {
+		own = []byte(authorityName(p.cluster, desired.ClientDomain))
+	}
 	return wanted{
+		own:             own,
 		serving:         chainOf(c.leaves[desired.ServingSecret]),
 		etcdServing:     chainOf(c.leaves[desired.EtcdServerSecret]),
 		authorities:     slices.Concat(c.bundles[desired.ClientDomain].Subjects(), c.bundles[desired.FrontProxyDomain].Subjects()),
@@ -229,13 +251,24 @@ func (w wanted) missing(member bool, used observed.Credentials) (missing []strin
 	if used.Serving != w.serving {
 		missing = append(missing, "serving certificate")
 	}
-	if !sameNames(used.Authorities, w.authorities) {
+	if !sameNames(w.relevant(used.Authorities), w.authorities) {
 		missing = append(missing, "authorities of clients")
 	}
 	if member && used.EtcdServing != w.etcdServing {
 		missing = append(missing, "etcd's serving certificate")
 	}
 	return missing
+}
+
+// relevant returns the names of a replica's authorities of clients without those of its host.
+func (w wanted) relevant(names [][]byte) [][]byte {
+	if w.own == nil {
+		return names
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name []byte) bool {
+		isWanted := slices.ContainsFunc(w.authorities, func(other []byte) bool { return bytes.Equal(name, other) })
+		return !isWanted && !bytes.Contains(name, w.own)
+	})
 }
 
 // sameNames reports whether two lists have the same names in any order. A name can be in it several times: authorities

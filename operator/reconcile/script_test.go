@@ -3,6 +3,7 @@ package reconcile
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -22,7 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -46,12 +49,14 @@ type cluster struct {
 	clock      *clocktesting.FakeClock
 	reconciler *Reconciler
 	results    []string
+	hosted     client.Client   // of the API inside the cluster
+	served     map[string]bool // paths of group versions that the API servers serve
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme, apiregistrationv1.AddToScheme} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
@@ -59,10 +64,19 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{
 		t: t, clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
 		client: fake.NewClientBuilder().WithScheme(s).
-			WithStatusSubresource(&v1alpha1.ApiServerCluster{}, &corev1.Pod{}).Build(),
+			WithStatusSubresource(&v1alpha1.ApiServerCluster{}, &corev1.Pod{}, &apiregistrationv1.APIService{}).Build(),
 	}
+	c.hosted, c.served = newHosted(t), map[string]bool{}
 	c.reconciler = &Reconciler{
-		Client: c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
+		Discover: func(_ context.Context, _ *rest.Config, path string) error {
+			if !c.served[path] {
+				return fmt.Errorf("%s: 404 Not Found", path)
+			}
+			return nil
+		},
+		Host:    Host{Server: "https://host.example.org:6443", CAData: []byte("CA")},
+		Connect: func(*rest.Config) (client.Client, error) { return c.hosted, nil },
+		Client:  c.client, Reader: c.client, Recorder: c, Etcd: etcd.NewPool(), Clock: c.clock, Image: "quorate:1",
 		Checks: NewChecks(),
 	}
 	return c
@@ -75,12 +89,20 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 
 // execute runs one line of a script:
 //
-//	create FIELD=VALUE...   create the cluster: replicas, image, external, arg.NAME
+//	create FIELD=VALUE...   create the cluster: replicas, image, external, extension, arg.NAME
+//	serve VERSION.GROUP     the API servers serve a group version
+//	host                    results are the cluster's objects in its host: "  = line"
 //	set FIELD=VALUE...      update its spec
 //	delete                  delete it
 //	reconcile               reconcile once; results are the events and the result: "  > line"
 //	settle                  reconcile until only time or a pod can change anything, without results
 //	ready POD               report a pod ready
+//	address POD             report the address 127.0.0.1 of a pod
+//	aggregate ENTRY...      set spec.aggregation.apiServices: VERSION.GROUP,ADDRESS[,NAME], the last a ConfigMap with the caBundle
+//	ca NAME COMMON-NAME     create or update a ConfigMap with a certificate authority
+//	available NAME REASON   set the condition Available of an APIService inside the cluster, true for Passed
+//	registered              results are the objects of extension API servers inside the cluster: "  = line"
+//	foreign-apiservice NAME   create an APIService inside the cluster
 //	give NAME LIFETIME HOST   create or update a Secret with a certificate of the user's, as cert-manager does
 //	give-authority NAME LIFETIME   create or update a Secret with an authority of the user's
 //	serving                   result is the issuer of the serving certificate in use and the number of trusted ones: "  = line"
@@ -116,6 +138,23 @@ func (c *cluster) execute(fields []string) []string {
 		c.results = nil
 	case "ready":
 		c.ready(args[0])
+	case "serve":
+		version, group, _ := strings.Cut(args[0], ".")
+		c.served["/apis/"+group+"/"+version] = true
+	case "host":
+		c.host()
+	case "address":
+		c.address(args[0])
+	case "aggregate":
+		c.aggregate(args)
+	case "ca":
+		c.ca(args[0], args[1])
+	case "available":
+		c.available(args[0], args[1])
+	case "registered":
+		c.registered()
+	case "foreign-apiservice":
+		c.must(c.hosted.Create(c.t.Context(), &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: args[0]}}))
 	case "delete-secret":
 		c.must(c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: args[0]}}))
 	case "configmap":
@@ -171,6 +210,12 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			n, err := strconv.Atoi(value)
 			c.must(err)
 			object.Spec.Replicas = ptr.To(int32(n))
+		case field == "extension": // GROUP/VERSION...
+			object.Spec.Mode = v1alpha1.ModeExtension
+			group, versions, _ := strings.Cut(value, "/")
+			object.Spec.Extension.Groups = append(object.Spec.Extension.Groups, v1alpha1.ExtensionGroup{
+				Name: group, Versions: strings.Split(versions, "/"),
+			})
 		case field == "image":
 			object.Spec.Image = value
 		case field == "external":
@@ -192,6 +237,10 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Encryption = &v1alpha1.Encryption{Provider: v1alpha1.EncryptionProvider(value)}
 		case field == "serving":
 			object.Spec.Certificates.Serving.SecretRef = &corev1.LocalObjectReference{Name: value}
+		case field == "window": // for an hour
+			object.Spec.Maintenance.Windows = []v1alpha1.MaintenanceWindow{
+				{Schedule: strings.ReplaceAll(value, "_", " "), Duration: metav1.Duration{Duration: time.Hour}},
+			}
 		case field == "pausedUntil":
 			object.Annotations = map[string]string{v1alpha1.PausedUntilAnnotation: value}
 		case strings.HasPrefix(field, "arg."):

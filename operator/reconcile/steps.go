@@ -85,6 +85,12 @@ var steps = []step{
 		do:      (*Reconciler).ensureNetworkPolicies,
 	},
 	{
+		name:    "host access",
+		needs:   []fact{specValidated},
+		changes: true,
+		do:      (*Reconciler).ensureHostAccess,
+	},
+	{
 		name:  "certificates",
 		needs: []fact{servicesReady},
 		sets:  []fact{certificatesReady},
@@ -149,6 +155,12 @@ var steps = []step{
 		needs:   []fact{certificatesReady, configurationRead},
 		changes: true,
 		do:      (*Reconciler).takeActions,
+	},
+	{
+		name:    "API services",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).ensureAPIServices,
 	},
 	{
 		name:  "version",

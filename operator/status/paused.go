@@ -20,7 +20,10 @@ func paused(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 }
 
 // removeInapplicable removes the conditions that say nothing about a cluster.
-func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerCluster) {
+func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1.ApiServerCluster, in Input) {
+	if len(apiServicesOf(cluster, in)) == 0 {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.APIServicesAvailable)
+	}
 	if cluster.ExternalEtcd() {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdQuorum)
 	}

@@ -26,6 +26,8 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 			"Retrying after an error: %s %s", in.Action.Kind, in.Action.Name)
 	case in.Action.Kind != membership.Wait && in.Action.Kind != "":
 		return condition(v1alpha1.Progressing, true, "Reconciling", "%s", in.Action.Describe())
+	case in.Action.Reason != "" && in.Action.Reason == in.Held:
+		return condition(v1alpha1.Progressing, true, "WaitingForMaintenanceWindow", "%s", in.Held)
 	case in.Action.Reason != "":
 		return condition(v1alpha1.Progressing, true, "Waiting", "%s", in.Action.Reason)
 	case ready != replicas || len(in.State.Pods) != replicas:

@@ -36,12 +36,14 @@ type Rotation struct {
 type Input struct {
 	State        *observed.State   // nil if it could not be read
 	Action       membership.Action // last planned action; without a kind if none was planned
+	Held         string            // why a rollout waits for a maintenance window; "" in one
 	Rejected     error             // etcd's error for the action, which is retried
 	Errors       []error           // errors of the steps
 	Invalid      error             // validation error of the spec
 	Certificates []Expiry
 	GivenErr     error // why the user's certificate cannot be used
 	Rotations    []Rotation
+	APIServices  *[]v1alpha1.APIServiceStatus // nil: unknown, as in the status
 	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
 	ConfigurationErr error
 	Version          string
@@ -51,7 +53,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, rotating, paused, restored, recovered,
+	available, progressing, degraded, quorum, certificates, rotating, apiServices, paused, restored, recovered,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
@@ -62,7 +64,8 @@ func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClu
 		condition.ObservedGeneration = cluster.Generation
 		set(&next, condition, in.Now)
 	}
-	removeInapplicable(&next, cluster)
+	removeInapplicable(&next, cluster, in)
+	next.APIServices = apiServicesOf(cluster, in)
 	if in.State == nil {
 		return next
 	}

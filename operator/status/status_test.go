@@ -294,6 +294,28 @@ func TestObservedGenerationNeedsState(t *testing.T) {
 	}
 }
 
+func TestAPIServicesAvailable(t *testing.T) {
+	cluster, in := healthy()
+	if next := Compute(cluster, in); meta.FindStatusCondition(next.Conditions, v1alpha1.APIServicesAvailable) != nil {
+		t.Error("a cluster without APIServices has the condition")
+	}
+	cluster.Status.APIServices = []v1alpha1.APIServiceStatus{
+		{Name: "v1.a.example.com", Available: metav1.ConditionTrue},
+		{Name: "v1.b.example.com", Available: metav1.ConditionUnknown, Reason: "NotEvaluated", Message: "why"},
+	}
+	next := Compute(cluster, in) // unknown: as in the status
+	got := meta.FindStatusCondition(next.Conditions, v1alpha1.APIServicesAvailable)
+	if got == nil || got.Status != metav1.ConditionFalse || got.Reason != "NotEvaluated" ||
+		got.Message != "1 of 2 APIServices are not available: v1.b.example.com: why" || len(next.APIServices) != 2 {
+		t.Errorf("got %+v of %v", got, next.APIServices)
+	}
+	in.APIServices = &[]v1alpha1.APIServiceStatus{}
+	if next := Compute(cluster, in); len(next.APIServices) != 0 ||
+		meta.FindStatusCondition(next.Conditions, v1alpha1.APIServicesAvailable) != nil {
+		t.Errorf("got %v after the last APIService was deleted", next.APIServices)
+	}
+}
+
 func TestTransitionTimes(t *testing.T) {
 	cluster, in := healthy()
 	cluster.Status = Compute(cluster, in)

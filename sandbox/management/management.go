@@ -47,6 +47,7 @@ const (
 	servingAuthority       = "serving-ca"
 	clientAuthority        = "client-ca"         // of the API's clients
 	kubeletClientAuthority = "kubelet-client-ca" // of the node's
+	frontProxyAuthority    = "front-proxy-ca"    // of the API server as a client of extension API servers
 )
 
 // certificates creates the authorities and their certificates.
@@ -63,6 +64,9 @@ func (p *Plane) certificates(now time.Time) error {
 		},
 		clientAuthority: {
 			"admin": {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},
+		},
+		frontProxyAuthority: {
+			"front-proxy-client": {CommonName: frontProxyClient, Client: true},
 		},
 		kubeletClientAuthority: {
 			"kubelet-client": {CommonName: KubeletClient, Client: true},
@@ -94,6 +98,13 @@ func (p *Plane) Args() []string {
 	c.Serving.CertFile, c.Serving.KeyFile = p.file("server.crt"), p.file("server.key")
 	c.Member.DataDirectory, c.Member.Name = filepath.Join(p.directory, "etcd"), "management"
 	c.Authentication.ClientCAFile = p.file(clientAuthority + ".crt")
+	c.Authentication.RequestHeaderCAFile = p.file(frontProxyAuthority + ".crt")
+	c.Authentication.RequestHeaderAllowedNames = []string{frontProxyClient}
+	c.Authentication.RequestHeaderUsername = []string{"X-Remote-User"}
+	c.Authentication.RequestHeaderUID = []string{"X-Remote-Uid"}
+	c.Authentication.RequestHeaderGroup = []string{"X-Remote-Group"}
+	c.Authentication.RequestHeaderExtraPrefix = []string{"X-Remote-Extra-"}
+	c.API.ProxyClientCertFile, c.API.ProxyClientKeyFile = p.file("front-proxy-client.crt"), p.file("front-proxy-client.key")
 	c.Authentication.ServiceAccountIssuers = []string{"https://kubernetes.default.svc.cluster.local"}
 	c.Authentication.ServiceAccountSigningKey = p.file("service-account.key")
 	c.Authentication.ServiceAccountKeyFiles = []string{p.file("service-account.key")}
@@ -108,6 +119,9 @@ func (p *Plane) Args() []string {
 	c.Controllers.Enabled = []string{"*"}
 	return c.Args()
 }
+
+// frontProxyClient is the common name of the API server's client certificate for extension API servers.
+const frontProxyClient = "front-proxy-client"
 
 // KubeletClient is the common name of the API server's client certificate for the node.
 const KubeletClient = "kube-apiserver-kubelet-client"

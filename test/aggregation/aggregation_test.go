@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,7 +75,10 @@ var steps = []step{
 
 func TestSampleAPIServer(t *testing.T) {
 	upstream.NeedsProcesses(t)
-	address := machineAddress(t)
+	address := upstream.GlobalAddress(t)
+	if address == "" {
+		t.Skip("this machine has only loopback addresses, which are invalid in EndpointSlices")
+	}
 	pki, err := upstream.NewPKI(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
 		t.Fatal(err)
@@ -108,22 +110,6 @@ func TestSampleAPIServer(t *testing.T) {
 	if different := cmp.Diff(outputs[0], outputs[1]); different != "" {
 		t.Errorf("kubectl's output (-kube-apiserver +quorate):\n%s", different)
 	}
-}
-
-// machineAddress returns an address for an EndpointSlice, which must not be a loopback address.
-func machineAddress(t *testing.T) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, address := range addresses {
-		if network, ok := address.(*net.IPNet); ok && network.IP.IsGlobalUnicast() && network.IP.To4() != nil {
-			return network.IP.String()
-		}
-	}
-	t.Skip("this machine has no address except loopback ones, which are invalid in EndpointSlices")
-	return ""
 }
 
 // startHost starts an API server with a namespace controller.

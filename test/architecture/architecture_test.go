@@ -39,8 +39,9 @@ var layers = []map[string]int{
 		"apiserver": 8,
 	},
 	{
-		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0, "operator/backup": 0,
+		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0, "operator/schedule": 0,
 		"operator/encryption": 0, "operator/rewrite": 0,
+		"operator/backup":      1,
 		"operator/etcd":        1,
 		"operator/desired":     1,
 		"operator/servingcert": 1,

@@ -149,7 +149,7 @@ func (h *history) update(ctx context.Context) {
 // untilKnown retries until the outcome is certain. Each attempt has a short timeout.
 func (h *history) untilKnown(ctx context.Context, try func(context.Context) error) {
 	_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		err := try(attempt)
 		if err != nil && ctx.Err() == nil {

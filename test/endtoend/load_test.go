@@ -44,7 +44,8 @@ var (
 
 const unlimited = 1 << 20
 
-// strict makes the gaps of the budgets apply. A machine that runs other tests pauses for longer than some of them.
+// strict makes the budgets apply exactly. A machine that runs other tests pauses for longer than some of the gaps, and few
+// requests time out.
 func strict() bool { return os.Getenv("QUORATE_AVAILABILITY") != "" }
 
 // failures are requests that failed, as seen by clients.
@@ -182,6 +183,9 @@ func (h *history) spend(t *testing.T, b budget) {
 	t.Helper()
 	failed, gap := h.failures.take(), h.longestGap()
 	t.Logf("%d failed requests, longest time without a confirmed write: %s", len(failed), gap)
+	if !strict() {
+		b.failed += 3
+	}
 	if len(failed) > b.failed {
 		t.Errorf("%d requests failed, at most %d may:\n%s", len(failed), b.failed, strings.Join(failed, "\n"))
 	}

@@ -27,8 +27,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"quorate.dev/test/upstream"
 )
@@ -140,15 +138,8 @@ func (s *scene) file(name string, content []byte) string {
 // kubeconfig writes the file for a client.
 func (s *scene) kubeconfig(name string, client *rest.Config) string {
 	s.Helper()
-	file := clientcmdapi.NewConfig()
-	file.Clusters["server"] = &clientcmdapi.Cluster{Server: client.Host, CertificateAuthorityData: client.CAData}
-	file.AuthInfos["user"] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: client.CertData, ClientKeyData: client.KeyData, Token: client.BearerToken,
-	}
-	file.Contexts["context"] = &clientcmdapi.Context{Cluster: "server", AuthInfo: "user"}
-	file.CurrentContext = "context"
 	path := filepath.Join(s.directory, name+".kubeconfig")
-	if err := clientcmd.WriteToFile(*file, path); err != nil {
+	if err := upstream.WriteKubeconfig(path, client); err != nil {
 		s.Fatal(err)
 	}
 	return path

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/net/websocket"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/test/upstream"
 )
 
 // web is the server in a pod: it echoes requests.
@@ -58,7 +60,7 @@ func listenAt(t *testing.T, address string, secure bool) (port int) {
 }
 
 func (b *bench) testProxy(t *testing.T) {
-	address := globalAddress(t)
+	address := upstream.GlobalAddress(t)
 	if address == "" {
 		t.Skip("this machine has only local addresses, which proxies refuse")
 	}

@@ -53,7 +53,7 @@ type bench struct {
 func start(t *testing.T) *bench {
 	ctx, directory := t.Context(), t.TempDir()
 	var addresses []net.IP
-	if address := globalAddress(t); address != "" {
+	if address := upstream.GlobalAddress(t); address != "" {
 		addresses = append(addresses, net.ParseIP(address))
 	}
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"), addresses...)
@@ -138,26 +138,12 @@ func (b *bench) createObjects(t *testing.T) {
 	}
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	if address := globalAddress(t); address != "" {
+	if address := upstream.GlobalAddress(t); address != "" {
 		pod.Status.PodIP, pod.Status.PodIPs = address, []corev1.PodIP{{IP: address}}
 	}
 	if _, err := core.Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// globalAddress is an address of this machine that proxies may be sent to; "" if there is none.
-func globalAddress(t *testing.T) string {
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, address := range addresses {
-		if ip, ok := address.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
-			return ip.IP.String()
-		}
-	}
-	return ""
 }
 
 // both runs a function on both servers and compares the results, which must contain the wanted text.

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // Client is a Kubernetes component that is a client of an API server.
@@ -21,12 +19,14 @@ type Client struct {
 	Arguments []string     // further flags
 }
 
-// StartControllerManager runs kube-controller-manager and returns when it is healthy.
+// StartControllerManager runs kube-controller-manager and returns when it is healthy. Quotas are recalculated often: an object
+// that is created before the server's cache has its quota is not counted until then.
 func (c Client) StartControllerManager(ctx context.Context) (*Process, error) {
 	return c.start(ctx, "kube-controller-manager",
 		"--use-service-account-credentials=true", "--root-ca-file="+c.PKI.file("serving-ca.crt"),
 		"--service-account-private-key-file="+c.PKI.file("accounts.key"),
 		"--cluster-signing-cert-file="+c.PKI.file("client-ca.crt"), "--cluster-signing-key-file="+c.PKI.file("client-ca.key"),
+		"--resource-quota-sync-period=5s",
 	)
 }
 
@@ -66,11 +66,6 @@ func (c Client) kubeconfig(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file := clientcmdapi.NewConfig()
-	file.Clusters["server"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	file.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	file.Contexts["context"] = &clientcmdapi.Context{Cluster: "server", AuthInfo: name}
-	file.CurrentContext = "context"
 	path := filepath.Join(c.Directory, name+".kubeconfig")
-	return path, clientcmd.WriteToFile(*file, path)
+	return path, WriteKubeconfig(path, config)
 }

@@ -45,6 +45,9 @@ type ApiServerClusterList struct {
 // ApiServerClusterSpec is the desired state of an ApiServerCluster.
 //
 // +kubebuilder:validation:XValidation:rule="self.?replicas.orValue(3) == 0 || self.?etcd.?embedded.?members.orValue(1) <= self.?replicas.orValue(3)",message="etcd.embedded.members must not exceed replicas"
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Extension') == (has(oldSelf.mode) && oldSelf.mode == 'Extension')",message="mode is immutable"
+// +kubebuilder:validation:XValidation:rule="(has(self.mode) && self.mode == 'Extension') == (has(self.extension) && has(self.extension.groups) && size(self.extension.groups) > 0)",message="extension.groups is required in mode Extension, and only allowed there"
+// +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'Extension') || !(has(self.aggregation) && has(self.aggregation.apiServices) && size(self.aggregation.apiServices) > 0)",message="aggregation.apiServices cannot be used in mode Extension"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || !self.?etcd.?external.hasValue()",message="restore needs an embedded etcd"
 // +kubebuilder:validation:XValidation:rule="!has(self.recovery) || !self.?etcd.?external.hasValue()",message="recovery needs an embedded etcd"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || has(oldSelf.restore)",message="restore can only be set when the cluster is created"
@@ -201,10 +204,33 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name.endsWith('-file') && !(name in ['admission-control-config-file','audit-policy-file','audit-webhook-config-file','egress-selector-config-file','tracing-config-file']) || !(name in ['authentication-config','authorization-config','authorization-mode']) && (name.startsWith('authentication-') || name.startsWith('authorization-') || name.startsWith('oidc-')) || name in ['allow-metric-labels-manifest','debug-socket-path','extension-groups','kubeconfig','kubelet-certificate-authority','kubelet-client-certificate','kubelet-client-key'])",message="this flag is not available: it needs a file that the pod does not have, or the API server does not implement it"
 	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
 
+	// Maintenance limits when healthy replicas are restarted.
+	//
+	// +optional
+	Maintenance Maintenance `json:"maintenance,omitzero"`
+
 	// Scheduling constrains the nodes that pods run on.
 	//
 	// +optional
 	Scheduling Scheduling `json:"scheduling,omitempty"`
+
+	// Aggregation configures the API groups of the cluster that extension API servers serve.
+	//
+	// +optional
+	Aggregation Aggregation `json:"aggregation,omitzero"`
+
+	// Mode selects what the API servers serve: Cluster, all kinds of Kubernetes, as the API of a cluster of its own; or
+	// Extension, the API groups in extension, to the hosting cluster. Immutable. Default: Cluster. Example: Extension.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=Cluster;Extension
+	// +kubebuilder:validation:MaxLength=16
+	Mode Mode `json:"mode,omitempty"`
+
+	// Extension configures mode Extension.
+	//
+	// +optional
+	Extension Extension `json:"extension,omitzero"`
 }
 
 // Storage describes the volume of each member of the embedded etcd.

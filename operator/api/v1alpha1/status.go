@@ -18,6 +18,8 @@ const (
 	CertificatesValid = "CertificatesValid"
 	// CredentialsRotating is true while certificate authorities or service-account keys are being replaced.
 	CredentialsRotating = "CredentialsRotating"
+	// APIServicesAvailable is true when all APIServices that the operator manages are available. It is absent without any.
+	APIServicesAvailable = "APIServicesAvailable"
 	// Paused is true until the time in PausedUntilAnnotation. It is absent without the annotation.
 	Paused = "Paused"
 )
@@ -81,8 +83,15 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Rotations *Rotations `json:"rotations,omitempty"`
 
+	// APIServices are the APIServices that the operator manages, by name.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	APIServices []APIServiceStatus `json:"apiServices,omitempty"`
+
 	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
-	// CredentialsRotating, Paused, Restored and Recovered.
+	// CredentialsRotating, APIServicesAvailable, Paused, Restored and Recovered.
 	//
 	// +optional
 	// +listType=map

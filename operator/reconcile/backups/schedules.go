@@ -23,6 +23,7 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/backup"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/schedule"
 )
 
 // retentionInterval is the interval at which backups are checked for their age.
@@ -65,12 +66,12 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		return ctrl.Result{}, err
 	}
 	base, now := s.DeepCopy(), r.Clock.Now()
-	schedule, invalid := backup.ParseSchedule(s.Spec.Schedule, s.Spec.TimeZone)
+	times, invalid := schedule.Parse(s.Spec.Schedule, s.Spec.TimeZone)
 	var next time.Time
 	var failures error
 	active := summarize(s, backups)
 	if invalid == nil {
-		decision := schedule.Decide(observation(s, active, now))
+		decision := backup.Decide(times, observation(s, active, now))
 		next = decision.Next
 		failures = r.apply(ctx, s, decision)
 	}
