@@ -142,13 +142,13 @@ func (s *scene) encrypted(endpoint, key, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, kv := range response.Kvs {
-		if bytes.HasPrefix(kv.Value, []byte("k8s:enc:secretbox:v1:"+key+":")) {
-			return nil
-		}
-		return fmt.Errorf("%s begins with %.30q", kv.Key, kv.Value)
+	if len(response.Kvs) != 1 {
+		return fmt.Errorf("Secret %s is not stored", name)
 	}
-	return fmt.Errorf("Secret %s is not stored", name)
+	if value := response.Kvs[0].Value; !bytes.HasPrefix(value, []byte("k8s:enc:secretbox:v1:"+key+":")) {
+		return fmt.Errorf("Secret %s begins with %.30q", name, value)
+	}
+	return nil
 }
 
 // awaitRevision waits until a migration has the revision up to which it migrates objects.
