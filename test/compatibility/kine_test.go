@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ func useKine(t *testing.T, store *upstream.Store) {
 		t.Fatal(err)
 	}
 	process.StopAfter(t)
+	testedFeatures(t, process)
 	s := newServer(t, "quorate", process.Admin)
 	s.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
 	for _, kind := range kinds() {
@@ -60,6 +63,23 @@ func useKine(t *testing.T, store *upstream.Store) {
 	}
 	s.awaitServed(t, "/readyz")
 	s.create(t, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"after-restart"}}`)
+}
+
+// testedFeatures checks that the server has recognized kine and found nothing missing.
+func testedFeatures(t *testing.T, process *upstream.APIServer) {
+	t.Helper()
+	log, err := os.ReadFile(process.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]bool{
+		"The store is not etcd": true, "The store grants no leases": false, "The store sends no progress notifications": false,
+		"too old for consistent reads": false,
+	} {
+		if strings.Contains(string(log), line) != want {
+			t.Errorf("the log contains %q: %t", line, !want)
+		}
+	}
 }
 
 // expireEvent creates an Event whose TTL is 5 s.
