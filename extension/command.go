@@ -225,6 +225,9 @@ func readAPIServices(file, group string) (map[string]map[string]any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("decode %s: %w", file, err)
 		}
+		if len(object.Object) == 0 {
+			continue
+		}
 		spec, _ := object.Object["spec"].(map[string]any)
 		version, _ := spec["version"].(string)
 		if object.GetKind() != "APIService" || spec["group"] != group || spec["service"] == nil {

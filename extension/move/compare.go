@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -38,6 +39,8 @@ type digest struct {
 	content  [sha256.Size]byte
 	uid      types.UID
 	revision string
+	// managed is set if the move is one of the managers of the object's fields.
+	managed bool
 }
 
 func digestOf(direction Direction, object *unstructured.Unstructured) (digest, error) {
@@ -45,7 +48,12 @@ func digestOf(direction Direction, object *unstructured.Unstructured) (digest, e
 	if err != nil {
 		return digest{}, fmt.Errorf("encode %s: %w", key(object), err)
 	}
-	return digest{sha256.Sum256(encoded), object.GetUID(), object.GetResourceVersion()}, nil
+	return digest{
+		content: sha256.Sum256(encoded), uid: object.GetUID(), revision: object.GetResourceVersion(),
+		managed: slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+			return entry.Manager == manager
+		}),
+	}, nil
 }
 
 // key returns namespace/name.

@@ -118,10 +118,13 @@ func (m *Mover) copyOnce(ctx context.Context, direction Direction, r resource, d
 		name := key(object)
 		copied, found := copies[name]
 		delete(copies, name)
-		if found && copied.content == source.content {
+		equal := found && copied.content == source.content
+		if equal && (source.managed || !copied.managed) {
 			return nil
 		}
-		did.written.Add(1)
+		if !equal { // else a run ended between the two writes of writeToHost
+			did.written.Add(1)
+		}
 		group.Go(func() error {
 			if err := m.write(writing, direction, r, object, copied); err != nil {
 				return fmt.Errorf("copy %s %s: %w", r.definition(), name, err)
@@ -160,7 +163,7 @@ func (m *Mover) write(ctx context.Context, direction Direction, r resource, sour
 	return nil
 }
 
-// writeToHost creates or replaces an object of the host. The second write restores the managers of fields.
+// writeToHost creates or replaces an object of the host. The second write restores the managers of fields, as far as the host accepts them.
 func (m *Mover) writeToHost(ctx context.Context, at dynamic.ResourceInterface, source *unstructured.Unstructured, copied digest) error {
 	wanted := forHost(source, m.Group)
 	var stored *unstructured.Unstructured
@@ -178,10 +181,10 @@ func (m *Mover) writeToHost(ctx context.Context, at dynamic.ResourceInterface, s
 	if lost := differences(ToHost, source, stored); len(lost) > 0 {
 		return fmt.Errorf("admission of the host changes %s; exempt the user of the move", strings.Join(lost, ", "))
 	}
-	if len(source.GetManagedFields()) == 0 {
-		return nil
-	}
 	stored.SetManagedFields(source.GetManagedFields())
+	if len(source.GetManagedFields()) == 0 {
+		stored.SetManagedFields([]metav1.ManagedFieldsEntry{{}}) // removes all; without entries the server adds them
+	}
 	_, err = at.Update(ctx, stored, metav1.UpdateOptions{FieldManager: manager})
 	return err
 }

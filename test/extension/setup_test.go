@@ -99,6 +99,7 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	s.apply(s.host, s.document("kind: ServiceAccount"))
 	s.startReplicas(etcd.Endpoint)
 	s.register()
+	s.apply(s.host, movedDefinitions)
 	// It starts last, because it looks for new kinds every 30 seconds only.
 	manager := upstream.Client{
 		Directory: s.directory, PKI: s.pki, Server: server.Admin,
@@ -180,7 +181,7 @@ func (s *scene) startReplicas(etcd string) {
 				Directory: filepath.Join(s.directory, "extension-"+name), Etcd: etcd, Serving: s.serving,
 				Names: []string{namespace + "." + namespace + ".svc"},
 				Arguments: []string{
-					"--extension-groups=" + widgets.Group, "--kubeconfig=" + kubeconfig, "--etcd-prefix=/extension",
+					"--extension-groups=" + widgets.Group + "," + movedGroup, "--kubeconfig=" + kubeconfig, "--etcd-prefix=/extension",
 					"--client-ca-file=" + administrators, "--audit-policy-file=" + policy, "--audit-log-path=" + s.auditLog(name),
 					"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 				},
