@@ -194,8 +194,15 @@ func (m *Mover) updateDefinition(
 	}
 }
 
-// createHostDefinitions creates the definitions of the host with accessVersion.
+// createHostDefinitions creates the definitions of the host with accessVersion, in which only the move may write.
 func (m *Mover) createHostDefinitions(ctx context.Context, s *state) error {
+	if err := m.freeze(ctx, s, []string{accessVersion}); err != nil {
+		return err
+	}
+	err := m.setPriorities(ctx, s, func(_ string, current int64) int64 { return max(current, definitionVersionPriority) })
+	if err != nil {
+		return err
+	}
 	if err := m.registerAccess(ctx); err != nil {
 		return err
 	}

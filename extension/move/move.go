@@ -236,7 +236,7 @@ func (m *Mover) begin(ctx context.Context) (*state, error) {
 	if len(p.Problems) > 0 {
 		return nil, &ProblemsError{p.Problems}
 	}
-	s := &state{Direction: m.Direction, Step: steps[m.Direction][0].name, Resources: p.resources}
+	s := &state{Direction: m.Direction, Step: steps[m.Direction][0].name, Resources: p.resources, Priorities: p.priorities}
 	return s, m.save(ctx, s)
 }
 

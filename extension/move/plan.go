@@ -22,7 +22,9 @@ type Plan struct {
 	// Problems prevent the move.
 	Problems []string
 
-	resources []resource
+	resources  []resource
+	namespaces map[string]bool  // of the objects
+	priorities map[string]int64 // of the extension server's APIServices
 }
 
 // Kind counts the objects of a CustomResourceDefinition.
@@ -52,7 +54,7 @@ var lost = map[Direction][]string{
 
 // Plan checks the clusters and returns what the move would do. It writes nothing.
 func (m *Mover) Plan(ctx context.Context) (*Plan, error) {
-	p := &Plan{Lost: lost[m.Direction]}
+	p := &Plan{Lost: lost[m.Direction], namespaces: map[string]bool{}, priorities: map[string]int64{}}
 	for _, one := range steps[m.Direction] {
 		p.Steps = append(p.Steps, one.text)
 	}
@@ -73,7 +75,27 @@ func (m *Mover) Plan(ctx context.Context) (*Plan, error) {
 			return nil, err
 		}
 	}
+	if err := m.planNamespaces(ctx, p); err != nil {
+		return nil, err
+	}
 	return p, m.planRegistration(ctx, p)
+}
+
+// planNamespaces checks that objects can be created in the host.
+func (m *Mover) planNamespaces(ctx context.Context, p *Plan) error {
+	if m.Direction != ToHost {
+		return nil
+	}
+	list, err := m.host.typed.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	for i := range list.Items {
+		if one := &list.Items[i]; p.namespaces[one.Name] && one.DeletionTimestamp != nil {
+			p.problem("namespace %s, which has objects, is being deleted", one.Name)
+		}
+	}
+	return nil
 }
 
 func (p *Plan) problem(format string, arguments ...any) {
@@ -99,6 +121,7 @@ func (m *Mover) planDefinition(ctx context.Context, p *Plan, from, to *cluster, 
 	objects := collection{from.transfer, r.in(r.Version), r.Namespaced}
 	if _, err := objects.each(ctx, func(object *unstructured.Unstructured) error {
 		kind.Objects++
+		p.namespaces[object.GetNamespace()] = true
 		if len(object.GetFinalizers()) > 0 {
 			kind.Finalizers++
 		}
@@ -155,6 +178,9 @@ func (m *Mover) planRegistration(ctx context.Context, p *Plan) error {
 		}
 		if err != nil {
 			return fmt.Errorf("read APIService: %w", err)
+		}
+		if m.Direction == ToHost {
+			p.priorities[version] = priorityOf(service)
 		}
 		remote, _, _ := unstructured.NestedMap(service.Object, "spec", "service")
 		switch {

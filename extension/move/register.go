@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,9 @@ const (
 
 	// Priorities of APIServices of CustomResourceDefinitions.
 	definitionGroupPriority, definitionVersionPriority = 1000, 100
-	// lowestPriority keeps accessVersion from being the preferred one, which controllers of the host use.
+	// lowestPriority and definitionVersionPriority for all others keep accessVersion from being the preferred one, which
+	// controllers of the host use: aggregated discovery has definitionVersionPriority for all versions of definitions,
+	// whatever their APIService has, and sorts names that are not like v1 last.
 	lowestPriority = 1
 )
 
@@ -62,6 +65,7 @@ func (m *Mover) registerExtension(ctx context.Context, s *state) error {
 			service.SetLabels(labels)
 			if spec := m.Registration.Specs[version]; spec != nil {
 				service.Object["spec"] = (&unstructured.Unstructured{Object: spec}).DeepCopy().Object
+				raisePriority(service)
 			}
 		})
 		if err != nil {
@@ -69,6 +73,48 @@ func (m *Mover) registerExtension(ctx context.Context, s *state) error {
 		}
 	}
 	return m.awaitUnavailable(ctx, s)
+}
+
+// raisePriority sets at least the versionPriority of a definition.
+func raisePriority(service *unstructured.Unstructured) {
+	if priorityOf(service) < definitionVersionPriority {
+		_ = unstructured.SetNestedField(service.Object, int64(definitionVersionPriority), "spec", "versionPriority")
+	}
+}
+
+func priorityOf(service *unstructured.Unstructured) int64 {
+	value, _, _ := unstructured.NestedFieldNoCopy(service.Object, "spec", "versionPriority")
+	switch number := value.(type) {
+	case int64:
+		return number
+	case float64: // from a file
+		return int64(number)
+	}
+	return 0
+}
+
+// setPriorities changes the versionPriority of all versions.
+func (m *Mover) setPriorities(ctx context.Context, s *state, of func(version string, current int64) int64) error {
+	for _, version := range s.versions() {
+		err := m.updateAPIService(ctx, version, func(service *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(service.Object, of(version, priorityOf(service)), "spec", "versionPriority")
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restorePriorities sets those that the user wants after a move.
+func (m *Mover) restorePriorities(ctx context.Context, s *state) error {
+	return m.setPriorities(ctx, s, func(version string, current int64) int64 {
+		wanted := s.Priorities[version]
+		if spec := m.Registration.Specs[version]; s.Direction == ToExtension && spec != nil {
+			wanted = priorityOf(&unstructured.Unstructured{Object: map[string]any{"spec": spec}})
+		}
+		return cmp.Or(wanted, current)
+	})
 }
 
 // registerHost makes the host serve all versions itself.
@@ -138,7 +184,7 @@ func (m *Mover) unregisterAccess(ctx context.Context) error {
 
 // awaitUnavailable waits until the host responds to requests for the resources that they are being moved.
 func (m *Mover) awaitUnavailable(ctx context.Context, s *state) error {
-	return m.awaitEach(ctx, s, "the host to send requests for %s to the extension server", func(_ resource, err error) error {
+	err := m.awaitEach(ctx, s, "the host to send requests for %s to the extension server", func(_ resource, err error) error {
 		switch {
 		case err == nil:
 			return errors.New("the host serves them itself")
@@ -147,6 +193,10 @@ func (m *Mover) awaitUnavailable(ctx context.Context, s *state) error {
 		}
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	return m.settle(ctx)
 }
 
 // awaitAvailable waits until the host responds with objects.
@@ -167,5 +217,5 @@ func (m *Mover) awaitEach(ctx context.Context, s *state, what string, check func
 			}
 		}
 	}
-	return m.settle(ctx)
+	return nil
 }

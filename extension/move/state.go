@@ -28,6 +28,8 @@ type state struct {
 	Resources []resource `json:"resources"`
 	// Verified are the resourceVersions of the source, by resource, at which all objects were equal.
 	Verified map[string]string `json:"verified,omitempty"`
+	// Priorities are the values of versionPriority before a move to the host, by version.
+	Priorities map[string]int64 `json:"priorities,omitempty"`
 }
 
 // resource is one CustomResourceDefinition of the group.

@@ -39,7 +39,7 @@ func (m *Mover) deleteFromHost(ctx context.Context, s *state) error {
 	if err := m.deleteDefinitions(ctx, m.host, s); err != nil {
 		return err
 	}
-	return errors.Join(m.unregisterAccess(ctx), m.thaw(ctx))
+	return errors.Join(m.unregisterAccess(ctx), m.restorePriorities(ctx, s), m.thaw(ctx))
 }
 
 // disconnectExtension makes the extension server respond with 503, and checks that its objects are still those that were
@@ -143,5 +143,5 @@ func (m *Mover) deleteCopied(ctx context.Context, s *state) error {
 	if s.Direction == ToExtension {
 		return m.deleteDefinitions(ctx, m.extension, s)
 	}
-	return errors.Join(m.deleteDefinitions(ctx, m.host, s), m.unregisterAccess(ctx))
+	return errors.Join(m.deleteDefinitions(ctx, m.host, s), m.unregisterAccess(ctx), m.restorePriorities(ctx, s))
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/rest"
@@ -96,9 +97,12 @@ func moves(s *scene) {
 	s.planWithCommand("--to=extension", "--api-services="+s.movedAPIServices())
 
 	before := s.gadgets(s.objects)
+	(&mover{scene: s, direction: move.ToExtension}).abort()
+	s.compare(before, s.gadgets(s.objects)) // also the resourceVersion
 	m := &mover{scene: s, direction: move.ToExtension}
 	m.run()
 	after := s.gadgets(s.objects)
+	before["gadgets/managed"] = *m.slipped
 	s.compare(before, after, "resourceVersion")
 	s.isGone("definitions of the host", s.objects, crds, "gadgets.parts.example.com", "shelves.parts.example.com")
 	s.afterMove(seen, "1")
@@ -107,6 +111,7 @@ func moves(s *scene) {
 	m = &mover{scene: s, direction: move.ToHost}
 	m.run()
 	after = s.gadgets(s.objects)
+	before["gadgets/managed"] = *m.slipped
 	s.compare(before, after, "resourceVersion", "uid", "creationTimestamp", "generation", "ownerReferences",
 		"deletionTimestamp", "deletionGracePeriodSeconds")
 	s.isGone("definitions of the extension server", dynamic.NewForConfigOrDie(s.administrator()), crds,
@@ -348,14 +353,16 @@ type mover struct {
 	direction move.Direction
 	began     map[string]bool
 	writes    atomic.Int64
+	slipped   *unstructured.Unstructured // an object that was written in spite of the move
+	budget    int64
 }
 
 var errInterrupted = errors.New("interrupted by the test")
 
-// RoundTrip implements http.RoundTripper for a run that ends within a step.
+// limited fails all writes of a run beyond its budget, so that it ends within a step.
 func (m *mover) limited(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if r.Method != http.MethodGet && m.writes.Add(1) > writeBudget {
+		if r.Method != http.MethodGet && m.writes.Add(1) > m.budget {
 			return nil, errInterrupted
 		}
 		return next.RoundTrip(r)
@@ -366,13 +373,36 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// slipThrough changes an object after all are verified, as a lagging API server of the host would admit it.
+func (m *mover) slipThrough() {
+	m.Helper()
+	registration := m.typed.AdmissionregistrationV1()
+	err := registration.ValidatingAdmissionPolicyBindings().Delete(m.Context(), "quorate-move.parts.example.com", metav1.DeleteOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.await("a write after the verification", func(ctx context.Context) error {
+		m.slipped, err = m.objects.Resource(gadgets).Namespace(partsNamespace).Patch(ctx, "managed", types.MergePatchType,
+			fmt.Appendf(nil, `{"spec":{"color":"after %s"}}`, m.direction), metav1.PatchOptions{})
+		return err
+	})
+}
+
 // before interrupts each step once when it begins, and checks what clients see there.
 func (m *mover) before(step string) error {
+	last := map[move.Direction]string{move.ToExtension: "Register", move.ToHost: "Disconnect"} // before clients are cut off
+	if m.slipped == nil && step == last[m.direction] {
+		m.slipThrough()
+		return nil
+	}
 	if m.began[step] {
 		return nil
 	}
 	m.began[step] = true
 	in := m.objects.Resource(gadgets).Namespace(partsNamespace)
+	if step == "Delete" {
+		m.preferred()
+	}
 	switch {
 	case step == "Verify":
 		_, err := in.Create(m.Context(), gadget("late", 1), metav1.CreateOptions{})
@@ -385,6 +415,22 @@ func (m *mover) before(step string) error {
 		}
 	}
 	return errInterrupted
+}
+
+// preferred checks the version that the garbage collector watches. Otherwise the deletion of objects in the host's etcd
+// would make it forget owners.
+func (m *mover) preferred() {
+	m.Helper()
+	for name, client := range map[string]discovery.DiscoveryInterface{
+		"aggregated": m.typed.Discovery(), "legacy": m.typed.Discovery().WithLegacy(),
+	} {
+		groups := must(client.ServerGroups())(m)
+		for _, group := range groups.Groups {
+			if group.Name == movedGroup && group.PreferredVersion.Version != "v1" {
+				m.Errorf("%s discovery prefers %s", name, group.PreferredVersion.Version)
+			}
+		}
+	}
 }
 
 func (m *mover) run() {
@@ -403,8 +449,40 @@ func (m *mover) run() {
 	}
 }
 
+// abort begins a move, ends it within the last step that can be undone, and undoes it.
+func (m *mover) abort() {
+	m.Helper()
+	m.budget = 1 << 30
+	one := must(move.New(m.options(func(step string) error {
+		if step == "Disconnect" {
+			m.writes.Store(0)
+			m.budget = 3 // an APIService and two definitions
+		}
+		return nil
+	})))(m)
+	if err := one.Run(m.Context()); !errors.Is(err, errInterrupted) {
+		m.Fatalf("got %v, want an interruption", err)
+	}
+	m.budget = 1 << 30
+	if err := must(move.New(m.options(nil)))(m).Abort(m.Context()); err != nil {
+		m.Fatal(err)
+	}
+	m.isGone("definitions of the extension server", dynamic.NewForConfigOrDie(m.administrator()), crds,
+		"gadgets.parts.example.com", "shelves.parts.example.com")
+	m.isGone("APIService", m.objects, apiServices, "quoratetransfer.parts.example.com")
+}
+
 func (m *mover) once() error {
 	m.writes.Store(0)
+	m.budget = writeBudget
+	one, err := move.New(m.options(m.before))
+	if err != nil {
+		return err
+	}
+	return one.Run(m.Context())
+}
+
+func (m *mover) options(before func(string) error) move.Options {
 	config := func(c *rest.Config) *rest.Config {
 		c = rest.CopyConfig(c)
 		c.Wrap(m.limited)
@@ -412,15 +490,11 @@ func (m *mover) once() error {
 	}
 	options := move.Options{
 		Group: movedGroup, Direction: m.direction, Host: config(m.host), Extension: config(m.administrator()),
-		Namespace: metav1.NamespaceSystem, Settle: 2 * time.Second, Timeout: time.Minute, Clock: clock.RealClock{},
-		Registration: move.Registration{Specs: m.movedSpecs()}, Before: m.before,
+		Namespace: metav1.NamespaceSystem, Settle: 1500 * time.Millisecond, Timeout: time.Minute, Clock: clock.RealClock{},
+		Registration: move.Registration{Specs: m.movedSpecs()}, Before: before,
 	}
 	if testing.Verbose() {
 		options.Report = func(line string) { fmt.Fprintln(os.Stderr, line) }
 	}
-	one, err := move.New(options)
-	if err != nil {
-		return err
-	}
-	return one.Run(m.Context())
+	return options
 }

@@ -97,7 +97,9 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	s.typed, s.objects = kubernetes.NewForConfigOrDie(s.host), dynamic.NewForConfigOrDie(s.host)
 	s.hostFile = s.kubeconfig("admin", s.host)
 	s.apply(s.host, s.document("kind: ServiceAccount"))
-	s.startReplicas(etcd.Endpoint)
+	own := must(upstream.StartEtcd(t.Context(), t.TempDir()))(t)
+	own.StopAfter(t)
+	s.startReplicas(own.Endpoint)
 	s.register()
 	s.apply(s.host, movedDefinitions)
 	// It starts last, because it looks for new kinds every 30 seconds only.
