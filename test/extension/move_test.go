@@ -258,6 +258,7 @@ func (s *scene) isGone(what string, client dynamic.Interface, resource schema.Gr
 // afterMove uses the objects of one move: clients see changes, finalizers and garbage collection work.
 func (s *scene) afterMove(seen cache.Indexer, n string) {
 	s.Helper()
+	s.preferred("after move " + n)
 	s.isGone("APIService", s.objects, apiServices, "quoratetransfer.parts.example.com")
 	if _, err := s.typed.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(
 		s.Context(), "quorate-move.parts.example.com", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -400,9 +401,7 @@ func (m *mover) before(step string) error {
 	}
 	m.began[step] = true
 	in := m.objects.Resource(gadgets).Namespace(partsNamespace)
-	if step == "Delete" {
-		m.preferred()
-	}
+	m.preferred("before " + step)
 	switch {
 	case step == "Verify":
 		_, err := in.Create(m.Context(), gadget("late", 1), metav1.CreateOptions{})
@@ -417,18 +416,24 @@ func (m *mover) before(step string) error {
 	return errInterrupted
 }
 
-// preferred checks the version that the garbage collector watches. Otherwise the deletion of objects in the host's etcd
-// would make it forget owners.
-func (m *mover) preferred() {
-	m.Helper()
+// preferred checks the resources that the garbage collector watches. It forgets owners when it watches another version,
+// from which the move deletes them, or none.
+func (s *scene) preferred(when string) {
+	s.Helper()
 	for name, client := range map[string]discovery.DiscoveryInterface{
-		"aggregated": m.typed.Discovery(), "legacy": m.typed.Discovery().WithLegacy(),
+		"aggregated": s.typed.Discovery(), "legacy": s.typed.Discovery().WithLegacy(),
 	} {
-		groups := must(client.ServerGroups())(m)
-		for _, group := range groups.Groups {
-			if group.Name == movedGroup && group.PreferredVersion.Version != "v1" {
-				m.Errorf("%s discovery prefers %s", name, group.PreferredVersion.Version)
+		var found []string
+		for _, list := range must(client.ServerPreferredResources())(s) {
+			for _, resource := range list.APIResources {
+				if strings.HasPrefix(list.GroupVersion, movedGroup+"/") {
+					found = append(found, list.GroupVersion+"/"+resource.Name)
+				}
 			}
+		}
+		slices.Sort(found)
+		if want := []string{movedGroup + "/v1/gadgets", movedGroup + "/v1/shelves"}; !slices.Equal(found, want) {
+			s.Errorf("%s, %s discovery prefers %v, want %v", when, name, found, want)
 		}
 	}
 }
