@@ -60,6 +60,7 @@ func TestExtension(t *testing.T) {
 	for name, start := range hosts {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, start)
+			s.interrupts = name == "kube-apiserver"
 			for _, step := range steps {
 				t.Run(step.name, func(t *testing.T) { step.run(s.with(t)) })
 			}

@@ -57,6 +57,8 @@ type scene struct {
 	administrators *upstream.Authority // of the extension server
 	proxies        *upstream.Authority // of the host's front proxy
 	replicas       []*upstream.Replica
+	// interrupts is set where moves are interrupted; with the other host they run through.
+	interrupts bool
 }
 
 // with returns the scene of a step.
