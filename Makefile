@@ -30,9 +30,13 @@ differential: ## send the same requests to kube-apiserver and compare; prints a 
 compatibility: ## read and write objects of four releases with kube-apiserver and this server
 	COMPATIBILITY_WHOLE=1 go test -count=1 -v -run TestFormerReleases ./test/compatibility
 
-kine: ## run on kine with PostgreSQL, if it is installed
-	CGO_ENABLED=0 go build -modfile=tools/kine/go.mod -o $(or $(TMPDIR),/tmp)/kine github.com/k3s-io/kine
+kine: ## run on kine with PostgreSQL, if it is installed, and with its embedded NATS
+	CGO_ENABLED=0 go build -tags nats -modfile=tools/kine/go.mod -o $(or $(TMPDIR),/tmp)/kine github.com/k3s-io/kine
 	QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine go test -count=1 -v -run TestKine ./test/compatibility
+	for store in postgresql nats; do \
+		QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine QUORATE_STORE=$$store go test -count=1 -v ./test/failover && \
+		QUORATE_KINE=$(or $(TMPDIR),/tmp)/kine QUORATE_STORE=$$store go test -count=1 -v -run TestHistory ./test/history || exit 1; \
+	done
 
 failover: ## kill replicas that hold 50,000 objects and serve 500 informers
 	QUORATE_FAILOVER=full go test -count=1 -v ./test/failover

@@ -60,7 +60,7 @@ func constraints(c *config.Metrics) (metrics.Constraints, error) {
 			return metrics.Constraints{}, fmt.Errorf("--allow-metric-labels-manifest: %w", err)
 		}
 	}
-	return metrics.Constraints{Disabled: c.Disabled, Labels: labels}, nil
+	return metrics.Constraints{Disabled: c.Disabled, Labels: labels, ShowHidden: c.ShowHiddenFor != ""}, nil
 }
 
 // serveDebugSocket serves --debug-socket-path. As in kube-apiserver, a failure is logged and does not end the replica.

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"bytes"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,18 @@ func TestVModule(t *testing.T) {
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("--vmodule=%s --v=%d: got the levels %q, want %q", c.vmodule, c.level, got, c.want)
 		}
+	}
+}
+
+// TestVModuleOfAccessLog: the pattern by which kube-apiserver logs requests works here, too.
+func TestVModuleOfAccessLog(t *testing.T) {
+	for _, pattern := range []string{"httplog", "http*", "access_log"} {
+		if files := parseFileLevels(pattern + "=3"); !files[0].matches("access_log") && !files[0].matches(upstreamFiles["access_log"]) {
+			t.Errorf("%s does not match the access log", pattern)
+		}
+	}
+	if _, err := os.Stat("filters/access_log.go"); err != nil {
+		t.Error(err)
 	}
 }
 

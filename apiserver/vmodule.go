@@ -22,6 +22,9 @@ type fileLevel struct {
 	level   slog.Level
 }
 
+// upstreamFiles are the names in kube-apiserver of files that users of --vmodule know.
+var upstreamFiles = map[string]string{"access_log": "httplog"}
+
 // parseFileLevels parses "pattern=verbosity,...", which config has checked.
 func parseFileLevels(vmodule string) []fileLevel {
 	var files []fileLevel
@@ -56,11 +59,16 @@ func (h byFile) raised(record slog.Record) bool {
 	frame, _ := runtime.CallersFrames([]uintptr{record.PC}).Next()
 	name := strings.TrimSuffix(filepath.Base(frame.File), ".go")
 	for _, file := range h.files {
-		if matches, err := filepath.Match(file.pattern, name); err == nil && matches {
+		if file.matches(name) || file.matches(upstreamFiles[name]) {
 			return record.Level >= file.level
 		}
 	}
 	return false
+}
+
+func (f fileLevel) matches(name string) bool {
+	matches, err := filepath.Match(f.pattern, name)
+	return err == nil && matches && name != ""
 }
 
 // WithAttrs implements slog.Handler.

@@ -14,7 +14,7 @@ type Metrics struct {
 	Disabled       []string // names of families
 	AllowedLabels  []string // occurrences of --allow-metric-labels: "family,label=value,..."
 	LabelsManifest string   // file with the same as YAML
-	// ShowHiddenFor is the previous minor version, to show the metrics that were hidden since. This server has none.
+	// ShowHiddenFor is the previous minor version, to show hidden metrics, or empty.
 	ShowHiddenFor string
 }
 
@@ -25,7 +25,7 @@ func (m *Metrics) flags(f *pflag.FlagSet) {
 	stringFlag(f, &m.LabelsManifest, "allow-metric-labels-manifest",
 		"YAML file that maps metric,label to the allowed values, separated by commas.")
 	stringFlag(f, &m.ShowHiddenFor, "show-hidden-metrics-for-version",
-		"Previous minor version, to show the metrics that are hidden since. No metric is hidden.")
+		"Previous minor version, to show the deprecated metrics that are hidden. Only '"+KubernetesMajor+"."+previousMinor+"' is allowed.")
 }
 
 var (

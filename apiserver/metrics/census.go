@@ -11,8 +11,8 @@ import (
 
 // census counts families for kube-apiserver's metrics about metrics. Families without a series are not counted.
 type census struct {
-	registered         map[registration]int
-	disabled, replaced int
+	registered                 map[registration]int
+	disabled, hidden, replaced int
 }
 
 // registration has the labels of registered_metrics_total.
@@ -27,7 +27,7 @@ func (c *census) count(family *dto.MetricFamily) {
 	}
 }
 
-// families returns the metrics about metrics. There are no hidden metrics: what kube-apiserver hides is not measured.
+// families returns the metrics about metrics.
 func (c *census) families() []*dto.MetricFamily {
 	registered := &dto.MetricFamily{
 		Name: pointer("registered_metrics_total"), Type: dto.MetricType_COUNTER.Enum(),
@@ -49,7 +49,7 @@ func (c *census) families() []*dto.MetricFamily {
 		total("cardinality_enforcement_unexpected_categorizations_total",
 			"[ALPHA] The count of unexpected categorizations during cardinality enforcement.", c.replaced),
 		total("disabled_metrics_total", "[BETA] The count of disabled metrics.", c.disabled),
-		total("hidden_metrics_total", "[BETA] The count of hidden metrics.", 0),
+		total("hidden_metrics_total", "[BETA] The count of hidden metrics.", c.hidden),
 	}
 	if len(registered.Metric) > 0 {
 		families = append(families, registered)

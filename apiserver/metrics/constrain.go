@@ -21,6 +21,8 @@ type Constraints struct {
 	// Labels maps "family,label" to the allowed values of the label, separated by commas. All other values become
 	// "unexpected".
 	Labels map[string]string
+	// ShowHidden adds the deprecated metrics that kube-apiserver hides.
+	ShowHidden bool
 }
 
 // ReadLabels returns the Labels of the file of --allow-metric-labels-manifest.
@@ -39,7 +41,7 @@ func ReadLabels(file string) (map[string]string, error) {
 // Constrain returns a gatherer of the metrics that the constraints leave, and of the metrics about these metrics.
 // kube-apiserver constrains labels when it measures; here the series are merged when they are read, which reads the same.
 func Constrain(gatherer prometheus.Gatherer, constraints Constraints) prometheus.Gatherer {
-	c := constrained{Gatherer: gatherer, disabled: constraints.Disabled, allowed: map[string]map[string][]string{}}
+	c := constrained{Gatherer: gatherer, disabled: constraints.Disabled, showHidden: constraints.ShowHidden, allowed: map[string]map[string][]string{}}
 	for key, values := range constraints.Labels {
 		family, label, _ := strings.Cut(key, ",")
 		if c.allowed[family] == nil {
@@ -52,14 +54,16 @@ func Constrain(gatherer prometheus.Gatherer, constraints Constraints) prometheus
 
 type constrained struct {
 	prometheus.Gatherer
-	disabled []string
-	allowed  map[string]map[string][]string // values by family and label
+	disabled   []string
+	showHidden bool
+	allowed    map[string]map[string][]string // values by family and label
 }
 
 // Gather implements prometheus.Gatherer.
 func (c constrained) Gather() ([]*dto.MetricFamily, error) {
 	families, err := c.Gatherer.Gather()
 	about := census{registered: map[registration]int{}}
+	families, about.hidden = withHidden(families, c.showHidden)
 	var kept []*dto.MetricFamily
 	for _, family := range families {
 		about.count(family)

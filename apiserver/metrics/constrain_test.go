@@ -58,3 +58,25 @@ untouched 7
 		}
 	}
 }
+
+func TestHiddenMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	f := promauto.With(registry)
+	f.NewCounterVec(prometheus.CounterOpts{Name: "etcd_bookmark_total", Help: "[ALPHA] Bookmarks."}, []string{"resource"}).WithLabelValues("pods").Add(2)
+	f.NewGauge(prometheus.GaugeOpts{Name: "apiserver_flowcontrol_nominal_limit_seats", Help: "[BETA] Seats."}).Set(3)
+	const shown = `# HELP apiserver_flowcontrol_request_concurrency_limit [ALPHA] (Deprecated since 1.30.0) Seats.
+# TYPE apiserver_flowcontrol_request_concurrency_limit gauge
+apiserver_flowcontrol_request_concurrency_limit 3
+# HELP etcd_bookmark_counts [ALPHA] (Deprecated since 1.36.0) Bookmarks.
+# TYPE etcd_bookmark_counts gauge
+etcd_bookmark_counts{resource="pods"} 2
+`
+	const total = "# HELP hidden_metrics_total [BETA] The count of hidden metrics.\n# TYPE hidden_metrics_total counter\nhidden_metrics_total "
+	for show, want := range map[bool]string{false: total + "2\n", true: shown + total + "0\n"} {
+		err := testutil.GatherAndCompare(Constrain(registry, Constraints{ShowHidden: show}), strings.NewReader(want),
+			"apiserver_flowcontrol_request_concurrency_limit", "etcd_bookmark_counts", "hidden_metrics_total")
+		if err != nil {
+			t.Errorf("shown: %t: %v", show, err)
+		}
+	}
+}

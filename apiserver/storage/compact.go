@@ -53,6 +53,10 @@ func (s *Store) RunCompaction(
 		case <-ctx.Done():
 			return
 		}
+		if isUnsupported(err) {
+			log.Error(err, "The store does not compact: its history grows unless it removes old revisions itself")
+			return
+		}
 		if err != nil && ctx.Err() == nil {
 			log.Error(err, "Compaction failed; trying again in the next interval", "interval", interval)
 		}

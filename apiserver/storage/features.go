@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/clock"
 )
@@ -37,23 +38,26 @@ func (s *Store) setProgressSupported(supported bool) {
 }
 
 // CheckFeatures requests the version of each member until all have responded or ctx ends. SupportsProgress is true
-// from the first response, until a member turns out to be too old.
+// from the first response, until a member turns out to be too old. The features of a shim are tested, and those that it
+// lacks are logged.
 func (s *Store) CheckFeatures(ctx context.Context, clock clock.Clock, log logr.Logger) {
 	var members sync.WaitGroup
 	var mu sync.Mutex
 	tooOld := false
 	for _, endpoint := range s.client.Endpoints() {
 		members.Go(func() {
-			found, err := s.awaitVersion(ctx, endpoint, clock, log)
+			status, err := s.awaitStatus(ctx, endpoint, clock, log)
 			if err != nil {
 				return // ctx has ended
 			}
+			lacksProgress := isShim(status.Header) && !s.testShim(ctx, log.WithValues("endpoint", endpoint))
 			mu.Lock()
 			defer mu.Unlock()
-			if !supportsProgress(found) {
+			tooOld = tooOld || lacksProgress
+			if !supportsProgress(status.Version) {
 				tooOld = true
 				log.Info("The version of etcd is too old for consistent reads from the watch cache", "endpoint", endpoint,
-					"version", found)
+					"version", status.Version)
 			}
 			s.setProgressSupported(!tooOld)
 		})
@@ -61,19 +65,21 @@ func (s *Store) CheckFeatures(ctx context.Context, clock clock.Clock, log logr.L
 	members.Wait()
 }
 
-func (s *Store) awaitVersion(ctx context.Context, endpoint string, clock clock.Clock, log logr.Logger) (string, error) {
+func (s *Store) awaitStatus(
+	ctx context.Context, endpoint string, clock clock.Clock, log logr.Logger,
+) (*clientv3.StatusResponse, error) {
 	for retry := minFeatureRetry; ; retry = min(2*retry, maxFeatureRetry) {
 		limited, cancel := context.WithTimeout(ctx, statusTimeout)
 		status, err := s.client.Status(limited, endpoint)
 		cancel()
 		if err == nil {
-			return status.Version, nil
+			return status, nil
 		}
 		log.V(1).Info("The version of etcd is unknown; retrying", "endpoint", endpoint, "reason", err.Error())
 		select {
 		case <-clock.After(retry):
 		case <-ctx.Done():
-			return "", fmt.Errorf("reading the version of etcd: %w", ctx.Err())
+			return nil, fmt.Errorf("reading the version of etcd: %w", ctx.Err())
 		}
 	}
 }

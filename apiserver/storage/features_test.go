@@ -3,13 +3,18 @@ package storage
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	clock "k8s.io/utils/clock/testing"
 
 	"quorate.dev/apiserver/etcd/etcdtest"
@@ -38,7 +43,7 @@ func (v *versions) Status(_ context.Context, endpoint string) (*clientv3.StatusR
 	if v.of[endpoint] == "" {
 		return nil, errors.New("no answer")
 	}
-	return &clientv3.StatusResponse{Version: v.of[endpoint]}, nil
+	return &clientv3.StatusResponse{Header: &etcdserverpb.ResponseHeader{ClusterId: 1}, Version: v.of[endpoint]}, nil
 }
 
 func TestCheckFeatures(t *testing.T) {
@@ -84,4 +89,109 @@ func TestCheckFeatures(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shim is an etcd without an ID of the cluster and without some features.
+type shim struct {
+	clientv3.Maintenance
+	clientv3.Watcher
+	clientv3.Lease
+	clientv3.KV
+	lacks map[string]bool
+}
+
+var errLacking = status.Error(codes.Unknown, "it is not supported")
+
+func (s *shim) Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
+	response, err := s.Maintenance.Status(ctx, endpoint)
+	if err == nil {
+		response.Header.ClusterId = 0
+	}
+	return response, err
+}
+
+func (s *shim) RequestProgress(ctx context.Context) error {
+	if s.lacks["progress"] {
+		return nil
+	}
+	return s.Watcher.RequestProgress(ctx)
+}
+
+func (s *shim) Close() error { return errors.Join(s.Watcher.Close(), s.Lease.Close()) }
+
+func (s *shim) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	if s.lacks["leases"] {
+		return nil, errLacking
+	}
+	return s.Lease.Grant(ctx, ttl)
+}
+
+func (s *shim) Compact(ctx context.Context, revision int64, options ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
+	if s.lacks["compaction"] {
+		return nil, errLacking
+	}
+	return s.KV.Compact(ctx, revision, options...)
+}
+
+// newShim returns a store on a shim.
+func newShim(t *testing.T, lacks ...string) *Store {
+	client := etcdtest.Remote(t)
+	s := &shim{Maintenance: client.Maintenance, Watcher: client.Watcher, Lease: client.Lease, KV: client.KV, lacks: map[string]bool{}}
+	for _, feature := range lacks {
+		s.lacks[feature] = true
+	}
+	client.Maintenance, client.Watcher, client.Lease, client.KV = s, s, s, s
+	return New(client, "/registry")
+}
+
+func TestFeaturesOfShims(t *testing.T) {
+	for lacking, want := range map[string]struct {
+		progress bool
+		log      string
+	}{
+		"":         {true, ""},
+		"leases":   {true, "The store grants no leases"},
+		"progress": {false, "The store sends no progress notifications"},
+	} {
+		t.Run("without "+lacking, func(t *testing.T) {
+			t.Parallel()
+			s, log := newShim(t, lacking), &strings.Builder{}
+			if s.shimTimeout = time.Minute; lacking == "progress" {
+				s.shimTimeout = 100 * time.Millisecond
+			}
+			s.CheckFeatures(t.Context(), clock.NewFakeClock(time.Now()), linesTo(log))
+			if got := s.SupportsProgress(); got != want.progress {
+				t.Errorf("progress is supported: %v", got)
+			}
+			if !strings.Contains(log.String(), "The store is not etcd") || !strings.Contains(log.String(), want.log) ||
+				want.log == "" && strings.Count(log.String(), "\n") != 1 {
+				t.Errorf("logged:\n%s", log)
+			}
+		})
+	}
+}
+
+// TestShimWithoutCompaction: compaction ends instead of failing once per interval.
+func TestShimWithoutCompaction(t *testing.T) {
+	s, log, clock := newShim(t, "compaction"), &strings.Builder{}, clock.NewFakeClock(time.Now())
+	ended := make(chan struct{})
+	go func() { s.RunCompaction(t.Context(), time.Second, nil, clock, linesTo(log)); close(ended) }()
+	for {
+		select {
+		case <-ended:
+			if !strings.Contains(log.String(), "The store does not compact") {
+				t.Errorf("logged:\n%s", log)
+			}
+			return
+		case <-time.After(time.Millisecond):
+			if clock.HasWaiters() {
+				clock.Step(time.Second)
+			}
+		}
+	}
+}
+
+// linesTo returns a logger whose lines are written to b by one goroutine.
+func linesTo(b *strings.Builder) logr.Logger {
+	return funcr.New(func(_, line string) { b.WriteString(line + "\n") }, funcr.Options{})
 }

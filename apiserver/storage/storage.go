@@ -41,6 +41,7 @@ type Store struct {
 	progressSupported atomic.Bool
 	featuresKnown     chan struct{} // closed by featuresOnce
 	featuresOnce      sync.Once
+	shimTimeout       time.Duration // set before first use
 }
 
 // New returns a store of the keys below prefix. "/registry" and "registry/" are the same prefix. The client may
@@ -51,7 +52,7 @@ func New(client *clientv3.Client, prefix string) *Store {
 		prefix: strings.TrimSuffix(path.Join("/", prefix), "/") + "/", // as etcd3.New does
 		leases: &leases{granter: client, clock: clock.RealClock{}, maxReuse: leaseMaxReuse},
 
-		featuresKnown: make(chan struct{}),
+		featuresKnown: make(chan struct{}), shimTimeout: shimTimeout,
 	}
 	s.revisions.read = s.readRevision
 	if len(client.Endpoints()) == 0 { // the etcd in this process is of this module's version

@@ -255,3 +255,22 @@ func TestRevisionIsReadAgainAfterALeaderChange(t *testing.T) {
 		t.Errorf("got revision %d and error %v, want a revision", revision, err)
 	}
 }
+
+func TestDeleteUnreadable(t *testing.T) {
+	ctx, client := t.Context(), etcdtest.Client(t)
+	s := storage.New(client, "/registry")
+	must[int64](t)(s.Create(ctx, "pods/a", []byte("nonsense"), 0))
+	changes := 3
+	client.KV = &transactions{KV: client.KV, commit: func(ctx context.Context, txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+		if changes--; changes >= 0 { // between the read and the deletion
+			must[*clientv3.PutResponse](t)(client.Put(ctx, "/registry/pods/a", "other nonsense"))
+		}
+		return txn.Commit()
+	}}
+	if err := s.DeleteUnreadable(ctx, "pods/a"); err != nil || changes >= 0 {
+		t.Errorf("after %d changes: %v", 3-changes, err)
+	}
+	if err := s.DeleteUnreadable(ctx, "pods/a"); !errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("again: %v", err)
+	}
+}

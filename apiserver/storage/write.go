@@ -32,6 +32,9 @@ func (s *Store) Create(ctx context.Context, path string, data []byte, ttl time.D
 	if !response.Succeeded {
 		return 0, fmt.Errorf("creating %s: %w", path, ErrExists)
 	}
+	if isShim(response.Header) {
+		return s.created(ctx, s.Key(path), put.ValueBytes(), response.Header.Revision), nil
+	}
 	return response.Header.Revision, nil
 }
 
@@ -86,18 +89,30 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 	return 0, conflict
 }
 
-// DeleteUnreadable deletes a path whose value cannot be decrypted or decoded, whatever its revision.
+// DeleteUnreadable deletes a path whose value cannot be decrypted or decoded, whatever its revision. The deletion is
+// conditional because kine does not support any other.
 func (s *Store) DeleteUnreadable(ctx context.Context, path string) error {
-	began := s.metrics.start()
-	response, err := s.client.Delete(ctx, s.Key(path))
-	s.metrics.observe(ctx, "delete", path, began, err)
-	if err != nil {
-		return fmt.Errorf("deleting %s: %w", path, classify(err))
+	for {
+		began := s.metrics.start()
+		found, err := s.client.Get(ctx, s.Key(path), clientv3.WithKeysOnly())
+		s.metrics.observe(ctx, "get", path, began, err)
+		if err != nil {
+			return fmt.Errorf("deleting %s: %w", path, classify(err))
+		}
+		if len(found.Kvs) == 0 {
+			return fmt.Errorf("deleting %s: %w", path, ErrNotFound)
+		}
+		began = s.metrics.start()
+		current := s.at(path, found.Kvs[0].ModRevision)
+		response, err := s.commit(ctx, current, clientv3.OpDelete(s.Key(path)), clientv3.OpGet(s.Key(path), clientv3.WithKeysOnly()))
+		s.metrics.observe(ctx, "delete", path, began, err)
+		if err != nil {
+			return fmt.Errorf("deleting %s: %w", path, classify(err))
+		}
+		if response.Succeeded {
+			return nil
+		}
 	}
-	if response.Deleted == 0 {
-		return fmt.Errorf("deleting %s: %w", path, ErrNotFound)
-	}
-	return nil
 }
 
 func (s *Store) at(path string, revision int64) clientv3.Cmp {

@@ -78,7 +78,7 @@ func parse(arguments []string) (*options, error) {
 	f := pflag.NewFlagSet("benchmark", pflag.ContinueOnError)
 	f.StringVar(&o.only, "only", "", "peer or ours; default: both, in turns")
 	f.StringVar(&o.profiles, "profile", "", "directory for a CPU profile of our server during each work")
-	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case); definitions or overload: only these")
+	f.StringVar(&o.works, "work", "", "do only the works whose names contain this (objects are created in any case); definitions, encryption or overload: only these")
 	f.BoolVar(&o.json, "json", false, "print JSON; times are nanoseconds, sizes bytes")
 	f.BoolVar(&o.keep, "keep", false, "keep data and logs")
 	f.StringArrayVar(&o.peerFlags, "peer-flag", nil, "a further flag for kube-apiserver; may be repeated")
@@ -111,27 +111,42 @@ func (o *options) run(ctx context.Context) (Report, error) {
 		err = o.runOverload(ctx, filepath.Join(directory, overloadOnly), p, &report)
 		return report, err
 	}
+	if o.works == encryptionOnly {
+		return report, o.runEncryptions(ctx, filepath.Join(directory, encryptionOnly), p, &report)
+	}
 	if o.works != definitionsOnly {
 		err = o.runSteps(ctx, filepath.Join(directory, "standard"), p.steps(), &report)
 	}
 	if err == nil && (o.works == "" || o.works == definitionsOnly) {
 		err = o.runSteps(ctx, filepath.Join(directory, definitionsOnly), definitionSteps(progress), &report)
 	}
-	if err != nil || o.works == definitionsOnly || len(filter(audits(), p)) == 0 {
-		return report, err
+	if err == nil && o.works != definitionsOnly {
+		err = o.runAudits(ctx, filepath.Join(directory, "audited"), p, &report)
 	}
-	audited := filepath.Join(directory, "audited")
-	theirs, err := auditFlags(filepath.Join(audited, "peer"))
+	return report, err
+}
+
+// runAudits measures servers that audit.
+func (o *options) runAudits(ctx context.Context, directory string, p plan, report *Report) error {
+	if len(filter(audits(), p)) == 0 {
+		return nil
+	}
+	theirs, err := auditFlags(filepath.Join(directory, "peer"))
 	if err != nil {
-		return report, err
+		return err
 	}
-	ours, err := auditFlags(filepath.Join(audited, "ours"))
+	ours, err := auditFlags(filepath.Join(directory, "ours"))
 	if err != nil {
-		return report, err
+		return err
 	}
+	return o.with(theirs, ours).runSteps(ctx, directory, p.auditSteps(), report)
+}
+
+// with returns the options with more flags for each server.
+func (o *options) with(theirs, ours []string) *options {
 	with := *o
 	with.peerFlags, with.ourFlags = append(slices.Clone(o.peerFlags), theirs...), append(slices.Clone(o.ourFlags), ours...)
-	return report, with.runSteps(ctx, audited, p.auditSteps(), &report)
+	return &with
 }
 
 // definitionsOnly is the value of --work for CustomResourceDefinitions only.

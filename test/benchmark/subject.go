@@ -26,8 +26,9 @@ type subject struct {
 	// tokenClient has a token of an OpenID provider instead of a certificate.
 	tokenClient *client
 	pids        []int
-	processes   []*upstream.Process // in the order of stopping
-	profiles    string              // directory in which profiles are saved; empty: none are taken
+	processes   []*upstream.Process                                // in the order of stopping; the first is the API server
+	launch      func(context.Context) (*upstream.APIServer, error) // starts the API server again
+	profiles    string                                             // directory in which profiles are saved; empty: none are taken
 }
 
 // startPeer starts kube-apiserver and an etcd of its own.
@@ -41,12 +42,16 @@ func startPeer(ctx context.Context, directory string, flags []string) (*subject,
 		return nil, err
 	}
 	etcdReady := time.Since(etcd.Started)
-	options := upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: flags}
-	server, err := upstream.StartKubernetes(ctx, options)
+	launch := func(ctx context.Context) (*upstream.APIServer, error) {
+		return upstream.StartKubernetes(ctx, upstream.Options{Directory: directory, PKI: pki, Etcd: etcd.Endpoint, Arguments: flags})
+	}
+	server, err := launch(ctx)
 	if err != nil {
 		return nil, errors.Join(err, etcd.Stop())
 	}
-	return newSubject(peer, server, etcdReady+server.Ready.Sub(server.Started), server.Process, etcd.Process)
+	s, err := newSubject(peer, server, etcdReady+server.Ready.Sub(server.Started), server.Process, etcd.Process)
+	s.launch = launch
+	return s, err
 }
 
 // startOurs starts one process with an embedded member.
@@ -55,11 +60,16 @@ func startOurs(ctx context.Context, directory string, flags []string) (*subject,
 	if err != nil {
 		return nil, err
 	}
-	server, err := upstream.StartQuorate(ctx, upstream.Options{Directory: directory, PKI: pki, Arguments: flags})
+	launch := func(ctx context.Context) (*upstream.APIServer, error) {
+		return upstream.StartQuorate(ctx, upstream.Options{Directory: directory, PKI: pki, Arguments: flags})
+	}
+	server, err := launch(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return newSubject(ours, server, server.Ready.Sub(server.Started), server.Process)
+	s, err := newSubject(ours, server, server.Ready.Sub(server.Started), server.Process)
+	s.launch = launch
+	return s, err
 }
 
 // newSubject is given the time from exec to the first successful /readyz, of etcd and kube-apiserver one after the other.

@@ -40,6 +40,11 @@ func (r Report) markdown() string {
 	for _, w := range allWorks() {
 		row(r.workCells(w)...)
 	}
+	for _, w := range encryptions() {
+		if r.measured(w) {
+			row(r.workCells(w)...)
+		}
+	}
 	for _, table := range []struct {
 		title string
 		rows  []figure
@@ -56,6 +61,13 @@ func (r Report) markdown() string {
 		}
 	}
 	return text.String()
+}
+
+// measured reports whether a server did a work.
+func (r Report) measured(w work) bool {
+	_, peerDid := r.Peer.measurement(w.name)
+	_, oursDid := r.Ours.measurement(w.name)
+	return peerDid || oursDid
 }
 
 func allWorks() []work {

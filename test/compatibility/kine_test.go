@@ -3,15 +3,10 @@ package compatibility
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,79 +16,28 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// kineVariable is the environment variable that enables TestKine. Its value is the path of kine, built by
-// go build -modfile=tools/kine/go.mod github.com/k3s-io/kine.
-const kineVariable = "QUORATE_KINE"
-
-// TestKine runs this server and kube-apiserver on kine, an etcd-compatible server on PostgreSQL.
+// TestKine runs this server and kube-apiserver on kine.
 func TestKine(t *testing.T) {
-	binary := os.Getenv(kineVariable)
-	if binary == "" {
-		t.Skip(kineVariable + " is not set")
-	}
 	upstream.NeedsProcesses(t)
-	k := &kine{binary: binary, database: startPostgres(t), address: unusedAddress(t), directory: t.TempDir()}
-	t.Cleanup(func() { k.stop() }) // after the API servers have ended
-	k.start(t)
-	k.use(t)
-}
-
-// kine is a running kine, which can be restarted.
-type kine struct {
-	binary, database, address, directory string
-	process                              *exec.Cmd
-}
-
-func (k *kine) start(t *testing.T) {
-	t.Helper()
-	log, err := os.Create(filepath.Join(t.TempDir(), "kine.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	k.process = exec.Command(k.binary, "--listen-address=tcp://"+k.address, "--endpoint="+k.database, "--metrics-bind-address=0",
-		"--compact-min-retain=10")
-	k.process.Stdout, k.process.Stderr, k.process.Dir = log, log, k.directory
-	if err := k.process.Start(); err != nil {
-		t.Fatal(err)
-	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + k.address}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	err = wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		_, err := client.Get(ctx, "/registry/health")
-		return err == nil, nil
-	})
-	if err != nil {
-		output, _ := os.ReadFile(log.Name())
-		t.Fatalf("kine is not ready: %v\n%s", err, output)
+	for _, name := range upstream.KineStores {
+		t.Run(name, func(t *testing.T) { useKine(t, upstream.StartKine(t, name)) })
 	}
 }
 
-func (k *kine) stop() {
-	if k.process == nil {
-		return
-	}
-	_ = k.process.Process.Signal(syscall.SIGTERM)
-	_ = k.process.Wait()
-}
-
-func (k *kine) use(t *testing.T) {
+func useKine(t *testing.T, store *upstream.Store) {
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := upstream.Options{Directory: directory, PKI: pki, Etcd: "http://" + k.address,
-		Arguments: []string{"--event-ttl=5s", "--etcd-compaction-interval=2s"}}
+	options := upstream.Options{Directory: directory, PKI: pki, Etcd: store.Endpoint,
+		Arguments: []string{"--event-ttl=5s", "--etcd-compaction-interval=2s", "--feature-gates=AllowUnsafeMalformedObjectDeletion=true"}}
 	process, err := upstream.StartQuorate(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	process.StopAfter(t)
+	testedFeatures(t, process)
 	s := newServer(t, "quorate", process.Admin)
 	s.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
 	for _, kind := range kinds() {
@@ -113,10 +57,29 @@ func (k *kine) use(t *testing.T) {
 	s.expireEvent(t)
 	s.readOld(t)
 	s.compacted(t)
-	k.stop()
-	k.start(t)
+	s.deleteUnreadable(t, store.Endpoint)
+	if err := store.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	s.awaitServed(t, "/readyz")
 	s.create(t, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"after-restart"}}`)
+}
+
+// testedFeatures checks that the server has recognized kine and found nothing missing.
+func testedFeatures(t *testing.T, process *upstream.APIServer) {
+	t.Helper()
+	log, err := os.ReadFile(process.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]bool{
+		"The store is not etcd": true, "The store grants no leases": false, "The store sends no progress notifications": false,
+		"too old for consistent reads": false,
+	} {
+		if strings.Contains(string(log), line) != want {
+			t.Errorf("the log contains %q: %t", line, !want)
+		}
+	}
 }
 
 // expireEvent creates an Event whose TTL is 5 s.
@@ -155,6 +118,23 @@ func (s *server) readOld(t *testing.T) {
 	}
 }
 
+// deleteUnreadable stores what is no object, and deletes it.
+func (s *server) deleteUnreadable(t *testing.T, endpoint string) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const key = "/registry/secrets/default/unreadable"
+	absent := clientv3.Compare(clientv3.ModRevision(key), "=", 0)
+	if _, err := client.Txn(t.Context()).If(absent).Then(clientv3.OpPut(key, "k8s:enc:none")).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	const path = "/api/v1/namespaces/default/secrets/unreadable"
+	s.must(t, http.MethodDelete, path+"?ignoreStoreReadErrorWithClusterBreakingPotential=true", "", "")
+	s.mustBeGone(t, path)
+}
+
 // compacted waits until revision 1 has expired.
 func (s *server) compacted(t *testing.T) {
 	err := wait.PollUntilContextTimeout(t.Context(), pollInterval, 60*time.Second, true, func(ctx context.Context) (bool, error) {
@@ -164,67 +144,4 @@ func (s *server) compacted(t *testing.T) {
 	if err != nil {
 		t.Errorf("revision 2 never expires: %v", err)
 	}
-}
-
-// unusedAddress returns an address that no process listens on.
-func unusedAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
-// startPostgres runs Debian's PostgreSQL, as the user postgres if the test runs as root.
-func startPostgres(t *testing.T) string {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if len(found) == 0 {
-		t.Skip("PostgreSQL is not installed")
-	}
-	binaries, address := found[len(found)-1], unusedAddress(t)
-	directory, err := os.MkdirTemp("", "postgres") // a directory that the user postgres can reach
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(directory) })
-	attributes := &syscall.SysProcAttr{}
-	if os.Geteuid() == 0 {
-		account, err := user.Lookup("postgres")
-		if err != nil {
-			t.Skip(err)
-		}
-		uid, _ := strconv.Atoi(account.Uid)
-		gid, _ := strconv.Atoi(account.Gid)
-		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		if err := os.Chown(directory, uid, gid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	command := func(name string, arguments ...string) *exec.Cmd {
-		c := exec.Command(filepath.Join(binaries, name), arguments...)
-		c.SysProcAttr, c.Dir = attributes, directory
-		return c
-	}
-	data := filepath.Join(directory, "data")
-	if output, err := command("initdb", "--auth=trust", "--username=kine", "--no-sync", data).CombinedOutput(); err != nil {
-		t.Fatalf("initdb: %v\n%s", err, output)
-	}
-	host, port, _ := strings.Cut(address, ":")
-	server := command("postgres", "-D", data, "-h", host, "-p", port, "-k", directory, "-F")
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = server.Process.Signal(syscall.SIGQUIT)
-		_ = server.Wait()
-	})
-	err = wait.PollUntilContextTimeout(t.Context(), pollInterval, patience, true, func(context.Context) (bool, error) {
-		return command("pg_isready", "-h", host, "-p", port).Run() == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("PostgreSQL is not ready: %v", err)
-	}
-	return "postgres://kine@" + address + "/postgres?sslmode=disable"
 }

@@ -1,8 +1,11 @@
 package controlplane
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,8 +32,8 @@ spec:
   - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 `
 
-// TestStorageVersionMigration migrates a custom resource and a built-in one by kube-controller-manager. It also passes with
-// StartKubernetes.
+// TestStorageVersionMigration migrates a custom resource to another version, and a built-in one to another encryption key,
+// by kube-controller-manager. It also passes with StartKubernetes.
 func TestStorageVersionMigration(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	t.Parallel()
@@ -44,7 +47,9 @@ func TestStorageVersionMigration(t *testing.T) {
 		options.Etcd = etcd.Endpoint
 		return upstream.StartQuorate(t.Context(), options)
 	}
-	c := start(t, directory, startServer,
+	keys := filepath.Join(directory, "encryption.yaml")
+	writeKeys(t, keys, "old", "new")
+	c := start(t, directory, startServer, "--encryption-provider-config="+keys, "--encryption-provider-config-automatic-reload=true",
 		"--feature-gates=StorageVersionMigrator=true", "--runtime-config=storagemigration.k8s.io/v1beta1=true")
 	s := &scene{T: t, cluster: c, namespace: "default"}
 	s.create(gadgets)
@@ -54,6 +59,8 @@ func TestStorageVersionMigration(t *testing.T) {
 		s.create(fmt.Sprintf(`{apiVersion: example.com/v1, kind: Gadget, metadata: {name: gadget-%d}, spec: {n: %d}}`, i, i))
 	}
 	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: secret}, stringData: {key: value}}`)
+	s.awaitEncrypted(etcd.Endpoint, "old", "secret")
+	writeKeys(t, keys, "new", "old")
 	s.patch("CustomResourceDefinition.apiextensions.k8s.io", "gadgets.example.com", strings.NewReplacer(
 		"storage: true", "storage: false", "storage: false", "storage: true").Replace(versionsOf(gadgets)))
 	const definition, stored = "gadgets.example.com", "status.storedVersions"
@@ -66,6 +73,8 @@ func TestStorageVersionMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	manager.StopAfter(t)
+	s.awaitKey(etcd.Endpoint, "new")
+	s.awaitEncrypted(etcd.Endpoint, "old", "secret")
 	s.create(`{apiVersion: storagemigration.k8s.io/v1beta1, kind: StorageVersionMigration, metadata: {name: custom}, spec: {resource: {group: example.com, resource: gadgets}}}`)
 	s.create(`{apiVersion: storagemigration.k8s.io/v1beta1, kind: StorageVersionMigration, metadata: {name: built-in}, spec: {resource: {resource: secrets}}}`)
 	for _, migration := range []string{"custom", "built-in"} {
@@ -79,6 +88,67 @@ func TestStorageVersionMigration(t *testing.T) {
 	}
 	s.awaitField("CustomResourceDefinition.apiextensions.k8s.io", definition, stored, "[v2]")
 	s.checkStored(etcd.Endpoint)
+	s.awaitEncrypted(etcd.Endpoint, "new", "secret", "later")
+}
+
+// writeKeys replaces an EncryptionConfiguration: the first key writes.
+func writeKeys(t *testing.T, file string, names ...string) {
+	t.Helper()
+	secrets := map[string]string{
+		"old": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "new": "AQECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+	}
+	var keys []string
+	for _, name := range names {
+		keys = append(keys, fmt.Sprintf("{name: %s, secret: %s}", name, secrets[name]))
+	}
+	configuration := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\n" +
+		"resources: [{resources: [secrets], providers: [{secretbox: {keys: [" + strings.Join(keys, ", ") + "]}}]}]\n"
+	if err := os.WriteFile(file+".next", []byte(configuration), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".next", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitKey waits until the server writes with a key.
+func (s *scene) awaitKey(endpoint, key string) {
+	s.Helper()
+	s.create(`{apiVersion: v1, kind: Secret, metadata: {name: probe}}`)
+	writes := 0
+	s.await("writes with key "+key, func(context.Context) error {
+		writes++
+		s.patch("Secret", "probe", fmt.Sprintf(`{stringData: {writes: "%d"}}`, writes))
+		return s.encrypted(endpoint, key, "probe")
+	})
+}
+
+// awaitEncrypted waits until Secrets are stored with a key.
+func (s *scene) awaitEncrypted(endpoint, key string, names ...string) {
+	s.Helper()
+	for _, name := range names {
+		s.await("Secret "+name+" with key "+key, func(context.Context) error { return s.encrypted(endpoint, key, name) })
+	}
+}
+
+// encrypted returns an error if a Secret is not stored with a key.
+func (s *scene) encrypted(endpoint, key, name string) error {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	response, err := client.Get(s.Context(), "/registry/secrets/default/"+name)
+	if err != nil {
+		return err
+	}
+	if len(response.Kvs) != 1 {
+		return fmt.Errorf("Secret %s is not stored", name)
+	}
+	if value := response.Kvs[0].Value; !bytes.HasPrefix(value, []byte("k8s:enc:secretbox:v1:"+key+":")) {
+		return fmt.Errorf("Secret %s begins with %.30q", name, value)
+	}
+	return nil
 }
 
 // awaitRevision waits until a migration has the revision up to which it migrates objects.

@@ -34,19 +34,15 @@ func startReplicas(t *testing.T, launches ...upstream.Launch) *replicas {
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := upstream.StartEtcd(t.Context(), directory)
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd.StopAfter(t)
+	store := upstream.StartStore(t)
 	r := &replicas{T: t, pki: pki, answers: newAnswers()}
-	if r.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint}}); err != nil {
+	if r.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{store.Endpoint}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.etcd.Close() })
 	for i, launch := range launches {
 		one := &upstream.Replica{Launch: launch, Options: upstream.Options{
-			Directory: filepath.Join(directory, string(rune('a'+i))), PKI: pki, Etcd: etcd.Endpoint,
+			Directory: filepath.Join(directory, string(rune('a'+i))), PKI: pki, Etcd: store.Endpoint,
 			Arguments: []string{"--max-requests-inflight=4000", "--max-mutating-requests-inflight=2000"},
 		}}
 		r.all = append(r.all, one)

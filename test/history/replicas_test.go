@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,9 +27,10 @@ const (
 	patience  = 2 * time.Minute
 )
 
-// replicas are three API servers, each with a voting member of one etcd.
+// replicas are three API servers, each with a voting member of one etcd, or on one store.
 type replicas struct {
 	*testing.T
+	store   *upstream.Store // nil: embedded members
 	all     []*upstream.Replica
 	clients []rest.Interface // one for each preferred replica
 }
@@ -41,20 +43,17 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 		t.Fatal(err)
 	}
 	r := &replicas{T: t}
-	peers := peerURLs(t, choices(seed, killer))
-	var cluster []string
-	for i, url := range peers {
-		cluster = append(cluster, fmt.Sprintf("member-%d=%s", i, url))
+	arguments := membersArguments(t, p, seed)
+	if os.Getenv(upstream.StoreName) != "" {
+		r.store = upstream.StartStore(t)
 	}
-	for i, url := range peers {
-		r.all = append(r.all, &upstream.Replica{Launch: upstream.StartQuorate, Options: upstream.Options{
-			Directory: filepath.Join(directory, fmt.Sprint(i)), PKI: pki, Arguments: []string{
-				fmt.Sprintf("--etcd-name=member-%d", i), "--etcd-listen-peer-urls=" + url, "--etcd-allow-insecure-transport",
-				"--etcd-initial-cluster=" + strings.Join(cluster, ","), fmt.Sprintf("--etcd-unsafe-no-fsync=%v", !p.fsync),
-				"--etcd-heartbeat-interval=50ms", "--etcd-election-timeout=500ms",
-				"--etcd-compaction-interval=" + p.compaction.String(),
-			},
-		}})
+	for i := range count {
+		options := upstream.Options{Directory: filepath.Join(directory, fmt.Sprint(i)), PKI: pki, Arguments: arguments[i]}
+		if r.store != nil {
+			options.Etcd, options.Arguments = r.store.Endpoint, nil
+		}
+		options.Arguments = append(options.Arguments, "--etcd-compaction-interval="+p.compaction.String())
+		r.all = append(r.all, &upstream.Replica{Launch: upstream.StartQuorate, Options: options})
 	}
 	t.Cleanup(r.end)
 	r.start(t.Context(), r.all...)
@@ -68,6 +67,25 @@ func startReplicas(t *testing.T, p plan, seed uint64) *replicas {
 		r.clients = append(r.clients, client.CoreV1().RESTClient())
 	}
 	return r
+}
+
+// membersArguments returns the flags of each replica for its embedded member.
+func membersArguments(t *testing.T, p plan, seed uint64) [][]string {
+	t.Helper()
+	peers := peerURLs(t, choices(seed, killer))
+	var cluster []string
+	for i, url := range peers {
+		cluster = append(cluster, fmt.Sprintf("member-%d=%s", i, url))
+	}
+	var arguments [][]string
+	for i, url := range peers {
+		arguments = append(arguments, []string{
+			fmt.Sprintf("--etcd-name=member-%d", i), "--etcd-listen-peer-urls=" + url, "--etcd-allow-insecure-transport",
+			"--etcd-initial-cluster=" + strings.Join(cluster, ","), fmt.Sprintf("--etcd-unsafe-no-fsync=%v", !p.fsync),
+			"--etcd-heartbeat-interval=50ms", "--etcd-election-timeout=500ms",
+		})
+	}
+	return arguments
 }
 
 // peerURLs returns addresses that no other process uses while a replica is down: on separate loopback addresses.
@@ -134,12 +152,22 @@ func (r *replicas) kill(ctx context.Context, p plan, seed uint64) func() int {
 				killed = append(killed, r.all[i])
 			}
 			kills += len(victims)
+			if r.store != nil && len(victims) > 1 {
+				r.restartStore()
+			}
 			pause(ctx, time.Duration(random.Int64N(int64(p.absence))))
 			r.start(r.Context(), killed...)
 		}
 	}()
 	r.Cleanup(func() { <-ended })
 	return func() int { <-ended; return kills }
+}
+
+// restartStore kills the store and starts it again.
+func (r *replicas) restartStore() {
+	if err := r.store.Restart(r.Context()); err != nil && r.Context().Err() == nil {
+		r.Errorf("restarting the store: %v", err)
+	}
 }
 
 // pause waits, and reports whether ctx has not ended.

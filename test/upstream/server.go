@@ -171,23 +171,48 @@ func localURL(port int) string { return fmt.Sprintf("http://127.0.0.1:%d", port)
 
 // await returns when the URL returns 200. On a timeout it kills the process.
 func (p *Process) await(ctx context.Context, client *http.Client, url string) error {
+	return p.until(ctx, func(ctx context.Context) bool { return answers(ctx, client, url) })
+}
+
+// until returns when ready returns true. On a timeout it kills the process.
+func (p *Process) until(ctx context.Context, ready func(context.Context) bool) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-p.ended:
+			cancel(errEnded)
+		case <-ctx.Done():
+		}
+	}()
+	err := poll(ctx, ready)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(ctx), errEnded):
+		return p.failure()
+	}
+	p.Kill()
+	return fmt.Errorf("%s is not ready: %w\n%s", p.Name, err, p.Tail())
+}
+
+// errEnded is the cause of a context that ends with a process.
+var errEnded = errors.New("the process has exited")
+
+// poll returns when done returns true.
+func poll(ctx context.Context, done func(context.Context) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	for {
-		if answers(ctx, client, url) {
-			return nil
-		}
+	for !done(ctx) {
 		select {
-		case <-p.ended:
-			return p.failure()
 		case <-ctx.Done():
-			p.Kill()
-			return fmt.Errorf("%s is not ready: %w\n%s", p.Name, ctx.Err(), p.Tail())
+			return ctx.Err()
 		case <-ticker.C:
 		}
 	}
+	return nil
 }
 
 func answers(ctx context.Context, client *http.Client, url string) bool {

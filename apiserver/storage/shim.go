@@ -1,0 +1,117 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// isShim reports whether a server other than etcd, such as kine, has sent a response: etcd's have the ID of the cluster.
+func isShim(header *etcdserverpb.ResponseHeader) bool { return header.GetClusterId() == 0 }
+
+// shimTimeout bounds the test of one feature of a shim. It is shorter than the interval of kine's periodic progress
+// notifications.
+const shimTimeout = 3 * time.Second
+
+// progressInterval is the interval of progress requests.
+const progressInterval = 20 * time.Millisecond
+
+// testTTL is the TTL of a lease that nothing uses, in seconds.
+const testTTL = 60
+
+// testShim logs the features of etcd that a shim lacks, and reports whether it sends progress notifications on request.
+func (s *Store) testShim(ctx context.Context, log logr.Logger) bool {
+	log.Info("The store is not etcd; testing its features")
+	limited, cancel := context.WithTimeout(ctx, s.shimTimeout)
+	defer cancel()
+	if _, err := s.leases.granter.Grant(limited, testTTL); isUnsupported(err) {
+		log.Error(err, "The store grants no leases: Events cannot be stored")
+	}
+	err := s.testProgress(ctx)
+	if err != nil && ctx.Err() == nil {
+		log.Error(err, "The store sends no progress notifications: consistent reads are not served from the watch cache")
+	}
+	return err == nil
+}
+
+// testProgress returns an error if no progress notification follows a request.
+func (s *Store) testProgress(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.shimTimeout)
+	defer cancel()
+	current, err := s.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	stream, err := s.History(ctx, shimTestPath, current-1) // a watch of the future makes no progress
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	ticker := time.NewTicker(progressInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stream.received:
+			_, err, received := stream.take()
+			if received {
+				return err
+			}
+		case <-ticker.C: // a shim does not respond while a watch lags
+			if err := stream.RequestProgress(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("no progress notification within %v: %w", s.shimTimeout, ctx.Err())
+		}
+	}
+}
+
+// shimTestPath is a path that never exists.
+const shimTestPath = "quorate-test"
+
+// isUnsupported reports whether a server does not implement a request. kine's errors have no code.
+func isUnsupported(err error) bool {
+	if err == nil {
+		return false
+	}
+	return status.Code(err) == codes.Unimplemented || strings.Contains(err.Error(), "not supported")
+}
+
+// shimLag bounds the number of revisions by which the revision in a shim's response lags behind that of the write.
+const shimLag = 8
+
+// created returns the revision at which a key was created with a value. kine on a SQL database responds to the creation
+// of a key that existed before with the last revision that it has polled, which is often that of another write
+// (kine 0.17, LogStructured.Create).
+func (s *Store) created(ctx context.Context, key string, value []byte, inResponse int64) int64 {
+	found, err := s.client.Get(ctx, key, clientv3.WithKeysOnly())
+	if err != nil || len(found.Kvs) == 1 {
+		return createRevision(found, inResponse)
+	}
+	for revision := inResponse; revision <= inResponse+shimLag; revision++ { // it has been deleted since
+		found, err := s.client.Get(ctx, key, clientv3.WithRev(revision))
+		if err != nil {
+			break
+		}
+		if len(found.Kvs) == 1 && bytes.Equal(found.Kvs[0].Value, value) {
+			return createRevision(found, inResponse)
+		}
+	}
+	return inResponse
+}
+
+// createRevision returns the CreateRevision of the key in a response, or the other revision if there is none.
+func createRevision(found *clientv3.GetResponse, other int64) int64 {
+	if found == nil || len(found.Kvs) == 0 {
+		return other
+	}
+	return found.Kvs[0].CreateRevision
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// encryptionOnly is the value of --work for encryption at rest only.
+const encryptionOnly = "encryption"
+
+const (
+	secretsPath = "/api/v1/namespaces/" + namespace + "/secrets"
+	secretCount = 20000
+	secretSize  = 2000 // bytes of data
+)
+
+// providers are those of an EncryptionConfiguration. The first one does not encrypt: the rows of the others compare with
+// its rows.
+var providers = []string{"identity", "aesgcm", "aescbc", "secretbox"}
+
+// encryptions are the works of all providers.
+func encryptions() []work {
+	var all []work
+	for _, provider := range providers {
+		all = append(all, createSecrets(provider), restarts(provider))
+	}
+	return all
+}
+
+func createSecrets(provider string) work {
+	return work{name: "create a Secret of 2 KB, encryption: " + provider, parallel: 16, count: secretCount, request: createSecret}
+}
+
+// restarts is a restart of the API server until it has listed all Secrets. It has no request to repeat.
+func restarts(provider string) work {
+	return work{name: "start with 20,000 Secrets, encryption: " + provider, parallel: 1, count: 1}
+}
+
+func createSecret(i int) request {
+	body := toProtobuf(&core.Secret{
+		TypeMeta:   meta.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("secret-%05d", i)},
+		Data:       map[string][]byte{"key": []byte(strings.Repeat("0123456789", secretSize/10))},
+	})
+	return request{http.MethodPost, secretsPath, asProtobuf, asProtobuf, body}
+}
+
+// runEncryptions measures servers with each provider, which takes four minutes.
+func (o *options) runEncryptions(ctx context.Context, directory string, p plan, report *Report) error {
+	for _, provider := range providers {
+		flags, err := encryptionFlags(filepath.Join(directory, provider), provider)
+		if err != nil {
+			return err
+		}
+		if err := o.with(flags, flags).runSteps(ctx, filepath.Join(directory, provider), p.encryptionSteps(provider), report); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// encryptionFlags writes the configuration and returns the flags of a server that encrypts Secrets.
+func encryptionFlags(directory, provider string) ([]string, error) {
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return nil, err
+	}
+	settings := "{}"
+	if provider != "identity" {
+		settings = "{keys: [{name: key, secret: AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=}]}"
+	}
+	file := filepath.Join(directory, "encryption.yaml")
+	configuration := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\n" +
+		"resources: [{resources: [secrets], providers: [{" + provider + ": " + settings + "}]}]\n"
+	return []string{"--encryption-provider-config=" + file}, os.WriteFile(file, []byte(configuration), 0o600)
+}
+
+// encryptionSteps are the steps of servers that encrypt.
+func (p plan) encryptionSteps(provider string) []step {
+	steps := []step{
+		func(ctx context.Context, s *subject) error { return s.settle(ctx) },
+		func(ctx context.Context, s *subject) error { return s.warmUp(ctx) },
+	}
+	steps = append(steps, p.measuring([]work{createSecrets(provider)})...)
+	return append(steps, func(ctx context.Context, s *subject) error {
+		w := restarts(provider)
+		measurement, err := s.restart(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+		s.results.Work[w.name] = measurement
+		p.progress("%-15s %-55s %10s CPU, %s", s.name, w.name, short(measurement.CPU), short(measurement.P50))
+		return nil
+	})
+}
+
+// restart restarts the API server, but not the peer's etcd, and measures it until a list of all Secrets has been read.
+func (s *subject) restart(ctx context.Context) (Measurement, error) {
+	s.client.close()
+	s.tokenClient.close()
+	s.tokenClient = nil
+	if err := s.processes[0].Stop(); err != nil {
+		return Measurement{}, err
+	}
+	others := s.pids[1:]
+	before, err := cpu(others)
+	if err != nil {
+		return Measurement{}, err
+	}
+	begin := time.Now()
+	server, err := s.launch(ctx)
+	if err != nil {
+		return Measurement{}, err
+	}
+	s.admin, s.processes[0], s.pids[0] = server.Admin, server.Process, server.PID
+	if s.client, err = newClient(s.admin); err != nil {
+		return Measurement{}, err
+	}
+	_, size, err := s.client.do(ctx, read(secretsPath+"?resourceVersion=0", asProtobuf)(0))
+	if err != nil {
+		return Measurement{}, err
+	}
+	took := time.Since(begin)
+	after, err := cpu(s.pids)
+	return Measurement{Requests: 1, Bytes: size, CPU: after - before, P50: took, P99: took}, err
+}
