@@ -121,7 +121,7 @@ type step struct {
 	name stepName
 	text string
 	run  func(*Mover, context.Context, *state) error
-	// last is set for the steps that cannot be undone.
+	// final is set for the steps that cannot be undone.
 	final bool
 }
 

@@ -50,6 +50,7 @@ var steps = []struct {
 	{"owners", owners},
 	{"webhooks", webhooks},
 	{"policies", policies},
+	{"transfer", transfers},
 	{"move", moves},
 	{"rotation", rotatedAuthority},
 	{"replicas", deadReplica},
