@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -132,7 +133,36 @@ func (m *Mover) createDefinitions(ctx context.Context, s *state) error {
 			return fmt.Errorf("create definition %s in the extension server: %w", r.definition(), err)
 		}
 	}
-	return m.awaitServed(ctx, m.extension, s.Resources)
+	if err := m.awaitServed(ctx, m.extension, s.Resources); err != nil {
+		return err
+	}
+	return m.awaitMarked(ctx, s)
+}
+
+// awaitMarked waits until the replicas of the extension server have seen the mark. Only then do they store objects as they
+// are.
+func (m *Mover) awaitMarked(ctx context.Context, s *state) error {
+	for _, r := range s.Resources {
+		err := m.awaitRepeatedly(ctx, "the extension server to begin the transfer of "+r.definition(), func(ctx context.Context) error {
+			_, err := m.extension.objects.Resource(r.in(r.Version)).List(ctx, metav1.ListOptions{Limit: 1})
+			if err == nil {
+				return errors.New("it serves the objects to all clients")
+			}
+			return ignoreMoving(err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ignoreMoving ignores the response of an extension server during a transfer.
+func ignoreMoving(err error) error {
+	if apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "are being moved") {
+		return nil
+	}
+	return err
 }
 
 func with(annotations map[string]string, name, value string) map[string]string {
@@ -212,14 +242,27 @@ func (m *Mover) createHostDefinitions(ctx context.Context, s *state) error {
 			return fmt.Errorf("read the extension server's definition: %w", err)
 		}
 		made := copyOfDefinition(source)
+		made.SetAnnotations(with(made.GetAnnotations(), crd.TransferAnnotation, string(s.Direction)))
 		spec, _ := made.Object["spec"].(map[string]any)
 		made.Object["spec"] = withAccess(spec, r.Version)
 		_, err = m.host.objects.Resource(definitions).Create(ctx, made, metav1.CreateOptions{FieldManager: manager})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
+		if apierrors.IsAlreadyExists(err) {
+			err = m.checkCreated(ctx, r)
+		}
+		if err != nil {
 			return fmt.Errorf("create definition %s in the host: %w", r.definition(), err)
 		}
 	}
 	return m.awaitServed(ctx, m.host, s.Resources)
+}
+
+// checkCreated fails if a definition of the host was not created by the move.
+func (m *Mover) checkCreated(ctx context.Context, r resource) error {
+	current, err := m.host.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+	if err == nil && current.GetAnnotations()[crd.TransferAnnotation] == "" {
+		return fmt.Errorf("%s exists and was not created by this move", r.definition())
+	}
+	return err
 }
 
 // addAccess adds accessVersion to the definitions of the host. Their watches end with the change.
@@ -249,6 +292,9 @@ func (m *Mover) removeAccess(ctx context.Context, s *state) error {
 		}
 		err = m.updateDefinition(ctx, m.host, r, func(definition *unstructured.Unstructured) {
 			definition.Object["spec"] = final.DeepCopy().Object["spec"]
+			annotations := maps.Clone(definition.GetAnnotations())
+			delete(annotations, crd.TransferAnnotation)
+			definition.SetAnnotations(annotations)
 		})
 		if err != nil {
 			return err

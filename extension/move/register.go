@@ -185,13 +185,10 @@ func (m *Mover) unregisterAccess(ctx context.Context) error {
 // awaitUnavailable waits until the host responds to requests for the resources that they are being moved.
 func (m *Mover) awaitUnavailable(ctx context.Context, s *state) error {
 	err := m.awaitEach(ctx, s, "the host to send requests for %s to the extension server", func(_ resource, err error) error {
-		switch {
-		case err == nil:
-			return errors.New("the host serves them itself")
-		case apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "are being moved"):
-			return nil
+		if err == nil {
+			return errors.New("they are served to all clients")
 		}
-		return err
+		return ignoreMoving(err)
 	})
 	if err != nil {
 		return err

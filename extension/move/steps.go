@@ -132,6 +132,11 @@ func (m *Mover) Abort(ctx context.Context) error {
 // deleteCopied deletes the copies and their definitions.
 func (m *Mover) deleteCopied(ctx context.Context, s *state) error {
 	for _, r := range s.Resources {
+		if s.Direction == ToHost {
+			if err := ignoreNotFound(m.checkCreated(ctx, r)); err != nil {
+				return err
+			}
+		}
 		copies, err := m.destination(s.Direction, r).digests(ctx, s.Direction)
 		if ignoreNotFound(err) != nil {
 			return err

@@ -281,7 +281,7 @@ func administration(s *scene) {
 	other := strings.ReplaceAll(s.document("kind: CustomResourceDefinition"), "demo.example.com", "other.example.com")
 	client := s.kubeconfig("administrator", s.administrator())
 	_, err := s.try("--kubeconfig="+client, "apply", "-f", s.file("other.yaml", []byte(other)))
-	if err == nil || !strings.Contains(err.Error(), "this server serves the API groups demo.example.com only") {
+	if err == nil || !strings.Contains(err.Error(), "this server serves the API groups demo.example.com, parts.example.com only") {
 		s.Errorf("a definition of another group: %v", err)
 	}
 	// A user with all permissions in the host is no administrator of the extension server.
