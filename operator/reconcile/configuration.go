@@ -28,7 +28,7 @@ import (
 // mount only files that were validated. If files are invalid, the last valid ones stay in use; without such, the spec
 // counts as invalid.
 func (r *Reconciler) ensureConfiguration(ctx context.Context, p *pass) error {
-	if err := r.ensureEncryptionKeys(ctx, p); err != nil || p.input.Invalid != nil {
+	if err := r.ensureEncryptionKeys(ctx, p); err != nil || !p.mayChange() {
 		return err
 	}
 	if len(desired.Parts(p.cluster)) > 0 || p.configuration.Encryption != nil {

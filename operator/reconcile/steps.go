@@ -39,8 +39,8 @@ type step struct {
 	name  string
 	needs []fact
 	sets  []fact
-	// changes reports whether the step writes what the spec asks for. It is then skipped if the spec is invalid or the
-	// cluster is paused. The facts that it sets count as established, so that later steps can report what exists.
+	// changes reports whether the step writes what the spec asks for. It is then skipped if the spec is invalid, a
+	// Secret is lost or the cluster is paused. The facts that it sets count as established, so that later steps can report what exists.
 	changes bool
 	do      func(*Reconciler, context.Context, *pass) error
 }
@@ -208,7 +208,9 @@ func (r *Reconciler) run(ctx context.Context, p *pass) {
 }
 
 // mayChange reports whether the cluster may be changed.
-func (p *pass) mayChange() bool { return p.input.Invalid == nil && !p.cluster.Paused(p.input.Now) }
+func (p *pass) mayChange() bool {
+	return p.input.Invalid == nil && p.input.Lost == nil && !p.cluster.Paused(p.input.Now)
+}
 
 // failed records an error, unless an outdated observation is its cause: then the reconciliation is repeated.
 func (p *pass) failed(ctx context.Context, err error) {
