@@ -173,6 +173,7 @@ var steps = []step{
 type pass struct {
 	cluster       *v1alpha1.ApiServerCluster
 	state         *observed.State
+	observed      time.Time       // when state was read
 	service       *corev1.Service // the Service for clients; nil if the cluster may not be changed
 	certificates  certificates
 	configuration desired.Configuration
@@ -225,8 +226,12 @@ func (p *pass) failed(ctx context.Context, err error) {
 // observe reads the pods and claims.
 func (r *Reconciler) observe(ctx context.Context, p *pass) (err error) {
 	image := cmp.Or(p.cluster.Spec.Image, p.cluster.Status.Image, r.Image)
+	p.observed = r.Clock.Now()
 	p.state, err = observed.Read(ctx, r.Reader, p.cluster, image)
-	return err
+	if err != nil {
+		return err
+	}
+	return r.relabelClaims(ctx, p)
 }
 
 func (r *Reconciler) validate(_ context.Context, p *pass) error {
