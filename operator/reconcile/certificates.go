@@ -195,6 +195,7 @@ func due(p *pass, domain string) string {
 func (r *Reconciler) checkServiceAccountKey(ctx context.Context, p *pass) error {
 	name, current := desired.SecretName(p.cluster, desired.ServiceAccountSecret), &corev1.Secret{}
 	found, err := r.find(ctx, p.cluster, name, current)
+	p.secrets[desired.ServiceAccountSecret] = current // read once: a cache may change in between
 	if err != nil || p.cluster.IsExtension() || p.cluster.MayReplaceSecret(name) {
 		return err
 	}
@@ -217,16 +218,19 @@ func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error
 	if p.cluster.IsExtension() {
 		return nil // its users have tokens of the host
 	}
-	current := &corev1.Secret{}
-	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.ServiceAccountSecret), current)
-	if err != nil || !found && (!p.mayChange() || p.cluster.Restoring()) {
-		return err
+	current := p.secrets[desired.ServiceAccountSecret]
+	found := current.ResourceVersion != ""
+	if !found && (!p.mayChange() || p.cluster.Restoring()) {
+		return nil
 	}
+	var err error
 	keys, created := pki.ParseKeys(current.Data), p.input.Now
 	if found && keys.Check() == nil {
 		created = desired.KeyCreated(current)
-	} else if keys.Signer, err = pki.NewServiceAccountKey(); err != nil {
-		return err
+	} else if keys = (pki.Keys{}); p.mayChange() {
+		if keys.Signer, err = pki.NewServiceAccountKey(); err != nil {
+			return err
+		}
 	}
 	p.certificates.keys, p.certificates.keyCreated = keys, created
 	if found && !p.mayChange() {
