@@ -50,7 +50,7 @@ type simulation struct {
 	raw        client.WithWatch // without interception
 	etcd       *simulatedEtcd
 	operators  []*Reconciler
-	acting     string // the operator that reconciles; "" for the environment
+	acting     int // index of the operator that reconciles
 	network    string
 	addresses  int
 	uids       int
