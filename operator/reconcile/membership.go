@@ -107,7 +107,9 @@ const (
 )
 
 // age returns the age of the observation by the wall clock, which advances while the machine is suspended.
-func (r *Reconciler) age(p *pass) time.Duration { return r.Clock.Now().Round(0).Sub(p.observed.Round(0)) }
+func (r *Reconciler) age(p *pass) time.Duration {
+	return r.Clock.Now().Round(0).Sub(p.observed.Round(0))
+}
 
 // refresh reads the state again if it has become old, because other steps have taken long.
 func (r *Reconciler) refresh(ctx context.Context, p *pass) error {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,6 +56,7 @@ type simulation struct {
 	addresses  int
 	uids       int
 	refused    func(verb string, object client.Object) error // a webhook or quota; nil: nothing is refused
+	turn       sync.Mutex                                    // held during an interlude in a request to etcd
 	interludes int                                           // how many are running
 	ended      []*grpc.Server                                // of processes that ended during one
 	pause      func()                                        // runs before the next write of an operator, once
@@ -226,7 +228,9 @@ func (w *simulation) report(pod *corev1.Pod, ready bool) {
 		return
 	}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
-	w.must(client.IgnoreNotFound(w.raw.Status().Update(w.t.Context(), pod)))
+	if err := w.raw.Status().Update(w.t.Context(), pod); !apierrors.IsConflict(err) {
+		w.must(client.IgnoreNotFound(err))
+	}
 }
 
 // start starts the process of a member's pod, or returns nil while something that it mounts is missing.
@@ -322,15 +326,21 @@ func signerOf(secret *corev1.Secret) (signer invariants.Signer, ok bool) {
 
 // operate lets an operator reconcile once, then the kubelets and etcd proceed.
 func (w *simulation) operate(n int) {
+	w.reconcileBy(n)
+	w.turn.Lock() // a request of the operator may time out before the interlude that delays it ends
+	defer w.turn.Unlock()
+	w.proceed()
+}
+
+func (w *simulation) reconcileBy(n int) {
 	before := w.acting
 	w.acting = n
 	_, _ = w.operators[n].Reconcile(w.t.Context(), ctrl.Request{NamespacedName: demo}) // errors are in the status
 	w.acting = before
-	w.results = nil
-	w.proceed()
 }
 
 func (w *simulation) proceed() {
+	w.results = nil
 	w.kubelets()
 	w.etcd.mutex.Lock()
 	w.etcd.tick()
