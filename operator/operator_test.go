@@ -48,6 +48,14 @@ func start(t *testing.T, manifests, namespace string, args ...string) *environme
 // startServer starts the API server with CRDs, and the simulated node.
 func startServer(t *testing.T, definitions, namespace string) *environment {
 	t.Helper()
+	e := startAPI(t, definitions, namespace)
+	e.node = startNode(t, e.client)
+	return e
+}
+
+// startAPI starts the API server with CRDs.
+func startAPI(t *testing.T, definitions, namespace string) *environment {
+	t.Helper()
 	upstream.NeedsProcesses(t)
 	binary, err := upstream.Quorate(t.Context())
 	if err != nil {
@@ -74,7 +82,7 @@ func startServer(t *testing.T, definitions, namespace string) *environment {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &environment{t: t, admin: admin, client: c, node: startNode(t, c), namespace: namespace}
+	return &environment{t: t, admin: admin, client: c, namespace: namespace}
 }
 
 // install applies the manifests. The namespace of the clusters enforces the restricted pod security standard.
