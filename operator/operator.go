@@ -62,6 +62,7 @@ type options struct {
 	podNamespace            string
 	metricsAddress          string
 	probeAddress            string
+	profilingAddress        string
 	logFormat               string
 	verbosity               int
 	shutdownTimeout         time.Duration
@@ -82,6 +83,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Address of the HTTPS server for /metrics. "+
 		"Clients need a bearer token that is authorized to get /metrics. 0 disables it.")
 	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of the HTTP server for /healthz and /readyz. 0 disables it.")
+	f.StringVar(&o.profilingAddress, "profiling-bind-address", "0", "Address of the HTTP server for /debug/pprof, without "+
+		"authentication: use a loopback address. 0 disables it.")
 	f.StringVar(&o.hostURL, "host-url", "", "URL at which API servers in mode Extension reach the hosting cluster. "+
 		"Default: the one in the kubeconfig, or of the service account of the pod.")
 	f.StringVar(&o.logFormat, "logging-format", "text", "Log format: text or json.")
@@ -143,6 +146,7 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		Scheme: Scheme(), Logger: log, Cache: o.cache(),
 		Metrics:                 o.metrics(certificate),
 		HealthProbeBindAddress:  o.probeAddress,
+		PprofBindAddress:        o.profilingAddress,
 		LeaderElection:          o.leaderElect,
 		LeaderElectionID:        "operator.quorate.dev",
 		LeaderElectionNamespace: o.leaderElectionNamespace,

@@ -46,15 +46,15 @@ func start(t *testing.T, manifests, namespace string, args ...string) *environme
 }
 
 // startServer starts the API server with CRDs, and the simulated node.
-func startServer(t *testing.T, definitions, namespace string) *environment {
+func startServer(t *testing.T, definitions, namespace string, flags ...string) *environment {
 	t.Helper()
-	e := startAPI(t, definitions, namespace)
+	e := startAPI(t, definitions, namespace, flags...)
 	e.node = startNode(t, e.client)
 	return e
 }
 
-// startAPI starts the API server with CRDs.
-func startAPI(t *testing.T, definitions, namespace string) *environment {
+// startAPI starts the API server with CRDs and flags.
+func startAPI(t *testing.T, definitions, namespace string, flags ...string) *environment {
 	t.Helper()
 	upstream.NeedsProcesses(t)
 	binary, err := upstream.Quorate(t.Context())
@@ -69,6 +69,10 @@ func startAPI(t *testing.T, definitions, namespace string) *environment {
 	}
 	server := &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{definitions}, ErrorIfCRDPathMissing: true}
 	server.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "StorageObjectInUseProtection")
+	for _, text := range flags {
+		name, value, _ := strings.Cut(strings.TrimPrefix(text, "--"), "=")
+		server.ControlPlane.GetAPIServer().Configure().Append(name, value)
+	}
 	admin, err := server.Start()
 	if err != nil {
 		t.Fatal(err)

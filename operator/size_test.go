@@ -141,7 +141,9 @@ type stubs struct {
 	servers map[string]bool // pods that are served
 }
 
-func newStubs(t *testing.T, c client.Client) *stubs { return &stubs{t: t, client: c, servers: map[string]bool{}} }
+func newStubs(t *testing.T, c client.Client) *stubs {
+	return &stubs{t: t, client: c, servers: map[string]bool{}}
+}
 
 // round serves new pods and reports them ready.
 func (s *stubs) round() {
