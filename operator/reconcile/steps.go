@@ -238,7 +238,7 @@ func (r *Reconciler) validate(_ context.Context, p *pass) error {
 	if until, err := p.cluster.PausedUntil(); err == nil {
 		p.wake(until)
 	}
-	p.input.Invalid = desired.Validate(p.cluster, p.state.Claims)
+	p.input.Invalid = r.Checks.spec(p)
 	if p.input.Invalid == nil && p.state.Image == "" {
 		p.input.Invalid = errors.New("spec.image is empty and the operator has no default image")
 	}
@@ -251,7 +251,9 @@ func (r *Reconciler) readVersion(ctx context.Context, p *pass) error {
 	if p.input.Action.Kind != membership.Wait || p.input.Action.Reason != "" {
 		return nil
 	}
-	version, err := p.state.Version(ctx, p.certificates.roots(), p.certificates.name)
+	version, err := r.Checks.version(p, func() (string, error) {
+		return p.state.Version(ctx, p.certificates.roots(), p.certificates.name)
+	})
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("version unknown", "reason", err.Error())
 	}
