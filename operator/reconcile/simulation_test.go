@@ -443,7 +443,7 @@ func (w *simulation) check() {
 	}
 }
 
-// launch creates the cluster and waits until it is formed.
+// launch creates the cluster and waits until it matches its spec.
 func (w *simulation) launch(replicas int32) {
 	object := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo", UID: "demo"}}
 	object.Spec.Replicas = ptr.To(replicas)

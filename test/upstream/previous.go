@@ -11,7 +11,7 @@ import (
 )
 
 // firstAdoptable is the oldest commit whose clusters later operators adopt without a change: before, names in the API
-// changed. It stands for the previous release while there is no release.
+// changed. It is the previous release while there is no release.
 const firstAdoptable = "10f2742"
 
 // ErrNoHistory is returned in a clone without the history of the repository.
