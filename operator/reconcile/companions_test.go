@@ -31,7 +31,7 @@ func (c *cluster) rollout(name string) {
 	deployment.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: deployment.Generation, Replicas: replicas, UpdatedReplicas: replicas, AvailableReplicas: replicas,
 	}
-	c.must(c.client.Update(c.t.Context(), deployment))
+	c.must(c.client.Status().Update(c.t.Context(), deployment))
 }
 
 func (c *cluster) nodes() {
