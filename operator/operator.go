@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -225,7 +226,7 @@ func (o *options) cache() cache.Options {
 	owned := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.ManagedByLabel: desired.ManagedBy})}
 	options := cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{
 		&corev1.Service{}: owned, &corev1.Secret{}: owned,
-		&policyv1.PodDisruptionBudget{}: owned, &networkingv1.NetworkPolicy{}: owned,
+		&appsv1.Deployment{}: owned, &policyv1.PodDisruptionBudget{}: owned, &networkingv1.NetworkPolicy{}: owned,
 	}}
 	owned.Transform = metadataOnly
 	for _, object := range uncached() {

@@ -86,9 +86,22 @@ func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Authentication.ServiceAccountKeyFiles = []string{mounted("service-account.pub")}
 	c.Authentication.ServiceAccountSigningKey = mounted("service-account.key")
 	c.Authorization.Modes = []string{"Node", "RBAC"}
-	c.Controllers.Enabled = []string{"*"}
+	if cluster.EmbeddedControllers() {
+		c.Controllers.Enabled = []string{"*"}
+	}
+	if cluster.RunsControllerManager() {
+		setNodes(c)
+	}
 	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
 	c.API.AggregatorRouting = usesAggregatorRouting(cluster)
+}
+
+// setNodes configures what nodes need that join the cluster: bootstrap tokens, and access to kubelets at addresses of
+// their nodes, because the pods of the API servers cannot resolve the names of nodes.
+func setNodes(c *config.Config) {
+	c.Authentication.BootstrapTokens = true
+	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = mounted("kubelet-client.crt"), mounted("kubelet-client.key")
+	c.API.KubeletAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
 }
 
 func setExternal(c *config.Config, external *v1alpha1.ExternalEtcd) {

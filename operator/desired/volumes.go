@@ -69,6 +69,9 @@ func certificateSources(cluster *v1alpha1.ApiServerCluster, replica Replica) []c
 			source(SecretName(cluster, ServiceAccountSecret),
 				item(ServiceAccountPublicKey, ServiceAccountPublicKey), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)))
 	}
+	if cluster.RunsControllerManager() {
+		sources = append(sources, leafSource(cluster, KubeletClientSecret))
+	}
 	external := cluster.Spec.Etcd.External
 	switch {
 	case external != nil && external.SecretRef != nil:

@@ -35,7 +35,7 @@ func (c certificates) hash() string {
 	for _, domain := range domains {
 		all = append(all, c.bundles[domain].Trusted())
 	}
-	for _, name := range []string{"serving", "front-proxy-client", "etcd-peer", "etcd-server", "etcd-client"} {
+	for _, name := range []string{"serving", "front-proxy-client", "etcd-peer", "etcd-server", "etcd-client", desired.KubeletClientSecret} {
 		all = append(all, c.leaves[name].Certificate)
 	}
 	return pki.Fingerprint(append(all, c.keys.Verifying())...)

@@ -180,6 +180,10 @@ func (r *Reconciler) observeCredentials(ctx context.Context, p *pass, authoritie
 	if authorities.Kubeconfigs, err = r.outdatedKubeconfigs(ctx, p); err != nil {
 		return err
 	}
+	if authorities.Companions, err = r.outdatedCompanions(ctx, p); err != nil {
+		return err
+	}
+	keys.Companions = authorities.Companions
 	bundles, err := r.outdatedAPIServices(ctx, p)
 	authorities.Kubeconfigs = append(authorities.Kubeconfigs, bundles...)
 	return err

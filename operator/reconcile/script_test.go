@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -89,13 +90,16 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 
 // execute runs one line of a script:
 //
-//	create FIELD=VALUE...   create the cluster: replicas, image, external, extension, arg.NAME
+//	create FIELD=VALUE...   create the cluster: replicas, image, external, extension, arg.NAME,
+//	                        controllerManager, scheduler (their images; none: removed)
 //	serve VERSION.GROUP     the API servers serve a group version
 //	host                    results are the cluster's objects in its host: "  = line"
 //	set FIELD=VALUE...      update its spec
 //	delete                  delete it
 //	reconcile               reconcile once; results are the events and the result: "  > line"
 //	settle                  reconcile until only time or a pod can change anything, without results
+//	rollout DEPLOYMENT      report all pods of a Deployment available
+//	nodes                   results are the objects inside the cluster with which nodes join: "  = line"
 //	ready POD               report a pod ready
 //	address POD             report the address 127.0.0.1 of a pod
 //	aggregate ENTRY...      set spec.aggregation.apiServices: VERSION.GROUP,ADDRESS[,NAME], the last a ConfigMap with the caBundle
@@ -150,6 +154,10 @@ func (c *cluster) execute(fields []string) []string {
 		c.host()
 	case "address":
 		c.address(args[0])
+	case "rollout":
+		c.rollout(args[0])
+	case "nodes":
+		c.nodes()
 	case "aggregate":
 		c.aggregate(args)
 	case "ca":
@@ -233,6 +241,10 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Extension.Groups = append(object.Spec.Extension.Groups, v1alpha1.ExtensionGroup{
 				Name: group, Versions: strings.Split(versions, "/"),
 			})
+		case field == "controllerManager":
+			object.Spec.Companions.KubeControllerManager = companion(value)
+		case field == "scheduler":
+			object.Spec.Companions.KubeScheduler = companion(value)
 		case field == "image":
 			object.Spec.Image = value
 		case field == "external":
@@ -409,7 +421,7 @@ func (c *cluster) rotation() {
 func (c *cluster) objects() {
 	for _, list := range []client.ObjectList{
 		&v1alpha1.ApiServerClusterList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
-		&corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{},
+		&appsv1.DeploymentList{}, &corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{},
 	} {
 		c.must(c.client.List(c.t.Context(), list))
 		var names []string

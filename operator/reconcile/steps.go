@@ -103,6 +103,12 @@ var steps = []step{
 		do:      (*Reconciler).ensureKubeconfig,
 	},
 	{
+		name:    "companions",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).ensureCompanions,
+	},
+	{
 		name:  "etcd",
 		needs: []fact{certificatesReady},
 		sets:  []fact{membersRead},
