@@ -35,6 +35,7 @@ var commands = []command{
 	{"etcd", "status, alarms, defragmentation, snapshots and restore of an etcd", etcdctl.Run},
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
+	{"version", "the versions of Quorate and of what it serves", printVersion},
 }
 
 func main() {

@@ -67,6 +67,8 @@ func origin(p linkedPackage) (name, root string) {
 		return "", ""
 	case m.Replace != nil:
 		return m.Replace.Path + " " + m.Replace.Version, m.Replace.Dir
+	case m.Dir == "": // vendored
+		return m.Path + " " + m.Version, strings.TrimSuffix(p.Dir, strings.TrimPrefix(p.ImportPath, m.Path))
 	default:
 		return m.Path + " " + m.Version, m.Dir
 	}
