@@ -1,7 +1,7 @@
 # Targets need Go and git; race also needs gcc.
 export CGO_ENABLED = 0
 
-.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability rotation hostile upgrade operator-size restarts fuzz generate clean
+.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability rotation hostile upgrade operator-size restarts fuzz generate bundle chart image release clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -70,5 +70,14 @@ fuzz: ## run each fuzz target for FUZZTIME; failing inputs are in the package's 
 generate: ## deep copies, CRDs, OpenAPI, merge schemas, manifests
 	go generate ./...
 
+bundle chart: ## the OLM bundle, its catalog and the Helm chart; also part of generate
+	go run ./release/$@
+
+image: ## dist/image: an OCI layout for amd64 and arm64, without a container engine
+	release/build.sh image
+
+release: ## dist/: binaries, image, SBOMs, manifests, bundle, chart, notes, checksums
+	release/build.sh
+
 clean:
-	rm -rf bin .quorate
+	rm -rf bin dist .quorate

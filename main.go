@@ -37,6 +37,7 @@ var commands = []command{
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
 	{"extension", "moves API groups between a cluster and an extension server", extension.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
+	{"version", "the versions of Quorate and of what it serves", printVersion},
 }
 
 func main() {

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -68,7 +69,11 @@ type options struct {
 	verbosity               int
 	shutdownTimeout         time.Duration
 	hostURL                 string
+	owner                   []metav1.OwnerReference // of the objects that the operator creates for itself
 }
+
+// leaseName is the name of the leader lease.
+const leaseName = "operator.quorate.dev"
 
 func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path of the kubeconfig of the hosting cluster. "+
@@ -127,9 +132,19 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	manager, err := o.manager(connection, log)
+	direct, err := client.New(connection, client.Options{Scheme: Scheme()})
+	if err != nil {
+		return fmt.Errorf("creating a client: %w", err)
+	}
+	if o.owner, err = serviceAccount(tokenFile); err != nil {
+		return err
+	}
+	manager, err := o.manager(connection, direct, log)
 	if err != nil {
 		return err
+	}
+	if err := o.createLease(ctx, direct); err != nil {
+		log.Error(err, "Failed to create the leader lease with an owner; leader election creates it without one")
 	}
 	log.Info("Starting the operator", "image", o.image, "namespaces", o.namespaces)
 	if err := manager.Start(ctx); err != nil && !errors.Is(err, context.Canceled) {
@@ -138,11 +153,8 @@ func (o *options) run(ctx context.Context) error {
 	return nil
 }
 
-func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manager, error) {
-	certificate, err := o.servingCertificate(connection, log)
-	if err != nil {
-		return nil, err
-	}
+func (o *options) manager(connection *rest.Config, direct client.Client, log logr.Logger) (ctrl.Manager, error) {
+	certificate := o.servingCertificate(direct, log)
 	manager, err := ctrl.NewManager(connection, ctrl.Options{
 		Scheme: Scheme(), Logger: log, Cache: o.cache(),
 		Client:                  client.Options{Cache: &client.CacheOptions{DisableFor: uncached()}},
@@ -150,7 +162,7 @@ func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manage
 		HealthProbeBindAddress:  o.probeAddress,
 		PprofBindAddress:        o.profilingAddress,
 		LeaderElection:          o.leaderElect,
-		LeaderElectionID:        "operator.quorate.dev",
+		LeaderElectionID:        leaseName,
 		LeaderElectionNamespace: o.leaderElectionNamespace,
 		// The process exits with the manager, so it can release the lease immediately.
 		LeaderElectionReleaseOnCancel: true,
