@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,8 @@ import (
 
 	"quorate.dev/apiserver"
 	"quorate.dev/apiserver/backup"
+	"quorate.dev/apiserver/config"
+	"quorate.dev/apiserver/etcd"
 	"quorate.dev/apiserver/etcdctl"
 	"quorate.dev/extension"
 	"quorate.dev/operator"
@@ -53,8 +56,16 @@ func main() {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	if err := run(ctx, os.Args); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitCode returns the exit code of an error.
+func exitCode(err error) int {
+	if errors.Is(err, etcd.ErrDamaged) {
+		return config.DamagedDataExitCode
+	}
+	return 1
 }
 
 // run runs the selected command. Through a link named kube-apiserver it is the apiserver command.

@@ -10,6 +10,10 @@ import (
 // run so far, such as v1.36.3. The operator sets it. It is no flag, because an image that does not know it must start too.
 const PreviousVersionVariable = "QUORATE_PREVIOUS_VERSION"
 
+// DamagedDataExitCode is the exit code of an API server whose embedded member cannot start because its data is damaged. The
+// operator replaces such a member.
+const DamagedDataExitCode = 3
+
 // CheckSkew returns an error if this server must not replace one of another version: upgrades go from one minor version
 // to the next, and nothing that a newer minor version has stored can be relied on to be readable. "" is not checked.
 func CheckSkew(previous string) error {

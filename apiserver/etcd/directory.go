@@ -16,6 +16,9 @@ import (
 // ErrDataDirectory is returned when a member cannot use its data directory. The message says what to do.
 var ErrDataDirectory = errors.New("etcd data directory")
 
+// ErrDamaged is returned when a member cannot start because its data is damaged, as after a loss of files.
+var ErrDamaged = errors.New("damaged")
+
 // lockTimeout bounds the wait for the database lock of a process that is stopping.
 const lockTimeout = 200 * time.Millisecond
 
@@ -59,8 +62,8 @@ func checkDatabase(directory, path string) error {
 }
 
 func corrupt(directory string, reason error) error {
-	return fmt.Errorf("%w %s is damaged: if other members are alive, remove this member from the cluster, empty "+
-		"the directory and let the member join again; else restore a snapshot: %w", ErrDataDirectory, directory, reason)
+	return fmt.Errorf("%w %s is %w: if other members are alive, remove this member from the cluster, empty "+
+		"the directory and let the member join again; else restore a snapshot: %w", ErrDataDirectory, directory, ErrDamaged, reason)
 }
 
 // errPanicked is returned when etcd panics during its start, as it does when it cannot read its files.
@@ -78,7 +81,7 @@ func joinsLater(err error) bool {
 }
 
 // damage has parts of the messages with which etcd reports damaged files.
-var damage = []string{"corrupt", "crc mismatch", "checksum", "wal:", "unexpected EOF", "invalid database"}
+var damage = []string{"corrupt", "crc mismatch", "checksum", "wal:", "unexpected EOF", "invalid database", "proto:"}
 
 // explain adds advice to an error from starting etcd.
 func explain(directory string, err error) error {

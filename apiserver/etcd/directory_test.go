@@ -36,24 +36,43 @@ func TestDirectoryCannotBeMade(t *testing.T) {
 }
 
 func TestDamagedFiles(t *testing.T) {
-	for _, pattern := range []string{"member/snap/db", "member/wal/*.wal"} {
-		t.Run(pattern, func(t *testing.T) {
+	garbage := []byte(strings.Repeat("damage", 2000))
+	overwrite := func(file string, offset int64) error {
+		f, err := os.OpenFile(file, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt(garbage, offset)
+		return errors.Join(err, f.Close())
+	}
+	for name, c := range map[string]struct {
+		pattern string
+		damage  func(file string) error
+	}{
+		"database replaced":     {"member/snap/db", func(file string) error { return os.WriteFile(file, garbage, 0o600) }},
+		"log replaced":          {"member/wal/*.wal", func(file string) error { return os.WriteFile(file, garbage, 0o600) }},
+		"log overwritten":       {"member/wal/*.wal", func(file string) error { return overwrite(file, 8) }},
+		"log overwritten later": {"member/wal/*.wal", func(file string) error { return overwrite(file, 300) }},
+	} {
+		t.Run(name, func(t *testing.T) {
 			member := single(t)
 			m := start(t, member)
 			await(t, "ready", m.Ready())
 			if err := m.Stop(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			files, err := filepath.Glob(filepath.Join(member.DataDirectory, pattern))
+			files, err := filepath.Glob(filepath.Join(member.DataDirectory, c.pattern))
 			if err != nil || len(files) == 0 {
 				t.Fatal(files, err)
 			}
-			damage := []byte(strings.Repeat("damage", 2000))
-			if err := os.WriteFile(files[0], damage, 0o600); err != nil {
+			if err := c.damage(files[0]); err != nil {
 				t.Fatal(err)
 			}
 			_, err = Start(t.Context(), member)
 			expectRefusal(t, err, "restore a snapshot")
+			if !errors.Is(err, ErrDamaged) {
+				t.Errorf("%v is not ErrDamaged", err)
+			}
 		})
 	}
 }

@@ -17,7 +17,11 @@ import (
 	"quorate.dev/apiserver/config"
 )
 
-const serverContainer = "apiserver"
+// ServerContainer is the name of the API server's container.
+const ServerContainer = "apiserver"
+
+// DamagedDataExitCode is the exit code of an API server whose embedded member cannot start because its data is damaged.
+const DamagedDataExitCode = config.DamagedDataExitCode
 
 // Fields of the pod that spec.patches cannot set, with the reason.
 var deniedFields = map[string]string{
@@ -61,9 +65,9 @@ func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) 
 	// The patch puts its containers first.
 	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int {
 		switch {
-		case a.Name == serverContainer:
+		case a.Name == ServerContainer:
 			return -1
-		case b.Name == serverContainer:
+		case b.Name == ServerContainer:
 			return 1
 		}
 		return 0
@@ -151,13 +155,13 @@ func checkSpec(spec object) (errs []error) {
 		}
 	}
 	for _, container := range list(spec["containers"]) {
-		if container["name"] == serverContainer {
+		if container["name"] == ServerContainer {
 			errs = append(errs, checkContainer(container)...)
 		}
 	}
 	for _, container := range list(spec["initContainers"]) {
-		if container["name"] == serverContainer {
-			errs = append(errs, fmt.Errorf("spec.initContainers[%s]: the name is in use", serverContainer))
+		if container["name"] == ServerContainer {
+			errs = append(errs, fmt.Errorf("spec.initContainers[%s]: the name is in use", ServerContainer))
 		}
 	}
 	return errs
@@ -171,17 +175,17 @@ func operatorVolume(name string) bool {
 func checkContainer(container object) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(container)) {
 		if !slices.Contains(containerFields, name) {
-			errs = append(errs, fmt.Errorf("spec.containers[%s].%s %s", serverContainer, name, setByOperator))
+			errs = append(errs, fmt.Errorf("spec.containers[%s].%s %s", ServerContainer, name, setByOperator))
 		}
 	}
 	for _, variable := range list(container["env"]) {
 		if name := variable["name"]; name == "POD_IP" || name == config.PreviousVersionVariable {
-			errs = append(errs, fmt.Errorf("spec.containers[%s].env[%s] %s", serverContainer, name, setByOperator))
+			errs = append(errs, fmt.Errorf("spec.containers[%s].env[%s] %s", ServerContainer, name, setByOperator))
 		}
 	}
 	for _, mount := range list(container["volumeMounts"]) {
 		if at, _ := mount["mountPath"].(string); hides(at) {
-			errs = append(errs, fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", serverContainer, at, setByOperator))
+			errs = append(errs, fmt.Errorf("spec.containers[%s].volumeMounts[%s]: the directory %s", ServerContainer, at, setByOperator))
 		}
 	}
 	return errs

@@ -120,7 +120,7 @@ func spread(labels map[string]string) *corev1.Affinity {
 
 func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, args []string) corev1.Container {
 	c := corev1.Container{
-		Name: serverContainer, Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
+		Name: ServerContainer, Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
 		Env:             environment(cluster),
 		Ports:           []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
 		Resources:       resources(cluster),

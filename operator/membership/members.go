@@ -154,7 +154,7 @@ func (v *view) replaceVoter() (Action, bool) {
 	}
 	reason := "its volume was lost"
 	if v.hasVolume(candidates[0].Name) {
-		reason = "it has been unhealthy for too long"
+		reason = "it has been unhealthy for too long, or its data is damaged"
 	}
 	return v.removeVoter(candidates[0], reason)
 }

@@ -3,6 +3,7 @@
 package observed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -24,8 +25,6 @@ const (
 	JoinTimeout = 10 * time.Minute
 	// QuorumLossTimeout is the time without an answer after which the quorum counts as lost.
 	QuorumLossTimeout = 10 * time.Second
-	// MemberLossTimeout is the time for which a voter may be unhealthy before it is replaced.
-	MemberLossTimeout = 5 * time.Minute
 )
 
 // QuorumLostReason is the reason of condition EtcdQuorum while the quorum is lost.
@@ -160,20 +159,31 @@ func (s *State) QuorumLost(now time.Time) bool {
 	return c.Status == metav1.ConditionUnknown && now.Sub(c.LastTransitionTime.Time) >= QuorumLossTimeout
 }
 
-// MemberLost reports whether a voter has been unhealthy for MemberLossTimeout while another member with the same pod
-// template is healthy. Without the latter the template may be the cause, and a new member would fail like this one.
+// MemberLost reports whether a voter has been unhealthy for too long, or cannot start because its data is damaged, while
+// another member with the same pod template is healthy. Without the latter the template may be the cause, and a new member
+// would fail like this one.
 func (s *State) MemberLost(m etcd.Member, now time.Time) bool {
-	since := s.UnhealthySince(m.Name)
-	if m.Healthy || m.Learner || since == nil || now.Sub(since.Time) <= MemberLossTimeout {
+	since, pod := s.UnhealthySince(m.Name), s.Pod(m.Name)
+	if m.Healthy || m.Learner || pod == nil {
 		return false
 	}
-	pod := s.Pod(m.Name)
-	if pod == nil {
+	if !Damaged(pod) && (since == nil || now.Sub(since.Time) <= s.Cluster.ReplaceUnhealthyAfter()) {
 		return false
 	}
 	for _, other := range s.Members {
 		reference := s.Pod(other.Name)
 		if other.Healthy && reference != nil && sameTemplate(reference, pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// Damaged reports whether the member of a pod has exited because its data is damaged, and has not started since.
+func Damaged(pod *corev1.Pod) bool {
+	for _, container := range pod.Status.ContainerStatuses {
+		ended := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
+		if container.Name == desired.ServerContainer && !container.Ready && ended != nil && ended.ExitCode == desired.DamagedDataExitCode {
 			return true
 		}
 	}

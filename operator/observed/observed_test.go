@@ -137,8 +137,8 @@ func TestMemberLost(t *testing.T) {
 	}{
 		"healthy":                    {etcd.Member{Name: "demo-0", Healthy: true}, time.Hour, "a", true, false},
 		"learner":                    {etcd.Member{Name: "demo-0", Learner: true}, time.Hour, "a", true, false},
-		"unhealthy for 5 minutes":    {lost, MemberLossTimeout, "a", true, false},
-		"unhealthy for longer":       {lost, MemberLossTimeout + time.Second, "a", true, true},
+		"unhealthy for 5 minutes":    {lost, 5 * time.Minute, "a", true, false},
+		"unhealthy for longer":       {lost, 5*time.Minute + time.Second, "a", true, true},
 		"other template is healthy":  {lost, time.Hour, "b", true, false},
 		"same template is unhealthy": {lost, time.Hour, "a", false, false},
 	} {
@@ -151,6 +151,47 @@ func TestMemberLost(t *testing.T) {
 			Members: []etcd.Member{c.member, {Name: "demo-1", Healthy: c.healthy}},
 		}
 		if got := s.MemberLost(c.member, now); got != c.want {
+			t.Errorf("%s: MemberLost() %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestUnhealthyMemberIsReplacedAfterSpec(t *testing.T) {
+	cluster := demo()
+	cluster.Spec.Etcd.Embedded = &v1alpha1.EmbeddedEtcd{ReplaceUnhealthyAfter: &metav1.Duration{Duration: time.Hour}}
+	s := &State{
+		Cluster: cluster, Pods: []corev1.Pod{memberPod("demo-0", "a"), memberPod("demo-1", "a")},
+		Members: []etcd.Member{{Name: "demo-0"}, {Name: "demo-1", Healthy: true}},
+	}
+	for unhealthy, want := range map[time.Duration]bool{59 * time.Minute: false, 61 * time.Minute: true} {
+		cluster.Status.Members = []v1alpha1.MemberStatus{{Name: "demo-0", UnhealthySince: &metav1.Time{Time: now.Add(-unhealthy)}}}
+		if got := s.MemberLost(s.Members[0], now); got != want {
+			t.Errorf("unhealthy for %v: MemberLost() %v, want %v", unhealthy, got, want)
+		}
+	}
+}
+
+func TestDamagedMemberIsReplacedAtOnce(t *testing.T) {
+	damaged := &corev1.ContainerStateTerminated{ExitCode: desired.DamagedDataExitCode}
+	for name, c := range map[string]struct {
+		container corev1.ContainerStatus
+		hash      string // of the pod of the healthy member
+		want      bool
+	}{
+		"exited":                  {corev1.ContainerStatus{Name: "apiserver", State: corev1.ContainerState{Terminated: damaged}}, "a", true},
+		"waits for a restart":     {corev1.ContainerStatus{Name: "apiserver", LastTerminationState: corev1.ContainerState{Terminated: damaged}}, "a", true},
+		"has recovered":           {corev1.ContainerStatus{Name: "apiserver", Ready: true, LastTerminationState: corev1.ContainerState{Terminated: damaged}}, "a", false},
+		"another container":       {corev1.ContainerStatus{Name: "sidecar", State: corev1.ContainerState{Terminated: damaged}}, "a", false},
+		"another exit code":       {corev1.ContainerStatus{Name: "apiserver", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}, "a", false},
+		"other template is ready": {corev1.ContainerStatus{Name: "apiserver", State: corev1.ContainerState{Terminated: damaged}}, "b", false},
+	} {
+		pod := memberPod("demo-0", "a")
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{c.container}
+		s := &State{
+			Cluster: demo(), Pods: []corev1.Pod{pod, memberPod("demo-1", c.hash)},
+			Members: []etcd.Member{{Name: "demo-0"}, {Name: "demo-1", Healthy: true}},
+		}
+		if got := s.MemberLost(s.Members[0], now); got != c.want {
 			t.Errorf("%s: MemberLost() %v, want %v", name, got, c.want)
 		}
 	}

@@ -75,15 +75,13 @@ func TestSandbox(t *testing.T) {
 		_, follower := s.leader()
 		s.run(s.management, "delete", "pvc/"+follower, "--wait=false")
 		s.run(s.management, "delete", "pod/"+follower, "--wait=false")
-		s.waitFor(follower+" is replaced by a member of another name", func() (bool, string) {
-			for _, member := range s.cluster().Status.Members {
-				if member.Name == follower {
-					return false, follower + " is still a member"
-				}
-			}
-			return true, ""
-		})
-		s.settled(3, 3)
+		s.replaced(follower)
+	})
+	step("damage the data of a follower", budget{failed: crash.failed, gap: time.Second}, func(*testing.T) {
+		_, follower := s.leader()
+		s.damage(follower)
+		s.kill(follower)
+		s.replaced(follower)
 	})
 	step("stop the operator", budget{gap: time.Second}, func(*testing.T) {
 		s.withoutOperator(func() { h.awaitWrites(100) })

@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"bufio"
+	"errors"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -206,15 +207,46 @@ func (s *sandbox) freeze(leader string) {
 	})
 }
 
+// replaced waits until another member has taken the place of one.
+func (s *sandbox) replaced(name string) {
+	s.t.Helper()
+	s.waitFor(name+" is replaced by a member of another name", func() (bool, string) {
+		members := s.cluster().Status.Members
+		return !slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool { return m.Name == name }), fmt.Sprintf("%+v", members)
+	})
+	s.settled(3, 3)
+}
+
+// damage overwrites the beginning of a member's write-ahead log, which the member reads when it starts.
+func (s *sandbox) damage(member string) {
+	s.t.Helper()
+	logs := must(filepath.Glob(filepath.Join(s.dataDirectory(member), "member", "wal", "*.wal")))(s.t)
+	if len(logs) == 0 {
+		s.t.Fatalf("%s has no write-ahead log", member)
+	}
+	for _, log := range logs {
+		file := must(os.OpenFile(log, os.O_WRONLY, 0))(s.t)
+		_, err := file.WriteAt([]byte(strings.Repeat("damaged ", 64)), 8)
+		check(s.t, errors.Join(err, file.Close()))
+	}
+}
+
+// dataDirectory returns the data directory of a running member.
+func (s *sandbox) dataDirectory(member string) string {
+	s.t.Helper()
+	id := must(s.process(member))(s.t)
+	line := must(os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)))(s.t)
+	_, rest, _ := strings.Cut(string(line), "\x00--etcd-data-dir=")
+	directory, _, _ := strings.Cut(rest, "\x00")
+	return directory
+}
+
 // defragment defragments the member of each pod, one after the other.
 func (s *sandbox) defragment() {
 	s.t.Helper()
 	binary := must(upstream.Quorate(s.t.Context()))(s.t)
 	for _, member := range s.cluster().Status.Members {
-		id := must(s.process(member.Name))(s.t)
-		line := must(os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)))(s.t)
-		_, rest, _ := strings.Cut(string(line), "\x00--etcd-data-dir=")
-		directory, _, _ := strings.Cut(rest, "\x00")
+		directory := s.dataDirectory(member.Name)
 		output, err := exec.CommandContext(s.t.Context(), binary, "etcd", "defrag", "--data-dir", directory).CombinedOutput()
 		if err != nil {
 			s.t.Fatalf("defragmenting %s: %v\n%s", member.Name, err, output)

@@ -299,6 +299,18 @@ type EmbeddedEtcd struct {
 	// +optional
 	// +kubebuilder:validation:Enum=1;3;5
 	Members *int32 `json:"members,omitempty"`
+
+	// ReplaceUnhealthyAfter is the time for which a member may be unhealthy before another one with a new volume takes its
+	// place. It is replaced only while the others have a quorum and one of them is healthy with the same configuration. A
+	// member that cannot start because its data is damaged is replaced at once. Default: 5m. Example: 30m.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s')",message="must be at least 10s"
+	ReplaceUnhealthyAfter *metav1.Duration `json:"replaceUnhealthyAfter,omitempty"`
 }
 
 // ExternalEtcd configures an etcd that the operator does not manage.

@@ -13,6 +13,8 @@ const (
 	defaultStorageSize = "8Gi"
 	maxDefaultVoters   = 5
 
+	defaultReplaceUnhealthyAfter = 5 * time.Minute
+
 	year                     = 365 * 24 * time.Hour
 	defaultAuthorityOverlap  = 30 * 24 * time.Hour
 	defaultKubeconfigValid   = 30 * 24 * time.Hour
@@ -49,6 +51,14 @@ func defaultVoters(replicas int) int {
 		voters--
 	}
 	return max(voters, 1)
+}
+
+// ReplaceUnhealthyAfter returns the time for which a member may be unhealthy before it is replaced.
+func (c *ApiServerCluster) ReplaceUnhealthyAfter() time.Duration {
+	if c.Spec.Etcd.Embedded == nil {
+		return defaultReplaceUnhealthyAfter
+	}
+	return duration(c.Spec.Etcd.Embedded.ReplaceUnhealthyAfter, defaultReplaceUnhealthyAfter)
 }
 
 // ExternalEtcd reports whether the cluster uses an etcd that the operator does not manage.
