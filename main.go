@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"quorate.dev/apiserver/backup"
 	"quorate.dev/apiserver/etcdctl"
 	"quorate.dev/operator"
+	"quorate.dev/plugin"
 	"quorate.dev/sandbox"
 	"quorate.dev/sandbox/resolver"
 )
@@ -34,6 +36,7 @@ var commands = []command{
 	{"operator", "the controller manager of ApiServerClusters", operator.Run},
 	{"etcd", "status, alarms, defragmentation, snapshots and restore of an etcd", etcdctl.Run},
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
+	{"kubectl", "the commands of `kubectl quorate`, which kubectl runs through the link kubectl-quorate", plugin.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
 }
 
@@ -50,15 +53,31 @@ func main() {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	if err := run(ctx, os.Args); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 
-// run runs the selected command. Through a link named kube-apiserver it is the apiserver command.
+// exitCode returns the exit code of the process after an error.
+func exitCode(err error) int {
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		return coded.ExitCode()
+	}
+	return 1
+}
+
+// links are the commands that links to the binary run.
+var links = map[string]func(ctx context.Context, args []string) error{
+	"kube-apiserver":           apiserver.Run,
+	"kubectl-quorate":          plugin.Run,
+	"kubectl_complete-quorate": plugin.Complete,
+}
+
+// run runs the selected command, or that of the link through which the binary was started.
 func run(ctx context.Context, args []string) error {
 	name, rest := filepath.Base(args[0]), args[1:]
-	if name == "kube-apiserver" {
-		return apiserver.Run(ctx, rest)
+	if linked, ok := links[name]; ok {
+		return linked(ctx, rest)
 	}
 	if len(rest) == 0 || rest[0] == "help" || rest[0] == "--help" || rest[0] == "-h" {
 		usage()
