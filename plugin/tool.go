@@ -11,14 +11,13 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/plugin/overview"
 )
 
 // tool has what all commands share: the connection to the hosting cluster and the output.
@@ -55,14 +54,8 @@ func (t *tool) connect() error {
 	config.UserAgent = "kubectl-quorate"
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NewWarningWriter(t.err, rest.WarningWriterOptions{Deduplicate: true})
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return err
-		}
-	}
 	t.config = config
-	t.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme})
+	t.client, err = client.NewWithWatch(config, client.Options{Scheme: overview.Scheme()})
 	return err
 }
 

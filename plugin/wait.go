@@ -27,7 +27,6 @@ type goal[T client.Object] func(object T) (bool, error)
 var goals = map[string]goal[*v1alpha1.ApiServerCluster]{
 	"settled":   func(c *v1alpha1.ApiServerCluster) (bool, error) { return overview.Settled(c), nil },
 	"available": isTrue(v1alpha1.Available),
-	"quorum":    isTrue(v1alpha1.EtcdQuorum),
 	"restored":  isTrue(v1alpha1.Restored),
 	"upgraded": func(c *v1alpha1.ApiServerCluster) (bool, error) {
 		return overview.Settled(c) && (c.Spec.Image == "" || c.Status.Image == c.Spec.Image), nil

@@ -72,7 +72,7 @@ func TestLocalKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	content, err = localKubeconfig(content, netip.MustParseAddrPort("127.70.128.9:6443"))
+	content, err = localKubeconfig(content, "demo", netip.MustParseAddrPort("127.70.128.9:6443"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestLocalKubeconfig(t *testing.T) {
 	if numbered.Server != "https://127.70.128.9:6443" || numbered.TLSServerName != "" {
 		t.Errorf("got %+v", numbered)
 	}
-	if _, err := localKubeconfig([]byte("{"), netip.AddrPort{}); err == nil {
+	if _, err := localKubeconfig([]byte("{"), "demo", netip.AddrPort{}); err == nil {
 		t.Error("an invalid kubeconfig was accepted")
 	}
 }

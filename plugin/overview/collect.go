@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -53,7 +55,7 @@ func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, no
 	return in, nil
 }
 
-// Samples reads the metrics of all pods of the input at the same time. Failures are in Notes.
+// Sample reads the metrics of all pods of the input at the same time. Failures are in Notes.
 func (in *Input) Sample(ctx context.Context, sampler *replica.Sampler) {
 	var (
 		mu    sync.Mutex
@@ -74,4 +76,12 @@ func (in *Input) Sample(ctx context.Context, sampler *replica.Sampler) {
 		})
 	}
 	group.Wait()
+}
+
+// Scheme returns the types that Collect reads.
+func Scheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	return scheme
 }
