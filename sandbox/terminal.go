@@ -151,7 +151,7 @@ func shellCommand(s *settings) *cobra.Command {
 	}
 }
 
-// shell runs the user's shell. Its exit code is that of the command.
+// shell runs the user's shell.
 func (h *home) shell() error {
 	variables, err := h.variables(os.Getenv("PATH"))
 	if err != nil {
@@ -168,5 +168,9 @@ func (h *home) shell() error {
 		shell.Env = append(shell.Env, name+"="+value)
 	}
 	fmt.Fprintf(os.Stderr, "This shell uses the sandbox in %s; leave it with exit.\n", h.shown)
-	return shell.Run()
+	var exit *exec.ExitError
+	if err := shell.Run(); err != nil && !errors.As(err, &exit) {
+		return fmt.Errorf("starting the shell %s: %w", name, err)
+	}
+	return nil // the exit code is that of the last command in the shell, and not an error of this one
 }

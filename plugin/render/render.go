@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -208,7 +210,8 @@ func Bytes(n int64) string {
 		name string
 	}{{1 << 30, "Gi"}, {1 << 20, "Mi"}, {1 << 10, "Ki"}} {
 		if n >= unit.size {
-			return fmt.Sprintf("%.4g%s", float64(n*10/unit.size)/10, unit.name)
+			tenths := math.Round(10 * float64(n) / float64(unit.size))
+			return strconv.FormatFloat(tenths/10, 'f', -1, 64) + unit.name
 		}
 	}
 	return fmt.Sprint(n)
