@@ -226,6 +226,8 @@ func TestGoals(t *testing.T) {
 	upgrading.Spec.Image = "new"
 	requested := cluster(v1alpha1.Recovered, "True")
 	requested.Spec.Recovery = &v1alpha1.Recovery{RequestID: "two"}
+	stopping := cluster(v1alpha1.Recovered, "True") // by the request before
+	stopping.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryStopping}
 	outdated := cluster(v1alpha1.CredentialsRotating, "False")
 	outdated.Generation = 2
 	for _, test := range []struct {
@@ -236,7 +238,7 @@ func TestGoals(t *testing.T) {
 		{"settled", cluster(v1alpha1.EtcdQuorum, "True"), true}, {"settled", outdated, false}, {"settled", requested, false},
 		{"available", outdated, true}, {"upgraded", cluster(v1alpha1.EtcdQuorum, "True"), true}, {"upgraded", upgrading, false},
 		{"restored", cluster(v1alpha1.Restored, "False"), false}, {"restored", cluster(v1alpha1.Restored, "True"), true},
-		{"recovered", cluster(v1alpha1.Recovered, "True"), true}, {"recovered", requested, false},
+		{"recovered", cluster(v1alpha1.Recovered, "True"), true}, {"recovered", requested, false}, {"recovered", stopping, false},
 		{"rotated", cluster(v1alpha1.CredentialsRotating, "False"), true}, {"rotated", cluster(v1alpha1.CredentialsRotating, "True"), false},
 		{"rotated", outdated, false}, {"deleted", outdated, false},
 	} {

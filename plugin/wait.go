@@ -33,7 +33,7 @@ var goals = map[string]goal[*v1alpha1.ApiServerCluster]{
 	},
 	"recovered": func(c *v1alpha1.ApiServerCluster) (bool, error) {
 		ok, err := isTrue(v1alpha1.Recovered)(c)
-		return ok && !c.RecoveryRequested(), err
+		return ok && !c.RecoveryRequested() && !recovering(c), err
 	},
 	"rotated": func(c *v1alpha1.ApiServerCluster) (bool, error) {
 		c0 := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.CredentialsRotating)
@@ -87,11 +87,16 @@ func (t *tool) awaitCluster(
 	return nil
 }
 
+// recovering reports whether a recovery is in progress.
+func recovering(c *v1alpha1.ApiServerCluster) bool {
+	return c.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting)
+}
+
 // describe returns the state of a cluster in a line.
 func describe(c *v1alpha1.ApiServerCluster) string {
 	text := fmt.Sprintf("%s: %d/%d ready", c.Name, c.Status.ReadyReplicas, c.ReplicaCount())
-	if r := c.Status.Recovery; r != nil && c.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting) {
-		return fmt.Sprintf("%s, recovery in stage %s %s", text, r.Stage, r.Message)
+	if recovering(c) {
+		return strings.TrimSpace(fmt.Sprintf("%s, recovery in stage %s %s", text, c.Status.Recovery.Stage, c.Status.Recovery.Message))
 	}
 	for _, kind := range []string{v1alpha1.Restored, v1alpha1.Degraded, v1alpha1.Progressing, v1alpha1.CredentialsRotating} {
 		if condition := meta.FindStatusCondition(c.Status.Conditions, kind); condition != nil && !overview.Fine(*condition) {
