@@ -3,11 +3,18 @@ package browser
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -197,14 +204,37 @@ func (tab *Tab) Wait(expression string) {
 	}
 }
 
-// Screenshot returns the whole page as PNG.
+// Screenshot returns the visible part of the page as a PNG of at most 256 colours, which is a quarter as large.
 func (tab *Tab) Screenshot() []byte {
 	tab.t.Helper()
 	var shot struct{ Data string }
-	tab.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true}, &shot)
+	tab.call("Page.captureScreenshot", map[string]any{"format": "png"}, &shot)
 	content, err := base64.StdEncoding.DecodeString(shot.Data)
 	check(tab.t, err)
-	return content
+	picture, err := png.Decode(bytes.NewReader(content))
+	check(tab.t, err)
+	reduced := image.NewPaletted(picture.Bounds(), frequent(picture))
+	draw.Draw(reduced, picture.Bounds(), picture, picture.Bounds().Min, draw.Src)
+	var out bytes.Buffer
+	check(tab.t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, reduced))
+	return out.Bytes()
+}
+
+// frequent returns the most frequent colours of a picture.
+func frequent(picture image.Image) color.Palette {
+	counts := map[color.RGBA]int{}
+	bounds := picture.Bounds()
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			counts[color.RGBAModel.Convert(picture.At(x, y)).(color.RGBA)]++
+		}
+	}
+	colours := slices.SortedFunc(maps.Keys(counts), func(a, b color.RGBA) int { return counts[b] - counts[a] })
+	var palette color.Palette
+	for _, c := range colours[:min(len(colours), 256)] {
+		palette = append(palette, c)
+	}
+	return palette
 }
 
 func check(t *testing.T, err error) {

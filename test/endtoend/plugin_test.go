@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -99,8 +100,11 @@ func (s *sandbox) statusPage() {
 	}
 	s.t.Run("screenshot", func(t *testing.T) {
 		tab := browser.Open(t)
-		tab.Show(browser.Screen{Width: 960, Height: 1000}, s.page)
+		tab.Show(browser.Screen{Width: 900, Height: 820}, s.page)
 		tab.Wait("!document.querySelector('main').innerText.includes('Requests/s\\n-')")
+		const usualDirectory = `(document.getElementById('auto').checked = false,
+			document.querySelectorAll('.quiet, dd').forEach((e) => { e.innerHTML = e.innerHTML.replaceAll(%q, '.quorate') }), true)`
+		tab.Evaluate(fmt.Sprintf(usualDirectory, s.directory), new(bool))
 		check(t, os.WriteFile(file, tab.Screenshot(), 0o600))
 	})
 }
