@@ -20,6 +20,7 @@ import (
 	"quorate.dev/apiserver/etcdctl"
 	"quorate.dev/operator"
 	"quorate.dev/plugin"
+	"quorate.dev/plugin/replica"
 	"quorate.dev/sandbox"
 	"quorate.dev/sandbox/resolver"
 )
@@ -37,6 +38,7 @@ var commands = []command{
 	{"etcd", "status, alarms, defragmentation, snapshots and restore of an etcd", etcdctl.Run},
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
 	{"kubectl", "the commands of `kubectl quorate`, which kubectl runs through the link kubectl-quorate", plugin.Run},
+	{"connect", "connects standard input and output to the API server of this pod, for `kubectl quorate`", replica.Connect},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
 }
 

@@ -81,7 +81,7 @@ func newCommand(s streams) *cobra.Command {
 	root.SetErr(s.err)
 	t := &tool{streams: s, now: time.Now}
 	t.connectionFlags(root)
-	root.AddCommand(t.statusCommand(), t.topCommand(), t.waitCommand(), t.logsCommand(), t.kubeconfigCommand(),
+	root.AddCommand(t.statusCommand(), t.topCommand(), t.waitCommand(), t.logsCommand(), t.kubeconfigCommand(), t.forwardCommand(),
 		t.backupCommand(), t.restoreCommand(), t.recoverCommand(), t.rotateCommand())
 	return root
 }

@@ -38,7 +38,7 @@ func (t *tool) statusCommand() *cobra.Command {
 	}
 	outputFlag(command, &o.format)
 	command.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "A line for each cluster of all namespaces")
-	command.Flags().BoolVar(&o.metrics, "metrics", true, "Read revisions from the metrics of each API server, for which connections are forwarded")
+	command.Flags().BoolVar(&o.metrics, "metrics", true, "Read revisions from the metrics of each API server, through a command in its pod")
 	return command
 }
 
@@ -152,8 +152,8 @@ func (t *tool) topCommand() *cobra.Command {
 	var interval time.Duration
 	command := &cobra.Command{
 		Use: "top [CLUSTER]", Short: "Print the requests, CPU, memory and database size of each API server",
-		Long: "Print the requests per second, CPU, memory and database size of each API server, from its own metrics: over\n" +
-			"connections that the hosting cluster forwards, with the administrator's kubeconfig.",
+		Long: "Print the requests per second, CPU, memory and database size of each API server, from its own metrics: with\n" +
+			"the administrator's kubeconfig, through a command in its pod.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	outputFlag(command, &format)

@@ -112,7 +112,7 @@ func replicas(in Input) []Replica {
 		pod := &in.Pods[i]
 		r := byName[pod.Name]
 		if r == nil {
-			r = &Replica{Name: pod.Name, Role: cmp.Or(pod.Labels[desired.RoleLabel], desired.RoleServer), Ready: ready(pod)}
+			r = &Replica{Name: pod.Name, Role: cmp.Or(pod.Labels[desired.RoleLabel], desired.RoleServer), Ready: Ready(pod)}
 			byName[pod.Name] = r
 		}
 		r.Node, r.Status, r.Restarts = pod.Spec.NodeName, podStatus(pod), restarts(pod)
@@ -146,7 +146,8 @@ func usage(sample, earlier replica.Sample, newest int64) *Usage {
 	return u
 }
 
-func ready(pod *corev1.Pod) bool {
+// Ready reports whether a pod is ready.
+func Ready(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})

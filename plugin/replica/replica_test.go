@@ -1,6 +1,11 @@
 package replica
 
 import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -70,5 +75,51 @@ func TestRates(t *testing.T) {
 		if _, ok := restarted.Rates(earlier); ok {
 			t.Errorf("a restarted process has rates since %+v", earlier)
 		}
+	}
+}
+
+// TestConnect: the input reaches the server, its end too, and the response is complete.
+func TestConnect(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		connection, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer connection.Close()
+		request, _ := io.ReadAll(connection)
+		_, _ = connection.Write(bytes.ToUpper(request))
+	}()
+	var out bytes.Buffer
+	address := netip.MustParseAddrPort(listener.Addr().String())
+	if err := connect(t.Context(), address, strings.NewReader("request"), &out); err != nil || out.String() != "REQUEST" {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
+	listener.Close()
+	if err := connect(t.Context(), address, strings.NewReader(""), &out); err == nil {
+		t.Error("no error without a server")
+	}
+	t.Setenv("POD_IP", "")
+	if err := Connect(t.Context(), nil); err == nil {
+		t.Error("no error outside a pod")
+	}
+}
+
+// TestTunnelReportsTheCommandsError: otherwise a missing right would look like a closed connection.
+func TestTunnelReportsTheCommandsError(t *testing.T) {
+	near, far := net.Pipe()
+	cause := errors.New("pods/exec is forbidden")
+	tunnel := &tunnel{Conn: near, cancel: func() {}, done: make(chan struct{}), err: cause}
+	close(tunnel.done)
+	far.Close()
+	if _, err := tunnel.Read(make([]byte, 1)); !errors.Is(err, cause) {
+		t.Errorf("read: %v", err)
+	}
+	if _, err := tunnel.Write([]byte("x")); !errors.Is(err, cause) {
+		t.Errorf("write: %v", err)
 	}
 }
