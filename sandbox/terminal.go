@@ -161,7 +161,7 @@ func (h *home) shell() error {
 	if name == "" {
 		name = "/bin/sh"
 	}
-	shell := exec.Command(name)
+	shell := exec.Command(name) //nolint:gosec // the shell that the user has chosen
 	shell.Stdin, shell.Stdout, shell.Stderr = os.Stdin, os.Stdout, os.Stderr
 	shell.Env = os.Environ()
 	for name, value := range variables {
