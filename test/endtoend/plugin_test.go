@@ -100,10 +100,10 @@ func (s *sandbox) statusPage() {
 	}
 	s.t.Run("screenshot", func(t *testing.T) {
 		tab := browser.Open(t)
-		tab.Show(browser.Screen{Width: 900, Height: 820}, s.page)
+		tab.Show(browser.Screen{Width: 960, Height: 860}, s.page)
 		tab.Wait("!document.querySelector('main').innerText.includes('Requests/s\\n-')")
-		const usualDirectory = `(document.getElementById('auto').checked = false,
-			document.querySelectorAll('.quiet, dd').forEach((e) => { e.innerHTML = e.innerHTML.replaceAll(%q, '.quorate') }), true)`
+		const usualDirectory = `(document.querySelectorAll('.quiet, dd').
+			.forEach((e) => { e.innerHTML = e.innerHTML.replaceAll(%q, '.quorate') }), true)`
 		tab.Evaluate(fmt.Sprintf(usualDirectory, s.directory), new(bool))
 		check(t, os.WriteFile(file, tab.Screenshot(), 0o600))
 	})
