@@ -102,7 +102,7 @@ func (s *sandbox) statusPage() {
 		tab := browser.Open(t)
 		tab.Show(browser.Screen{Width: 960, Height: 860}, s.page)
 		tab.Wait("!document.querySelector('main').innerText.includes('Requests/s\\n-')")
-		const usualDirectory = `(document.querySelectorAll('.quiet, dd').
+		const usualDirectory = `(document.querySelectorAll('.quiet, dd')
 			.forEach((e) => { e.innerHTML = e.innerHTML.replaceAll(%q, '.quorate') }), true)`
 		tab.Evaluate(fmt.Sprintf(usualDirectory, s.directory), new(bool))
 		check(t, os.WriteFile(file, tab.Screenshot(), 0o600))
