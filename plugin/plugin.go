@@ -10,8 +10,10 @@ import (
 	"os"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"k8s.io/klog/v2"
 )
 
 // Exit codes for scripts. Success is 0.
@@ -46,6 +48,7 @@ type streams struct {
 
 // Run is the command `kubectl quorate`.
 func Run(ctx context.Context, args []string) error {
+	klog.SetLogger(logr.Discard()) // client-go logs the ends of streams, which commands report themselves
 	s := streams{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr,
 		terminal: term.IsTerminal(int(os.Stderr.Fd())), asks: term.IsTerminal(int(os.Stdin.Fd())),
