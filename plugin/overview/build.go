@@ -28,6 +28,8 @@ type Input struct {
 	Earlier   map[string]replica.Sample // for rates
 	Notes     []string
 	Now       time.Time
+
+	BackupsUnknown bool // Backups or Schedules could not be read
 }
 
 // Build returns the overview of a cluster.
@@ -49,7 +51,7 @@ func Build(in Input) *Overview {
 		}
 	}
 	o.Health = health(c)
-	o.Next = next(o, c, in.Now)
+	o.Next = next(o, in)
 	return o
 }
 

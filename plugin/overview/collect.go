@@ -24,10 +24,12 @@ func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, no
 	}
 	namespace := client.InNamespace(key.Namespace)
 	own := client.MatchingLabels{desired.ClusterLabel: key.Name}
-	list := func(what string, into client.ObjectList, options ...client.ListOption) {
-		if err := reader.List(ctx, into, options...); err != nil {
+	list := func(what string, into client.ObjectList, options ...client.ListOption) bool {
+		err := reader.List(ctx, into, options...)
+		if err != nil {
 			in.Notes = append(in.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
 		}
+		return err == nil
 	}
 	var (
 		pods      corev1.PodList
@@ -39,8 +41,8 @@ func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, no
 	list("Pods", &pods, namespace, own)
 	list("Secrets", &secrets, namespace, own)
 	list("Events", &events, namespace)
-	list("Backups", &backups, namespace)
-	list("Backup schedules", &schedules, namespace)
+	in.BackupsUnknown = !list("Backups", &backups, namespace)
+	in.BackupsUnknown = !list("Backup schedules", &schedules, namespace) || in.BackupsUnknown
 	in.Pods, in.Secrets, in.Events = pods.Items, secrets.Items, events.Items
 	for _, b := range backups.Items {
 		if b.Spec.ClusterName == key.Name {

@@ -24,6 +24,8 @@ type advice struct {
 	*Overview
 	cluster *v1alpha1.ApiServerCluster
 	now     time.Time
+
+	backupsUnknown bool
 }
 
 // rules are in the order of their urgency. A rule returns an empty step if it does not apply.
@@ -34,9 +36,9 @@ var rules = []func(advice) Step{
 }
 
 // next returns the step of the first rule that applies.
-func next(o *Overview, cluster *v1alpha1.ApiServerCluster, now time.Time) Step {
+func next(o *Overview, in Input) Step {
 	for _, rule := range rules {
-		if step := rule(advice{o, cluster, now}); step.Text != "" {
+		if step := rule(advice{o, in.Cluster, in.Now, in.BackupsUnknown}); step.Text != "" {
 			return step
 		}
 	}
@@ -207,7 +209,7 @@ func (a advice) backup() Step {
 	done, failed := a.Backups.Completed, a.Backups.Failed
 	command := a.command("quorate backup %s", a.Name)
 	switch {
-	case a.Etcd == "external" || len(a.Backups.Running) > 0:
+	case a.Etcd == "external" || a.backupsUnknown || len(a.Backups.Running) > 0:
 		return Step{}
 	case failed != nil:
 		return Step{"The last backup, " + failed.Name + ", failed: " + failed.Message, command}

@@ -78,6 +78,7 @@ func TestHealthAndNextStep(t *testing.T) {
 	}{
 		{"healthy", settled(), Input{Backups: fresh}, Healthy, "Nothing to do", ""},
 		{"no backup", settled(), Input{}, Healthy, "There is no backup", "kubectl quorate backup demo --claim=CLAIM"},
+		{"unreadable backups", settled(), Input{BackupsUnknown: true}, Healthy, "Nothing to do", ""},
 		{"a schedule", settled(), Input{Schedules: make([]v1alpha1.ApiServerBackupSchedule, 1)}, Healthy, "Nothing to do", ""},
 		{"an old backup", settled(), Input{Backups: []v1alpha1.ApiServerBackup{backup("a", v1alpha1.BackupCompleted, 200*time.Hour)}},
 			Healthy, "8 days old", "quorate backup demo"},
