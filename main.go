@@ -18,6 +18,7 @@ import (
 	"quorate.dev/apiserver"
 	"quorate.dev/apiserver/backup"
 	"quorate.dev/apiserver/etcdctl"
+	"quorate.dev/extension"
 	"quorate.dev/operator"
 	"quorate.dev/plugin"
 	"quorate.dev/plugin/replica"
@@ -39,6 +40,7 @@ var commands = []command{
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
 	{"kubectl", "the commands of `kubectl quorate`, which kubectl runs through the link kubectl-quorate", plugin.Run},
 	{"connect", "connects standard input and output to the API server of this pod, for `kubectl quorate`", replica.Connect},
+	{"extension", "moves API groups between a cluster and an extension server", extension.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
 }
 

@@ -114,7 +114,7 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	m.PeerTrustedCAFile = mounted("etcd-peer-ca.crt")
 	m.ServerCertFile, m.ServerKeyFile = mounted("etcd-server.crt"), mounted("etcd-server.key")
 	m.ServerTrustedCAFile = mounted("etcd-client-ca.crt")
-	m.QuotaBackendBytes = quota(cluster)
+	m.QuotaBackendBytes = Quota(cluster)
 	m.InitialClusterToken = token(cluster)
 	m.InitialClusterState = "existing"
 	if replica.InitialCluster.New {
@@ -133,9 +133,9 @@ func token(cluster *v1alpha1.ApiServerCluster) string {
 	return fmt.Sprintf("%s-%s-%s", cluster.Namespace, cluster.Name, cluster.UID)
 }
 
-// quota returns the etcd quota in bytes. The rest of the volume is for the write-ahead log, snapshots and
+// Quota returns the etcd quota in bytes. The rest of the volume is for the write-ahead log, snapshots and
 // defragmentation. etcd recommends at most 8 GiB.
-func quota(cluster *v1alpha1.ApiServerCluster) int64 {
+func Quota(cluster *v1alpha1.ApiServerCluster) int64 {
 	size := cluster.StorageSize()
 	return min(size.Value()/10*6, 8<<30)
 }

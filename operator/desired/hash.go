@@ -61,7 +61,7 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string, c Configuration)
 			AggregatorRouting: usesAggregatorRouting(cluster), ExtensionGroups: extensionGroups(cluster),
 			Configuration: c.startHash(cluster), Encryption: c.Encryption != nil, Sockets: c.Sockets, Patch: spec.Patches.Pod,
 		}),
-		Etcd: hash(etcdInputs{Quota: quota(cluster), ExtraArgs: etcd}),
+		Etcd: hash(etcdInputs{Quota: Quota(cluster), ExtraArgs: etcd}),
 	}
 }
 

@@ -99,6 +99,9 @@ func authorityRotation(p *pass) rotation.Observation {
 	for _, domain := range desired.Domains(p.cluster) {
 		if bundle := p.certificates.bundles[domain]; bundle.Next != nil || len(bundle.Previous) > 0 {
 			o.Due = "resuming a replacement that is not in the status"
+			if bundle.SignerLost() {
+				o.Due = "the key in Secret " + desired.SecretName(p.cluster, domain) + " was lost"
+			}
 			return o
 		}
 		if o.Due == "" {

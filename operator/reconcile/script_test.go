@@ -109,7 +109,12 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	rotation                  results are the stages in the status and the keys of the Secrets that are replaced: "  = line"
 //	lose-status               remove the rotations from the status
 //	configmap NAME FILE=level:LEVEL   create or update a ConfigMap with an audit policy
-//	delete-secret NAME        delete a Secret
+//	delete-secret NAME...     delete Secrets
+//	edit-secret NAME KEY TEXT   set a value in the data of a Secret
+//	copy-secret NAME NAME     replace the data of the first Secret by that of the second
+//	annotate NAME VALUE       annotate the cluster
+//	strip KIND NAME           remove the labels of a Pod or PersistentVolumeClaim
+//	bootstrapped NAME...      report members in the status, of a bootstrapped etcd
 //	encryption                result is the encryption configuration without keys: "  = line"
 //	foreign KIND NAME       create a PersistentVolumeClaim or Service with another owner
 //	after DURATION          advance the clock
@@ -156,7 +161,19 @@ func (c *cluster) execute(fields []string) []string {
 	case "foreign-apiservice":
 		c.must(c.hosted.Create(c.t.Context(), &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: args[0]}}))
 	case "delete-secret":
-		c.must(c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: args[0]}}))
+		for _, name := range args {
+			c.must(c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}))
+		}
+	case "edit-secret", "copy-secret":
+		c.editSecret(command, args)
+	case "annotate":
+		object := c.get()
+		metav1.SetMetaDataAnnotation(&object.ObjectMeta, args[0], args[1])
+		c.must(c.client.Update(c.t.Context(), object))
+	case "strip":
+		c.strip(args[0], args[1])
+	case "bootstrapped":
+		c.bootstrapped(args)
 	case "configmap":
 		c.configMap(args[0], args[1])
 	case "encryption":
@@ -327,6 +344,34 @@ func (c *cluster) giveAuthority(name, lifetime string) {
 	if err := c.client.Create(c.t.Context(), secret); err != nil {
 		c.must(c.client.Update(c.t.Context(), secret))
 	}
+}
+
+func (c *cluster) editSecret(command string, args []string) {
+	secret := c.secret(args[0])
+	if command == "copy-secret" {
+		secret.Data = c.secret(args[1]).Data
+	} else {
+		secret.Data[args[1]] = []byte(args[2])
+	}
+	c.must(c.client.Update(c.t.Context(), secret))
+}
+
+func (c *cluster) strip(kind, name string) {
+	objects := map[string]client.Object{"PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "Pod": &corev1.Pod{}}
+	object := objects[kind]
+	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, object))
+	object.SetLabels(nil)
+	c.must(c.client.Update(c.t.Context(), object))
+}
+
+func (c *cluster) bootstrapped(names []string) {
+	object := c.get()
+	object.Status.Membership.InitialMembers, object.Status.Membership.Bootstrapped = nil, true
+	object.Status.Members = nil
+	for _, name := range names {
+		object.Status.Members = append(object.Status.Members, v1alpha1.MemberStatus{Name: name, Role: "voter"})
+	}
+	c.must(c.client.Status().Update(c.t.Context(), object))
 }
 
 func (c *cluster) secret(name string) *corev1.Secret {

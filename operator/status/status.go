@@ -40,6 +40,7 @@ type Input struct {
 	Rejected     error             // etcd's error for the action, which is retried
 	Errors       []error           // errors of the steps
 	Invalid      error             // validation error of the spec
+	Lost         error             // which Secret in use is missing; nothing is changed until it is restored
 	Certificates []Expiry
 	GivenErr     error // why the user's certificate cannot be used
 	Rotations    []Rotation
