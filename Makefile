@@ -1,7 +1,7 @@
 # Targets need Go and git; race also needs gcc.
 export CGO_ENABLED = 0
 
-.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability rotation hostile upgrade operator-size restarts fuzz generate bundle chart image release clean
+.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability rotation hostile upgrade operator-size restarts screenshot fuzz generate bundle chart image release clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -63,6 +63,9 @@ restarts: ## restart a single etcd member, with and without fsync
 	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd
 
 FUZZTIME ?= 2m
+
+screenshot: ## make the picture in docs/sandbox.md with Chromium
+	QUORATE_SCREENSHOT=$(CURDIR)/docs/images/sandbox.png go test -count=1 -v -run TestBackupAndRestore ./test/endtoend
 
 fuzz: ## run each fuzz target for FUZZTIME; failing inputs are in the package's testdata/fuzz
 	.ci/fuzz $(FUZZTIME) guided

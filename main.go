@@ -17,11 +17,11 @@ import (
 
 	"quorate.dev/apiserver"
 	"quorate.dev/apiserver/backup"
-	"quorate.dev/apiserver/config"
-	"quorate.dev/apiserver/etcd"
 	"quorate.dev/apiserver/etcdctl"
 	"quorate.dev/extension"
 	"quorate.dev/operator"
+	"quorate.dev/plugin"
+	"quorate.dev/plugin/replica"
 	"quorate.dev/sandbox"
 	"quorate.dev/sandbox/resolver"
 )
@@ -38,6 +38,8 @@ var commands = []command{
 	{"operator", "the controller manager of ApiServerClusters", operator.Run},
 	{"etcd", "status, alarms, defragmentation, snapshots and restore of an etcd", etcdctl.Run},
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
+	{"kubectl", "the commands of `kubectl quorate`, which kubectl runs through the link kubectl-quorate", plugin.Run},
+	{"connect", "connects standard input and output to the API server of this pod, for `kubectl quorate`", replica.Connect},
 	{"extension", "moves API groups between a cluster and an extension server", extension.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
 	{"version", "the versions of Quorate and of what it serves", printVersion},
@@ -60,19 +62,27 @@ func main() {
 	}
 }
 
-// exitCode returns the exit code of an error.
+// exitCode returns the exit code of the process after an error.
 func exitCode(err error) int {
-	if errors.Is(err, etcd.ErrDamaged) {
-		return config.DamagedDataExitCode
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		return coded.ExitCode()
 	}
 	return 1
 }
 
-// run runs the selected command. Through a link named kube-apiserver it is the apiserver command.
+// links are the commands that links to the binary run.
+var links = map[string]func(ctx context.Context, args []string) error{
+	"kube-apiserver":           apiserver.Run,
+	"kubectl-quorate":          plugin.Run,
+	"kubectl_complete-quorate": plugin.Complete,
+}
+
+// run runs the selected command, or that of the link through which the binary was started.
 func run(ctx context.Context, args []string) error {
 	name, rest := filepath.Base(args[0]), args[1:]
-	if name == "kube-apiserver" {
-		return apiserver.Run(ctx, rest)
+	if linked, ok := links[name]; ok {
+		return linked(ctx, rest)
 	}
 	if len(rest) == 0 || rest[0] == "help" || rest[0] == "--help" || rest[0] == "-h" {
 		usage()

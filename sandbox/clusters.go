@@ -298,7 +298,7 @@ func (f *clusterWatcher) writeKubeconfig(name string, cluster *v1alpha1.ApiServe
 	if !ok || len(secret.Data["kubeconfig"]) == 0 {
 		return nil
 	}
-	content, err := localKubeconfig(secret.Data["kubeconfig"], address)
+	content, err := localKubeconfig(secret.Data["kubeconfig"], name, address)
 	if err != nil {
 		return err
 	}
@@ -330,6 +330,9 @@ func (f *clusterWatcher) announce() {
 	}
 	f.ready = true
 	event := progress.Event{Event: "ready", Kubeconfig: f.home.show("management.kubeconfig"), Clusters: map[string]string{}}
+	if f.home.fresh {
+		event.Message = f.home.tryNext(f.settings.empty)
+	}
 	for name, row := range f.shown {
 		if row.kubeconfig != "" {
 			event.Clusters[name] = row.kubeconfig
@@ -341,8 +344,12 @@ func (f *clusterWatcher) announce() {
 // displayName returns the cluster's name, with its namespace if that is not the default one. The name management is
 // reserved for the management API server.
 func displayName(cluster *v1alpha1.ApiServerCluster) string {
-	if cluster.Namespace == corev1.NamespaceDefault && cluster.Name != "management" {
-		return cluster.Name
+	return fileName(cluster.Namespace, cluster.Name)
+}
+
+func fileName(namespace, name string) string {
+	if namespace == corev1.NamespaceDefault && name != "management" {
+		return name
 	}
-	return cluster.Namespace + "-" + cluster.Name
+	return namespace + "-" + name
 }

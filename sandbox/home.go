@@ -68,9 +68,25 @@ func (h *home) show(elements ...string) string {
 }
 
 func (h *home) load() error {
-	content, err := os.ReadFile(h.file(stateFile))
+	err := h.read()
 	if errors.Is(err, fs.ErrNotExist) {
 		return h.settle()
+	}
+	if err != nil {
+		return err
+	}
+	if err := occupied(h.state.Network); err != nil {
+		return fmt.Errorf("%w; stop the program that listens on the address, or delete the sandbox with "+
+			"`quorate sandbox delete --dir %s` to use other addresses", err, h.shown)
+	}
+	return nil
+}
+
+// read reads the state.
+func (h *home) read() error {
+	content, err := os.ReadFile(h.file(stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	if err == nil {
 		err = json.Unmarshal(content, &h.state)
@@ -81,10 +97,6 @@ func (h *home) load() error {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again",
 			h.show(stateFile), err, h.shown)
-	}
-	if err := occupied(h.state.Network); err != nil {
-		return fmt.Errorf("%w; stop the program that listens on the address, or delete the sandbox with "+
-			"`quorate sandbox delete --dir %s` to use other addresses", err, h.shown)
 	}
 	return nil
 }

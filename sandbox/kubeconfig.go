@@ -9,11 +9,13 @@ import (
 	"os"
 
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // localKubeconfig replaces the server's host name by its address, because Service names do not resolve on the machine.
-// tls-server-name keeps the certificate verification for the name.
-func localKubeconfig(content []byte, address netip.AddrPort) ([]byte, error) {
+// tls-server-name keeps the certificate verification for the name. The cluster, user and context get a name that no other
+// cluster of the sandbox has, so that $KUBECONFIG can list the files of all.
+func localKubeconfig(content []byte, name string, address netip.AddrPort) ([]byte, error) {
 	kubeconfig, err := clientcmd.Load(content)
 	if err != nil {
 		return nil, fmt.Errorf("parsing a kubeconfig: %w", err)
@@ -29,7 +31,23 @@ func localKubeconfig(content []byte, address netip.AddrPort) ([]byte, error) {
 		server.Host = address.String()
 		cluster.Server = server.String()
 	}
+	rename(kubeconfig, name)
 	return clientcmd.Write(*kubeconfig)
+}
+
+// rename renames the current context with its cluster and user.
+func rename(kubeconfig *clientcmdapi.Config, name string) {
+	current := kubeconfig.Contexts[kubeconfig.CurrentContext]
+	if current == nil {
+		return
+	}
+	cluster, user := kubeconfig.Clusters[current.Cluster], kubeconfig.AuthInfos[current.AuthInfo]
+	delete(kubeconfig.Clusters, current.Cluster)
+	delete(kubeconfig.AuthInfos, current.AuthInfo)
+	delete(kubeconfig.Contexts, kubeconfig.CurrentContext)
+	kubeconfig.Clusters[name], kubeconfig.AuthInfos[name] = cluster, user
+	kubeconfig.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: current.Namespace}
+	kubeconfig.CurrentContext = name
 }
 
 // replaceFile atomically replaces a file with mode 0600 if its content has changed.

@@ -7,7 +7,7 @@ import (
 )
 
 // errRunning is returned when another process holds the lock.
-var errRunning = errors.New("this sandbox is running; stop it with Ctrl-C in its terminal")
+var errRunning = errors.New("this sandbox is running; use it in this terminal with `quorate sandbox shell`, or stop it with Ctrl-C in its own")
 
 // acquire acquires the lock. The kernel releases it when the process exits.
 func acquire(file string) (*os.File, error) {

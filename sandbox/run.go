@@ -17,11 +17,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"quorate.dev/plugin/overview"
 	"quorate.dev/sandbox/endpoints"
 	"quorate.dev/sandbox/management"
 	"quorate.dev/sandbox/names"
 	"quorate.dev/sandbox/node"
+	"quorate.dev/sandbox/page"
 	"quorate.dev/sandbox/process"
 	"quorate.dev/sandbox/progress"
 	"quorate.dev/sandbox/proxy"
@@ -99,7 +102,16 @@ func (s *sandbox) run(ctx context.Context) error {
 	}
 	defer s.begin(s.runProxy).end()
 	defer s.begin(s.nodeAgent(config, kubelet, dns.Address()).Run).end()
+	statusPage, err := s.servePage(config)
+	if err != nil {
+		return err
+	}
+	defer statusPage.end()
+	if err := s.home.linkBinary(); err != nil {
+		return fmt.Errorf("linking the binary for kubectl: %w", err)
+	}
 	s.display.Show(progress.Event{Event: "management", Name: "management", Kubeconfig: s.home.show("management.kubeconfig")})
+	s.display.Show(progress.Event{Event: "page", Name: "page", URL: s.home.pageURL()})
 	if err := s.installResources(ctx, config); err != nil {
 		return s.outcome(ctx, err)
 	}
@@ -162,6 +174,26 @@ func (s *sandbox) runProxy(ctx context.Context) error {
 		{Listen: netip.AddrPortFrom(first, 443), Backends: []netip.AddrPort{s.plane.Address()}},
 	})
 	return nil
+}
+
+// servePage serves the status page.
+func (s *sandbox) servePage(config *rest.Config) (*part, error) {
+	client, err := client.New(config, client.Options{Scheme: overview.Scheme()})
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp4", netip.AddrPortFrom(s.home.state.Network.Page(), page.Port).String())
+	if err != nil {
+		return nil, fmt.Errorf("listening for the status page: %w", err)
+	}
+	reader := &page.Reader{
+		Config: config, Client: client, Directory: s.home.shown,
+		Kubeconfig: func(namespace, name string) string { return s.home.show(fileName(namespace, name) + ".kubeconfig") },
+	}
+	log := s.log.WithName("page")
+	return s.begin(func(ctx context.Context) error {
+		return page.Serve(ctx, listener, page.Handler(reader.Read, log), log)
+	}), nil
 }
 
 func (s *sandbox) nodeAgent(config *rest.Config, kubelet *tls.Config, dns string) *node.Agent {

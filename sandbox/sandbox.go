@@ -19,6 +19,9 @@ import (
 	"quorate.dev/sandbox/progress"
 )
 
+// defaultDirectory is the directory of a sandbox without --dir.
+const defaultDirectory = ".quorate"
+
 // settings are the flags of the command line.
 type settings struct {
 	directory   string
@@ -42,7 +45,7 @@ func Run(ctx context.Context, args []string) error {
 func newCommand() *cobra.Command {
 	s := settings{}
 	command := &cobra.Command{
-		Use:   "sandbox",
+		Use: "sandbox", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "quorate sandbox"},
 		Short: "Run a management API server, the operator and a node on this machine",
 		Long: "Runs a management API server, the operator and a node that runs Pods as local processes, and in them the\n" +
 			"ApiServerCluster demo. Ctrl-C stops everything and keeps the data; the next start resumes.",
@@ -52,14 +55,14 @@ func newCommand() *cobra.Command {
 			return start(command.Context(), s)
 		},
 	}
-	command.PersistentFlags().StringVar(&s.directory, "dir", ".quorate", "Directory for data, logs and kubeconfigs.")
+	command.PersistentFlags().StringVar(&s.directory, "dir", defaultDirectory, "Directory for data, logs and kubeconfigs.")
 	command.Flags().Int32Var(&s.replicas, "replicas", 3, "API servers of demo.")
 	command.Flags().BoolVar(&s.empty, "empty", false, "Do not create the cluster demo.")
 	command.Flags().BoolVar(&s.json, "json", false, "Print one JSON object per event.")
 	command.AddCommand(&cobra.Command{
 		Use: "delete", Short: "Delete a stopped sandbox with all of its data", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return remove(s.directory) },
-	})
+	}, envCommand(&s), shellCommand(&s), statusCommand(&s), logsCommand(&s))
 	return command
 }
 

@@ -67,12 +67,15 @@ func TestBrief(t *testing.T) {
 func TestLocalKubeconfig(t *testing.T) {
 	kubeconfig := clientcmdapi.NewConfig()
 	kubeconfig.Clusters["demo"] = &clientcmdapi.Cluster{Server: "https://demo.default.svc:6443", CertificateAuthorityData: []byte("CA")}
+	kubeconfig.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Token: "admin of demo"}
+	kubeconfig.Contexts["demo"] = &clientcmdapi.Context{Cluster: "demo", AuthInfo: "admin"}
+	kubeconfig.CurrentContext = "demo"
 	kubeconfig.Clusters["address"] = &clientcmdapi.Cluster{Server: "https://10.1.2.3:6443"}
 	content, err := clientcmd.Write(*kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	content, err = localKubeconfig(content, netip.MustParseAddrPort("127.70.128.9:6443"))
+	content, err = localKubeconfig(content, "team-a-demo", netip.MustParseAddrPort("127.70.128.9:6443"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,14 +83,18 @@ func TestLocalKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named, numbered := got.Clusters["demo"], got.Clusters["address"]
+	named, numbered := got.Clusters["team-a-demo"], got.Clusters["address"]
 	if named.Server != "https://127.70.128.9:6443" || named.TLSServerName != "demo.default.svc" || string(named.CertificateAuthorityData) != "CA" {
 		t.Errorf("got %+v", named)
+	}
+	current := got.Contexts[got.CurrentContext]
+	if got.CurrentContext != "team-a-demo" || current.Cluster != "team-a-demo" || got.AuthInfos[current.AuthInfo].Token != "admin of demo" {
+		t.Errorf("got %+v", got)
 	}
 	if numbered.Server != "https://127.70.128.9:6443" || numbered.TLSServerName != "" {
 		t.Errorf("got %+v", numbered)
 	}
-	if _, err := localKubeconfig([]byte("{"), netip.AddrPort{}); err == nil {
+	if _, err := localKubeconfig([]byte("{"), "demo", netip.AddrPort{}); err == nil {
 		t.Error("an invalid kubeconfig was accepted")
 	}
 }

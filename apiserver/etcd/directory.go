@@ -11,13 +11,22 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"quorate.dev/apiserver/config"
 )
 
 // ErrDataDirectory is returned when a member cannot use its data directory. The message says what to do.
 var ErrDataDirectory = errors.New("etcd data directory")
 
 // ErrDamaged is returned when a member cannot start because its data is damaged, as after a loss of files.
-var ErrDamaged = errors.New("damaged")
+var ErrDamaged error = damagedError{}
+
+type damagedError struct{}
+
+func (damagedError) Error() string { return "damaged" }
+
+// ExitCode returns the exit code of the process.
+func (damagedError) ExitCode() int { return config.DamagedDataExitCode }
 
 // lockTimeout bounds the wait for the database lock of a process that is stopping.
 const lockTimeout = 200 * time.Millisecond

@@ -34,6 +34,9 @@ func (n Network) Resolver() netip.Addr { return n.address(0, 3) }
 // Operator returns the address on which the operator serves health and metrics.
 func (n Network) Operator() netip.Addr { return n.address(0, 4) }
 
+// Page returns the address of the status page.
+func (n Network) Page() netip.Addr { return n.address(0, 5) }
+
 // Services returns the range of cluster IPs.
 func (n Network) Services() netip.Prefix { return netip.PrefixFrom(n.address(128, 0), 17) }
 

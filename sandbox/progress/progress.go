@@ -17,13 +17,14 @@ import (
 
 // Event is a change of the sandbox. Scripts read its JSON encoding.
 type Event struct {
-	Event      string            `json:"event"` // management, cluster, note, stopping or ready
+	Event      string            `json:"event"` // management, page, cluster, note, stopping or ready
 	Name       string            `json:"name,omitempty"`
 	State      string            `json:"state,omitempty"`
 	Available  bool              `json:"available,omitempty"`
 	Replicas   int32             `json:"replicas,omitempty"`
 	Ready      int32             `json:"ready,omitempty"`
 	Kubeconfig string            `json:"kubeconfig,omitempty"`
+	URL        string            `json:"url,omitempty"`      // of the status page
 	Clusters   map[string]string `json:"clusters,omitempty"` // kubeconfigs by cluster, in the event ready
 	Seconds    float64           `json:"seconds,omitempty"`
 	Message    string            `json:"message,omitempty"`
@@ -162,11 +163,14 @@ func (d *Display) erase() {
 	d.drawn = 0
 }
 
-// line returns a row: name, state, kubeconfig.
+// line returns a row: name, state, URL, kubeconfig.
 func line(event Event) string {
 	parts := []string{}
 	if event.State != "" {
 		parts = append(parts, event.State)
+	}
+	if event.URL != "" {
+		parts = append(parts, event.URL)
 	}
 	if event.Kubeconfig != "" {
 		parts = append(parts, "kubeconfig "+event.Kubeconfig)

@@ -55,7 +55,7 @@ func TestDocumentHasTheLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, half := range []string{"apiserver", "operator"} {
+	for i, half := range []string{"apiserver", "operator", "plugin"} {
 		listed := documented(t, string(text), half)
 		for _, folder := range slices.Sorted(maps.Keys(layers[i])) {
 			if layer, ok := listed[folder]; !ok || layer != layers[i][folder] {

@@ -43,7 +43,9 @@ func TestBackupAndRestore(t *testing.T) {
 	}}
 	encryption := &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "keys"}}
 	volume := v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "backups"}}
-	b.create(b.backup("plain", volume, nil), b.backup("encrypted", s3, encryption))
+	b.quorate("backup", "demo", "--name=plain", "--claim=backups", "--deletion-policy=Delete")
+	b.inspect()
+	b.create(b.backup("encrypted", s3, encryption))
 	plain, encrypted := b.completed("plain"), b.completed("encrypted")
 	if !encrypted.Status.Encrypted || plain.Status.Encrypted || plain.Status.Path != "default/demo/plain" {
 		t.Errorf("encrypted %+v\nplain %+v", encrypted.Status, plain.Status)
@@ -52,7 +54,9 @@ func TestBackupAndRestore(t *testing.T) {
 	last := b.revision(b.client("demo"))
 
 	// The encrypted backup contains the service-account key. Its name is all that is needed.
-	b.restore("copy", v1alpha1.Restore{From: v1alpha1.RestoreSource{BackupName: "encrypted"}, Encryption: encryption})
+	b.quorate("restore", "copy", "--from=encrypted", "--identities-secret=keys", "--spec-of=demo")
+	b.settledCluster("copy", 3)
+	b.statusPage()
 	b.compare("copy", before, last)
 	b.acceptsToken("copy", token)
 
@@ -204,12 +208,6 @@ func (b *backupTest) createCluster(name string, replicas int32, from v1alpha1.Re
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec:       v1alpha1.ApiServerClusterSpec{Replicas: &replicas, Restore: &from},
 	})
-}
-
-func (b *backupTest) restore(name string, from v1alpha1.Restore) {
-	b.t.Helper()
-	b.createCluster(name, 3, from)
-	b.settledCluster(name, 3)
 }
 
 func (b *backupTest) settledCluster(name string, replicas int32) {

@@ -35,7 +35,13 @@ func TestRecovery(t *testing.T) {
 		return c.Reason == "QuorumLost" && strings.Contains(c.Message, survivor+" has revision "), fmt.Sprint(c)
 	})
 
-	s.request("first")
+	if output, code := s.quorateCode("status", "demo"); code != 2 || !strings.Contains(output, "kubectl quorate recover demo") {
+		t.Errorf("the status without a quorum has exit code %d:\n%s", code, output)
+	}
+	if _, code := s.quorateCode("recover", "demo"); code != 1 {
+		t.Errorf("recover without a confirmation has exit code %d", code)
+	}
+	s.quorate("recover", "demo", "--yes", "--request-id=first")
 	s.waitFor("the recovery", s.recovered("QuorumRecovered"))
 	s.settled(3, 3)
 	status := s.cluster().Status.Recovery

@@ -57,10 +57,8 @@ func TestRotation(t *testing.T) {
 		}),
 	}
 
-	now := time.Now().UTC().Format(time.RFC3339)
-	s.configure(map[string]any{
-		"authorities": map[string]any{"rotateBefore": now}, "serviceAccountKeys": map[string]any{"rotateBefore": now},
-	})
+	s.quorate("rotate", "authorities", "demo")
+	s.quorate("rotate", "service-account-keys", "demo")
 	h.longestGap()
 	s.watchRotation(during)
 	s.settled(3, 3)

@@ -37,6 +37,7 @@ type sandbox struct {
 	kubectl    string
 	management string // kubeconfig
 	demo       string // kubeconfig
+	page       string // URL of the status page
 	clusters   ctrl.Client
 	pods       kubernetes.Interface
 }
@@ -70,10 +71,14 @@ func (s *sandbox) awaitReady(events *bufio.Scanner) {
 		var event struct {
 			Event      string            `json:"event"`
 			Kubeconfig string            `json:"kubeconfig"`
+			URL        string            `json:"url"`
 			Clusters   map[string]string `json:"clusters"`
 		}
 		if err := json.Unmarshal(events.Bytes(), &event); err != nil {
 			s.t.Fatalf("the sandbox printed %q: %v", events.Text(), err)
+		}
+		if event.Event == "page" {
+			s.page = event.URL
 		}
 		if event.Event == "ready" {
 			s.management, s.demo = event.Kubeconfig, event.Clusters["demo"]

@@ -21,6 +21,8 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
+
+	"quorate.dev/test/upstream"
 )
 
 // kubelet is a fake kubelet: it serves the API that API servers call, over TLS with client certificates, with the
@@ -146,6 +148,15 @@ func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, command [
 		return nil
 	}
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
+	if command[0] == "/quorate" { // as in the image
+		binary, err := upstream.Quorate(ctx)
+		if err != nil {
+			return err
+		}
+		c = exec.CommandContext(ctx, binary, command[1:]...)
+		c.Env = append(os.Environ(), "POD_IP="+podAddress)
+		c.WaitDelay = 100 * time.Millisecond // the end of the process ends the stream, also while the client sends nothing
+	}
 	c.Stdin, c.Stdout = in, out
 	if stderr != nil {
 		c.Stderr = stderr

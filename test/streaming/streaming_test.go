@@ -181,6 +181,7 @@ func TestStreaming(t *testing.T) {
 	t.Run("commands", b.testCommands)
 	t.Run("gone", b.testGone)
 	t.Run("ports", b.testPorts)
+	t.Run("connect", b.testConnect)
 	t.Run("kubectl port-forward", b.testKubectlPortForward)
 	t.Run("kubectl proxy", b.testKubectlProxy)
 	t.Run("proxy", b.testProxy)

@@ -1,0 +1,190 @@
+package plugin
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/desired"
+)
+
+// logOptions are the flags of logs.
+type logOptions struct {
+	follow   bool
+	tail     int64
+	since    time.Duration
+	operator bool
+	replicas bool
+	previous bool
+}
+
+func (t *tool) logsCommand() *cobra.Command {
+	var o logOptions
+	command := &cobra.Command{
+		Use: "logs [CLUSTER]", Short: "Print the logs of the API servers, and the operator's lines about the cluster",
+		Long: "Print the logs of the API servers, and the operator's lines about the cluster, each with the name of its pod.\n" +
+			"With --operator only the operator's lines, with --replicas only those of API servers.",
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
+	}
+	f := command.Flags()
+	f.BoolVarP(&o.follow, "follow", "f", false, "Continue with new lines")
+	f.Int64Var(&o.tail, "tail", 20, "Last lines of each pod to print; -1 prints all")
+	f.DurationVar(&o.since, "since", 0, "Print only lines that are newer than this duration; default: no limit")
+	f.BoolVar(&o.operator, "operator", false, "Print only the operator's lines about the cluster")
+	f.BoolVar(&o.replicas, "replicas", false, "Print only the logs of API servers")
+	f.BoolVarP(&o.previous, "previous", "p", false, "Print the logs of the previous containers, which have ended")
+	command.MarkFlagsMutuallyExclusive("operator", "replicas")
+	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error { return t.logs(ctx, key, o) })
+	return command
+}
+
+// source is a log to print.
+type source struct {
+	pod    *corev1.Pod
+	accept func(line string) bool
+	tail   int64 // after accept, which the API server does not know
+}
+
+func (t *tool) logs(ctx context.Context, key client.ObjectKey, o logOptions) error {
+	sources, err := t.sources(ctx, key, o)
+	if err != nil {
+		return err
+	}
+	clientset, err := kubernetes.NewForConfig(t.config)
+	if err != nil {
+		return err
+	}
+	var (
+		out    sync.Mutex
+		group  sync.WaitGroup
+		errs   = make([]error, len(sources))
+		prefix = len(sources) > 1
+	)
+	for i, s := range sources {
+		group.Go(func() {
+			errs[i] = t.printLog(ctx, clientset, s, o, func(line string) {
+				out.Lock()
+				defer out.Unlock()
+				if prefix {
+					line = "[" + s.pod.Name + "] " + line
+				}
+				fmt.Fprintln(t.out, line)
+			})
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// sources returns the pods of the cluster and of the operator.
+func (t *tool) sources(ctx context.Context, key client.ObjectKey, o logOptions) ([]source, error) {
+	var sources []source
+	all := func(string) bool { return true }
+	if !o.operator {
+		var pods corev1.PodList
+		err := t.client.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels{desired.ClusterLabel: key.Name})
+		if err != nil {
+			return nil, err
+		}
+		for i := range pods.Items {
+			sources = append(sources, source{&pods.Items[i], all, o.tail})
+		}
+	}
+	if !o.replicas {
+		var pods corev1.PodList
+		err := t.client.List(ctx, &pods, client.MatchingLabels{desired.NameLabel: desired.OperatorName})
+		switch {
+		case err != nil && o.operator:
+			return nil, err
+		case err != nil:
+			t.note("The operator's log is not printed: %v", err)
+		case len(pods.Items) == 0 && o.operator:
+			return nil, errors.New("the hosting cluster has no pod of the operator; in a sandbox, use `quorate sandbox logs operator`")
+		}
+		for i := range pods.Items {
+			accept := func(line string) bool { return mentions(line, key) }
+			sources = append(sources, source{&pods.Items[i], accept, o.tail})
+		}
+	}
+	if len(sources) == 0 {
+		return nil, fmt.Errorf("cluster %s has no pods", key.Name)
+	}
+	return sources, nil
+}
+
+// mentions reports whether a line of the operator's log is about a cluster. The operator logs as text or JSON.
+func mentions(line string, key client.ObjectKey) bool {
+	has := func(field, value string) bool {
+		return strings.Contains(line+" ", " "+field+"="+value+" ") || strings.Contains(line, fmt.Sprintf("%q:%q", field, value))
+	}
+	return has("name", key.Name) && has("namespace", key.Namespace)
+}
+
+// printLog prints the accepted lines of a log. A log that is not followed is read whole if lines are selected, because
+// the last lines of all are not the last ones that are accepted.
+func (t *tool) printLog(ctx context.Context, clientset kubernetes.Interface, s source, o logOptions, line func(string)) error {
+	filtered := s.pod.Labels[desired.NameLabel] == desired.OperatorName
+	options := &corev1.PodLogOptions{Follow: o.follow, Previous: o.previous, Container: s.pod.Spec.Containers[0].Name}
+	if o.since > 0 {
+		options.SinceSeconds = ptr.To(max(1, int64(o.since.Seconds())))
+	}
+	if o.tail >= 0 && !filtered {
+		options.TailLines = &o.tail
+	}
+	stream, err := clientset.CoreV1().Pods(s.pod.Namespace).GetLogs(s.pod.Name, options).Stream(ctx)
+	if err != nil {
+		return fmt.Errorf("read the log of pod %s: %w", s.pod.Name, err)
+	}
+	defer stream.Close()
+	if filtered && o.tail >= 0 && !o.follow {
+		lines, err := lastLines(stream, s.accept, int(o.tail))
+		for _, text := range lines {
+			line(text)
+		}
+		return err
+	}
+	return eachLine(stream, func(text string) {
+		if s.accept(text) {
+			line(text)
+		}
+	})
+}
+
+func lastLines(log io.Reader, accept func(string) bool, count int) ([]string, error) {
+	var lines []string
+	err := eachLine(log, func(text string) {
+		if accept(text) {
+			lines = append(lines, text)
+			lines = lines[max(0, len(lines)-count):]
+		}
+	})
+	return lines, err
+}
+
+// eachLine calls do with each line, also with one that a Scanner would reject as too long.
+func eachLine(log io.Reader, do func(string)) error {
+	reader := bufio.NewReader(log)
+	for {
+		text, err := reader.ReadString('\n')
+		if text != "" {
+			do(strings.TrimSuffix(text, "\n"))
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package overview
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/plugin/replica"
+)
+
+// Collect reads everything but samples. Only an unreadable cluster is an error; what else cannot be read is in Notes.
+func Collect(ctx context.Context, reader client.Reader, key client.ObjectKey, now time.Time) (Input, error) {
+	in := Input{Cluster: &v1alpha1.ApiServerCluster{}, Now: now}
+	if err := reader.Get(ctx, key, in.Cluster); err != nil {
+		return in, err
+	}
+	namespace := client.InNamespace(key.Namespace)
+	own := client.MatchingLabels{desired.ClusterLabel: key.Name}
+	list := func(what string, into client.ObjectList, options ...client.ListOption) bool {
+		err := reader.List(ctx, into, options...)
+		if err != nil {
+			in.Notes = append(in.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
+		}
+		return err == nil
+	}
+	var (
+		pods      corev1.PodList
+		secrets   corev1.SecretList
+		events    corev1.EventList
+		backups   v1alpha1.ApiServerBackupList
+		schedules v1alpha1.ApiServerBackupScheduleList
+	)
+	list("Pods", &pods, namespace, own)
+	list("Secrets", &secrets, namespace, own)
+	list("Events", &events, namespace)
+	in.BackupsUnknown = !list("Backups", &backups, namespace)
+	in.BackupsUnknown = !list("Backup schedules", &schedules, namespace) || in.BackupsUnknown
+	in.Pods, in.Secrets, in.Events = pods.Items, secrets.Items, events.Items
+	for _, b := range backups.Items {
+		if b.Spec.ClusterName == key.Name {
+			in.Backups = append(in.Backups, b)
+		}
+	}
+	for _, s := range schedules.Items {
+		if s.Spec.Template.ClusterName == key.Name {
+			in.Schedules = append(in.Schedules, s)
+		}
+	}
+	return in, nil
+}
+
+// Sample reads the metrics of all pods of the input at the same time. Failures are in Notes.
+func (in *Input) Sample(ctx context.Context, sampler *replica.Sampler) {
+	var (
+		mu    sync.Mutex
+		group sync.WaitGroup
+	)
+	in.Samples = map[string]replica.Sample{}
+	for i := range in.Pods {
+		pod := &in.Pods[i]
+		group.Go(func() {
+			sample, err := sampler.Sample(ctx, pod)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				in.Notes = append(in.Notes, fmt.Sprintf("Metrics of %s cannot be read: %v", pod.Name, err))
+				return
+			}
+			in.Samples[pod.Name] = sample
+		})
+	}
+	group.Wait()
+}
+
+// Scheme returns the types that Collect reads.
+func Scheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(corev1.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	return scheme
+}

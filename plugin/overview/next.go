@@ -1,0 +1,222 @@
+package overview
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+const (
+	// unnoticedAfter is the age at which a cluster without status has no operator.
+	unnoticedAfter = 30 * time.Second
+	// backupAge is the age of the newest backup beyond which another one is proposed.
+	backupAge = 7 * 24 * time.Hour
+	// quotaShare is the part of the quota in use beyond which the database is nearly full.
+	quotaShare = 0.8
+)
+
+// advice proposes steps for one cluster.
+type advice struct {
+	*Overview
+	cluster *v1alpha1.ApiServerCluster
+	now     time.Time
+
+	backupsUnknown bool
+}
+
+// rules are in the order of their urgency. A rule returns an empty step if it does not apply.
+var rules = []func(advice) Step{
+	advice.deleted, advice.unnoticed, advice.paused, advice.invalid, advice.recovering, advice.restoring, advice.quorum,
+	advice.certificate, advice.degraded, advice.hibernated, advice.unavailable, advice.progressing, advice.space,
+	advice.apiServices, advice.rotating, advice.backup,
+}
+
+// next returns the step of the first rule that applies.
+func next(o *Overview, in Input) Step {
+	for _, rule := range rules {
+		if step := rule(advice{o, in.Cluster, in.Now, in.BackupsUnknown}); step.Text != "" {
+			return step
+		}
+	}
+	return Step{Text: "Nothing to do."}
+}
+
+// condition returns a condition if it has the status, or nil.
+func (a advice) condition(kind string, status metav1.ConditionStatus) *metav1.Condition {
+	if c := meta.FindStatusCondition(a.cluster.Status.Conditions, kind); c != nil && c.Status == status {
+		return c
+	}
+	return nil
+}
+
+// command returns a command line of kubectl for the cluster.
+func (a advice) command(format string, args ...any) string {
+	line := "kubectl " + fmt.Sprintf(format, args...)
+	if a.Namespace != metav1.NamespaceDefault {
+		line += " -n " + a.Namespace
+	}
+	return line
+}
+
+func (a advice) deleted() Step {
+	if a.cluster.DeletionTimestamp == nil {
+		return Step{}
+	}
+	return Step{"The operator deletes the cluster with its volumes.", a.command("quorate wait %s --for=deleted", a.Name)}
+}
+
+func (a advice) unnoticed() Step {
+	if a.cluster.Status.ObservedGeneration != 0 || len(a.Conditions) > 0 || a.now.Sub(a.Created) < unnoticedAfter {
+		return Step{}
+	}
+	return Step{
+		"The operator has not processed the cluster. Check that it runs and watches namespace " + a.Namespace + ".",
+		"kubectl get pods -A -l app.kubernetes.io/name=quorate-operator",
+	}
+}
+
+func (a advice) paused() Step {
+	if c := a.condition(v1alpha1.Paused, metav1.ConditionTrue); c != nil {
+		return Step{
+			"The cluster is paused: no member or certificate is replaced. Resume it when the work on it is finished.",
+			a.command("annotate asc %s %s-", a.Name, v1alpha1.PausedUntilAnnotation),
+		}
+	}
+	return Step{}
+}
+
+func (a advice) invalid() Step {
+	c := a.condition(v1alpha1.Degraded, metav1.ConditionTrue)
+	if c == nil || c.Reason != "InvalidSpec" && c.Reason != "InvalidConfiguration" {
+		return Step{}
+	}
+	return Step{"Correct the spec: " + c.Message, a.command("edit asc %s", a.Name)}
+}
+
+func (a advice) recovering() Step {
+	r := a.cluster.Status.Recovery
+	stages := a.cluster.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting)
+	if !a.cluster.RecoveryRequested() && !stages {
+		return Step{}
+	}
+	text := "Wait for the recovery."
+	if r != nil && r.Message != "" {
+		text = "The recovery does not proceed: " + r.Message
+	}
+	return Step{text, a.command("quorate wait %s --for=recovered", a.Name)}
+}
+
+func (a advice) restoring() Step {
+	c := a.condition(v1alpha1.Restored, metav1.ConditionFalse)
+	switch {
+	case c == nil:
+		return Step{}
+	case c.Reason == "Restoring":
+		return Step{"Wait until the backup is restored.", a.command("quorate wait %s --for=restored", a.Name)}
+	}
+	return Step{"The backup cannot be restored yet: " + c.Message, a.command("edit asc %s", a.Name)}
+}
+
+func (a advice) quorum() Step {
+	c := a.condition(v1alpha1.EtcdQuorum, metav1.ConditionFalse)
+	if c == nil || c.Reason != "QuorumLost" {
+		return Step{}
+	}
+	return Step{
+		"etcd has no quorum. If lost members can return with their volumes, wait for them: nothing is lost then. " +
+			"If they cannot, continue with the newest data that is left.",
+		a.command("quorate recover %s", a.Name),
+	}
+}
+
+func (a advice) certificate() Step {
+	if c := a.condition(v1alpha1.CertificatesValid, metav1.ConditionFalse); c != nil {
+		return Step{c.Message + ". Find out why it is not renewed.", a.command("quorate logs %s --operator", a.Name)}
+	}
+	return Step{}
+}
+
+func (a advice) degraded() Step {
+	if c := a.condition(v1alpha1.Degraded, metav1.ConditionTrue); c != nil {
+		return Step{"Resolve what the operator cannot repair: " + c.Message, a.command("quorate logs %s", a.Name)}
+	}
+	return Step{}
+}
+
+func (a advice) hibernated() Step {
+	if !a.cluster.Hibernated() {
+		return Step{}
+	}
+	return Step{"The cluster hibernates. Start it by scaling it up.", a.command("scale asc %s --replicas=3", a.Name)}
+}
+
+func (a advice) unavailable() Step {
+	if a.condition(v1alpha1.Available, metav1.ConditionTrue) != nil {
+		return Step{}
+	}
+	return Step{
+		"Wait until an API server is ready. If none starts, read the logs.", a.command("quorate wait %s --for=available", a.Name),
+	}
+}
+
+func (a advice) progressing() Step {
+	if Settled(a.cluster) {
+		return Step{}
+	}
+	text := "Wait until the change is complete."
+	if c := a.condition(v1alpha1.Progressing, metav1.ConditionTrue); c != nil && c.Message != "" {
+		text = "Wait until the change is complete: " + c.Message
+	}
+	return Step{text, a.command("quorate wait %s", a.Name)}
+}
+
+func (a advice) space() Step {
+	for _, r := range a.Replicas {
+		if r.Usage == nil || r.Usage.DBQuota == 0 || float64(r.Usage.DBInUse) < quotaShare*float64(r.Usage.DBQuota) {
+			continue
+		}
+		return Step{
+			fmt.Sprintf("The database of %s uses %d%% of its quota. Delete objects, or increase spec.storage.size.",
+				r.Name, 100*r.Usage.DBInUse/r.Usage.DBQuota),
+			a.command("quorate top %s", a.Name),
+		}
+	}
+	return Step{}
+}
+
+func (a advice) apiServices() Step {
+	if c := a.condition(v1alpha1.APIServicesAvailable, metav1.ConditionFalse); c != nil {
+		return Step{c.Message, a.command("get asc %s -o jsonpath='{.status.apiServices}'", a.Name)}
+	}
+	return Step{}
+}
+
+func (a advice) rotating() Step {
+	if a.cluster.Status.Rotations == nil || a.cluster.Status.Rotations.Authorities == nil {
+		return Step{}
+	}
+	return Step{
+		"Authorities are being replaced. Distribute new copies of kubeconfigs before the overlap ends.",
+		a.command("quorate kubeconfig %s", a.Name),
+	}
+}
+
+func (a advice) backup() Step {
+	done, failed := a.Backups.Completed, a.Backups.Failed
+	command := a.command("quorate backup %s", a.Name)
+	switch {
+	case a.Etcd == "external" || a.backupsUnknown || len(a.Backups.Running) > 0:
+		return Step{}
+	case failed != nil:
+		return Step{"The last backup, " + failed.Name + ", failed: " + failed.Message, command}
+	case done == nil && len(a.Backups.Schedules) == 0:
+		return Step{"There is no backup. Create one, to a volume or to S3.", command + " --claim=CLAIM"}
+	case done != nil && a.now.Sub(done.Finished) > backupAge:
+		return Step{fmt.Sprintf("The newest backup is %d days old. Create another one.", int(a.now.Sub(done.Finished).Hours()/24)), command}
+	}
+	return Step{}
+}

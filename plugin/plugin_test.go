@@ -1,0 +1,279 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/plugin/overview"
+)
+
+// execute runs a command without a terminal, and returns its output, errors included.
+func execute(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	err := run(t.Context(), streams{in: strings.NewReader(""), out: &out, err: &out}, args)
+	return out.String(), err
+}
+
+// TestArgumentErrors: each error is found before a connection, and says what to change.
+func TestArgumentErrors(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOME", t.TempDir())
+	for _, test := range []struct{ args, want string }{
+		{"status -o table", "must be json or yaml"},
+		{"status a b", "accepts at most 1 arg"},
+		{"restore", "accepts 1 arg"},
+		{"nonsense", "unknown command"},
+		{"status", "name one with --kubeconfig"},
+		{"logs --operator --replicas", "none of the others can be"},
+		{"recover --member=a --from=b", "none of the others can be"},
+	} {
+		_, err := execute(t, strings.Fields(test.args)...)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: error %v, want %q", test.args, err, test.want)
+		}
+		if coded := (*codeError)(nil); errors.As(err, &coded) {
+			t.Errorf("%s: exit code %d, want %d", test.args, coded.code, exitError)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOME", t.TempDir())
+	for args, want := range map[string]string{
+		"__complete wa": "wait", "__complete wait --for se": "settled", "__complete status -o y": "yaml", "__complete rotate enc": "encryption-keys",
+		"__complete status ": ":4", "completion bash": "__start_kubectl-quorate",
+	} {
+		out, err := execute(t, strings.Split(args, " ")...)
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v, %q", args, err, out)
+		}
+	}
+}
+
+func TestTimeoutHasAnExitCode(t *testing.T) {
+	err := fmt.Errorf("list: %w", context.DeadlineExceeded)
+	for _, test := range []struct {
+		err  error
+		want int
+	}{{negative("no"), exitNegative}, {&codeError{err, exitTimeout}, exitTimeout}} {
+		var coded interface{ ExitCode() int }
+		if !errors.As(fmt.Errorf("wrapped: %w", test.err), &coded) || coded.ExitCode() != test.want {
+			t.Errorf("%v: exit code %v, want %d", test.err, coded, test.want)
+		}
+	}
+}
+
+func TestBackupDestination(t *testing.T) {
+	volume := v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "last"}}
+	keys := &v1alpha1.BackupEncryption{}
+	old := v1alpha1.ApiServerBackup{}
+	old.CreationTimestamp = metav1.NewTime(time.Unix(1, 0))
+	last := v1alpha1.ApiServerBackup{Spec: v1alpha1.ApiServerBackupSpec{Destination: volume, Encryption: keys}}
+	last.CreationTimestamp = metav1.NewTime(time.Unix(2, 0))
+	schedule := v1alpha1.ApiServerBackupSchedule{}
+	schedule.Spec.Template.Destination.Volume = &v1alpha1.VolumeDestination{ClaimName: "scheduled"}
+	backups := []v1alpha1.ApiServerBackup{last, old}
+	for _, test := range []struct {
+		name      string
+		options   backupOptions
+		in        overview.Input
+		claim     string
+		encrypted bool
+		err       string
+	}{
+		{"a flag", backupOptions{destination: destination{claim: "given"}}, overview.Input{Backups: backups}, "given", false, ""},
+		{"the newest backup", backupOptions{}, overview.Input{Backups: backups}, "last", true, ""},
+		{"a schedule", backupOptions{}, overview.Input{Backups: backups, Schedules: []v1alpha1.ApiServerBackupSchedule{schedule}}, "scheduled", false, ""},
+		{"encryption", backupOptions{destination: destination{claim: "given"}, recipients: "keys"}, overview.Input{}, "given", true, ""},
+		{"nothing", backupOptions{}, overview.Input{}, "", false, "set --claim"},
+		{"both", backupOptions{destination: destination{claim: "a", endpoint: "b"}}, overview.Input{}, "", false, "not both"},
+		{"half of S3", backupOptions{destination: destination{endpoint: "b", bucket: "c"}}, overview.Input{}, "", false, "--s3-secret"},
+	} {
+		test.in.Cluster = &v1alpha1.ApiServerCluster{}
+		spec, err := test.options.spec(test.in)
+		if test.err != "" {
+			if err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%s: error %v, want %q", test.name, err, test.err)
+			}
+			continue
+		}
+		if err != nil || spec.Destination.Volume.ClaimName != test.claim || (spec.Encryption != nil) != test.encrypted {
+			t.Errorf("%s: got %+v, %v", test.name, spec, err)
+		}
+	}
+}
+
+func TestRestoreSource(t *testing.T) {
+	for _, test := range []struct {
+		options restoreOptions
+		err     string
+	}{
+		{restoreOptions{backup: "monday", identities: "keys", tokenKey: "old", replaceKey: true}, ""},
+		{restoreOptions{destination: destination{claim: "backups"}, backupPath: "default/demo/monday"}, ""},
+		{restoreOptions{}, "set --from"},
+		{restoreOptions{destination: destination{claim: "backups"}}, "--backup-path"},
+		{restoreOptions{backup: "monday", backupPath: "x"}, "not both"},
+	} {
+		restore, err := test.options.source()
+		if test.err != "" {
+			if err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%+v: error %v, want %q", test.options, err, test.err)
+			}
+			continue
+		}
+		if err != nil || (restore.From.Location != nil) != (test.options.backup == "") || (restore.Encryption != nil) != (test.options.identities != "") {
+			t.Errorf("%+v: got %+v, %v", test.options, restore, err)
+		}
+	}
+}
+
+func TestMentions(t *testing.T) {
+	key := client.ObjectKey{Namespace: "default", Name: "demo"}
+	for line, want := range map[string]bool{
+		`level=INFO msg="condition changed" namespace=default name=demo reconcileID=1`:           true,
+		`level=INFO msg="condition changed" reconcileID=1 namespace=default name=demo`:           true,
+		`{"msg":"condition changed","namespace":"default","name":"demo"}`:                        true,
+		`level=INFO msg="condition changed" namespace=default name=demo-2 reconcileID=1`:         false,
+		`level=INFO msg="condition changed" namespace=team-a name=demo reconcileID=1`:            false,
+		`level=INFO msg="Starting the operator" image=quorate`:                                   false,
+		`{"msg":"condition changed","namespace":"default","name":"other","cluster":"demo"}`:      false,
+		`level=INFO msg="x" ApiServerCluster.name=demo ApiServerCluster.namespace=default a=b c`: false,
+	} {
+		if got := mentions(line, key); got != want {
+			t.Errorf("%s: got %t", line, got)
+		}
+	}
+}
+
+func TestLastLines(t *testing.T) {
+	log := strings.Repeat("x", 1<<20) + "\nkeep 1\ndrop\nkeep 2\nkeep 3"
+	lines, err := lastLines(strings.NewReader(log), func(line string) bool { return strings.HasPrefix(line, "keep") }, 2)
+	if err != nil || strings.Join(lines, ",") != "keep 2,keep 3" {
+		t.Errorf("got %q, %v", lines, err)
+	}
+}
+
+const adminKubeconfig = `
+apiVersion: v1
+kind: Config
+current-context: demo
+clusters: [{name: demo, cluster: {server: "https://demo.default.svc:6443"}}]
+users: [{name: admin, user: {token: secret}}]
+contexts: [{name: demo, context: {cluster: demo, user: admin}}]
+`
+
+// TestKubeconfigIsMerged: other entries and the current context of the file stay.
+func TestKubeconfigIsMerged(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	mine := strings.NewReplacer("demo", "mine", "secret", "other").Replace(adminKubeconfig)
+	if err := os.WriteFile(file, []byte(mine), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := renamed([]byte(adminKubeconfig), "default-demo", "https://127.0.0.1:9999")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	tool := &tool{streams: streams{out: &out, err: &out}, rules: &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}}
+	for _, use := range []bool{false, true} {
+		if err := tool.writeKubeconfig(kubeconfig, kubeconfigOptions{name: "default-demo", use: use}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := clientcmd.LoadFromFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cluster := got.Clusters["default-demo"]
+		if cluster.Server != "https://127.0.0.1:9999" || cluster.TLSServerName != "demo.default.svc" ||
+			got.AuthInfos["default-demo"].Token != "secret" || got.AuthInfos["admin"].Token != "other" {
+			t.Errorf("got %+v", got)
+		}
+		if (got.CurrentContext == "default-demo") != use {
+			t.Errorf("the current context is %s", got.CurrentContext)
+		}
+	}
+	if _, err := renamed([]byte("apiVersion: v1\nkind: Config"), "a", ""); err == nil {
+		t.Error("a kubeconfig without a context was accepted")
+	}
+}
+
+func TestGoals(t *testing.T) {
+	cluster := func(kind string, status metav1.ConditionStatus) *v1alpha1.ApiServerCluster {
+		c := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+		c.Spec.Replicas = ptr.To[int32](1)
+		c.Status = v1alpha1.ApiServerClusterStatus{ObservedGeneration: 1, ReadyReplicas: 1, Image: "old", Conditions: []metav1.Condition{
+			{Type: v1alpha1.Available, Status: "True"}, {Type: v1alpha1.Progressing, Status: "False"},
+			{Type: kind, Status: status, ObservedGeneration: 1},
+		}}
+		return c
+	}
+	upgrading := cluster(v1alpha1.EtcdQuorum, "True")
+	upgrading.Spec.Image = "new"
+	requested := cluster(v1alpha1.Recovered, "True")
+	requested.Spec.Recovery = &v1alpha1.Recovery{RequestID: "two"}
+	stopping := cluster(v1alpha1.Recovered, "True") // by the request before
+	stopping.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryStopping}
+	outdated := cluster(v1alpha1.CredentialsRotating, "False")
+	outdated.Generation = 2
+	for _, test := range []struct {
+		goal    string
+		cluster *v1alpha1.ApiServerCluster
+		want    bool
+	}{
+		{"settled", cluster(v1alpha1.EtcdQuorum, "True"), true}, {"settled", outdated, false}, {"settled", requested, false},
+		{"available", outdated, true}, {"upgraded", cluster(v1alpha1.EtcdQuorum, "True"), true}, {"upgraded", upgrading, false},
+		{"restored", cluster(v1alpha1.Restored, "False"), false}, {"restored", cluster(v1alpha1.Restored, "True"), true},
+		{"recovered", cluster(v1alpha1.Recovered, "True"), true}, {"recovered", requested, false}, {"recovered", stopping, false},
+		{"rotated", cluster(v1alpha1.CredentialsRotating, "False"), true}, {"rotated", cluster(v1alpha1.CredentialsRotating, "True"), false},
+		{"rotated", outdated, false}, {"deleted", outdated, false},
+	} {
+		if got, err := goals[test.goal](test.cluster); got != test.want || err != nil {
+			t.Errorf("%s: got %t, %v", test.goal, got, err)
+		}
+	}
+}
+
+func TestConfirm(t *testing.T) {
+	for _, test := range []struct {
+		input     string
+		asks, yes bool
+		ok        bool
+	}{{"demo\n", true, false, true}, {"yes\n", true, false, false}, {"", true, false, false}, {"demo\n", false, false, false}, {"", false, true, true}} {
+		tool := &tool{streams: streams{in: strings.NewReader(test.input), err: &bytes.Buffer{}, asks: test.asks}}
+		if err := tool.confirm("demo", test.yes); (err == nil) != test.ok {
+			t.Errorf("%+v: %v", test, err)
+		}
+	}
+}
+
+// TestProgress: a terminal has one line that is replaced; elsewhere each change is a line.
+func TestProgress(t *testing.T) {
+	for terminal, want := range map[bool]string{
+		true: "\r\x1b[K0/3\r\x1b[K3/3\n", false: "0/3\n3/3\n",
+	} {
+		var out bytes.Buffer
+		p := &progress{streams: streams{err: &out, terminal: terminal}}
+		for _, text := range []string{"0/3", "0/3", "3/3\nsecond line"} {
+			p.show(text)
+		}
+		p.done()
+		if out.String() != want {
+			t.Errorf("terminal %t: got %q, want %q", terminal, out.String(), want)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"quorate.dev/operator/desired"
+)
+
+// timeout limits the time to read the metrics of one replica.
+const timeout = 10 * time.Second
+
+// Sampler reads the metrics of the replicas of one cluster, with the administrator's kubeconfig.
+type Sampler struct {
+	host  *rest.Config
+	admin *rest.Config
+}
+
+// NewSampler reads the administrator's kubeconfig of a cluster.
+func NewSampler(ctx context.Context, host *rest.Config, namespace, cluster string) (*Sampler, error) {
+	client, err := kubernetes.NewForConfig(host)
+	if err != nil {
+		return nil, err
+	}
+	name := cluster + "-admin-kubeconfig"
+	secret, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read the administrator's kubeconfig: %w", err)
+	}
+	admin, err := clientcmd.RESTConfigFromKubeConfig(secret.Data[desired.KubeconfigKey])
+	if err != nil {
+		return nil, fmt.Errorf("parse the kubeconfig in Secret %s: %w", name, err)
+	}
+	server, err := url.Parse(admin.Host)
+	if err != nil {
+		return nil, fmt.Errorf("parse the kubeconfig in Secret %s: %w", name, err)
+	}
+	if admin.ServerName == "" {
+		admin.ServerName = server.Hostname()
+	}
+	admin.Timeout = timeout
+	return &Sampler{host: host, admin: admin}, nil
+}
+
+// Sample reads the metrics of the API server in a pod.
+func (s *Sampler) Sample(ctx context.Context, pod *corev1.Pod) (Sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	config := rest.CopyConfig(s.admin)
+	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, s.host, pod) }
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return Sample{}, err
+	}
+	defer client.CloseIdleConnections()
+	return read(ctx, client, config.Host+"/metrics")
+}
+
+func read(ctx context.Context, client *http.Client, url string) (Sample, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return Sample{}, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return Sample{}, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		return Sample{}, fmt.Errorf("read /metrics: %s: %s", response.Status, text)
+	}
+	return Parse(response.Body, time.Now())
+}

@@ -1,0 +1,119 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+// restoreOptions are the flags of restore.
+type restoreOptions struct {
+	format      string
+	backup      string
+	destination destination
+	backupPath  string
+	specOf      string
+	replicas    int32
+	identities  string
+	tokenKey    string
+	replaceKey  bool
+	timeout     time.Duration
+	wait        bool
+}
+
+func (t *tool) restoreCommand() *cobra.Command {
+	var o restoreOptions
+	command := &cobra.Command{
+		Use: "restore NEW-CLUSTER", Short: "Create a cluster from a backup",
+		Long: "Create an ApiServerCluster from a backup: a completed ApiServerBackup of the namespace, or the location of a backup.\n" +
+			"A backup is never restored into an existing cluster. With --spec-of the new cluster has the spec of another one.",
+		Example: "  kubectl quorate restore copy --from=monday --spec-of=demo",
+		Args:    cobra.ExactArgs(1),
+	}
+	outputFlag(command, &o.format)
+	f := command.Flags()
+	f.StringVar(&o.backup, "from", "", "Name of an ApiServerBackup")
+	o.destination.flags(f)
+	f.StringVar(&o.backupPath, "backup-path", "", "Path of the backup in the volume or bucket, such as default/demo/monday, instead of --from")
+	f.StringVar(&o.specOf, "spec-of", "", "Cluster whose spec is copied; default: the defaults")
+	f.Int32Var(&o.replicas, "replicas", 0, "API servers; default: 3, or those of --spec-of")
+	f.StringVar(&o.identities, "identities-secret", "", "Secret with the key identities, which decrypts the backup")
+	f.StringVar(&o.tokenKey, "service-account-key-secret", "", "Secret with service-account.pub and service-account.key of the former cluster; "+
+		"default: those in the backup or of the former cluster in the namespace")
+	f.BoolVar(&o.replaceKey, "replace-service-account-key", false, "Create another key if it is missing: tokens of the former cluster become invalid")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "Time to wait; 0 waits without limit")
+	f.BoolVar(&o.wait, "wait", true, "Wait until the cluster is settled")
+	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error { return t.restore(ctx, key, o) })
+	return command
+}
+
+func (t *tool) restore(ctx context.Context, key client.ObjectKey, o restoreOptions) error {
+	from, err := o.source()
+	if err != nil {
+		return err
+	}
+	cluster := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	if o.specOf != "" {
+		other := &v1alpha1.ApiServerCluster{}
+		if err := t.client.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: o.specOf}, other); err != nil {
+			return err
+		}
+		cluster.Spec = *other.Spec.DeepCopy()
+		cluster.Spec.Recovery = nil
+	}
+	if o.replicas > 0 {
+		cluster.Spec.Replicas = &o.replicas
+	}
+	cluster.Spec.Restore = from
+	if err := t.client.Create(ctx, cluster); err != nil {
+		return err
+	}
+	t.note("Created ApiServerCluster %s", key.Name)
+	if o.wait {
+		if err := t.awaitCluster(ctx, key, o.timeout, "settled", goals["settled"]); err != nil {
+			return err
+		}
+	}
+	if o.format == "" {
+		return nil
+	}
+	if err := t.client.Get(ctx, key, cluster); err != nil {
+		return err
+	}
+	return t.print(o.format, cluster)
+}
+
+// source returns spec.restore.
+func (o restoreOptions) source() (*v1alpha1.Restore, error) {
+	to, err := o.destination.value()
+	if err != nil {
+		return nil, err
+	}
+	restore := &v1alpha1.Restore{From: v1alpha1.RestoreSource{BackupName: o.backup}}
+	switch {
+	case o.backup != "" && (to != nil || o.backupPath != ""):
+		return nil, errors.New("set --from, or a destination and --backup-path, not both")
+	case o.backup == "" && (to == nil || o.backupPath == ""):
+		return nil, fmt.Errorf("set --from to a completed ApiServerBackup, or set --claim or --s3-endpoint, and --backup-path")
+	case to != nil:
+		restore.From.Location = &v1alpha1.BackupLocation{Destination: *to, Path: o.backupPath}
+	}
+	if o.identities != "" {
+		restore.Encryption = &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: o.identities}}
+	}
+	if o.tokenKey != "" {
+		restore.ServiceAccountKeySecretRef = &corev1.LocalObjectReference{Name: o.tokenKey}
+	}
+	if o.replaceKey {
+		restore.ServiceAccountKeyPolicy = v1alpha1.ReplaceServiceAccountKey
+	}
+	return restore, nil
+}

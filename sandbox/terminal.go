@@ -1,0 +1,176 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"quorate.dev/sandbox/management"
+	"quorate.dev/sandbox/page"
+)
+
+// binDirectory contains links to this binary for kubectl.
+const binDirectory = "bin"
+
+// links are the names through which kubectl runs the binary.
+var links = []string{"quorate", "kubectl-quorate", "kubectl_complete-quorate"}
+
+// linkBinary links the running binary into the directory of the sandbox, so that `kubectl quorate` is found there.
+func (h *home) linkBinary() error {
+	target, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding the binary: %w", err)
+	}
+	if err := os.MkdirAll(h.file(binDirectory), 0o700); err != nil {
+		return err
+	}
+	for _, name := range links {
+		link := h.file(binDirectory, name)
+		if current, err := os.Readlink(link); err == nil && current == target {
+			continue
+		}
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(target, link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// existingHome returns the directory of a sandbox without locking it.
+func existingHome(directory string) (*home, error) {
+	path, err := filepath.Abs(directory)
+	if err != nil {
+		return nil, err
+	}
+	h := &home{shown: directory, path: path}
+	if _, err := os.Stat(h.file(stateFile)); err != nil {
+		return nil, fmt.Errorf("%s is not the directory of a sandbox; start one with `%s`, or name its directory with --dir",
+			directory, commandLine(directory, ""))
+	}
+	return h, h.read()
+}
+
+// running reports whether the management API server listens.
+func (h *home) running() bool {
+	address := netip.AddrPortFrom(h.state.Network.Server(), management.SecurePort)
+	connection, err := net.DialTimeout("tcp4", address.String(), 2*time.Second)
+	if err != nil {
+		return false
+	}
+	connection.Close()
+	return true
+}
+
+func (h *home) errStopped() error {
+	return fmt.Errorf("the sandbox in %s is not running; start it with `%s`", h.shown, commandLine(h.shown, ""))
+}
+
+// pageURL returns the address of the status page.
+func (h *home) pageURL() string {
+	return "http://" + netip.AddrPortFrom(h.state.Network.Page(), page.Port).String()
+}
+
+// variables returns the environment of a terminal that uses the sandbox. The context of the hosting cluster is the
+// current one.
+func (h *home) variables(path string) (map[string]string, error) {
+	files, err := filepath.Glob(h.file("*.kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	first := h.file("management.kubeconfig")
+	files = slices.DeleteFunc(files, func(file string) bool { return file == first })
+	bin := h.file(binDirectory)
+	directories := slices.DeleteFunc(filepath.SplitList(path), func(directory string) bool { return directory == bin })
+	return map[string]string{
+		"KUBECONFIG": strings.Join(append([]string{first}, files...), string(filepath.ListSeparator)),
+		"PATH":       strings.Join(append([]string{bin}, directories...), string(filepath.ListSeparator)),
+	}, nil
+}
+
+func envCommand(s *settings) *cobra.Command {
+	return &cobra.Command{
+		Use: "env", Short: "Print the variables that make a terminal use the sandbox", Args: cobra.NoArgs,
+		Long: "Print the variables that make a terminal use the sandbox, for: eval \"$(quorate sandbox env)\"\n\n" +
+			"kubectl then uses the management API server, where the ApiServerClusters are; each cluster is a context with its\n" +
+			"name, and `kubectl quorate` is found.",
+		RunE: func(command *cobra.Command, _ []string) error {
+			h, err := existingHome(s.directory)
+			if err != nil {
+				return err
+			}
+			return h.printVariables(command.OutOrStdout(), command.ErrOrStderr())
+		},
+	}
+}
+
+// printVariables prints assignments for a POSIX shell. Notes go to another stream, because a shell evaluates the output.
+func (h *home) printVariables(out, notes io.Writer) error {
+	variables, err := h.variables(os.Getenv("PATH"))
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"KUBECONFIG", "PATH"} {
+		fmt.Fprintf(out, "export %s='%s'\n", name, strings.ReplaceAll(variables[name], "'", `'\''`))
+	}
+	if !h.running() {
+		fmt.Fprintf(notes, "Note: %v\n", h.errStopped())
+	}
+	if _, err := exec.LookPath("kubectl"); err != nil {
+		fmt.Fprintln(notes, "Note: kubectl is not installed; `quorate kubectl status` works without it")
+	}
+	return nil
+}
+
+func shellCommand(s *settings) *cobra.Command {
+	return &cobra.Command{
+		Use: "shell", Short: "Start a shell that uses the sandbox", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			h, err := existingHome(s.directory)
+			if err != nil {
+				return err
+			}
+			if !h.running() {
+				return h.errStopped()
+			}
+			return h.shell()
+		},
+	}
+}
+
+// shell runs the user's shell.
+func (h *home) shell() error {
+	variables, err := h.variables(os.Getenv("PATH"))
+	if err != nil {
+		return err
+	}
+	name := os.Getenv("SHELL")
+	if name == "" {
+		name = "/bin/sh"
+	}
+	shell := exec.Command(name) //nolint:gosec // the shell that the user has chosen
+	shell.Stdin, shell.Stdout, shell.Stderr = os.Stdin, os.Stdout, os.Stderr
+	shell.Env = os.Environ()
+	for name, value := range variables {
+		shell.Env = append(shell.Env, name+"="+value)
+	}
+	fmt.Fprintf(os.Stderr, "This shell uses the sandbox in %s; leave it with exit.\n", h.shown)
+	var exit *exec.ExitError
+	if err := shell.Run(); err != nil && !errors.As(err, &exit) {
+		return fmt.Errorf("starting the shell %s: %w", name, err)
+	}
+	return nil // the exit code is that of the last command in the shell, and not an error of this one
+}
