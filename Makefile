@@ -1,7 +1,7 @@
 # Targets need Go and git; race also needs gcc.
 export CGO_ENABLED = 0
 
-.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability rotation restarts fuzz generate clean
+.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability rotation hostile upgrade operator-size restarts fuzz generate bundle chart image release clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -50,6 +50,15 @@ availability: ## change and break a cluster under load; asserts the budgets in d
 rotation: ## replace authorities by age, several times, under load
 	QUORATE_ROTATION=full go test -count=1 -v -timeout 30m -run TestRotationByAge ./test/endtoend
 
+hostile: ## disturb clusters at random in a simulation and with real members; SEEDS=200
+	QUORATE_HOSTILE=$(or $(SEEDS),200) go test -count=1 -timeout 2h -run TestHostile ./operator/reconcile ./operator
+
+upgrade: ## continue clusters of the previous release's operator; RECORD=1 rewrites the objects of the short test
+	QUORATE_UPGRADE=full go test -count=1 -v -run TestUpgradeRestartsNothing ./operator $(if $(RECORD),-record)
+
+operator-size: ## memory and CPU time of the operator with CLUSTERS=200
+	QUORATE_OPERATOR_SIZE=$(or $(CLUSTERS),200) go test -count=1 -v -timeout 30m -run TestOperatorSize ./operator
+
 restarts: ## restart a single etcd member, with and without fsync
 	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd
 
@@ -61,5 +70,14 @@ fuzz: ## run each fuzz target for FUZZTIME; failing inputs are in the package's 
 generate: ## deep copies, CRDs, OpenAPI, merge schemas, manifests
 	go generate ./...
 
+bundle chart: ## the OLM bundle, its catalog and the Helm chart; also part of generate
+	go run ./release/$@
+
+image: ## dist/image: an OCI layout for amd64 and arm64, without a container engine
+	release/build.sh image
+
+release: ## dist/: binaries, image, SBOMs, manifests, bundle, chart, notes, checksums
+	release/build.sh
+
 clean:
-	rm -rf bin .quorate
+	rm -rf bin dist .quorate

@@ -17,6 +17,7 @@ import (
 	"quorate.dev/apiserver"
 	"quorate.dev/apiserver/backup"
 	"quorate.dev/apiserver/etcdctl"
+	"quorate.dev/extension"
 	"quorate.dev/operator"
 	"quorate.dev/sandbox"
 	"quorate.dev/sandbox/resolver"
@@ -34,7 +35,9 @@ var commands = []command{
 	{"operator", "the controller manager of ApiServerClusters", operator.Run},
 	{"etcd", "status, alarms, defragmentation, snapshots and restore of an etcd", etcdctl.Run},
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
+	{"extension", "moves API groups between a cluster and an extension server", extension.Run},
 	{"sandbox", "a management API server, the operator and a node on this machine", sandbox.Run},
+	{"version", "the versions of Quorate and of what it serves", printVersion},
 }
 
 func main() {

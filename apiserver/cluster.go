@@ -8,6 +8,7 @@ import (
 
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/router"
 	"quorate.dev/apiserver/serving"
 )
 
@@ -24,6 +25,7 @@ func (s *Server) cluster() mode {
 		known:          func() []<-chan struct{} { return []<-chan struct{}{s.definitionsKnown(), s.apiServices.Known()} },
 		background:     s.composeBackground,
 		admission:      s.composeAdmission,
+		guard:          func(next router.ResourceHandler) router.ResourceHandler { return next },
 		routes:         s.publishKeys,
 		addresses:      s.discoveryAddresses,
 		hosts:          s.hosts,

@@ -28,6 +28,7 @@ import (
 	"quorate.dev/apiserver/host"
 	"quorate.dev/apiserver/resource"
 	"quorate.dev/apiserver/router"
+	"quorate.dev/apiserver/transfer"
 )
 
 // extension returns the parts of an extension API server, which serves some API groups to another cluster, its host.
@@ -45,11 +46,14 @@ func (s *Server) extension() mode {
 		known:      func() []<-chan struct{} { return []<-chan struct{}{s.definitionsKnown()} },
 		background: func() error { return nil },
 		admission:  s.composeHostAdmission,
-		routes:     s.extensionRoutes,
-		addresses:  func() discovery.Addresses { return discovery.Addresses{Default: s.address()} },
-		hosts:      s.ownHosts,
-		startUp:    s.startUpExtension,
-		synced:     s.checkHostSynced,
+		guard: func(next router.ResourceHandler) router.ResourceHandler {
+			return transfer.Guard{ResourceHandler: next, Registry: s.registry}
+		},
+		routes:    s.extensionRoutes,
+		addresses: func() discovery.Addresses { return discovery.Addresses{Default: s.address()} },
+		hosts:     s.ownHosts,
+		startUp:   s.startUpExtension,
+		synced:    s.checkHostSynced,
 	}
 }
 

@@ -34,6 +34,8 @@ type mode struct {
 	// background composes what runs beside requests; admission may depend on it.
 	background func() error
 	admission  func(*admission.Chain) error
+	// guard wraps the handler of resources.
+	guard func(router.ResourceHandler) router.ResourceHandler
 	// routes registers further paths, or replaces some.
 	routes    func(r *router.Router)
 	addresses func() discovery.Addresses

@@ -34,7 +34,7 @@ func (s *Server) routes(publisher *resource.CatalogHolder, resources *handlers.H
 		return nil, err
 	}
 	r := router.New(router.Options{
-		Catalog: publisher, Resources: publishFirst{resources, s.awaitDefinitions}, Discovery: documents,
+		Catalog: publisher, Resources: s.mode.guard(publishFirst{resources, s.awaitDefinitions}), Discovery: documents,
 		Complete: closedCheck(s.complete).reached, Await: s.awaitDefinitions,
 	})
 	r.Handle("/version", version)

@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -40,13 +39,9 @@ func (o *options) metrics(certificate *servingcert.Keeper) server.Options {
 
 // servingCertificate returns the keeper of the metrics certificate. It is stored in a Secret in the namespace of the
 // operator's pods, or in memory if the operator does not run as a pod.
-func (o *options) servingCertificate(connection *rest.Config, log logr.Logger) (*servingcert.Keeper, error) {
-	uncached, err := client.New(connection, client.Options{Scheme: Scheme()})
-	if err != nil {
-		return nil, fmt.Errorf("creating a client: %w", err)
-	}
+func (o *options) servingCertificate(direct client.Client, log logr.Logger) *servingcert.Keeper {
 	keeper := &servingcert.Keeper{
-		Client: uncached, Clock: clock.RealClock{}, Logger: log.WithName("metrics"),
+		Client: direct, Clock: clock.RealClock{}, Logger: log.WithName("metrics"),
 		Leaf: pki.Leaf{
 			CommonName: metricsName, DNSNames: []string{"localhost"}, Server: true,
 			Addresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
@@ -55,11 +50,12 @@ func (o *options) servingCertificate(connection *rest.Config, log logr.Logger) (
 	if o.podNamespace != "" {
 		keeper.Secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 			Name: metricsName, Namespace: o.podNamespace, Labels: map[string]string{desired.ManagedByLabel: desired.ManagedBy},
+			OwnerReferences: o.owner,
 		}}
 		service := metricsName + "." + o.podNamespace
 		keeper.Leaf.DNSNames = append(keeper.Leaf.DNSNames, service, service+".svc", service+".svc.cluster.local")
 	}
-	return keeper, nil
+	return keeper
 }
 
 // registerMetrics adds the metrics of the clusters to those that controller-runtime serves. Several operators can run in

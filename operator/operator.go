@@ -15,9 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -62,11 +64,16 @@ type options struct {
 	podNamespace            string
 	metricsAddress          string
 	probeAddress            string
+	profilingAddress        string
 	logFormat               string
 	verbosity               int
 	shutdownTimeout         time.Duration
 	hostURL                 string
+	owner                   []metav1.OwnerReference // of the objects that the operator creates for itself
 }
+
+// leaseName is the name of the leader lease.
+const leaseName = "operator.quorate.dev"
 
 func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path of the kubeconfig of the hosting cluster. "+
@@ -82,6 +89,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Address of the HTTPS server for /metrics. "+
 		"Clients need a bearer token that is authorized to get /metrics. 0 disables it.")
 	f.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "Address of the HTTP server for /healthz and /readyz. 0 disables it.")
+	f.StringVar(&o.profilingAddress, "profiling-bind-address", "0", "Address of the HTTP server for /debug/pprof, without "+
+		"authentication: use a loopback address. 0 disables it.")
 	f.StringVar(&o.hostURL, "host-url", "", "URL at which API servers in mode Extension reach the hosting cluster. "+
 		"Default: the one in the kubeconfig, or of the service account of the pod.")
 	f.StringVar(&o.logFormat, "logging-format", "text", "Log format: text or json.")
@@ -123,9 +132,19 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	manager, err := o.manager(connection, log)
+	direct, err := client.New(connection, client.Options{Scheme: Scheme()})
+	if err != nil {
+		return fmt.Errorf("creating a client: %w", err)
+	}
+	if o.owner, err = serviceAccount(tokenFile); err != nil {
+		return err
+	}
+	manager, err := o.manager(connection, direct, log)
 	if err != nil {
 		return err
+	}
+	if err := o.createLease(ctx, direct); err != nil {
+		log.Error(err, "Failed to create the leader lease with an owner; leader election creates it without one")
 	}
 	log.Info("Starting the operator", "image", o.image, "namespaces", o.namespaces)
 	if err := manager.Start(ctx); err != nil && !errors.Is(err, context.Canceled) {
@@ -134,17 +153,16 @@ func (o *options) run(ctx context.Context) error {
 	return nil
 }
 
-func (o *options) manager(connection *rest.Config, log logr.Logger) (ctrl.Manager, error) {
-	certificate, err := o.servingCertificate(connection, log)
-	if err != nil {
-		return nil, err
-	}
+func (o *options) manager(connection *rest.Config, direct client.Client, log logr.Logger) (ctrl.Manager, error) {
+	certificate := o.servingCertificate(direct, log)
 	manager, err := ctrl.NewManager(connection, ctrl.Options{
 		Scheme: Scheme(), Logger: log, Cache: o.cache(),
+		Client:                  client.Options{Cache: &client.CacheOptions{DisableFor: uncached()}},
 		Metrics:                 o.metrics(certificate),
 		HealthProbeBindAddress:  o.probeAddress,
+		PprofBindAddress:        o.profilingAddress,
 		LeaderElection:          o.leaderElect,
-		LeaderElectionID:        "operator.quorate.dev",
+		LeaderElectionID:        leaseName,
 		LeaderElectionNamespace: o.leaderElectionNamespace,
 		// The process exits with the manager, so it can release the lease immediately.
 		LeaderElectionReleaseOnCancel: true,
@@ -210,13 +228,22 @@ func registerBackupMetrics(registry prometheus.Registerer, reader client.Reader)
 	return err
 }
 
+// uncached are the kinds that are always read from the API server. The cache has only their metadata, for the watches.
+func uncached() []client.Object {
+	return []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}}
+}
+
 // cache restricts the cache to objects that the operator owns.
 func (o *options) cache() cache.Options {
 	owned := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.ManagedByLabel: desired.ManagedBy})}
-	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}: owned, &corev1.PersistentVolumeClaim{}: owned, &corev1.Service{}: owned, &corev1.Secret{}: owned,
-		&policyv1.PodDisruptionBudget{}: owned, &networkingv1.NetworkPolicy{}: owned,
+	options := cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{
+		&corev1.Service{}: owned, &corev1.Secret{}: owned,
+		&appsv1.Deployment{}: owned, &policyv1.PodDisruptionBudget{}: owned, &networkingv1.NetworkPolicy{}: owned,
 	}}
+	owned.Transform = metadataOnly
+	for _, object := range uncached() {
+		options.ByObject[object] = owned
+	}
 	for _, namespace := range o.namespaces {
 		if options.DefaultNamespaces == nil {
 			options.DefaultNamespaces = map[string]cache.Config{}
@@ -224,6 +251,18 @@ func (o *options) cache() cache.Options {
 		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	return options
+}
+
+// metadataOnly removes from a pod or claim what its watch does not need.
+func metadataOnly(object any) (any, error) {
+	switch typed := object.(type) {
+	case *corev1.Pod:
+		typed.ManagedFields, typed.Annotations, typed.Spec, typed.Status = nil, nil, corev1.PodSpec{}, corev1.PodStatus{}
+	case *corev1.PersistentVolumeClaim:
+		typed.ManagedFields, typed.Annotations = nil, nil
+		typed.Spec, typed.Status = corev1.PersistentVolumeClaimSpec{}, corev1.PersistentVolumeClaimStatus{}
+	}
+	return object, nil
 }
 
 // sources returns a cache of the metadata of all ConfigMaps and Secrets. The manager starts it.

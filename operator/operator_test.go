@@ -39,6 +39,23 @@ type environment struct {
 // start applies a file of manifests and runs the operator with additional arguments.
 func start(t *testing.T, manifests, namespace string, args ...string) *environment {
 	t.Helper()
+	e := startServer(t, "../config/crd", namespace)
+	e.install(manifests)
+	e.operate(args)
+	return e
+}
+
+// startServer starts the API server with CRDs, and the simulated node.
+func startServer(t *testing.T, definitions, namespace string, flags ...string) *environment {
+	t.Helper()
+	e := startAPI(t, definitions, namespace, flags...)
+	e.node = startNode(t, e.client)
+	return e
+}
+
+// startAPI starts the API server with CRDs and flags.
+func startAPI(t *testing.T, definitions, namespace string, flags ...string) *environment {
+	t.Helper()
 	upstream.NeedsProcesses(t)
 	binary, err := upstream.Quorate(t.Context())
 	if err != nil {
@@ -50,8 +67,12 @@ func start(t *testing.T, manifests, namespace string, args ...string) *environme
 			t.Fatal(err)
 		}
 	}
-	server := &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{"../config/crd"}, ErrorIfCRDPathMissing: true}
+	server := &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{definitions}, ErrorIfCRDPathMissing: true}
 	server.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "StorageObjectInUseProtection")
+	for _, text := range flags {
+		name, value, _ := strings.Cut(strings.TrimPrefix(text, "--"), "=")
+		server.ControlPlane.GetAPIServer().Configure().Append(name, value)
+	}
 	admin, err := server.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -65,10 +86,7 @@ func start(t *testing.T, manifests, namespace string, args ...string) *environme
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &environment{t: t, admin: admin, client: c, node: startNode(t, c), namespace: namespace}
-	e.install(manifests)
-	e.operate(args)
-	return e
+	return &environment{t: t, admin: admin, client: c, namespace: namespace}
 }
 
 // install applies the manifests. The namespace of the clusters enforces the restricted pod security standard.
@@ -95,6 +113,20 @@ const operatorUser = "system:serviceaccount:quorate-system:quorate-operator"
 
 // operate runs the operator from its command line, with the permissions of its service account.
 func (e *environment) operate(args []string) {
+	ctx, cancel := context.WithCancel(e.t.Context())
+	ended := make(chan error, 1)
+	command := append(e.operatorArguments(), args...)
+	go func() { ended <- Run(ctx, command) }()
+	e.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			e.t.Errorf("operator: %v", err)
+		}
+	})
+}
+
+// operatorArguments returns the command line of an operator with the permissions of its service account.
+func (e *environment) operatorArguments() []string {
 	kubeconfig, admin := filepath.Join(e.t.TempDir(), "kubeconfig"), e.admin
 	text := clientcmdapi.NewConfig()
 	text.Clusters["c"] = &clientcmdapi.Cluster{Server: admin.Host, CertificateAuthorityData: admin.CAData, CertificateAuthority: admin.CAFile}
@@ -106,18 +138,8 @@ func (e *environment) operate(args []string) {
 	if err := clientcmd.WriteToFile(*text, kubeconfig); err != nil {
 		e.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(e.t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(ctx, append([]string{"--kubeconfig=" + kubeconfig, "--image=quorate:test", "--leader-election-namespace=quorate-system",
-			"--metrics-bind-address=0", "--health-probe-bind-address=0"}, args...))
-	}()
-	e.t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			e.t.Errorf("operator: %v", err)
-		}
-	})
+	return []string{"--kubeconfig=" + kubeconfig, "--image=quorate:test", "--leader-election-namespace=quorate-system",
+		"--metrics-bind-address=0", "--health-probe-bind-address=0"}
 }
 
 func (e *environment) get(name string) *v1alpha1.ApiServerCluster {

@@ -87,6 +87,7 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 		StorageVersion:   schema.GroupVersion{Group: crd.Spec.Group, Version: custom.storage},
 		Fields:           newSelectable(crd).fields,
 		Revision:         revisionOf(crd),
+		Transferring:     isTransferring(crd),
 		Since:            since,
 		Terminating:      apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating),
 	}
@@ -109,8 +110,21 @@ func (b *Builder) Definition(crd *apiextensionsv1.CustomResourceDefinition) (*re
 	return definition, nil
 }
 
-// revisionOf returns the Revision of a definition.
+// TransferAnnotation of a CustomResourceDefinition marks its objects as being moved from or to another cluster. An
+// extension server then serves them to the transfer only.
+const TransferAnnotation = "quorate.dev/transfer"
+
+func isTransferring(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	_, found := crd.Annotations[TransferAnnotation]
+	return found
+}
+
+// revisionOf returns the Revision of a definition. At the begin and the end of a transfer it changes, so that watches
+// end and cannot continue.
 func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
+	if isTransferring(crd) {
+		return fmt.Sprintf("%s/%d/transfer", crd.UID, crd.Generation)
+	}
 	return fmt.Sprintf("%s/%d", crd.UID, crd.Generation)
 }
 

@@ -59,8 +59,10 @@ type Definition struct {
 	// TimeToLive returns the TTL of an object from its last write; nil: none.
 	TimeToLive func(internal runtime.Object) time.Duration
 	// Revision distinguishes two definitions of the same name over time: the UID and generation of a custom
-	// resource's definition. Empty for built-in kinds.
+	// resource's definition, and whether it is transferred. Empty for built-in kinds.
 	Revision string
+	// Transferring is set while the objects of a custom resource are moved from or to another cluster.
+	Transferring bool
 	// Since is the storage revision of a custom resource's current definition. A watch from an earlier revision has
 	// expired: its client holds objects of the earlier definition. 0 for built-in kinds.
 	Since int64

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -66,10 +67,17 @@ func origin(p linkedPackage) (name, root string) {
 	case m == nil, m.Main:
 		return "", ""
 	case m.Replace != nil:
-		return m.Replace.Path + " " + m.Replace.Version, m.Replace.Dir
+		return m.Replace.Path + " " + m.Replace.Version, cmp.Or(m.Replace.Dir, vendored(p))
+	case m.Dir == "":
+		return m.Path + " " + m.Version, vendored(p)
 	default:
 		return m.Path + " " + m.Version, m.Dir
 	}
+}
+
+// vendored returns the directory in vendor/ of a package's module.
+func vendored(p linkedPackage) string {
+	return strings.TrimSuffix(p.Dir, strings.TrimPrefix(p.ImportPath, p.Module.Path))
 }
 
 // read adds the notices in one directory.

@@ -42,10 +42,10 @@ func run(out io.Writer, directory, goos, goarch string) error {
 
 // linkedPackage is a package in the output of "go list".
 type linkedPackage struct {
-	Dir      string
-	Standard bool
-	Root     string // GOROOT, of a package of the standard library
-	Module   *moduleInfo
+	Dir, ImportPath string
+	Standard        bool
+	Root            string // GOROOT, of a package of the standard library
+	Module          *moduleInfo
 }
 
 type moduleInfo struct {
@@ -56,7 +56,7 @@ type moduleInfo struct {
 
 // linked returns the packages of a binary.
 func linked(directory, goos, goarch string) ([]linkedPackage, error) {
-	command := exec.Command("go", "list", "-deps", "-json=Dir,Standard,Root,Module", ".")
+	command := exec.Command("go", "list", "-deps", "-json=Dir,ImportPath,Standard,Root,Module", ".")
 	command.Dir = directory
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch)
 	var stderr bytes.Buffer

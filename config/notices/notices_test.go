@@ -78,3 +78,14 @@ func TestCollect(t *testing.T) {
 		t.Errorf("a module without a licence of its own: %v", err)
 	}
 }
+
+// TestOriginOfVendoredPackages: go list prints no directories of modules with -mod=vendor.
+func TestOriginOfVendoredPackages(t *testing.T) {
+	p := linkedPackage{Dir: "/src/vendor/example.org/m/a/b", ImportPath: "example.org/m/a/b", Module: &moduleInfo{Path: "example.org/m", Version: "v1.0.0"}}
+	for name, replace := range map[string]*moduleInfo{"example.org/m v1.0.0": nil, "example.org/fork v1.1.0": {Path: "example.org/fork", Version: "v1.1.0"}} {
+		p.Module.Replace = replace
+		if got, root := origin(p); got != name || root != "/src/vendor/example.org/m" {
+			t.Errorf("%s in %s, want %s", got, root, name)
+		}
+	}
+}

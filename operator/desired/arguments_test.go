@@ -48,7 +48,8 @@ func TestEveryFlagIsAllowedOrDenied(t *testing.T) {
 }
 
 // adjustable are flags with a default of the operator that users may override.
-var adjustable = []string{"shutdown-delay-duration", "shutdown-send-retry-after", "goaway-chance"}
+var adjustable = []string{"shutdown-delay-duration", "shutdown-send-retry-after", "goaway-chance",
+	"enable-bootstrap-token-auth", "kubelet-preferred-address-types"}
 
 func TestFlagsOfTheOperatorAreDenied(t *testing.T) {
 	for name, c := range replicas {

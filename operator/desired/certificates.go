@@ -81,7 +81,7 @@ const (
 
 // Certificates returns the leaves of a cluster. Addresses are the host names and IP addresses of the Service.
 func Certificates(cluster *v1alpha1.ApiServerCluster, addresses []string) []Certificate {
-	leaves := clientLeaves(cluster, addresses)
+	leaves := append(clientLeaves(cluster, addresses), companionLeaves(cluster)...)
 	if !cluster.ExternalEtcd() {
 		leaves = append(leaves, etcdLeaves(cluster)...)
 	}

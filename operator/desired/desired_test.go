@@ -46,6 +46,9 @@ var replicas = map[string]struct {
 		"https://demo-0.demo-members.ns.svc:2379", "https://demo-1.demo-members.ns.svc:2379",
 	}}},
 	"external": {demo(external), Replica{Name: "demo-0"}},
+	"with companions": {demo(joinable), Replica{Name: "demo-0", Member: true, InitialCluster: InitialCluster{
+		PeerURLs: map[string]string{"demo-0": "https://a:2380"},
+	}}},
 	"extension": {demo(extend), Replica{Name: "demo-0", Member: true, InitialCluster: InitialCluster{
 		PeerURLs: map[string]string{"demo-0": "https://a:2380"},
 	}}},

@@ -28,6 +28,10 @@ const (
 	// extension is the value of RegistrationLabel of objects in the host.
 	extension = "extension"
 
+	// hostVersionPriority is that of the host's own CustomResourceDefinitions. A version that `quorate extension move` adds
+	// to those must not be preferred to one of the extension server.
+	hostVersionPriority = 100
+
 	hostKubeconfig = "host.kubeconfig"
 	hostToken      = "host-token"
 	// tokenLifetime in seconds. The kubelet renews the token when 80% of it has passed.
@@ -60,7 +64,7 @@ func HostAPIServices(cluster *v1alpha1.ApiServerCluster, caBundle []byte) []*api
 				Spec: apiregistrationv1.APIServiceSpec{
 					Group: group.Name, Version: version,
 					GroupPriorityMinimum: cmp.Or(group.GroupPriorityMinimum, defaultGroupPriority),
-					VersionPriority:      int32(defaultVersionPriority + len(group.Versions) - 1 - i),
+					VersionPriority:      int32(hostVersionPriority + len(group.Versions) - 1 - i),
 					Service: &apiregistrationv1.ServiceReference{
 						Namespace: cluster.Namespace, Name: cluster.Name, Port: ptr.To[int32](SecurePort),
 					},

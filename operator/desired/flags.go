@@ -86,9 +86,22 @@ func setCluster(c *config.Config, cluster *v1alpha1.ApiServerCluster) {
 	c.Authentication.ServiceAccountKeyFiles = []string{mounted("service-account.pub")}
 	c.Authentication.ServiceAccountSigningKey = mounted("service-account.key")
 	c.Authorization.Modes = []string{"Node", "RBAC"}
-	c.Controllers.Enabled = []string{"*"}
+	if cluster.EmbeddedControllers() {
+		c.Controllers.Enabled = []string{"*"}
+	}
+	if cluster.RunsControllerManager() {
+		setNodes(c)
+	}
 	c.API.EndpointReconcilerType = "none" // clients of this API cannot route to the pod addresses
 	c.API.AggregatorRouting = usesAggregatorRouting(cluster)
+}
+
+// setNodes configures what nodes need that join the cluster: bootstrap tokens, and access to kubelets at addresses of
+// their nodes, because the pods of the API servers cannot resolve the names of nodes.
+func setNodes(c *config.Config) {
+	c.Authentication.BootstrapTokens = true
+	c.API.KubeletClientCertFile, c.API.KubeletClientKeyFile = mounted("kubelet-client.crt"), mounted("kubelet-client.key")
+	c.API.KubeletAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
 }
 
 func setExternal(c *config.Config, external *v1alpha1.ExternalEtcd) {
@@ -114,7 +127,7 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	m.PeerTrustedCAFile = mounted("etcd-peer-ca.crt")
 	m.ServerCertFile, m.ServerKeyFile = mounted("etcd-server.crt"), mounted("etcd-server.key")
 	m.ServerTrustedCAFile = mounted("etcd-client-ca.crt")
-	m.QuotaBackendBytes = quota(cluster)
+	m.QuotaBackendBytes = Quota(cluster)
 	m.InitialClusterToken = token(cluster)
 	m.InitialClusterState = "existing"
 	if replica.InitialCluster.New {
@@ -133,9 +146,9 @@ func token(cluster *v1alpha1.ApiServerCluster) string {
 	return fmt.Sprintf("%s-%s-%s", cluster.Namespace, cluster.Name, cluster.UID)
 }
 
-// quota returns the etcd quota in bytes. The rest of the volume is for the write-ahead log, snapshots and
+// Quota returns the etcd quota in bytes. The rest of the volume is for the write-ahead log, snapshots and
 // defragmentation. etcd recommends at most 8 GiB.
-func quota(cluster *v1alpha1.ApiServerCluster) int64 {
+func Quota(cluster *v1alpha1.ApiServerCluster) int64 {
 	size := cluster.StorageSize()
 	return min(size.Value()/10*6, 8<<30)
 }

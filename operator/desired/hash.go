@@ -30,6 +30,8 @@ type serverInputs struct {
 	Encryption        bool                          `json:"encryption,omitempty"`
 	Sockets           []Socket                      `json:"sockets,omitempty"`
 	Patch             *runtime.RawExtension         `json:"patch,omitempty"`
+	NoControllers     bool                          `json:"noControllers,omitempty"`
+	Nodes             bool                          `json:"nodes,omitempty"`
 }
 
 type etcdInputs struct {
@@ -60,8 +62,9 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string, c Configuration)
 			ExtraArgs: server, Scheduling: spec.Scheduling, External: spec.Etcd.External,
 			AggregatorRouting: usesAggregatorRouting(cluster), ExtensionGroups: extensionGroups(cluster),
 			Configuration: c.startHash(cluster), Encryption: c.Encryption != nil, Sockets: c.Sockets, Patch: spec.Patches.Pod,
+			NoControllers: !cluster.IsExtension() && !cluster.EmbeddedControllers(), Nodes: cluster.RunsControllerManager(),
 		}),
-		Etcd: hash(etcdInputs{Quota: quota(cluster), ExtraArgs: etcd}),
+		Etcd: hash(etcdInputs{Quota: Quota(cluster), ExtraArgs: etcd}),
 	}
 }
 

@@ -23,7 +23,7 @@ func KubeconfigCurrent(published *corev1.Secret, trusted []byte, clients pki.Bun
 	if _, differs := clients.Rechain(pair); differs {
 		return false
 	}
-	return bytes.Equal(published.Data[AuthorityKey], trusted) && clients.Signer.Signed(pair)
+	return bytes.Equal(published.Data[AuthorityKey], trusted) && clients.Signed(pair)
 }
 
 // KubeconfigSecret returns the Secret of an ApiServerKubeconfig. It keeps the certificate in the current Secret, which
@@ -40,7 +40,7 @@ func KubeconfigSecret(
 	if len(pair.Certificate) == 0 {
 		reason = "missing"
 	} else {
-		reason = clients.Signer.Evaluate(pair, leaf, now)
+		reason = clients.Evaluate(pair, leaf, now)
 	}
 	if reason == "" {
 		pair, _ = clients.Rechain(pair)

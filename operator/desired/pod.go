@@ -104,7 +104,12 @@ func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 	if cluster.Spec.Scheduling.Affinity != nil {
 		return cluster.Spec.Scheduling.Affinity
 	}
-	selector := &metav1.LabelSelector{MatchLabels: Selector(cluster)}
+	return spread(Selector(cluster))
+}
+
+// spread returns a preference for nodes and zones without another selected pod.
+func spread(labels map[string]string) *corev1.Affinity {
+	selector := &metav1.LabelSelector{MatchLabels: labels}
 	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
 			{Weight: 100, PodAffinityTerm: corev1.PodAffinityTerm{LabelSelector: selector, TopologyKey: corev1.LabelHostname}},
@@ -116,14 +121,11 @@ func affinity(cluster *v1alpha1.ApiServerCluster) *corev1.Affinity {
 func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica, args []string) corev1.Container {
 	c := corev1.Container{
 		Name: serverContainer, Image: image, ImagePullPolicy: pullPolicy(cluster), Args: args,
-		Env:          environment(cluster),
-		Ports:        []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
-		Resources:    resources(cluster),
-		VolumeMounts: mounts(replica),
-		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
-			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		},
+		Env:             environment(cluster),
+		Ports:           []corev1.ContainerPort{{Name: "https", ContainerPort: SecurePort, Protocol: corev1.ProtocolTCP}},
+		Resources:       resources(cluster),
+		VolumeMounts:    mounts(replica),
+		SecurityContext: restricted(),
 		// etcd is excluded: restarting API servers does not restore its quorum.
 		StartupProbe:             probe("/livez?exclude=etcd", 1, startupTimeout),
 		LivenessProbe:            probe("/livez?exclude=etcd", 10, 6),
@@ -138,12 +140,24 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 	return c
 }
 
+// restricted returns the container part of what the Pod Security Standard "restricted" requires; podSpec has the rest.
+func restricted() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+func podAddress() corev1.EnvVar {
+	return corev1.EnvVar{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"},
+	}}
+}
+
 // environment has the pod's address for arguments, and the version that the cluster has run: the API server refuses to
 // downgrade it or to skip a minor version. Images that do not know the variable ignore it.
 func environment(cluster *v1alpha1.ApiServerCluster) []corev1.EnvVar {
-	variables := []corev1.EnvVar{{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "status.podIP"},
-	}}}
+	variables := []corev1.EnvVar{podAddress()}
 	if version := cluster.Status.Version; version != "" {
 		variables = append(variables, corev1.EnvVar{Name: config.PreviousVersionVariable, Value: version})
 	}

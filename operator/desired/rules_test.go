@@ -15,8 +15,8 @@ import (
 	embedded "quorate.dev/config"
 )
 
-// rules returns a function that evaluates the CEL rules of the CRD on a value of spec.extraArgs.
-func rules(t *testing.T) func(extra map[string]any) string {
+// rules returns a function that evaluates the CEL rules of the CRD on a value of a field of spec.
+func rules(t *testing.T, path ...string) func(extra map[string]any) string {
 	t.Helper()
 	text, err := embedded.CRDs.ReadFile("crd/quorate.dev_apiserverclusters.yaml")
 	if err != nil {
@@ -27,8 +27,11 @@ func rules(t *testing.T) func(extra map[string]any) string {
 		t.Fatal(err)
 	}
 	var internal apiextensions.JSONSchemaProps
-	extraArgs := definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["extraArgs"]
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&extraArgs, &internal, nil); err != nil {
+	field := definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	for _, name := range path {
+		field = field.Properties[name]
+	}
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&field, &internal, nil); err != nil {
 		t.Fatal(err)
 	}
 	structural, err := schema.NewStructural(&internal)
@@ -48,7 +51,7 @@ func rules(t *testing.T) func(extra map[string]any) string {
 // TestExtraArgsRulesAgree compares the flags that the CRD rejects with those that the operator rejects, in all
 // spellings.
 func TestExtraArgsRulesAgree(t *testing.T) {
-	evaluate := rules(t)
+	evaluate := rules(t, "extraArgs")
 	flags := serverFlags()
 	var names []string
 	flags.VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })

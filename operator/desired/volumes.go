@@ -69,6 +69,9 @@ func certificateSources(cluster *v1alpha1.ApiServerCluster, replica Replica) []c
 			source(SecretName(cluster, ServiceAccountSecret),
 				item(ServiceAccountPublicKey, ServiceAccountPublicKey), item(ServiceAccountPrivateKey, ServiceAccountPrivateKey)))
 	}
+	if cluster.RunsControllerManager() {
+		sources = append(sources, leafSource(cluster, KubeletClientSecret))
+	}
 	external := cluster.Spec.Etcd.External
 	switch {
 	case external != nil && external.SecretRef != nil:
@@ -99,3 +102,21 @@ func source(secret string, items ...corev1.KeyToPath) corev1.VolumeProjection {
 }
 
 func item(key, path string) corev1.KeyToPath { return corev1.KeyToPath{Key: key, Path: path} }
+
+// Mounts reports whether a pod mounts files of a Secret.
+func Mounts(pod *corev1.Pod, secret string) bool {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Secret != nil && volume.Secret.SecretName == secret {
+			return true
+		}
+		if volume.Projected == nil {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			if source.Secret != nil && source.Secret.Name == secret {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -69,26 +69,26 @@ func (c *Client) list(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
-		name     string
+		endpoint int
 		response *clientv3.MemberListResponse
 		err      error
 	}
 	results := make(chan result, len(c.endpoints))
-	for _, e := range c.endpoints {
+	for i, e := range c.endpoints {
 		go func() {
 			response, err := e.client.MemberList(ctx)
-			results <- result{e.name, response, err}
+			results <- result{i, response, err}
 		}()
 	}
-	errs := []error{ErrUnreachable}
+	errs := make([]error, len(c.endpoints)) // in the order of the endpoints: they become a message of the status
 	for range c.endpoints {
 		r := <-results
 		if r.err == nil {
 			return r.response.Members, nil
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", r.name, r.err))
+		errs[r.endpoint] = fmt.Errorf("%s: %w", c.endpoints[r.endpoint].name, r.err)
 	}
-	return nil, errors.Join(errs...)
+	return nil, errors.Join(append([]error{ErrUnreachable}, errs...)...)
 }
 
 func memberOf(entry *etcdserverpb.Member) Member {

@@ -195,8 +195,16 @@ func (s *State) UnhealthySince(name string) *metav1.Time {
 	return nil
 }
 
-// RunsMember reports whether a pod runs an etcd member.
-func RunsMember(pod *corev1.Pod) bool { return pod.Labels[desired.RoleLabel] == desired.RoleMember }
+// RunsMember reports whether a pod runs an etcd member: also one whose labels were removed, because its volumes cannot be
+// changed.
+func RunsMember(pod *corev1.Pod) bool {
+	if pod.Labels[desired.RoleLabel] == desired.RoleMember {
+		return true
+	}
+	return slices.ContainsFunc(pod.Spec.Volumes, func(volume corev1.Volume) bool {
+		return volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ClaimName == pod.Name
+	})
+}
 
 // Ready reports whether a pod is ready and not terminating.
 func Ready(pod *corev1.Pod) bool {

@@ -174,3 +174,17 @@ func TestVersionWithoutAReadyReplica(t *testing.T) {
 		t.Errorf("Version(): %q, error %v, want neither", got, err)
 	}
 }
+
+// A member's pod is recognized without its labels: as a server, it would be deleted as a surplus one.
+func TestRunsMember(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "demo-0"}}
+	if RunsMember(pod) {
+		t.Error("a pod without a volume is a member")
+	}
+	pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "demo-0"},
+	}}}
+	if !RunsMember(pod) {
+		t.Error("a pod with its member's volume is no member")
+	}
+}

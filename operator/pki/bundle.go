@@ -13,7 +13,7 @@ import (
 // Bundle is the authority of a trust domain and, while it is being replaced, its successor or predecessor. Its methods
 // return changed copies.
 type Bundle struct {
-	Signer   Authority  // signs leaves
+	Signer   Authority  // signs leaves, unless its key is lost
 	Next     *Authority // trusted and to become the signer; nil: none
 	Previous []byte     // PEM certificate of the former signer, which is still trusted; nil: none
 	Cross    []byte     // PEM certificate of Next, or without Next of Signer, signed by its predecessor; nil: none
@@ -32,7 +32,7 @@ const (
 
 // ParseBundle parses the data of a stored Bundle.
 func ParseBundle(data map[string][]byte) (Bundle, error) {
-	signer, err := ParseAuthority(Pair{Certificate: data[bundleKey], Key: data[signerKeyKey]})
+	signer, err := parseSigner(data)
 	if err != nil {
 		return Bundle{}, err
 	}
@@ -56,9 +56,21 @@ func ParseBundle(data map[string][]byte) (Bundle, error) {
 	return b, nil
 }
 
+// parseSigner parses the signer in the data of a stored Bundle. Only a signer with a successor may have lost its key.
+func parseSigner(data map[string][]byte) (Authority, error) {
+	if len(data[signerKeyKey]) > 0 || len(data[nextKey]) == 0 {
+		return ParseAuthority(Pair{Certificate: data[bundleKey], Key: data[signerKeyKey]})
+	}
+	certificates, err := cert.ParseCertsPEM(data[bundleKey])
+	if err != nil {
+		return Authority{}, fmt.Errorf("parsing a certificate: %w", err)
+	}
+	return Authority{certificate: certificates[0]}, nil
+}
+
 // Data returns the data to store.
 func (b Bundle) Data() map[string][]byte {
-	data := map[string][]byte{bundleKey: b.Trusted(), signerKeyKey: b.Signer.Key}
+	data := map[string][]byte{bundleKey: b.Trusted(), signerKeyKey: append([]byte{}, b.Signer.Key...)}
 	if b.Next != nil {
 		data[nextKey], data[nextPrivateKey] = b.Next.Certificate, b.Next.Key
 	}
@@ -108,7 +120,7 @@ func (b Bundle) Subjects() [][]byte {
 // Issue creates a leaf. While the former signer is trusted, the leaf comes with the cross-signed certificate of the
 // signer, so that clients that trust only the former signer accept it.
 func (b Bundle) Issue(leaf Leaf, now time.Time) (Pair, error) {
-	pair, err := b.Signer.Issue(leaf, now)
+	pair, err := b.issuer().Issue(leaf, now)
 	if err != nil {
 		return Pair{}, err
 	}

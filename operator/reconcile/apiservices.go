@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -190,6 +191,12 @@ func Connect(config *rest.Config) (client.Client, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Service"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
+	for kind, scope := range map[string]meta.RESTScope{
+		"ClusterRoleBinding": meta.RESTScopeRoot, "Role": meta.RESTScopeNamespace, "RoleBinding": meta.RESTScopeNamespace,
+	} {
+		mapper.Add(rbacv1.SchemeGroupVersion.WithKind(kind), scope)
+	}
 	mapper.Add(apiregistrationv1.SchemeGroupVersion.WithKind("APIService"), meta.RESTScopeRoot)
 	return client.New(config, client.Options{Scheme: kinds, Mapper: mapper})
 }

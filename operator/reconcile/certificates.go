@@ -35,7 +35,7 @@ func (c certificates) hash() string {
 	for _, domain := range domains {
 		all = append(all, c.bundles[domain].Trusted())
 	}
-	for _, name := range []string{"serving", "front-proxy-client", "etcd-peer", "etcd-server", "etcd-client"} {
+	for _, name := range []string{"serving", "front-proxy-client", "etcd-peer", "etcd-server", "etcd-client", desired.KubeletClientSecret} {
 		all = append(all, c.leaves[name].Certificate)
 	}
 	return pki.Fingerprint(append(all, c.keys.Verifying())...)
@@ -46,6 +46,9 @@ func (c certificates) hash() string {
 func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
 	p.certificates = certificates{bundles: map[string]pki.Bundle{}, leaves: map[string]pki.Pair{}, given: map[string]pki.Authority{}}
 	if err := r.readAuthorities(ctx, p); err != nil {
+		return err
+	}
+	if err := r.checkServiceAccountKey(ctx, p); err != nil {
 		return err
 	}
 	for _, domain := range desired.Domains(p.cluster) {
@@ -60,7 +63,10 @@ func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
 	for _, certificate := range desired.Certificates(p.cluster, addresses(p.service)) {
 		errs = append(errs, r.ensureLeaf(ctx, p, certificate))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return r.forgetReplacements(ctx, p)
 }
 
 // readAuthorities reads the authorities of all trust domains, and those of the user's.
@@ -74,12 +80,16 @@ func (r *Reconciler) readAuthorities(ctx context.Context, p *pass) error {
 		if found {
 			bundle, err := pki.ParseBundle(current.Data)
 			if err != nil {
-				return fmt.Errorf("authority %s: %w", domain, err)
+				return fmt.Errorf("secret %s cannot be used: %w; restore it, or delete it to have the authority replaced in stages",
+					current.Name, err)
 			}
 			p.certificates.bundles[domain] = bundle
 		}
 		p.secrets[domain] = current
 		if err := r.readGivenAuthority(ctx, p, domain); err != nil {
+			return err
+		}
+		if err := r.protectAuthority(ctx, p, domain); err != nil {
 			return err
 		}
 	}
@@ -108,7 +118,8 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, p *pass, domain string
 	}
 	if p.mayChange() {
 		wanted := desired.AuthoritySecret(p.cluster, domain, bundle)
-		if err := r.writeSecret(ctx, p.cluster, found, p.secrets[domain], wanted); err != nil {
+		exists := p.secrets[domain].ResourceVersion != ""
+		if err := r.writeSecret(ctx, p.cluster, exists, p.secrets[domain], wanted); err != nil {
 			return err
 		}
 	}
@@ -179,22 +190,47 @@ func due(p *pass, domain string) string {
 	return ""
 }
 
+// checkServiceAccountKey records the loss of the service-account keys: with new ones, the tokens of all pods and users of
+// the cluster would be invalid.
+func (r *Reconciler) checkServiceAccountKey(ctx context.Context, p *pass) error {
+	name, current := desired.SecretName(p.cluster, desired.ServiceAccountSecret), &corev1.Secret{}
+	found, err := r.find(ctx, p.cluster, name, current)
+	p.secrets[desired.ServiceAccountSecret] = current // read once: a cache may change in between
+	if err != nil || p.cluster.IsExtension() || p.cluster.MayReplaceSecret(name) {
+		return err
+	}
+	const consequence = "all service-account tokens are signed with its keys"
+	if found {
+		if err := pki.ParseKeys(current.Data).Check(); err != nil {
+			p.lose(name, "cannot be used ("+err.Error()+")", consequence)
+		}
+		return nil
+	}
+	if p.mounts(name) || p.cluster.Bootstrapped() && !p.cluster.Restoring() {
+		p.lose(name, "is missing", consequence)
+	}
+	return nil
+}
+
 // ensureServiceAccountKey creates a missing service-account key and brings the keys to the stage of their rotation. It
 // creates none while a backup is restored: the backup's key is then restored too, and no member starts before.
 func (r *Reconciler) ensureServiceAccountKey(ctx context.Context, p *pass) error {
 	if p.cluster.IsExtension() {
 		return nil // its users have tokens of the host
 	}
-	current := &corev1.Secret{}
-	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.ServiceAccountSecret), current)
-	if err != nil || !found && (!p.mayChange() || p.cluster.Restoring()) {
-		return err
+	current := p.secrets[desired.ServiceAccountSecret]
+	found := current.ResourceVersion != ""
+	if !found && (!p.mayChange() || p.cluster.Restoring()) {
+		return nil
 	}
+	var err error
 	keys, created := pki.ParseKeys(current.Data), p.input.Now
-	if found {
+	if found && keys.Check() == nil {
 		created = desired.KeyCreated(current)
-	} else if keys.Signer, err = pki.NewServiceAccountKey(); err != nil {
-		return err
+	} else if keys = (pki.Keys{}); p.mayChange() {
+		if keys.Signer, err = pki.NewServiceAccountKey(); err != nil {
+			return err
+		}
 	}
 	p.certificates.keys, p.certificates.keyCreated = keys, created
 	if found && !p.mayChange() {
@@ -266,7 +302,7 @@ func (r *Reconciler) leaf(
 		}
 	}
 	if found {
-		reason = bundle.Signer.Evaluate(pair, certificate.Leaf, p.input.Now)
+		reason = bundle.Evaluate(pair, certificate.Leaf, p.input.Now)
 	}
 	if reason != "" {
 		pair, err = bundle.Issue(certificate.Leaf, p.input.Now)

@@ -28,7 +28,7 @@ import (
 // mount only files that were validated. If files are invalid, the last valid ones stay in use; without such, the spec
 // counts as invalid.
 func (r *Reconciler) ensureConfiguration(ctx context.Context, p *pass) error {
-	if err := r.ensureEncryptionKeys(ctx, p); err != nil || p.input.Invalid != nil {
+	if err := r.ensureEncryptionKeys(ctx, p); err != nil || !p.mayChange() {
 		return err
 	}
 	if len(desired.Parts(p.cluster)) > 0 || p.configuration.Encryption != nil {
@@ -206,6 +206,7 @@ func (p *pass) mountedHash() string {
 type Checks struct {
 	mu      sync.Mutex
 	results map[types.NamespacedName]map[string]checkResult // by kind of check
+	pods    map[types.NamespacedName][]string               // UIDs of the pods whose version was read
 }
 
 type checkResult struct {
@@ -215,13 +216,16 @@ type checkResult struct {
 }
 
 // NewChecks returns a cache without results.
-func NewChecks() *Checks { return &Checks{results: map[types.NamespacedName]map[string]checkResult{}} }
+func NewChecks() *Checks {
+	return &Checks{results: map[types.NamespacedName]map[string]checkResult{}, pods: map[types.NamespacedName][]string{}}
+}
 
 // forget drops the results of a cluster.
 func (c *Checks) forget(key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.results, key)
+	delete(c.pods, key)
 }
 
 // files validates the files of a cluster.

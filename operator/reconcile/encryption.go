@@ -32,9 +32,6 @@ func encryptionOf(cluster *v1alpha1.ApiServerCluster) *v1alpha1.Rotation {
 	return cluster.Status.Rotations.EncryptionKeys
 }
 
-// errKeysLost is the error of a cluster whose stored objects are encrypted with keys that no longer exist.
-var errKeysLost = errors.New("is missing, and stored objects are encrypted with its keys: restore it")
-
 // ensureEncryptionKeys brings the encryption keys to the stage of their rotation. Only a new cluster encrypts from the
 // start: all others may have stored objects that replicas must be able to read before one of them writes differently.
 func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
@@ -53,7 +50,7 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 		}
 	}
 	if lost {
-		p.input.Invalid = fmt.Errorf("secret %s %w", desired.SecretName(p.cluster, desired.EncryptionSecret), errKeysLost)
+		p.lose(desired.SecretName(p.cluster, desired.EncryptionSecret), "is missing", "stored objects are encrypted with its keys")
 		return nil
 	}
 	wanted := desired.EncryptionScheme(p.cluster)

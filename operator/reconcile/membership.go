@@ -98,9 +98,36 @@ func intent(cluster *v1alpha1.ApiServerCluster, now time.Time) membership.Intent
 // maxActions limits the number of actions per reconciliation.
 const maxActions = 16
 
+// Plans are based on observations that are at most observationAge old when the first action is planned, and every action
+// begins at most actionDeadline after the observation. The lease of the leader lasts longer: an operator that was frozen
+// or cut off, and was replaced by another one, takes no action that it planned before.
+const (
+	observationAge = 2 * time.Second
+	actionDeadline = 5 * time.Second
+)
+
+// age returns the age of the observation by the wall clock, which advances while the machine is suspended.
+func (r *Reconciler) age(p *pass) time.Duration {
+	return r.Clock.Now().Round(0).Sub(p.observed.Round(0))
+}
+
+// refresh reads the state again if it has become old, because other steps have taken long.
+func (r *Reconciler) refresh(ctx context.Context, p *pass) error {
+	if r.age(p) <= observationAge {
+		return nil
+	}
+	if err := r.observe(ctx, p); err != nil {
+		return err
+	}
+	return r.readMembers(ctx, p)
+}
+
 // takeActions plans and executes actions until the outcome of one is uncertain, so that the state has to be read
 // again, or until there is nothing to do.
 func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
+	if err := r.refresh(ctx, p); err != nil {
+		return err
+	}
 	o, certain := observation(p.state, p.configuration, p.restart, p.input.Now), true
 	o.Recovery, o.RolloutHeld = p.recovery(), p.holdRollout()
 	for n := 0; certain && n < maxActions; n++ {
@@ -111,6 +138,9 @@ func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
 		p.input.Action = a
 		if a.Kind == membership.Wait {
 			return nil
+		}
+		if age := r.age(p); age > actionDeadline || age < 0 {
+			return fmt.Errorf("%s %s: %w: it is %s old", a.Kind, a.Name, errStale, age)
 		}
 		if err := r.act(ctx, p, a); err != nil {
 			return p.actionFailed(ctx, a, err)

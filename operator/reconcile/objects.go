@@ -14,6 +14,7 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/observed"
 )
 
 // find reads an object of the cluster from the cache or, if it is not cached, from the API server. It returns false if
@@ -67,7 +68,12 @@ func (r *Reconciler) alreadyExists(
 	switch err := r.Reader.Get(ctx, client.ObjectKeyFromObject(object), object); {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading %s: %w", name, err)
-	case err != nil, object.GetDeletionTimestamp() != nil, metav1.IsControlledBy(object, cluster):
+	case err == nil && object.GetDeletionTimestamp() == nil && metav1.IsControlledBy(object, cluster):
+		if err := r.relabel(ctx, cluster, object); err != nil {
+			return err
+		}
+		return fmt.Errorf("creating %s: %w", name, errStale)
+	case err != nil, object.GetDeletionTimestamp() != nil:
 		return fmt.Errorf("creating %s: %w", name, errStale)
 	}
 	return foreignError(name)
@@ -119,6 +125,61 @@ func setLabels(object, desired client.Object) {
 		labels[name] = value
 	}
 	object.SetLabels(labels)
+}
+
+// relabel restores the labels by which the operator finds a pod or claim of the cluster.
+func (r *Reconciler) relabel(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) error {
+	if object.GetLabels()[desired.ClusterLabel] == cluster.Name {
+		return nil
+	}
+	labels, kind := desired.Labels(cluster), ""
+	labels[desired.RoleLabel] = desired.RoleMember
+	switch typed := object.(type) {
+	case *corev1.PersistentVolumeClaim:
+		kind = "PersistentVolumeClaim"
+	case *corev1.Pod:
+		kind = "Pod"
+		if !observed.RunsMember(typed) {
+			labels[desired.RoleLabel] = desired.RoleServer
+		}
+	default:
+		return nil
+	}
+	before, _ := object.DeepCopyObject().(client.Object)
+	setLabels(object, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
+	if err := r.Client.Patch(ctx, object, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("restoring the labels of %s: %w", object.GetName(), err)
+	}
+	r.event(cluster, event{
+		warning: true, related: reference(kind, object), reason: "LabelsRestored", action: "Update",
+		message: "Restored the labels of " + kind + " " + object.GetName(),
+	})
+	return nil
+}
+
+// relabelClaims restores the labels of the claims of known members: a member whose claim is not found is replaced.
+func (r *Reconciler) relabelClaims(ctx context.Context, p *pass) error {
+	if p.cluster.Paused(p.input.Now) {
+		return nil
+	}
+	for _, member := range p.cluster.Status.Members {
+		if p.state.Claim(member.Name) != nil {
+			continue
+		}
+		claim := &corev1.PersistentVolumeClaim{}
+		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: p.cluster.Namespace, Name: member.Name}, claim)
+		switch {
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("reading claim %s: %w", member.Name, err)
+		case err != nil, !metav1.IsControlledBy(claim, p.cluster), claim.Labels[desired.ClusterLabel] == p.cluster.Name:
+			continue
+		}
+		if err := r.relabel(ctx, p.cluster, claim); err != nil {
+			return err
+		}
+		p.state.Claims = append(p.state.Claims, *claim)
+	}
+	return nil
 }
 
 func (r *Reconciler) ensureFinalizer(ctx context.Context, p *pass) error {

@@ -5,12 +5,15 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -24,6 +27,7 @@ import (
 	ctrlreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
 	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/status"
@@ -31,8 +35,10 @@ import (
 
 const (
 	// resyncInterval is the requeue interval of a cluster without changes, for database sizes, unhealthy members and
-	// certificates.
+	// certificates. quietInterval is that of a cluster without problems whose databases are at most
+	// half full: its pods and Secrets are watched.
 	resyncInterval = 30 * time.Second
+	quietInterval  = 5 * time.Minute
 	// A cluster that waits for a change is requeued after shortWait in the first shortWaitPeriod, and after longWait
 	// later.
 	shortWait       = 250 * time.Millisecond
@@ -90,7 +96,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		p.failed(ctx, err)
 	}
 	r.Metrics.observe(request.NamespacedName, p)
+	if p.quiet() {
+		r.Etcd.Drop(request.String()) // idle connections take memory and time
+	}
 	return r.result(p)
+}
+
+// quiet reports whether a cluster has no problems, nothing is being changed, and all that it depends on is watched: the
+// objects that register API groups, inside the cluster or in its host, are not.
+func (p *pass) quiet() bool {
+	conditions := p.cluster.Status.Conditions
+	if p.cluster.IsExtension() || len(p.cluster.Spec.Aggregation.APIServices) > 0 {
+		return false
+	}
+	return len(p.input.Errors) == 0 && !p.stale && !p.entered && len(p.input.Rotations) == 0 &&
+		meta.IsStatusConditionTrue(conditions, v1alpha1.Available) &&
+		meta.IsStatusConditionFalse(conditions, v1alpha1.Degraded) &&
+		meta.IsStatusConditionFalse(conditions, v1alpha1.Progressing) &&
+		!meta.IsStatusConditionFalse(conditions, v1alpha1.EtcdQuorum) &&
+		!slices.ContainsFunc(p.cluster.Status.Members, func(m v1alpha1.MemberStatus) bool {
+			return m.UnhealthySince != nil || m.DBSize > desired.Quota(p.cluster)/2
+		})
 }
 
 // result returns when the cluster is reconciled again.
@@ -112,12 +138,16 @@ func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: p.untilDue()}, nil
 }
 
-// untilDue returns the time until something becomes due, at most resyncInterval.
+// untilDue returns the time until something becomes due, at most the interval of resynchronizations.
 func (p *pass) untilDue() time.Duration {
-	if p.next.IsZero() {
-		return resyncInterval
+	interval := resyncInterval
+	if p.quiet() {
+		interval = quietInterval
 	}
-	return max(min(p.next.Sub(p.input.Now), resyncInterval), immediately)
+	if p.next.IsZero() {
+		return interval
+	}
+	return max(min(p.next.Sub(p.input.Now), interval), immediately)
 }
 
 func (r *Reconciler) waitInterval(p *pass) time.Duration {
@@ -142,6 +172,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 		Owns(&corev1.PersistentVolumeClaim{}).
 		Owns(&corev1.Service{}).
 		Owns(&corev1.Secret{}).
+		Owns(&appsv1.Deployment{}).
 		Owns(&policyv1.PodDisruptionBudget{}).
 		Owns(&networkingv1.NetworkPolicy{}).
 		WithOptions(controller.Options{

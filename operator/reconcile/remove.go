@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -31,7 +32,7 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1alpha1.ApiServerClus
 	}
 	lists := []client.ObjectList{ // pods before the network policies that protect them
 		&policyv1.PodDisruptionBudgetList{}, &corev1.ServiceList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
-		&corev1.SecretList{}, &networkingv1.NetworkPolicyList{},
+		&appsv1.DeploymentList{}, &corev1.SecretList{}, &networkingv1.NetworkPolicyList{},
 	}
 	if cluster.IsExtension() {
 		if left, err := r.unregister(ctx, cluster); err != nil || left {

@@ -99,6 +99,9 @@ func authorityRotation(p *pass) rotation.Observation {
 	for _, domain := range desired.Domains(p.cluster) {
 		if bundle := p.certificates.bundles[domain]; bundle.Next != nil || len(bundle.Previous) > 0 {
 			o.Due = "resuming a replacement that is not in the status"
+			if bundle.SignerLost() {
+				o.Due = "the key in Secret " + desired.SecretName(p.cluster, domain) + " was lost"
+			}
 			return o
 		}
 		if o.Due == "" {
@@ -177,6 +180,10 @@ func (r *Reconciler) observeCredentials(ctx context.Context, p *pass, authoritie
 	if authorities.Kubeconfigs, err = r.outdatedKubeconfigs(ctx, p); err != nil {
 		return err
 	}
+	if authorities.Companions, err = r.outdatedCompanions(ctx, p); err != nil {
+		return err
+	}
+	keys.Companions = authorities.Companions
 	bundles, err := r.outdatedAPIServices(ctx, p)
 	authorities.Kubeconfigs = append(authorities.Kubeconfigs, bundles...)
 	return err

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -89,13 +90,16 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 
 // execute runs one line of a script:
 //
-//	create FIELD=VALUE...   create the cluster: replicas, image, external, extension, arg.NAME
+//	create FIELD=VALUE...   create the cluster: replicas, image, external, extension, arg.NAME,
+//	                        controllerManager, scheduler (their images; none: removed)
 //	serve VERSION.GROUP     the API servers serve a group version
 //	host                    results are the cluster's objects in its host: "  = line"
 //	set FIELD=VALUE...      update its spec
 //	delete                  delete it
 //	reconcile               reconcile once; results are the events and the result: "  > line"
 //	settle                  reconcile until only time or a pod can change anything, without results
+//	rollout DEPLOYMENT      report all pods of a Deployment available
+//	nodes                   results are the objects inside the cluster with which nodes join: "  = line"
 //	ready POD               report a pod ready
 //	address POD             report the address 127.0.0.1 of a pod
 //	aggregate ENTRY...      set spec.aggregation.apiServices: VERSION.GROUP,ADDRESS[,NAME], the last a ConfigMap with the caBundle
@@ -109,7 +113,12 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	rotation                  results are the stages in the status and the keys of the Secrets that are replaced: "  = line"
 //	lose-status               remove the rotations from the status
 //	configmap NAME FILE=level:LEVEL   create or update a ConfigMap with an audit policy
-//	delete-secret NAME        delete a Secret
+//	delete-secret NAME...     delete Secrets
+//	edit-secret NAME KEY TEXT   set a value in the data of a Secret
+//	copy-secret NAME NAME     replace the data of the first Secret by that of the second
+//	annotate NAME VALUE       annotate the cluster
+//	strip KIND NAME           remove the labels of a Pod or PersistentVolumeClaim
+//	bootstrapped NAME...      report members in the status, of a bootstrapped etcd
 //	encryption                result is the encryption configuration without keys: "  = line"
 //	foreign KIND NAME       create a PersistentVolumeClaim or Service with another owner
 //	after DURATION          advance the clock
@@ -145,6 +154,10 @@ func (c *cluster) execute(fields []string) []string {
 		c.host()
 	case "address":
 		c.address(args[0])
+	case "rollout":
+		c.rollout(args[0])
+	case "nodes":
+		c.nodes()
 	case "aggregate":
 		c.aggregate(args)
 	case "ca":
@@ -156,7 +169,19 @@ func (c *cluster) execute(fields []string) []string {
 	case "foreign-apiservice":
 		c.must(c.hosted.Create(c.t.Context(), &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: args[0]}}))
 	case "delete-secret":
-		c.must(c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: args[0]}}))
+		for _, name := range args {
+			c.must(c.client.Delete(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}))
+		}
+	case "edit-secret", "copy-secret":
+		c.editSecret(command, args)
+	case "annotate":
+		object := c.get()
+		metav1.SetMetaDataAnnotation(&object.ObjectMeta, args[0], args[1])
+		c.must(c.client.Update(c.t.Context(), object))
+	case "strip":
+		c.strip(args[0], args[1])
+	case "bootstrapped":
+		c.bootstrapped(args)
 	case "configmap":
 		c.configMap(args[0], args[1])
 	case "encryption":
@@ -216,6 +241,10 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			object.Spec.Extension.Groups = append(object.Spec.Extension.Groups, v1alpha1.ExtensionGroup{
 				Name: group, Versions: strings.Split(versions, "/"),
 			})
+		case field == "controllerManager":
+			object.Spec.Companions.KubeControllerManager = companion(value)
+		case field == "scheduler":
+			object.Spec.Companions.KubeScheduler = companion(value)
 		case field == "image":
 			object.Spec.Image = value
 		case field == "external":
@@ -329,6 +358,34 @@ func (c *cluster) giveAuthority(name, lifetime string) {
 	}
 }
 
+func (c *cluster) editSecret(command string, args []string) {
+	secret := c.secret(args[0])
+	if command == "copy-secret" {
+		secret.Data = c.secret(args[1]).Data
+	} else {
+		secret.Data[args[1]] = []byte(args[2])
+	}
+	c.must(c.client.Update(c.t.Context(), secret))
+}
+
+func (c *cluster) strip(kind, name string) {
+	objects := map[string]client.Object{"PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "Pod": &corev1.Pod{}}
+	object := objects[kind]
+	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, object))
+	object.SetLabels(nil)
+	c.must(c.client.Update(c.t.Context(), object))
+}
+
+func (c *cluster) bootstrapped(names []string) {
+	object := c.get()
+	object.Status.Membership.InitialMembers, object.Status.Membership.Bootstrapped = nil, true
+	object.Status.Members = nil
+	for _, name := range names {
+		object.Status.Members = append(object.Status.Members, v1alpha1.MemberStatus{Name: name, Role: "voter"})
+	}
+	c.must(c.client.Status().Update(c.t.Context(), object))
+}
+
 func (c *cluster) secret(name string) *corev1.Secret {
 	secret := &corev1.Secret{}
 	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, secret))
@@ -364,7 +421,7 @@ func (c *cluster) rotation() {
 func (c *cluster) objects() {
 	for _, list := range []client.ObjectList{
 		&v1alpha1.ApiServerClusterList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
-		&corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{},
+		&appsv1.DeploymentList{}, &corev1.SecretList{}, &policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{},
 	} {
 		c.must(c.client.List(c.t.Context(), list))
 		var names []string

@@ -39,8 +39,8 @@ type step struct {
 	name  string
 	needs []fact
 	sets  []fact
-	// changes reports whether the step writes what the spec asks for. It is then skipped if the spec is invalid or the
-	// cluster is paused. The facts that it sets count as established, so that later steps can report what exists.
+	// changes reports whether the step writes what the spec asks for. It is then skipped if the spec is invalid, a
+	// Secret is lost or the cluster is paused. The facts that it sets count as established, so that later steps can report what exists.
 	changes bool
 	do      func(*Reconciler, context.Context, *pass) error
 }
@@ -101,6 +101,12 @@ var steps = []step{
 		needs:   []fact{certificatesReady},
 		changes: true,
 		do:      (*Reconciler).ensureKubeconfig,
+	},
+	{
+		name:    "companions",
+		needs:   []fact{certificatesReady},
+		changes: true,
+		do:      (*Reconciler).ensureCompanions,
 	},
 	{
 		name:  "etcd",
@@ -173,6 +179,7 @@ var steps = []step{
 type pass struct {
 	cluster       *v1alpha1.ApiServerCluster
 	state         *observed.State
+	observed      time.Time       // when state was read
 	service       *corev1.Service // the Service for clients; nil if the cluster may not be changed
 	certificates  certificates
 	configuration desired.Configuration
@@ -208,7 +215,9 @@ func (r *Reconciler) run(ctx context.Context, p *pass) {
 }
 
 // mayChange reports whether the cluster may be changed.
-func (p *pass) mayChange() bool { return p.input.Invalid == nil && !p.cluster.Paused(p.input.Now) }
+func (p *pass) mayChange() bool {
+	return p.input.Invalid == nil && p.input.Lost == nil && !p.cluster.Paused(p.input.Now)
+}
 
 // failed records an error, unless an outdated observation is its cause: then the reconciliation is repeated.
 func (p *pass) failed(ctx context.Context, err error) {
@@ -223,15 +232,19 @@ func (p *pass) failed(ctx context.Context, err error) {
 // observe reads the pods and claims.
 func (r *Reconciler) observe(ctx context.Context, p *pass) (err error) {
 	image := cmp.Or(p.cluster.Spec.Image, p.cluster.Status.Image, r.Image)
+	p.observed = r.Clock.Now()
 	p.state, err = observed.Read(ctx, r.Reader, p.cluster, image)
-	return err
+	if err != nil {
+		return err
+	}
+	return r.relabelClaims(ctx, p)
 }
 
 func (r *Reconciler) validate(_ context.Context, p *pass) error {
 	if until, err := p.cluster.PausedUntil(); err == nil {
 		p.wake(until)
 	}
-	p.input.Invalid = desired.Validate(p.cluster, p.state.Claims)
+	p.input.Invalid = r.Checks.spec(p)
 	if p.input.Invalid == nil && p.state.Image == "" {
 		p.input.Invalid = errors.New("spec.image is empty and the operator has no default image")
 	}
@@ -244,7 +257,9 @@ func (r *Reconciler) readVersion(ctx context.Context, p *pass) error {
 	if p.input.Action.Kind != membership.Wait || p.input.Action.Reason != "" {
 		return nil
 	}
-	version, err := p.state.Version(ctx, p.certificates.roots(), p.certificates.name)
+	version, err := r.Checks.version(p, func() (string, error) {
+		return p.state.Version(ctx, p.certificates.roots(), p.certificates.name)
+	})
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("version unknown", "reason", err.Error())
 	}

@@ -49,6 +49,7 @@ type Observation struct {
 	Overlap     time.Duration // least duration of Reissue
 	Replicas    []Replica
 	Kubeconfigs []string // Secrets with kubeconfigs that have not followed to Stage
+	Companions  []string // Deployments whose pods have not followed to Stage
 }
 
 // Replica is a pod as seen in a stage.
@@ -97,6 +98,10 @@ func Plan(o Observation) Decision {
 	}
 	if len(o.Kubeconfigs) > 0 {
 		waiting.Waiting = "Waiting for the kubeconfig in Secret " + o.Kubeconfigs[0]
+		return waiting
+	}
+	if len(o.Companions) > 0 {
+		waiting.Waiting = "Waiting for the pods of Deployment " + o.Companions[0]
 		return waiting
 	}
 	switch o.Stage {

@@ -27,6 +27,7 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //	remove NAME                      delete a replica
 //	kubeconfig NAME | done NAME      a kubeconfig has not followed; it has
 //	after DURATION                   advance the clock
+//	deployment NAME                  add a Deployment whose pods have not followed; rolled-out NAME: they have
 //	plan                             results are the decision: "  > line"; the stage is entered
 type world struct {
 	t *testing.T
@@ -51,6 +52,10 @@ func (w *world) execute(fields []string) (results []string) {
 		w.o.Replicas = slices.DeleteFunc(w.o.Replicas, func(r Replica) bool { return r.Name == args[0] })
 	case "kubeconfig":
 		w.o.Kubeconfigs = append(w.o.Kubeconfigs, args[0])
+	case "deployment":
+		w.o.Companions = append(w.o.Companions, args[0])
+	case "rolled-out":
+		w.o.Companions = slices.DeleteFunc(w.o.Companions, func(name string) bool { return name == args[0] })
 	case "done":
 		w.o.Kubeconfigs = slices.DeleteFunc(w.o.Kubeconfigs, func(name string) bool { return name == args[0] })
 	case "after":

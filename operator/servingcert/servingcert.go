@@ -33,7 +33,7 @@ const (
 // Keeper manages one certificate. It is a manager.Runnable that runs in every replica.
 type Keeper struct {
 	Client client.Client  // must not be a cache
-	Secret *corev1.Secret // name, namespace, and labels of a Secret that the operator created; nil: keep the certificate in memory
+	Secret *corev1.Secret // name, namespace, owners, and labels of a Secret that the operator created; nil: keep the certificate in memory
 	Leaf   pki.Leaf       // subject and usages of the certificate
 	Clock  clock.WithTicker
 	Logger logr.Logger
@@ -131,8 +131,10 @@ func (k *Keeper) get(ctx context.Context) (*corev1.Secret, error) {
 	err := k.Client.Get(ctx, client.ObjectKeyFromObject(k.Secret), stored)
 	if apierrors.IsNotFound(err) {
 		return &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: k.Secret.Name, Namespace: k.Secret.Namespace, Labels: k.Secret.Labels},
-			Type:       corev1.SecretTypeTLS,
+			ObjectMeta: metav1.ObjectMeta{
+				Name: k.Secret.Name, Namespace: k.Secret.Namespace, Labels: k.Secret.Labels, OwnerReferences: k.Secret.OwnerReferences,
+			},
+			Type: corev1.SecretTypeTLS,
 		}, nil
 	}
 	if err != nil {

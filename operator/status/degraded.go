@@ -13,9 +13,14 @@ import (
 	"quorate.dev/operator/observed"
 )
 
+// secretLost is the reason of conditions while nothing is changed because a Secret in use is missing.
+const secretLost = "SecretLost"
+
 // degraded is true when a problem exists that the operator cannot repair, or has not repaired yet.
 func degraded(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	switch {
+	case in.Lost != nil:
+		return condition(v1alpha1.Degraded, true, secretLost, "%s", oneLine(in.Lost))
 	case in.Invalid != nil:
 		return condition(v1alpha1.Degraded, true, "InvalidSpec", "%s", oneLine(in.Invalid))
 	case len(in.Errors) > 0:

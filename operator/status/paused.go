@@ -24,6 +24,9 @@ func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1
 	if len(apiServicesOf(cluster, in)) == 0 {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.APIServicesAvailable)
 	}
+	if len(companionsOf(cluster, in)) == 0 {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.CompanionsAvailable)
+	}
 	if cluster.ExternalEtcd() {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdQuorum)
 	}

@@ -14,6 +14,8 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 	}
 	ready, replicas := in.State.ReadyReplicas(), cluster.ReplicaCount()
 	switch {
+	case in.Lost != nil:
+		return condition(v1alpha1.Progressing, false, secretLost, "Nothing is changed until the lost Secret is restored")
 	case in.Invalid != nil:
 		return condition(v1alpha1.Progressing, false, "InvalidSpec", "Nothing is changed until the spec is valid")
 	case cluster.Paused(in.Now):

@@ -40,10 +40,12 @@ type Input struct {
 	Rejected     error             // etcd's error for the action, which is retried
 	Errors       []error           // errors of the steps
 	Invalid      error             // validation error of the spec
+	Lost         error             // which Secret in use is missing; nothing is changed until it is restored
 	Certificates []Expiry
 	GivenErr     error // why the user's certificate cannot be used
 	Rotations    []Rotation
 	APIServices  *[]v1alpha1.APIServiceStatus // nil: unknown, as in the status
+	Companions   *[]v1alpha1.CompanionStatus  // nil: unknown, as in the status
 	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
 	ConfigurationErr error
 	Version          string
@@ -53,7 +55,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, rotating, apiServices, paused, restored, recovered,
+	available, progressing, degraded, quorum, certificates, rotating, apiServices, companions, paused, restored, recovered,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
@@ -65,7 +67,7 @@ func Compute(cluster *v1alpha1.ApiServerCluster, in Input) v1alpha1.ApiServerClu
 		set(&next, condition, in.Now)
 	}
 	removeInapplicable(&next, cluster, in)
-	next.APIServices = apiServicesOf(cluster, in)
+	next.APIServices, next.Companions = apiServicesOf(cluster, in), companionsOf(cluster, in)
 	if in.State == nil {
 		return next
 	}

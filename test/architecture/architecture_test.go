@@ -36,7 +36,8 @@ var layers = []map[string]int{
 		"apiserver/builtin/builtintest": 6,
 		"apiserver/handlers":            6, "apiserver/discovery": 6, "apiserver/openapi": 6,
 		"apiserver/filters": 7, "apiserver/router": 7, "apiserver/serving": 7, "apiserver/controllers": 7,
-		"apiserver": 8,
+		"apiserver/transfer": 8,
+		"apiserver":          9,
 	},
 	{
 		"operator/api": 0, "operator/pki": 0, "operator/membership": 0, "operator/rotation": 0, "operator/schedule": 0,

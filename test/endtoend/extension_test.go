@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ spec:
   extension:
     groups:
     - {name: reports.example.com, versions: [v1]}
+    - {name: ledgers.example.com, versions: [v1]}
 `
 
 const reportsDefinition = `
@@ -60,10 +62,20 @@ func TestExtensionMode(t *testing.T) {
 	}
 	s := startSandbox(t)
 	t.Run("aggregation", func(t *testing.T) { s.testAggregation(t) })
+	ledgersToReports := strings.NewReplacer("reports", "ledgers", "Report", "Ledger", "report", "ledger")
+	s.apply(s.management, ledgersToReports.Replace(reportsDefinition))
+	s.run(s.management, "wait", "crd/ledgers.ledgers.example.com", "--for=condition=Established", "--timeout=60s")
+	s.apply(s.management, ledgersToReports.Replace(report))
 	s.apply(s.management, reports)
 	s.run(s.management, "wait", "asc/reports", "--for=condition=Available", "--timeout=120s")
 	kubeconfig := s.adminOf("reports")
 	s.apply(kubeconfig, reportsDefinition)
+	s.waitFor("the conflict with the host's definition", func() (bool, string) {
+		reason := s.run(s.management, "get", "asc", "reports", "-o",
+			`jsonpath={.status.apiServices[?(@.name=="v1.ledgers.example.com")].reason}`)
+		return reason == "Conflict", reason
+	})
+	s.moveLedgers(kubeconfig, "extension")
 	s.run(s.management, "wait", "asc/reports", "--for=condition=APIServicesAvailable", "--timeout=120s")
 
 	s.apply(s.management, report)
@@ -80,11 +92,33 @@ func TestExtensionMode(t *testing.T) {
 		t.Errorf("after the deletion of a namespace there are %q", got)
 	}
 
+	s.moveLedgers(kubeconfig, "host")
 	s.run(s.management, "delete", "asc/reports", "--timeout=60s")
+	if got := s.run(s.management, "get", "ledgers", "monthly", "-o", "jsonpath={.spec.pages}"); got != "12" {
+		t.Errorf("after the end of the cluster, the ledger has %s pages, want 12", got)
+	}
 	s.waitFor("the host has no trace of the group", func() (bool, string) {
 		left := s.run(s.management, "get", "apiservices", "v1.reports.example.com", "--ignore-not-found", "-o", "name")
 		return left == "", left
 	})
+}
+
+// moveLedgers moves a group of the host into the cluster reports, or back.
+func (s *sandbox) moveLedgers(kubeconfig, to string) {
+	s.t.Helper()
+	uid := func() string {
+		return s.run(s.management, "get", "ledgers", "monthly", "-o", "jsonpath={.metadata.uid}")
+	}
+	before := uid()
+	command := exec.CommandContext(s.t.Context(), must(upstream.Quorate(s.t.Context()))(s.t), "extension", "move",
+		"ledgers.example.com", "--to="+to, "--cluster=default/reports", "--settle=2s",
+		"--kubeconfig="+s.management, "--extension-kubeconfig="+kubeconfig)
+	if output, err := command.CombinedOutput(); err != nil {
+		s.t.Fatalf("move to the %s: %v\n%s", to, err, output)
+	}
+	if after := uid(); (after == before) != (to == "extension") {
+		s.t.Errorf("the UID after the move to the %s is %s, before it was %s", to, after, before)
+	}
 }
 
 // aggregated registers an extension API server, which runs beside the sandbox, in demo.

@@ -50,6 +50,8 @@ var steps = []struct {
 	{"owners", owners},
 	{"webhooks", webhooks},
 	{"policies", policies},
+	{"transfer", transfers},
+	{"move", moves},
 	{"rotation", rotatedAuthority},
 	{"replicas", deadReplica},
 }
@@ -59,6 +61,7 @@ func TestExtension(t *testing.T) {
 	for name, start := range hosts {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, start)
+			s.interrupts = name == "kube-apiserver"
 			for _, step := range steps {
 				t.Run(step.name, func(t *testing.T) { step.run(s.with(t)) })
 			}
@@ -278,7 +281,7 @@ func administration(s *scene) {
 	other := strings.ReplaceAll(s.document("kind: CustomResourceDefinition"), "demo.example.com", "other.example.com")
 	client := s.kubeconfig("administrator", s.administrator())
 	_, err := s.try("--kubeconfig="+client, "apply", "-f", s.file("other.yaml", []byte(other)))
-	if err == nil || !strings.Contains(err.Error(), "this server serves the API groups demo.example.com only") {
+	if err == nil || !strings.Contains(err.Error(), "this server serves the API groups demo.example.com, parts.example.com only") {
 		s.Errorf("a definition of another group: %v", err)
 	}
 	// A user with all permissions in the host is no administrator of the extension server.

@@ -57,6 +57,8 @@ type scene struct {
 	administrators *upstream.Authority // of the extension server
 	proxies        *upstream.Authority // of the host's front proxy
 	replicas       []*upstream.Replica
+	// interrupts is set where moves are interrupted; with the other host they run through.
+	interrupts bool
 }
 
 // with returns the scene of a step.
@@ -97,8 +99,11 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	s.typed, s.objects = kubernetes.NewForConfigOrDie(s.host), dynamic.NewForConfigOrDie(s.host)
 	s.hostFile = s.kubeconfig("admin", s.host)
 	s.apply(s.host, s.document("kind: ServiceAccount"))
-	s.startReplicas(etcd.Endpoint)
+	own := must(upstream.StartEtcd(t.Context(), t.TempDir()))(t)
+	own.StopAfter(t)
+	s.startReplicas(own.Endpoint)
 	s.register()
+	s.apply(s.host, movedDefinitions)
 	// It starts last, because it looks for new kinds every 30 seconds only.
 	manager := upstream.Client{
 		Directory: s.directory, PKI: s.pki, Server: server.Admin,
@@ -180,7 +185,7 @@ func (s *scene) startReplicas(etcd string) {
 				Directory: filepath.Join(s.directory, "extension-"+name), Etcd: etcd, Serving: s.serving,
 				Names: []string{namespace + "." + namespace + ".svc"},
 				Arguments: []string{
-					"--extension-groups=" + widgets.Group, "--kubeconfig=" + kubeconfig, "--etcd-prefix=/extension",
+					"--extension-groups=" + widgets.Group + "," + movedGroup, "--kubeconfig=" + kubeconfig, "--etcd-prefix=/extension",
 					"--client-ca-file=" + administrators, "--audit-policy-file=" + policy, "--audit-log-path=" + s.auditLog(name),
 					"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 				},

@@ -211,6 +211,8 @@ func (c *Controller) detach(name string, key Server) {
 	delete(s.services, name)
 	delete(s.versions, gv)
 	delete(s.v2.versions, gv)
+	// A download for a new APIService of the group version must not get a 304. Those in progress read the former sets.
+	s.discovered, s.v2Requested = s.discovered.Difference(sets.New(gv)), s.v2Requested.Difference(sets.New(gv))
 	if len(s.services) == 0 {
 		delete(c.servers, key)
 		c.pending.Delete(key)

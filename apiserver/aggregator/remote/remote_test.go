@@ -249,6 +249,26 @@ func TestFailureKeepsTheLastDocuments(t *testing.T) {
 
 // TestSlowServersDelayNoOther: a thousand servers that never respond use a bounded number of goroutines and do not delay
 // one that responds, nor the start for long.
+// TestAPIServiceIsRegisteredAgain: the documents of a group version are downloaded although the server's have not changed
+// since its APIService referred to the server before.
+func TestAPIServiceIsRegisteredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, b := start(t), newBackend()
+		b.set("/apis", groupList("v2", "things.io", "things"))
+		c.Known()
+		v1, v2 := apiService(b, "things", "things.io", "v1"), apiService(b, "things", "things.io", "v2")
+		c.Observe("v1.things.io", v1)
+		c.Observe("v2.things.io", v2)
+		pass(time.Second)
+		before := summary(find(t, c, "things.io", "v1"))
+		c.Observe("v1.things.io", &remote.APIService{GroupVersion: v1.GroupVersion, Priority: priority.Custom, Managed: true})
+		pass(time.Second)
+		c.Observe("v1.things.io", v1)
+		pass(time.Second)
+		check(t, c, "things.io", "v1", before)
+	})
+}
+
 func TestSlowServersDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := start(t)

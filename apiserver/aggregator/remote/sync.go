@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"reflect"
+	"slices"
 
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,7 +33,7 @@ func (c *Controller) syncDiscovery(ctx context.Context, key Server) error {
 	}
 	c.update(key, func(s *server) bool {
 		if err == nil {
-			s.discoveryTag, s.discovered = found.tag, sets.New(j.wanted...)
+			s.discoveryTag, s.discovered = found.tag, s.served(j.wanted)
 		}
 		return s.setVersions(j.wanted, found, err)
 	})
@@ -72,6 +73,11 @@ func (s *server) setVersions(wanted []schema.GroupVersion, found serverDiscovery
 	return changed
 }
 
+// served returns those of the group versions that have an APIService of this server.
+func (s *server) served(wanted []schema.GroupVersion) sets.Set[schema.GroupVersion] {
+	return sets.New(slices.DeleteFunc(slices.Clone(wanted), func(gv schema.GroupVersion) bool { return !s.serves(gv) })...)
+}
+
 // serves reports whether a group version has an APIService of this server.
 func (s *server) serves(gv schema.GroupVersion) bool {
 	for _, service := range s.services {
@@ -109,7 +115,7 @@ func (c *Controller) syncV2(ctx context.Context, key Server) error {
 	c.update(key, func(s *server) bool {
 		before := s.v2.versions
 		maps.DeleteFunc(found.versions, func(gv schema.GroupVersion, _ *OpenAPIV2) bool { return !s.serves(gv) })
-		s.v2, s.v2Requested = found, sets.New(j.wanted...)
+		s.v2, s.v2Requested = found, s.served(j.wanted)
 		return !maps.EqualFunc(before, found.versions, func(a, b *OpenAPIV2) bool { return a.Tag == b.Tag })
 	})
 	return nil

@@ -52,6 +52,8 @@ type ApiServerClusterList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.recovery) || !self.?etcd.?external.hasValue()",message="recovery needs an embedded etcd"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || has(oldSelf.restore)",message="restore can only be set when the cluster is created"
 // +kubebuilder:validation:XValidation:rule="self.?etcd.?external.hasValue() == oldSelf.?etcd.?external.hasValue()",message="etcd cannot be switched between embedded and external"
+// +kubebuilder:validation:XValidation:rule="!(has(self.controllers) && self.controllers == 'Embedded' && has(self.companions) && has(self.companions.kubeControllerManager))",message="controllers Embedded cannot be used with companions.kubeControllerManager, which runs the same controllers"
+// +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'Extension') || !has(self.controllers) && !(has(self.companions) && (has(self.companions.kubeControllerManager) || has(self.companions.kubeScheduler)))",message="controllers and companions cannot be used in mode Extension"
 type ApiServerClusterSpec struct {
 	// Replicas is the number of API server pods, 0 to 100. Replicas beyond the voters of the embedded etcd run no member
 	// and use the voters as etcd clients. 0 hibernates the cluster: no pod runs, and volumes, certificates and the members
@@ -231,6 +233,22 @@ type ApiServerClusterSpec struct {
 	//
 	// +optional
 	Extension Extension `json:"extension,omitzero"`
+
+	// Controllers selects whether the API servers run the controllers that a cluster without a kube-controller-manager
+	// needs: Embedded, namespace deletion, garbage collection, service accounts, resource quotas, aggregation of
+	// ClusterRoles and type checking of ValidatingAdmissionPolicies, by one replica at a time; or None. A change restarts
+	// the pods one at a time. Default: None with companions.kubeControllerManager, which runs the same controllers, and
+	// Embedded otherwise. Example: None.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=Embedded;None
+	Controllers ControllersMode `json:"controllers,omitempty"`
+
+	// Companions run beside the API servers, so that nodes can join the cluster. Default: none.
+	// Example: {"kubeControllerManager": {"image": "registry.k8s.io/kube-controller-manager:v1.36.3"}}.
+	//
+	// +optional
+	Companions Companions `json:"companions,omitzero"`
 }
 
 // Storage describes the volume of each member of the embedded etcd.

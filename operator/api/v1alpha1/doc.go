@@ -7,3 +7,5 @@ package v1alpha1
 
 //go:generate go tool -modfile=../../../tools/go.mod controller-gen object paths=. crd output:crd:dir=../../../config/crd
 //go:generate ../../../config/render.sh
+//go:generate go run ../../../release/bundle -root ../../..
+//go:generate go run ../../../release/chart -root ../../..

@@ -90,8 +90,15 @@ type ApiServerClusterStatus struct {
 	// +listMapKey=name
 	APIServices []APIServiceStatus `json:"apiServices,omitempty"`
 
+	// Companions are the companions of the API servers, by name.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Companions []CompanionStatus `json:"companions,omitempty"`
+
 	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
-	// CredentialsRotating, APIServicesAvailable, Paused, Restored and Recovered.
+	// CredentialsRotating, APIServicesAvailable, CompanionsAvailable, Paused, Restored and Recovered.
 	//
 	// +optional
 	// +listType=map

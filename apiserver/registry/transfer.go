@@ -1,0 +1,125 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"quorate.dev/apiserver/resource"
+	"quorate.dev/apiserver/storage"
+)
+
+var errNotTransferring = errors.New("objects are imported only while their CustomResourceDefinition is transferred")
+
+// Import stores an object as it is, with the UID, generation, timestamps, managed fields and status that another cluster
+// has given it, without admission. It replaces a stored object of the same UID.
+func (r *Registry) Import(ctx context.Context, t Target, object runtime.Object) (*Result, error) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if !t.Transferring {
+		return nil, apierrors.NewForbidden(t.GroupResource(), t.Name, errNotTransferring)
+	}
+	if err := validateImported(t, accessor); err != nil {
+		return nil, err
+	}
+	data, err := encode(ctx, t, object)
+	if err != nil {
+		return nil, internalError(err)
+	}
+	current, err := r.storedState(ctx, t)
+	if err != nil {
+		return nil, status(err, t)
+	}
+	result := &Result{Outcome: Updated, Object: object, Stored: data}
+	switch store := r.storageOf(t.Match).Store; {
+	case !current.found:
+		result.Outcome = Created
+		result.Revision, err = store.Create(ctx, t.path(), data, 0)
+	case bytes.Equal(current.data, data):
+		result.Revision = current.revision
+	default:
+		if err := matchesUID(ctx, t, current, accessor.GetUID()); err != nil {
+			return nil, err
+		}
+		result.Revision, err = store.Update(ctx, t.path(), current.revision, data, 0)
+	}
+	if err != nil {
+		return nil, status(err, t)
+	}
+	setRevision(object, result.Revision)
+	return result, nil
+}
+
+// validateImported checks the metadata. The rest may be invalid: stored objects stay when a schema becomes stricter.
+func validateImported(t Target, accessor metav1.Object) error {
+	errs := validation.ValidateObjectMetaAccessor(accessor, t.Namespaced, path.ValidatePathSegmentName, field.NewPath("metadata"))
+	if accessor.GetUID() == "" {
+		errs = append(errs, field.Required(field.NewPath("metadata", "uid"), "an imported object has the UID of its origin"))
+	}
+	if created := accessor.GetCreationTimestamp(); created.IsZero() {
+		errs = append(errs, field.Required(field.NewPath("metadata", "creationTimestamp"), ""))
+	}
+	if len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: t.Group, Kind: t.Kind}, t.Name, errs)
+	}
+	return nil
+}
+
+func matchesUID(ctx context.Context, t Target, current state, uid types.UID) error {
+	stored, err := load(ctx, t, current)
+	if err != nil {
+		return err
+	}
+	accessor, err := meta.Accessor(stored)
+	if err != nil {
+		return internalError(err)
+	}
+	if uid != accessor.GetUID() {
+		return apierrors.NewConflict(t.GroupResource(), t.Name, fmt.Errorf("UID %s differs from that of the stored object, %s",
+			uid, accessor.GetUID()))
+	}
+	return nil
+}
+
+// Expunge deletes an object without admission and whatever its finalizers. The preconditions must have a UID.
+func (r *Registry) Expunge(ctx context.Context, t Target, preconditions *metav1.Preconditions) error {
+	if !t.Transferring {
+		return apierrors.NewForbidden(t.GroupResource(), t.Name, errNotTransferring)
+	}
+	if preconditions == nil || preconditions.UID == nil {
+		return apierrors.NewBadRequest("preconditions.uid is required")
+	}
+	current, err := r.storedState(ctx, t)
+	switch {
+	case err != nil:
+		return status(err, t)
+	case !current.found:
+		return status(storage.ErrNotFound, t)
+	}
+	if err := matchesUID(ctx, t, current, *preconditions.UID); err != nil {
+		return err
+	}
+	if wanted := preconditions.ResourceVersion; wanted != nil && *wanted != fmt.Sprint(current.revision) {
+		return status(&storage.ConflictError{}, t)
+	}
+	_, err = r.storageOf(t.Match).Store.Delete(ctx, t.path(), current.revision)
+	return status(err, t)
+}
+
+// TransferTarget returns the target of a transfer.
+func TransferTarget(match resource.Match, namespace, name string) Target {
+	return Target{Match: match, Endpoint: match.Version.Endpoints[""], Namespace: namespace, Name: name}
+}

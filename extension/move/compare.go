@@ -1,0 +1,105 @@
+package move
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// assigned are the fields of metadata that the destination assigns, by direction. docs/move.md lists them.
+var assigned = map[Direction][]string{
+	ToExtension: {"resourceVersion", "selfLink"},
+	ToHost: {
+		"resourceVersion", "selfLink", "uid", "creationTimestamp", "generation", "managedFields", "deletionTimestamp",
+		"deletionGracePeriodSeconds",
+	},
+}
+
+// comparable returns the content that a copy must have in common with its source.
+func comparable(direction Direction, object *unstructured.Unstructured) map[string]any {
+	content := object.DeepCopy().Object
+	delete(content, "apiVersion") // the version in which the host is written differs
+	if metadata, ok := content["metadata"].(map[string]any); ok {
+		for _, field := range assigned[direction] {
+			delete(metadata, field)
+		}
+	}
+	return content
+}
+
+// digest identifies the content of an object without keeping it.
+type digest struct {
+	content  [sha256.Size]byte
+	uid      types.UID
+	revision string
+	// managed is set if the move is one of the managers of the object's fields.
+	managed bool
+}
+
+func digestOf(direction Direction, object *unstructured.Unstructured) (digest, error) {
+	encoded, err := json.Marshal(comparable(direction, object))
+	if err != nil {
+		return digest{}, fmt.Errorf("encode %s: %w", key(object), err)
+	}
+	return digest{
+		content: sha256.Sum256(encoded), uid: object.GetUID(), revision: object.GetResourceVersion(),
+		managed: slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+			return entry.Manager == manager
+		}),
+	}, nil
+}
+
+// key returns namespace/name.
+func key(object *unstructured.Unstructured) string {
+	return strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "/")
+}
+
+// maxDifferences bounds the fields that an error names.
+const maxDifferences = 5
+
+// differences returns the paths of the fields in which a copy differs from its source.
+func differences(direction Direction, source, copied *unstructured.Unstructured) []string {
+	found := differing("", comparable(direction, source), comparable(direction, copied))
+	slices.Sort(found)
+	return found[:min(len(found), maxDifferences)]
+}
+
+func differing(path string, a, b any) []string {
+	first, isMap := a.(map[string]any)
+	second, both := b.(map[string]any)
+	if !isMap || !both {
+		if reflect.DeepEqual(a, b) {
+			return nil
+		}
+		return []string{strings.TrimPrefix(path, ".")}
+	}
+	var found []string
+	for name, value := range first {
+		found = append(found, differing(path+"."+name, value, second[name])...)
+	}
+	for name := range second {
+		if _, ok := first[name]; !ok {
+			found = append(found, strings.TrimPrefix(path+"."+name, "."))
+		}
+	}
+	return found
+}
+
+// forHost returns a new object of the host for an object of the extension server.
+func forHost(source *unstructured.Unstructured, group string) *unstructured.Unstructured {
+	created := source.DeepCopy()
+	if metadata, ok := created.Object["metadata"].(map[string]any); ok {
+		for _, field := range assigned[ToHost] {
+			delete(metadata, field)
+		}
+	}
+	created.SetAPIVersion(group + "/" + accessVersion)
+	return created
+}

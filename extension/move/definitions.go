@@ -1,0 +1,368 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"quorate.dev/apiserver/crd"
+)
+
+// accessVersion is a version of the host's kinds by which a move reaches their objects in the host's etcd, while the
+// extension server serves all other versions. Its only conversion is that of apiVersion.
+const accessVersion = "quoratetransfer"
+
+var definitions = schema.GroupVersionResource{
+	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+}
+
+// definitionsOf returns the CustomResourceDefinitions of the group, by name.
+func (c *cluster) definitionsOf(ctx context.Context, group string) ([]unstructured.Unstructured, error) {
+	list, err := c.objects.Resource(definitions).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list CustomResourceDefinitions of the %s: %w", c.name, err)
+	}
+	found := slices.DeleteFunc(list.Items, func(one unstructured.Unstructured) bool {
+		of, _, _ := unstructured.NestedString(one.Object, "spec", "group")
+		return of != group
+	})
+	return found, nil
+}
+
+// versionsOf returns the versions in the spec of a definition. The result shares memory with it.
+func versionsOf(definition *unstructured.Unstructured) []map[string]any {
+	list, _, _ := unstructured.NestedFieldNoCopy(definition.Object, "spec", "versions")
+	items, _ := list.([]any)
+	var versions []map[string]any
+	for _, item := range items {
+		if version, ok := item.(map[string]any); ok {
+			versions = append(versions, version)
+		}
+	}
+	return versions
+}
+
+// resourceOf returns what a move must know of a definition. Objects are read in the storage version if it is served.
+func resourceOf(definition *unstructured.Unstructured) (resource, error) {
+	r := resource{}
+	r.Group, _, _ = unstructured.NestedString(definition.Object, "spec", "group")
+	r.Plural, _, _ = unstructured.NestedString(definition.Object, "spec", "names", "plural")
+	scope, _, _ := unstructured.NestedString(definition.Object, "spec", "scope")
+	r.Namespaced = scope == "Namespaced"
+	for _, version := range versionsOf(definition) {
+		name, _ := version["name"].(string)
+		if name == accessVersion || version["served"] != true {
+			continue
+		}
+		r.Served = append(r.Served, name)
+		if r.Version == "" || version["storage"] == true {
+			r.Version = name
+		}
+	}
+	if r.Version == "" {
+		return r, fmt.Errorf("CustomResourceDefinition %s serves no version", definition.GetName())
+	}
+	return r, nil
+}
+
+// copyOfDefinition returns a new definition with the spec, labels and annotations of another.
+func copyOfDefinition(definition *unstructured.Unstructured) *unstructured.Unstructured {
+	made := &unstructured.Unstructured{Object: map[string]any{"spec": definition.DeepCopy().Object["spec"]}}
+	made.SetGroupVersionKind(definitions.GroupVersion().WithKind("CustomResourceDefinition"))
+	made.SetName(definition.GetName())
+	made.SetLabels(definition.GetLabels())
+	annotations := maps.Clone(definition.GetAnnotations())
+	delete(annotations, crd.TransferAnnotation)
+	made.SetAnnotations(annotations)
+	return made
+}
+
+// withAccess returns the spec of a host's definition with accessVersion. Objects are stored in the version storage.
+func withAccess(spec map[string]any, storage string) map[string]any {
+	wrapper := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	spec, _ = wrapper.DeepCopy().Object["spec"].(map[string]any)
+	versions := []any{}
+	for _, version := range versionsOf(&unstructured.Unstructured{Object: map[string]any{"spec": spec}}) {
+		if version["name"] == accessVersion {
+			continue
+		}
+		if storage != "" {
+			version["storage"] = version["name"] == storage
+		}
+		versions = append(versions, version)
+	}
+	spec["versions"] = append(versions, map[string]any{
+		"name": accessVersion, "served": true, "storage": false,
+		"schema": map[string]any{"openAPIV3Schema": map[string]any{
+			"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+		}},
+	})
+	spec["conversion"] = map[string]any{"strategy": "None"}
+	return spec
+}
+
+// createDefinitions creates the definitions of the extension server, marked as being transferred. One that exists
+// already is adopted if it is equal and has no objects.
+func (m *Mover) createDefinitions(ctx context.Context, s *state) error {
+	for _, r := range s.Resources {
+		source, err := m.host.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("read the host's definition: %w", err)
+		}
+		current, err := m.extension.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			made := copyOfDefinition(source)
+			made.SetAnnotations(with(made.GetAnnotations(), crd.TransferAnnotation, string(s.Direction)))
+			_, err = m.extension.objects.Resource(definitions).Create(ctx, made, metav1.CreateOptions{FieldManager: manager})
+		case err == nil && current.GetAnnotations()[crd.TransferAnnotation] == "":
+			if err = m.checkAdoptable(ctx, r, source, current); err == nil {
+				err = m.mark(ctx, r, string(s.Direction))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("create definition %s in the extension server: %w", r.definition(), err)
+		}
+	}
+	if err := m.awaitServed(ctx, m.extension, s.Resources); err != nil {
+		return err
+	}
+	return m.awaitMarked(ctx, s)
+}
+
+// awaitMarked waits until the replicas of the extension server have seen the mark. Only then do they store objects as they
+// are.
+func (m *Mover) awaitMarked(ctx context.Context, s *state) error {
+	for _, r := range s.Resources {
+		err := m.awaitRepeatedly(ctx, "the extension server to begin the transfer of "+r.definition(), func(ctx context.Context) error {
+			_, err := m.extension.objects.Resource(r.in(r.Version)).List(ctx, metav1.ListOptions{Limit: 1})
+			if err == nil {
+				return errors.New("it serves the objects to all clients")
+			}
+			return ignoreMoving(err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ignoreMoving ignores the response of an extension server during a transfer.
+func ignoreMoving(err error) error {
+	if apierrors.IsServiceUnavailable(err) && strings.Contains(err.Error(), "are being moved") {
+		return nil
+	}
+	return err
+}
+
+func with(annotations map[string]string, name, value string) map[string]string {
+	annotations = maps.Clone(annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[name] = value
+	return annotations
+}
+
+// checkAdoptable fails if a definition in the extension server cannot be that of a move.
+func (m *Mover) checkAdoptable(ctx context.Context, r resource, source, current *unstructured.Unstructured) error {
+	if !reflect.DeepEqual(source.Object["spec"], current.Object["spec"]) {
+		return errors.New("it exists with another spec; delete it or make both equal")
+	}
+	list, err := m.extension.objects.Resource(r.in(r.Version)).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if list != nil && len(list.Items) > 0 {
+		return errors.New("it exists and has objects; delete them first")
+	}
+	return nil
+}
+
+// mark sets the transfer annotation of a definition of the extension server; "" removes it.
+func (m *Mover) mark(ctx context.Context, r resource, value string) error {
+	return m.updateDefinition(ctx, m.extension, r, func(definition *unstructured.Unstructured) {
+		annotations := with(definition.GetAnnotations(), crd.TransferAnnotation, value)
+		if value == "" {
+			delete(annotations, crd.TransferAnnotation)
+		}
+		definition.SetAnnotations(annotations)
+	})
+}
+
+// updateDefinition changes a definition, unless it has the change already. It retries conflicts.
+func (m *Mover) updateDefinition(
+	ctx context.Context, c *cluster, r resource, change func(*unstructured.Unstructured),
+) error {
+	for {
+		current, err := c.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("read definition %s of the %s: %w", r.definition(), c.name, err)
+		}
+		next := current.DeepCopy()
+		change(next)
+		if reflect.DeepEqual(current.Object, next.Object) {
+			return nil
+		}
+		_, err = c.objects.Resource(definitions).Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return fmt.Errorf("update definition %s of the %s: %w", r.definition(), c.name, err)
+		}
+	}
+}
+
+// createHostDefinitions creates the definitions of the host with accessVersion, in which only the move may write.
+func (m *Mover) createHostDefinitions(ctx context.Context, s *state) error {
+	if err := m.freeze(ctx, s, []string{accessVersion}); err != nil {
+		return err
+	}
+	err := m.setPriorities(ctx, s, func(_ string, current int64) int64 { return max(current, definitionVersionPriority) })
+	if err != nil {
+		return err
+	}
+	if err := m.registerAccess(ctx); err != nil {
+		return err
+	}
+	for _, r := range s.Resources {
+		source, err := m.extension.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("read the extension server's definition: %w", err)
+		}
+		made := copyOfDefinition(source)
+		made.SetAnnotations(with(made.GetAnnotations(), crd.TransferAnnotation, string(s.Direction)))
+		spec, _ := made.Object["spec"].(map[string]any)
+		made.Object["spec"] = withAccess(spec, r.Version)
+		_, err = m.host.objects.Resource(definitions).Create(ctx, made, metav1.CreateOptions{FieldManager: manager})
+		if apierrors.IsAlreadyExists(err) {
+			err = m.checkCreated(ctx, r)
+		}
+		if err != nil {
+			return fmt.Errorf("create definition %s in the host: %w", r.definition(), err)
+		}
+	}
+	return m.awaitServed(ctx, m.host, s.Resources)
+}
+
+// checkCreated fails if a definition of the host was not created by the move.
+func (m *Mover) checkCreated(ctx context.Context, r resource) error {
+	current, err := m.host.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+	if err == nil && current.GetAnnotations()[crd.TransferAnnotation] == "" {
+		return fmt.Errorf("%s exists and was not created by this move", r.definition())
+	}
+	return err
+}
+
+// addAccess adds accessVersion to the definitions of the host. Their watches end with the change.
+func (m *Mover) addAccess(ctx context.Context, s *state) error {
+	if err := m.registerAccess(ctx); err != nil {
+		return err
+	}
+	for _, r := range s.Resources {
+		err := m.updateDefinition(ctx, m.host, r, func(definition *unstructured.Unstructured) {
+			if spec, ok := definition.Object["spec"].(map[string]any); ok {
+				definition.Object["spec"] = withAccess(spec, "")
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return m.awaitServed(ctx, m.host, s.Resources)
+}
+
+// removeAccess gives the definitions of the host the spec that those of the extension server have.
+func (m *Mover) removeAccess(ctx context.Context, s *state) error {
+	for _, r := range s.Resources {
+		final, err := m.extension.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("read the extension server's definition: %w", err)
+		}
+		err = m.updateDefinition(ctx, m.host, r, func(definition *unstructured.Unstructured) {
+			definition.Object["spec"] = final.DeepCopy().Object["spec"]
+			annotations := maps.Clone(definition.GetAnnotations())
+			delete(annotations, crd.TransferAnnotation)
+			definition.SetAnnotations(annotations)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitServed waits until a cluster serves the versions that the move uses.
+func (m *Mover) awaitServed(ctx context.Context, c *cluster, resources []resource) error {
+	for _, r := range resources {
+		version := r.Version
+		if c == m.host {
+			version = accessVersion
+		}
+		err := m.await(ctx, fmt.Sprintf("%s to serve %s", c.name, r.in(version)), func(ctx context.Context) error {
+			definition, err := c.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if reason := notEstablished(definition); reason != "" {
+				return errors.New(reason)
+			}
+			_, err = c.transfer.Resource(r.in(version)).List(ctx, metav1.ListOptions{Limit: 1})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notEstablished returns why a definition is not established, or "".
+func notEstablished(definition *unstructured.Unstructured) string {
+	conditions, _, _ := unstructured.NestedSlice(definition.Object, "status", "conditions")
+	message := "it is not established yet"
+	for _, item := range conditions {
+		condition, _ := item.(map[string]any)
+		switch {
+		case condition["type"] == "Established" && condition["status"] == "True":
+			return ""
+		case condition["type"] == "NamesAccepted" && condition["status"] == "False":
+			message = fmt.Sprint(condition["message"])
+		}
+	}
+	return message
+}
+
+// deleteDefinitions deletes the definitions of a cluster that have no objects left.
+func (m *Mover) deleteDefinitions(ctx context.Context, c *cluster, s *state) error {
+	for _, r := range s.Resources {
+		err := c.objects.Resource(definitions).Delete(ctx, r.definition(), metav1.DeleteOptions{})
+		if ignoreNotFound(err) != nil {
+			return fmt.Errorf("delete definition %s of the %s: %w", r.definition(), c.name, err)
+		}
+	}
+	for _, r := range s.Resources {
+		err := m.await(ctx, "the end of definition "+r.definition(), func(ctx context.Context) error {
+			_, err := c.objects.Resource(definitions).Get(ctx, r.definition(), metav1.GetOptions{})
+			if err == nil {
+				return errors.New("it still exists")
+			}
+			return ignoreNotFound(err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

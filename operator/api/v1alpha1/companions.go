@@ -1,0 +1,120 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
+// CompanionsAvailable is the condition that is true when every companion has the wanted number of available pods. It is
+// absent without companions.
+const CompanionsAvailable = "CompanionsAvailable"
+
+// ControllersMode selects whether the API servers run controllers.
+type ControllersMode string
+
+// Modes of controllers.
+const (
+	ControllersEmbedded ControllersMode = "Embedded"
+	ControllersNone     ControllersMode = "None"
+)
+
+// Companions are components of a Kubernetes control plane that run beside the API servers, as Deployments of the hosting
+// cluster. A cluster that nodes join needs them.
+type Companions struct {
+	// KubeControllerManager runs Kubernetes' controllers, signs the certificates of kubelets and publishes what nodes need
+	// to join. It replaces the embedded controllers. Default: unset, it does not run.
+	// Example: {"image": "registry.k8s.io/kube-controller-manager:v1.36.3"}.
+	//
+	// +optional
+	KubeControllerManager *Companion `json:"kubeControllerManager,omitempty"`
+
+	// KubeScheduler assigns pods to nodes. Default: unset, it does not run.
+	// Example: {"image": "registry.k8s.io/kube-scheduler:v1.36.3"}.
+	//
+	// +optional
+	KubeScheduler *Companion `json:"kubeScheduler,omitempty"`
+}
+
+// Companion configures the Deployment of a companion. Its pods are scheduled by spec.scheduling and pull their image
+// with spec.imagePullSecrets.
+type Companion struct {
+	// Image is the container image. Its minor version must be that of the API servers or the one before. Required.
+	// Example: registry.k8s.io/kube-scheduler:v1.36.3.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image"`
+
+	// ImagePullPolicy of the pods. Default: IfNotPresent. Example: Always.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+
+	// Replicas is the number of pods, 0 to 10. One of them is the leader, the others stand by. A hibernated cluster runs
+	// none. Default: 2. Example: 1.
+	//
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// ExtraArgs are additional flags, by name without leading dashes. Values are literal: $(NAME) is not expanded. Rejected
+	// are flags that the operator sets and flags that need a file. Default: none. Example: {"kube-api-qps": "50"}.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(name, name.matches('^[a-z0-9]+(-[a-z0-9]+)*$'))",message="flag names have no leading dashes: kube-api-qps"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name in ['authentication-kubeconfig','authorization-kubeconfig','bind-address','cert-dir','config','help','kubeconfig','master','permit-address-sharing','permit-port-sharing','secure-port','use-service-account-credentials','version','write-config-to'] || name.startsWith('leader-elect') || name.startsWith('requestheader-'))",message="this flag is set by the operator"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(name, name.endsWith('-file') || name.endsWith('-dir') || name.endsWith('-manifest'))",message="this flag is not available: it needs a file that the pod does not have"
+	ExtraArgs map[string]string `json:"extraArgs,omitempty"`
+
+	// Resources of each pod. Default: requests of 100m CPU and 128Mi memory, no limits.
+	// Example: {"requests": {"cpu": "200m", "memory": "256Mi"}}.
+	//
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// CompanionStatus is the state of a companion.
+type CompanionStatus struct {
+	// Name of the companion. Example: kube-scheduler.
+	Name string `json:"name"`
+
+	// Replicas is the wanted number of pods. Example: 2.
+	Replicas int32 `json:"replicas"`
+
+	// AvailableReplicas is the number of available pods with the present configuration. Example: 2.
+	AvailableReplicas int32 `json:"availableReplicas"`
+
+	// Message says what the companion waits for. Empty when it is available. Example: 1 of 2 pods are available.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+const defaultCompanionReplicas = 2
+
+// ReplicaCount returns the wanted number of pods of a companion of a cluster.
+func (c *Companion) ReplicaCount(cluster *ApiServerCluster) int32 {
+	switch {
+	case cluster.Hibernated():
+		return 0
+	case c.Replicas == nil:
+		return defaultCompanionReplicas
+	}
+	return *c.Replicas
+}
+
+// EmbeddedControllers reports whether the API servers run controllers.
+func (c *ApiServerCluster) EmbeddedControllers() bool {
+	if c.Spec.Controllers == "" {
+		return !c.RunsControllerManager()
+	}
+	return c.Spec.Controllers != ControllersNone
+}
+
+// RunsControllerManager reports whether a kube-controller-manager runs beside the API servers, so that nodes can join.
+func (c *ApiServerCluster) RunsControllerManager() bool {
+	return c.Spec.Companions.KubeControllerManager != nil
+}

@@ -1,0 +1,156 @@
+package desired
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/pki"
+)
+
+func joinable(s *v1alpha1.ApiServerClusterSpec) {
+	s.Companions = v1alpha1.Companions{
+		KubeControllerManager: &v1alpha1.Companion{Image: "kcm:1", ExtraArgs: map[string]string{"kube-api-qps": "50"}},
+		KubeScheduler:         &v1alpha1.Companion{Image: "scheduler:1", Replicas: ptr.To[int32](1)},
+	}
+}
+
+func companionCredentials() CompanionCredentials {
+	return CompanionCredentials{
+		Trusted: []byte("CA"), ServerName: "demo.ns.svc",
+		Clients: pki.Bundle{Signer: pki.Authority{Pair: pki.Pair{Certificate: []byte("signer"), Key: []byte("key")}}},
+		Keys:    pki.Keys{Signer: pki.Pair{Certificate: []byte("public"), Key: []byte("private")}},
+	}
+}
+
+// TestCompanions compares the objects of the companions.
+func TestCompanions(t *testing.T) {
+	cluster := demo(joinable)
+	var objects []any
+	for _, companion := range Companions(cluster) {
+		files, err := CompanionFiles(cluster, companion, companionCredentials())
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts := map[string]string{}
+		for name, data := range files.Data {
+			texts[name] = string(data)
+		}
+		objects = append(objects, CompanionDeployment(cluster, companion, companionCredentials()), texts)
+	}
+	golden(t, "companions.yaml", objects...)
+}
+
+// TestNodes compares the objects inside the cluster with which nodes join.
+func TestNodes(t *testing.T) {
+	cluster := demo(joinable)
+	info, err := ClusterInfo(cluster, "https://api.example.org:6443", []byte("CA"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	role, binding := ClusterInfoAccess(cluster)
+	objects := []any{info, role, binding}
+	for _, binding := range NodeBindings(cluster) {
+		objects = append(objects, binding)
+	}
+	golden(t, "nodes.yaml", objects...)
+}
+
+// TestCompanionsMountWhatTheyUse checks that each file in the arguments is mounted.
+func TestCompanionsMountWhatTheyUse(t *testing.T) {
+	cluster := demo(joinable)
+	for _, companion := range Companions(cluster) {
+		pod := CompanionDeployment(cluster, companion, companionCredentials()).Spec.Template.Spec
+		mounted := map[string]bool{}
+		for _, one := range pod.Volumes[0].Projected.Sources {
+			for _, item := range one.Secret.Items {
+				mounted[companionFile(item.Path)] = true
+			}
+		}
+		for _, arg := range pod.Containers[0].Args {
+			if _, value, _ := strings.Cut(arg, "="); strings.HasPrefix(value, companionDirectory) && !mounted[value] {
+				t.Errorf("%s: %s is not mounted", companion.Name, arg)
+			}
+		}
+	}
+}
+
+// TestCompanionRestarts checks which changes restart a companion.
+func TestCompanionRestarts(t *testing.T) {
+	sum := func(edit func(*v1alpha1.ApiServerCluster, *CompanionCredentials)) string {
+		cluster, credentials := demo(joinable), companionCredentials()
+		edit(cluster, &credentials)
+		deployment := CompanionDeployment(cluster, Companions(cluster)[0], credentials)
+		return deployment.Spec.Template.Annotations[CompanionHashAnnotation]
+	}
+	unchanged := sum(func(*v1alpha1.ApiServerCluster, *CompanionCredentials) {})
+	for name, c := range map[string]struct {
+		restart bool
+		edit    func(*v1alpha1.ApiServerCluster, *CompanionCredentials)
+	}{
+		"replicas": {false, func(c *v1alpha1.ApiServerCluster, _ *CompanionCredentials) {
+			c.Spec.Companions.KubeControllerManager.Replicas = ptr.To[int32](3)
+		}},
+		"image of the API servers": {false, func(c *v1alpha1.ApiServerCluster, _ *CompanionCredentials) { c.Spec.Image = "other" }},
+		"image": {true, func(c *v1alpha1.ApiServerCluster, _ *CompanionCredentials) {
+			c.Spec.Companions.KubeControllerManager.Image = "kcm:2"
+		}},
+		"trusted authorities":      {true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Trusted = []byte("two") }},
+		"signer of certificates":   {true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Clients.Signer.Certificate = nil }},
+		"service-account key":      {true, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Keys.Signer.Certificate = nil }},
+		"next service-account key": {false, func(_ *v1alpha1.ApiServerCluster, c *CompanionCredentials) { c.Keys.Next = &pki.Pair{} }},
+	} {
+		if changed := sum(c.edit) != unchanged; changed != c.restart {
+			t.Errorf("%s: restart %v, want %v", name, changed, c.restart)
+		}
+	}
+}
+
+// TestControllersRestart checks that companions change the hash of API servers only with what they change in them.
+func TestControllersRestart(t *testing.T) {
+	without, with := demo(nil), demo(joinable)
+	scheduler := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Companions.KubeScheduler = &v1alpha1.Companion{Image: "s"} })
+	none := demo(func(s *v1alpha1.ApiServerClusterSpec) { s.Controllers = v1alpha1.ControllersNone })
+	sum := func(c *v1alpha1.ApiServerCluster) string { return HashesOf(c, "quorate:1", Configuration{}).Server }
+	if sum(without) != sum(scheduler) || sum(without) == sum(with) || sum(without) == sum(none) {
+		t.Errorf("got %s without companions, %s with a scheduler, %s with both, %s without controllers",
+			sum(without), sum(scheduler), sum(with), sum(none))
+	}
+}
+
+func TestValidateCompanions(t *testing.T) {
+	manager := func(s *v1alpha1.ApiServerClusterSpec) *v1alpha1.Companion { return s.Companions.KubeControllerManager }
+	for want, edit := range map[string]func(*v1alpha1.ApiServerClusterSpec){
+		"":                        func(*v1alpha1.ApiServerClusterSpec) {},
+		"runs the same":           func(s *v1alpha1.ApiServerClusterSpec) { s.Controllers = v1alpha1.ControllersEmbedded },
+		"must be Embedded":        func(s *v1alpha1.ApiServerClusterSpec) { s.Controllers = "Some" },
+		"needs an image":          func(s *v1alpha1.ApiServerClusterSpec) { manager(s).Image = "" },
+		"with spec.mode Extensio": extend,
+		"kubeconfig is set by":    func(s *v1alpha1.ApiServerClusterSpec) { manager(s).ExtraArgs["kubeconfig"] = "/x" },
+		"root-ca-file is not ava": func(s *v1alpha1.ApiServerClusterSpec) { manager(s).ExtraArgs["root-ca-file"] = "/x" },
+		`dashes: "root_ca_file"`:  func(s *v1alpha1.ApiServerClusterSpec) { manager(s).ExtraArgs["root_ca_file"] = "/x" },
+	} {
+		err := Validate(demo(func(s *v1alpha1.ApiServerClusterSpec) {
+			joinable(s)
+			edit(s)
+		}), nil)
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
+
+// TestCompanionRulesAgree compares the flags of companions that the CRD rejects with those that the operator rejects.
+func TestCompanionRulesAgree(t *testing.T) {
+	evaluate := rules(t, "companions", "kubeScheduler", "extraArgs")
+	names := append(companionOperatorFlags.UnsortedList(), "kube-api-qps", "controllers", "leader-elect", "requestheader-x",
+		"x-file", "x-dir", "x-manifest", "--v", "a_b", "v=1")
+	for _, name := range names {
+		message, err := evaluate(map[string]any{name: "1"}), companionFlagError(name)
+		if (message == "") != (err == nil) {
+			t.Errorf("%s: operator rejects with %v, CRD with %q", name, err, message)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package desired
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	clientcmd "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+const (
+	joining     = "nodes" // value of RegistrationLabel of objects with which nodes join
+	clusterInfo = "cluster-info"
+
+	bootstrappers = "system:bootstrappers" // the group of users with a bootstrap token
+	nodes         = "system:nodes"
+)
+
+// NodesSelector selects the objects inside a cluster with which nodes join.
+func NodesSelector(cluster *v1alpha1.ApiServerCluster) labels.Set {
+	return labels.Set{RegistrationLabel: joining, ClusterLabel: cluster.Name, NamespaceLabel: cluster.Namespace}
+}
+
+// NodeBindings returns the permissions inside a cluster of kubelets that join with a bootstrap token: to request a client
+// certificate, to have it approved, and to renew it.
+func NodeBindings(cluster *v1alpha1.ApiServerCluster) []*rbacv1.ClusterRoleBinding {
+	var bindings []*rbacv1.ClusterRoleBinding
+	for _, one := range []struct{ name, role, group string }{
+		{"quorate:node-bootstrapper", "system:node-bootstrapper", bootstrappers},
+		{"quorate:node-approve-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", bootstrappers},
+		{"quorate:node-approve-renewal", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", nodes},
+	} {
+		bindings = append(bindings, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: nodesMeta(cluster, "", one.name),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: one.role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: one.group}},
+		})
+	}
+	return bindings
+}
+
+// ClusterInfo returns the ConfigMap from which nodes learn the authority and the URL of the cluster, as with kubeadm. The
+// kube-controller-manager adds signatures by the bootstrap tokens.
+func ClusterInfo(cluster *v1alpha1.ApiServerCluster, server string, trusted []byte) (*corev1.ConfigMap, error) {
+	text, err := yaml.Marshal(clientcmd.Config{
+		APIVersion: "v1", Kind: "Config",
+		Clusters: []clientcmd.NamedCluster{{Cluster: clientcmd.Cluster{Server: server, CertificateAuthorityData: trusted}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &corev1.ConfigMap{
+		ObjectMeta: nodesMeta(cluster, metav1.NamespacePublic, clusterInfo),
+		Data:       map[string]string{KubeconfigKey: string(text)},
+	}, nil
+}
+
+// ClusterInfoAccess returns the permission of everyone to read ClusterInfo.
+func ClusterInfoAccess(cluster *v1alpha1.ApiServerCluster) (*rbacv1.Role, *rbacv1.RoleBinding) {
+	meta := nodesMeta(cluster, metav1.NamespacePublic, "quorate:cluster-info")
+	return &rbacv1.Role{
+			ObjectMeta: meta,
+			Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{clusterInfo}, Verbs: []string{"get"},
+			}},
+		}, &rbacv1.RoleBinding{
+			ObjectMeta: meta,
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:anonymous"}},
+		}
+}
+
+func nodesMeta(cluster *v1alpha1.ApiServerCluster, namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: merged(Labels(cluster), NodesSelector(cluster))}
+}

@@ -1,0 +1,74 @@
+#!/bin/bash
+# Writes everything that a release consists of to dist/: binaries with their licences, an image (OCI layout) for both
+# architectures, SBOMs, manifests, the OLM bundle and catalog, the Helm chart, notes and checksums. The same commit gives
+# the same bytes. Needs Go and git; no container engine.
+#
+#   release/build.sh [binaries|image]   only these parts
+#
+#   IMAGE          name of the image in manifests, bundle and chart; default: quorate. Example: registry.example/quorate
+#   ARCHITECTURES  default: amd64 arm64
+set -euo pipefail
+cd "$(dirname "$0")/.."
+IMAGE=${IMAGE:-quorate} ARCHITECTURES=${ARCHITECTURES:-amd64 arm64}
+VERSION=$(cat VERSION) REVISION=$(git rev-parse HEAD) TIME=$(git log -1 --format=%ct)
+CREATED=$(date -u -d "@$TIME" +%Y-%m-%dT%H:%M:%SZ)
+export CGO_ENABLED=0
+DIST=$PWD/dist
+
+archive() { # FILE DIRECTORY NAME...: a gzipped tar archive that depends on the files only
+  local file=$1 directory=$2; shift 2
+  tar -C "$directory" --sort=name --mtime="@$TIME" --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw -cf - "$@" | gzip -n > "$file"
+}
+
+binaries() {
+  local architecture directory
+  for architecture in $ARCHITECTURES; do
+    directory=$DIST/build/linux-$architecture
+    mkdir -p "$directory"
+    echo "building linux/$architecture"
+    GOOS=linux GOARCH=$architecture go build -trimpath -ldflags "-s -w" -o "$directory/quorate" .
+    go run ./config/notices -os linux -arch "$architecture" > "$directory/THIRD_PARTY_NOTICES"
+    cp LICENSE "$directory/"
+    archive "$DIST/quorate-v$VERSION-linux-$architecture.tar.gz" "$directory" quorate LICENSE THIRD_PARTY_NOTICES
+  done
+}
+
+image() {
+  local architecture platforms=()
+  for architecture in $ARCHITECTURES; do
+    platforms+=("linux/$architecture=$DIST/build/linux-$architecture")
+  done
+  go run -C tools/image . -output "$DIST" -name "$IMAGE" -version "$VERSION" -revision "$REVISION" -created "$CREATED" "${platforms[@]}"
+  tar -C "$DIST/image" --sort=name --mtime="@$TIME" --owner=0 --group=0 --numeric-owner -cf "$DIST/quorate-v$VERSION-image.tar" .
+}
+
+manifests() {
+  local file
+  for file in install install-namespaced extension; do
+    sed "s|quorate:latest|$IMAGE:v$VERSION|" "manifests/$file.yaml" > "$DIST/$file.yaml"
+  done
+  go run ./release/bundle -image "$IMAGE:v$VERSION" -bundle-image "$IMAGE-bundle:v$VERSION" -output "$DIST/build/olm"
+  archive "$DIST/quorate-v$VERSION-bundle.tar.gz" "$DIST/build/olm" bundle catalog
+  go run ./release/chart -output "$DIST/build/charts/quorate"
+  sed -i "s|^  repository: quorate$|  repository: $IMAGE|" "$DIST/build/charts/quorate/values.yaml"
+  archive "$DIST/quorate-$VERSION.tgz" "$DIST/build/charts" quorate
+}
+
+# notes prints the section of this version in the changelog, or of what is not released yet.
+notes() {
+  awk -v version="$VERSION" '
+    /^## / { inside = index($0, "[" version "]") || (!found && $0 == "## Unreleased"); if (inside) { found = 1; next } }
+    inside' CHANGELOG.md
+}
+
+rm -rf "$DIST"
+mkdir -p "$DIST"
+binaries
+[ "${1:-}" != binaries ] || exit 0
+image
+[ "${1:-}" != image ] || exit 0
+manifests
+notes > "$DIST/NOTES.md"
+(cd "$DIST" && sha256sum ./*.tar.gz ./*.tgz ./*.tar ./*.yaml ./*.json | sed 's|\./||' > SHA256SUMS)
+rm -rf "$DIST/build"
+ls -l "$DIST"

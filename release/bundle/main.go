@@ -1,0 +1,156 @@
+// Command bundle generates the OLM bundle and its catalog from the manifests:
+//
+//	go run ./release/bundle [-image quorate:v0.1.0] [-bundle-image quorate-bundle:v0.1.0] [-replaces quorate.v0.0.9]
+//
+// It replaces bundle/ and catalog/ below -root.
+package main
+
+import (
+	"cmp"
+	_ "embed"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"quorate.dev/release/manifest"
+)
+
+// packageName is the name of the operator in catalogs.
+const packageName = "quorate"
+
+// channel is the only channel of the catalog.
+const channel = "stable"
+
+// release describes the bundle to generate.
+type release struct {
+	root        string // of the repository
+	version     string // without v
+	image       string // of the operator and the API servers
+	bundleImage string
+	replaces    string // name of the previous ClusterServiceVersion, or empty
+}
+
+func main() {
+	var r release
+	flag.StringVar(&r.root, "root", ".", "Directory of the repository.")
+	flag.StringVar(&r.image, "image", "", "Image of the operator and the API servers. Default: quorate:v and the version.")
+	flag.StringVar(&r.bundleImage, "bundle-image", "", "Image of the bundle, for the catalog. Default: quorate-bundle:v and the version.")
+	flag.StringVar(&r.replaces, "replaces", "", "Name of the ClusterServiceVersion that this one replaces.")
+	flag.StringVar(&r.version, "version", "", "Version. Default: that in the file VERSION.")
+	output := flag.String("output", "", "Directory of bundle/ and catalog/. Default: that of the repository.")
+	flag.Parse()
+	if err := r.write(cmp.Or(*output, r.root)); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func (r *release) write(output string) error {
+	if err := r.complete(); err != nil {
+		return err
+	}
+	bundle, catalog, err := r.generate()
+	if err != nil {
+		return err
+	}
+	if err := bundle.Write(filepath.Join(output, "bundle")); err != nil {
+		return err
+	}
+	return catalog.Write(filepath.Join(output, "catalog"))
+}
+
+func (r *release) complete() error {
+	if r.version == "" {
+		version, err := manifest.Version(r.root)
+		if err != nil {
+			return err
+		}
+		r.version = version
+	}
+	r.image = cmp.Or(r.image, "quorate:v"+r.version)
+	r.bundleImage = cmp.Or(r.bundleImage, "quorate-bundle:v"+r.version)
+	return nil
+}
+
+// name is the name of the ClusterServiceVersion.
+func (r *release) name() string { return packageName + ".v" + r.version }
+
+// inBundle are the kinds that the bundle has as files. OLM creates the others from the ClusterServiceVersion, and
+// the Namespace is that of the Subscription.
+var inBundle = map[string]bool{"ClusterRole": true, "Service": true, "PodDisruptionBudget": true, "NetworkPolicy": true}
+
+// generate returns the files of the bundle and of the catalog.
+func (r *release) generate() (bundle, catalog manifest.Directory, err error) {
+	objects, err := manifest.Read(filepath.Join(r.root, "manifests", "install.yaml"))
+	if err != nil {
+		return nil, nil, err
+	}
+	examples, err := manifest.ReadAll(r.samples()...)
+	if err != nil {
+		return nil, nil, err
+	}
+	csv, err := r.clusterServiceVersion(objects, examples)
+	if err != nil {
+		return nil, nil, err
+	}
+	bundle, err = r.bundle(csv, objects)
+	if err != nil {
+		return nil, nil, err
+	}
+	catalog, err = r.catalog(csv, objects)
+	return bundle, catalog, err
+}
+
+func (r *release) samples() []string {
+	files := []string{}
+	for _, name := range []string{"demo", "external-etcd", "backup", "backup-schedule", "kubeconfig"} {
+		files = append(files, filepath.Join(r.root, "config", "samples", name+".yaml"))
+	}
+	return files
+}
+
+func (r *release) bundle(csv manifest.Object, objects []manifest.Object) (manifest.Directory, error) {
+	files := manifest.Directory{}
+	add := func(name string, value any) error { return files.Add(name, value) }
+	err := add("manifests/quorate.clusterserviceversion.yaml", csv)
+	for _, object := range objects {
+		if err != nil {
+			return nil, err
+		}
+		switch kind := object.GetKind(); {
+		case kind == "CustomResourceDefinition":
+			err = add("manifests/"+object.GetName()+".crd.yaml", object)
+		case inBundle[kind] && !(kind == "ClusterRole" && grantedByOLM[object.GetName()]):
+			object = object.DeepCopy()
+			object.SetNamespace("") // that of the Subscription
+			err = add("manifests/"+object.GetName()+"."+fileKind[kind]+".yaml", object)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := add("metadata/annotations.yaml", map[string]any{"annotations": annotations()}); err != nil {
+		return nil, err
+	}
+	return files, add("tests/scorecard/config.yaml", scorecard())
+}
+
+var fileKind = map[string]string{
+	"ClusterRole": "clusterrole", "Service": "service", "PodDisruptionBudget": "poddisruptionbudget", "NetworkPolicy": "networkpolicy",
+}
+
+// annotations are those of the bundle, which its image has as labels.
+func annotations() map[string]string {
+	const prefix = "operators.operatorframework.io."
+	return map[string]string{
+		prefix + "bundle.mediatype.v1":       "registry+v1",
+		prefix + "bundle.manifests.v1":       "manifests/",
+		prefix + "bundle.metadata.v1":        "metadata/",
+		prefix + "bundle.package.v1":         packageName,
+		prefix + "bundle.channels.v1":        channel,
+		prefix + "bundle.channel.default.v1": channel,
+		prefix + "test.mediatype.v1":         "scorecard+v1",
+		prefix + "test.config.v1":            "tests/scorecard/",
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+// operator is the name of the operator's Deployment and roles.
+const operator = "quorate-operator"
+
+// namespace is the operator's namespace in the manifests.
+const namespace = "quorate-system"
+
+// eachNamespace stands for the namespace of a Role until it is substituted.
+const eachNamespace = "each-namespace"
+
+// conditions are the values under which objects are rendered, by kind and name.
+var conditions = map[string]string{
+	"NetworkPolicy " + operator:                                     ".Values.networkPolicy.enabled",
+	"PodDisruptionBudget " + operator:                               ".Values.disruptionBudget.enabled",
+	"ClusterRole quorate-edit":                                      ".Values.userRoles.enabled",
+	"ClusterRole quorate-view":                                      ".Values.userRoles.enabled",
+	"CustomResourceDefinition apiserverclusters.quorate.dev":        ".Values.crds.enabled",
+	"CustomResourceDefinition apiserverbackups.quorate.dev":         ".Values.crds.enabled",
+	"CustomResourceDefinition apiserverbackupschedules.quorate.dev": ".Values.crds.enabled",
+	"CustomResourceDefinition apiserverkubeconfigs.quorate.dev":     ".Values.crds.enabled",
+}
+
+// substitution replaces text that occurs once in each object of a kind.
+type substitution struct{ old, expression string }
+
+var substitutions = map[string][]substitution{
+	"CustomResourceDefinition": {
+		{"\nmetadata:\n  annotations:\n", "\nmetadata:\n  annotations:\n    helm.sh/resource-policy: keep\n"},
+	},
+	"ServiceAccount": {
+		{"kind: ServiceAccount\n", "kind: ServiceAccount\n{{- with .Values.image.pullSecrets }}\nimagePullSecrets:\n{{- toYaml . | nindent 0 }}\n{{- end }}\n"},
+	},
+	"Role":        {},
+	"RoleBinding": {},
+	"Deployment": {
+		{"  replicas: 2\n", "  replicas: {{ .Values.replicas }}\n"},
+		{"        image: quorate:latest\n", "        image: {{ include \"quorate.image\" . }}\n"},
+		{"          value: quorate:latest\n", "          value: {{ include \"quorate.image\" . }}\n"},
+		{"        imagePullPolicy: IfNotPresent\n", "        imagePullPolicy: {{ .Values.image.pullPolicy }}\n"},
+		{"        - --logging-format=json\n", `        - --logging-format=json
+        {{- with .Values.namespaces }}
+        - --namespaces={{ join "," . }}
+        {{- end }}
+        {{- range .Values.extraArgs }}
+        - {{ . | quote }}
+        {{- end }}
+`},
+		{`        resources:
+          limits:
+            memory: 512Mi
+          requests:
+            cpu: 50m
+            memory: 128Mi
+`, "        resources:\n          {{- toYaml .Values.resources | nindent 10 }}\n"},
+		{"      serviceAccountName: " + operator + "\n", "      serviceAccountName: " + operator + `
+      {{- with .Values.priorityClassName }}
+      priorityClassName: {{ . }}
+      {{- end }}
+      {{- with .Values.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .Values.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+`},
+		{"  template:\n    metadata:\n", `  template:
+    metadata:
+      {{- with .Values.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+`},
+	},
+}

@@ -1,0 +1,117 @@
+// Package manifest reads and writes the objects of the manifests that are rendered from config/. The generators of the OLM
+// bundle and of the Helm chart use it, so that all ways to install have the same objects.
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// Object is an object of any kind.
+type Object = *unstructured.Unstructured
+
+// Read returns the objects of a YAML file, in its order.
+func Read(file string) ([]Object, error) {
+	text, err := os.ReadFile(file) //nolint:gosec // a file of this repository
+	if err != nil {
+		return nil, err
+	}
+	var objects []Object
+	for _, document := range bytes.Split(text, []byte("\n---\n")) {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
+	return objects, nil
+}
+
+// ReadAll returns the objects of several files.
+func ReadAll(files ...string) ([]Object, error) {
+	var all []Object
+	for _, file := range files {
+		objects, err := Read(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
+}
+
+// Find returns the object of a kind with a name, or an error.
+func Find(objects []Object, kind, name string) (Object, error) {
+	for _, object := range objects {
+		if object.GetKind() == kind && object.GetName() == name {
+			return object, nil
+		}
+	}
+	return nil, fmt.Errorf("the manifests have no %s %s", kind, name)
+}
+
+// OfKind returns the objects of a kind.
+func OfKind(objects []Object, kind string) []Object {
+	var found []Object
+	for _, object := range objects {
+		if object.GetKind() == kind {
+			found = append(found, object)
+		}
+	}
+	return found
+}
+
+// Version returns the version of Quorate, from the file VERSION of the repository at root.
+func Version(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, "VERSION")) //nolint:gosec // a file of this repository
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// Directory collects the files of a generated directory.
+type Directory map[string][]byte
+
+// Add adds a file with an object or another value as YAML.
+func (d Directory) Add(name string, value any) error {
+	text, err := Encode(value)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	d[name] = text
+	return nil
+}
+
+// Encode returns an object or another value as YAML with sorted keys.
+func Encode(value any) ([]byte, error) {
+	if object, ok := value.(Object); ok {
+		value = object.Object
+	}
+	return yaml.Marshal(value)
+}
+
+// Write replaces the files below path with those of the directory.
+func (d Directory) Write(path string) error {
+	if err := os.RemoveAll(path); err != nil {
+		return err
+	}
+	for name, text := range d {
+		file := filepath.Join(path, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // public files
+			return err
+		}
+		if err := os.WriteFile(file, text, 0o644); err != nil { //nolint:gosec // public files
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// firstAdoptable is the oldest commit whose clusters later operators adopt without a change: before, names in the API
+// changed. It is the previous release while there is no release.
+const firstAdoptable = "10f2742"
+
+// ErrNoHistory is returned in a clone without the history of the repository.
+var ErrNoHistory = errors.New("the repository has no history")
+
+// Release is a former version of this project.
+type Release struct {
+	Name   string // a tag or a commit
+	Root   string // of its sources
+	Binary string
+}
+
+// Previous returns the newest release before the present commit, built from the repository's history. The caller removes
+// Root.
+func Previous(ctx context.Context) (*Release, error) {
+	here, err := inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Release{Name: firstAdoptable}
+	if tag, err := run(ctx, here.root, "git", "describe", "--tags", "--abbrev=0", "HEAD^"); err == nil {
+		r.Name = strings.TrimSpace(string(tag))
+	}
+	if _, err := run(ctx, here.root, "git", "cat-file", "-e", r.Name+"^{commit}"); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoHistory, err)
+	}
+	if r.Root, err = os.MkdirTemp("", "quorate-previous-"); err != nil {
+		return nil, err
+	}
+	if err := extract(ctx, here.root, r.Name, r.Root); err != nil {
+		return nil, err
+	}
+	r.Binary = filepath.Join(r.Root, "quorate")
+	former := &workspace{root: r.Root}
+	return r, former.build(ctx, r.Binary, "quorate.dev", "-s -w")
+}
+
+// extract writes the files of a commit into a directory.
+func extract(ctx context.Context, root, commit, directory string) error {
+	archive := exec.CommandContext(ctx, "git", "-C", root, "archive", commit)
+	unpack := exec.CommandContext(ctx, "tar", "-x", "-C", directory)
+	var err error
+	if unpack.Stdin, err = archive.StdoutPipe(); err != nil {
+		return err
+	}
+	if err := unpack.Start(); err != nil {
+		return err
+	}
+	return errors.Join(archive.Run(), unpack.Wait())
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+// write writes an image of this test's own binary, and returns the directory and the digest.
+func write(t *testing.T) (directory, digest string) {
+	t.Helper()
+	files, output := t.TempDir(), t.TempDir()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"quorate": data, "LICENSE": []byte("license"), "THIRD_PARTY_NOTICES": []byte("notices")} {
+		if err := os.WriteFile(filepath.Join(files, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := release{output: output, name: "quorate", version: "1.2.3", revision: "abc"}
+	if err := r.run("2026-01-02T03:04:05Z", []string{"linux/amd64=" + files, "linux/arm64=" + files}); err != nil {
+		t.Fatal(err)
+	}
+	path, err := layout.FromPath(filepath.Join(output, "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := path.ImageIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return output, manifest.Manifests[0].Digest.String()
+}
+
+func TestReproducible(t *testing.T) {
+	_, first := write(t)
+	if _, second := write(t); second != first {
+		t.Errorf("equal inputs give %s and %s", first, second)
+	}
+}
+
+func TestContents(t *testing.T) {
+	output, _ := write(t)
+	path, err := layout.FromPath(filepath.Join(output, "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outer, err := path.ImageIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := outer.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := outer.ImageIndex(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if manifest, err = index.IndexManifest(); err != nil || len(manifest.Manifests) != 2 {
+		t.Fatalf("want two platforms: %v, %v", manifest, err)
+	}
+	image, err := index.Image(manifest.Manifests[1].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Architecture != "arm64" || config.Config.User != "65532:65532" || config.Config.Labels["org.opencontainers.image.revision"] != "abc" {
+		t.Errorf("config: %+v", config)
+	}
+	modes := map[string]int64{}
+	for reader := tar.NewReader(mutate.Extract(image)); ; {
+		header, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		modes[header.Name] = header.Mode
+	}
+	for name, mode := range map[string]int64{
+		"quorate": 0o755, "etc/ssl/certs/ca-certificates.crt": 0o644, "licenses/THIRD_PARTY_NOTICES": 0o644, "tmp": 0o1777,
+	} {
+		if got := max(modes[name], modes[name+"/"]); got != mode {
+			t.Errorf("%s has mode %o, want %o; files: %v", name, got, mode, modes)
+		}
+	}
+}
+
+func TestBOM(t *testing.T) {
+	output, _ := write(t)
+	text, err := os.ReadFile(filepath.Join(output, "quorate-linux-amd64.cdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bom struct {
+		Components []struct{ PURL string }
+	}
+	if err := json.Unmarshal(text, &bom); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "pkg:golang/github.com/google/go-containerregistry@") || len(bom.Components) < 3 {
+		t.Errorf("the SBOM lacks modules:\n%s", text)
+	}
+}
+
+func TestAuthorities(t *testing.T) {
+	if count := strings.Count(string(authorities()), "BEGIN CERTIFICATE"); count < 50 {
+		t.Errorf("%d authorities", count)
+	}
+}
