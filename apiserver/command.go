@@ -32,7 +32,7 @@ func Run(ctx context.Context, args []string) error {
 		fmt.Println("Kubernetes", Version(c).GitVersion)
 		return nil
 	}
-	if err := errors.Join(config.CheckSkew(os.Getenv(config.PreviousVersionVariable)), c.Validate(), c.CheckFiles()); err != nil {
+	if err := errors.Join(config.CheckSkew(os.Getenv(config.PreviousVersionVariable)), c.Validate()); err != nil {
 		return err
 	}
 	logger, level := newLogger(os.Stderr, c.Logging)

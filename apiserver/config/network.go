@@ -1,9 +1,7 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -54,20 +52,4 @@ func (l *Leadership) validate() []error {
 		errs = append(errs, fmt.Errorf("--%s must be greater than --%s", leadershipRenew, leadershipRetry))
 	}
 	return errs
-}
-
-// CheckFiles returns an error if a file does not exist. It is separate from Validate, which the operator calls too.
-func (c *Config) CheckFiles() error {
-	var errs []error
-	check := func(name, file string) {
-		if file == "" {
-			return
-		}
-		if _, err := os.Stat(file); err != nil {
-			errs = append(errs, fmt.Errorf("%s %s does not exist", name, file))
-		}
-	}
-	check("egress-selector-config-file", c.API.EgressSelectorFile)
-	check("tracing-config-file", c.Tracing.ConfigFile)
-	return errors.Join(errs...)
 }

@@ -18,7 +18,7 @@ func (s *Serving) validate() []error {
 		{!isIP(s.BindAddress), fmt.Sprintf("--bind-address %q is not an IP address", s.BindAddress)},
 		{s.AdvertiseAddress != "" && !isIP(s.AdvertiseAddress), fmt.Sprintf("--advertise-address %q is not an IP address", s.AdvertiseAddress)},
 		{(s.CertFile == "") != (s.KeyFile == ""), "--tls-cert-file and --tls-private-key-file go together"},
-		{s.GoawayChance < 0 || s.GoawayChance > 0.02, "--goaway-chance must be between 0 and 0.02"},
+		{s.GoawayChance < 0 || s.GoawayChance > 0.02, "--goaway-chance can not be less than 0 or greater than 0.02"},
 		{s.LivezGracePeriod < 0, "--livez-grace-period can not be a negative value"},
 		{s.RequestTimeout < 0, "--request-timeout can not be negative value"},
 		{s.MinRequestTimeout < 0, "--min-request-timeout can not be negative value"},

@@ -25,7 +25,7 @@ func (c *Config) Validate() error {
 		refuse("--max-requests-inflight and --max-mutating-requests-inflight must not be negative")
 	}
 	if c.Logging.Format != "text" && c.Logging.Format != "json" {
-		refuse("--logging-format %q must be text or json", c.Logging.Format)
+		refuse("--logging-format: Invalid value: %q: Unsupported log format", c.Logging.Format)
 	}
 	if c.Logging.VModule != "" && c.Logging.Format != "text" {
 		refuse("--vmodule: Only supported for text log format")

@@ -33,7 +33,7 @@ func status(err error, t Target) error {
 	case errors.As(err, &unreadable):
 		return apierrors.NewInternalError(unreadable)
 	case errors.As(err, &unready):
-		return initializing(unready)
+		return initializing(unready, t)
 	case errors.Is(err, storage.ErrNotFound):
 		return apierrors.NewNotFound(t.GroupResource(), t.Name)
 	case errors.Is(err, storage.ErrExists):

@@ -2,10 +2,13 @@ package registry
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"quorate.dev/apiserver/watchcache"
 )
@@ -21,7 +24,15 @@ func (r *Registry) awaitInitialized(ctx context.Context, t Target) error {
 	if r.bypassesCache(t) || r.waitsForCaches || t.Internal || t.TimeToLive != nil {
 		return nil
 	}
-	return status(r.cache(t.Match).AwaitInitialized(ctx, initializationWait), t)
+	return r.cache(t.Match).AwaitInitialized(ctx, initializationWait)
+}
+
+// hasUnreadable reports whether a cache cannot be initialized because a value cannot be read. Consistent lists then fail
+// with the store's error, which names all such objects. kube-apiserver does so as long as it has a stale cache, and
+// responds with 429 after its next start.
+func hasUnreadable(err error) bool {
+	var unready *watchcache.InitializingError
+	return errors.As(err, &unready) && unready.Unreadable != nil
 }
 
 // delegates reports whether a GET, or a list at an exact revision, is served from storage because there is no watch cache
@@ -61,8 +72,20 @@ func (r *Registry) getAtLeast(ctx context.Context, t Target, resourceVersion str
 
 // initializing is the error for a request whose watch cache is being initialized. Its Retry-After grows with the
 // downtime like kube-apiserver's calculateRetryAfterForUnreadyCache.
-func initializing(err *watchcache.InitializingError) error {
+func initializing(err *watchcache.InitializingError, t Target) error {
 	const factor, least, most = 0.06, 1, 30
 	seconds := min(most, max(least, math.Exp(factor*err.Downtime.Seconds())))
-	return apierrors.NewTooManyRequests(err.Error(), int(seconds))
+	message := err.Error()
+	if err.Unreadable != nil {
+		message += fmt.Sprintf(": failed to list %s: %v", typeDescription(t), err.Unreadable)
+	}
+	return apierrors.NewTooManyRequests(message, int(seconds))
+}
+
+// typeDescription returns the name of a type in the errors of client-go's reflectors, which fill kube-apiserver's caches.
+func typeDescription(t Target) string {
+	if t.Storage != nil { // custom
+		return schema.GroupVersionKind{Group: t.Group, Version: t.Version.Name, Kind: t.Kind}.String()
+	}
+	return fmt.Sprintf("%T", t.Version.Codec.New())
 }

@@ -134,8 +134,12 @@ func (l *listing) start(ctx context.Context) (*List, error) {
 	if l.delegatesList() {
 		return l.latestStored(ctx)
 	}
-	if err := l.registry.awaitInitialized(ctx, l.target); err != nil {
-		return nil, err
+	err = l.registry.awaitInitialized(ctx, l.target)
+	if l.options.ResourceVersion == "" && hasUnreadable(err) {
+		return l.latestStored(ctx)
+	}
+	if err != nil {
+		return nil, status(err, l.target)
 	}
 	snapshot, err := l.registry.snapshot(ctx, l.target, l.options.ResourceVersion)
 	if errors.Is(err, watchcache.ErrTooNew) {

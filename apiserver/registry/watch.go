@@ -68,7 +68,7 @@ func (r *Registry) watchOnce(ctx context.Context, t Target, options WatchOptions
 	w := &Watch{target: t, selection: options.Selection, stored: r.bypassesCache(t)}
 	err := r.awaitInitialized(ctx, t)
 	if err != nil {
-		return nil, err
+		return nil, status(err, t)
 	}
 	if options.InitialEvents && w.stored {
 		err = w.readInitialStored(ctx, r, options.ResourceVersion)

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -97,7 +98,8 @@ type shim struct {
 	clientv3.Watcher
 	clientv3.Lease
 	clientv3.KV
-	lacks map[string]bool
+	lacks   map[string]bool
+	deleted atomic.Bool // a transaction with a deletion was committed
 }
 
 var errLacking = status.Error(codes.Unknown, "it is not supported")
@@ -111,10 +113,40 @@ func (s *shim) Status(ctx context.Context, endpoint string) (*clientv3.StatusRes
 }
 
 func (s *shim) RequestProgress(ctx context.Context) error {
-	if s.lacks["progress"] {
+	if s.lacks["progress"] || s.lacks["progress after deletions"] && s.deleted.Load() {
 		return nil
 	}
 	return s.Watcher.RequestProgress(ctx)
+}
+
+func (s *shim) Txn(ctx context.Context) clientv3.Txn { return &shimTxn{Txn: s.KV.Txn(ctx), of: s} }
+
+type shimTxn struct {
+	clientv3.Txn
+	of      *shim
+	deletes bool
+}
+
+func (t *shimTxn) If(conditions ...clientv3.Cmp) clientv3.Txn {
+	t.Txn = t.Txn.If(conditions...)
+	return t
+}
+
+func (t *shimTxn) Then(operations ...clientv3.Op) clientv3.Txn {
+	t.Txn, t.deletes = t.Txn.Then(operations...), slices.ContainsFunc(operations, clientv3.Op.IsDelete)
+	return t
+}
+
+func (t *shimTxn) Else(operations ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Else(operations...)
+	return t
+}
+
+func (t *shimTxn) Commit() (*clientv3.TxnResponse, error) {
+	if t.deletes {
+		t.of.deleted.Store(true)
+	}
+	return t.Txn.Commit()
 }
 
 func (s *shim) Close() error { return errors.Join(s.Watcher.Close(), s.Lease.Close()) }
@@ -149,14 +181,15 @@ func TestFeaturesOfShims(t *testing.T) {
 		progress bool
 		log      string
 	}{
-		"":         {true, ""},
-		"leases":   {true, "The store grants no leases"},
-		"progress": {false, "The store sends no progress notifications"},
+		"":                         {true, ""},
+		"leases":                   {true, "The store grants no leases"},
+		"progress":                 {false, "The store sends no progress notifications"},
+		"progress after deletions": {false, "The store sends no progress notifications"},
 	} {
 		t.Run("without "+lacking, func(t *testing.T) {
 			t.Parallel()
 			s, log := newShim(t, lacking), &strings.Builder{}
-			if s.shimTimeout = time.Minute; lacking == "progress" {
+			if s.shimTimeout = time.Minute; !want.progress {
 				s.shimTimeout = 100 * time.Millisecond
 			}
 			s.CheckFeatures(t.Context(), clock.NewFakeClock(time.Now()), linesTo(log))
@@ -166,6 +199,9 @@ func TestFeaturesOfShims(t *testing.T) {
 			if !strings.Contains(log.String(), "The store is not etcd") || !strings.Contains(log.String(), want.log) ||
 				want.log == "" && strings.Count(log.String(), "\n") != 1 {
 				t.Errorf("logged:\n%s", log)
+			}
+			if left, err := s.client.Get(t.Context(), "/", clientv3.WithPrefix()); err != nil || left.Count != 0 {
+				t.Errorf("the test has left %v, %v", left, err)
 			}
 		})
 	}

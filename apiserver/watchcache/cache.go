@@ -57,6 +57,7 @@ type Cache struct {
 	epoch    int
 	settled  chan struct{}   // closed when ready or dropped, and replaced by an invalidation
 	unready  time.Time       // since when the cache has not been ready
+	failure  error           // of the last attempt to read the collection; nil while ready
 	buffered []storage.Event // since begin, while loading
 	tree     *tree           // nil before the first install
 	index    *index          // nil: none. Invariant: it has the entries of tree.

@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"quorate.dev/apiserver/storage"
 )
 
 // InitializingError means that the collection has not been read from the store yet, or must be read again.
 type InitializingError struct {
 	Downtime time.Duration // since when the cache has not been ready
+	// Unreadable is the reason if a value cannot be read, else nil.
+	Unreadable *storage.TransformError
 }
 
-// Error returns the text of kube-apiserver.
+// Error returns the text of kube-apiserver, without the reason.
 func (e *InitializingError) Error() string { return "storage is (re)initializing" }
 
 // Initialized reports whether the store is being watched and all collections that are in use have been read.
@@ -58,5 +62,7 @@ func (c *Cache) AwaitInitialized(ctx context.Context, limit time.Duration) error
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return fmt.Errorf("%s: %w", c.path, &InitializingError{Downtime: c.caches.clock.Since(c.unready)})
+	initializing := &InitializingError{Downtime: c.caches.clock.Since(c.unready)}
+	errors.As(c.failure, &initializing.Unreadable)
+	return fmt.Errorf("%s: %w", c.path, initializing)
 }

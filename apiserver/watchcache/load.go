@@ -54,6 +54,11 @@ func (c *Cache) fetchOnce(ctx context.Context) (done bool, err error) {
 	for _, entry := range entries {
 		c.labels.release(entry.labels)
 	}
+	if err != nil {
+		c.mu.Lock()
+		c.failure = err
+		c.mu.Unlock()
+	}
 	return false, err
 }
 
@@ -115,7 +120,7 @@ func (c *Cache) install(epoch int, entries []*Entry, revision int64) bool {
 		c.applyEvent(event, now)
 	}
 	c.buffered = nil
-	c.state = ready
+	c.state, c.failure = ready, nil
 	c.publish()
 	c.stats.initializations.Add(1)
 	c.watchers.settle(c)

@@ -20,11 +20,11 @@ import (
 func TestKine(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	for _, name := range upstream.KineStores {
-		t.Run(name, func(t *testing.T) { useKine(t, upstream.StartKine(t, name)) })
+		t.Run(name, func(t *testing.T) { useKine(t, name, upstream.StartKine(t, name)) })
 	}
 }
 
-func useKine(t *testing.T, store *upstream.Store) {
+func useKine(t *testing.T, name string, store *upstream.Store) {
 	directory := t.TempDir()
 	pki, err := upstream.NewPKI(filepath.Join(directory, "pki"))
 	if err != nil {
@@ -37,7 +37,7 @@ func useKine(t *testing.T, store *upstream.Store) {
 		t.Fatal(err)
 	}
 	process.StopAfter(t)
-	testedFeatures(t, process)
+	testedFeatures(t, process, name)
 	s := newServer(t, "quorate", process.Admin)
 	s.create(t, "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+namespace+`"}}`)
 	for _, kind := range kinds() {
@@ -65,8 +65,9 @@ func useKine(t *testing.T, store *upstream.Store) {
 	s.create(t, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"after-restart"}}`)
 }
 
-// testedFeatures checks that the server has recognized kine and found nothing missing.
-func testedFeatures(t *testing.T, process *upstream.APIServer) {
+// testedFeatures checks that the server has recognized kine and found nothing missing. With NATS, progress after a deletion
+// depends on other writes.
+func testedFeatures(t *testing.T, process *upstream.APIServer, store string) {
 	t.Helper()
 	log, err := os.ReadFile(process.Log)
 	if err != nil {
@@ -76,6 +77,9 @@ func testedFeatures(t *testing.T, process *upstream.APIServer) {
 		"The store is not etcd": true, "The store grants no leases": false, "The store sends no progress notifications": false,
 		"too old for consistent reads": false,
 	} {
+		if store == "nats" && strings.Contains(line, "progress notifications") {
+			continue
+		}
 		if strings.Contains(string(log), line) != want {
 			t.Errorf("the log contains %q: %t", line, !want)
 		}
