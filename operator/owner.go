@@ -18,12 +18,12 @@ import (
 )
 
 // tokenFile has the token of the pod's service account.
-const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // a path
+const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 // serviceAccount returns owner references to the service account of the operator's pod, so that the Secret and the Lease
 // that the operator creates for itself are deleted with the installation. It returns none outside of a pod.
 func serviceAccount(file string) ([]metav1.OwnerReference, error) {
-	token, err := os.ReadFile(file) //nolint:gosec // a constant outside of tests
+	token, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -6,7 +6,7 @@ const operator = "quorate-operator"
 // namespace is the operator's namespace in the manifests.
 const namespace = "quorate-system"
 
-// eachNamespace stands for the namespace of a Role until it is substituted.
+// eachNamespace is the namespace of a Role until it is substituted.
 const eachNamespace = "each-namespace"
 
 // conditions are the values under which objects are rendered, by kind and name.
