@@ -24,6 +24,7 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -199,6 +200,9 @@ func rulesFor(plugin string, informers informers.SharedInformerFactory) (*RuleIn
 	case ValidatingAdmissionWebhook:
 		informer, rulesOf = configurations.ValidatingWebhookConfigurations().Informer(), rulesOfValidatingWebhooks
 	case MutatingAdmissionPolicy:
+		if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) {
+			return nil, nil // the kind is not served, and the plugin does nothing
+		}
 		informer, rulesOf = configurations.MutatingAdmissionPolicies().Informer(), rulesOfMutatingPolicy
 	case ValidatingAdmissionPolicy:
 		informer, rulesOf = configurations.ValidatingAdmissionPolicies().Informer(), rulesOfValidatingPolicy

@@ -10,9 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
 func rule(operation, group, resource string) admissionregistrationv1.RuleWithOperations {
@@ -112,5 +115,14 @@ func BenchmarkMaySelect(b *testing.B) {
 		if index.MaySelect("CREATE", pods, "") {
 			b.Fatal("selected")
 		}
+	}
+}
+
+// TestRulesOfDisabledPolicies: no informer follows a kind that is not served, as mutating policies with --emulated-version=1.34.
+func TestRulesOfDisabledPolicies(t *testing.T) {
+	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, utilfeature.DefaultFeatureGate, version.MustParse("1.34"))
+	index, err := rulesFor(MutatingAdmissionPolicy, informers.NewSharedInformerFactory(fake.NewClientset(), 0))
+	if index != nil || err != nil {
+		t.Errorf("got %v, %v, want no index", index, err)
 	}
 }
