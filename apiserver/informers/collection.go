@@ -72,7 +72,11 @@ func (c *collection) open() (*open, error) {
 	if known != nil && known.Definition == match.Definition {
 		found.memo = known.memo
 	}
-	c.opened.Store(found)
+	if !c.opened.CompareAndSwap(known, found) {
+		if other := c.opened.Load(); other.isCurrent(catalog) {
+			return other, nil // the readers share one memo
+		}
+	}
 	return found, nil
 }
 
