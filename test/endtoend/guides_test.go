@@ -61,13 +61,14 @@ func commands(document string, sections []string) string {
 	return script.String()
 }
 
-// prelude replaces `go run .` by the binary that runs the sandbox.
+// prelude replaces `go run .` by the binary that runs the sandbox, and has the variables of its terminals.
 const prelude = `
 set -euo pipefail
 go() {
   [ "$1 $2 $3" = "run . sandbox" ] || { echo "unexpected: go $*" >&2; return 1; }
   "$QUORATE" "${@:3}"
 }
+eval "$(go run . sandbox env 2>/dev/null)"
 set -x
 `
 
