@@ -30,7 +30,7 @@ func documents(t *testing.T) map[string]string {
 		if filepath.Ext(name) != ".md" {
 			return nil
 		}
-		text, err := os.ReadFile(file) //nolint:gosec // a file of this repository
+		text, err := os.ReadFile(file)
 		relative, _ := filepath.Rel(root, file)
 		texts[filepath.ToSlash(relative)] = withoutCode(string(text))
 		return err
