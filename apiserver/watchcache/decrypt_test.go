@@ -46,6 +46,8 @@ func TestSlowDecryption(t *testing.T) {
 	w.latest(secrets)
 	all, others := w.watch(secrets, created, Scope{}), w.watch(pods, created, Scope{})
 	w.latest(pods)
+	w.create("secrets/ns/b", "x;")
+	w.expect(all, "ADDED secrets/ns/b@x;") // a watch that is ahead of the stream of events would expire
 
 	hasty.fast.Store(true)
 	w.update("secrets/ns/a", "sealed:y;")
