@@ -36,7 +36,7 @@ type command struct {
 var commands = []command{
 	{"apiserver", "one API server replica, with kube-apiserver's flags", apiserver.Run},
 	{"operator", "the controller manager of ApiServerClusters", operator.Run},
-	{"etcd", "status, alarms, defragmentation, snapshots and restore of an etcd", etcdctl.Run},
+	{"etcd", "status, alarms, defragmentation, snapshots and restore of etcd", etcdctl.Run},
 	{"backup", "backups in a directory or in S3-compatible storage", backup.Run},
 	{"kubectl", "the commands of `kubectl quorate`, which kubectl runs through the link kubectl-quorate", plugin.Run},
 	{"connect", "connects standard input and output to the API server of this pod, for `kubectl quorate`", replica.Connect},

@@ -89,10 +89,13 @@ func (h *hooks) run(ctx context.Context, hook hook) error {
 	return nil
 }
 
-// awaitEnd waits until a hook's run has returned. It returns at once if there is no such hook.
-func (h *hooks) awaitEnd(name string) {
+// awaitEnd waits until a hook's run has returned, or it is cut short. It returns at once if there is no such hook.
+func (h *hooks) awaitEnd(name string, cut <-chan struct{}) {
 	if ended, ok := h.ended[name]; ok {
-		<-ended
+		select {
+		case <-ended:
+		case <-cut:
+		}
 	}
 }
 

@@ -174,8 +174,11 @@ func (l *location) check(timeout time.Duration) func(context.Context) error {
 // still work and deletions are how users make space.
 func (s *Server) checkSpace(context.Context) error {
 	for _, l := range s.locations() {
+		space := l.space()
 		switch {
-		case l.space().NoSpace:
+		case space.DiskFree < space.DiskReserve:
+			return errors.New("the file system of etcd is nearly full: objects cannot be created or grow")
+		case space.NoSpace:
 			return errors.New("alarm NOSPACE: etcd rejects all writes except deletions until its database has space")
 		case l.Quota.Exceeded():
 			return errors.New("soft quota exceeded: objects cannot be created or grow")

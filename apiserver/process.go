@@ -2,14 +2,12 @@ package apiserver
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 
@@ -17,6 +15,7 @@ import (
 	"quorate.dev/apiserver/builtin"
 	"quorate.dev/apiserver/config"
 	"quorate.dev/apiserver/encryption"
+	"quorate.dev/apiserver/preflight"
 	"quorate.dev/apiserver/registry"
 )
 
@@ -63,9 +62,5 @@ func configureProcess(c *config.Config, logger logr.Logger, level *verbosity) er
 	if err := checkPeers(c.Peers); err != nil {
 		return err
 	}
-	uidHeaders := utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID)
-	if len(c.Authentication.RequestHeaderUID) > 0 && !uidHeaders {
-		return fmt.Errorf("--requestheader-uid-headers requires the %q feature to be enabled", features.RemoteRequestHeaderUID)
-	}
-	return nil
+	return preflight.UIDHeaders(utilfeature.DefaultFeatureGate, c)
 }

@@ -41,6 +41,7 @@ import (
 	"quorate.dev/apiserver/metrics"
 	"quorate.dev/apiserver/openapi"
 	"quorate.dev/apiserver/peers"
+	"quorate.dev/apiserver/preflight"
 	"quorate.dev/apiserver/registry"
 	"quorate.dev/apiserver/request"
 	"quorate.dev/apiserver/resource"
@@ -134,10 +135,10 @@ func New(ctx context.Context, c *config.Config, logger logr.Logger, verbosity Lo
 	builtin.MeasureFeatures(s.metrics)
 	builtin.MeasureUpstream(s.metrics)
 	var err error
-	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, emulation(c)); err != nil {
+	if s.apis, err = builtin.Enable(c.API.RuntimeConfig, preflight.Emulation(c)); err != nil {
 		return nil, err
 	}
-	if err = checkLeadership(s.apis); err != nil {
+	if err = preflight.Leadership(utilfeature.DefaultFeatureGate, s.apis); err != nil {
 		return nil, err
 	}
 	if s.egress, err = egress.Load(c.API.EgressSelectorFile); err != nil {
@@ -309,6 +310,7 @@ const releaseTimeout = 3 * time.Second
 
 // Run serves until ctx ends or a part that the replica depends on fails. Then it stops in this order:
 //   - /readyz fails; within --shutdown-delay-duration this replica leaves the kubernetes Service and releases its leases.
+//     Without its embedded member it can do neither, and does not wait.
 //   - New requests are refused, running requests finish, watches end.
 //   - Background work stops, and then buffered audit events are delivered.
 //   - The embedded member transfers its leadership and stops.
@@ -322,7 +324,8 @@ func (s *Server) Run(ctx context.Context) error {
 	leasing, stopLeasing := context.WithCancel(background)
 	defer stopLeasing()
 	work.Go(s.serving.Serve)
-	work.Go(func() error { return s.watchMember(background) })
+	memberFailed := make(chan struct{})
+	work.Go(func() error { return s.watchMember(background, memberFailed) })
 	s.hooks.start(background, leasing, work)
 	// systemd waits for it if the unit is of Type=notify. Like kube-apiserver, the server notifies when it listens.
 	if _, err := daemon.SdNotify(true, daemon.SdNotifyReady); err != nil {
@@ -336,11 +339,12 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), s.stopTimeout())
 	defer stopped()
-	err := s.serving.Shutdown(stopping, func(context.Context) {
+	err := s.serving.Shutdown(stopping, memberFailed, func(context.Context) {
 		stopLeasing()
-		s.hooks.awaitEnd(hookKubernetesService)
+		s.hooks.awaitEnd(hookKubernetesService, memberFailed)
 		select {
 		case <-s.hooks.released():
+		case <-memberFailed:
 		case <-s.clock.After(releaseTimeout):
 		}
 	})
@@ -375,11 +379,12 @@ func (s *Server) closeLast() error {
 	return err
 }
 
-// watchMember returns an error, which ends the replica, when the embedded member stops unexpectedly.
-func (s *Server) watchMember(ctx context.Context) error {
+// watchMember returns an error, which ends the replica, and closes failed when the embedded member stops unexpectedly.
+func (s *Server) watchMember(ctx context.Context, failed chan<- struct{}) error {
 	select {
 	case err := <-s.backend.failed():
 		if err != nil && ctx.Err() == nil {
+			close(failed)
 			return fmt.Errorf("the etcd member failed: %w", err)
 		}
 		return nil

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,7 +17,6 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientgoinformers "k8s.io/client-go/informers"
 
-	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/controllers"
 	"quorate.dev/apiserver/controllers/bootstrap"
 	"quorate.dev/apiserver/controllers/leadership"
@@ -385,16 +383,6 @@ func (s *Server) keepIdentity(ctx context.Context, done func()) error {
 // electsLeaders reports whether the controller of coordinated leader election runs.
 func electsLeaders() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.CoordinatedLeaderElection)
-}
-
-// checkLeadership returns an error if the controller lacks its API. kube-apiserver starts and does not become ready.
-func checkLeadership(apis enablement.APIs) error {
-	candidates := coordinationv1beta1.SchemeGroupVersion.WithResource("leasecandidates")
-	if electsLeaders() && !apis.Serves(candidates) {
-		return fmt.Errorf("--feature-gates=%s=true requires --runtime-config=%s=true",
-			features.CoordinatedLeaderElection, candidates.GroupVersion())
-	}
-	return nil
 }
 
 // electLeaders elects the leaders of components that have LeaseCandidates, until ctx ends.

@@ -6,7 +6,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	versioninfo "k8s.io/apimachinery/pkg/version"
 
-	"quorate.dev/apiserver/builtin/enablement"
 	"quorate.dev/apiserver/config"
 )
 
@@ -34,14 +33,5 @@ func Version(c *config.Config) versioninfo.Info {
 		GoVersion:             runtime.Version(),
 		Compiler:              runtime.Compiler,
 		Platform:              runtime.GOOS + "/" + runtime.GOARCH,
-	}
-}
-
-// emulation returns which APIs of an older Kubernetes version are served.
-func emulation(c *config.Config) enablement.Emulation {
-	return enablement.Emulation{
-		Version:                        c.Compatibility.Effective(),
-		ForwardCompatible:              c.Compatibility.ForwardCompatible,
-		RuntimeConfigForwardCompatible: c.Compatibility.RuntimeConfigForwardCompatible,
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"quorate.dev/apiserver/authorization/rbac"
 	"quorate.dev/apiserver/config"
+	"quorate.dev/test/docs/guide"
 )
 
 // webhookServer allows everything until deny is set. It counts the requests.
@@ -196,14 +197,12 @@ func TestRules(t *testing.T) {
 
 // TestDocumentedConfiguration checks the example of docs/authentication.md.
 func TestDocumentedConfiguration(t *testing.T) {
-	text, err := os.ReadFile("../../docs/authentication.md")
+	example, err := guide.YAML("../../docs/authentication.md", "kind: AuthorizationConfiguration")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, example, _ := strings.Cut(string(text), "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\n")
-	example, _, _ = strings.Cut(example, "```")
 	_, kubeconfig := startWebhook(t)
 	example = strings.Replace(example, "/etc/kubernetes/policy-webhook.kubeconfig", kubeconfig, 1)
 	example = strings.Replace(example, "- type: Node\n  name: node\n", "", 1)
-	_ = newReloadFixture(t, "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\n"+example)
+	_ = newReloadFixture(t, example)
 }

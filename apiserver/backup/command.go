@@ -74,7 +74,7 @@ func newCommand(out, log io.Writer) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	f := root.PersistentFlags()
 	f.StringVar(&c.directory, "directory", "", "Directory that contains backups")
-	f.StringVar(&c.s3.endpoint, "s3-endpoint", "", "URL of an S3-compatible storage, instead of --directory")
+	f.StringVar(&c.s3.endpoint, "s3-endpoint", "", "URL of S3-compatible storage, instead of --directory")
 	f.StringVar(&c.s3.bucket, "s3-bucket", "", "S3 bucket")
 	f.StringVar(&c.s3.region, "s3-region", "", "S3 region; default: that of the bucket")
 	f.StringVar(&c.s3.caFile, "s3-ca-file", "", "Authority of the S3 endpoint's certificate; default: those of the system")
@@ -98,7 +98,7 @@ func (c *command) createCommand() *cobra.Command {
 	f.StringVar(&c.tls.CertFile, "cert", "", "Client certificate for --endpoints")
 	f.StringVar(&c.tls.KeyFile, "key", "", "Key of --cert")
 	f.StringVar(&c.dataDirectory, "data-dir", "", "Data directory of an embedded member on this machine, instead of --endpoints")
-	f.StringVar(&c.recipientsFile, "recipients-file", "", "age recipients that the backup is encrypted for; default: not encrypted")
+	f.StringVar(&c.recipientsFile, "recipients-file", "", "age recipients to encrypt the backup for; default: not encrypted")
 	f.StringVar(&c.namespace, "namespace", "", "Namespace of the cluster, for the manifest")
 	f.StringVar(&c.cluster, "cluster", "", "Name of the cluster, for the manifest")
 	f.StringVar(&c.keyFingerprint, "service-account-key-fingerprint", "", "Fingerprint of the service-account key, for the manifest")
@@ -119,7 +119,7 @@ func (c *command) restoreCommand() *cobra.Command {
 	f.StringVar(&c.restore.Token, "initial-cluster-token", uuid.NewString(), "Token of the new etcd cluster; default: random")
 	f.Lookup("initial-cluster-token").DefValue = ""
 	f.Uint64Var(&c.restore.RevisionBump, "bump-revision", snapshot.DefaultRevisionBump,
-		"Number of revisions to skip; more than the former cluster can have made since the backup")
+		"Number of revisions to skip; must exceed the revisions that the original cluster created after the backup")
 	return command
 }
 
@@ -146,8 +146,8 @@ func (c *command) listCommand() *cobra.Command {
 
 func (c *command) pathFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.path, "path", "", "Path of the backup in the directory or bucket, such as default/demo/monday. Required")
-	f.StringVar(&c.uid, "uid", "", "UID of the operation: create and restore repeat an interrupted attempt with "+
-		"the same UID, delete leaves backups that were created with another; default: none")
+	f.StringVar(&c.uid, "uid", "", "UID of the operation: create and restore resume an interrupted attempt with "+
+		"the same UID, and delete keeps backups that were created with another UID; default: none")
 	f.StringVar(&c.scratch, "scratch", "", "Directory for temporary files; default: that of the system")
 }
 

@@ -3,6 +3,7 @@ package builtin
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,15 +38,9 @@ type Settings struct {
 // containers.
 func Configure(settings Settings) error {
 	capabilities.Setup(settings.AllowPrivileged, 0)
-	gates := settings.Gates
-	parsed := make(map[string]bool, len(gates))
-	for name, value := range gates {
-		on, err := strconv.ParseBool(value)
-		if err != nil {
-			return fmt.Errorf("invalid value of %s=%s, err: %w", name, value, err)
-		}
-		// This server is one component, so kube:NAME means NAME.
-		parsed[strings.TrimPrefix(name, "kube:")] = on
+	parsed, err := parseGates(settings.Gates)
+	if err != nil {
+		return err
 	}
 	if err := registerGates(utilfeature.DefaultMutableFeatureGate); err != nil {
 		return err
@@ -64,6 +59,41 @@ func Configure(settings Settings) error {
 		return err
 	}
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(parsed)
+}
+
+// Gates returns the feature gates that Configure would set, or its error, and changes nothing.
+func Gates(settings Settings) (featuregate.FeatureGate, error) {
+	parsed, err := parseGates(settings.Gates)
+	if err != nil {
+		return nil, err
+	}
+	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	if err := registerGates(gates); err != nil {
+		return nil, err
+	}
+	if v := settings.Version; v != nil {
+		if err := gates.SetEmulationVersionAndMinCompatibilityVersion(v.EmulationVersion(), v.MinCompatibilityVersion()); err != nil {
+			return nil, err
+		}
+	}
+	if err := gates.SetFromMap(parsed); err != nil {
+		return nil, err
+	}
+	return gates, refuseUnimplemented(gates)
+}
+
+// parseGates parses the values of gates.
+func parseGates(gates map[string]string) (map[string]bool, error) {
+	parsed := make(map[string]bool, len(gates))
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		on, err := strconv.ParseBool(gates[name])
+		if err != nil {
+			return nil, fmt.Errorf("invalid value of %s=%s, err: %w", name, gates[name], err)
+		}
+		// This server is one component, so kube:NAME means NAME.
+		parsed[strings.TrimPrefix(name, "kube:")] = on
+	}
+	return parsed, nil
 }
 
 // emulate makes a version the one of the process.

@@ -6,6 +6,8 @@ import (
 	"net"
 	"regexp"
 	"strings"
+
+	cliflag "k8s.io/component-base/cli/flag"
 )
 
 func (s *Serving) validate() []error {
@@ -28,6 +30,12 @@ func (s *Serving) validate() []error {
 		if check.wrong {
 			errs = append(errs, errors.New(check.message))
 		}
+	}
+	if _, err := cliflag.TLSVersion(s.TLSMinVersion); s.TLSMinVersion != "" && err != nil {
+		errs = append(errs, fmt.Errorf("--tls-min-version: %w", err))
+	}
+	if _, err := cliflag.TLSCipherSuites(s.TLSCipherSuites); err != nil {
+		errs = append(errs, fmt.Errorf("--tls-cipher-suites: %w", err))
 	}
 	errs = append(errs, validateDirectives(s.StrictTransportSecurity)...)
 	return append(errs, validateOrigins(s.CORSAllowedOrigins)...)

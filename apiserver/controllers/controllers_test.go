@@ -84,7 +84,7 @@ func TestLeaseIsReleasedWhenControllersFailToStart(t *testing.T) {
 			return err == nil && ptr.Deref(lease.Spec.HolderIdentity, "unset") == identity
 		}
 	}
-	eventually(t, "the lease is given back", holds(""))
+	eventually(t, "the lease is released", holds(""))
 	fails.Store(false)
 	eventually(t, "the replica pauses", fake.HasWaiters)
 	fake.Step(time.Minute)

@@ -51,7 +51,8 @@ func checkWritable(directory string) error {
 	return errors.Join(file.Close(), os.Remove(file.Name()))
 }
 
-// checkDatabase opens and closes the database, which checks its lock and its meta pages.
+// checkDatabase opens and closes the database, which checks its lock and its meta pages. It also checks the length of the file:
+// reading a page beyond its end kills the process with SIGBUS.
 func checkDatabase(directory, path string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -59,7 +60,10 @@ func checkDatabase(directory, path string) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	switch {
 	case err == nil:
-		return db.Close()
+		err = errors.Join(checkLength(db), db.Close())
+		if err == nil {
+			return nil
+		}
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return fmt.Errorf("%w %s is in use by another process: stop that process, or use another directory: %w",
 			ErrDataDirectory, directory, err)
@@ -68,6 +72,16 @@ func checkDatabase(directory, path string) error {
 			ErrDataDirectory, directory, os.Getuid(), err)
 	}
 	return corrupt(directory, err)
+}
+
+func checkLength(db *bolt.DB) error {
+	return db.View(func(tx *bolt.Tx) error {
+		info, err := os.Stat(db.Path())
+		if err == nil && info.Size() < tx.Size() {
+			err = fmt.Errorf("the database file has %d bytes and lacks those up to %d", info.Size(), tx.Size())
+		}
+		return err
+	})
 }
 
 func corrupt(directory string, reason error) error {

@@ -1,12 +1,15 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	bolt "go.etcd.io/bbolt"
 )
 
 // expectRefusal checks that a member does not start and that the error has the advice.
@@ -50,6 +53,8 @@ func TestDamagedFiles(t *testing.T) {
 		damage  func(file string) error
 	}{
 		"database replaced":     {"member/snap/db", func(file string) error { return os.WriteFile(file, garbage, 0o600) }},
+		"database truncated":    {"member/snap/db", func(file string) error { return os.Truncate(file, 10000) }},
+		"log emptied":           {"member/wal/*.wal", func(file string) error { return os.Truncate(file, 0) }},
 		"log replaced":          {"member/wal/*.wal", func(file string) error { return os.WriteFile(file, garbage, 0o600) }},
 		"log overwritten":       {"member/wal/*.wal", func(file string) error { return overwrite(file, 8) }},
 		"log overwritten later": {"member/wal/*.wal", func(file string) error { return overwrite(file, 300) }},
@@ -75,6 +80,37 @@ func TestDamagedFiles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// overwriteLeaf overwrites a page in the middle of those that contain data.
+func overwriteLeaf(file string) error {
+	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
+	if err != nil {
+		return err
+	}
+	pageSize := int64(db.Info().PageSize)
+	var leaves []int64
+	err = db.View(func(tx *bolt.Tx) error {
+		for id := int64(2); id*pageSize < tx.Size(); id++ { // after the meta pages
+			page, err := tx.Page(int(id))
+			if err != nil {
+				return err
+			}
+			if page != nil && page.Type == "leaf" {
+				leaves = append(leaves, id)
+			}
+		}
+		return nil
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(bytes.Repeat([]byte("x"), int(pageSize)), leaves[len(leaves)/2]*pageSize)
+	return errors.Join(err, f.Close())
 }
 
 func TestStartEndsWithContext(t *testing.T) {

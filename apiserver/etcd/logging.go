@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"errors"
+	"os"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"go.uber.org/zap"
@@ -11,7 +13,25 @@ import (
 // newZapLogger returns a logger for etcd that writes to log. Because etcd logs a lot, its info messages have verbosity
 // 2 and its warnings 1. Fatal messages panic instead of exiting the process.
 func newZapLogger(log logr.Logger) *zap.Logger {
-	return zap.New(core{log: log.WithName("etcd")}, zap.WithFatalHook(zapcore.WriteThenPanic))
+	return zap.New(core{log: log.WithName("etcd")}, zap.WithFatalHook(zapcore.WriteThenPanic), zap.WithPanicHook(panicHook{log}))
+}
+
+// entriesLost is a part of the message with which raft panics when the leader knows that this member has stored entries that its log
+// lacks.
+const entriesLost = "Was the raft log corrupted, truncated, or lost?"
+
+// panicHook ends the process with the exit code of damaged data if raft has lost entries. A panic in raft's goroutine, which
+// cannot be recovered, would end it with another one.
+type panicHook struct{ log logr.Logger }
+
+// OnWrite implements zapcore.CheckWriteHook. The message is logged already.
+func (h panicHook) OnWrite(entry *zapcore.CheckedEntry, _ []zapcore.Field) {
+	if strings.Contains(entry.Message, entriesLost) {
+		h.log.Error(ErrDamaged, "The log of this member lacks entries: if other members are alive, remove this member from the cluster, "+
+			"empty its data directory and let the member join again")
+		os.Exit(damagedError{}.ExitCode())
+	}
+	panic(entry.Message)
 }
 
 // core is a zapcore.Core that writes to a logr.Logger.

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -50,6 +51,9 @@ type Member struct {
 	server *etcdserver.EtcdServer
 	client *clientv3.Client
 	socket socketAddress
+
+	directory string               // of the data
+	disk      atomic.Pointer[disk] // nil: unknown
 
 	ready    chan struct{}
 	failures chan error
@@ -102,8 +106,9 @@ func Start(ctx context.Context, member config.Member, opts ...Option) (*Member, 
 	m := &Member{
 		log: o.log, etcd: started, server: started.Server, client: v3client.New(started.Server), socket: socket, stop: cancel,
 		ready: make(chan struct{}), failures: make(chan error, 1),
-		stopping: make(chan struct{}), stopped: make(chan struct{}),
+		stopping: make(chan struct{}), stopped: make(chan struct{}), directory: member.DataDirectory,
 	}
+	m.measureDisk()
 	m.running.Go(func() { m.elect(background) })
 	m.running.Go(func() { m.awaitReady(background) })
 	m.running.Go(func() { m.watchSpace(background) })

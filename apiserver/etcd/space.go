@@ -26,15 +26,49 @@ type Space struct {
 	Quota int64 // bytes; 0: unlimited
 	// NoSpace is set while the alarm NOSPACE is raised, by this member or another.
 	NoSpace bool
+	// DiskFree is what the file system of the data directory has left, and DiskReserve what it needs for etcd's log, in bytes.
+	// Both are 0 if they are unknown.
+	DiskFree    int64
+	DiskReserve int64
 }
+
+const (
+	// diskReserve is the space for etcd's log: it preallocates segments of 64 MiB, of which it keeps several, and exits if it
+	// cannot write. On small file systems, the reserve is 1/diskReserveShare of the size.
+	diskReserve      = 256 << 20
+	diskReserveShare = 5
+)
+
+// disk is the state of the file system of the data directory, in bytes.
+type disk struct{ size, free int64 }
+
+// measureDisk updates what Space reports about the file system.
+func (m *Member) measureDisk() {
+	d, err := diskOf(m.directory)
+	if err != nil {
+		return
+	}
+	before := m.disk.Swap(&d)
+	full := d.free < d.reserve()
+	if full && (before == nil || before.free >= before.reserve()) {
+		m.log.Error(nil, "The file system of the etcd data directory is nearly full; objects cannot be created until it has space",
+			"directory", m.directory, "free", d.free, "reserve", d.reserve())
+	}
+}
+
+func (d disk) reserve() int64 { return min(diskReserve, d.size/diskReserveShare) }
 
 // Space returns the current use of the database. It is cheap.
 func (m *Member) Space() Space {
 	backend := m.server.Backend()
-	return Space{
+	space := Space{
 		Size: backend.Size(), InUse: backend.SizeInUse(), Quota: quotaOf(m.server.Cfg.QuotaBackendBytes),
 		NoSpace: len(m.alarms(func(types.ID) bool { return true })) > 0,
 	}
+	if d := m.disk.Load(); d != nil {
+		space.DiskFree, space.DiskReserve = d.free, d.reserve()
+	}
+	return space
 }
 
 // quotaOf returns the quota in bytes for the value of --etcd-quota-backend-bytes.
@@ -62,7 +96,7 @@ func (m *Member) disarms(member types.ID) bool {
 	return member == m.server.MemberID() || m.server.Cluster().Member(member) == nil
 }
 
-// watchSpace disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the
+// watchSpace measures the file system, and disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the
 // quota was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is raised
 // watchSpace also commits, because the use after a compaction is updated only by the second commit that follows.
 func (m *Member) watchSpace(ctx context.Context) {
@@ -70,6 +104,7 @@ func (m *Member) watchSpace(ctx context.Context) {
 	defer ticker.Stop()
 	raised := false
 	for {
+		m.measureDisk()
 		before, alarms := raised, m.alarms(m.disarms)
 		raised = len(alarms) > 0
 		space := m.Space()

@@ -18,16 +18,16 @@ func (t *tool) alarmCommand() *cobra.Command {
 	command := &cobra.Command{Use: "alarm", Short: "List or disarm alarms", Args: cobra.NoArgs}
 	command.AddCommand(
 		&cobra.Command{
-			Use: "list", Short: "List the alarms that are raised", Args: cobra.NoArgs,
+			Use: "list", Short: "List the active alarms", Args: cobra.NoArgs,
 			RunE: func(command *cobra.Command, _ []string) error {
 				return t.alarms(command.Context(), (*clientv3.Client).AlarmList)
 			},
 		},
 		&cobra.Command{
 			Use: "disarm", Short: "Disarm all alarms, and list them",
-			Long: "Disarm all alarms, and list them. While NOSPACE is raised etcd accepts deletions only. It is raised\n" +
-				"again by the next write unless there is room: delete what is not needed, wait for compaction, and\n" +
-				"defragment.",
+			Long: "Disarm all alarms, and list them. While NOSPACE is raised, etcd accepts only deletions. The next write\n" +
+				"raises it again unless there is enough space: first delete keys that you do not need, wait for compaction,\n" +
+				"and defragment.",
 			Args: cobra.NoArgs,
 			RunE: func(command *cobra.Command, _ []string) error {
 				return t.alarms(command.Context(), func(c *clientv3.Client, ctx context.Context) (*clientv3.AlarmResponse, error) {

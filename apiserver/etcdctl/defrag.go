@@ -17,9 +17,9 @@ type defragmented struct {
 
 func (t *tool) defragCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "defrag", Short: "Give the space of members' databases that holds no data back to the file system",
-		Long: "Give the space of members' databases that holds no data back to the file system. A member answers\n" +
-			"nothing while it defragments. Each endpoint is defragmented after the one before it has finished.",
+		Use: "defrag", Short: "Release unused space of the members' databases to the file system",
+		Long: "Release unused space of the members' databases to the file system. A member does not respond while it\n" +
+			"defragments its database. Endpoints are defragmented one after another.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return t.defrag(command.Context()) },
 	}

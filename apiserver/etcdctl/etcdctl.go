@@ -51,9 +51,9 @@ func newCommand(out io.Writer) *cobra.Command {
 	command := &cobra.Command{
 		Use:         "etcd",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "quorate etcd"},
-		Short:       "Look after a running etcd",
-		Long: "Look after a running etcd: the member that an API server on this machine embeds, which is found by its\n" +
-			"data directory, or any etcd that listens on a URL.",
+		Short:       "Manage a running etcd",
+		Long: "Manage a running etcd: the embedded member of an API server on this machine, given by its data directory,\n" +
+			"or any etcd, given by its URLs.",
 		Example: "  quorate etcd status --data-dir /var/lib/quorate/etcd\n" +
 			"  quorate etcd defrag --endpoints https://10.0.0.1:2379 --cacert ca.crt --cert client.crt --key client.key",
 		SilenceUsage: true, SilenceErrors: true,

@@ -31,8 +31,8 @@ func (t *tool) recoverCommand() *cobra.Command {
 	r := recovery{}
 	command := &cobra.Command{
 		Use: "recover", Short: "Continue with the data of one member after the loss of the quorum",
-		Long: "Continue with the data of one member after the loss of the quorum: its data directory becomes that of the only\n" +
-			"member of a new etcd cluster. All other members must have stopped permanently. Writes that only they have are lost.\n\n" +
+		Long: "Continue with the data of one member after the loss of the quorum. Its data directory becomes that of the only\n" +
+			"member of a new etcd cluster. Stop all other members permanently first. Writes that only they have are lost.\n\n" +
 			"Revisions continue --bump-revision later, as after 'restore'. The volume needs room for two more copies of the\n" +
 			"database. An interrupted recovery can be repeated.",
 		Example: "  quorate etcd recover --data-dir /var/lib/quorate/etcd",
@@ -47,7 +47,7 @@ func (t *tool) recoverCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	t.restoreFlags(flags, &r.RestoreOptions)
-	flags.StringVar(&r.uid, "uid", "", "UID of the operation: a repetition with the same UID changes nothing once it is complete")
+	flags.StringVar(&r.uid, "uid", "", "UID of the operation; once it is complete, repeating it with the same UID has no effect")
 	flags.StringVar(&r.resultFile, "result-file", "", "File for the result as JSON, such as /dev/termination-log in a pod")
 	return command
 }
@@ -129,7 +129,7 @@ func (r *recovery) moveFormer() error {
 	}
 	if !isEmpty(r.former()) {
 		if _, ok := r.record(); !ok {
-			return fmt.Errorf("both %s and %s have data: remove the one that is not needed", r.Directory, r.former())
+			return fmt.Errorf("both %s and %s have data: remove the one that you do not need", r.Directory, r.former())
 		}
 		if err := r.removeFormer(); err != nil { // the present data was recovered from it
 			return err

@@ -18,10 +18,10 @@ func (t *tool) restoreCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "restore FILE", Short: "Create a data directory from a snapshot",
 		Long: "Create a data directory from a snapshot, with one member in a new etcd cluster. Further members join it\n" +
-			"with --etcd-initial-cluster-state=existing. The directory appears when it is complete; an interrupted restore\n" +
+			"with --etcd-initial-cluster-state=existing. The directory is created when its data is complete; an interrupted restore\n" +
 			"can be repeated.\n\n" +
 			"Revisions continue --bump-revision after the snapshot's, and all before are marked compacted: clients that\n" +
-			"watched the former cluster get 410 Gone and list again, instead of missing changes.",
+			"watched the original cluster get 410 Gone and list again, instead of missing changes.",
 		Example: "  quorate etcd restore snapshot.db --data-dir /var/lib/quorate/etcd",
 		Args:    fileArgument("the snapshot"), Annotations: map[string]string{offline: "true"},
 		RunE: func(command *cobra.Command, args []string) error {
@@ -38,10 +38,10 @@ func (t *tool) restoreCommand() *cobra.Command {
 func (t *tool) restoreFlags(flags *pflag.FlagSet, o *snapshot.RestoreOptions) {
 	flags.StringVar(&o.Name, "name", config.Default().Member.Name, "Name of the member, its --etcd-name")
 	flags.StringVar(&o.PeerURL, "initial-advertise-peer-url", "",
-		"Peer URL of the member, its --etcd-initial-advertise-peer-urls; default: none, for a member that no other joins")
+		"Peer URL of the member, its --etcd-initial-advertise-peer-urls; default: none, no other members can join")
 	flags.StringVar(&o.Token, "initial-cluster-token", "", "Token of the new etcd cluster; default: random")
 	flags.Uint64Var(&o.RevisionBump, "bump-revision", snapshot.DefaultRevisionBump,
-		"Number of revisions to skip; more than the former cluster can have made since the snapshot")
+		"Number of revisions to skip; must exceed the revisions that the original cluster created after the snapshot")
 }
 
 // complete sets the options that have no flag.

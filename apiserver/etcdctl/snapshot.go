@@ -23,7 +23,7 @@ func (t *tool) snapshotCommand() *cobra.Command {
 	command.AddCommand(
 		&cobra.Command{
 			Use: "save FILE", Short: "Save a member's database to a file",
-			Long: "Save a member's database to a file. The file appears when it is complete and verified. It has etcd's\n" +
+			Long: "Save a member's database to a file. The file is created after the snapshot is complete and verified. It has etcd's\n" +
 				"format, which 'quorate etcd restore' and 'etcdutl snapshot restore' read.",
 			Args: fileArgument("the file to write"),
 			RunE: func(command *cobra.Command, args []string) error { return t.save(command.Context(), args[0]) },
@@ -31,7 +31,7 @@ func (t *tool) snapshotCommand() *cobra.Command {
 		&cobra.Command{
 			Use: "status FILE", Short: "Verify a snapshot and show what it contains",
 			Long: "Verify a snapshot: its checksum, the consistency of its database, and every key. Show its revision, the\n" +
-				"number of keys, and the encryption keys without which its values cannot be read.",
+				"number of keys, and the encryption keys that are needed to read its values.",
 			Args: fileArgument("the snapshot"), Annotations: map[string]string{offline: "true"},
 			RunE: func(_ *cobra.Command, args []string) error { return t.verify(args[0]) },
 		},

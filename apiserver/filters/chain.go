@@ -95,7 +95,7 @@ func Chain(options Options, next http.Handler) http.Handler {
 	h = &deadline{next: h, maximum: options.RequestTimeout, auditor: options.Auditor}
 	h = waitGroup{next: h, requests: &options.Drain.Requests}
 	h = watchTermination{next: h, watches: &options.Drain.Watches}
-	h = newGoaway(h, options.GoawayChance)
+	h = goaway{next: h, chance: options.GoawayChance, drain: options.Drain}
 	h = cacheControl{next: h}
 	h = newStrictTransportSecurity(h, options.StrictTransportSecurity)
 	h = retryAfter{next: h, drain: options.Drain}

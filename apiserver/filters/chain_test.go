@@ -266,6 +266,41 @@ func TestGoaway(t *testing.T) {
 	}
 }
 
+// TestMoveClients checks that a connection with a watch stays open for the watch, while a new request gets a new connection.
+func TestMoveClients(t *testing.T) {
+	end := make(chan struct{})
+	f := start(t, false, nil, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.RemoteAddr+"\n")
+		if r.URL.Query().Has("watch") {
+			w.(http.Flusher).Flush()
+			<-end
+			_, _ = io.WriteString(w, "the end")
+		}
+	})
+	f.drain.MoveClients()
+	watch, err := f.server.Client().Do(f.newRequest(t, "GET", "/api/v1/pods?watch=1", "alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watch.Body.Close() }()
+	connection := make([]byte, 100)
+	n, err := watch.Body.Read(connection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, next := f.get(t, "GET", "/x", "alice"); next == string(connection[:n]) {
+			t.Errorf("a request used the connection %s again", next)
+		} else {
+			n = copy(connection, next)
+		}
+	}
+	close(end)
+	if rest, err := io.ReadAll(watch.Body); err != nil || string(rest) != "the end" {
+		t.Errorf("the watch got %q, %v, want its last event", rest, err)
+	}
+}
+
 func TestForbidden(t *testing.T) {
 	f := start(t, false, nil, ok)
 	response, body := f.get(t, "DELETE", "/api/v1/namespaces/a/pods/b", "mallory")

@@ -7,7 +7,9 @@ import (
 	"quorate.dev/apiserver/request"
 )
 
-// retryAfter responds with 429 while a stopping server still listens, so that clients retry with another replica.
+// retryAfter responds with 429 while a stopping server still listens, so that clients retry with another replica. client-go
+// waits for Retry-After before it retries. kube-apiserver's value of 5 seconds exceeds the timeout of many requests, although
+// the retry uses a new connection and thus can succeed at once.
 type retryAfter struct {
 	next  http.Handler
 	drain *request.Drain
@@ -19,7 +21,7 @@ func (f retryAfter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Connection", "close")
-	w.Header().Set("Retry-After", "5")
+	w.Header().Set("Retry-After", "1")
 	http.Error(w, "The apiserver is shutting down, please try again later.", http.StatusTooManyRequests)
 }
 

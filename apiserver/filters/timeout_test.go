@@ -206,6 +206,9 @@ func TestDraining(t *testing.T) {
 	f.drain.Refuse()
 	response, body := f.get(t, "GET", "/api/v1/pods", "alice")
 	expect(t, response, body, 429, "The apiserver is shutting down, please try again later.\n")
+	if got := response.Header.Get("Retry-After"); got != "1" {
+		t.Errorf("got Retry-After %q while draining, want 1", got)
+	}
 	if response, _ := f.get(t, "GET", "/readyz", "alice"); response.StatusCode != 200 {
 		t.Errorf("readyz got %d", response.StatusCode)
 	}

@@ -1,4 +1,5 @@
-// Package preflight loads the configuration files that flags name, as a server does at its start, without starting one.
+// Package preflight checks flags and loads the configuration files that they name, as a server does at its start,
+// without starting one.
 // The operator reports what it returns before it changes a running server.
 package preflight
 
@@ -64,8 +65,7 @@ func checkOthers(c *config.Config) error {
 			return fmt.Errorf("tracing: %w", err)
 		}
 	}
-	selection := plugins.Selection{Enable: c.Admission.Enable, Disable: c.Admission.Disable, Control: c.Admission.Control}
-	if err := plugins.Check(selection, c.Admission.ConfigFile); err != nil {
+	if err := plugins.Check(selection(c), c.Admission.ConfigFile); err != nil {
 		return fmt.Errorf("admission: %w", err)
 	}
 	return nil

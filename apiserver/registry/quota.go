@@ -56,8 +56,12 @@ const noSpaceMessage = "etcdserver: mvcc: database space exceeded: only deletion
 func noSpace(err error, t Target) error {
 	message := noSpaceMessage
 	var full *storage.FullError
-	if errors.As(err, &full) {
+	var disk *storage.DiskFullError
+	switch {
+	case errors.As(err, &full):
 		message = full.Error()
+	case errors.As(err, &disk):
+		message = disk.Error()
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: reasonNoSpace, Message: message,

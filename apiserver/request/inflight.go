@@ -115,8 +115,16 @@ func (w *Watches) End(n int) int {
 type Drain struct {
 	Requests Inflight // those that are not long-running
 	Watches  Watches
+	moving   atomic.Bool
 	refusing atomic.Bool
 }
+
+// MoveClients makes the filters close an HTTP/2 connection when it carries a request, so that its client connects to another
+// replica.
+func (d *Drain) MoveClients() { d.moving.Store(true) }
+
+// MovingClients reports whether MoveClients has been called.
+func (d *Drain) MovingClients() bool { return d.moving.Load() }
 
 // Refuse makes the filters respond to new requests with 429 and Retry-After.
 func (d *Drain) Refuse() { d.refusing.Store(true) }

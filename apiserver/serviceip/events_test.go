@@ -73,7 +73,7 @@ func TestSeriesOfServiceEvents(t *testing.T) {
 	expect("b", 1)
 	clock.Step(7 * time.Minute)
 	expect("a", 5) // the series is complete
-	warn(service, "anew")
+	warn(service, "new series")
 	expect("a", 5, 1)
 
 	// The count of an active series is written periodically; an expired Event is created again.

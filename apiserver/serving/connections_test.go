@@ -40,7 +40,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 		t.Fatal(response, err)
 	}
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.Shutdown(t.Context(), noWork) }()
+	go func() { stopped <- s.Shutdown(t.Context(), nil, noWork) }()
 	if err := <-s.served; err != nil { // the port is closed: the server drains
 		t.Error(err)
 	}

@@ -2,7 +2,8 @@
 // graceful shutdown, and the transport for clients in the same process.
 //
 // Server.Shutdown drains in kube-apiserver's order. /readyz fails first, while requests are still served, so that load
-// balancers stop sending new ones; preShutdown runs in this phase. Then new requests are refused: the port closes and
+// balancers stop sending new ones; preShutdown runs in this phase. In its second half, each request on an HTTP/2 connection
+// makes the client reconnect, by then to another replica. Then new requests are refused: the port closes and
 // HTTP/2 clients get GOAWAY or, with --shutdown-send-retry-after, the port stays open and requests get 429. Running
 // requests finish within --request-timeout, and watches end over --shutdown-watch-termination-grace-period, so that not
 // all clients reconnect elsewhere at once. Last, idle connections close, and whatever is left is closed with the
@@ -148,18 +149,22 @@ func closeListener(listener net.Listener) error {
 }
 
 // Shutdown drains and stops the server in the order of kube-apiserver's RunWithContext. It returns when no connection
-// is left or ctx is done. preShutdown runs while requests are still served, and Shutdown waits for it.
-func (s *Server) Shutdown(ctx context.Context, preShutdown func(context.Context)) error {
+// is left or ctx is done. preShutdown runs while requests are still served, and Shutdown waits for it. Once failed is closed,
+// requests cannot succeed any more, and the shutdown delay ends.
+func (s *Server) Shutdown(ctx context.Context, failed <-chan struct{}, preShutdown func(context.Context)) error {
 	logger, options := s.options.Logger, s.options.Config
 
 	// Load balancers notice that /readyz fails, and the replica releases its leases.
+	begin := s.options.Clock.Now()
 	s.options.Health.ShutDown()
 	prepared := make(chan struct{})
 	go func() {
 		defer close(prepared)
 		preShutdown(ctx)
 	}()
-	s.pause(ctx, options.ShutdownDelay)
+	s.pause(ctx, options.ShutdownDelay/2, failed)
+	s.options.Drain.MoveClients()
+	s.pause(ctx, options.ShutdownDelay-s.options.Clock.Since(begin), failed)
 	waitFor(ctx, prepared)
 
 	// No new requests: either they get 429 with Retry-After, or the port closes and HTTP/2 clients get GOAWAY.
@@ -226,7 +231,8 @@ func (s *Server) endWatches(ctx context.Context, ended <-chan struct{}) {
 	}
 }
 
-func (s *Server) pause(ctx context.Context, length time.Duration) {
+// pause waits for a time, or until it is cut short.
+func (s *Server) pause(ctx context.Context, length time.Duration, cut <-chan struct{}) {
 	if length <= 0 {
 		return
 	}
@@ -234,6 +240,7 @@ func (s *Server) pause(ctx context.Context, length time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C():
+	case <-cut:
 	case <-ctx.Done():
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -304,7 +305,7 @@ func TestShutdownOrder(t *testing.T) {
 	stopped := make(chan error, 1)
 	prepare, prepared := make(chan struct{}), make(chan struct{})
 	go func() {
-		stopped <- s.Shutdown(context.Background(), func(context.Context) { close(prepared); <-prepare })
+		stopped <- s.Shutdown(context.Background(), nil, func(context.Context) { close(prepared); <-prepare })
 	}()
 	<-prepared            // although the delay has not passed
 	for !c.HasWaiters() { // until Shutdown waits for the delay
@@ -398,7 +399,7 @@ func TestRetryAfterMode(t *testing.T) {
 	o := options(t)
 	o.Config.ShutdownSendRetryAfter = true
 	s := serve(t, o)
-	if err := s.Shutdown(t.Context(), noWork); err != nil {
+	if err := s.Shutdown(t.Context(), nil, noWork); err != nil {
 		t.Error(err)
 	}
 	if !o.Drain.Refusing() {
@@ -409,13 +410,53 @@ func TestRetryAfterMode(t *testing.T) {
 	}
 }
 
+// TestShutdownAfterAFailure: without its store, a server does not keep serving for the delay.
+func TestShutdownAfterAFailure(t *testing.T) {
+	o := options(t)
+	o.Clock, o.Config.ShutdownDelay = testclock.NewFakeClock(time.Now()), time.Hour
+	s := serve(t, o)
+	failed := make(chan struct{})
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Shutdown(t.Context(), failed, noWork) }()
+	close(failed)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	o := options(t)
 	o.Drain.Requests.Enter() // and never leaves
 	s := serve(t, o)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Shutdown(ctx, noWork); err != nil && !errors.Is(err, context.Canceled) {
+	if err := s.Shutdown(ctx, nil, noWork); err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// TestClientsMoveDuringTheDelay checks that connections in use are closed after load balancers had time to react, and before
+// requests get 429.
+func TestClientsMoveDuringTheDelay(t *testing.T) {
+	c := testclock.NewFakeClock(time.Now())
+	o := options(t)
+	o.Clock, o.Config.ShutdownDelay, o.Config.ShutdownSendRetryAfter = c, 10*time.Second, true
+	s := serve(t, o)
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Shutdown(t.Context(), nil, noWork) }()
+	for _, want := range []bool{false, true} {
+		for !c.HasWaiters() {
+			runtime.Gosched()
+		}
+		if got := o.Drain.MovingClients(); got != want || o.Drain.Refusing() {
+			t.Errorf("got moving clients %t, refusing requests %t, want %t and false", got, o.Drain.Refusing(), want)
+		}
+		c.Step(5 * time.Second)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if !o.Drain.Refusing() {
+		t.Error("requests do not get 429 after the delay")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"k8s.io/apiserver/pkg/storage/value"
@@ -21,6 +22,9 @@ type Encryption struct {
 // encryptedPrefix begins every encrypted value. Plain JSON begins with a brace, plain protobuf with "k8s\x00".
 var encryptedPrefix = []byte("k8s:enc:")
 
+// kmsPrefix begins every value that a KMS plugin encrypted, in all versions of the protocol.
+var kmsPrefix = []byte("k8s:enc:kms:")
+
 // TransformError means that a value cannot be encrypted or decrypted.
 type TransformError struct {
 	Key    string // in etcd
@@ -36,8 +40,12 @@ func (e *TransformError) Unwrap() error { return e.Reason }
 // Encrypt encrypts the values that are written from now on. It must be called before the first use of the store.
 func (s *Store) Encrypt(e *Encryption) { s.encryption = e }
 
-// DecryptsRemotely reports whether Decrypt may call a KMS plugin.
-func (s *Store) DecryptsRemotely() bool { return s.encryption != nil && s.encryption.Remote }
+// DecryptsRemotely reports whether Decrypt may call a KMS plugin for the events.
+func (s *Store) DecryptsRemotely(events []Event) bool {
+	return s.encryption != nil && s.encryption.Remote && slices.ContainsFunc(events, func(e Event) bool {
+		return bytes.HasPrefix(e.Data, kmsPrefix) || bytes.HasPrefix(e.Previous, kmsPrefix)
+	})
+}
 
 // Decrypt decrypts the values of events of a WatchStream, in place. After an error some of them are decrypted.
 func (s *Store) Decrypt(ctx context.Context, events []Event) (err error) {

@@ -22,6 +22,10 @@ type Space struct {
 	// NoSpace is set while etcd's NOSPACE alarm is raised. Until it is disarmed, etcd refuses all writes except
 	// deletions.
 	NoSpace bool
+	// DiskFree is what the file system of an embedded member's data has left, and DiskReserve what must stay free for its
+	// log, in bytes. Both are 0 if they are unknown.
+	DiskFree    int64
+	DiskReserve int64
 }
 
 // SoftQuota refuses writes that grow the database before it reaches etcd's quota. At etcd's quota all writes except
@@ -31,7 +35,7 @@ type Space struct {
 type SoftQuota struct {
 	// Measure is called for each write that grows the database.
 	Measure func() Space
-	// Percent of etcd's quota that may be in use; 100 disables the soft quota.
+	// Percent of etcd's quota that may be in use; 100 disables the soft quota, but not the reserve of the file system.
 	Percent int64
 
 	refused     prometheus.Counter // nil: not counted
@@ -58,12 +62,23 @@ func (e *FullError) Error() string {
 		"Until then objects cannot be created and cannot grow", used, quota)
 }
 
+// DiskFullError is ErrNoSpace from the file system: etcd exits when it cannot write.
+type DiskFullError struct{ Space }
+
+func (e *DiskFullError) Error() string {
+	return fmt.Sprintf("storage is full: the file system of etcd has %s left, and needs %s for its log; enlarge it, or delete "+
+		"other files. Until then objects cannot be created and cannot grow", mebibytes(e.DiskFree), mebibytes(e.DiskReserve))
+}
+
+// Is makes errors.Is report ErrNoSpace.
+func (*DiskFullError) Is(target error) bool { return target == ErrNoSpace }
+
 // Is makes errors.Is report ErrNoSpace.
 func (*FullError) Is(target error) bool { return target == ErrNoSpace }
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// Admit returns a *FullError if data of size after must not replace data of size before, in bytes.
+// Admit returns an error that is ErrNoSpace if data of size after must not replace data of size before, in bytes.
 func (q *SoftQuota) Admit(before, after int) error {
 	if q == nil || after <= before {
 		return nil
@@ -83,6 +98,8 @@ func (q *SoftQuota) Admit(before, after int) error {
 func (q *SoftQuota) check(size int64) error {
 	space := q.Measure()
 	switch {
+	case space.DiskReserve > 0 && space.DiskFree-fileGrowth*size < space.DiskReserve:
+		return &DiskFullError{Space: space}
 	case space.Quota <= 0 || q.Percent >= 100:
 		return nil
 	case space.InUse+size > space.Quota/100*q.Percent:

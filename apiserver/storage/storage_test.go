@@ -180,6 +180,9 @@ func testFeedEnds(t *testing.T, client *clientv3.Client) {
 	if _, err := feed.Next(ctx); !errors.Is(err, storage.ErrCompacted) {
 		t.Errorf("watching what is compacted: %v", err)
 	}
+	if err := feed.RequestProgress(); !errors.Is(err, storage.ErrCompacted) {
+		t.Errorf("requesting progress after the end: %v", err)
+	}
 	feed = must[*storage.WatchStream](t)(s.Watch(ctx, second))
 	feed.Close()
 	if _, err := feed.Next(ctx); !errors.Is(err, storage.ErrUnavailable) {

@@ -94,15 +94,29 @@ func (w *WatchStream) Next(ctx context.Context) (Batch, error) {
 }
 
 // RequestProgress requests a progress notification from etcd, which Next returns as a batch, possibly without events.
-// etcd does not send one while the watch lags.
+// etcd does not send one while the watch lags. After the end of the stream the error is its terminal error.
 func (w *WatchStream) RequestProgress() error {
-	if w.ctx.Err() != nil { // the client would open a stream for the request and leak it
-		return fmt.Errorf("requesting progress: %w: the watch stream has ended", ErrUnavailable)
+	if err := w.ended(); err != nil { // the client would open a stream for the request and leak it
+		return fmt.Errorf("requesting progress: %w", err)
 	}
-	if err := w.store.client.RequestProgress(w.ctx); err != nil {
-		return fmt.Errorf("requesting progress: %w", classify(err))
+	err := w.store.client.RequestProgress(w.ctx)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if ended := w.ended(); ended != nil { // meanwhile
+		return fmt.Errorf("requesting progress: %w", ended)
+	}
+	return fmt.Errorf("requesting progress: %w", classify(err))
+}
+
+// ended returns the terminal error of a stream that has ended, or nil.
+func (w *WatchStream) ended() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil && w.ctx.Err() != nil {
+		return fmt.Errorf("%w: the watch stream is closed", ErrUnavailable)
+	}
+	return w.err
 }
 
 func (w *WatchStream) take() (Batch, error, bool) {

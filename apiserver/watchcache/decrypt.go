@@ -10,14 +10,15 @@ import (
 )
 
 // decryptionWait is how long the watch stream, which all collections share, waits for a KMS plugin. Plugins are called
-// only for events that another server encrypted with a key that this one has not used yet.
+// only for events that another server encrypted with a key that this one has not used yet. Events that no plugin encrypted
+// have no such limit, which a busy machine can exceed.
 const decryptionWait = 100 * time.Millisecond
 
 var errSlowDecryption = errors.New("the KMS plugin did not decrypt events in time")
 
 // decrypt returns the events with decrypted values. It may change events. No lock is held meanwhile.
 func (c *Caches) decrypt(events []storage.Event) ([]storage.Event, error) {
-	if !c.store.DecryptsRemotely() {
+	if !c.store.DecryptsRemotely(events) {
 		return events, c.store.Decrypt(c.ctx, events)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, decryptionWait)

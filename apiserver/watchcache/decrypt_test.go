@@ -12,13 +12,21 @@ import (
 	"quorate.dev/apiserver/storage"
 )
 
-// plugin is a transformer that can decrypt values which begin with "sealed:" only while it is up. Otherwise it does not
-// answer.
-type plugin struct{ up chan struct{} }
+// kms begins the values that plugin can decrypt.
+const kms = "k8s:enc:kms:v2:plugin:"
+
+// plugin is a transformer that can decrypt values which begin with kms only while it is up. Otherwise it does not answer.
+type plugin struct {
+	up      chan struct{}
+	limited *atomic.Bool // set if the time to decrypt another value is limited
+}
 
 func (p plugin) TransformFromStorage(ctx context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
-	plain, sealed := strings.CutPrefix(string(data), "sealed:")
+	plain, sealed := strings.CutPrefix(string(data), kms)
 	if !sealed {
+		if _, limited := ctx.Deadline(); limited {
+			p.limited.Store(true)
+		}
 		return data, false, nil
 	}
 	select {
@@ -38,8 +46,8 @@ func (plugin) TransformToStorage(_ context.Context, data []byte, _ value.Context
 func TestSlowDecryption(t *testing.T) {
 	hasty := &fastClock{}
 	w := newStoppedWorld(t, Options{Clock: hasty})
-	up := make(chan struct{})
-	w.store.Encrypt(&storage.Encryption{Remote: true, For: func(string) value.Transformer { return plugin{up} }})
+	up, limited := make(chan struct{}), &atomic.Bool{}
+	w.store.Encrypt(&storage.Encryption{Remote: true, For: func(string) value.Transformer { return plugin{up, limited} }})
 	w.run()
 	secrets, pods := w.cache("secrets"), w.cache("pods")
 	created := w.create("secrets/ns/a", "x;")
@@ -48,9 +56,12 @@ func TestSlowDecryption(t *testing.T) {
 	w.latest(pods)
 	w.create("secrets/ns/b", "x;")
 	w.expect(all, "ADDED secrets/ns/b@x;") // a watch that is ahead of the stream of events would expire
+	if limited.Load() {
+		t.Error("got a time limit for an event that no plugin encrypted")
+	}
 
 	hasty.fast.Store(true)
-	w.update("secrets/ns/a", "sealed:y;")
+	w.update("secrets/ns/a", kms+"y;")
 	w.create("pods/ns/a", "x;")
 	w.expect(others, "ADDED pods/ns/a@x;")
 	w.latest(pods)
@@ -59,7 +70,7 @@ func TestSlowDecryption(t *testing.T) {
 	}
 	close(up)
 	w.expect(all, "MODIFIED secrets/ns/a@y;")
-	w.update("secrets/ns/a", "sealed:z;")
+	w.update("secrets/ns/a", kms+"z;")
 	w.expect(all, "MODIFIED secrets/ns/a@z;")
 	if entry, ok := w.latest(secrets).Get("secrets/ns/a"); !ok || string(entry.Stored()) != "z;" {
 		t.Errorf("got %v", entry)

@@ -18,6 +18,7 @@ import (
 	"quorate.dev/apiserver/authentication/jwt"
 	"quorate.dev/apiserver/authentication/jwt/jwttest"
 	"quorate.dev/apiserver/config"
+	"quorate.dev/test/docs/guide"
 )
 
 // patience bounds waits for background work.
@@ -285,14 +286,9 @@ func TestAnonymous(t *testing.T) {
 
 // TestDocumentedConfiguration checks the example of docs/authentication.md.
 func TestDocumentedConfiguration(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/authentication.md")
+	example, err := guide.YAML("../../../docs/authentication.md", "kind: AuthenticationConfiguration")
 	if err != nil {
 		t.Fatal(err)
-	}
-	_, example, _ := strings.Cut(string(text), "```yaml\n")
-	example, _, _ = strings.Cut(example, "```")
-	if !strings.Contains(example, "kind: AuthenticationConfiguration") {
-		t.Fatal("no example")
 	}
 	_ = start(t, example)
 }

@@ -78,10 +78,13 @@ func ParseManifest(text []byte) (Manifest, error) {
 	return m, nil
 }
 
-// Keys are the keys without which a restored cluster does not accept the tokens of its service accounts. All are PEM.
+// Keys are the keys without which a restored cluster does not accept the tokens of its service accounts, or cannot read what
+// is encrypted at rest.
 type Keys struct {
-	ServiceAccountPublic  []byte `json:"serviceAccountPublic"`
-	ServiceAccountPrivate []byte `json:"serviceAccountPrivate"`
+	ServiceAccountPublic  []byte `json:"serviceAccountPublic"`  // PEM
+	ServiceAccountPrivate []byte `json:"serviceAccountPrivate"` // PEM
+	// Encryption is the state of the operator's package encryption. Empty if the cluster has never encrypted anything.
+	Encryption []byte `json:"encryption,omitempty"`
 }
 
 // ErrNoIdentity is returned if none of the identities can decrypt.
@@ -137,7 +140,7 @@ func Encrypt(out io.Writer, recipients []byte) (io.WriteCloser, error) {
 func Decrypt(in io.Reader, identities []byte) (io.Reader, error) {
 	parsed, err := age.ParseIdentities(bytes.NewReader(identities))
 	if err != nil {
-		return nil, errors.New("the identities are not those of age: lines that begin with AGE-SECRET-KEY-")
+		return nil, errIdentities
 	}
 	out, err := age.Decrypt(in, parsed...)
 	if mismatch := (*age.NoIdentityMatchError)(nil); errors.As(err, &mismatch) {
@@ -145,6 +148,17 @@ func Decrypt(in io.Reader, identities []byte) (io.Reader, error) {
 	}
 	return out, err
 }
+
+// CheckIdentities returns an error unless these are identities of age.
+func CheckIdentities(identities []byte) error {
+	if _, err := age.ParseIdentities(bytes.NewReader(identities)); err != nil {
+		return errIdentities
+	}
+	return nil
+}
+
+// errIdentities has no cause: errors of age may contain parts of an identity.
+var errIdentities = errors.New("the identities are not those of age: lines that begin with AGE-SECRET-KEY-")
 
 // Fingerprint returns a short hash of a PEM-encoded public key.
 func Fingerprint(public []byte) string {
