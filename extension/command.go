@@ -41,7 +41,7 @@ func newCommand(out io.Writer) *cobra.Command {
 	command := &cobra.Command{
 		Use:          "extension",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "quorate extension"},
-		Short:        "Work with API groups that an extension server serves",
+		Short:        "Manage API groups that an extension server serves",
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	command.SetOut(out)
@@ -83,13 +83,13 @@ func moveCommand(out io.Writer) *cobra.Command {
 	set.StringVar(&f.extensionKubeconfig, "extension-kubeconfig", "",
 		"Kubeconfig of the extension server, of a member of system:masters (default: the Secret NAME-admin-kubeconfig of --cluster)")
 	set.StringVar(&f.cluster, "cluster", "", "NAMESPACE/NAME of the ApiServerCluster in mode Extension; its operator registers the group")
-	set.StringVar(&f.apiServices, "api-services", "", "File with the APIServices of the extension server, without an operator")
+	set.StringVar(&f.apiServices, "api-services", "", "File with the APIServices of the extension server, if no operator manages them")
 	set.StringVar(&f.namespace, "state-namespace", metav1.NamespaceSystem, "Namespace of the host for the ConfigMap with the progress")
 	set.DurationVar(&f.settle, "settle", 10*time.Second,
-		"How long a change may need to reach all API servers of the host and its clients; requests fail during several such times")
-	set.DurationVar(&f.timeout, "timeout", 5*time.Minute, "Limit of each wait; the move can be continued afterwards")
+		"Time that a change needs to reach all API servers of the host and its clients; requests fail for a small multiple of it")
+	set.DurationVar(&f.timeout, "timeout", 5*time.Minute, "Time limit of each wait; run the command again to continue")
 	set.BoolVar(&f.dryRun, "dry-run", false, "Print what would be done and write nothing")
-	set.BoolVar(&f.abort, "abort", false, "Undo a move that was begun")
+	set.BoolVar(&f.abort, "abort", false, "Undo a move that has begun")
 	return command
 }
 

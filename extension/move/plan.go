@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -116,6 +117,12 @@ func (m *Mover) planDefinition(ctx context.Context, p *Plan, from, to *cluster, 
 		p.problem("CustomResourceDefinition %s: %s", definition.GetName(), notEstablished(definition))
 	case definition.GetAnnotations()[crd.TransferAnnotation] != "":
 		p.problem("CustomResourceDefinition %s is part of another move", definition.GetName())
+	}
+	if strategy, _, _ := unstructured.NestedString(definition.Object, "spec", "conversion", "strategy"); strategy == "Webhook" &&
+		m.Direction == ToHost && len(versionsOf(definition)) > 1 {
+		// The host writes them without conversion, which drops the fields that the other versions do not have.
+		p.Lost = append(slices.Clone(p.Lost), fmt.Sprintf("metadata.managedFields of %s: entries of versions other than %s",
+			definition.GetName(), r.Version))
 	}
 	kind := Kind{Definition: definition.GetName(), Versions: r.Served}
 	objects := collection{from.transfer, r.in(r.Version), r.Namespaced}

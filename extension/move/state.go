@@ -73,7 +73,7 @@ func (m *Mover) load(ctx context.Context) (*state, error) {
 	return s, nil
 }
 
-var errConcurrent = errors.New("another process runs the same move")
+var errConcurrent = errors.New("another process is running the same move")
 
 // save stores the state. It fails if another process has stored one since.
 func (m *Mover) save(ctx context.Context, s *state) error {
