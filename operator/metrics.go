@@ -12,13 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"quorate.dev/operator/desired"
 	"quorate.dev/operator/pki"
-	"quorate.dev/operator/reconcile"
 	"quorate.dev/operator/servingcert"
 )
 
@@ -43,7 +41,8 @@ func (o *options) servingCertificate(direct client.Client, log logr.Logger) *ser
 	keeper := &servingcert.Keeper{
 		Client: direct, Clock: clock.RealClock{}, Logger: log.WithName("metrics"),
 		Leaf: pki.Leaf{
-			CommonName: metricsName, DNSNames: []string{"localhost"}, Server: true,
+			// The first name is the same in all namespaces, for a ServiceMonitor that is installed in any.
+			CommonName: metricsName, DNSNames: []string{metricsName, "localhost"}, Server: true,
 			Addresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		},
 	}
@@ -58,17 +57,19 @@ func (o *options) servingCertificate(direct client.Client, log logr.Logger) *ser
 	return keeper
 }
 
-// registerMetrics adds the metrics of the clusters to those that controller-runtime serves. Several operators can run in
-// one process, as in tests: the metrics of the last one are served.
-func registerMetrics(clusters *reconcile.Metrics) error {
-	err := ctrlmetrics.Registry.Register(clusters)
-	var registered prometheus.AlreadyRegisteredError
-	if errors.As(err, &registered) {
-		ctrlmetrics.Registry.Unregister(registered.ExistingCollector)
-		err = ctrlmetrics.Registry.Register(clusters)
-	}
-	if err != nil {
-		return fmt.Errorf("registering metrics: %w", err)
+// registerMetrics registers collectors. Controller-runtime's registry is global to the process, which may run several
+// operators, as in tests: the collectors of the last one remain.
+func registerMetrics(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
+	for _, collector := range collectors {
+		err := registry.Register(collector)
+		var registered prometheus.AlreadyRegisteredError
+		if errors.As(err, &registered) {
+			registry.Unregister(registered.ExistingCollector)
+			err = registry.Register(collector)
+		}
+		if err != nil {
+			return fmt.Errorf("registering metrics: %w", err)
+		}
 	}
 	return nil
 }

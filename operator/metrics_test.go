@@ -17,6 +17,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"quorate.dev/operator/desired"
 	"quorate.dev/operator/pki"
 	"quorate.dev/operator/servingcert"
 )
@@ -46,8 +47,13 @@ func (e *environment) checkMetrics(address string) {
 		"scraper":        {e.token(scraper), http.StatusOK},
 	} {
 		response, body := e.scrape(address, c.token)
-		if response.StatusCode != c.want || bytes.Contains(body, []byte("controller_runtime_reconcile_total")) != (c.want == http.StatusOK) {
+		if response.StatusCode != c.want {
 			e.t.Errorf("%s: %s, %d bytes", name, response.Status, len(body))
+		}
+		for _, metric := range []string{"controller_runtime_reconcile_total{", "rest_client_requests_total{"} {
+			if bytes.Contains(body, []byte(metric)) != (c.want == http.StatusOK) {
+				e.t.Errorf("%s: %s: %d bytes, and %s...", name, response.Status, len(body), metric)
+			}
 		}
 	}
 	response, err := http.Get("http://" + address + "/metrics")
@@ -69,7 +75,7 @@ func (e *environment) token(account *corev1.ServiceAccount) string {
 	return request.Status.Token
 }
 
-// scrape verifies the certificate with the authority in the Secret, for the Service's name.
+// scrape verifies the certificate with the authority in the Secret, for the names of the Service.
 func (e *environment) scrape(address, token string) (*http.Response, []byte) {
 	e.t.Helper()
 	roots := x509.NewCertPool()
@@ -84,7 +90,7 @@ func (e *environment) scrape(address, token string) (*http.Response, []byte) {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
-		RootCAs: roots, ServerName: "quorate-operator-metrics.quorate-system.svc", MinVersion: tls.VersionTLS12,
+		RootCAs: roots, ServerName: metricsName, MinVersion: tls.VersionTLS12,
 	}}
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
@@ -92,6 +98,9 @@ func (e *environment) scrape(address, token string) (*http.Response, []byte) {
 		e.t.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
+	if err := response.TLS.PeerCertificates[0].VerifyHostname(metricsName + ".quorate-system.svc"); err != nil {
+		e.t.Error(err)
+	}
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		e.t.Fatal(err)
@@ -108,16 +117,19 @@ func (e *environment) metricsSecret() *corev1.Secret {
 	return secret
 }
 
-// checkCertificate runs two replicas' keepers of one certificate through its life.
+// checkCertificate runs two replicas' keepers of one certificate through its life, with the operator's permissions.
 func (e *environment) checkCertificate() {
 	e.t.Helper()
 	now := clocktesting.NewFakeClock(time.Now())
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shared", Labels: map[string]string{"ours": "yes"}}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "quorate-system", Name: metricsName, Labels: map[string]string{desired.ManagedByLabel: desired.ManagedBy},
+	}}
+	operator := e.operatorClient()
 	stored := &corev1.Secret{}
 	var keepers []*servingcert.Keeper
 	for range 2 {
 		keeper := &servingcert.Keeper{
-			Client: e.client, Secret: secret, Clock: now, Logger: logr.Discard(),
+			Client: operator, Secret: secret, Clock: now, Logger: logr.Discard(),
 			Leaf: pki.Leaf{CommonName: "x", Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true},
 		}
 		keepers = append(keepers, keeper)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/test/permissions"
 )
 
 // freeAddress returns an unused local address.
@@ -30,8 +31,10 @@ func freeAddress(t *testing.T) string {
 // namespaces.
 func TestNamespacedInstall(t *testing.T) {
 	address := freeAddress(t)
-	e := start(t, "../manifests/install-namespaced.yaml", "quorate-clusters", "--namespaces=quorate-clusters",
-		"--pod-namespace=quorate-system", "--metrics-bind-address="+address)
+	file, flags := audit(t)
+	e := startServer(t, "../config/crd", "quorate-clusters", flags...)
+	e.install("../manifests/install-namespaced.yaml")
+	e.operate([]string{"--namespaces=quorate-clusters", "--pod-namespace=quorate-system", "--metrics-bind-address=" + address})
 	elsewhere := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
 	if err := e.client.Create(t.Context(), elsewhere); err != nil {
 		t.Fatal(err)
@@ -51,6 +54,7 @@ func TestNamespacedInstall(t *testing.T) {
 	e.checkMetrics(address)
 	e.checkCertificate()
 	e.removeAll()
+	permissions.Check(t, file)
 }
 
 // checkRights checks the operator's permissions in its namespaces and in others.

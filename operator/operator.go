@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
@@ -26,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientmetrics "k8s.io/client-go/tools/metrics"
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/utils/clock"
@@ -132,6 +132,15 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	hosting, _, err := rest.DefaultServerUrlFor(connection)
+	if err != nil {
+		return fmt.Errorf("address of the API server: %w", err)
+	}
+	requests := newRequestMetric(hosting.Host)
+	if err := registerMetrics(metrics.Registry, requests); err != nil {
+		return err
+	}
+	clientmetrics.RequestResult = requests
 	direct, err := client.New(connection, client.Options{Scheme: Scheme()})
 	if err != nil {
 		return fmt.Errorf("creating a client: %w", err)
@@ -184,7 +193,9 @@ func (o *options) manager(connection *rest.Config, direct client.Client, log log
 		Connect: reconcile.Connect, Discover: reconcile.Discover,
 		Host: o.host(connection),
 	}
-	if err := registerMetrics(reconciler.Metrics); err != nil {
+	err = registerMetrics(metrics.Registry, reconciler.Metrics, reconcile.StateCollector{Reader: manager.GetClient()},
+		backups.Collector{Reader: manager.GetClient(), Clock: clock.RealClock{}})
+	if err != nil {
 		return nil, err
 	}
 	kubeconfigs := &kubeconfig.Reconciler{
@@ -197,9 +208,6 @@ func (o *options) manager(connection *rest.Config, direct client.Client, log log
 	schedules := &backups.ScheduleReconciler{
 		Client: manager.GetClient(), Reader: manager.GetAPIReader(), Clock: clock.RealClock{},
 		Recorder: manager.GetEventRecorder("quorate-operator"),
-	}
-	if err := registerBackupMetrics(metrics.Registry, manager.GetClient()); err != nil {
-		return nil, err
 	}
 	if o.metricsAddress != "0" {
 		if err := manager.Add(certificate); err != nil {
@@ -214,18 +222,6 @@ func (o *options) manager(connection *rest.Config, direct client.Client, log log
 		manager.AddHealthzCheck("ping", healthz.Ping),
 		manager.AddReadyzCheck("ping", healthz.Ping),
 	)
-}
-
-// registerBackupMetrics registers the metrics of backups. Controller-runtime's registry is global to the process, which
-// may run several operators one after the other: the collector of the last one remains.
-func registerBackupMetrics(registry prometheus.Registerer, reader client.Reader) error {
-	collector := backups.Collector{Reader: reader}
-	err := registry.Register(collector)
-	if existing := (prometheus.AlreadyRegisteredError{}); errors.As(err, &existing) {
-		registry.Unregister(existing.ExistingCollector)
-		return registry.Register(collector)
-	}
-	return err
 }
 
 // uncached are the kinds that are always read from the API server. The cache has only their metadata, for the watches.

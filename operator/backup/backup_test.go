@@ -21,6 +21,7 @@ import (
 //	suspend BOOL                 limits COUNT AGE FAILED
 //	at TIME => DECISION          decides with the active backups, and applies the decision
 //	finish NAME TIME             fail NAME TIME
+//	delete NAME                  created TIME                         health TIME => CONDITION
 //	expire TIME => NAMES         deletes what has expired
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -83,8 +84,14 @@ func (r *replayer) execute(t *testing.T, words []string) string {
 	case "finish", "fail":
 		o.Active = slices.DeleteFunc(o.Active, func(name string) bool { return name == words[1] })
 		r.finished = append(r.finished, Finished{words[1], at(t, words[2]), words[0] == "fail"})
+	case "delete":
+		r.finished = slices.DeleteFunc(r.finished, func(f Finished) bool { return f.Name == words[1] })
+	case "created":
+		o.Created = at(t, words[1])
 	case "at":
 		return r.decide(t, at(t, words[1]))
+	case "health":
+		return r.health(t, at(t, words[1]))
 	case "expire":
 		expired := Expired(r.finished, r.limits, at(t, words[1]))
 		r.finished = slices.DeleteFunc(r.finished, func(f Finished) bool { return slices.Contains(expired, f.Name) })
@@ -93,6 +100,20 @@ func (r *replayer) execute(t *testing.T, words []string) string {
 		t.Fatalf("unknown command %q", words[0])
 	}
 	return ""
+}
+
+// health evaluates the finished backups with a grace of an hour.
+func (r *replayer) health(t *testing.T, now time.Time) string {
+	t.Helper()
+	parsed, err := schedule.Parse(r.expression, r.zone)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	record := Record{Now: now, Created: r.observation.Created, Suspended: r.observation.Suspend, Grace: time.Hour}
+	record.Handled, record.Pending = !r.observation.Last.IsZero(), len(r.observation.Active) > 0
+	record.Newest = NewestOf(r.finished, now)
+	healthy, reason, message := Health(parsed, record)
+	return fmt.Sprintf("%t %s: %s", healthy, reason, message)
 }
 
 func (r *replayer) decide(t *testing.T, now time.Time) string {
@@ -145,37 +166,50 @@ func duration(t *testing.T, text string) time.Duration {
 
 func TestAdvance(t *testing.T) {
 	created := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	early, late := created.Add(time.Minute), created.Add(2*time.Hour)
+	const soon, minute, later, expired = time.Second, time.Minute, 6 * time.Minute, 2 * time.Hour
+	lastAttempt := Attempt{Attempts: MaxAttempts, Pod: PodFailed, Failure: "broken"}
+	starting := Attempt{Attempts: 1, Pod: PodStarting, PodCreated: created}
 	for name, test := range map[string]struct {
-		now      time.Time
-		attempts int
-		pod      PodState
-		blocked  string
-		want     Step
-		reason   string
+		after   time.Duration
+		attempt Attempt
+		want    Step
+		reason  string
 	}{
-		"new":                             {early, 0, PodMissing, "", Start, ""},
-		"cluster without quorum":          {early, 0, PodMissing, "no quorum", Wait, "no quorum"},
-		"recorded":                        {early, 1, PodMissing, "", Run, ""},
-		"recorded, quorum lost since":     {early, 1, PodMissing, "no quorum", Wait, "no quorum"},
-		"running":                         {early, 1, PodActive, "", Wait, ""},
-		"running, quorum lost since":      {early, 1, PodActive, "no quorum", Wait, ""},
-		"terminating":                     {early, 1, PodLeaving, "", Wait, ""},
-		"succeeded":                       {early, 1, PodSucceeded, "", Collect, ""},
-		"failed":                          {early, 1, PodFailed, "", Start, "broken"},
-		"failed, no quorum":               {early, 1, PodFailed, "no quorum", Wait, "no quorum"},
-		"failed for the last time":        {early, MaxAttempts, PodFailed, "", Fail, "broken"},
-		"timed out while it ran":          {late, 1, PodActive, "", Fail, "timed out after 1h0m0s"},
-		"timed out while it was blocked":  {late, 0, PodMissing, "no quorum", Fail, "timed out after 1h0m0s: no quorum"},
-		"timed out after a failure":       {late, 1, PodFailed, "", Fail, "broken"},
-		"succeeded, seen after a timeout": {late, 1, PodSucceeded, "", Collect, ""},
+		"new":                            {minute, Attempt{}, Start, ""},
+		"cluster without quorum":         {minute, Attempt{Blocked: "no quorum"}, Wait, "no quorum"},
+		"recorded":                       {minute, Attempt{Attempts: 1}, Run, ""},
+		"recorded, quorum lost since":    {minute, Attempt{Attempts: 1, Blocked: "no quorum"}, Wait, "no quorum"},
+		"running":                        {minute, Attempt{Attempts: 1, Pod: PodActive}, Wait, ""},
+		"running, quorum lost since":     {minute, Attempt{Attempts: 1, Pod: PodActive, Blocked: "no quorum"}, Wait, ""},
+		"terminating":                    {minute, Attempt{Attempts: 1, Pod: PodLeaving}, Wait, ""},
+		"succeeded":                      {minute, Attempt{Attempts: 1, Pod: PodSucceeded}, Collect, ""},
+		"failed":                         {minute, Attempt{Attempts: 1, Pod: PodFailed, Failure: "broken"}, Start, "broken"},
+		"failed, no quorum":              {minute, Attempt{Attempts: 1, Pod: PodFailed, Blocked: "no quorum"}, Wait, "no quorum"},
+		"failed for the last time":       {minute, lastAttempt, Fail, "broken"},
+		"timed out while it ran":         {expired, Attempt{Attempts: 1, Pod: PodActive}, Fail, "timed out after 1h0m0s"},
+		"timed out while it was blocked": {expired, Attempt{Blocked: "no quorum"}, Fail, "timed out after 1h0m0s: no quorum"},
+		"timed out after a failure":      {expired, Attempt{Attempts: 1, Pod: PodFailed, Failure: "broken"}, Fail, "broken"},
+		"success seen after the timeout": {expired, Attempt{Attempts: 1, Pod: PodSucceeded}, Collect, ""},
+		"pod starts":                     {soon, starting, Wait, ""},
+		"pod does not start":             {later, starting, Fail, "the pod did not start within 5m0s: its containers are waiting"},
+		"pod started late":               {later, Attempt{Attempts: 1, Pod: PodActive, PodCreated: created}, Wait, ""},
+		"pod cannot start":               {soon, starting.with("no node"), Wait, "no node"},
+		"pod still cannot start":         {later, starting.with("no node"), Fail, "the pod did not start within 5m0s: no node"},
+		"missing Secret":                 {soon, Attempt{Missing: "no Secret", Blocked: "no quorum"}, Wait, "no Secret"},
+		"Secret still missing":           {later, Attempt{Missing: "no Secret"}, Fail, "timed out after 5m0s: no Secret"},
 	} {
-		a := Attempt{Now: test.now, Created: created, Timeout: time.Hour, Attempts: test.attempts, Pod: test.pod, Blocked: test.blocked}
-		if test.pod == PodFailed {
-			a.Failure = "broken"
+		a := test.attempt
+		a.Created, a.Now, a.Timeout, a.StartTimeout = created, created.Add(test.after), time.Hour, 5*time.Minute
+		if a.Pod == "" {
+			a.Pod = PodMissing
 		}
 		if step, reason := Advance(a); step != test.want || reason != test.reason {
 			t.Errorf("%s: got %s %q, want %s %q", name, step, reason, test.want, test.reason)
 		}
 	}
+}
+
+func (a Attempt) with(obstacle string) Attempt {
+	a.Obstacle = obstacle
+	return a
 }

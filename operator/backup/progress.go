@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -14,6 +15,7 @@ type PodState string
 // The states of the pod.
 const (
 	PodMissing   PodState = "Missing"
+	PodStarting  PodState = "Starting" // no container has started
 	PodActive    PodState = "Active"
 	PodSucceeded PodState = "Succeeded"
 	PodFailed    PodState = "Failed"
@@ -29,6 +31,14 @@ type Attempt struct {
 	Pod      PodState
 	Blocked  string // why no attempt can start now; ""
 	Failure  string // of a failed pod
+
+	// StartTimeout is how long a pod may take to start, and how long the backup waits for objects that the pod needs.
+	StartTimeout time.Duration
+	Missing      string    // which of these objects does not exist or cannot be used, or ""
+	PodCreated   time.Time // zero without a pod
+	Obstacle     string    // why the pod has not started, as far as it is known
+
+	MissingReason string // the reason of Missing for a condition; it decides nothing
 }
 
 // Step is the next step of a backup.
@@ -52,18 +62,31 @@ func Advance(a Attempt) (Step, string) {
 		return Collect, ""
 	case expired && a.Pod == PodFailed:
 		return Fail, a.Failure
-	case expired && a.Blocked != "":
-		return Fail, fmt.Sprintf("timed out after %s: %s", a.Timeout, a.Blocked)
 	case expired:
-		return Fail, fmt.Sprintf("timed out after %s", a.Timeout)
+		return Fail, timedOut(a.Timeout, cmp.Or(a.Blocked, a.Missing, a.Obstacle))
+	case a.Pod == PodStarting && a.Now.Sub(a.PodCreated) > a.StartTimeout:
+		return Fail, fmt.Sprintf("the pod did not start within %s: %s", a.StartTimeout, cmp.Or(a.Obstacle, "its containers are waiting"))
+	case a.Pod == PodStarting:
+		return Wait, a.Obstacle
 	case a.Pod == PodActive || a.Pod == PodLeaving:
 		return Wait, ""
 	case a.Pod == PodFailed && a.Attempts >= MaxAttempts:
 		return Fail, a.Failure
+	case a.Missing != "" && a.Now.Sub(a.Created) > a.StartTimeout:
+		return Fail, timedOut(a.StartTimeout, a.Missing)
+	case a.Missing != "":
+		return Wait, a.Missing
 	case a.Blocked != "":
 		return Wait, a.Blocked
 	case a.Pod == PodFailed || a.Attempts == 0:
 		return Start, a.Failure
 	}
 	return Run, ""
+}
+
+func timedOut(after time.Duration, reason string) string {
+	if reason == "" {
+		return fmt.Sprintf("timed out after %s", after)
+	}
+	return fmt.Sprintf("timed out after %s: %s", after, reason)
 }

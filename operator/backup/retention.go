@@ -21,21 +21,22 @@ type Limits struct {
 }
 
 // Expired returns the backups beyond the limits, oldest first. The newest completed backup never expires: a schedule
-// that fails for a long time must not delete the last good backup.
+// that fails for a long time must not delete the last good backup. Backups with a time in the future, of a clock that was ahead,
+// are counted apart until then: it is unknown which of the others are older.
 func Expired(backups []Finished, limits Limits, now time.Time) []string {
 	newestFirst := slices.SortedFunc(slices.Values(backups), func(a, b Finished) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(b.Name, a.Name))
 	})
 	var expired []string
-	completed, failed := 0, 0
+	completed, failed := map[bool]int{}, map[bool]int{} // by ahead
 	for _, b := range newestFirst {
-		beyond := false
+		beyond, group := false, Ahead(b.At, now)
 		if b.Failed {
-			failed++
-			beyond = failed > limits.Failed
+			failed[group]++
+			beyond = failed[group] > limits.Failed
 		} else {
-			completed++
-			beyond = completed > 1 && (limits.Count != nil && completed > *limits.Count ||
+			completed[group]++
+			beyond = completed[group] > 1 && (limits.Count != nil && completed[group] > *limits.Count ||
 				limits.Age > 0 && now.Sub(b.At) > limits.Age)
 		}
 		if beyond {

@@ -38,6 +38,15 @@ type Decision struct {
 	Next    time.Time // next scheduled time; zero: none
 }
 
+// created returns the creation time of a schedule, or a time a year ago if a clock that was ahead has recorded it. The clocks of
+// two machines may differ by less than the period of the schedule.
+func created(s schedule.Schedule, recorded, now time.Time) time.Time {
+	if recorded.After(now) && recorded.After(s.Next(now)) {
+		return now.AddDate(-1, 0, 0)
+	}
+	return recorded
+}
+
 // Decide returns what to do for the last scheduled time that was not handled. Earlier ones are dropped: several backups
 // of the same moment have no value.
 func Decide(s schedule.Schedule, o Observation) Decision {
@@ -46,8 +55,8 @@ func Decide(s schedule.Schedule, o Observation) Decision {
 		d.Next = time.Time{}
 		return d
 	}
-	after := o.Created
-	if o.Last.After(after) {
+	after := created(s, o.Created, o.Now)
+	if o.Last.After(after) && !o.Last.After(s.Next(o.Now)) { // later times were recorded by a clock that was ahead
 		after = o.Last
 	}
 	due := s.Last(after, o.Now)

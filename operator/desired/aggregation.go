@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/utils/ptr"
 
@@ -77,7 +79,7 @@ func Register(
 		},
 	}
 	r.Slice.Labels = merged(object.Labels, map[string]string{
-		discoveryv1.LabelServiceName: reference.Name, discoveryv1.LabelManagedBy: "operator.quorate.dev",
+		discoveryv1.LabelServiceName: reference.Name, discoveryv1.LabelManagedBy: sliceManager,
 	})
 	object.Name, object.Namespace = APIServiceName(entry.Group, entry.Version), ""
 	r.APIService = &apiregistrationv1.APIService{ObjectMeta: object, Spec: apiregistrationv1.APIServiceSpec{
@@ -115,7 +117,22 @@ func backend(cluster *v1alpha1.ApiServerCluster, entry *v1alpha1.AggregatedAPISe
 	if err != nil || number == 0 || host == "" {
 		return "", 0, fmt.Errorf("apiServices %s: address %q must be a host and a port from 1 to 65535", name, entry.Address)
 	}
+	if err := validateHost(host); err != nil {
+		return "", 0, fmt.Errorf("apiServices %s: address: %w", name, err)
+	}
 	return host, int32(number), nil
+}
+
+// validateHost refuses hosts that an EndpointSlice cannot contain.
+func validateHost(host string) error {
+	address, err := netip.ParseAddr(host)
+	if err != nil {
+		return validation.IsFullyQualifiedDomainName(field.NewPath("host"), host).ToAggregate()
+	}
+	if !address.IsGlobalUnicast() {
+		return fmt.Errorf("%s is a loopback, link-local, multicast or unspecified address, which endpoints cannot have", address)
+	}
+	return nil
 }
 
 func addressType(host string) discoveryv1.AddressType {

@@ -74,6 +74,8 @@ func TestValidateAggregation(t *testing.T) {
 		"exactly one of service and address":   func(a *v1alpha1.AggregatedAPIService) { a.Address = "192.0.2.1:443" },
 		"v1beta1.metrics.k8s.io twice":         func(a *v1alpha1.AggregatedAPIService) { a.Group = "metrics.k8s.io" },
 		"port from 1 to 65535":                 func(a *v1alpha1.AggregatedAPIService) { a.Service, a.Address = nil, "192.0.2.1:0" },
+		"127.0.0.1 is a loopback, link-local":  func(a *v1alpha1.AggregatedAPIService) { a.Service, a.Address = nil, "127.0.0.1:443" },
+		"should be a domain with at least two": func(a *v1alpha1.AggregatedAPIService) { a.Service, a.Address = nil, "metrics:443" },
 		"is used by another entry":             func(a *v1alpha1.AggregatedAPIService) { a.Service.Port = 8443 },
 		"needs exactly one of secretRef":       func(a *v1alpha1.AggregatedAPIService) { a.CABundle.SecretRef = nil },
 		"insecureSkipTLSVerify are mutually e": func(a *v1alpha1.AggregatedAPIService) { a.InsecureSkipTLSVerify = true },

@@ -79,6 +79,44 @@ func BackupPod(
 	return job.pod
 }
 
+// SecretKeys are keys that a Secret must have.
+type SecretKeys struct {
+	Name string
+	Keys []string
+}
+
+// BackupSecrets returns the Secrets of the user that the pod of a backup needs.
+func BackupSecrets(backup *v1alpha1.ApiServerBackup) (all []SecretKeys) {
+	return storageSecrets(backup.Spec.Destination, backup.Spec.Encryption, RecipientsKey)
+}
+
+// RestoreSecrets returns the Secrets of the user that the pod of a restore needs.
+func RestoreSecrets(destination v1alpha1.BackupDestination, encryption *v1alpha1.BackupEncryption) []SecretKeys {
+	return storageSecrets(destination, encryption, IdentitiesKey)
+}
+
+func storageSecrets(destination v1alpha1.BackupDestination, encryption *v1alpha1.BackupEncryption, key string) (all []SecretKeys) {
+	if s3 := destination.S3; s3 != nil {
+		all = append(all, SecretKeys{s3.CredentialsSecretRef.Name, []string{s3AccessKey, s3SecretKey}})
+		if s3.CASecretRef != nil {
+			all = append(all, SecretKeys{s3.CASecretRef.Name, []string{AuthorityKey}})
+		}
+	}
+	if encryption != nil {
+		all = append(all, SecretKeys{encryption.SecretRef.Name, []string{key}})
+	}
+	return all
+}
+
+// BackupClusterSecrets returns the Secrets of the cluster that an attempt to create a backup needs.
+func BackupClusterSecrets(cluster *v1alpha1.ApiServerCluster) []SecretKeys {
+	return []SecretKeys{
+		{SecretName(cluster, ServiceAccountSecret), []string{ServiceAccountPublicKey, ServiceAccountPrivateKey}},
+		{SecretName(cluster, "etcd-client"), []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey}},
+		{SecretName(cluster, EtcdClientDomain), []string{corev1.TLSCertKey}},
+	}
+}
+
 // BackupPodName returns the name of the pod of the current attempt.
 func BackupPodName(backup *v1alpha1.ApiServerBackup) string {
 	return backup.Name + "-" + strconv.Itoa(int(backup.Status.Attempts))

@@ -124,7 +124,7 @@ func servingLeaf(cluster *v1alpha1.ApiServerCluster, addresses []string) pki.Lea
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost",
 		cluster.Name, service, service + ".svc", service + ".svc.cluster.local", "*." + MembersDomain(cluster), "127.0.0.1", "::1",
 	}
-	for _, name := range slices.Concat(names, cluster.Spec.ExtraSANs, addresses) {
+	for _, name := range slices.Concat(names, cluster.Spec.ExtraSANs, kubernetesAddresses(cluster), addresses) {
 		if address := net.ParseIP(name); address != nil {
 			leaf.Addresses = append(leaf.Addresses, address)
 		} else {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clientcmd "k8s.io/client-go/tools/clientcmd/api/v1"
@@ -69,6 +70,11 @@ func Companions(cluster *v1alpha1.ApiServerCluster) []Companion {
 // CompanionName returns the name of a companion's Deployment.
 func CompanionName(cluster *v1alpha1.ApiServerCluster, companion string) string {
 	return cluster.Name + "-" + companion
+}
+
+// CompanionSelector selects the pods of a companion.
+func CompanionSelector(cluster *v1alpha1.ApiServerCluster, companion string) labels.Set {
+	return labels.Set{CompanionLabel: cluster.Name, NameLabel: companion}
 }
 
 // companionLeaves returns the client certificates of the companions, and of the API servers for kubelets.
@@ -149,7 +155,7 @@ func CompanionDeployment(
 		Credentials: c.hash(), Overlap: cluster.AuthorityOverlap(),
 	}
 	inputs.Companion.Replicas = nil
-	selector := map[string]string{CompanionLabel: cluster.Name, NameLabel: companion.Name}
+	selector := CompanionSelector(cluster, companion.Name)
 	sum := hash(inputs)
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
@@ -159,6 +165,11 @@ func CompanionDeployment(
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To(companion.Spec.ReplicaCount(cluster)),
 			Selector: &metav1.LabelSelector{MatchLabels: selector},
+			// A pod whose flags are invalid replaces none that runs.
+			Strategy: appsv1.DeploymentStrategy{
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))},
+			},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
 					Labels:      merged(selector, map[string]string{"app.kubernetes.io/instance": cluster.Name}),

@@ -1,6 +1,9 @@
 package desired
 
 import (
+	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +44,26 @@ func TestCompanions(t *testing.T) {
 		objects = append(objects, CompanionDeployment(cluster, companion, companionCredentials()), texts)
 	}
 	golden(t, "companions.yaml", objects...)
+}
+
+// TestKubernetesAddress checks that the serving certificate is valid for the Service default/kubernetes.
+func TestKubernetesAddress(t *testing.T) {
+	for arguments, want := range map[string]string{
+		"": "10.0.0.1", "10.96.0.0/12": "10.96.0.1", "fd00:1::/112,10.96.0.0/12": "fd00:1::1", "all": "",
+	} {
+		cluster := demo(joinable)
+		if arguments != "" {
+			cluster.Spec.ExtraArgs = map[string]string{"service-cluster-ip-range": arguments}
+		}
+		leaf := servingLeaf(cluster, nil)
+		got := slices.DeleteFunc(leaf.Addresses, net.IP.IsLoopback)
+		if text := strings.Trim(fmt.Sprint(got), "[]"); text != want {
+			t.Errorf("with --service-cluster-ip-range=%q, the certificate has %s, want %q", arguments, text, want)
+		}
+	}
+	if leaf := servingLeaf(demo(func(*v1alpha1.ApiServerClusterSpec) {}), nil); len(slices.DeleteFunc(leaf.Addresses, net.IP.IsLoopback)) > 0 {
+		t.Errorf("without nodes, the certificate has %s", leaf.Addresses)
+	}
 }
 
 // TestNodes compares the objects inside the cluster with which nodes join.

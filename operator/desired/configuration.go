@@ -85,6 +85,8 @@ type Configuration struct {
 	// Encryption is the EncryptionConfiguration; nil: nothing is encrypted.
 	Encryption []byte
 	Sockets    []Socket
+	// VolumeSize is the requested size of the smallest volume of a member, in bytes; 0: that in the spec.
+	VolumeSize int64
 }
 
 // Socket is a directory of the node with the socket of a KMS plugin.

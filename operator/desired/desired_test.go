@@ -214,6 +214,18 @@ func TestImagesAreNotPulledAgain(t *testing.T) {
 }
 
 // TestMembersResolveBeforeTheyAreReady: members resolve each other before any of them can become ready.
+// TestUnresponsiveReplicaIsNotReadySoon limits the time for which a frozen replica gets new connections.
+func TestUnresponsiveReplicaIsNotReadySoon(t *testing.T) {
+	pod, err := Pod(demo(nil), "quorate:1", Replica{Name: "demo-0", Member: true}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pod.Spec.Containers[0].ReadinessProbe
+	if longest := p.FailureThreshold * (p.PeriodSeconds + p.TimeoutSeconds); longest > 10 {
+		t.Errorf("got a readiness probe that fails after up to %d seconds without a response, want at most 10", longest)
+	}
+}
+
 func TestMembersResolveBeforeTheyAreReady(t *testing.T) {
 	cluster := demo(nil)
 	pod, err := Pod(cluster, "quorate:1", replicas["initial member"].replica, "")

@@ -127,7 +127,7 @@ func setMember(c *config.Config, cluster *v1alpha1.ApiServerCluster, replica Rep
 	m.PeerTrustedCAFile = mounted("etcd-peer-ca.crt")
 	m.ServerCertFile, m.ServerKeyFile = mounted("etcd-server.crt"), mounted("etcd-server.key")
 	m.ServerTrustedCAFile = mounted("etcd-client-ca.crt")
-	m.QuotaBackendBytes = Quota(cluster)
+	m.QuotaBackendBytes = replica.Configuration.quota(cluster)
 	m.InitialClusterToken = token(cluster)
 	m.InitialClusterState = "existing"
 	if replica.InitialCluster.New {
@@ -150,5 +150,15 @@ func token(cluster *v1alpha1.ApiServerCluster) string {
 // defragmentation. etcd recommends at most 8 GiB.
 func Quota(cluster *v1alpha1.ApiServerCluster) int64 {
 	size := cluster.StorageSize()
-	return min(size.Value()/10*6, 8<<30)
+	return quotaOf(size.Value())
+}
+
+func quotaOf(volume int64) int64 { return min(volume/10*6, 8<<30) }
+
+// quota returns the etcd quota for the volumes as they are, which may not have grown to the size in the spec.
+func (c Configuration) quota(cluster *v1alpha1.ApiServerCluster) int64 {
+	if c.VolumeSize == 0 {
+		return Quota(cluster)
+	}
+	return min(Quota(cluster), quotaOf(c.VolumeSize))
 }

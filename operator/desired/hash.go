@@ -64,7 +64,7 @@ func HashesOf(cluster *v1alpha1.ApiServerCluster, image string, c Configuration)
 			Configuration: c.startHash(cluster), Encryption: c.Encryption != nil, Sockets: c.Sockets, Patch: spec.Patches.Pod,
 			NoControllers: !cluster.IsExtension() && !cluster.EmbeddedControllers(), Nodes: cluster.RunsControllerManager(),
 		}),
-		Etcd: hash(etcdInputs{Quota: Quota(cluster), ExtraArgs: etcd}),
+		Etcd: hash(etcdInputs{Quota: c.quota(cluster), ExtraArgs: etcd}),
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // NetworkPolicies returns the policies for connections to a cluster's pods. The API port is open to all clients, like
-// the Service; the peer port to members; the client port to replicas beyond the voters, backups and the operator. Egress is
+// the Service; the peer port to members; the client port to replicas without a member, backups and the operator. Egress is
 // not restricted: API servers call kubelets, webhooks and aggregated API servers at any address.
 //
 // The operator's pods are selected by namespace and label. An empty namespace means that the operator does not run as

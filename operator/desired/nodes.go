@@ -1,19 +1,27 @@
 package desired
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	clientcmd "k8s.io/client-go/tools/clientcmd/api/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"quorate.dev/apiserver/config"
 	"quorate.dev/operator/api/v1alpha1"
 )
 
 const (
 	joining     = "nodes" // value of RegistrationLabel of objects with which nodes join
 	clusterInfo = "cluster-info"
+
+	kubernetesService = "kubernetes"
+	sliceManager      = "operator.quorate.dev" // value of discoveryv1.LabelManagedBy
 
 	bootstrappers = "system:bootstrappers" // the group of users with a bootstrap token
 	nodes         = "system:nodes"
@@ -71,6 +79,56 @@ func ClusterInfoAccess(cluster *v1alpha1.ApiServerCluster) (*rbacv1.Role, *rbacv
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:anonymous"}},
 		}
+}
+
+// KubernetesSlices returns the EndpointSlices of the Service default/kubernetes, for clients in pods: the IP addresses of the
+// load balancer, one slice for each address family.
+func KubernetesSlices(cluster *v1alpha1.ApiServerCluster, service *corev1.Service) []*discoveryv1.EndpointSlice {
+	if service == nil {
+		return nil
+	}
+	var endpointSlices []*discoveryv1.EndpointSlice
+	for _, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta:  nodesMeta(cluster, metav1.NamespaceDefault, "kubernetes-"+strings.ToLower(string(family))),
+			AddressType: family,
+			Ports: []discoveryv1.EndpointPort{{
+				Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To[int32](SecurePort),
+			}},
+		}
+		for _, ingress := range service.Status.LoadBalancer.Ingress {
+			if ingress.IP != "" && addressType(ingress.IP) == family {
+				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+					Addresses: []string{ingress.IP}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+				})
+			}
+		}
+		if len(slice.Endpoints) == 0 {
+			continue
+		}
+		slice.Labels = merged(slice.Labels, map[string]string{
+			discoveryv1.LabelServiceName: kubernetesService, discoveryv1.LabelManagedBy: sliceManager,
+		})
+		endpointSlices = append(endpointSlices, slice)
+	}
+	return endpointSlices
+}
+
+// kubernetesAddresses returns the IP address of the Service default/kubernetes if nodes can join the cluster, for the serving
+// certificate. It is empty while spec.extraArgs is invalid.
+func kubernetesAddresses(cluster *v1alpha1.ApiServerCluster) []string {
+	if !cluster.RunsControllerManager() {
+		return nil
+	}
+	api := config.Default().API
+	if value, set := cluster.Spec.ExtraArgs["service-cluster-ip-range"]; set {
+		api.ServiceClusterIPRange = value
+	}
+	ranges, err := api.ServiceRanges()
+	if err != nil {
+		return nil
+	}
+	return []string{ranges[0].Addr().Next().String()}
 }
 
 func nodesMeta(cluster *v1alpha1.ApiServerCluster, namespace, name string) metav1.ObjectMeta {

@@ -28,7 +28,7 @@ var deniedFields = map[string]string{
 	"hostname": setByOperator, "subdomain": setByOperator, "restartPolicy": setByOperator, "hostNetwork": setByOperator,
 	"terminationGracePeriodSeconds": "follows from extraArgs", "securityContext": setByOperator, "nodeName": setByOperator,
 	"setHostnameAsFQDN": setByOperator, "hostnameOverride": setByOperator, "hostUsers": setByOperator,
-	"ephemeralContainers": "cannot be part of a new pod", "activeDeadlineSeconds": "would end the API server",
+	"ephemeralContainers": "cannot be part of a new pod", "activeDeadlineSeconds": "would stop the API server",
 	"nodeSelector": "is spec.scheduling.nodeSelector", "tolerations": "is spec.scheduling.tolerations",
 	"affinity": "is spec.scheduling.affinity", "topologySpreadConstraints": "is spec.scheduling.topologySpreadConstraints",
 	"priorityClassName": "is spec.scheduling.priorityClassName", "imagePullSecrets": "is spec.imagePullSecrets",

@@ -127,9 +127,10 @@ func container(cluster *v1alpha1.ApiServerCluster, image string, replica Replica
 		VolumeMounts:    mounts(replica),
 		SecurityContext: restricted(),
 		// etcd is excluded: restarting API servers does not restore its quorum.
-		StartupProbe:             probe("/livez?exclude=etcd", 1, startupTimeout),
-		LivenessProbe:            probe("/livez?exclude=etcd", 10, 6),
-		ReadinessProbe:           probe("/readyz", 1, 3),
+		StartupProbe:  probe("/livez?exclude=etcd", 1, startupTimeout),
+		LivenessProbe: probe("/livez?exclude=etcd", 10, 6),
+		// Until a replica that does not respond is not ready, it gets new connections.
+		ReadinessProbe:           readinessProbe(),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	if replica.Member {
@@ -186,6 +187,13 @@ func probe(path string, period, failures int32) *corev1.Probe {
 		}},
 		PeriodSeconds: period, TimeoutSeconds: 10, FailureThreshold: failures,
 	}
+}
+
+// readinessProbe fails within nine seconds if a replica does not respond at all.
+func readinessProbe() *corev1.Probe {
+	p := probe("/readyz", 1, 3)
+	p.TimeoutSeconds = 2
+	return p
 }
 
 // endpointNames returns the member names in client URLs.

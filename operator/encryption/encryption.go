@@ -123,6 +123,41 @@ func (s State) Drop() State {
 	return s
 }
 
+// Restored returns the state of a cluster that is restored from a backup, whose values are encrypted with the given keys, as
+// in "secretbox:v1:key1". It is the state of the former cluster, or that of the spec if its KMS plugin has encrypted all
+// values. missing are the keys that neither has.
+func (s State) Restored(keys []string, spec Scheme) (restored State, missing []string) {
+	if len(keys) == 0 {
+		return State{}, nil
+	}
+	lacks := func(state State) (missing []string) {
+		for _, key := range keys {
+			if !slices.Contains(state.keys(), key) {
+				missing = append(missing, key)
+			}
+		}
+		return missing
+	}
+	if other := (State{Current: spec}); spec.Provider.Kind == KMS && len(lacks(other)) == 0 {
+		return other, nil
+	}
+	return s, lacks(s)
+}
+
+// keys returns the keys that API servers have, as in the prefix of encrypted values.
+func (s State) keys() (keys []string) {
+	for _, scheme := range []*Scheme{&s.Current, s.Next, s.Previous} {
+		switch {
+		case scheme == nil || len(scheme.Resources) == 0:
+		case scheme.Provider.Kind == KMS:
+			keys = append(keys, "kms:v2:"+scheme.Provider.Name)
+		default:
+			keys = append(keys, scheme.Provider.Kind+":v1:"+scheme.Provider.Name)
+		}
+	}
+	return keys
+}
+
 // Affected returns the resources whose stored objects a change rewrites.
 func (s State) Affected() []string {
 	all := slices.Clone(s.Current.Resources)

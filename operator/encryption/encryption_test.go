@@ -83,3 +83,30 @@ func TestKeyIsKeptUnlessReplaced(t *testing.T) {
 		t.Error("a scheme differs from the spec that it was created for")
 	}
 }
+
+func TestRestored(t *testing.T) {
+	first := scheme(t, Secretbox, Scheme{}, false, "secrets")
+	second := scheme(t, Secretbox, first, true, "secrets")
+	plugin := Scheme{Resources: []string{"secrets"}, Provider: Provider{Kind: KMS, Name: "vault"}}
+	key := func(s Scheme) string { return "secretbox:v1:" + s.Provider.Name }
+	for name, c := range map[string]struct {
+		former  State
+		keys    []string
+		spec    Scheme
+		want    Scheme
+		missing int
+	}{
+		"nothing is encrypted":      {State{Current: first}, nil, first, Scheme{}, 0},
+		"former key":                {State{Current: first}, []string{key(first)}, second, first, 0},
+		"key of a change":           {State{Current: first, Next: &second}, []string{key(first), key(second)}, second, first, 0},
+		"replaced since the backup": {State{Current: second}, []string{key(first)}, second, second, 1},
+		"no keys":                   {State{}, []string{key(first), key(second)}, second, Scheme{}, 2},
+		"plugin of the spec":        {State{}, []string{"kms:v2:vault"}, plugin, plugin, 0},
+		"plugin and a former key":   {State{}, []string{"kms:v2:vault", key(first)}, plugin, Scheme{}, 2},
+	} {
+		got, missing := c.former.Restored(c.keys, c.spec)
+		if got.Current.Provider != c.want.Provider || len(missing) != c.missing {
+			t.Errorf("%s: %+v without %v", name, got, missing)
+		}
+	}
+}

@@ -22,7 +22,7 @@ const (
 )
 
 // ErrUnreachable is returned when no member answered a linearizable read, which needs a quorum.
-var ErrUnreachable = errors.New("no etcd member answered a linearizable read")
+var ErrUnreachable = errors.New("no etcd member responded to a linearizable read")
 
 // Credentials authenticate the client and the members. All are PEM.
 type Credentials struct {
@@ -58,19 +58,28 @@ func NewClient(endpoints []Endpoint, port string, credentials Credentials) (*Cli
 	}
 	c := &Client{}
 	for _, e := range endpoints {
-		client, err := clientv3.New(clientv3.Config{
-			Endpoints: []string{"https://" + net.JoinHostPort(e.Address, port)}, TLS: config, Logger: zap.NewNop(),
-			// gRPC verifies the certificate for the authority and ignores the ServerName of the TLS configuration.
-			DialOptions:     []grpc.DialOption{grpc.WithAuthority(credentials.ServerName)},
-			MaxUnaryRetries: 1, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: readTimeout,
-		})
+		client, err := newClient(e, port, credentials.ServerName, config, readTimeout)
 		if err != nil {
 			c.Close()
-			return nil, fmt.Errorf("creating a client for etcd member %s: %w", e.Name, err)
+			return nil, err
 		}
 		c.endpoints = append(c.endpoints, endpoint{e.Name, client})
 	}
 	return c, nil
+}
+
+// newClient returns an etcd client that closes a connection on which nothing arrives for silence.
+func newClient(e Endpoint, port, serverName string, config *tls.Config, silence time.Duration) (*clientv3.Client, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"https://" + net.JoinHostPort(e.Address, port)}, TLS: config, Logger: zap.NewNop(),
+		// gRPC verifies the certificate for the authority and ignores the ServerName of the TLS configuration.
+		DialOptions:     []grpc.DialOption{grpc.WithAuthority(serverName)},
+		MaxUnaryRetries: 1, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: silence,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating a client for etcd member %s: %w", e.Name, err)
+	}
+	return client, nil
 }
 
 func (c Credentials) config() (*tls.Config, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 
@@ -23,7 +24,10 @@ type Member struct {
 	Leader  bool
 	Applied uint64 // raft index
 	Version string
-	DBSize  int64 // bytes
+	DBSize  int64 // bytes of the file
+	InUse   int64 // bytes of DBSize that hold data
+	Quota   int64 // bytes
+	NoSpace bool  // the alarm NOSPACE is raised, by this member or another
 	Alarms  []string
 }
 
@@ -109,6 +113,8 @@ func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
 	}
 	m.Healthy, m.Leader = status.Leader != 0, status.Leader == m.ID
 	m.Applied, m.Version, m.DBSize, m.Alarms = status.RaftAppliedIndex, status.Version, status.DbSize, status.Errors
+	m.InUse, m.Quota = status.DbSizeInUse, status.DbSizeQuota
+	m.NoSpace = slices.ContainsFunc(status.Errors, func(problem string) bool { return strings.Contains(problem, "NOSPACE") })
 }
 
 // Survivor is what a member reports about its own data. It does not need a quorum.

@@ -9,8 +9,9 @@ import (
 // Pool caches one client per cluster while the members' addresses and credentials do not change, so that
 // reconciliations reuse connections. It is safe for concurrent use; the clients are not.
 type Pool struct {
-	mutex   sync.Mutex
-	clients map[string]pooled
+	mutex            sync.Mutex
+	clients          map[string]pooled
+	defragmentations map[string]*Defragmentation // by cluster; a value does not change
 }
 
 type pooled struct {
@@ -19,7 +20,9 @@ type pooled struct {
 }
 
 // NewPool returns an empty pool.
-func NewPool() *Pool { return &Pool{clients: map[string]pooled{}} }
+func NewPool() *Pool {
+	return &Pool{clients: map[string]pooled{}, defragmentations: map[string]*Defragmentation{}}
+}
 
 // Get returns the client of a cluster. It belongs to the pool: the caller must not close it.
 func (p *Pool) Get(cluster string, endpoints []Endpoint, port string, credentials Credentials) (*Client, error) {
@@ -43,6 +46,15 @@ func (p *Pool) Drop(cluster string) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	p.drop(cluster)
+}
+
+// Forget does what Drop does and forgets the defragmentation of a deleted cluster, also one that is running: a new cluster may
+// have the same name.
+func (p *Pool) Forget(cluster string) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.drop(cluster)
+	delete(p.defragmentations, cluster)
 }
 
 func (p *Pool) drop(cluster string) {

@@ -64,7 +64,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	var notReady *notReadyError
 	kubeconfig.Status.ObservedGeneration = kubeconfig.Generation
 	condition := metav1.Condition{
-		Type: v1alpha1.KubeconfigReady, Status: metav1.ConditionTrue, Reason: "Issued",
+		Type: v1alpha1.KubeconfigReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonIssued,
 		Message: "The Secret has a valid kubeconfig", ObservedGeneration: kubeconfig.Generation,
 	}
 	switch {
@@ -72,7 +72,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, notReady.reason, notReady.message
 		wait, err = retryInterval, nil
 	case err != nil:
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "ReconcileFailed", err.Error()
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonReconcileFailed, err.Error()
 	}
 	meta.SetStatusCondition(&kubeconfig.Status.Conditions, condition)
 	if !equality.Semantic.DeepEqual(before.Status, kubeconfig.Status) {
@@ -110,7 +110,7 @@ func (r *Reconciler) publish(ctx context.Context, kubeconfig *v1alpha1.ApiServer
 	case client.IgnoreNotFound(err) != nil:
 		return 0, fmt.Errorf("reading Secret %s: %w", key.Name, err)
 	case found && !metav1.IsControlledBy(current, kubeconfig):
-		return 0, &notReadyError{"SecretConflict", "A Secret named " + key.Name + " exists and has another owner"}
+		return 0, &notReadyError{v1alpha1.ReasonSecretConflict, "A Secret named " + key.Name + " exists and has another owner"}
 	}
 	now := r.Clock.Now()
 	wanted, reason, err := desired.KubeconfigSecret(kubeconfig, a.cluster, a.clients, a.trusted, current, now)
@@ -121,7 +121,7 @@ func (r *Reconciler) publish(ctx context.Context, kubeconfig *v1alpha1.ApiServer
 		return 0, err
 	}
 	if reason != "" {
-		r.Recorder.Eventf(kubeconfig, nil, corev1.EventTypeNormal, "CertificateIssued", "Issue",
+		r.Recorder.Eventf(kubeconfig, nil, corev1.EventTypeNormal, v1alpha1.ReasonCertificateIssued, "Issue",
 			"Issued certificate in Secret %s: %s", wanted.Name, reason)
 	}
 	_, due, expiry, err := pki.Validity(desired.PairOf(wanted))
@@ -142,13 +142,13 @@ func (r *Reconciler) authority(ctx context.Context, kubeconfig *v1alpha1.ApiServ
 	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: kubeconfig.Namespace, Name: name}, cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return authority{}, &notReadyError{"ClusterNotFound", "ApiServerCluster " + name + " does not exist"}
+		return authority{}, &notReadyError{v1alpha1.ReasonClusterNotFound, "ApiServerCluster " + name + " does not exist"}
 	case err != nil:
 		return authority{}, fmt.Errorf("reading ApiServerCluster %s: %w", name, err)
 	case cluster.DeletionTimestamp != nil:
-		return authority{}, &notReadyError{"ClusterNotFound", "ApiServerCluster " + name + " is being deleted"}
+		return authority{}, &notReadyError{v1alpha1.ReasonClusterNotFound, "ApiServerCluster " + name + " is being deleted"}
 	case kubeconfig.Spec.Server == "" && cluster.Status.Endpoint == "":
-		return authority{}, &notReadyError{"ClusterNotReady", "ApiServerCluster " + name + " has no endpoint yet"}
+		return authority{}, &notReadyError{v1alpha1.ReasonClusterNotReady, "ApiServerCluster " + name + " has no endpoint yet"}
 	}
 	signer, err := r.clusterSecret(ctx, cluster, desired.ClientDomain)
 	if err != nil {
@@ -176,7 +176,7 @@ func (r *Reconciler) clusterSecret(
 		return nil, fmt.Errorf("reading Secret %s: %w", name, err)
 	}
 	if err != nil || !metav1.IsControlledBy(secret, cluster) {
-		return nil, &notReadyError{"ClusterNotReady", "ApiServerCluster " + cluster.Name + " has no certificates yet"}
+		return nil, &notReadyError{v1alpha1.ReasonClusterNotReady, "ApiServerCluster " + cluster.Name + " has no certificates yet"}
 	}
 	return secret, nil
 }

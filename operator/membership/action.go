@@ -10,7 +10,7 @@ import (
 type Kind string
 
 // The kinds of actions. Those of a recovery, Bootstrap, Bootstrapped, StartJoin and FinishJoin update the intent, the
-// others etcd or the hosting cluster.
+// others etcd or the hosting cluster. Those of a defragmentation do both.
 const (
 	Wait         Kind = "Wait"
 	Bootstrap    Kind = "Bootstrap"    // Names become the initial members
@@ -23,6 +23,12 @@ const (
 	StartRecovery   Kind = "StartRecovery"
 	RestoreQuorum   Kind = "RestoreQuorum"
 	DeclineRecovery Kind = "DeclineRecovery"
+
+	// StartDefragmentation records that Name is being defragmented and requests it. ResumeDefragmentation does so again.
+	// FinishDefragmentation records the result: the failure in Reason, or "".
+	StartDefragmentation  Kind = "StartDefragmentation"
+	ResumeDefragmentation Kind = "ResumeDefragmentation"
+	FinishDefragmentation Kind = "FinishDefragmentation"
 
 	Promote      Kind = "Promote"
 	MoveLeader   Kind = "MoveLeader" // from Name to To
@@ -64,6 +70,11 @@ func (a Action) Describe() string {
 		return "Added learner " + a.Name + "; waiting for it to catch up"
 	case Promote:
 		return "Promoted learner " + a.Name + " to voter"
+	case FinishDefragmentation:
+		if a.Reason != "" {
+			return "Failed to defragment " + a.Name + ": " + a.Reason
+		}
+		return "Defragmented " + a.Name
 	case MoveLeader:
 		return fmt.Sprintf("Moved etcd leadership from %s to %s: %s", a.Name, a.To, a.Reason)
 	}
@@ -74,6 +85,7 @@ func (a Action) Describe() string {
 var verbs = map[Kind]string{
 	StartJoin: "Adding member", FinishJoin: "Finished adding member", RemoveMember: "Removed member",
 	CreateClaim: "Created PersistentVolumeClaim", DeleteClaim: "Deleted PersistentVolumeClaim",
+	StartDefragmentation: "Defragmenting", ResumeDefragmentation: "Defragmenting again",
 	CreatePod: "Created Pod", CreateServer: "Created Pod", DeletePod: "Deleted Pod",
 }
 

@@ -17,6 +17,7 @@ func journey(w *world, pause func()) {
 	}
 	settle("want 1 1")
 	settle("want 3 3")
+	settle("database demo-0 400 100 2048", "database demo-1 400 100 2048")
 	settle("want 6 5")
 	settle("wipe demo-1", "kill demo-1")
 	settle("outdate")
@@ -165,9 +166,13 @@ func (w *world) disturbRandomly(random *rand.Rand) {
 		return
 	}
 	name := w.members[random.Intn(len(w.members))].Name
-	switch random.Intn(11) {
+	switch random.Intn(13) {
 	case 10:
 		w.replicas, w.voters = 0, 1
+	case 11:
+		w.databases[name] = Database{Size: 2000 << 20, InUse: 100 << 20, Quota: 2000 << 20, NoSpace: random.Intn(2) == 0}
+	case 12:
+		w.request = "" // the operator restarts
 	case 0:
 		w.voters = []int{1, 3, 5}[random.Intn(3)]
 		w.replicas = w.voters + random.Intn(2)

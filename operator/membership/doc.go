@@ -13,17 +13,20 @@
 //   - Quorum lost: recreate pods of members whose claims exist, nothing else.
 //   - Quorum: ensure a pod for each member, delete pods and claims of former members, scale the stateless servers,
 //     restart unready outdated pods, advance the joining member, remove voters that have to be replaced, remove
-//     surplus voters, start the next join, roll out a new pod template.
+//     surplus voters, start the next join, defragment a database, roll out a new pod template. While a database is being
+//     defragmented, only the first three.
 //   - External etcd: only the steps for stateless servers.
 //
 // A member joins in this order: StartJoin (the intent), AddLearner, CreateClaim, CreatePod, Promote, FinishJoin. It
 // leaves in this order: MoveLeader if it leads, DeletePod if the quorum allows it, RemoveMember, DeletePod, DeleteClaim.
+// A database is defragmented in this order: MoveLeader if the member leads, StartDefragmentation, FinishDefragmentation.
 //
 // # Invariants
 //
 //   - At most one membership change is in progress. A learner other than Intent.JoiningMember is removed.
 //   - No action takes the quorum away: a voter is removed, and the pod of a healthy voter is deleted, only while the
 //     remaining healthy voters are a quorum. The exceptions are the restart of a single voter and hibernation.
+//   - At most one member is being defragmented, and etcd has a quorum without it. The exception is a single voter.
 //   - New members are learners until they have caught up, so that a member that never starts does not change the
 //     quorum.
 //   - A voter whose claim is missing never restarts: without its log it could vote twice in one term.

@@ -58,14 +58,18 @@ func (v *view) initialMembers() []string {
 }
 
 // recoverQuorum takes only actions that are safe without a quorum: it recreates the pods of members that have their
-// volumes and, once the quorum has been lost for a while, restarts outdated pods from the present spec.
+// volumes and, once the quorum has been lost for a while, restarts outdated pods from the present spec, unless an upgrade is held.
 func (v *view) recoverQuorum() (Action, bool) {
 	for _, claim := range v.Claims {
-		if action, ok := v.ensurePod(claim.Name, "etcd has no quorum", v.QuorumLost); ok && v.hasVolume(claim.Name) {
+		if action, ok := v.ensurePod(claim.Name, "etcd has no quorum", v.QuorumLost && v.UpgradeHeld == ""); ok && v.hasVolume(claim.Name) {
 			return action, true
 		}
 	}
-	return Action{Kind: Wait, Reason: "Waiting for etcd to regain its quorum"}, true
+	reason := "Waiting for etcd to regain its quorum"
+	if v.UpgradeHeld != "" {
+		reason += "; the upgrade is held: " + v.UpgradeHeld
+	}
+	return Action{Kind: Wait, Reason: reason}, true
 }
 
 // ensurePod recreates the pod of a member that has its volume while there is no quorum. With replaceOutdated it also
@@ -166,7 +170,7 @@ func (v *view) shrink() (Action, bool) {
 	if !ok {
 		return Action{}, false
 	}
-	reason := fmt.Sprintf("etcd has %d voters, desired are %d", len(v.voters), v.Voters)
+	reason := fmt.Sprintf("etcd has %d voters, but %d are desired", len(v.voters), v.Voters)
 	pod, exists := v.pods[candidate.Name]
 	if exists && candidate.Healthy && v.restartable(candidate.Name) {
 		if pod.Terminating {
@@ -218,6 +222,9 @@ func (v *view) desiredVoters() int {
 
 // removeVoter returns the next action of removing a voter: a leader moves its leadership away first.
 func (v *view) removeVoter(m Member, reason string) (Action, bool) {
+	if v.UpgradeHeld != "" {
+		return Action{Kind: Wait, Name: m.Name, Reason: v.UpgradeHeld}, true
+	}
 	if !v.removable(m) {
 		return Action{Kind: Wait, Name: m.Name, Reason: fmt.Sprintf(
 			"Waiting for healthy voters before removing %s (%s): %d of the other %d are healthy",

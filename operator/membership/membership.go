@@ -1,5 +1,7 @@
 package membership
 
+import "time"
+
 // Observation is the input of Plan. Members are read linearizably; pods and claims are not read from a cache.
 type Observation struct {
 	Cluster     string // name of the cluster, and prefix of all replica names
@@ -10,11 +12,16 @@ type Observation struct {
 	Restoring   bool // a backup has to be restored into the volume of the only initial member
 	Recovery    Recovery
 	RolloutHeld string // why healthy pods are not restarted for an outdated spec; "": they are
-	HasQuorum   bool   // a quorum answered, so Members is current
-	QuorumLost  bool   // no quorum has answered for a while
-	Members     []Member
-	Pods        []Pod
-	Claims      []Claim
+	// UpgradeHeld is why outdated members keep their image, or "". No member is removed and no outdated one restarts then, also
+	// not an unhealthy one: etcd changes its data once all members have the new version.
+	UpgradeHeld string
+	// Defragmentation is the configuration and the state of defragmentations.
+	Defragmentation Defragmentation
+	HasQuorum       bool // a quorum answered, so Members is current
+	QuorumLost      bool // no quorum has answered for a while
+	Members         []Member
+	Pods            []Pod
+	Claims          []Claim
 }
 
 // Intent is the state that cannot be observed. It is persisted before the actions that depend on it.
@@ -36,6 +43,9 @@ type Member struct {
 	Leader  bool
 	Applied uint64 // raft index
 	Lost    bool   // unhealthy for too long, while another member with the same pod template is healthy
+
+	Database     Database
+	Defragmented time.Time // when its database was last defragmented; zero: never
 }
 
 // Pod is the pod of one replica.
@@ -85,8 +95,8 @@ func (v *view) steps() []step {
 	}
 	return []step{
 		(*view).declineRecovery,
-		(*view).ensureMemberPods, (*view).cleanUp, (*view).scaleServers, (*view).restartUnready,
-		(*view).advanceJoin, (*view).replaceVoter, (*view).shrink, (*view).startJoin, (*view).rollOut,
+		(*view).ensureMemberPods, (*view).cleanUp, (*view).scaleServers, (*view).awaitDefragmentation, (*view).restartUnready,
+		(*view).advanceJoin, (*view).replaceVoter, (*view).shrink, (*view).startJoin, (*view).defragment, (*view).rollOut,
 	}
 }
 

@@ -24,7 +24,7 @@ func (v *view) ensureMemberPods() (Action, bool) {
 		switch {
 		case ok && pod.Failed && !pod.Terminating:
 			return Action{Kind: DeletePod, Name: m.Name, Reason: reasonTerminated}, true
-		case !ok && shrinking && m.Name == surplus.Name && v.removable(surplus):
+		case !ok && shrinking && m.Name == surplus.Name && v.removable(surplus) && !v.replacing():
 		case !ok && v.hasVolume(m.Name):
 			return Action{Kind: CreatePod, Name: m.Name, Reason: "the member has no pod"}, true
 		case !claimed && m.Learner && !m.Started && m.Name == v.Intent.JoiningMember:
@@ -32,6 +32,11 @@ func (v *view) ensureMemberPods() (Action, bool) {
 		}
 	}
 	return Action{}, false
+}
+
+// replacing reports whether a voter has to be replaced, for which a surplus voter may be needed.
+func (v *view) replacing() bool {
+	return slices.ContainsFunc(v.voters, v.needsReplacement)
 }
 
 // cleanUp deletes the pods, then the claims, of former members. If the joining member is one of them, its join ends,
@@ -120,7 +125,7 @@ func surplusServer(servers []Pod) Pod {
 // has the only copy of its data: it is deleted first, and only while the others are known to be a quorum.
 func (v *view) hibernate() (Action, bool) {
 	if v.HasQuorum && v.Intent.Bootstrapped && v.withVolume() < Quorum(len(v.voters)) {
-		return Action{Kind: Wait, Reason: "Not hibernating while most voters have lost their volumes: scale up to have them replaced"}, true
+		return Action{Kind: Wait, Reason: "Not hibernating while most voters have lost their volumes: scale up to replace them"}, true
 	}
 	pods := slices.SortedStableFunc(slices.Values(v.Pods), func(a, b Pod) int {
 		return cmp.Compare(v.hibernationOrder(a), v.hibernationOrder(b))
@@ -164,6 +169,9 @@ func (v *view) withVolume() int {
 // restartUnready restarts outdated pods that are not ready, before the rollout: the new spec may repair them.
 func (v *view) restartUnready() (Action, bool) {
 	for _, pod := range v.Pods {
+		if pod.Member && v.UpgradeHeld != "" {
+			continue
+		}
 		if pod.Outdated && !pod.Ready && !pod.Terminating && v.restartable(pod.Name) {
 			return Action{Kind: DeletePod, Name: pod.Name, Reason: reasonUnreadyOutdated}, true
 		}
@@ -174,15 +182,11 @@ func (v *view) restartUnready() (Action, bool) {
 // rollOut restarts outdated pods one at a time, each once the previous one is ready: servers, followers, then the
 // leader.
 func (v *view) rollOut() (Action, bool) {
-	outdated := false
-	for _, pod := range v.Pods {
-		outdated = outdated || pod.Outdated
-	}
-	if !outdated {
+	if !v.outdated() {
 		return Action{}, false
 	}
-	if v.RolloutHeld != "" {
-		return Action{Kind: Wait, Reason: v.RolloutHeld}, true
+	if held := cmp.Or(v.RolloutHeld, v.UpgradeHeld); held != "" {
+		return Action{Kind: Wait, Reason: held}, true
 	}
 	if reason := v.rolloutBlocked(); reason != "" {
 		return Action{Kind: Wait, Reason: reason}, true

@@ -12,7 +12,7 @@ type RecoveryStage string
 // The stages of a recovery.
 const (
 	NoRecovery RecoveryStage = ""
-	// RecoveryRequested is the stage of a request of the user's that is not recorded in the status yet. It may replace one
+	// RecoveryRequested is the stage of a user's request that is not recorded in the status yet. It may replace one
 	// that has not completed.
 	RecoveryRequested RecoveryStage = "Requested"
 	// RecoveryStopping is the stage in which all pods are deleted. The data of all members is untouched.

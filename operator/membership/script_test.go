@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 var update = flag.Bool("update", false, "rewrite the results in the scripts")
@@ -36,6 +37,13 @@ var update = flag.Bool("update", false, "rewrite the results in the scripts")
 //	recover [NAME|backup]   request a recovery: from the best survivor, from NAME, or from a backup
 //	recovered               the data of the recovered member is prepared
 //	restore / restored      a backup has to be restored / is restored
+//	database NAME SIZE INUSE QUOTA [nospace]   set the use of a member's database, in MiB
+//	full NAME               let defragmentations of a member fail
+//	break                   let the response to the present defragmentation be an error
+//	restart-operator        lose the responses that the operator waits for
+//	hold-upgrade [TEXT]     set why outdated members keep their image
+//	hold [TEXT]             set why rollouts and routine defragmentations wait
+//	after DURATION          advance the clock
 //	state                   results are the members, servers and claims: "  = line"
 func (w *world) execute(fields []string) []string {
 	name := ""
@@ -76,6 +84,27 @@ func (w *world) execute(fields []string) []string {
 		w.recovery, w.restoring = Recovery{}, false
 	case "revision":
 		w.revisionOf[name] = int64(number(fields[2]))
+	case "database":
+		w.databases[name] = Database{
+			Size: int64(number(fields[2])) << 20, InUse: int64(number(fields[3])) << 20, Quota: int64(number(fields[4])) << 20,
+			NoSpace: len(fields) > 5,
+		}
+	case "break":
+		w.failure = "connection lost"
+	case "full":
+		w.full[name] = true
+	case "restart-operator":
+		w.request = ""
+	case "hold-upgrade":
+		w.upgradeHeld = strings.Join(fields[1:], " ")
+	case "hold":
+		w.held = strings.Join(fields[1:], " ")
+	case "after":
+		passed, err := time.ParseDuration(name)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.now = w.now.Add(passed)
 	case "restore", "restored":
 		w.restoring = fields[0] == "restore"
 	default:

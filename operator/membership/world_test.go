@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // world simulates etcd, pods, claims and the persisted intent, with the preconditions of the real APIs. Time is in
@@ -33,7 +34,19 @@ type world struct {
 	revisionOf   map[string]int64
 	nextID       uint64
 	trace        []string
+	now          time.Time
+	databases    map[string]Database
+	defragmented map[string]time.Time
+	defragging   map[string]int  // ticks until etcd has finished, by member
+	intended     string          // member of the persisted defragmentation
+	request      string          // member whose response the operator waits for
+	failure      string          // of the next response
+	failures     int             // of defragmentations since the last success
+	full         map[string]bool // members whose defragmentations fail
+	retryAfter   time.Time
 	revisions    uint64
+	held         string
+	upgradeHeld  string
 	stale        bool // the current action was planned from an old observation, so only etcd's own checks protect the quorum
 }
 
@@ -47,12 +60,15 @@ type worldPod struct {
 const (
 	joinTimeout       = 20
 	quorumLossTimeout = 3
+
+	defragmentationTime = 5
 )
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, pods: map[string]*worldPod{}, claims: map[string]*Claim{}, stuck: map[string]bool{},
 		down: map[string]bool{}, lost: map[string]bool{}, everUsed: map[string]bool{}, dataOf: map[string]uint64{}, revisionOf: map[string]int64{},
-		nextID: 100, revisions: 1000}
+		nextID: 100, revisions: 1000, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), databases: map[string]Database{},
+		defragmented: map[string]time.Time{}, defragging: map[string]int{}, full: map[string]bool{}}
 }
 
 // snapshot is an observation with the versions that preconditions compare.
@@ -66,7 +82,7 @@ func (w *world) observe() snapshot {
 	s := snapshot{version: w.version, uids: map[string]int{}}
 	s.Observation = Observation{
 		Cluster: "demo", External: w.external, Restoring: w.restoring, Replicas: w.replicas, Voters: w.voters, Intent: w.intent, HasQuorum: w.hasQuorum(),
-		Recovery: w.recovery,
+		Recovery: w.recovery, RolloutHeld: w.held, UpgradeHeld: w.upgradeHeld, Defragmentation: w.defragmentation(),
 	}
 	s.Recovery.Survivors = w.survivors()
 	s.Intent.InitialMembers = slices.Clone(w.intent.InitialMembers)
@@ -75,6 +91,7 @@ func (w *world) observe() snapshot {
 	if s.HasQuorum {
 		for _, m := range w.members {
 			m.Healthy, m.Lost = w.healthy(m), w.lost[m.Name]
+			m.Database, m.Defragmented = w.databases[m.Name], w.defragmented[m.Name]
 			if m.Learner && !w.stuck[m.Name] && m.Healthy {
 				m.Applied = w.revisions
 			}
@@ -92,6 +109,40 @@ func (w *world) observe() snapshot {
 		s.Claims = append(s.Claims, *c)
 	}
 	return s
+}
+
+func (w *world) defragmentation() Defragmentation {
+	return Defragmentation{
+		Enabled: true, FreePercent: 50, MinFree: 100 << 20, Interval: time.Hour, Now: w.now, RetryAfter: w.retryAfter, Held: w.held,
+		Failures: w.failures, Member: w.intended, Running: w.request != "" && w.defragging[w.request] > 0,
+		Finished: w.request != "" && w.defragging[w.request] == 0, Failure: w.failure,
+	}
+}
+
+// requestDefragmentation fails the test if another member is being defragmented, or if etcd has no quorum without the member.
+func (w *world) requestDefragmentation(a Action) {
+	w.request = a.Name
+	w.defragging[a.Name] = defragmentationTime
+	if len(w.defragging) > 1 {
+		w.t.Errorf("%d members are defragmented at the same time", len(w.defragging))
+	}
+	w.mustServe(a)
+}
+
+// mustServe fails the test if the voters that are not being defragmented are no quorum.
+func (w *world) mustServe(a Action) {
+	voters, serving := 0, 0
+	for _, m := range w.members {
+		if !m.Learner {
+			voters++
+			if w.healthy(m) && w.defragging[m.Name] == 0 {
+				serving++
+			}
+		}
+	}
+	if serving < Quorum(voters) && voters > 1 && !w.stale && w.replicas > 0 && w.hasQuorum() {
+		w.t.Errorf("%s (%s) leaves %d of %d voters while one is being defragmented", describe(a), a.Reason, serving, voters)
+	}
 }
 
 // healthy reports whether a member's process answers.
@@ -129,6 +180,8 @@ func (w *world) act(a Action, seen snapshot) {
 		w.write(a, seen)
 	case AddLearner, Promote, MoveLeader, RemoveMember:
 		w.change(a)
+	case StartDefragmentation, ResumeDefragmentation, FinishDefragmentation:
+		w.write(a, seen)
 	case CreateClaim:
 		if w.claims[a.Name] == nil {
 			w.claims[a.Name] = &Claim{Name: a.Name}
@@ -159,6 +212,9 @@ func (w *world) terminate(a Action, p *worldPod) {
 	if before && !w.hasQuorum() && len(voters) > 1 && !w.stale && w.replicas > 0 {
 		w.t.Errorf("%s (%s) lost the quorum", describe(a), a.Reason)
 	}
+	if before {
+		w.mustServe(a)
+	}
 }
 
 func (w *world) write(a Action, seen snapshot) {
@@ -185,6 +241,26 @@ func (w *world) write(a Action, seen snapshot) {
 		w.recovery.Stage, w.recovery.SelectedName = RecoveryStopping, a.Name
 	case RestoreQuorum:
 		w.restoreQuorum(a)
+	case StartDefragmentation, ResumeDefragmentation:
+		w.intended = a.Name
+		w.requestDefragmentation(a)
+		if w.full[a.Name] {
+			w.failure = "no space left on device"
+		}
+	case FinishDefragmentation:
+		w.intended, w.request, w.failure = "", "", ""
+		w.retryAfter = time.Time{}
+		if a.Reason != "" {
+			w.failures++
+			w.retryAfter = w.now.Add(time.Minute)
+			return
+		}
+		w.failures = 0
+		w.defragmented[a.Name] = w.now
+		db := w.databases[a.Name]
+		db.Size = db.InUse
+		db.NoSpace = false
+		w.databases[a.Name] = db
 	}
 }
 
@@ -251,6 +327,16 @@ func (w *world) change(a Action) {
 func (w *world) tick() {
 	w.joining++
 	w.noQuorum++
+	w.now = w.now.Add(time.Second)
+	for name := range w.defragging {
+		w.defragging[name]--
+		if p := w.pods[name]; w.defragging[name] == 0 || p == nil || p.Terminating || p.Failed {
+			if w.defragging[name] > 0 {
+				w.failure = "connection lost"
+			}
+			delete(w.defragging, name)
+		}
+	}
 	if w.hasQuorum() {
 		w.noQuorum = 0
 	}
@@ -359,6 +445,8 @@ func describe(a Action) string {
 		return a.Reason + "..."
 	case len(a.Names) > 0:
 		return fmt.Sprintf("%s %s", a.Kind, strings.Join(a.Names, " "))
+	case a.Kind == FinishDefragmentation && a.Reason != "":
+		return fmt.Sprintf("%s %s: %s", a.Kind, a.Name, a.Reason)
 	case a.To != "":
 		return fmt.Sprintf("%s %s to %s", a.Kind, a.Name, a.To)
 	}

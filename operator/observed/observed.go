@@ -28,7 +28,7 @@ const (
 )
 
 // QuorumLostReason is the reason of condition EtcdQuorum while the quorum is lost.
-const QuorumLostReason = "QuorumLost"
+const QuorumLostReason = v1alpha1.ReasonQuorumLost
 
 // State is the observed state of one cluster. It is immutable.
 type State struct {

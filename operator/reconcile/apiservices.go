@@ -37,17 +37,8 @@ const (
 	registrationInterval = 2 * time.Second
 )
 
-// Reasons of APIServices that are not available because of what the operator knows.
-const (
-	reasonPending      = "Pending"
-	reasonNoReplicas   = "NoReadyReplicas"
-	reasonConflict     = "Conflict"
-	reasonCABundle     = "InvalidCABundle"
-	reasonFailed       = "RegistrationFailed"
-	reasonNotEvaluated = "NotEvaluated"
-
-	registerAction = "Register" // of events
-)
+// registerAction is the action of events about APIServices.
+const registerAction = "Register"
 
 // change is what a write did to an object.
 type change int
@@ -60,8 +51,8 @@ const (
 
 // registrationEvents are the reasons and messages of events about APIServices.
 var registrationEvents = map[change][2]string{
-	created: {"APIServiceRegistered", "Registered APIService "},
-	updated: {"APIServiceUpdated", "Updated APIService "},
+	created: {v1alpha1.ReasonAPIServiceRegistered, "Registered APIService "},
+	updated: {v1alpha1.ReasonAPIServiceUpdated, "Updated APIService "},
 }
 
 // ensureAPIServices registers the extension API servers in spec.aggregation inside the cluster, and deletes those that
@@ -79,11 +70,11 @@ func (r *Reconciler) ensureAPIServices(ctx context.Context, p *pass) error {
 		return nil
 	}
 	if p.state.ReadyAddress() == "" {
-		p.unavailable(apiServiceNames(wanted), reasonNoReplicas, "no API server is ready")
+		p.unavailable(apiServiceNames(wanted), v1alpha1.ReasonNoReadyReplicas, "no API server is ready")
 		return nil
 	}
 	if pod := p.withoutAggregatorRouting(); pod != "" && len(wanted) > 0 {
-		p.unavailable(apiServiceNames(wanted), reasonPending, "waiting for pod "+pod+" to restart with --enable-aggregator-routing")
+		p.unavailable(apiServiceNames(wanted), v1alpha1.ReasonPending, "waiting for pod "+pod+" to restart with --enable-aggregator-routing")
 		return nil
 	}
 	hosted, err := r.Connect(p.hosted())
@@ -97,7 +88,7 @@ func (r *Reconciler) ensureAPIServices(ctx context.Context, p *pass) error {
 		statuses = append(statuses, g.register(ctx, &wanted[i], keep))
 	}
 	if err := g.prune(ctx, keep, registrations()...); err != nil { // removed APIServices stay in the status, so that it is repeated
-		p.unavailable(apiServiceNames(wanted), reasonFailed, "deleting removed APIServices: "+err.Error())
+		p.unavailable(apiServiceNames(wanted), v1alpha1.ReasonRegistrationFailed, "deleting removed APIServices: "+err.Error())
 		return nil
 	}
 	p.setAPIServices(statuses)
@@ -130,7 +121,7 @@ func (p *pass) announce(names []string) bool {
 	for _, name := range names {
 		if !slices.ContainsFunc(statuses, func(s v1alpha1.APIServiceStatus) bool { return s.Name == name }) {
 			statuses = append(statuses, v1alpha1.APIServiceStatus{
-				Name: name, Available: metav1.ConditionUnknown, Reason: reasonPending, Message: "it is not registered yet",
+				Name: name, Available: metav1.ConditionUnknown, Reason: v1alpha1.ReasonPending, Message: "it is not registered yet",
 			})
 		}
 	}
@@ -220,7 +211,7 @@ func (g *registrar) register(
 	ctx context.Context, entry *v1alpha1.AggregatedAPIService, keep map[client.ObjectKey]bool,
 ) v1alpha1.APIServiceStatus {
 	status := v1alpha1.APIServiceStatus{
-		Name: desired.APIServiceName(entry.Group, entry.Version), Available: metav1.ConditionFalse, Reason: reasonFailed,
+		Name: desired.APIServiceName(entry.Group, entry.Version), Available: metav1.ConditionFalse, Reason: v1alpha1.ReasonRegistrationFailed,
 	}
 	caBundle, problem := g.caBundle(ctx, entry.CABundle)
 	objects, err := desired.Register(g.pass.cluster, entry, caBundle)
@@ -232,13 +223,13 @@ func (g *registrar) register(
 		keep[client.ObjectKeyFromObject(object)] = true
 	}
 	if problem != nil { // what is registered stays
-		status.Reason, status.Message = reasonCABundle, problem.Error()
+		status.Reason, status.Message = v1alpha1.ReasonInvalidCABundle, problem.Error()
 		return status
 	}
 	if err := g.write(ctx, objects); err != nil {
 		status.Message = err.Error()
 		if errors.Is(err, errForeign) {
-			status.Reason = reasonConflict
+			status.Reason = v1alpha1.ReasonConflict
 		}
 		return status
 	}
@@ -255,7 +246,7 @@ func apiServiceStatus(service *apiregistrationv1.APIService) v1alpha1.APIService
 		}
 	}
 	return v1alpha1.APIServiceStatus{
-		Name: service.Name, Available: metav1.ConditionUnknown, Reason: reasonNotEvaluated,
+		Name: service.Name, Available: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotEvaluated,
 		Message: "the aggregator has not checked it yet",
 	}
 }
@@ -415,7 +406,7 @@ func (g *registrar) prune(ctx context.Context, keep map[client.ObjectKey]bool, l
 			}
 			if _, isAPIService := object.(*apiregistrationv1.APIService); isAPIService {
 				g.event(g.pass.cluster, event{
-					reason: "APIServiceDeleted", action: registerAction, message: "Deleted APIService " + object.GetName(),
+					reason: v1alpha1.ReasonAPIServiceDeleted, action: registerAction, message: "Deleted APIService " + object.GetName(),
 				})
 			}
 			return nil

@@ -48,13 +48,32 @@ func (c *cluster) aggregate(entries []string) {
 		fields := strings.Split(text, ",")
 		version, group, _ := strings.Cut(fields[0], ".")
 		entry := v1alpha1.AggregatedAPIService{Group: group, Version: version, Address: fields[1]}
+		if namespace, name, ok := strings.Cut(fields[1], "/"); ok {
+			entry.Address, entry.Service = "", &v1alpha1.HostService{Namespace: namespace, Name: name}
+		}
 		if len(fields) > 2 {
-			entry.CABundle = &v1alpha1.CABundleSource{ConfigMapRef: &corev1.LocalObjectReference{Name: fields[2]}}
+			entry.CABundle = &v1alpha1.CABundleSource{}
+			reference := &corev1.LocalObjectReference{Name: fields[2]}
+			if name, secret := strings.CutPrefix(fields[2], "secret/"); secret {
+				reference.Name, entry.CABundle.SecretRef = name, reference
+			} else {
+				entry.CABundle.ConfigMapRef = reference
+			}
 		}
 		object.Spec.Aggregation.APIServices = append(object.Spec.Aggregation.APIServices, entry)
 	}
 	object.Generation++
 	c.must(c.client.Update(c.t.Context(), object))
+}
+
+// deleteRegistered deletes what the operator has created inside the cluster.
+func (c *cluster) deleteRegistered() {
+	for _, list := range append(registrations(), &corev1.NamespaceList{}) {
+		c.must(c.hosted.List(c.t.Context(), list))
+		c.must(meta.EachListItem(list, func(item runtime.Object) error {
+			return c.hosted.Delete(c.t.Context(), item.(client.Object))
+		}))
+	}
 }
 
 func (c *cluster) ca(name, commonName string) {

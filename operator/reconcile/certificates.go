@@ -69,7 +69,7 @@ func (r *Reconciler) ensureCertificates(ctx context.Context, p *pass) error {
 	return r.forgetReplacements(ctx, p)
 }
 
-// readAuthorities reads the authorities of all trust domains, and those of the user's.
+// readAuthorities reads the authorities of all trust domains, and the user's own.
 func (r *Reconciler) readAuthorities(ctx context.Context, p *pass) error {
 	for _, domain := range desired.Domains(p.cluster) {
 		current := &corev1.Secret{}
@@ -80,7 +80,7 @@ func (r *Reconciler) readAuthorities(ctx context.Context, p *pass) error {
 		if found {
 			bundle, err := pki.ParseBundle(current.Data)
 			if err != nil {
-				return fmt.Errorf("secret %s cannot be used: %w; restore it, or delete it to have the authority replaced in stages",
+				return fmt.Errorf("secret %s is invalid: %w; restore it, or delete it to replace the authority in stages",
 					current.Name, err)
 			}
 			p.certificates.bundles[domain] = bundle
@@ -166,7 +166,7 @@ func successor(p *pass, domain string) (pki.Authority, error) {
 }
 
 // due returns why the signer of a trust domain has to be replaced, or "". The operator's authorities are replaced
-// together. An authority of the user's is replaced only by another one of the user's.
+// together. The user's authority is replaced only by another one of the user.
 func due(p *pass, domain string) string {
 	if given, ok := p.certificates.given[domain]; ok {
 		if bundle := p.certificates.bundles[domain]; !bundle.Signer.Equal(given) {
@@ -272,7 +272,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, certificate desire
 		}
 		if found && reason != "" {
 			r.event(p.cluster, event{
-				related: reference("Secret", current), reason: "CertificateIssued", action: "Issue",
+				related: reference("Secret", current), reason: v1alpha1.ReasonCertificateIssued, action: "Issue",
 				message: fmt.Sprintf("Issued certificate in Secret %s: %s", name, reason),
 			})
 		}
@@ -289,7 +289,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, p *pass, certificate desire
 	return err
 }
 
-// leaf returns the wanted content of a leaf's Secret: the certificate and what verifies it. The reason is why the
+// leaf returns the desired content of a leaf's Secret: the certificate and what verifies it. The reason is why the
 // certificate was replaced, or "".
 func (r *Reconciler) leaf(
 	ctx context.Context, p *pass, certificate desired.Certificate, current *corev1.Secret, found bool,

@@ -5,7 +5,10 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/encryption"
+	"quorate.dev/operator/validation"
 )
 
 // spec validates the spec of a cluster.
@@ -18,8 +21,24 @@ func (c *Checks) spec(p *pass) error {
 	status := p.cluster.Status
 	input := []any{p.cluster.UID, p.cluster.Annotations, status.Membership != nil, status.Replicas > 0, claims}
 	return c.check("spec", p.cluster, input, func() checkResult {
-		return checkResult{err: desired.Validate(p.cluster, p.state.Claims)}
+		if err := desired.Validate(p.cluster, p.state.Claims); err != nil {
+			return checkResult{err: err}
+		}
+		encrypted, err := exampleEncryption(p.cluster)
+		if err != nil {
+			return checkResult{err: err}
+		}
+		return checkResult{err: validation.CheckSpec(p.cluster, encrypted)}
 	}).err
+}
+
+// exampleEncryption returns the encryption configuration of a spec with a key that is not used.
+func exampleEncryption(cluster *v1alpha1.ApiServerCluster) ([]byte, error) {
+	scheme, err := desired.EncryptionScheme(cluster).WithKey(encryption.Scheme{}, true, cluster.CreationTimestamp.Time)
+	if err != nil {
+		return nil, err
+	}
+	return encryption.State{Current: scheme}.Configuration()
 }
 
 // version returns "" if the version of the present pods was read before: a version changes only with a pod.

@@ -6,16 +6,27 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/observed"
+)
+
+// A companion that is not available is observed every companionInterval in the first companionPeriod: long enough to see a
+// container fail repeatedly.
+const (
+	companionInterval = 10 * time.Second
+	companionPeriod   = 5 * time.Minute
 )
 
 // ensureCompanions creates and updates the Deployments of companions, and deletes those that are no longer in the spec.
@@ -106,11 +117,44 @@ func (r *Reconciler) ensureCompanion(
 	}
 	if companion.Name == desired.ControllerManager && p.state.ReadyAddress() != "" {
 		if err := r.ensureNodes(ctx, p); err != nil {
-			return status, fmt.Errorf("publishing what nodes need to join: %w", err)
+			return status, fmt.Errorf("publishing the objects that nodes need to join: %w", err)
 		}
 	}
 	deployment, err := r.ensureCompanionDeployment(ctx, p, desired.CompanionDeployment(p.cluster, companion, credentials))
-	return companionStatusOf(companion.Name, companion.Spec.ReplicaCount(p.cluster), deployment), err
+	if err != nil {
+		return status, err
+	}
+	status = companionStatusOf(companion.Name, companion.Spec.ReplicaCount(p.cluster), deployment)
+	if deployment == nil || status.Message == "" {
+		return status, nil
+	}
+	problem, err := r.companionProblem(ctx, p, companion.Name)
+	if problem != "" {
+		status.Message += ": " + problem
+	}
+	return status, err
+}
+
+// companionProblem returns why a pod of a companion cannot run, or "". The pods are not watched: while the companion is not
+// available, they are read again after companionInterval.
+func (r *Reconciler) companionProblem(ctx context.Context, p *pass, name string) (string, error) {
+	c := meta.FindStatusCondition(p.cluster.Status.Conditions, v1alpha1.CompanionsAvailable)
+	if c == nil || p.input.Now.Sub(c.LastTransitionTime.Time) < companionPeriod {
+		p.wake(p.input.Now.Add(companionInterval))
+	}
+	var pods corev1.PodList
+	err := r.Reader.List(ctx, &pods, client.InNamespace(p.cluster.Namespace),
+		client.MatchingLabels(desired.CompanionSelector(p.cluster, name)))
+	if err != nil {
+		return "", fmt.Errorf("listing the pods of %s: %w", name, err)
+	}
+	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	for i := range pods.Items {
+		if problem := observed.Problem(&pods.Items[i]); problem != "" {
+			return problem, nil
+		}
+	}
+	return "", nil
 }
 
 // ensureCompanionDeployment returns nil if the Deployment is not created yet. It updates the pods only if what they were
@@ -130,7 +174,7 @@ func (r *Reconciler) ensureCompanionDeployment(
 			return nil, err
 		}
 		r.event(p.cluster, event{
-			related: deploymentReference(wanted), reason: "SuccessfulCreate", action: "Create", message: "Created Deployment " + wanted.Name,
+			related: deploymentReference(wanted), reason: v1alpha1.ReasonSuccessfulCreate, action: "Create", message: "Created Deployment " + wanted.Name,
 		})
 		return wanted, nil
 	}
@@ -141,14 +185,14 @@ func (r *Reconciler) ensureCompanionDeployment(
 	changed := current.Annotations[desired.CompanionHashAnnotation] != hash
 	if changed {
 		metav1.SetMetaDataAnnotation(&after.ObjectMeta, desired.CompanionHashAnnotation, hash)
-		after.Spec.Template = wanted.Spec.Template
+		after.Spec.Template, after.Spec.Strategy = wanted.Spec.Template, wanted.Spec.Strategy
 	}
 	if err := r.update(ctx, current, after); err != nil {
 		return nil, err
 	}
 	if changed {
 		r.event(p.cluster, event{
-			related: deploymentReference(wanted), reason: "SuccessfulUpdate", action: "Update",
+			related: deploymentReference(wanted), reason: v1alpha1.ReasonSuccessfulUpdate, action: "Update",
 			message: "Updated the pods of Deployment " + wanted.Name,
 		})
 	}
@@ -229,7 +273,7 @@ func (r *Reconciler) removeCompanion(ctx context.Context, p *pass, name string) 
 		return false, err
 	}
 	if found {
-		r.event(p.cluster, event{reason: "SuccessfulDelete", action: "Delete", message: "Deleted Deployment " + deployment.Name})
+		r.event(p.cluster, event{reason: v1alpha1.ReasonSuccessfulDelete, action: "Delete", message: "Deleted Deployment " + deployment.Name})
 	}
 	for _, suffix := range secrets {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: desired.SecretName(p.cluster, suffix)}}
@@ -300,7 +344,19 @@ func (r *Reconciler) ensureNodes(ctx context.Context, p *pass) error {
 	_, err = g.ensure(ctx, role, currentRole, func() { currentRole.Rules = role.Rules })
 	errs = append(errs, err)
 	_, err = g.ensure(ctx, binding, currentBinding, func() { currentBinding.Subjects = binding.Subjects })
-	return errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, err, g.ensureKubernetesSlices(ctx))...)
+}
+
+// ensureKubernetesSlices keeps the endpoints of the Service default/kubernetes.
+func (g *registrar) ensureKubernetesSlices(ctx context.Context) error {
+	keep := map[client.ObjectKey]bool{}
+	for _, slice := range desired.KubernetesSlices(g.pass.cluster, g.pass.service) {
+		keep[client.ObjectKeyFromObject(slice)] = true
+		if err := g.ensureSlice(ctx, slice); err != nil {
+			return err
+		}
+	}
+	return g.prune(ctx, keep, &discoveryv1.EndpointSliceList{})
 }
 
 // removeNodes deletes the objects inside the cluster with which nodes join. It reports false while no API server is ready.
@@ -313,6 +369,7 @@ func (r *Reconciler) removeNodes(ctx context.Context, p *pass) (bool, error) {
 		return false, err
 	}
 	g := registrar{Reconciler: r, pass: p, api: hosted, selector: desired.NodesSelector(p.cluster)}
-	err = g.prune(ctx, nil, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &rbacv1.RoleList{}, &corev1.ConfigMapList{})
+	err = g.prune(ctx, nil, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &rbacv1.RoleList{}, &corev1.ConfigMapList{},
+		&discoveryv1.EndpointSliceList{})
 	return err == nil, err
 }

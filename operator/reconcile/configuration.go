@@ -19,7 +19,6 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
-	"quorate.dev/operator/encryption"
 	"quorate.dev/operator/pki"
 	"quorate.dev/operator/validation"
 )
@@ -65,7 +64,7 @@ func (r *Reconciler) ensureFiles(ctx context.Context, p *pass) error {
 	}
 	if found && !maps.EqualFunc(current.Data, wanted.Data, slices.Equal) {
 		r.event(p.cluster, event{
-			related: reference("Secret", current), reason: "ConfigurationUpdated", action: "Update",
+			related: reference("Secret", current), reason: v1alpha1.ReasonConfigurationUpdated, action: "Update",
 			message: "Updated the configuration in Secret " + current.Name + " with validated files",
 		})
 	}
@@ -232,10 +231,8 @@ func (c *Checks) forget(key types.NamespacedName) {
 func (c *Checks) files(cluster *v1alpha1.ApiServerCluster, files map[string][]byte) (string, error) {
 	result := c.check("files", cluster, files, func() checkResult {
 		configuration := desired.Configuration{Files: files}
-		scheme, err := desired.EncryptionScheme(cluster).WithKey(encryption.Scheme{}, true, cluster.CreationTimestamp.Time)
-		if err == nil {
-			configuration.Encryption, err = encryption.State{Current: scheme}.Configuration()
-		}
+		var err error
+		configuration.Encryption, err = exampleEncryption(cluster)
 		if err != nil {
 			return checkResult{err: err}
 		}

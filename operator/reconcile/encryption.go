@@ -54,7 +54,8 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 		return nil
 	}
 	wanted := desired.EncryptionScheme(p.cluster)
-	if !found && encryptionOf(p.cluster) == nil && (!p.isNew() || len(wanted.Resources) == 0) {
+	starting := p.isNew() && !p.cluster.Restoring() // a restored cluster starts with the keys of the former one
+	if !found && encryptionOf(p.cluster) == nil && (!starting || len(wanted.Resources) == 0) {
 		return nil
 	}
 	state, stage := p.encryption, rotation.None
@@ -62,7 +63,7 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 		stage = rotation.Stage(rotating.Stage)
 	}
 	switch {
-	case p.isNew() && !state.Changing() && !state.Current.Same(wanted):
+	case starting && !state.Changing() && !state.Current.Same(wanted):
 		state.Current, err = wanted.WithKey(state.Current, true, p.input.Now)
 	case stage == rotation.TrustBoth && !state.Changing() && p.encryptionDue() != "":
 		next, keyErr := wanted.WithKey(state.Current, p.encryptionKeyDue() != "", p.input.Now)
@@ -192,7 +193,7 @@ func (p *pass) observeEncryption(ctx context.Context, o *rotation.Observation) e
 func (r *Reconciler) rewrite(ctx context.Context, p *pass) (waiting string, err error) {
 	config, err := p.replicaConfig()
 	if err != nil || config == nil {
-		return "Waiting for a ready replica that rewrites stored objects", err
+		return "Waiting for a ready replica to rewrite stored objects", err
 	}
 	var at rewrite.Position
 	if before := encryptionOf(p.cluster).Rewrite; before != nil {

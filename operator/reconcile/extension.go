@@ -24,9 +24,6 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// reasonNotServed is the reason of an APIService that is not created because no API server serves its version.
-const reasonNotServed = "NotServed"
-
 // Host is how API servers in mode Extension reach their host.
 type Host struct {
 	Server string // URL
@@ -68,7 +65,7 @@ func (r *Reconciler) ensureHostAccess(ctx context.Context, p *pass) error {
 	binding, current := desired.HostRoleBinding(p.cluster), &rbacv1.RoleBinding{}
 	errs = append(errs, r.ensureBinding(ctx, p.cluster, binding, current, func() { current.Subjects = binding.Subjects }))
 	if err := errors.Join(errs...); apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w; manifests/extension.yaml grants the operator what mode Extension needs", err)
+		return fmt.Errorf("%w; apply manifests/extension.yaml, which grants the operator the permissions for mode Extension", err)
 	} else if err != nil {
 		return err
 	}
@@ -136,7 +133,7 @@ func (r *Reconciler) ensureHostAPIServices(ctx context.Context, p *pass) error {
 		statuses = append(statuses, g.registerInHost(ctx, service))
 	}
 	if err := g.prune(ctx, keep, &apiregistrationv1.APIServiceList{}); err != nil {
-		p.unavailable(names, reasonFailed, "deleting removed APIServices: "+err.Error())
+		p.unavailable(names, v1alpha1.ReasonRegistrationFailed, "deleting removed APIServices: "+err.Error())
 		return nil
 	}
 	p.setAPIServices(statuses)
@@ -153,9 +150,9 @@ func (g *registrar) registerInHost(ctx context.Context, wanted *apiregistrationv
 		}
 	}
 	if err := g.ensureAPIService(ctx, wanted); err != nil {
-		status.Available, status.Reason, status.Message = metav1.ConditionFalse, reasonFailed, err.Error()
+		status.Available, status.Reason, status.Message = metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed, err.Error()
 		if errors.Is(err, errForeign) {
-			status.Reason = reasonConflict
+			status.Reason = v1alpha1.ReasonConflict
 		}
 		return status
 	}
@@ -165,11 +162,11 @@ func (g *registrar) registerInHost(ctx context.Context, wanted *apiregistrationv
 // served returns why the API servers do not serve the version of an APIService, or "".
 func (g *registrar) served(ctx context.Context, service *apiregistrationv1.APIService) (reason, message string) {
 	if g.pass.state.ReadyAddress() == "" {
-		return reasonNoReplicas, "no API server is ready"
+		return v1alpha1.ReasonNoReadyReplicas, "no API server is ready"
 	}
 	path := "/apis/" + service.Spec.Group + "/" + service.Spec.Version
 	if err := g.Discover(ctx, g.pass.hosted(), path); err != nil {
-		return reasonNotServed, "waiting for its CustomResourceDefinitions in the cluster: " + err.Error()
+		return v1alpha1.ReasonNotServed, "waiting for its CustomResourceDefinitions in the cluster: " + err.Error()
 	}
 	return "", ""
 }

@@ -16,7 +16,7 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// given is a certificate of the user's.
+// given is the user's certificate.
 type given struct {
 	pair    pki.Pair
 	trusted []byte // PEM; empty: clients trust its issuer anyway

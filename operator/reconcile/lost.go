@@ -20,7 +20,7 @@ import (
 func (p *pass) lose(name, problem, consequence string) {
 	p.input.Lost = fmt.Errorf("secret %s %s, and %s: restore it", name, problem, consequence)
 	if !strings.HasSuffix(name, "-"+desired.EncryptionSecret) {
-		p.input.Lost = fmt.Errorf("%w, or list it in the annotation %s to have it created anew",
+		p.input.Lost = fmt.Errorf("%w, or list it in the annotation %s to let the operator create a new one",
 			p.input.Lost, v1alpha1.ReplaceSecretsAnnotation)
 	}
 }
@@ -69,8 +69,8 @@ func (r *Reconciler) protectAuthority(ctx context.Context, p *pass, domain strin
 		return fmt.Errorf("authority %s: %w", domain, err)
 	}
 	r.event(p.cluster, event{
-		warning: true, reason: "AuthorityKeyLost", action: "Replace",
-		message: "Secret " + name + " was deleted or has another authority than the one in use: its certificate stays trusted " +
+		warning: true, reason: v1alpha1.ReasonAuthorityKeyLost, action: "Replace",
+		message: "Secret " + name + " was deleted or contains another authority than the one in use; its certificate stays trusted " +
 			"while the authority is replaced in stages",
 	})
 	return nil
@@ -121,7 +121,7 @@ func trustedBy(p *pass, certificate desired.Certificate, leaf *corev1.Secret) []
 	return trusted
 }
 
-// forgetReplacements removes the annotation of Secrets that may be created anew once they are.
+// forgetReplacements removes the annotation of Secrets that may be replaced, once they are.
 func (r *Reconciler) forgetReplacements(ctx context.Context, p *pass) error {
 	if _, ok := p.cluster.Annotations[v1alpha1.ReplaceSecretsAnnotation]; !ok || !p.mayChange() {
 		return nil

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
-	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/membership"
 	"quorate.dev/operator/observed"
 	"quorate.dev/operator/schedule"
@@ -26,12 +26,8 @@ func (r *Reconciler) readMembers(ctx context.Context, p *pass) (err error) {
 	if p.cluster.ExternalEtcd() || len(endpoints) == 0 {
 		return nil
 	}
-	leaf := p.certificates.leaves[desired.OperatorEtcdSecret]
 	key := client.ObjectKeyFromObject(p.cluster).String()
-	p.etcd, err = r.Etcd.Get(key, endpoints, strconv.Itoa(desired.ClientPort), etcd.Credentials{
-		Authority:   p.certificates.bundles[desired.EtcdClientDomain].Trusted(),
-		Certificate: leaf.Certificate, Key: leaf.Key, ServerName: desired.MembersDomain(p.cluster),
-	})
+	p.etcd, err = r.Etcd.Get(key, endpoints, strconv.Itoa(desired.ClientPort), p.etcdCredentials())
 	if err != nil {
 		p.state = p.state.WithMembers(nil, err)
 		return err
@@ -60,7 +56,8 @@ func observation(s *observed.State, c desired.Configuration, restart map[string]
 	for _, m := range s.Members {
 		o.Members = append(o.Members, membership.Member{
 			ID: m.ID, Name: m.Name, Learner: m.Learner, Started: m.Started, Healthy: m.Healthy, Leader: m.Leader,
-			Applied: m.Applied, Lost: s.MemberLost(m, now),
+			Applied: m.Applied, Lost: s.MemberLost(m, now), Defragmented: lastDefragment(s.Cluster, m.Name),
+			Database: membership.Database{Size: m.DBSize, InUse: m.InUse, Quota: m.Quota, NoSpace: m.NoSpace},
 		})
 		if !m.Learner {
 			voters = append(voters, m.Name)
@@ -81,6 +78,16 @@ func observation(s *observed.State, c desired.Configuration, restart map[string]
 		})
 	}
 	return o
+}
+
+// lastDefragment returns when a member was last defragmented, or zero.
+func lastDefragment(cluster *v1alpha1.ApiServerCluster, name string) time.Time {
+	for _, m := range cluster.Status.Members {
+		if m.Name == name && m.LastDefragmentTime != nil {
+			return m.LastDefragmentTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 func intent(cluster *v1alpha1.ApiServerCluster, now time.Time) membership.Intent {
@@ -125,11 +132,24 @@ func (r *Reconciler) refresh(ctx context.Context, p *pass) error {
 // takeActions plans and executes actions until the outcome of one is uncertain, so that the state has to be read
 // again, or until there is nothing to do.
 func (r *Reconciler) takeActions(ctx context.Context, p *pass) error {
+	if p.restored {
+		return nil
+	}
 	if err := r.refresh(ctx, p); err != nil {
 		return err
 	}
 	o, certain := observation(p.state, p.configuration, p.restart, p.input.Now), true
+	p.updated = countUpdated(o.Pods)
 	o.Recovery, o.RolloutHeld = p.recovery(), p.holdRollout()
+	o.Defragmentation = r.defragmentation(p)
+	if o.Intent.Bootstrapped && o.Replicas > 0 {
+		held, err := r.holdUpgrade(ctx, p, o)
+		if err != nil {
+			held = "Waiting until it is known whether a backup is needed before the upgrade"
+			p.failed(ctx, err)
+		}
+		o.UpgradeHeld, o.Defragmentation.Held = held, cmp.Or(o.Defragmentation.Held, held)
+	}
 	for n := 0; certain && n < maxActions; n++ {
 		a := membership.Plan(o)
 		if a.Kind == membership.Wait && p.input.Action.Kind != "" {
@@ -181,9 +201,13 @@ func (p *pass) actionFailed(ctx context.Context, a membership.Action, err error)
 
 func (r *Reconciler) reportAction(ctx context.Context, p *pass, a membership.Action) {
 	ctrl.LoggerFrom(ctx).Info(a.Describe(), "action", a.Kind)
-	r.event(p.cluster, event{
+	e := event{
 		related: relatedObject(p.cluster, a), reason: eventReasons[a.Kind], action: string(a.Kind), message: a.Describe(),
-	})
+	}
+	if a.Kind == membership.FinishDefragmentation && a.Reason != "" {
+		e.warning, e.reason = true, v1alpha1.ReasonDefragmentationFailed
+	}
+	r.event(p.cluster, e)
 }
 
 // relatedObject returns the object besides the cluster that an action is about. It also keeps the recorder from merging
@@ -202,22 +226,27 @@ func relatedObject(cluster *v1alpha1.ApiServerCluster, a membership.Action) *cor
 // eventReasons are the reasons of the events of actions. Those of pods and claims are the ones of the StatefulSet
 // controller.
 var eventReasons = map[membership.Kind]string{
-	membership.Bootstrap:       "BootstrappingEtcd",
-	membership.Bootstrapped:    "EtcdBootstrapped",
-	membership.StartRecovery:   "RecoveringEtcd",
-	membership.RestoreQuorum:   "RestoringQuorum",
-	membership.DeclineRecovery: "RecoveryNotNeeded",
-	membership.StartJoin:       "MemberJoining",
-	membership.FinishJoin:      "MemberJoinFinished",
-	membership.AddLearner:      "LearnerAdded",
-	membership.Promote:         "LearnerPromoted",
-	membership.MoveLeader:      "LeaderMoved",
-	membership.RemoveMember:    "MemberRemoved",
-	membership.CreateClaim:     "SuccessfulCreate",
-	membership.DeleteClaim:     "SuccessfulDelete",
-	membership.CreatePod:       "SuccessfulCreate",
-	membership.CreateServer:    "SuccessfulCreate",
-	membership.DeletePod:       "SuccessfulDelete",
+	membership.Bootstrap:       v1alpha1.ReasonBootstrappingEtcd,
+	membership.Bootstrapped:    v1alpha1.ReasonEtcdBootstrapped,
+	membership.StartRecovery:   v1alpha1.ReasonRecoveringEtcd,
+	membership.RestoreQuorum:   v1alpha1.ReasonRestoringQuorum,
+	membership.DeclineRecovery: v1alpha1.ReasonRecoveryNotNeeded,
+	membership.StartJoin:       v1alpha1.ReasonMemberJoining,
+	membership.FinishJoin:      v1alpha1.ReasonMemberJoinFinished,
+	membership.AddLearner:      v1alpha1.ReasonLearnerAdded,
+	membership.Promote:         v1alpha1.ReasonLearnerPromoted,
+
+	membership.StartDefragmentation:  v1alpha1.ReasonDefragmentingMember,
+	membership.ResumeDefragmentation: v1alpha1.ReasonDefragmentingMember,
+	membership.FinishDefragmentation: v1alpha1.ReasonMemberDefragmented,
+
+	membership.MoveLeader:   v1alpha1.ReasonLeaderMoved,
+	membership.RemoveMember: v1alpha1.ReasonMemberRemoved,
+	membership.CreateClaim:  v1alpha1.ReasonSuccessfulCreate,
+	membership.DeleteClaim:  v1alpha1.ReasonSuccessfulDelete,
+	membership.CreatePod:    v1alpha1.ReasonSuccessfulCreate,
+	membership.CreateServer: v1alpha1.ReasonSuccessfulCreate,
+	membership.DeletePod:    v1alpha1.ReasonSuccessfulDelete,
 }
 
 // errRejected wraps errors of changes that etcd may accept later, for example because a member has not been connected
@@ -230,6 +259,8 @@ func (r *Reconciler) act(ctx context.Context, p *pass, a membership.Action) erro
 		return r.writeIntent(ctx, p, a)
 	case membership.StartRecovery, membership.RestoreQuorum, membership.DeclineRecovery:
 		return r.writeRecovery(ctx, p, a)
+	case membership.StartDefragmentation, membership.ResumeDefragmentation, membership.FinishDefragmentation:
+		return r.writeDefragmentation(ctx, p, a)
 	case membership.CreateClaim:
 		return r.create(ctx, p.cluster, desired.Claim(p.cluster, a.Name))
 	case membership.CreatePod, membership.CreateServer:
@@ -302,7 +333,11 @@ func (r *Reconciler) createPod(ctx context.Context, p *pass, a membership.Action
 			}
 		}
 	}
-	pod, err := desired.Pod(p.cluster, p.state.Image, replica, p.mountedHash())
+	image := p.state.Image
+	if replica.Member {
+		image = cmp.Or(p.formerImage, image)
+	}
+	pod, err := desired.Pod(p.cluster, image, replica, p.mountedHash())
 	if err != nil {
 		return err
 	}

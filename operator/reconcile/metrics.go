@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/etcd"
 	"quorate.dev/operator/rotation"
 	"quorate.dev/operator/status"
 )
@@ -17,6 +18,9 @@ var (
 	expirationMetric = prometheus.NewDesc("quorate_certificate_expiration_timestamp_seconds",
 		"Expiry time of the certificate in a Secret of an ApiServerCluster, by namespace, cluster and secret, in seconds since 1970.",
 		[]string{"namespace", "cluster", "secret"}, nil)
+	notBeforeMetric = prometheus.NewDesc("quorate_certificate_not_before_timestamp_seconds",
+		"Time at which the certificate in a Secret of an ApiServerCluster was created, by namespace, cluster and secret, in seconds "+
+			"since 1970.", []string{"namespace", "cluster", "secret"}, nil)
 	stageMetric = prometheus.NewDesc("quorate_credentials_rotation_stage",
 		"Stage of the replacement of the credentials of an ApiServerCluster, by namespace, cluster and credentials (authorities or "+
 			"service-account-keys): 0 none, 1 TrustBoth, 2 Reissue, 3 DropOld.",
@@ -24,64 +28,163 @@ var (
 	apiServiceMetric = prometheus.NewDesc("quorate_apiservice_available",
 		"Whether an APIService that the operator manages for an ApiServerCluster is available (1) or not (0), by namespace, cluster "+
 			"and apiservice.", []string{"namespace", "cluster", "apiservice"}, nil)
+	memberLabels   = []string{"namespace", "cluster", "member"}
+	databaseMetric = prometheus.NewDesc("quorate_etcd_database_size_bytes",
+		"Size of the database file of an etcd member, by namespace, cluster and member.", memberLabels, nil)
+	inUseMetric = prometheus.NewDesc("quorate_etcd_database_in_use_bytes",
+		"Bytes of the database file of an etcd member that hold data, by namespace, cluster and member.", memberLabels, nil)
+	quotaMetric = prometheus.NewDesc("quorate_etcd_database_quota_bytes",
+		"Quota of the database file of an etcd member, by namespace, cluster and member.", memberLabels, nil)
+	defragmentTimeMetric = prometheus.NewDesc("quorate_etcd_last_defragmentation_timestamp_seconds",
+		"Time of the last defragmentation of an etcd member by the operator, by namespace, cluster and member, in seconds since 1970.",
+		memberLabels, nil)
+	defragmentationsMetric = prometheus.NewDesc("quorate_etcd_defragmentations_total",
+		"Defragmentations of etcd members by the operator since it started, by namespace, cluster and result (success or failure).",
+		[]string{"namespace", "cluster", "result"}, nil)
 )
 
 // Metrics are those of all clusters. It is a prometheus.Collector and safe for concurrent use.
 type Metrics struct {
 	mu       sync.Mutex
 	clusters map[types.NamespacedName]credentialMetrics
+	space    map[types.NamespacedName]spaceMetrics
+	passes   map[types.NamespacedName]passMetrics
+}
+
+// spaceMetrics are those of the databases of one cluster.
+type spaceMetrics struct {
+	members      []etcd.Member
+	defragmented map[string]time.Time // by member
+	results      map[string]float64   // number of defragmentations
 }
 
 // credentialMetrics are the metrics of one cluster.
 type credentialMetrics struct {
-	expiry map[string]time.Time      // by Secret
-	stages map[string]rotation.Stage // by kind of credentials
-	apis   map[string]float64        // by APIService
+	certificates map[string]status.Expiry  // by Secret
+	stages       map[string]rotation.Stage // by kind of credentials
+	apis         map[string]float64        // by APIService
 }
 
 // NewMetrics returns metrics without clusters.
-func NewMetrics() *Metrics { return &Metrics{clusters: map[types.NamespacedName]credentialMetrics{}} }
+func NewMetrics() *Metrics {
+	return &Metrics{
+		clusters: map[types.NamespacedName]credentialMetrics{}, space: map[types.NamespacedName]spaceMetrics{},
+		passes: map[types.NamespacedName]passMetrics{},
+	}
+}
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
-	descriptions <- expirationMetric
-	descriptions <- stageMetric
-	descriptions <- apiServiceMetric
+	for _, d := range []*prometheus.Desc{
+		expirationMetric, notBeforeMetric, stageMetric, apiServiceMetric, databaseMetric, inUseMetric, quotaMetric, defragmentTimeMetric,
+		defragmentationsMetric, updatedMetric, errorTimeMetric,
+	} {
+		descriptions <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.collectSpace(metrics)
+	m.collectPasses(metrics)
 	for cluster, c := range m.clusters {
-		for secret, at := range c.expiry {
-			metrics <- prometheus.MustNewConstMetric(
-				expirationMetric, prometheus.GaugeValue, float64(at.Unix()), cluster.Namespace, cluster.Name, secret)
+		gauge := func(d *prometheus.Desc, value float64, label string) {
+			metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, cluster.Namespace, cluster.Name, label)
+		}
+		for secret, certificate := range c.certificates {
+			gauge(expirationMetric, float64(certificate.At.Unix()), secret)
+			gauge(notBeforeMetric, float64(certificate.Created.Unix()), secret)
 		}
 		for kind, stage := range c.stages {
-			metrics <- prometheus.MustNewConstMetric(
-				stageMetric, prometheus.GaugeValue, stageNumbers[stage], cluster.Namespace, cluster.Name, kind)
+			gauge(stageMetric, stageNumbers[stage], kind)
 		}
 		for name, available := range c.apis {
-			metrics <- prometheus.MustNewConstMetric(
-				apiServiceMetric, prometheus.GaugeValue, available, cluster.Namespace, cluster.Name, name)
+			gauge(apiServiceMetric, available, name)
 		}
 	}
+}
+
+func (m *Metrics) collectSpace(metrics chan<- prometheus.Metric) {
+	for cluster, s := range m.space {
+		gauge := func(d *prometheus.Desc, value float64, member string) {
+			metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, cluster.Namespace, cluster.Name, member)
+		}
+		for _, member := range s.members {
+			gauge(databaseMetric, float64(member.DBSize), member.Name)
+			gauge(inUseMetric, float64(member.InUse), member.Name)
+			gauge(quotaMetric, float64(member.Quota), member.Name)
+			if at, ok := s.defragmented[member.Name]; ok {
+				gauge(defragmentTimeMetric, float64(at.Unix()), member.Name)
+			}
+		}
+		for result, n := range s.results {
+			metrics <- prometheus.MustNewConstMetric(
+				defragmentationsMetric, prometheus.CounterValue, n, cluster.Namespace, cluster.Name, result)
+		}
+	}
+}
+
+// observeSpace replaces the metrics of the databases of a cluster.
+func (m *Metrics) observeSpace(cluster types.NamespacedName, p *pass) {
+	if p.state == nil || p.state.EtcdErr != nil {
+		return
+	}
+	s := spaceMetrics{defragmented: map[string]time.Time{}}
+	for _, member := range p.state.Members {
+		if member.DBSize > 0 {
+			s.members = append(s.members, member)
+		}
+	}
+	for _, member := range p.cluster.Status.Members {
+		if member.LastDefragmentTime != nil {
+			s.defragmented[member.Name] = member.LastDefragmentTime.Time
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.results = m.space[cluster].results
+	m.space[cluster] = s
+}
+
+// defragmented counts a defragmentation. m may be nil.
+func (m *Metrics) defragmented(cluster types.NamespacedName, success bool) {
+	if m == nil {
+		return
+	}
+	result := "failure"
+	if success {
+		result = "success"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.space[cluster]
+	if s.results == nil {
+		s.results = map[string]float64{"success": 0, "failure": 0}
+	}
+	s.results[result]++
+	m.space[cluster] = s
 }
 
 var stageNumbers = map[rotation.Stage]float64{rotation.TrustBoth: 1, rotation.Reissue: 2, rotation.DropOld: 3}
 
 // observe replaces the metrics of a cluster. m may be nil.
 func (m *Metrics) observe(cluster types.NamespacedName, p *pass) {
-	if m == nil || len(p.input.Certificates) == 0 {
+	if m == nil {
+		return
+	}
+	m.observeSpace(cluster, p)
+	m.observePass(cluster, p)
+	if len(p.input.Certificates) == 0 {
 		return
 	}
 	authorities, _ := stageOf(authoritiesOf(p.cluster))
 	keys, _ := stageOf(keysOf(p.cluster))
 	c := credentialMetrics{
-		expiry: expiries(p.input.Certificates),
-		stages: map[string]rotation.Stage{"authorities": authorities, "service-account-keys": keys},
-		apis:   availability(p.cluster.Status.APIServices),
+		certificates: bySecret(p.input.Certificates),
+		stages:       map[string]rotation.Stage{"authorities": authorities, "service-account-keys": keys},
+		apis:         availability(p.cluster.Status.APIServices),
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,10 +202,10 @@ func availability(services []v1alpha1.APIServiceStatus) map[string]float64 {
 	return all
 }
 
-func expiries(certificates []status.Expiry) map[string]time.Time {
-	all := make(map[string]time.Time, len(certificates))
+func bySecret(certificates []status.Expiry) map[string]status.Expiry {
+	all := make(map[string]status.Expiry, len(certificates))
 	for _, certificate := range certificates {
-		all[certificate.Secret] = certificate.At
+		all[certificate.Secret] = certificate
 	}
 	return all
 }
@@ -115,4 +218,6 @@ func (m *Metrics) forget(cluster types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.clusters, cluster)
+	delete(m.space, cluster)
+	delete(m.passes, cluster)
 }

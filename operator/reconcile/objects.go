@@ -151,7 +151,7 @@ func (r *Reconciler) relabel(ctx context.Context, cluster *v1alpha1.ApiServerClu
 		return fmt.Errorf("restoring the labels of %s: %w", object.GetName(), err)
 	}
 	r.event(cluster, event{
-		warning: true, related: reference(kind, object), reason: "LabelsRestored", action: "Update",
+		warning: true, related: reference(kind, object), reason: v1alpha1.ReasonLabelsRestored, action: "Update",
 		message: "Restored the labels of " + kind + " " + object.GetName(),
 	})
 	return nil
@@ -193,10 +193,12 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// growVolumes increases the requested size of the claims. The API server rejects it if the class does not allow
-// expansion.
+// growVolumes increases the requested size of the claims. The API server rejects it if the class does not allow expansion.
+// The quota of etcd stays that of the smallest volume.
 func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
 	size := p.cluster.StorageSize()
+	smallest := size.Value()
+	var rejected []error
 	for i := range p.state.Claims {
 		claim := &p.state.Claims[i]
 		current := claim.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -205,14 +207,25 @@ func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
 		}
 		after := claim.DeepCopy()
 		after.Spec.Resources.Requests[corev1.ResourceStorage] = size
-		if err := r.Client.Patch(ctx, after, client.MergeFrom(claim)); err != nil {
-			return fmt.Errorf("expanding claim %s to %s: %w", claim.Name, size.String(), err)
+		err := r.Client.Patch(ctx, after, client.MergeFrom(claim))
+		if err != nil {
+			smallest = min(smallest, current.Value())
+			err = fmt.Errorf("expanding claim %s to %s: %w", claim.Name, size.String(), err)
+		}
+		switch {
+		case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+			rejected = append(rejected, err)
+			continue
+		case err != nil:
+			p.configuration.VolumeSize = smallest
+			return err
 		}
 		r.event(p.cluster, event{
-			related: reference("PersistentVolumeClaim", claim), reason: "VolumeResizing", action: "Resize",
+			related: reference("PersistentVolumeClaim", claim), reason: v1alpha1.ReasonVolumeResizing, action: "Resize",
 			message: fmt.Sprintf("Resizing volume of %s from %s to %s", claim.Name, current.String(), size.String()),
 		})
 	}
+	p.configuration.VolumeSize, p.input.VolumeErr = smallest, errors.Join(rejected...)
 	return nil
 }
 

@@ -22,6 +22,9 @@ const maxEventMessage = 1000
 // publish updates the status if it has changed, and records an event for each condition whose status has changed.
 func (r *Reconciler) publish(ctx context.Context, p *pass, before *v1alpha1.ApiServerCluster) error {
 	base := p.cluster.DeepCopy()
+	if base.ResourceVersion == before.ResourceVersion {
+		base.Status = *before.Status.DeepCopy() // with what the steps have changed in the status without writing it
+	}
 	p.cluster.Status = status.Compute(p.cluster, p.input)
 	if equality.Semantic.DeepEqual(base.Status, p.cluster.Status) {
 		return nil

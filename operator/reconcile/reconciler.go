@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	ctrlreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -79,13 +80,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Reader.Get(ctx, request.NamespacedName, cluster); err != nil {
 		r.Etcd.Drop(request.String())
 		if apierrors.IsNotFound(err) {
+			r.Etcd.Forget(request.String())
 			r.Metrics.forget(request.NamespacedName)
 			r.Checks.forget(request.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if cluster.DeletionTimestamp != nil {
-		r.Etcd.Drop(request.String())
+		r.Etcd.Forget(request.String())
 		return r.remove(ctx, cluster)
 	}
 	p := &pass{cluster: cluster, input: status.Input{Now: r.Clock.Now()}, restart: map[string]bool{}, secrets: map[string]*corev1.Secret{}}
@@ -119,6 +121,25 @@ func (p *pass) quiet() bool {
 		})
 }
 
+// electing reports whether a member has become unhealthy, or the leader unknown, so recently that the next leader may not be in
+// the status yet. etcd notifies no client of an election: without a change of a pod, resynchronizations find the leader.
+func (p *pass) electing() bool {
+	members := p.cluster.Status.Members
+	lost := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool {
+		return m.UnhealthySince != nil && p.input.Now.Sub(m.UnhealthySince.Time) < shortWaitPeriod
+	})
+	known := slices.ContainsFunc(members, func(m v1alpha1.MemberStatus) bool { return m.Role == "leader" })
+	return lost || len(members) > 0 && !known && !p.cluster.Hibernated()
+}
+
+// disarming reports whether members may be about to disarm the alarm NOSPACE after a defragmentation.
+func (p *pass) disarming() bool {
+	return meta.IsStatusConditionFalse(p.cluster.Status.Conditions, v1alpha1.EtcdSpaceAvailable) &&
+		slices.ContainsFunc(p.cluster.Status.Members, func(m v1alpha1.MemberStatus) bool {
+			return m.LastDefragmentTime != nil && p.input.Now.Sub(m.LastDefragmentTime.Time) < shortWaitPeriod
+		})
+}
+
 // result returns when the cluster is reconciled again.
 func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 	if len(p.input.Errors) > 0 {
@@ -127,7 +148,7 @@ func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 	switch a := p.input.Action; {
 	case p.stale:
 		return ctrl.Result{RequeueAfter: shortWait}, nil
-	case p.entered:
+	case p.entered, p.restored:
 		return ctrl.Result{RequeueAfter: immediately}, nil
 	case p.input.Rejected == nil && a.Kind != membership.Wait && a.Kind != "":
 		return ctrl.Result{RequeueAfter: immediately}, nil
@@ -141,8 +162,11 @@ func (r *Reconciler) result(p *pass) (ctrl.Result, error) {
 // untilDue returns the time until something becomes due, at most the interval of resynchronizations.
 func (p *pass) untilDue() time.Duration {
 	interval := resyncInterval
-	if p.quiet() {
+	switch {
+	case p.quiet():
 		interval = quietInterval
+	case p.electing(), p.disarming():
+		interval = longWait
 	}
 	if p.next.IsZero() {
 		return interval
@@ -168,6 +192,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	return controlled.
 		For(&v1alpha1.ApiServerCluster{}, builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.ApiServerBackupSchedule{}, handler.EnqueueRequestsFromMapFunc(clusterOfSchedule)).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		Owns(&corev1.Service{}).

@@ -17,10 +17,7 @@ import (
 	"quorate.dev/operator/reconcile/backups"
 )
 
-// Reasons of condition Recovered while a stage does not end.
-const reasonRecoveryFailed = "RecoveryFailed"
-
-// recovery translates the request of the user's and its progress into the input of membership.Plan.
+// recovery translates the user's request and its progress into the input of membership.Plan.
 func (p *pass) recovery() membership.Recovery {
 	cluster, current := p.cluster, p.cluster.Status.Recovery
 	active := cluster.Recovering(v1alpha1.RecoveryStopping, v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting)
@@ -112,6 +109,9 @@ func (r *Reconciler) recoverQuorum(ctx context.Context, p *pass) error {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		return r.finishRecovery(ctx, p, pod)
 	}
+	if problem := observed.Problem(pod); problem != "" {
+		current.Reason, current.Message = v1alpha1.ReasonPodNotStarting, problem
+	}
 	return nil
 }
 
@@ -124,7 +124,16 @@ func (r *Reconciler) createRecoveryPod(ctx context.Context, p *pass) error {
 			return err
 		}
 		if problem != "" {
-			current.Reason, current.Message = reasonBackupNotAvailable, problem
+			current.Reason, current.Message = v1alpha1.ReasonBackupNotAvailable, problem
+			return nil
+		}
+		secrets := desired.RestoreSecrets(location.Destination, current.Request.Encryption)
+		reason, message, err := backups.Unusable(ctx, r.Reader, p.cluster.Namespace, secrets)
+		if err != nil {
+			return err
+		}
+		if reason != "" {
+			current.Reason, current.Message = reason, message
 			return nil
 		}
 		pod = desired.RecoveryFromBackupPod(p.cluster, p.state.Image, location)
@@ -132,8 +141,11 @@ func (r *Reconciler) createRecoveryPod(ctx context.Context, p *pass) error {
 	if err := r.create(ctx, p.cluster, pod); err != nil {
 		return err
 	}
+	if current.Reason != v1alpha1.ReasonRecoveryFailed {
+		current.Reason, current.Message = "", "" // of what was missing
+	}
 	r.event(p.cluster, event{
-		related: reference("Pod", pod), reason: "SuccessfulCreate", action: "Recover",
+		related: reference("Pod", pod), reason: v1alpha1.ReasonSuccessfulCreate, action: "Recover",
 		message: "Created Pod " + pod.Name + " to recover the data of " + current.Member,
 	})
 	return nil
@@ -141,11 +153,12 @@ func (r *Reconciler) createRecoveryPod(ctx context.Context, p *pass) error {
 
 // recoveryFailed reports why a recovery failed and repeats it after a while.
 func (r *Reconciler) recoveryFailed(ctx context.Context, p *pass, pod *corev1.Pod) error {
-	current, message := p.cluster.Status.Recovery, strings.TrimPrefix(lastLine(backups.Message(pod)), "Error: ")
-	if current.Reason != reasonRecoveryFailed || current.Message != message {
-		current.Reason, current.Message = reasonRecoveryFailed, message
+	current := p.cluster.Status.Recovery
+	message := failureOf(pod, current.Request.Encryption)
+	if current.Reason != v1alpha1.ReasonRecoveryFailed || current.Message != message {
+		current.Reason, current.Message = v1alpha1.ReasonRecoveryFailed, message
 		r.event(p.cluster, event{
-			warning: true, related: reference("Pod", pod), reason: reasonRecoveryFailed, action: "Recover", message: message,
+			warning: true, related: reference("Pod", pod), reason: v1alpha1.ReasonRecoveryFailed, action: "Recover", message: message,
 		})
 	}
 	if !retryDue(pod, p.input.Now) {
@@ -169,7 +182,7 @@ func (r *Reconciler) finishRecovery(ctx context.Context, p *pass, pod *corev1.Po
 		return fmt.Errorf("recording the recovery: %w", err)
 	}
 	r.event(p.cluster, event{
-		warning: true, reason: "QuorumRecovered", action: "Recover",
+		warning: true, reason: v1alpha1.ReasonQuorumRecovered, action: "Recover",
 		message: fmt.Sprintf("etcd continues with the data of %s at revision %d; writes that are not in it are lost. Reachable members before: %s",
 			current.Source(), current.Revision, cmp.Or(strings.Join(current.Survivors, ", "), "none")),
 	})

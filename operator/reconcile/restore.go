@@ -15,21 +15,13 @@ import (
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/operator/desired"
+	"quorate.dev/operator/observed"
 	"quorate.dev/operator/pki"
 	"quorate.dev/operator/reconcile/backups"
 )
 
 // restoreRetryInterval is the time after which a restore that failed is repeated.
 const restoreRetryInterval = 15 * time.Second
-
-// Reasons of condition Restored while it is false. The messages name what is missing.
-const (
-	reasonRestoring             = "Restoring"
-	reasonRestoreFailed         = "RestoreFailed"
-	reasonBackupNotAvailable    = "BackupNotAvailable"
-	reasonKeyMissing            = "ServiceAccountKeyMissing"
-	reasonEncryptionKeysMissing = "EncryptionKeysMissing"
-)
 
 // restoreBackup restores the backup of spec.restore into the volume of the first member. No member starts before the
 // data is restored and verified and all keys are present: then status.restore.completed is set, once.
@@ -58,6 +50,11 @@ func (r *Reconciler) restoreBackup(ctx context.Context, p *pass) error {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		return r.finishRestore(ctx, p, pod)
 	}
+	if problem := observed.Problem(pod); problem != "" && p.restoreBlocked(v1alpha1.ReasonPodNotStarting, problem) {
+		r.event(p.cluster, event{
+			warning: true, related: reference("Pod", pod), reason: v1alpha1.ReasonPodNotStarting, action: "Restore", message: problem,
+		})
+	}
 	return nil
 }
 
@@ -84,18 +81,29 @@ func (r *Reconciler) createRestorePod(ctx context.Context, p *pass, member strin
 		return err
 	}
 	if problem != "" {
-		p.restoreBlocked(reasonBackupNotAvailable, problem)
+		p.restoreBlocked(v1alpha1.ReasonBackupNotAvailable, problem)
+		return nil
+	}
+	secrets := desired.RestoreSecrets(location.Destination, p.cluster.Spec.Restore.Encryption)
+	reason, message, err := backups.Unusable(ctx, r.Reader, p.cluster.Namespace, secrets)
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		if p.restoreBlocked(reason, message) {
+			r.event(p.cluster, event{warning: true, reason: reason, action: "Restore", message: message})
+		}
 		return nil
 	}
 	pod := desired.RestorePod(p.cluster, p.state.Image, member, location)
 	if err := r.create(ctx, p.cluster, pod); err != nil {
 		return err
 	}
-	if p.cluster.Status.Restore == nil {
-		p.restoreBlocked(reasonRestoring, "Pod "+pod.Name+" restores the backup")
+	if old := p.cluster.Status.Restore; old == nil || old.Reason != v1alpha1.ReasonRestoreFailed {
+		p.restoreBlocked(v1alpha1.ReasonRestoring, "Pod "+pod.Name+" restores the backup")
 	}
 	r.event(p.cluster, event{
-		related: reference("Pod", pod), reason: "SuccessfulCreate", action: "Restore",
+		related: reference("Pod", pod), reason: v1alpha1.ReasonSuccessfulCreate, action: "Restore",
 		message: "Created Pod " + pod.Name + " to restore the backup " + location.Path,
 	})
 	return nil
@@ -124,16 +132,25 @@ func (r *Reconciler) backupLocation(
 // restoreFailed reports why a restore failed and repeats it after a while: its cause, such as a missing Secret, may have
 // been repaired.
 func (r *Reconciler) restoreFailed(ctx context.Context, p *pass, pod *corev1.Pod) error {
-	message := strings.TrimPrefix(lastLine(backups.Message(pod)), "Error: ")
-	if p.restoreBlocked(reasonRestoreFailed, message) {
+	message := failureOf(pod, p.cluster.Spec.Restore.Encryption)
+	if p.restoreBlocked(v1alpha1.ReasonRestoreFailed, message) {
 		r.event(p.cluster, event{
-			warning: true, related: reference("Pod", pod), reason: reasonRestoreFailed, action: "Restore", message: message,
+			warning: true, related: reference("Pod", pod), reason: v1alpha1.ReasonRestoreFailed, action: "Restore", message: message,
 		})
 	}
 	if !retryDue(pod, p.input.Now) {
 		return nil
 	}
 	return r.deleteJobPod(ctx, pod)
+}
+
+// failureOf returns the message of a pod that failed to restore a backup. The pod does not know the name of the Secret.
+func failureOf(pod *corev1.Pod, e *v1alpha1.BackupEncryption) string {
+	message := strings.TrimPrefix(lastLine(backups.Message(pod)), "Error: ")
+	if e != nil && strings.Contains(message, format.ErrNoIdentity.Error()) {
+		message += "; its identities are those of Secret " + e.SecretRef.Name
+	}
+	return message
 }
 
 // retryDue reports whether restoreRetryInterval has passed since a pod failed.
@@ -170,18 +187,26 @@ func (r *Reconciler) finishRestore(ctx context.Context, p *pass, pod *corev1.Pod
 		return err
 	}
 	m := result.Manifest
-	if len(m.Snapshot.EncryptionKeys) > 0 {
-		p.restoreBlocked(reasonEncryptionKeysMissing, "objects in the backup are encrypted with "+
-			strings.Join(m.Snapshot.EncryptionKeys, ", ")+", and the spec configures no encryption")
-		return nil
-	}
-	pair, err := r.restoredKey(ctx, p.cluster, m)
+	atRest, err := r.restoredEncryption(ctx, p.cluster, m)
 	if missing := (*missingKeyError)(nil); errors.As(err, &missing) {
-		p.restoreBlocked(reasonKeyMissing, missing.Error())
+		p.restoreBlocked(v1alpha1.ReasonEncryptionKeysMissing, missing.Error())
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	pair, err := r.restoredKey(ctx, p.cluster, m)
+	if missing := (*missingKeyError)(nil); errors.As(err, &missing) {
+		p.restoreBlocked(v1alpha1.ReasonServiceAccountKeyMissing, missing.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if atRest.Active() {
+		if err := r.ensureSecret(ctx, p.cluster, desired.EncryptionKeys(p.cluster, atRest)); err != nil {
+			return err
+		}
 	}
 	keys := desired.ServiceAccountKeys(p.cluster, pki.RestoredKeys(pair), p.input.Now)
 	if err := r.ensureSecret(ctx, p.cluster, keys); err != nil {
@@ -195,14 +220,15 @@ func (r *Reconciler) finishRestore(ctx context.Context, p *pass, pod *corev1.Pod
 	if err := r.Client.Status().Patch(ctx, p.cluster, patch); err != nil {
 		return fmt.Errorf("recording the restore: %w", err)
 	}
+	p.restored = true
 	r.event(p.cluster, event{
-		reason: "BackupRestored", action: "Restore",
+		reason: v1alpha1.ReasonBackupRestored, action: "Restore",
 		message: fmt.Sprintf("Restored %s of %s, revision %d", result.Location, m.Created.Format(time.RFC3339), m.Snapshot.Revision),
 	})
 	return nil
 }
 
-// missingKeyError reports that no service-account key of the former cluster is available.
+// missingKeyError reports that a key of the former cluster is not available.
 type missingKeyError struct{ message string }
 
 func (e *missingKeyError) Error() string { return e.message }
@@ -238,7 +264,7 @@ func (r *Reconciler) restoredKey(
 	if spec.ServiceAccountKeyPolicy == v1alpha1.ReplaceServiceAccountKey {
 		return pki.NewServiceAccountKey()
 	}
-	message := fmt.Sprintf("the key of service-account tokens, with fingerprint %s, is not in the backup; "+
+	message := fmt.Sprintf("the backup does not contain the service-account key with fingerprint %s; "+
 		"name a Secret in spec.restore.serviceAccountKeySecretRef, or set serviceAccountKeyPolicy to Replace", m.ServiceAccountKey)
 	return pki.Pair{}, &missingKeyError{strings.Join(append([]string{message}, reasons...), "; ")}
 }
@@ -262,22 +288,27 @@ func (r *Reconciler) keyOf(ctx context.Context, namespace, name string, m format
 		return pair, &missingKeyError{fmt.Sprintf("Secret %s lacks %s or %s",
 			name, desired.ServiceAccountPublicKey, desired.ServiceAccountPrivateKey)}
 	case m.ServiceAccountKey != "" && fingerprint != m.ServiceAccountKey:
-		return pair, &missingKeyError{fmt.Sprintf("the key in Secret %s has fingerprint %s, that of the backup %s",
+		return pair, &missingKeyError{fmt.Sprintf("the key in Secret %s has fingerprint %s, but the key of the backup has %s",
 			name, fingerprint, m.ServiceAccountKey)}
 	}
 	return pair, nil
 }
 
-// sealedKey decrypts the key in the backup.
+// sealedKey decrypts the service-account key in the backup.
 func (r *Reconciler) sealedKey(ctx context.Context, cluster *v1alpha1.ApiServerCluster, m format.Manifest) (pki.Pair, error) {
-	name := cluster.Spec.Restore.Encryption.SecretRef.Name
-	secret := &corev1.Secret{}
-	if err := r.Reader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, secret); err != nil {
-		return pki.Pair{}, fmt.Errorf("reading Secret %s: %w", name, err)
-	}
-	keys, err := format.Open(m.SealedKeys, secret.Data[desired.IdentitiesKey])
+	keys, err := r.sealedKeys(ctx, cluster, m)
 	if err != nil {
 		return pki.Pair{}, err
 	}
 	return pki.Pair{Certificate: keys.ServiceAccountPublic, Key: keys.ServiceAccountPrivate}, nil
+}
+
+// sealedKeys decrypts the keys in the backup.
+func (r *Reconciler) sealedKeys(ctx context.Context, cluster *v1alpha1.ApiServerCluster, m format.Manifest) (format.Keys, error) {
+	name := cluster.Spec.Restore.Encryption.SecretRef.Name
+	secret := &corev1.Secret{}
+	if err := r.Reader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, secret); err != nil {
+		return format.Keys{}, fmt.Errorf("reading Secret %s: %w", name, err)
+	}
+	return format.Open(m.SealedKeys, secret.Data[desired.IdentitiesKey])
 }

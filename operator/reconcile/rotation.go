@@ -170,7 +170,7 @@ func (r *Reconciler) observeCredentials(ctx context.Context, p *pass, authoritie
 		signing := replica
 		replica.Missing = want.missing(observed.RunsMember(pod), used)
 		if !p.cluster.ExternalEtcd() && pod.Annotations[desired.AuthorityHashAnnotation] != want.authorityHash {
-			replica.Static = []string{"etcd reads its authorities at the start"}
+			replica.Static = []string{"etcd reads its authorities only when it starts"}
 		}
 		if !slices.Equal(used.ServiceAccountKeyID, want.keyIDs) {
 			signing.Missing = []string{"service-account keys"}
@@ -279,7 +279,7 @@ func (w wanted) relevant(names [][]byte) [][]byte {
 }
 
 // sameNames reports whether two lists have the same names in any order. A name can be in it several times: authorities
-// of the user's may keep their name when they are replaced.
+// of the user may keep their name when they are replaced.
 func sameNames(a, b [][]byte) bool {
 	sorted := func(names [][]byte) [][]byte { return slices.SortedFunc(slices.Values(names), bytes.Compare) }
 	return slices.EqualFunc(sorted(a), sorted(b), bytes.Equal)
@@ -323,10 +323,10 @@ var authorityKind = rotationKind{
 	name:  "certificate authorities",
 	field: func(r *v1alpha1.Rotations) **v1alpha1.Rotation { return &r.Authorities },
 	events: map[rotation.Stage][2]string{
-		rotation.TrustBoth: {"TrustingNewAuthorities", "Created new certificate authorities, which become trusted besides the old ones"},
-		rotation.Reissue:   {"ReissuingCertificates", "Reissuing all certificates by the new certificate authorities"},
-		rotation.DropOld:   {"DroppingOldAuthorities", "Removing the old certificate authorities from the trusted ones"},
-		rotation.None:      {"AuthoritiesRotated", "Replaced the certificate authorities"},
+		rotation.TrustBoth: {v1alpha1.ReasonTrustingNewAuthorities, "Created new certificate authorities; trusting both the new and the old ones"},
+		rotation.Reissue:   {v1alpha1.ReasonReissuingCertificates, "Reissuing all certificates with the new certificate authorities"},
+		rotation.DropOld:   {v1alpha1.ReasonDroppingOldAuthorities, "Removing trust in the old certificate authorities"},
+		rotation.None:      {v1alpha1.ReasonAuthoritiesRotated, "Replaced the certificate authorities"},
 	},
 }
 
@@ -334,10 +334,10 @@ var keyKind = rotationKind{
 	name:  "service-account keys",
 	field: func(r *v1alpha1.Rotations) **v1alpha1.Rotation { return &r.ServiceAccountKeys },
 	events: map[rotation.Stage][2]string{
-		rotation.TrustBoth: {"TrustingNewServiceAccountKey", "Created a new service-account key, whose tokens become accepted besides those of the old one"},
-		rotation.Reissue:   {"SigningWithNewServiceAccountKey", "Signing service-account tokens with the new key"},
-		rotation.DropOld:   {"DroppingOldServiceAccountKey", "Removing the old service-account key, whose tokens become invalid"},
-		rotation.None:      {"ServiceAccountKeyRotated", "Replaced the service-account key"},
+		rotation.TrustBoth: {v1alpha1.ReasonTrustingNewServiceAccountKey, "Created a new service-account key; accepting tokens of both the new and the old one"},
+		rotation.Reissue:   {v1alpha1.ReasonSigningWithNewServiceAccountKey, "Signing service-account tokens with the new key"},
+		rotation.DropOld:   {v1alpha1.ReasonDroppingOldServiceAccountKey, "Removing the old service-account key; its tokens become invalid"},
+		rotation.None:      {v1alpha1.ReasonServiceAccountKeyRotated, "Replaced the service-account key"},
 	},
 }
 
@@ -345,10 +345,10 @@ var encryptionKind = rotationKind{
 	name:  "encryption keys",
 	field: func(r *v1alpha1.Rotations) **v1alpha1.Rotation { return &r.EncryptionKeys },
 	events: map[rotation.Stage][2]string{
-		rotation.TrustBoth: {"TrustingNewEncryptionKey", "API servers become able to read what the new encryption configuration writes"},
-		rotation.Reissue:   {"EncryptingWithNewKey", "Writing with the new encryption configuration and rewriting stored objects"},
-		rotation.DropOld:   {"DroppingOldEncryptionKey", "Removing the old encryption configuration"},
-		rotation.None:      {"EncryptionKeyRotated", "Replaced the encryption configuration"},
+		rotation.TrustBoth: {v1alpha1.ReasonTrustingNewEncryptionKey, "Preparing API servers to read objects written with the new encryption configuration"},
+		rotation.Reissue:   {v1alpha1.ReasonEncryptingWithNewKey, "Encrypting with the new configuration and rewriting stored objects"},
+		rotation.DropOld:   {v1alpha1.ReasonDroppingOldEncryptionKey, "Removing the old encryption configuration"},
+		rotation.None:      {v1alpha1.ReasonEncryptionKeyRotated, "Replaced the encryption configuration"},
 	},
 }
 

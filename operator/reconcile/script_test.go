@@ -102,13 +102,15 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	nodes                   results are the objects inside the cluster with which nodes join: "  = line"
 //	ready POD               report a pod ready
 //	address POD             report the address 127.0.0.1 of a pod
-//	aggregate ENTRY...      set spec.aggregation.apiServices: VERSION.GROUP,ADDRESS[,NAME], the last a ConfigMap with the caBundle
+//	aggregate ENTRY...      set spec.aggregation.apiServices: VERSION.GROUP,BACKEND[,SOURCE]; a backend is an address or
+//	                        NAMESPACE/NAME, a source of a caBundle the name of a ConfigMap or secret/NAME
 //	ca NAME COMMON-NAME     create or update a ConfigMap with a certificate authority
 //	available NAME REASON   set the condition Available of an APIService inside the cluster, true for Passed
 //	registered              results are the objects of extension API servers inside the cluster: "  = line"
+//	delete-registered         delete these objects and the namespaces inside the cluster
 //	foreign-apiservice NAME   create an APIService inside the cluster
-//	give NAME LIFETIME HOST   create or update a Secret with a certificate of the user's, as cert-manager does
-//	give-authority NAME LIFETIME   create or update a Secret with an authority of the user's
+//	give NAME LIFETIME HOST   create or update a Secret with the user's certificate, as cert-manager does
+//	give-authority NAME LIFETIME   create or update a Secret with the user's authority
 //	serving                   result is the issuer of the serving certificate in use and the number of trusted ones: "  = line"
 //	rotation                  results are the stages in the status and the keys of the Secrets that are replaced: "  = line"
 //	lose-status               remove the rotations from the status
@@ -124,6 +126,7 @@ func (c *cluster) Eventf(_, _ runtime.Object, kind, reason, _, note string, args
 //	after DURATION          advance the clock
 //	objects                 results are the objects in the namespace: "  = line"
 //	conditions              results are the conditions: "  = line"
+//	degraded                result is the condition Degraded: "  = line"
 func (c *cluster) execute(fields []string) []string {
 	c.results = nil
 	switch command, args := fields[0], fields[1:]; command {
@@ -156,6 +159,10 @@ func (c *cluster) execute(fields []string) []string {
 		c.address(args[0])
 	case "rollout":
 		c.rollout(args[0])
+	case "crash":
+		c.crash(args[0], strings.Join(args[1:], " "))
+	case "load-balancer":
+		c.loadBalancer(args)
 	case "nodes":
 		c.nodes()
 	case "aggregate":
@@ -166,6 +173,8 @@ func (c *cluster) execute(fields []string) []string {
 		c.available(args[0], args[1])
 	case "registered":
 		c.registered()
+	case "delete-registered":
+		c.deleteRegistered()
 	case "foreign-apiservice":
 		c.must(c.hosted.Create(c.t.Context(), &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: args[0]}}))
 	case "delete-secret":
@@ -208,6 +217,8 @@ func (c *cluster) execute(fields []string) []string {
 		c.objects()
 	case "conditions":
 		c.conditions()
+	case "degraded":
+		c.degraded()
 	default:
 		c.t.Fatalf("unknown command %q", command)
 	}
@@ -262,6 +273,8 @@ func (c *cluster) set(object *v1alpha1.ApiServerCluster, assignments []string) {
 			}}
 		case field == "authentication":
 			object.Spec.Authentication = &v1alpha1.ConfigurationFiles{ConfigMapRef: &corev1.LocalObjectReference{Name: value}}
+		case field == "resources": // encrypted ones, RESOURCE,...
+			object.Spec.Encryption = &v1alpha1.Encryption{Resources: strings.Split(value, ",")}
 		case field == "encryption":
 			object.Spec.Encryption = &v1alpha1.Encryption{Provider: v1alpha1.EncryptionProvider(value)}
 		case field == "serving":
@@ -300,26 +313,6 @@ func (c *cluster) ready(name string) {
 	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, pod))
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	c.must(c.client.Status().Update(c.t.Context(), pod))
-}
-
-func (c *cluster) configMap(name, assignment string) {
-	file, level, _ := strings.Cut(assignment, "=level:")
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string]string{
-		file: "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: " + level + "}]\n",
-	}}
-	if err := c.client.Update(c.t.Context(), object); err != nil {
-		c.must(c.client.Create(c.t.Context(), object))
-	}
-}
-
-func (c *cluster) encryption() {
-	secret := &corev1.Secret{}
-	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-configuration"}, secret))
-	for line := range strings.Lines(string(secret.Data["encryption.config.yaml"])) {
-		if !strings.Contains(line, "secret:") {
-			c.results = append(c.results, "= "+strings.TrimRight(line, "\n"))
-		}
-	}
 }
 
 func (c *cluster) foreign(kind, name string) {

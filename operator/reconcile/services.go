@@ -30,7 +30,8 @@ func (r *Reconciler) ensureServices(ctx context.Context, p *pass) error {
 	return errors.Join(errs...)
 }
 
-// ensureService keeps the fields that the API server and other controllers set: addresses, node ports, annotations.
+// ensureService creates a Service or restores its fields. A headless Service that has got an address is created again: API
+// servers reject to take the address away, and members would resolve it instead of each other.
 func (r *Reconciler) ensureService(ctx context.Context, p *pass, wanted *corev1.Service) (*corev1.Service, error) {
 	current := &corev1.Service{}
 	found, err := r.find(ctx, p.cluster, wanted.Name, current)
@@ -40,6 +41,19 @@ func (r *Reconciler) ensureService(ctx context.Context, p *pass, wanted *corev1.
 	if !found {
 		return wanted, r.create(ctx, p.cluster, wanted)
 	}
+	if address := current.Spec.ClusterIP; wanted.Spec.ClusterIP == corev1.ClusterIPNone && address != "" && address != corev1.ClusterIPNone {
+		if err := r.Client.Delete(ctx, current, client.Preconditions{UID: &current.UID}); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("deleting Service %s, which is no longer headless: %w", wanted.Name, err)
+		}
+		return wanted, r.create(ctx, p.cluster, wanted)
+	}
+	after := restoredService(current, wanted)
+	return after, r.update(ctx, current, after)
+}
+
+// restoredService returns the Service with the desired fields. It keeps those that the API server and other controllers set,
+// such as addresses and node ports, and those that the operator never sets.
+func restoredService(current, wanted *corev1.Service) *corev1.Service {
 	after := current.DeepCopy()
 	setLabels(after, wanted)
 	if len(wanted.Annotations) > 0 {
@@ -50,14 +64,17 @@ func (r *Reconciler) ensureService(ctx context.Context, p *pass, wanted *corev1.
 		maps.Copy(annotations, wanted.Annotations)
 		after.Annotations = annotations
 	}
-	after.Spec.Type, after.Spec.Selector = wanted.Spec.Type, wanted.Spec.Selector
+	after.Spec.Type, after.Spec.Selector, after.Spec.ExternalName = wanted.Spec.Type, wanted.Spec.Selector, ""
+	if after.Spec.ClusterIP == "" { // of a Service that was of type ExternalName
+		after.Spec.ClusterIP = wanted.Spec.ClusterIP
+	}
 	after.Spec.LoadBalancerSourceRanges = wanted.Spec.LoadBalancerSourceRanges
 	if wanted.Spec.LoadBalancerClass != nil || wanted.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		after.Spec.LoadBalancerClass = wanted.Spec.LoadBalancerClass
 	}
 	after.Spec.PublishNotReadyAddresses = wanted.Spec.PublishNotReadyAddresses
 	after.Spec.Ports = ports(current, wanted)
-	return after, r.update(ctx, current, after)
+	return after
 }
 
 // ports returns the desired ports with the allocated node ports.
@@ -65,7 +82,7 @@ func ports(current, wanted *corev1.Service) []corev1.ServicePort {
 	out := slices.Clone(wanted.Spec.Ports)
 	for i := range out {
 		for _, port := range current.Spec.Ports {
-			if port.Name == out[i].Name && wanted.Spec.Type != corev1.ServiceTypeClusterIP {
+			if (port.Name == out[i].Name || port.Port == out[i].Port) && wanted.Spec.Type != corev1.ServiceTypeClusterIP {
 				out[i].NodePort = port.NodePort
 			}
 		}

@@ -169,6 +169,11 @@ var steps = []step{
 		do:      (*Reconciler).ensureAPIServices,
 	},
 	{
+		name:  "backups",
+		needs: []fact{stateRead},
+		do:    (*Reconciler).readSchedules,
+	},
+	{
 		name:  "version",
 		needs: []fact{certificatesReady},
 		do:    (*Reconciler).readVersion,
@@ -187,11 +192,14 @@ type pass struct {
 	recoveryPod   *corev1.Pod               // that prepares the data of a recovery; nil: none
 	secrets       map[string]*corev1.Secret // of the authorities, as read, by trust domain
 	etcd          *etcd.Client              // nil if no member runs
+	formerImage   string                    // of members that are created while an upgrade is held; "": state.Image
 	restart       map[string]bool           // pods that have to restart for a rotation
 	rotating      bool                      // a rotation waits for replicas or kubeconfigs
 	entered       bool                      // a rotation entered a stage
+	restored      bool                      // the backup is restored; configuration does not have its keys yet
 	next          time.Time                 // when something becomes due; zero: unknown
 	stale         bool                      // a step failed because of an outdated observation
+	updated       *int                      // number of pods that were created from the present spec; nil: unknown
 	input         status.Input
 }
 

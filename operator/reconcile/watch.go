@@ -16,7 +16,7 @@ import (
 	"quorate.dev/operator/desired"
 )
 
-// SourceMetadata returns the metadata of an object of the user's that is kept in memory: its name and version.
+// SourceMetadata returns the metadata of a user's object that is kept in memory: its name and version.
 func SourceMetadata(object any) (any, error) {
 	metadata, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {

@@ -107,18 +107,18 @@ func Plan(o Observation) Decision {
 	switch o.Stage {
 	case TrustBoth:
 		if end := o.Since.Add(o.Publication); o.Now.Before(end) {
-			waiting.Waiting, waiting.Until = "The new one is published before it is used, until "+end.UTC().Format(time.RFC3339), end
+			waiting.Waiting, waiting.Until = "Publishing the new one before its first use, until "+end.UTC().Format(time.RFC3339), end
 			return waiting
 		}
 		return Decision{Next: Reissue, Reason: "every replica and kubeconfig trusts both"}
 	case Reissue:
 		if end := o.Since.Add(o.Overlap); o.Now.Before(end) {
-			waiting.Waiting, waiting.Until = "The former one stays trusted until "+end.UTC().Format(time.RFC3339), end
+			waiting.Waiting, waiting.Until = "Trusting the old one until "+end.UTC().Format(time.RFC3339), end
 			return waiting
 		}
 		return Decision{Next: DropOld, Reason: "every replica and kubeconfig uses the new one"}
 	}
-	return Decision{Next: None, Reason: "no replica and no kubeconfig trusts the former one"}
+	return Decision{Next: None, Reason: "no replica or kubeconfig trusts the old one"}
 }
 
 // restarts returns the replicas that a restart brings to the stage. Replicas with Static wait until they have loaded the

@@ -69,7 +69,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 		case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err): // another replica wrote first
 			wait = conflictInterval
 		default:
-			k.Logger.Error(err, "Failed to refresh the serving certificate of the metrics")
+			k.Logger.Error(err, "Failed to refresh the serving certificate of the metrics endpoint")
 			wait = retryInterval
 		}
 		select {

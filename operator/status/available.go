@@ -15,11 +15,11 @@ func available(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	ready, replicas := in.State.ReadyReplicas(), cluster.ReplicaCount()
 	switch {
 	case cluster.Hibernated():
-		return condition(v1alpha1.Available, false, "Hibernated", "spec.replicas is 0")
+		return condition(v1alpha1.Available, false, v1alpha1.ReasonHibernated, "spec.replicas is 0")
 	case !cluster.ExternalEtcd() && in.State.QuorumLost(in.Now):
 		return condition(v1alpha1.Available, false, observed.QuorumLostReason, "etcd has no quorum")
 	case ready == 0:
-		return condition(v1alpha1.Available, false, "NoReadyReplicas", "0 of %d API servers are ready", replicas)
+		return condition(v1alpha1.Available, false, v1alpha1.ReasonNoReadyReplicas, "0 of %d API servers are ready", replicas)
 	}
-	return condition(v1alpha1.Available, true, "Serving", "%d of %d API servers are ready", ready, replicas)
+	return condition(v1alpha1.Available, true, v1alpha1.ReasonServing, "%d of %d API servers are ready", ready, replicas)
 }

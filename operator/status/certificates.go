@@ -22,7 +22,7 @@ func (e Expiry) notice() time.Time {
 func certificates(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	if len(in.Certificates) == 0 {
 		return metav1.Condition{
-			Type: v1alpha1.CertificatesValid, Status: metav1.ConditionUnknown, Reason: "NotObserved",
+			Type: v1alpha1.CertificatesValid, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotObserved,
 			Message: "The certificates could not be read",
 		}
 	}
@@ -35,19 +35,19 @@ func certificates(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	at := first.At.UTC().Format(time.RFC3339)
 	switch {
 	case !in.Now.Before(first.At):
-		return condition(v1alpha1.CertificatesValid, false, "Expired",
+		return condition(v1alpha1.CertificatesValid, false, v1alpha1.ReasonExpired,
 			"Certificate in Secret %s expired at %s", first.Secret, at)
 	case in.GivenErr != nil:
-		return condition(v1alpha1.CertificatesValid, false, "InvalidCertificate",
+		return condition(v1alpha1.CertificatesValid, false, v1alpha1.ReasonInvalidCertificate,
 			"A certificate or authority in spec.certificates cannot be used: %s", oneLine(in.GivenErr))
 	}
 	for _, certificate := range in.Certificates {
 		if in.Now.After(certificate.notice()) {
-			return condition(v1alpha1.CertificatesValid, false, "ExpiringSoon",
+			return condition(v1alpha1.CertificatesValid, false, v1alpha1.ReasonExpiringSoon,
 				"Certificate in Secret %s expires at %s", certificate.Secret, certificate.At.UTC().Format(time.RFC3339))
 		}
 	}
-	return condition(v1alpha1.CertificatesValid, true, "Valid",
+	return condition(v1alpha1.CertificatesValid, true, v1alpha1.ReasonValid,
 		"The next certificate to expire is the one in Secret %s, at %s", first.Secret, at)
 }
 
@@ -57,7 +57,7 @@ func rotating(_ *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return unknown(v1alpha1.CredentialsRotating)
 	}
 	if len(in.Rotations) == 0 {
-		return condition(v1alpha1.CredentialsRotating, false, "UpToDate", "No authority or key is being replaced")
+		return condition(v1alpha1.CredentialsRotating, false, v1alpha1.ReasonUpToDate, "No authority or key is being replaced")
 	}
 	messages := make([]string, 0, len(in.Rotations))
 	for _, r := range in.Rotations {

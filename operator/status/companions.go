@@ -16,7 +16,7 @@ func companionsOf(cluster *v1alpha1.ApiServerCluster, in Input) []v1alpha1.Compa
 	return cluster.Status.Companions
 }
 
-// companions is true when every companion has the wanted number of available pods.
+// companions is true when every companion has the desired number of available pods.
 func companions(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	all := companionsOf(cluster, in)
 	var problems []string
@@ -26,7 +26,7 @@ func companions(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		}
 	}
 	if len(problems) > 0 {
-		return condition(v1alpha1.CompanionsAvailable, false, "CompanionsNotAvailable", "%s", limited(strings.Join(problems, "; ")))
+		return condition(v1alpha1.CompanionsAvailable, false, v1alpha1.ReasonCompanionsNotAvailable, "%s", limited(strings.Join(problems, "; ")))
 	}
-	return condition(v1alpha1.CompanionsAvailable, true, "AllAvailable", "%d of %d companions are available", len(all), len(all))
+	return condition(v1alpha1.CompanionsAvailable, true, v1alpha1.ReasonAllAvailable, "%d of %d companions are available", len(all), len(all))
 }

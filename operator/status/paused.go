@@ -14,9 +14,9 @@ func paused(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	until, _ := cluster.PausedUntil() // the error makes the spec invalid
 	at := until.UTC().Format(time.RFC3339)
 	if cluster.Paused(in.Now) {
-		return condition(v1alpha1.Paused, true, "PausedByAnnotation", "Nothing is changed until %s", at)
+		return condition(v1alpha1.Paused, true, v1alpha1.ReasonPausedByAnnotation, "Reconciliation is paused until %s", at)
 	}
-	return condition(v1alpha1.Paused, false, "PauseExpired", "The pause ended at %s", at)
+	return condition(v1alpha1.Paused, false, v1alpha1.ReasonPauseExpired, "The pause ended at %s", at)
 }
 
 // removeInapplicable removes the conditions that say nothing about a cluster.
@@ -27,8 +27,14 @@ func removeInapplicable(next *v1alpha1.ApiServerClusterStatus, cluster *v1alpha1
 	if len(companionsOf(cluster, in)) == 0 {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.CompanionsAvailable)
 	}
+	if len(in.Schedules) == 0 {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.BackupReady)
+	}
 	if cluster.ExternalEtcd() {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdQuorum)
+	}
+	if cluster.ExternalEtcd() || !cluster.Bootstrapped() || cluster.Hibernated() {
+		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.EtcdSpaceAvailable)
 	}
 	if until, err := cluster.PausedUntil(); err != nil || until.IsZero() {
 		meta.RemoveStatusCondition(&next.Conditions, v1alpha1.Paused)

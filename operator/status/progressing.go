@@ -15,25 +15,25 @@ func progressing(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition 
 	ready, replicas := in.State.ReadyReplicas(), cluster.ReplicaCount()
 	switch {
 	case in.Lost != nil:
-		return condition(v1alpha1.Progressing, false, secretLost, "Nothing is changed until the lost Secret is restored")
+		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonSecretLost, "The operator makes no changes until the lost Secret is restored")
 	case in.Invalid != nil:
-		return condition(v1alpha1.Progressing, false, "InvalidSpec", "Nothing is changed until the spec is valid")
+		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonInvalidSpec, "The operator makes no changes until the spec is valid")
 	case cluster.Paused(in.Now):
-		return condition(v1alpha1.Progressing, false, "Paused", "Nothing is changed while the cluster is paused")
+		return condition(v1alpha1.Progressing, false, v1alpha1.ReasonPaused, "The operator makes no changes while the cluster is paused")
 	case in.Rejected != nil:
-		return condition(v1alpha1.Progressing, true, "WaitingForEtcd",
+		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaitingForEtcd,
 			"Retrying after etcd rejected a change: %v", in.Rejected)
 	case in.Action.Kind != membership.Wait && in.Action.Kind != "" && len(in.Errors) > 0:
-		return condition(v1alpha1.Progressing, true, "Retrying",
+		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonRetrying,
 			"Retrying after an error: %s %s", in.Action.Kind, in.Action.Name)
 	case in.Action.Kind != membership.Wait && in.Action.Kind != "":
-		return condition(v1alpha1.Progressing, true, "Reconciling", "%s", in.Action.Describe())
+		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonReconciling, "%s", in.Action.Describe())
 	case in.Action.Reason != "" && in.Action.Reason == in.Held:
-		return condition(v1alpha1.Progressing, true, "WaitingForMaintenanceWindow", "%s", in.Held)
+		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaitingForMaintenanceWindow, "%s", in.Held)
 	case in.Action.Reason != "":
-		return condition(v1alpha1.Progressing, true, "Waiting", "%s", in.Action.Reason)
+		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaiting, "%s", in.Action.Reason)
 	case ready != replicas || len(in.State.Pods) != replicas:
-		return condition(v1alpha1.Progressing, true, "WaitingForReplicas", "%d of %d API servers are ready", ready, replicas)
+		return condition(v1alpha1.Progressing, true, v1alpha1.ReasonWaitingForReplicas, "%d of %d API servers are ready", ready, replicas)
 	}
-	return condition(v1alpha1.Progressing, false, "Reconciled", "Observed state matches the spec")
+	return condition(v1alpha1.Progressing, false, v1alpha1.ReasonReconciled, "Observed state matches the spec")
 }

@@ -17,13 +17,13 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 		return unknown(v1alpha1.EtcdQuorum)
 	}
 	if cluster.Hibernated() {
-		return condition(v1alpha1.EtcdQuorum, false, "Hibernated", "spec.replicas is 0")
+		return condition(v1alpha1.EtcdQuorum, false, v1alpha1.ReasonHibernated, "spec.replicas is 0")
 	}
 	if in.State.EtcdErr != nil && cluster.Recovering(v1alpha1.RecoveryRestoring, v1alpha1.RecoveryStarting) {
-		return condition(v1alpha1.EtcdQuorum, false, "Recovering", "Continuing with the data of %s", cluster.Status.Recovery.Source())
+		return condition(v1alpha1.EtcdQuorum, false, v1alpha1.ReasonRecovering, "Continuing with the data of %s", cluster.Status.Recovery.Source())
 	}
 	if in.State.EtcdErr != nil && !cluster.Bootstrapped() {
-		return condition(v1alpha1.EtcdQuorum, false, "BootstrappingEtcd",
+		return condition(v1alpha1.EtcdQuorum, false, v1alpha1.ReasonBootstrappingEtcd,
 			"Waiting for the initial members to form a quorum: %s", oneLine(in.State.EtcdErr))
 	}
 	if in.State.QuorumLost(in.Now) {
@@ -32,14 +32,14 @@ func quorum(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	}
 	if in.State.EtcdErr != nil {
 		return metav1.Condition{
-			Type: v1alpha1.EtcdQuorum, Status: metav1.ConditionUnknown, Reason: "EtcdUnreachable", Message: oneLine(in.State.EtcdErr),
+			Type: v1alpha1.EtcdQuorum, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonEtcdUnreachable, Message: oneLine(in.State.EtcdErr),
 		}
 	}
 	voters, healthy := in.State.Voters()
 	if healthy < voters {
-		return condition(v1alpha1.EtcdQuorum, true, "MembersUnhealthy", "%d of %d voters are healthy", healthy, voters)
+		return condition(v1alpha1.EtcdQuorum, true, v1alpha1.ReasonMembersUnhealthy, "%d of %d voters are healthy", healthy, voters)
 	}
-	return condition(v1alpha1.EtcdQuorum, true, "MembersHealthy", "%d of %d voters are healthy", healthy, voters)
+	return condition(v1alpha1.EtcdQuorum, true, v1alpha1.ReasonMembersHealthy, "%d of %d voters are healthy", healthy, voters)
 }
 
 // survivors describes the data of each member, from which the user can choose how to recover.

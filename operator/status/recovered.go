@@ -13,14 +13,14 @@ func recovered(cluster *v1alpha1.ApiServerCluster, in Input) metav1.Condition {
 	r := cluster.Status.Recovery
 	switch {
 	case cluster.RecoveryRequested():
-		return condition(v1alpha1.Recovered, false, "Pending", "Request %q: %s", cluster.Spec.Recovery.RequestID,
+		return condition(v1alpha1.Recovered, false, v1alpha1.ReasonPending, "Request %q: %s", cluster.Spec.Recovery.RequestID,
 			cmp.Or(in.Action.Reason, "waiting until the quorum is known to be lost"))
 	case r == nil:
 		return unknown(v1alpha1.Recovered)
 	case r.Stage == v1alpha1.RecoveryNotNeeded:
-		return condition(v1alpha1.Recovered, true, "NotNeeded", "Request %q: etcd had a quorum", r.Request.RequestID)
+		return condition(v1alpha1.Recovered, true, v1alpha1.ReasonNotNeeded, "Request %q: etcd had a quorum", r.Request.RequestID)
 	case r.Stage == v1alpha1.RecoveryCompleted:
-		return condition(v1alpha1.Recovered, true, "QuorumRecovered",
+		return condition(v1alpha1.Recovered, true, v1alpha1.ReasonQuorumRecovered,
 			"Request %q: etcd continues from revision %d with the data of %s; later writes were lost",
 			r.Request.RequestID, r.Revision, r.Source())
 	}

@@ -13,11 +13,11 @@ func restored(cluster *v1alpha1.ApiServerCluster, _ Input) metav1.Condition {
 	restore := cluster.Status.Restore
 	switch {
 	case !cluster.Restoring() && restore != nil:
-		return condition(v1alpha1.Restored, true, "BackupRestored", "Restored %s, revision %d", restore.Location, restore.Revision)
+		return condition(v1alpha1.Restored, true, v1alpha1.ReasonBackupRestored, "Restored %s, revision %d", restore.Location, restore.Revision)
 	case !cluster.Restoring():
-		return condition(v1alpha1.Restored, true, "BackupRestored", "The cluster was bootstrapped")
+		return condition(v1alpha1.Restored, true, v1alpha1.ReasonBackupRestored, "The cluster was bootstrapped")
 	case restore == nil:
-		return condition(v1alpha1.Restored, false, "Restoring", "Waiting for the volume of the first member")
+		return condition(v1alpha1.Restored, false, v1alpha1.ReasonRestoring, "Waiting for the volume of the first member")
 	}
-	return condition(v1alpha1.Restored, false, cmp.Or(restore.Reason, "Restoring"), "%s", restore.Message)
+	return condition(v1alpha1.Restored, false, cmp.Or(restore.Reason, v1alpha1.ReasonRestoring), "%s", restore.Message)
 }

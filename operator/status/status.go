@@ -48,6 +48,8 @@ type Input struct {
 	Companions   *[]v1alpha1.CompanionStatus  // nil: unknown, as in the status
 	// ConfigurationErr is why the files of the configuration cannot be used. The last valid ones are in use.
 	ConfigurationErr error
+	Schedules        []Schedule // of backups
+	VolumeErr        error      // why volumes cannot be expanded
 	Version          string
 	Endpoint         string
 	Now              time.Time
@@ -55,7 +57,7 @@ type Input struct {
 
 // checks compute one condition each.
 var checks = []func(*v1alpha1.ApiServerCluster, Input) metav1.Condition{
-	available, progressing, degraded, quorum, certificates, rotating, apiServices, companions, paused, restored, recovered,
+	available, progressing, degraded, quorum, space, certificates, rotating, apiServices, companions, backupReady, paused, restored, recovered,
 }
 
 // Compute returns the next status of a cluster. ObservedGeneration advances only if the state was read.
@@ -111,6 +113,7 @@ func members(s *observed.State, now time.Time) []v1alpha1.MemberStatus {
 	for _, m := range s.Members {
 		status := v1alpha1.MemberStatus{
 			Name: m.Name, ID: observed.MemberID(m.ID), Role: "voter", Version: m.Version, DBSize: m.DBSize,
+			LastDefragmentTime: lastDefragment(s.Cluster.Status.Members, m.Name),
 		}
 		switch {
 		case m.Learner:
@@ -132,6 +135,15 @@ func members(s *observed.State, now time.Time) []v1alpha1.MemberStatus {
 		return cmp.Compare(membership.Ordinal(s.Cluster.Name, a.Name), membership.Ordinal(s.Cluster.Name, b.Name))
 	})
 	return out
+}
+
+func lastDefragment(members []v1alpha1.MemberStatus, name string) *metav1.Time {
+	for _, m := range members {
+		if m.Name == name {
+			return m.LastDefragmentTime
+		}
+	}
+	return nil
 }
 
 // unreachable returns the last known members for a time without a quorum: none of them is ready or the leader.
@@ -170,6 +182,6 @@ func condition(kind string, status bool, reason, format string, args ...any) met
 
 func unknown(kind string) metav1.Condition {
 	return metav1.Condition{
-		Type: kind, Status: metav1.ConditionUnknown, Reason: "NotObserved", Message: "The objects of the cluster could not be read",
+		Type: kind, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotObserved, Message: "The objects of the cluster could not be read",
 	}
 }

@@ -54,6 +54,23 @@ func Check(cluster *v1alpha1.ApiServerCluster, c desired.Configuration) (static 
 	return fmt.Sprintf("%+v %v", report.Anonymous, report.Modes), checkProbes(report)
 }
 
+// CheckSpec returns the error with which the API server would not start with a valid spec whatever the files of its
+// configuration contain.
+func CheckSpec(cluster *v1alpha1.ApiServerCluster, encryption []byte) error {
+	parsed, err := desired.ExampleConfiguration(cluster)
+	if err != nil {
+		return err
+	}
+	if err := preflight.Flags(parsed); err != nil {
+		return fmt.Errorf("spec.extraArgs: the API server would not start: %w", err)
+	}
+	without := cluster.DeepCopy()
+	spec := &without.Spec
+	spec.Audit, spec.Authentication, spec.Authorization, spec.Admission, spec.Egress, spec.Tracing = nil, nil, nil, nil, nil, nil
+	_, err = Check(without, desired.Configuration{Encryption: encryption})
+	return err
+}
+
 // write writes the files into one directory for each part. Paths in them are replaced as those of flags are.
 func write(directory string, c desired.Configuration) error {
 	files := map[string][]byte{}

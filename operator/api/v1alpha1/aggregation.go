@@ -7,9 +7,9 @@ import (
 
 // Aggregation configures the API groups of the cluster that extension API servers serve.
 type Aggregation struct {
-	// APIServices are API groups and versions that extension API servers serve in this cluster. For each, the operator
-	// keeps an APIService, a Service and an EndpointSlice inside the cluster, and deletes them when the entry is removed.
-	// A first entry restarts the API servers, one at a time, with --enable-aggregator-routing. Default: none.
+	// APIServices are API groups and versions that extension API servers serve in this cluster. For each entry, the operator
+	// maintains an APIService, a Service and an EndpointSlice inside the cluster, and deletes them when you remove the entry.
+	// The first entry restarts the API servers, one at a time, with --enable-aggregator-routing. Default: none.
 	// Example: [{"group": "metrics.k8s.io", "version": "v1beta1",
 	// "service": {"name": "metrics-server", "namespace": "monitoring"}, "caBundle": {"secretRef": {"name": "metrics-ca"}}}].
 	//
@@ -76,8 +76,8 @@ type AggregatedAPIService struct {
 	// +optional
 	ServiceRef *ServiceReference `json:"serviceRef,omitempty"`
 
-	// CABundle has the certificates that verify the one of the extension API server. It is followed when it changes,
-	// within half a minute. Default: the certificates that the API servers' system trusts.
+	// CABundle refers to the certificate authorities that verify the certificate of the extension API server. The operator
+	// applies changes within half a minute. Default: the authorities of the API servers' image.
 	// Example: {"secretRef": {"name": "metrics-ca"}}.
 	//
 	// +optional

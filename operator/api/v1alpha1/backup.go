@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ApiServerBackup is one backup of the embedded etcd of an ApiServerCluster. The operator takes it once; the object then
-// records the result.
+// ApiServerBackup is one backup of the embedded etcd of an ApiServerCluster. The operator creates the backup once, and
+// records the result in the status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=apiserverbackups,singular=apiserverbackup,shortName=asb,categories=all
@@ -53,28 +53,37 @@ type ApiServerBackupSpec struct {
 	// Example: {"volume": {"claimName": "backups"}}.
 	Destination BackupDestination `json:"destination"`
 
-	// Encryption encrypts the backup before it is stored. The key of service-account tokens is part of the backup only if
-	// it is encrypted. Default: not encrypted. Example: {"secretRef": {"name": "backup-recipients"}}.
+	// Encryption encrypts the backup before it is stored. Only encrypted backups contain the key of service-account
+	// tokens. Default: not encrypted. Example: {"secretRef": {"name": "backup-recipients"}}.
 	//
 	// +optional
 	Encryption *BackupEncryption `json:"encryption,omitempty"`
 
-	// DeletionPolicy selects what happens to the stored data when the object is deleted. Retain: the data stays. Delete: the
-	// data is deleted first. Default: Retain. Example: Delete.
+	// DeletionPolicy selects what happens to the stored data when the object is deleted. Retain: the data is kept. Delete:
+	// the data is deleted first. Default: Retain. Example: Delete.
 	//
 	// +kubebuilder:default=Retain
 	// +kubebuilder:validation:Enum=Retain;Delete
 	// +optional
 	DeletionPolicy BackupDeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// TimeoutSeconds is the time after which a backup that is not complete fails, in seconds, including retries and the wait
-	// for a healthy cluster. Default: 3600. Example: 600.
+	// TimeoutSeconds is the time after which an incomplete backup fails, in seconds. It includes retries and the time spent
+	// waiting for a healthy cluster. Default: 3600. Example: 600.
 	//
 	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=86400
 	// +optional
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
+
+	// StartTimeoutSeconds is the time after which a backup fails if its pod does not start, or an object that it refers to
+	// does not exist, in seconds. Default: 300. Example: 60.
+	//
+	// +kubebuilder:default=300
+	// +kubebuilder:validation:Minimum=5
+	// +kubebuilder:validation:Maximum=86400
+	// +optional
+	StartTimeoutSeconds *int32 `json:"startTimeoutSeconds,omitempty"`
 }
 
 // BackupDeletionPolicy selects what happens to the data of a deleted backup.
@@ -146,8 +155,8 @@ type S3Destination struct {
 	// +kubebuilder:validation:MaxLength=63
 	Region string `json:"region,omitempty"`
 
-	// PathStyle puts the bucket into the path of URLs instead of the host name, as most storages other than AWS require.
-	// Default: false. Example: true.
+	// PathStyle puts the bucket into the path of URLs instead of the host name, as most S3 implementations except AWS
+	// require. Default: false. Example: true.
 	//
 	// +optional
 	PathStyle bool `json:"pathStyle,omitempty"`
@@ -166,7 +175,7 @@ type S3Destination struct {
 // BackupEncryption encrypts backups in the format of age (https://age-encryption.org).
 type BackupEncryption struct {
 	// SecretRef names a Secret of the same namespace. Backups need its key recipients: age recipients, one per line.
-	// Restores need its key identities: the age identities of one of them, which should be kept outside the hosting cluster.
+	// Restores need its key identities: the age identities of one recipient. Keep them outside the hosting cluster.
 	// Required. Example: {"name": "backup-keys"}.
 	SecretRef corev1.LocalObjectReference `json:"secretRef"`
 }
@@ -255,8 +264,8 @@ type ApiServerBackupStatus struct {
 	// +optional
 	Encrypted bool `json:"encrypted,omitempty"`
 
-	// EncryptionKeys are the providers and keys that encrypt objects inside the snapshot. Without them these objects cannot
-	// be read after a restore. Example: ["aescbc:v1:key1"].
+	// EncryptionKeys are the providers and keys that encrypt objects inside the snapshot. These objects cannot be read
+	// after a restore without them. Example: ["aescbc:v1:key1"].
 	//
 	// +optional
 	// +listType=atomic

@@ -9,8 +9,9 @@ import (
 //
 // +kubebuilder:validation:XValidation:rule="duration(self.?lifetime.orValue('8760h')) < duration(self.?authorities.?lifetime.orValue('87600h'))",message="certificates.lifetime must be less than certificates.authorities.lifetime"
 type Certificates struct {
-	// Lifetime of the certificates that the authorities sign, as a duration of at least 1m. Each is renewed, without a
-	// restart, when a third of it remains. Reducing it reissues certificates. Default: 8760h (a year). Example: 720h.
+	// Lifetime of the certificates that the authorities sign, as a duration of at least 1m. The operator renews each
+	// certificate when a third of its lifetime remains, without a restart. If you reduce the lifetime, it reissues the
+	// certificates. Default: 8760h (one year). Example: 720h.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -40,8 +41,8 @@ type Certificates struct {
 // Authorities configures the replacement of certificate authorities. It has three stages: the new authorities are
 // trusted besides the old ones, all certificates are reissued, the old authorities are dropped.
 type Authorities struct {
-	// Lifetime of an authority, as a duration of at least 3m. Authorities are replaced when a third of it remains. A change
-	// affects authorities that are created later. Default: 87600h (ten years). Example: 43800h.
+	// Lifetime of an authority, as a duration of at least 3m. The operator replaces the authorities when a third of it
+	// remains. A change applies to authorities that are created later. Default: 87600h (ten years). Example: 43800h.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -52,14 +53,14 @@ type Authorities struct {
 	Lifetime *metav1.Duration `json:"lifetime,omitempty"`
 
 	// RotateBefore replaces all authorities if one of them was created before this time. A time in the future takes effect
-	// when it has come. Default: unset, authorities are replaced by age only. Example: 2026-01-01T00:00:00Z.
+	// at that time. Default: unset, authorities are replaced by age only. Example: 2026-01-01T00:00:00Z.
 	//
 	// +optional
 	RotateBefore *metav1.Time `json:"rotateBefore,omitempty"`
 
-	// Overlap is the least duration for which old authorities stay trusted after all certificates have been reissued. Within
-	// it, clients that do not follow the Secrets of their kubeconfigs need new copies. After a leak of an authority's key,
-	// reduce it. Default: 720h (30 days). Example: 1h.
+	// Overlap is the minimum duration for which old authorities stay trusted after all certificates have been reissued.
+	// Replace copied kubeconfigs within this time. Reduce it if the key of an authority has leaked. Default: 720h (30 days).
+	// Example: 1h.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -69,18 +70,18 @@ type Authorities struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
 	Overlap *metav1.Duration `json:"overlap,omitempty"`
 
-	// ServingSecretRef names a Secret of the same namespace with an authority of the user's for serving certificates, for
-	// instance from cert-manager: tls.crt, a self-signed certificate authority, and tls.key. When it differs from the
-	// authority in use, it replaces that in the same stages; age and rotateBefore do not replace it. One that is missing or
-	// invalid is reported as condition CertificatesValid and changes nothing. Default: unset, the operator creates the
+	// ServingSecretRef names a Secret of the same namespace with your own authority for serving certificates, for example
+	// from cert-manager: tls.crt, a self-signed certificate authority, and tls.key. If it differs from the authority in use,
+	// the operator replaces that one in the same stages; age and rotateBefore do not apply to it. If it is missing or
+	// invalid, the condition CertificatesValid reports this and nothing changes. Default: unset, the operator creates the
 	// authority. Example: {"name": "demo-serving-root"}.
 	//
 	// +optional
 	ServingSecretRef *corev1.LocalObjectReference `json:"servingSecretRef,omitempty"`
 
-	// ClientSecretRef names a Secret with an authority of the user's for client certificates, as servingSecretRef does. All
-	// client certificates that it signs, also for other purposes, are accepted. Default: unset, the operator creates the
-	// authority. Example: {"name": "demo-client-root"}.
+	// ClientSecretRef names a Secret with your own authority for client certificates, like servingSecretRef. API servers
+	// accept all client certificates that it signs, including those for other purposes. Default: unset, the operator creates
+	// the authority. Example: {"name": "demo-client-root"}.
 	//
 	// +optional
 	ClientSecretRef *corev1.LocalObjectReference `json:"clientSecretRef,omitempty"`
@@ -100,14 +101,14 @@ type ServiceAccountKeys struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3m')",message="must be at least 3m"
 	MaxAge *metav1.Duration `json:"maxAge,omitempty"`
 
-	// RotateBefore replaces the signing key if it was created before this time. A time in the future takes effect when it
-	// has come. Default: unset. Example: 2026-01-01T00:00:00Z.
+	// RotateBefore replaces the signing key if it was created before this time. A time in the future takes effect at that
+	// time. Default: unset. Example: 2026-01-01T00:00:00Z.
 	//
 	// +optional
 	RotateBefore *metav1.Time `json:"rotateBefore,omitempty"`
 
-	// PublicationPeriod is the least duration for which the new key is in the published key set (/openid/v1/jwks) before it
-	// signs. Other verifiers of tokens may cache the key set for an hour. Default: 1h. Example: 24h.
+	// PublicationPeriod is the minimum duration for which the new key is published in the key set (/openid/v1/jwks) before it
+	// signs tokens. Other verifiers of tokens may cache the key set for an hour. Default: 1h. Example: 24h.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -117,10 +118,10 @@ type ServiceAccountKeys struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must not be negative"
 	PublicationPeriod *metav1.Duration `json:"publicationPeriod,omitempty"`
 
-	// Overlap is the duration for which tokens of the old key stay valid after the new key signs. Tokens that live longer
-	// become invalid, also those in Secrets of type kubernetes.io/service-account-token, which never expire. Default: the
-	// longest life of a token: service-account-max-token-expiration of extraArgs, and at least 8760h (a year) unless
-	// service-account-extend-token-expiration of extraArgs is false. Example: 24h.
+	// Overlap is the duration for which tokens of the old key stay valid after the new key signs tokens. Tokens with a longer
+	// lifetime become invalid, including those in Secrets of type kubernetes.io/service-account-token, which never expire.
+	// Default: the longest lifetime of a token, which is service-account-max-token-expiration of extraArgs, and at least
+	// 8760h (one year) unless service-account-extend-token-expiration of extraArgs is false. Example: 24h.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -133,11 +134,11 @@ type ServiceAccountKeys struct {
 
 // ServingCertificate configures the certificate that the API servers present to clients.
 type ServingCertificate struct {
-	// SecretRef names a Secret of the same namespace with a certificate of the user's, for instance from cert-manager:
-	// tls.crt, the certificate followed by intermediate ones; tls.key; and ca.crt, which goes into kubeconfigs and may be
-	// absent if all clients trust the issuer. The operator follows its changes within a minute. A certificate that is
-	// missing, expired, not for the endpoint or does not match its key is reported as condition CertificatesValid, and the
-	// one in use stays. Default: unset, the operator issues the certificate. Example: {"name": "api-example-org-tls"}.
+	// SecretRef names a Secret of the same namespace with your own certificate, for example from cert-manager: tls.crt, the
+	// certificate followed by intermediate ones; tls.key; and ca.crt, which is written to kubeconfigs and can be absent if
+	// all clients trust the issuer. The operator applies changes within a minute. If the certificate is missing, expired,
+	// not valid for the endpoint, or does not match its key, the condition CertificatesValid reports this, and the one in use
+	// is kept. Default: unset, the operator issues the certificate. Example: {"name": "api-example-org-tls"}.
 	//
 	// +optional
 	SecretRef *corev1.LocalObjectReference `json:"secretRef,omitempty"`
@@ -171,7 +172,7 @@ type Rotations struct {
 
 // Rotation is the progress of a replacement.
 type Rotation struct {
-	// Stage of the replacement. TrustBoth: the new one becomes trusted everywhere besides the old one. Reissue: the new one
+	// Stage of the replacement. TrustBoth: the new one is trusted everywhere in addition to the old one. Reissue: the new one
 	// signs, both are trusted. DropOld: the old one is removed from what is trusted. Example: TrustBoth.
 	//
 	// +kubebuilder:validation:Enum=TrustBoth;Reissue;DropOld

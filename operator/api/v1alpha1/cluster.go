@@ -55,17 +55,17 @@ type ApiServerClusterList struct {
 // +kubebuilder:validation:XValidation:rule="!(has(self.controllers) && self.controllers == 'Embedded' && has(self.companions) && has(self.companions.kubeControllerManager))",message="controllers Embedded cannot be used with companions.kubeControllerManager, which runs the same controllers"
 // +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'Extension') || !has(self.controllers) && !(has(self.companions) && (has(self.companions.kubeControllerManager) || has(self.companions.kubeScheduler)))",message="controllers and companions cannot be used in mode Extension"
 type ApiServerClusterSpec struct {
-	// Replicas is the number of API server pods, 0 to 100. Replicas beyond the voters of the embedded etcd run no member
-	// and use the voters as etcd clients. 0 hibernates the cluster: no pod runs, and volumes, certificates and the members
-	// of etcd are kept until it is scaled up again. Default: 3. Example: 5.
+	// Replicas is the number of API server pods, 0 to 100. If there are more replicas than etcd voters, the additional
+	// replicas run no member and connect to the voters as etcd clients. 0 hibernates the cluster: no pods run, but volumes,
+	// certificates and etcd members are kept until you scale it up again. Default: 3. Example: 5.
 	//
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// Image is the container image of the API servers. Default: the operator's own image at the time the cluster was
-	// created, which an operator upgrade does not change. Example: registry.example/quorate:0.2.0.
+	// Image is the container image of the API servers. Default: the operator's own image when the cluster was created; an
+	// upgrade of the operator does not change it. Example: registry.example/quorate:0.2.0.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
@@ -106,8 +106,8 @@ type ApiServerClusterSpec struct {
 	// +optional
 	Restore *Restore `json:"restore,omitempty"`
 
-	// Recovery requests the recovery of a lost quorum, once. It loses the writes that only the lost members have, and stops
-	// all replicas first. Default: no recovery. Example: {"requestID": "2026-01-31"}.
+	// Recovery requests one recovery from a lost quorum. It stops all replicas, and the writes that only the lost members
+	// have are lost. Default: no recovery. Example: {"requestID": "2026-01-31"}.
 	//
 	// +optional
 	Recovery *Recovery `json:"recovery,omitempty"`
@@ -118,9 +118,9 @@ type ApiServerClusterSpec struct {
 	Service Service `json:"service,omitempty"`
 
 	// NetworkPolicies selects whether the operator manages NetworkPolicies for the pods. Enabled: the API port is open to
-	// all clients, the etcd peer port to the cluster's members, the etcd client port to replicas beyond the voters and to
-	// the operator; all other ports are closed. Disabled: the operator creates none and deletes those it created, for
-	// networks whose policies are managed elsewhere. Default: Enabled. Example: Disabled.
+	// all clients, the etcd peer port to the cluster's members, the etcd client port to replicas without a member and to
+	// the operator; all other ports are closed. Disabled: the operator creates none and deletes those it created. Use this
+	// if you manage the policies yourself. Default: Enabled. Example: Disabled.
 	//
 	// +kubebuilder:default=Enabled
 	// +kubebuilder:validation:Enum=Enabled;Disabled
@@ -137,7 +137,7 @@ type ApiServerClusterSpec struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	ExtraSANs []string `json:"extraSANs,omitempty"`
 
-	// Certificates configures the certificates and the service-account keys of the cluster, and when they are replaced.
+	// Certificates configures the lifetime and replacement of the cluster's certificates and service-account keys.
 	//
 	// +optional
 	Certificates Certificates `json:"certificates,omitzero"`
@@ -154,34 +154,34 @@ type ApiServerClusterSpec struct {
 	// +optional
 	Encryption *Encryption `json:"encryption,omitempty"`
 
-	// Authentication has an AuthenticationConfiguration of apiserver.config.k8s.io. A change is reloaded, except for
-	// anonymous, which restarts the pods one at a time. Anonymous requests to /livez and /readyz must be allowed, because
-	// kubelets probe them. Default: unset. Example: {"configMapRef": {"name": "demo-authentication"}}.
+	// Authentication refers to an AuthenticationConfiguration of apiserver.config.k8s.io. API servers reload changes, except
+	// that a change of anonymous restarts the pods one at a time. Anonymous requests to /livez and /readyz must be allowed,
+	// because kubelets probe them. Default: unset. Example: {"configMapRef": {"name": "demo-authentication"}}.
 	//
 	// +optional
 	Authentication *ConfigurationFiles `json:"authentication,omitempty"`
 
-	// Authorization has an AuthorizationConfiguration of apiserver.config.k8s.io, which must have the types Node and RBAC. A
-	// change of webhooks is reloaded; a change of the other types or of kubeconfigs restarts the pods one at a time.
+	// Authorization refers to an AuthorizationConfiguration of apiserver.config.k8s.io, which must have the types Node and
+	// RBAC. API servers reload changes of webhooks; changes of other types or kubeconfigs restart the pods one at a time.
 	// Default: unset, Node and RBAC. Example: {"configMapRef": {"name": "demo-authorization"}, "secretRef": {"name":
 	// "demo-authorization-webhook"}}.
 	//
 	// +optional
 	Authorization *ConfigurationFiles `json:"authorization,omitempty"`
 
-	// Admission has an AdmissionConfiguration of apiserver.config.k8s.io. A change restarts the pods one at a time.
+	// Admission refers to an AdmissionConfiguration of apiserver.config.k8s.io. A change restarts the pods one at a time.
 	// Default: unset, the plugins' defaults. Example: {"configMapRef": {"name": "demo-admission"}}.
 	//
 	// +optional
 	Admission *ConfigurationFiles `json:"admission,omitempty"`
 
-	// Egress has an EgressSelectorConfiguration of apiserver.k8s.io. A change restarts the pods one at a time.
+	// Egress refers to an EgressSelectorConfiguration of apiserver.k8s.io. A change restarts the pods one at a time.
 	// Default: unset, connections are direct. Example: {"configMapRef": {"name": "demo-egress"}}.
 	//
 	// +optional
 	Egress *ConfigurationFiles `json:"egress,omitempty"`
 
-	// Tracing has a TracingConfiguration of apiserver.config.k8s.io. A change restarts the pods one at a time.
+	// Tracing refers to a TracingConfiguration of apiserver.config.k8s.io. A change restarts the pods one at a time.
 	// Default: unset, no traces. Example: {"configMapRef": {"name": "demo-tracing"}}.
 	//
 	// +optional
@@ -195,9 +195,9 @@ type ApiServerClusterSpec struct {
 	// ExtraArgs are additional flags of the API server, by name without leading dashes. Values are literal: $(NAME) is not
 	// expanded. Default: none. Example: {"max-requests-inflight": "800", "event-ttl": "2h"}.
 	//
-	// Rejected are flags that the operator sets, flags that need a file that the pod does not have, and flags that the API
-	// server does not implement. A value that the API server would not start with is reported as condition Degraded with
-	// reason InvalidSpec, and no pod changes.
+	// The operator rejects flags that it sets itself, flags that need a file that the pod does not have, and flags that the
+	// API server does not implement. If the API server would not start with a value, the condition Degraded has the reason
+	// InvalidSpec, and no pod changes.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
@@ -221,8 +221,8 @@ type ApiServerClusterSpec struct {
 	// +optional
 	Aggregation Aggregation `json:"aggregation,omitzero"`
 
-	// Mode selects what the API servers serve: Cluster, all kinds of Kubernetes, as the API of a cluster of its own; or
-	// Extension, the API groups in extension, to the hosting cluster. Immutable. Default: Cluster. Example: Extension.
+	// Mode selects what the API servers serve. Cluster: the complete Kubernetes API, as a separate cluster. Extension: the
+	// API groups in extension, to the hosting cluster. Immutable. Default: Cluster. Example: Extension.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Cluster;Extension
@@ -234,17 +234,17 @@ type ApiServerClusterSpec struct {
 	// +optional
 	Extension Extension `json:"extension,omitzero"`
 
-	// Controllers selects whether the API servers run the controllers that a cluster without a kube-controller-manager
-	// needs: Embedded, namespace deletion, garbage collection, service accounts, resource quotas, aggregation of
-	// ClusterRoles and type checking of ValidatingAdmissionPolicies, by one replica at a time; or None. A change restarts
-	// the pods one at a time. Default: None with companions.kubeControllerManager, which runs the same controllers, and
-	// Embedded otherwise. Example: None.
+	// Controllers selects whether the API servers run the controllers that a cluster without kube-controller-manager needs.
+	// Embedded: one replica at a time runs namespace deletion, garbage collection, service accounts, resource quotas,
+	// ClusterRole aggregation and type checking of ValidatingAdmissionPolicies. None: the API servers run no controllers. A
+	// change restarts the pods one at a time. Default: None with companions.kubeControllerManager, which runs the same
+	// controllers, and Embedded otherwise. Example: None.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Embedded;None
 	Controllers ControllersMode `json:"controllers,omitempty"`
 
-	// Companions run beside the API servers, so that nodes can join the cluster. Default: none.
+	// Companions are further control-plane components, which worker nodes need to join the cluster. Default: none.
 	// Example: {"kubeControllerManager": {"image": "registry.k8s.io/kube-controller-manager:v1.36.3"}}.
 	//
 	// +optional
@@ -300,9 +300,9 @@ type EmbeddedEtcd struct {
 	// +kubebuilder:validation:Enum=1;3;5
 	Members *int32 `json:"members,omitempty"`
 
-	// ReplaceUnhealthyAfter is the time for which a member may be unhealthy before another one with a new volume takes its
-	// place. It is replaced only while the others have a quorum and one of them is healthy with the same configuration. A
-	// member that cannot start because its data is damaged is replaced at once. Default: 5m. Example: 30m.
+	// ReplaceUnhealthyAfter is the time after which an unhealthy member is replaced by one with a new volume. The operator
+	// replaces it only while the others have a quorum and one of them is healthy with the same configuration. It replaces a
+	// member that cannot start because its data is damaged at once. Default: 5m. Example: 30m.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -311,6 +311,11 @@ type EmbeddedEtcd struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s')",message="must be at least 10s"
 	ReplaceUnhealthyAfter *metav1.Duration `json:"replaceUnhealthyAfter,omitempty"`
+
+	// Defragmentation configures when the operator releases unused space of the members' databases.
+	//
+	// +optional
+	Defragmentation Defragmentation `json:"defragmentation,omitzero"`
 }
 
 // ExternalEtcd configures an etcd that the operator does not manage.
@@ -388,8 +393,8 @@ type Scheduling struct {
 	// +optional
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// Affinity of the pods. Default: preferred pod anti-affinity with the cluster's other replicas, by node and by zone,
-	// which a value replaces. Example: {"nodeAffinity": {...}}.
+	// Affinity of the pods. It replaces the default. Default: preferred pod anti-affinity with the cluster's other replicas,
+	// by node and by zone. Example: {"nodeAffinity": {...}}.
 	//
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`

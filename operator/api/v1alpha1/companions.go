@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// CompanionsAvailable is the condition that is true when every companion has the wanted number of available pods. It is
+// CompanionsAvailable is the condition that is true when every companion has the desired number of available pods. It is
 // absent without companions.
 const CompanionsAvailable = "CompanionsAvailable"
 
@@ -17,11 +17,11 @@ const (
 	ControllersNone     ControllersMode = "None"
 )
 
-// Companions are components of a Kubernetes control plane that run beside the API servers, as Deployments of the hosting
-// cluster. A cluster that nodes join needs them.
+// Companions are components of a Kubernetes control plane that the operator runs as Deployments of the hosting cluster, in
+// addition to the API servers. Worker nodes need them.
 type Companions struct {
-	// KubeControllerManager runs Kubernetes' controllers, signs the certificates of kubelets and publishes what nodes need
-	// to join. It replaces the embedded controllers. Default: unset, it does not run.
+	// KubeControllerManager runs Kubernetes' controllers and signs the certificates of kubelets. With it, the operator
+	// publishes the objects that nodes need to join. It replaces the embedded controllers. Default: unset, it does not run.
 	// Example: {"image": "registry.k8s.io/kube-controller-manager:v1.36.3"}.
 	//
 	// +optional
@@ -50,8 +50,8 @@ type Companion struct {
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 
-	// Replicas is the number of pods, 0 to 10. One of them is the leader, the others stand by. A hibernated cluster runs
-	// none. Default: 2. Example: 1.
+	// Replicas is the number of pods, 0 to 10. One of them is the leader, the others are on standby. A hibernated cluster
+	// runs none. Default: 2. Example: 1.
 	//
 	// +optional
 	// +kubebuilder:default=2
@@ -59,8 +59,8 @@ type Companion struct {
 	// +kubebuilder:validation:Maximum=10
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// ExtraArgs are additional flags, by name without leading dashes. Values are literal: $(NAME) is not expanded. Rejected
-	// are flags that the operator sets and flags that need a file. Default: none. Example: {"kube-api-qps": "50"}.
+	// ExtraArgs are additional flags, by name without leading dashes. Values are literal: $(NAME) is not expanded. Flags that
+	// the operator sets and flags that need a file are rejected. Default: none. Example: {"kube-api-qps": "50"}.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
@@ -81,13 +81,13 @@ type CompanionStatus struct {
 	// Name of the companion. Example: kube-scheduler.
 	Name string `json:"name"`
 
-	// Replicas is the wanted number of pods. Example: 2.
+	// Replicas is the desired number of pods. Example: 2.
 	Replicas int32 `json:"replicas"`
 
-	// AvailableReplicas is the number of available pods with the present configuration. Example: 2.
+	// AvailableReplicas is the number of available pods with the current configuration. Example: 2.
 	AvailableReplicas int32 `json:"availableReplicas"`
 
-	// Message says what the companion waits for. Empty when it is available. Example: 1 of 2 pods are available.
+	// Message describes why the companion is not available. Empty when it is. Example: 1 of 2 pods are available.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
@@ -95,7 +95,7 @@ type CompanionStatus struct {
 
 const defaultCompanionReplicas = 2
 
-// ReplicaCount returns the wanted number of pods of a companion of a cluster.
+// ReplicaCount returns the desired number of pods of a companion of a cluster.
 func (c *Companion) ReplicaCount(cluster *ApiServerCluster) int32 {
 	switch {
 	case cluster.Hibernated():

@@ -7,8 +7,8 @@ import (
 )
 
 // ConfigurationFiles names the ConfigMap and the Secret with the files of one part of the configuration. The operator
-// validates them as the API server does, copies them, and follows their changes. Files that are missing or invalid are
-// reported as condition Degraded with reason InvalidConfiguration, and the last valid ones stay in use.
+// validates them as the API server does, copies them, and applies changes. If files are missing or invalid, the condition
+// Degraded has the reason InvalidConfiguration, and the last valid ones stay in use.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.configMapRef) || has(self.secretRef)",message="configMapRef or secretRef is required"
 type ConfigurationFiles struct {
@@ -76,13 +76,14 @@ const (
 	KMSv2     EncryptionProvider = "kms"
 )
 
-// Encryption configures the encryption of objects in etcd. Enabling, disabling and every change of it, also on a running
-// cluster, has three stages: all API servers can read with the new key, they write with it and the operator rewrites the
-// stored objects, the old key is dropped.
+// Encryption configures the encryption of objects in etcd. It can be enabled, changed and disabled on a running cluster.
+// Each change has three stages: all API servers can read with the new key; they write with it, and the operator rewrites
+// the stored objects; the old key is dropped.
 //
 // +kubebuilder:validation:XValidation:rule="(self.?provider.orValue('secretbox') == 'kms') == has(self.kms)",message="provider kms requires kms, and other providers exclude it"
 type Encryption struct {
-	// Resources that are encrypted: names with their group, custom ones too, and wildcards as in EncryptionConfiguration.
+	// Resources that are encrypted: names with their group, including custom resources, or wildcards as in EncryptionConfiguration.
+	// As with kube-apiserver, names that no API server serves are accepted, because they may be served later; check their spelling.
 	// Default: ["secrets"]. Example: ["secrets", "configmaps", "widgets.example.com"].
 	//
 	// +optional
@@ -94,7 +95,7 @@ type Encryption struct {
 	Resources []string `json:"resources,omitempty"`
 
 	// Provider is the algorithm. The operator creates the keys of secretbox and aescbc, in the Secret
-	// <cluster>-encryption-keys: back it up with etcd. kms: a plugin has the keys. Default: secretbox. Example: aescbc.
+	// <cluster>-encryption-keys: back it up with etcd. kms: a plugin holds the keys. Default: secretbox. Example: aescbc.
 	//
 	// +optional
 	// +kubebuilder:default=secretbox
@@ -126,16 +127,16 @@ type EncryptionKeys struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3m')",message="must be at least 3m"
 	MaxAge *metav1.Duration `json:"maxAge,omitempty"`
 
-	// RotateBefore replaces the key if it was created before this time. A time in the future takes effect when it has come.
+	// RotateBefore replaces the key if it was created before this time. A time in the future takes effect at that time.
 	// Default: unset. Example: 2026-01-01T00:00:00Z.
 	//
 	// +optional
 	RotateBefore *metav1.Time `json:"rotateBefore,omitempty"`
 }
 
-// KMS is a plugin that implements version 2 of the KMS API. A replacement of its key is up to the plugin.
+// KMS is a plugin that implements version 2 of the KMS API. The plugin rotates its own key.
 type KMS struct {
-	// Name of the plugin, which is stored with every object. Another name is another plugin. Required. Example: vault.
+	// Name of the plugin, which is stored with every object. A changed name means another plugin. Required. Example: vault.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -169,10 +170,10 @@ type KMS struct {
 // Patches change objects that the operator creates.
 type Patches struct {
 	// Pod is a strategic merge patch of the pods' metadata and spec, for sidecars, init containers, volumes, environment
-	// variables, labels and annotations. A change restarts the pods one at a time. Rejected are directives ($patch), fields
-	// that have their own field in this spec, and what the operator depends on: the container apiserver except for env,
-	// envFrom and volumeMounts, volumes of the operator, hostname, subdomain, hostNetwork, restartPolicy, security contexts
-	// of the pod, and labels and annotations of quorate.dev and app.kubernetes.io. Default: none. Example: {"spec":
+	// variables, labels and annotations. A change restarts the pods one at a time. It cannot contain directives ($patch),
+	// fields that have their own field in this spec, or changes of what the operator depends on: the container apiserver
+	// except for env, envFrom and volumeMounts, volumes of the operator, hostname, subdomain, hostNetwork, restartPolicy,
+	// security contexts of the pod, and labels and annotations of quorate.dev and app.kubernetes.io. Default: none. Example: {"spec":
 	// {"containers": [{"name": "shipper", "image": "shipper:1", "volumeMounts": [{"name": "audit-log", "mountPath":
 	// "/var/log/quorate"}]}]}}.
 	//

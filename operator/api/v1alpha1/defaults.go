@@ -15,6 +15,10 @@ const (
 
 	defaultReplaceUnhealthyAfter = 5 * time.Minute
 
+	defaultFreePercent             = 50
+	defaultMinFree                 = 100 << 20
+	defaultDefragmentationInterval = time.Hour
+
 	year                     = 365 * 24 * time.Hour
 	defaultAuthorityOverlap  = 30 * 24 * time.Hour
 	defaultKubeconfigValid   = 30 * 24 * time.Hour
@@ -59,6 +63,26 @@ func (c *ApiServerCluster) ReplaceUnhealthyAfter() time.Duration {
 		return defaultReplaceUnhealthyAfter
 	}
 	return duration(c.Spec.Etcd.Embedded.ReplaceUnhealthyAfter, defaultReplaceUnhealthyAfter)
+}
+
+// DefragmentationLimits returns whether and when databases are defragmented: the unused share of the file in percent, the
+// unused bytes, and the time between two defragmentations of the same member.
+func (c *ApiServerCluster) DefragmentationLimits() (enabled bool, percent int, bytes int64, interval time.Duration) {
+	if c.ExternalEtcd() {
+		return false, 0, 0, 0
+	}
+	var d Defragmentation
+	if c.Spec.Etcd.Embedded != nil {
+		d = c.Spec.Etcd.Embedded.Defragmentation
+	}
+	percent, bytes = defaultFreePercent, defaultMinFree
+	if d.FreePercent != nil {
+		percent = int(*d.FreePercent)
+	}
+	if !d.MinFree.IsZero() {
+		bytes = d.MinFree.Value()
+	}
+	return d.Mode != DisabledDefragmentation, percent, bytes, duration(d.Interval, defaultDefragmentationInterval)
 }
 
 // ExternalEtcd reports whether the cluster uses an etcd that the operator does not manage.

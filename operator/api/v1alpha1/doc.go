@@ -6,6 +6,8 @@
 package v1alpha1
 
 //go:generate go tool -modfile=../../../tools/go.mod controller-gen object paths=. crd output:crd:dir=../../../config/crd
+//go:generate go run ../../../release/monitoring -root ../../..
+//go:generate go run ../../../release/reference -root ../../..
 //go:generate ../../../config/render.sh
 //go:generate go run ../../../release/bundle -root ../../..
 //go:generate go run ../../../release/chart -root ../../..

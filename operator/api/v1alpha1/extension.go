@@ -24,15 +24,15 @@ type Extension struct {
 
 // ExtensionGroup is an API group that the cluster serves to its host.
 type ExtensionGroup struct {
-	// Name of the group. It has a dot. Required. Example: reports.example.com.
+	// Name of the group, which must contain a dot. Required. Example: reports.example.com.
 	//
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$`
 	// +kubebuilder:validation:XValidation:rule="self != 'apiextensions.k8s.io'",message="apiextensions.k8s.io cannot be served to the host"
 	Name string `json:"name"`
 
-	// Versions of the group, the preferred one first. For each, the operator keeps an APIService in the host, which it
-	// creates when a ready API server serves the version. Required. Example: ["v1", "v1beta1"].
+	// Versions of the group, the preferred one first. For each version, the operator creates an APIService in the host when
+	// a ready API server serves the version. Required. Example: ["v1", "v1beta1"].
 	//
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

@@ -5,11 +5,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ApiServerKubeconfig is access to an ApiServerCluster for one user: a Secret with a kubeconfig and its parts, which the
-// operator keeps valid, also while authorities are replaced. Deleting it deletes the Secret, but copies of the client
-// certificate stay valid until they expire, because Kubernetes has no revocation of certificates: choose a short
-// validity, remove the user's RBAC bindings, or replace the authorities (spec.certificates.authorities.rotateBefore with
-// a short overlap).
+// ApiServerKubeconfig gives one user access to an ApiServerCluster. The operator creates a Secret with a kubeconfig and
+// its parts, and keeps it valid, even while authorities are replaced. Deleting the object deletes the Secret, but copies
+// of the client certificate stay valid until they expire, because Kubernetes cannot revoke certificates. To revoke access,
+// remove the user's RBAC bindings, choose a short validity, or replace the authorities
+// (spec.certificates.authorities.rotateBefore with a short overlap).
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=apiserverkubeconfigs,singular=apiserverkubeconfig,shortName=askc
@@ -47,13 +47,13 @@ type ApiServerKubeconfigSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.name != ''",message="clusterRef.name is required"
 	ClusterRef corev1.LocalObjectReference `json:"clusterRef"`
 
-	// User is the name of the user, to which RBAC of the cluster grants rights. Required. Example: ci.
+	// User is the name of the user, as in the cluster's RBAC bindings. Required. Example: ci.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	User string `json:"user"`
 
-	// Groups of the user. system:masters, whose rights RBAC cannot take away, is not allowed. Default: none.
+	// Groups of the user. system:masters is not allowed, because RBAC cannot restrict it. Default: none.
 	// Example: ["deployers"].
 	//
 	// +optional
@@ -64,9 +64,8 @@ type ApiServerKubeconfigSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!('system:masters' in self)",message="system:masters is not allowed"
 	Groups []string `json:"groups,omitempty"`
 
-	// Validity of the client certificate, as a duration of at least 1m. It is renewed in the Secret when a third of it
-	// remains; processes that read the kubeconfig only once need to read it again by then. Default: 720h (30 days).
-	// Example: 24h.
+	// Validity of the client certificate, as a duration of at least 1m. The operator renews the certificate when a third of
+	// it remains; processes must read the kubeconfig again before the old one expires. Default: 720h (30 days). Example: 24h.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -83,7 +82,7 @@ type ApiServerKubeconfigSpec struct {
 	// +kubebuilder:validation:Pattern=`^https://[^/]+(/.*)?$`
 	Server string `json:"server,omitempty"`
 
-	// TLSServerName is the name that the API servers' certificate is verified for. Default: the host in server.
+	// TLSServerName is the name that clients verify in the API servers' certificate. Default: the host in server.
 	// Example: demo.default.svc.
 	//
 	// +optional

@@ -4,20 +4,85 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Maintenance limits when the operator restarts healthy replicas.
 type Maintenance struct {
-	// Windows are the periods in which healthy replicas are restarted, for a new spec or a replacement of authorities. A
-	// rollout that is not finished at the end of a window continues in the next one. Repairs, scaling, renewals of
-	// certificates and a recovery do not wait. Default: none, at any time.
+	// Windows are the periods in which the operator may restart healthy replicas, to roll out a spec or to replace
+	// authorities. A rollout that is not finished at the end of a window continues in the next one. Repairs, scaling,
+	// certificate renewals and recoveries do not wait for a window. Default: none, restarts are allowed at any time.
 	// Example: [{"schedule": "0 2 * * SAT", "duration": "4h", "timeZone": "Europe/Berlin"}].
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Windows []MaintenanceWindow `json:"windows,omitempty"`
+
+	// UpgradeBackup configures the backup before an upgrade to a new image.
+	//
+	// +optional
+	UpgradeBackup UpgradeBackup `json:"upgradeBackup,omitzero"`
+}
+
+// UpgradeBackup configures the backup before an upgrade. The rollout waits for it: if it fails, delete the failed
+// ApiServerBackup to take another one.
+type UpgradeBackup struct {
+	// Policy selects the upgrades before which a backup is created. EtcdMinorVersion: upgrades to another minor version of
+	// etcd, whose data the old image cannot read. The operator reads the version from the first member that runs the new
+	// image; etcd changes its data only after all members run it. With a single member, an unknown version counts as another
+	// one. Always: every change of the image. Never: no upgrades. Default: EtcdMinorVersion. Example: Always.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=EtcdMinorVersion;Always;Never
+	Policy UpgradeBackupPolicy `json:"policy,omitempty"`
+
+	// Destination is where the backup is stored. Default: the destination and the encryption of the cluster's first
+	// ApiServerBackupSchedule, by name. Without a schedule, the operator records the event UpgradeBackupSkipped and upgrades
+	// without a backup. Example: {"volume": {"claimName": "backups"}}.
+	//
+	// +optional
+	Destination *BackupDestination `json:"destination,omitempty"`
+
+	// Encryption encrypts the backup, if destination is set. Default: not encrypted.
+	// Example: {"secretRef": {"name": "backup-recipients"}}.
+	//
+	// +optional
+	Encryption *BackupEncryption `json:"encryption,omitempty"`
+}
+
+// UpgradeBackupPolicy selects the upgrades before which a backup is taken.
+type UpgradeBackupPolicy string
+
+// Policies of backups before upgrades.
+const (
+	BackupEtcdMinorVersion UpgradeBackupPolicy = "EtcdMinorVersion"
+	BackupAlways           UpgradeBackupPolicy = "Always"
+	BackupNever            UpgradeBackupPolicy = "Never"
+)
+
+// UpgradeStatus is the backup before an upgrade in progress.
+type UpgradeStatus struct {
+	// Image that the cluster is being upgraded to. Example: registry.example/quorate:0.2.0.
+	Image string `json:"image"`
+
+	// FormerImage is the image of pods that are created while the upgrade waits for the backup. Empty: unknown.
+	// Example: registry.example/quorate:0.1.0.
+	//
+	// +optional
+	FormerImage string `json:"formerImage,omitempty"`
+
+	// BackupName is the name of the ApiServerBackup before the upgrade. Empty if there is no destination for it.
+	// Example: demo-upgrade-0c5f2b1e-7.
+	//
+	// +optional
+	BackupName string `json:"backupName,omitempty"`
+
+	// Message describes what the upgrade is waiting for, or why no backup is created.
+	// Example: Waiting for backup demo-upgrade-0c5f2b1e-7.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // MaintenanceWindow is a period that recurs.
 type MaintenanceWindow struct {
-	// Schedule of the beginnings: a cron expression with five fields, or a macro such as @daily. Required.
+	// Schedule is when windows begin: a cron expression with five fields, or a macro such as @daily. Required.
 	// Example: 0 2 * * SAT.
 	//
 	// +kubebuilder:validation:MinLength=1

@@ -6,27 +6,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Recovery is a request to continue after the loss of etcd's quorum, without the writes that only the lost members have.
-// The operator makes no recovery without a request.
+// Recovery requests that etcd continues after the loss of its quorum, without the writes that only the lost members have.
+// The operator never starts a recovery without a request.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.member) && has(self.from))",message="member and from are mutually exclusive"
 // +kubebuilder:validation:XValidation:rule="!has(self.encryption) || has(self.from)",message="encryption requires from"
 type Recovery struct {
-	// RequestID identifies the request. Each request takes effect once: for another recovery choose another ID. A request
-	// while etcd has a quorum is recorded as not needed, and has no effect later. Required. Example: "2026-01-31".
+	// RequestID identifies the request. Each request takes effect once; to request another recovery, choose another ID. A
+	// request made while etcd has a quorum is recorded as not needed and has no later effect. Required.
+	// Example: "2026-01-31".
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	RequestID string `json:"requestID"`
 
-	// Member is the name of the member whose data etcd continues with. Default: the reachable one with the newest revision.
+	// Member is the name of the member to recover from. Default: the reachable member with the newest revision.
 	// Example: demo-2.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Member string `json:"member,omitempty"`
 
-	// From is the backup to continue with, instead of the data of a member. Default: unset. Example: {"backupName": "monday"}.
+	// From is the backup to recover from, instead of the data of a member. Default: unset. Example: {"backupName": "monday"}.
 	//
 	// +optional
 	From *RestoreSource `json:"from,omitempty"`
@@ -64,20 +65,19 @@ const (
 // RecoveryStatus is the progress of a recovery. The operator writes it before each step, so that it can resume after a
 // crash.
 type RecoveryStatus struct {
-	// Request is spec.recovery when the recovery began. Later changes have no effect on it, except a new requestID, which
-	// replaces it.
+	// Request is a copy of spec.recovery from when the recovery began. Only a change of the requestID replaces it.
 	Request Recovery `json:"request"`
 
-	// Stage is how far the recovery is: Stopping, Restoring, Starting, Completed or NotNeeded. Example: Restoring.
+	// Stage of the recovery: Stopping, Restoring, Starting, Completed or NotNeeded. Example: Restoring.
 	Stage RecoveryStage `json:"stage"`
 
-	// Member is the member that etcd continues with, alone. Example: demo-2.
+	// Member is the only member that etcd continues with. Example: demo-2.
 	//
 	// +optional
 	Member string `json:"member,omitempty"`
 
-	// Revision is the resourceVersion of the newest change that etcd continues with. Later ones are lost. The cluster
-	// continues 1000000000 later. Example: 12345.
+	// Revision is the resourceVersion of the newest recovered change. Later changes are lost. Revisions of the cluster
+	// continue 1000000000 later. Example: 12345.
 	//
 	// +optional
 	Revision int64 `json:"revision,omitempty"`
@@ -102,7 +102,7 @@ type RecoveryStatus struct {
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// Message is why the present stage does not end. Example: "recover /var/lib/quorate/etcd: there is no data".
+	// Message describes why the current stage does not complete. Example: "recover /var/lib/quorate/etcd: there is no data".
 	//
 	// +optional
 	Message string `json:"message,omitempty"`

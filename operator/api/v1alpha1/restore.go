@@ -17,14 +17,22 @@ type Restore struct {
 	Encryption *BackupEncryption `json:"encryption,omitempty"`
 
 	// ServiceAccountKeySecretRef names a Secret of the same namespace with the keys service-account.pub and
-	// service-account.key of the former cluster, for a backup that does not contain them. Default: the key in the backup, or
-	// the Secret of the former cluster if it still exists in the namespace. Example: {"name": "demo-service-account"}.
+	// service-account.key of the original cluster, for a backup that does not contain them. Default: the key in the backup, or
+	// the Secret of the original cluster if it still exists in the namespace. Example: {"name": "demo-service-account"}.
 	//
 	// +optional
 	ServiceAccountKeySecretRef *corev1.LocalObjectReference `json:"serviceAccountKeySecretRef,omitempty"`
 
+	// EncryptionKeysSecretRef names a Secret of the same namespace with the key state.json: a copy of the Secret
+	// <cluster>-encryption-keys of the original cluster, for a backup that does not contain it. Only needed if objects in the
+	// backup are encrypted at rest. Default: the keys in the backup, or the Secret of the original cluster if it still exists
+	// in the namespace. Example: {"name": "demo-encryption-keys"}.
+	//
+	// +optional
+	EncryptionKeysSecretRef *corev1.LocalObjectReference `json:"encryptionKeysSecretRef,omitempty"`
+
 	// ServiceAccountKeyPolicy selects what happens if the key of service-account tokens is missing. Require: the cluster does
-	// not start. Replace: it starts with a new key, and all tokens of the former cluster are invalid. Default: Require.
+	// not start. Replace: it starts with a new key, and all tokens of the original cluster are invalid. Default: Require.
 	// Example: Replace.
 	//
 	// +kubebuilder:default=Require
@@ -52,8 +60,8 @@ type RestoreSource struct {
 	// +kubebuilder:validation:MaxLength=57
 	BackupName string `json:"backupName,omitempty"`
 
-	// Location is where a backup is stored, for one without ApiServerBackup, such as one of another hosting cluster.
-	// Default: unset.
+	// Location is where the backup is stored. Use it if the ApiServerBackup does not exist, for example in another hosting
+	// cluster. Default: unset.
 	// Example: {"destination": {"volume": {"claimName": "backups"}}, "path": "default/demo/monday"}.
 	//
 	// +optional
@@ -79,7 +87,7 @@ const Restored = "Restored"
 
 // RestoreStatus is the result of a restore.
 type RestoreStatus struct {
-	// Completed is true once the data is restored and all keys are present. The cluster starts afterwards. Default: false.
+	// Completed is true when the data is restored and all keys are present. Then the cluster starts. Default: false.
 	// Example: true.
 	Completed bool `json:"completed,omitempty"`
 
@@ -88,7 +96,7 @@ type RestoreStatus struct {
 	// +optional
 	Location string `json:"location,omitempty"`
 
-	// SnapshotTime is the time before which every acknowledged write of the former cluster is restored.
+	// SnapshotTime is the time up to which every acknowledged write of the original cluster is restored.
 	// Example: 2026-01-01T00:00:02Z.
 	//
 	// +optional

@@ -37,7 +37,7 @@ type ApiServerBackupScheduleList struct {
 	Items           []ApiServerBackupSchedule `json:"items"`
 }
 
-// ApiServerBackupScheduleSpec is a schedule of backups. Fields that CronJobs have too have the same meaning.
+// ApiServerBackupScheduleSpec is a schedule of backups. Fields with the same names as in CronJobs have the same meaning.
 type ApiServerBackupScheduleSpec struct {
 	// Schedule is a cron expression with five fields, or a macro such as @hourly. Required. Example: 0 */6 * * *.
 	//
@@ -52,14 +52,14 @@ type ApiServerBackupScheduleSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone string `json:"timeZone,omitempty"`
 
-	// Suspend creates no backups while it is true. Running backups continue, and retention is applied. Default: false.
+	// Suspend stops the creation of backups while it is true. Running backups continue, and retention applies. Default: false.
 	// Example: true.
 	//
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
-	// StartingDeadlineSeconds is the time after a scheduled time in which the backup may still be created, in seconds, for
-	// example after the operator was not running. Default: until the next scheduled time. Example: 1800.
+	// StartingDeadlineSeconds is how long after a scheduled time the backup may still be created, in seconds, for example
+	// if the operator was not running. Default: until the next scheduled time. Example: 1800.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=10
@@ -118,13 +118,22 @@ type BackupTemplate struct {
 	// +optional
 	DeletionPolicy BackupDeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// TimeoutSeconds is the time after which a backup that is not complete fails, in seconds. Default: 3600. Example: 600.
+	// TimeoutSeconds is the time after which an incomplete backup fails, in seconds. Default: 3600. Example: 600.
 	//
 	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=86400
 	// +optional
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
+
+	// StartTimeoutSeconds is the time after which a backup fails if its pod does not start, or an object that it refers to
+	// does not exist, in seconds. Default: 300. Example: 60.
+	//
+	// +kubebuilder:default=300
+	// +kubebuilder:validation:Minimum=5
+	// +kubebuilder:validation:Maximum=86400
+	// +optional
+	StartTimeoutSeconds *int32 `json:"startTimeoutSeconds,omitempty"`
 }
 
 // ConcurrencyPolicy selects what happens at a scheduled time while a backup is not finished.
@@ -137,7 +146,7 @@ const (
 	ReplaceConcurrent ConcurrencyPolicy = "Replace"
 )
 
-// BackupRetention limits the completed backups of a schedule. A backup is deleted if it is beyond either limit.
+// BackupRetention limits the completed backups of a schedule. A backup that exceeds either limit is deleted.
 type BackupRetention struct {
 	// Count is the number of completed backups to keep. Default: no limit. Example: 28.
 	//
@@ -154,6 +163,10 @@ type BackupRetention struct {
 // ScheduleReady is the condition type that is true while a schedule creates backups: it is valid and not suspended.
 const ScheduleReady = "Ready"
 
+// BackupReady is the condition type that is true while no scheduled backup is overdue or failed. An ApiServerCluster with
+// schedules also has the condition, which is true if it is true for all of them.
+const BackupReady = "BackupReady"
+
 // ApiServerBackupScheduleStatus is the state that the operator last observed.
 type ApiServerBackupScheduleStatus struct {
 	// ObservedGeneration is the metadata.generation of the spec that the other fields describe. Example: 1.
@@ -167,7 +180,8 @@ type ApiServerBackupScheduleStatus struct {
 	// +optional
 	LastScheduleTime *metav1.Time `json:"lastScheduleTime,omitempty"`
 
-	// LastSuccessfulTime is the completion time of the newest completed backup. Example: 2026-01-01T06:00:09Z.
+	// LastSuccessfulTime is the completion time of the newest completed backup that exists. Those with a time in the future, of a
+	// clock that was ahead, do not count. Example: 2026-01-01T06:00:09Z.
 	//
 	// +optional
 	LastSuccessfulTime *metav1.Time `json:"lastSuccessfulTime,omitempty"`
@@ -177,7 +191,7 @@ type ApiServerBackupScheduleStatus struct {
 	// +optional
 	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
 
-	// Conditions: Ready.
+	// Conditions: Ready and BackupReady.
 	//
 	// +optional
 	// +listType=map

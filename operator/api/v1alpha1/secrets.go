@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// ReplaceSecretsAnnotation lists the names of lost Secrets of an ApiServerCluster that the operator creates anew, separated
+// ReplaceSecretsAnnotation lists the names of lost Secrets of an ApiServerCluster that the operator replaces, separated
 // by commas, such as demo-service-account. Credentials of the former ones become invalid. The operator removes the
 // annotation afterwards.
 const ReplaceSecretsAnnotation = "quorate.dev/replace-secrets"

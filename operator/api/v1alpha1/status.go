@@ -10,11 +10,11 @@ const (
 	Available = "Available"
 	// Progressing is true while the operator changes the cluster or waits for a change to take effect.
 	Progressing = "Progressing"
-	// Degraded is true when a problem exists that the operator cannot repair, or has not repaired yet.
+	// Degraded is true when the operator cannot repair a problem, or has not repaired it yet.
 	Degraded = "Degraded"
-	// EtcdQuorum is true when a majority of the voters agrees. It is absent with an external etcd.
+	// EtcdQuorum is true when the embedded etcd has a quorum. It is absent with an external etcd.
 	EtcdQuorum = "EtcdQuorum"
-	// CertificatesValid is true when no certificate has expired or is overdue for renewal, and the user's are usable.
+	// CertificatesValid is true when no certificate has expired or is overdue for renewal, and your own are valid.
 	CertificatesValid = "CertificatesValid"
 	// CredentialsRotating is true while certificate authorities or service-account keys are being replaced.
 	CredentialsRotating = "CredentialsRotating"
@@ -51,7 +51,7 @@ type ApiServerClusterStatus struct {
 	// Example: https://demo.default.svc:6443.
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// Image that the replicas run. Without spec.image it stays the one that the cluster was created with.
+	// Image that the replicas run. Without spec.image, this is the image that the cluster was created with.
 	// Example: registry.example/quorate:0.1.0.
 	Image string `json:"image,omitempty"`
 
@@ -62,7 +62,7 @@ type ApiServerClusterStatus struct {
 	// +listMapKey=name
 	Members []MemberStatus `json:"members,omitempty"`
 
-	// Membership is the progress of etcd membership changes. The operator writes it before each step, so that it can
+	// Membership is the progress of etcd membership changes. The operator updates it before each step, so that it can
 	// resume after a crash. Absent with an external etcd.
 	//
 	// +optional
@@ -83,6 +83,16 @@ type ApiServerClusterStatus struct {
 	// +optional
 	Rotations *Rotations `json:"rotations,omitempty"`
 
+	// Defragmentation is the defragmentation in progress.
+	//
+	// +optional
+	Defragmentation *DefragmentationStatus `json:"defragmentation,omitempty"`
+
+	// Upgrade is the backup before the change of the image in progress. Absent if none is needed.
+	//
+	// +optional
+	Upgrade *UpgradeStatus `json:"upgrade,omitempty"`
+
 	// APIServices are the APIServices that the operator manages, by name.
 	//
 	// +optional
@@ -97,8 +107,8 @@ type ApiServerClusterStatus struct {
 	// +listMapKey=name
 	Companions []CompanionStatus `json:"companions,omitempty"`
 
-	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, CertificatesValid,
-	// CredentialsRotating, APIServicesAvailable, CompanionsAvailable, Paused, Restored and Recovered.
+	// Conditions of the cluster: Available, Progressing, Degraded, EtcdQuorum, EtcdSpaceAvailable, CertificatesValid,
+	// CredentialsRotating, APIServicesAvailable, CompanionsAvailable, BackupReady, Paused, Restored and Recovered.
 	//
 	// +optional
 	// +listType=map
@@ -128,6 +138,12 @@ type MemberStatus struct {
 	// DBSize is the size of the member's database, in bytes. Example: 25165824.
 	DBSize int64 `json:"dbSize,omitempty"`
 
+	// LastDefragmentTime is the time at which the operator last defragmented the member's database.
+	// Example: 2026-01-01T00:00:00Z.
+	//
+	// +optional
+	LastDefragmentTime *metav1.Time `json:"lastDefragmentTime,omitempty"`
+
 	// UnhealthySince is the time at which the member was first observed unhealthy. Absent while it is healthy.
 	// Example: 2026-01-01T00:00:00Z.
 	//
@@ -148,7 +164,7 @@ type Membership struct {
 	// learners. Default: false. Example: true.
 	Bootstrapped bool `json:"bootstrapped,omitempty"`
 
-	// NextOrdinal is the ordinal of the next member. No member has ever used it or a higher one. Default: 0. Example: 3.
+	// NextOrdinal is the ordinal of the next member. Ordinals are never reused. Default: 0. Example: 3.
 	NextOrdinal int32 `json:"nextOrdinal,omitempty"`
 
 	// JoiningMember is the name of the member that is being added. Empty while no member is being added. Example: demo-3.

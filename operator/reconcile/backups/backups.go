@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,8 +69,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if b.DeletionTimestamp != nil {
 		return r.remove(ctx, b)
 	}
-	if controllerutil.AddFinalizer(b, finalizer) {
-		return ctrl.Result{RequeueAfter: immediately}, r.Client.Update(ctx, b)
+	if !controllerutil.ContainsFinalizer(b, finalizer) {
+		return ctrl.Result{RequeueAfter: immediately}, r.addFinalizer(ctx, b)
 	}
 	if b.Finished() {
 		return ctrl.Result{}, r.deleteFinishedPod(ctx, b)
@@ -93,10 +94,9 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	attempt := backup.Attempt{
-		Now: r.Clock.Now(), Created: b.CreationTimestamp.Time,
-		Timeout:  time.Duration(ptr.Deref(b.Spec.TimeoutSeconds, 3600)) * time.Second,
-		Attempts: int(b.Status.Attempts), Pod: stateOf(pod), Blocked: blocked(cluster, found), Failure: failure(pod),
+	attempt, err := r.attempt(ctx, b, cluster, pod, blocked(cluster, found))
+	if err != nil {
+		return ctrl.Result{}, err
 	}
 	step, reason := backup.Advance(attempt)
 	switch step {
@@ -109,7 +109,31 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.ApiServerBackup) (
 	case backup.Run:
 		return ctrl.Result{RequeueAfter: waitInterval}, r.runPod(ctx, b, cluster)
 	}
-	return ctrl.Result{RequeueAfter: waitInterval}, r.wait(ctx, b, reason)
+	return ctrl.Result{RequeueAfter: waitInterval}, r.wait(ctx, b, attempt, reason)
+}
+
+// attempt returns the state of a backup with its pod, which may be nil. Secrets of the cluster may not exist while the backup is
+// blocked.
+func (r *Reconciler) attempt(
+	ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster, pod *corev1.Pod, blocked string,
+) (backup.Attempt, error) {
+	a := backup.Attempt{
+		Now: r.Clock.Now(), Created: b.CreationTimestamp.Time,
+		Timeout:      time.Duration(ptr.Deref(b.Spec.TimeoutSeconds, 3600)) * time.Second,
+		StartTimeout: time.Duration(ptr.Deref(b.Spec.StartTimeoutSeconds, 300)) * time.Second,
+		Attempts:     int(b.Status.Attempts), Pod: stateOf(pod), Failure: failure(pod), Blocked: blocked,
+	}
+	if pod != nil {
+		a.PodCreated, a.Obstacle = pod.CreationTimestamp.Time, obstacle(pod, a.Now)
+		return a, nil
+	}
+	secrets := desired.BackupSecrets(b)
+	if blocked == "" {
+		secrets = append(secrets, desired.BackupClusterSecrets(cluster)...)
+	}
+	var err error
+	a.MissingReason, a.Missing, err = r.missing(ctx, b, secrets)
+	return a, err
 }
 
 // blocked returns why no backup of a cluster can start now, or "".
@@ -118,9 +142,9 @@ func blocked(cluster *v1alpha1.ApiServerCluster, found bool) string {
 	case !found:
 		return "the ApiServerCluster does not exist"
 	case cluster.ExternalEtcd():
-		return "the ApiServerCluster uses an external etcd, whose backups are the task of its administrator"
+		return "the ApiServerCluster uses an external etcd, which the operator does not back up"
 	case !cluster.Bootstrapped() || !meta.IsStatusConditionTrue(cluster.Status.Conditions, v1alpha1.EtcdQuorum):
-		return "etcd of the ApiServerCluster has no quorum"
+		return "the etcd of the ApiServerCluster has no quorum"
 	}
 	return ""
 }
@@ -150,6 +174,8 @@ func stateOf(pod *corev1.Pod) backup.PodState {
 		return backup.PodLeaving
 	case pod.Status.Phase == corev1.PodFailed:
 		return backup.PodFailed
+	case pod.Status.Phase != corev1.PodRunning:
+		return backup.PodStarting
 	}
 	return backup.PodActive
 }
@@ -162,20 +188,46 @@ func failure(pod *corev1.Pod) string {
 	return cmp.Or(Message(pod), pod.Status.Message, pod.Status.Reason, "the pod failed")
 }
 
-// wait records why a backup waits.
-func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, reason string) error {
-	base := b.DeepCopy()
-	if reason != "" && b.Status.Attempts == 0 {
-		b.Status.Phase = v1alpha1.BackupPending
-		setComplete(b, metav1.ConditionUnknown, "Waiting", reason, r.Clock.Now())
+// userReasons are those of waits that only the user can end.
+var userReasons = []string{v1alpha1.ReasonPodNotStarting, v1alpha1.ReasonObjectMissing, v1alpha1.ReasonObjectInvalid}
+
+// wait records why a backup waits. The first time that only the user can end the wait, it records an event.
+func (r *Reconciler) wait(ctx context.Context, b *v1alpha1.ApiServerBackup, a backup.Attempt, reason string) error {
+	base, why := b.DeepCopy(), v1alpha1.ReasonWaiting
+	switch {
+	case a.Pod == backup.PodStarting && reason != "":
+		why = v1alpha1.ReasonPodNotStarting
+	case a.Missing != "":
+		why = a.MissingReason
+	case b.Status.Attempts > 0 && a.Pod != backup.PodMissing:
+		why, reason = v1alpha1.ReasonRunning, attemptMessage(b)
 	}
-	return r.patchStatus(ctx, base, b)
+	if b.Status.Attempts == 0 {
+		b.Status.Phase = v1alpha1.BackupPending
+	}
+	if old := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.BackupComplete); reason == "" ||
+		why == v1alpha1.ReasonRunning && (old == nil || old.Reason == v1alpha1.ReasonRunning) {
+		return r.patchStatus(ctx, base, b) // start has written the condition
+	}
+	setComplete(b, metav1.ConditionUnknown, why, reason, r.Clock.Now())
+	if err := r.patchStatus(ctx, base, b); err != nil {
+		return err
+	}
+	old := meta.FindStatusCondition(base.Status.Conditions, v1alpha1.BackupComplete)
+	if slices.Contains(userReasons, why) && (old == nil || old.Reason != why) {
+		r.event(b, corev1.EventTypeWarning, why, reason)
+	}
+	return nil
+}
+
+func attemptMessage(b *v1alpha1.ApiServerBackup) string {
+	return fmt.Sprintf("Attempt %d of %d", b.Status.Attempts, backup.MaxAttempts)
 }
 
 // start records an attempt and deletes the pod of the previous one.
 func (r *Reconciler) start(ctx context.Context, b *v1alpha1.ApiServerBackup, previous *corev1.Pod, reason string) error {
 	if previous != nil {
-		r.event(b, corev1.EventTypeWarning, "BackupRetried", fmt.Sprintf("Attempt %d failed: %s", b.Status.Attempts, reason))
+		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonBackupRetried, fmt.Sprintf("Attempt %d failed: %s", b.Status.Attempts, reason))
 	}
 	base := b.DeepCopy()
 	b.Status.Attempts++
@@ -183,11 +235,11 @@ func (r *Reconciler) start(ctx context.Context, b *v1alpha1.ApiServerBackup, pre
 	if b.Status.StartTime == nil {
 		b.Status.StartTime = &metav1.Time{Time: r.Clock.Now()}
 	}
-	message := fmt.Sprintf("Attempt %d of %d", b.Status.Attempts, backup.MaxAttempts)
+	message := attemptMessage(b)
 	if reason != "" {
 		message += "; the previous one failed: " + reason
 	}
-	setComplete(b, metav1.ConditionUnknown, "Running", message, r.Clock.Now())
+	setComplete(b, metav1.ConditionUnknown, v1alpha1.ReasonRunning, message, r.Clock.Now())
 	if err := r.patchStatus(ctx, base, b); err != nil || previous == nil {
 		return err
 	}
@@ -204,7 +256,7 @@ func (r *Reconciler) runPod(ctx context.Context, b *v1alpha1.ApiServerBackup, cl
 	}
 	keys, err := r.keys(ctx, b, cluster)
 	if err != nil {
-		return r.wait(ctx, b, err.Error())
+		return r.wait(ctx, b, backup.Attempt{Pod: backup.PodMissing}, err.Error())
 	}
 	pod := desired.BackupPod(b, cluster, cmp.Or(cluster.Status.Image, r.Image), endpoints, keys)
 	if err := controllerutil.SetControllerReference(b, pod, r.Client.Scheme()); err != nil {
@@ -213,11 +265,11 @@ func (r *Reconciler) runPod(ctx context.Context, b *v1alpha1.ApiServerBackup, cl
 	if err := r.Client.Create(ctx, pod); err != nil {
 		return client.IgnoreAlreadyExists(err)
 	}
-	r.event(b, corev1.EventTypeNormal, "SuccessfulCreate", "Created Pod "+pod.Name)
+	r.event(b, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod "+pod.Name)
 	return nil
 }
 
-// keys reads the service-account key of a cluster, and seals it if the backup is encrypted.
+// keys reads the service-account key of a cluster, and seals it and the keys of encryption at rest if the backup is encrypted.
 func (r *Reconciler) keys(
 	ctx context.Context, b *v1alpha1.ApiServerBackup, cluster *v1alpha1.ApiServerCluster,
 ) (desired.Keys, error) {
@@ -240,9 +292,15 @@ func (r *Reconciler) keys(
 	if !ok {
 		return keys, fmt.Errorf("Secret %s has no key %s", name, desired.RecipientsKey)
 	}
-	var err error
+	atRest := &corev1.Secret{}
+	name = desired.SecretName(cluster, desired.EncryptionSecret)
+	err := r.Reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: name}, atRest)
+	if client.IgnoreNotFound(err) != nil {
+		return keys, fmt.Errorf("read Secret %s: %w", name, err)
+	}
 	keys.Sealed, err = format.Seal(format.Keys{
 		ServiceAccountPublic: public, ServiceAccountPrivate: account.Data[desired.ServiceAccountPrivateKey],
+		Encryption: atRest.Data[desired.EncryptionStateKey],
 	}, recipients)
 	return keys, err
 }
@@ -251,7 +309,7 @@ func (r *Reconciler) keys(
 func (r *Reconciler) collect(ctx context.Context, b *v1alpha1.ApiServerBackup, pod *corev1.Pod) error {
 	result, err := ParseResult(pod)
 	if err != nil || result.Manifest.UID != string(b.UID) {
-		return r.fail(ctx, b, cmp.Or(errorText(err), "the pod reported another backup"))
+		return r.fail(ctx, b, cmp.Or(errorText(err), "the pod reported a different backup"))
 	}
 	base := b.DeepCopy()
 	m := result.Manifest
@@ -264,11 +322,11 @@ func (r *Reconciler) collect(ctx context.Context, b *v1alpha1.ApiServerBackup, p
 		s.Location = "pvc://" + b.Spec.Destination.Volume.ClaimName + "/" + s.Path
 	}
 	message := fmt.Sprintf("Stored %d bytes at revision %d and verified them", s.SizeBytes, s.Revision)
-	setComplete(b, metav1.ConditionTrue, "BackupCompleted", message, r.Clock.Now())
+	setComplete(b, metav1.ConditionTrue, v1alpha1.ReasonBackupCompleted, message, r.Clock.Now())
 	if err := r.patchStatus(ctx, base, b); err != nil {
 		return err
 	}
-	r.event(b, corev1.EventTypeNormal, "BackupCompleted", message)
+	r.event(b, corev1.EventTypeNormal, v1alpha1.ReasonBackupCompleted, message)
 	return nil
 }
 
@@ -283,11 +341,11 @@ func errorText(err error) string {
 func (r *Reconciler) fail(ctx context.Context, b *v1alpha1.ApiServerBackup, reason string) error {
 	base := b.DeepCopy()
 	b.Status.Phase, b.Status.CompletionTime = v1alpha1.BackupFailed, &metav1.Time{Time: r.Clock.Now()}
-	setComplete(b, metav1.ConditionFalse, "BackupFailed", reason, r.Clock.Now())
+	setComplete(b, metav1.ConditionFalse, v1alpha1.ReasonBackupFailed, reason, r.Clock.Now())
 	if err := r.patchStatus(ctx, base, b); err != nil {
 		return err
 	}
-	r.event(b, corev1.EventTypeWarning, "BackupFailed", reason)
+	r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonBackupFailed, reason)
 	return nil
 }
 

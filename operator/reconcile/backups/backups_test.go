@@ -1,6 +1,7 @@
 package backups
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -21,6 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"quorate.dev/apiserver/backup/format"
 	"quorate.dev/operator/api/v1alpha1"
@@ -59,13 +62,28 @@ func newEnvironment(t *testing.T) *environment {
 	}
 	e.client = fake.NewClientBuilder().WithScheme(s).WithStatusSubresource(&v1alpha1.ApiServerBackup{},
 		&v1alpha1.ApiServerBackupSchedule{}, &corev1.Pod{}).WithObjects(cluster,
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "backups"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-service-account"}, Data: map[string][]byte{
 			desired.ServiceAccountPublicKey: []byte("public"), desired.ServiceAccountPrivateKey: []byte("private"),
 		}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-etcd-client"}, Data: map[string][]byte{
+			corev1.TLSCertKey: []byte("certificate"), corev1.TLSPrivateKeyKey: []byte("key"),
+		}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo-etcd-client-ca"}, Data: map[string][]byte{
+			corev1.TLSCertKey: []byte("authority"),
+		}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keys"}, Data: map[string][]byte{
 			desired.RecipientsKey: []byte(pair.Recipient().String()),
-		}}).Build()
+		}}).WithInterceptorFuncs(interceptor.Funcs{Create: e.createAt}).Build()
 	return e
+}
+
+// createAt creates an object as an API server does, which sets the time.
+func (e *environment) createAt(
+	ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption,
+) error {
+	object.SetCreationTimestamp(metav1.NewTime(e.clock.Now()))
+	return c.Create(ctx, object, options...)
 }
 
 // Eventf implements events.EventRecorder.
@@ -158,7 +176,7 @@ func TestBackupRetriesAndCompletes(t *testing.T) {
 		t.Errorf("%+v", b.Status)
 	}
 	registry := prometheus.NewRegistry()
-	e.must(registry.Register(Collector{e.client}))
+	e.must(registry.Register(Collector{e.client, e.clock}))
 	e.must(testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP quorate_backup_last_duration_seconds Duration of the newest completed backup of a cluster.
 # TYPE quorate_backup_last_duration_seconds gauge
@@ -180,7 +198,7 @@ quorate_backup_last_size_bytes{cluster="demo",namespace="ns"} 7
 	if want := []string{
 		"SuccessfulCreate: Created Pod b-1", "BackupRetried: Attempt 1 failed: no quorum", "SuccessfulCreate: Created Pod b-2",
 		"BackupCompleted: Stored 7 bytes at revision 5 and verified them",
-		"DataDeletionFailed: Retrying to delete the data; set deletionPolicy to Retain to keep it: no permission",
+		"DataDeletionFailed: Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: no permission",
 	}; !slices.Equal(e.events, want) {
 		t.Errorf("events %q, want %q", e.events, want)
 	}
@@ -189,7 +207,7 @@ quorate_backup_last_size_bytes{cluster="demo",namespace="ns"} 7
 // A pod that succeeds without a result, or with the result of another backup, is a failure.
 func TestBackupWithoutResultFails(t *testing.T) {
 	for message, want := range map[string]string{
-		"": "without a termination message", "{": "is not a result", `{"manifest":{"uid":"other"}}`: "another backup",
+		"": "without a termination message", "{": "is not a result", `{"manifest":{"uid":"other"}}`: "a different backup",
 	} {
 		e := newEnvironment(t)
 		e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
@@ -212,6 +230,11 @@ func TestBackupOfMissingClusterTimesOut(t *testing.T) {
 	if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupFailed {
 		t.Errorf("%+v", b.Status)
 	}
+	e.must(testutil.CollectAndCompare(Collector{e.client, e.clock}, strings.NewReader(fmt.Sprintf(`
+# HELP quorate_backup_last_failure_timestamp_seconds Time at which the newest failed backup of a cluster failed, in seconds since 1970.
+# TYPE quorate_backup_last_failure_timestamp_seconds gauge
+quorate_backup_last_failure_timestamp_seconds{cluster="none",namespace="ns"} %d
+`, e.clock.Now().Unix())), "quorate_backup_last_failure_timestamp_seconds"))
 }
 
 func TestSchedule(t *testing.T) {
@@ -238,6 +261,12 @@ func TestSchedule(t *testing.T) {
 	if got := step(); len(got) != 0 {
 		t.Fatalf("%d backups before the first scheduled time", len(got))
 	}
+	const success = "quorate_backup_schedule_last_success_timestamp_seconds"
+	e.must(testutil.CollectAndCompare(Collector{e.client, e.clock}, strings.NewReader(`
+# HELP quorate_backup_schedule_last_success_timestamp_seconds Completion time of the newest completed backup of an ApiServerBackupSchedule, in seconds since 1970; 0 if there is none.
+# TYPE quorate_backup_schedule_last_success_timestamp_seconds gauge
+quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace="ns",schedule="hourly"} 0
+`), success))
 	for n := range 4 {
 		e.clock.Step(time.Hour)
 		got := step()
@@ -257,11 +286,162 @@ func TestSchedule(t *testing.T) {
 	if s.Status.NextScheduleTime.Hour() != 5 || s.Status.LastSuccessfulTime.Hour() != 4 || s.Status.Active != 0 {
 		t.Errorf("%+v", s.Status)
 	}
+	e.must(testutil.CollectAndCompare(Collector{e.client, e.clock}, strings.NewReader(fmt.Sprintf(`
+# HELP quorate_backup_schedule_last_success_timestamp_seconds Completion time of the newest completed backup of an ApiServerBackupSchedule, in seconds since 1970; 0 if there is none.
+# TYPE quorate_backup_schedule_last_success_timestamp_seconds gauge
+quorate_backup_schedule_last_success_timestamp_seconds{cluster="demo",namespace="ns",schedule="hourly"} %d
+`, e.clock.Now().Unix())), success))
+	for _, b := range step() { // backups that a clock that was ahead has dated, then none
+		b.Status.SnapshotTime = &metav1.Time{Time: e.clock.Now().Add(100 * time.Hour)}
+		b.Status.CompletionTime, b.Status.StartTime = b.Status.SnapshotTime, b.Status.SnapshotTime
+		e.must(e.client.Status().Update(t.Context(), &b))
+	}
+	expectNone := func(message string) {
+		t.Helper()
+		step()
+		e.must(e.client.Get(t.Context(), key, &s))
+		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.BackupReady)
+		if c.Reason != v1alpha1.ReasonNoCompletedBackup || !strings.Contains(c.Message, message) || s.Status.LastSuccessfulTime != nil {
+			t.Errorf("%+v, last %s", c, s.Status.LastSuccessfulTime)
+		}
+	}
+	expectNone("there is no completed backup, apart from 2 with a time in the future")
+	if n := testutil.CollectAndCount(Collector{e.client, e.clock}, "quorate_backup_last_success_timestamp_seconds"); n != 0 {
+		t.Errorf("%d times of the last success are in the future", n)
+	}
+	e.must(e.client.DeleteAllOf(t.Context(), &v1alpha1.ApiServerBackup{}, client.InNamespace("ns")))
+	expectNone("there is no completed backup")
 	s.Spec.TimeZone = "Nowhere"
 	e.must(e.client.Update(t.Context(), &s))
 	step()
 	e.must(e.client.Get(t.Context(), key, &s))
-	if c := s.Status.Conditions[0]; c.Status != metav1.ConditionFalse || c.Reason != "InvalidSpec" {
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ScheduleReady); c.Status != metav1.ConditionFalse ||
+		c.Reason != "InvalidSpec" {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestScheduleWithoutBackups: the condition, the metric and one event report that no backup is completed.
+func TestScheduleWithoutBackups(t *testing.T) {
+	e := newEnvironment(t)
+	r := &ScheduleReconciler{Client: e.client, Reader: e.client, Recorder: e, Clock: e.clock}
+	key := client.ObjectKey{Namespace: "ns", Name: "hourly"}
+	e.must(e.client.Create(t.Context(), &v1alpha1.ApiServerBackupSchedule{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hourly"},
+		Spec: v1alpha1.ApiServerBackupScheduleSpec{
+			Schedule: "0 * * * *", Template: v1alpha1.BackupTemplate{ClusterName: "demo", Destination: volume},
+		},
+	}))
+	for wait, want := range []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionTrue, metav1.ConditionFalse} {
+		var s v1alpha1.ApiServerBackupSchedule
+		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+		e.must(err)
+		e.must(e.client.Get(t.Context(), key, &s))
+		if got := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.BackupReady); got.Status != want || result.RequeueAfter > retentionInterval {
+			t.Errorf("after %d hours: %+v, requeue after %s", wait, got, result.RequeueAfter)
+		}
+		e.clock.Step(time.Hour + time.Second)
+	}
+	registry := prometheus.NewRegistry()
+	e.must(registry.Register(Collector{e.client, e.clock}))
+	e.must(testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP quorate_backup_ready Whether the newest completed backup of an ApiServerBackupSchedule is current (1) or not (0).
+# TYPE quorate_backup_ready gauge
+quorate_backup_ready{cluster="demo",namespace="ns",schedule="hourly"} 0
+`), "quorate_backup_ready"))
+	overdue := 0
+	for _, event := range e.events {
+		if strings.HasPrefix(event, "NoCompletedBackup: ") {
+			overdue++
+		}
+	}
+	if overdue != 1 {
+		t.Errorf("%d events: %q", overdue, e.events)
+	}
+}
+
+// TestBackupThatCannotStart: the status and an event name what is missing, then why the pod does not start, and the backup
+// fails at its deadline.
+func TestBackupThatCannotStart(t *testing.T) {
+	e := newEnvironment(t)
+	s3 := v1alpha1.BackupDestination{S3: &v1alpha1.S3Destination{CredentialsSecretRef: corev1.LocalObjectReference{Name: "s3"}}}
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: s3, StartTimeoutSeconds: ptr.To[int32](60)})
+	expect := func(reason, message string) {
+		t.Helper()
+		if c := e.reconcile().Status.Conditions[0]; c.Reason != reason || c.Message != message {
+			t.Errorf("%s: %s, want %s: %s", c.Reason, c.Message, reason, message)
+		}
+	}
+	expect("ObjectMissing", "Secret s3 does not exist")
+	credentials := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s3"}, Data: map[string][]byte{"accessKeyID": []byte("id")},
+	}
+	e.must(e.client.Create(t.Context(), credentials))
+	expect("ObjectInvalid", "Secret s3 has no key secretAccessKey")
+	credentials.Data["secretAccessKey"] = []byte("key")
+	e.must(e.client.Update(t.Context(), credentials))
+	expect("Running", "Attempt 1 of 3")
+	pod := e.pod("b-1")
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image quorate:1"},
+	}}}
+	e.must(e.client.Status().Update(t.Context(), pod))
+	expect("PodNotStarting", "b-1: ImagePullBackOff Back-off pulling image quorate:1")
+	e.clock.Step(61 * time.Second)
+	expect("BackupFailed", "the pod did not start within 1m0s: b-1: ImagePullBackOff Back-off pulling image quorate:1")
+	if want := []string{
+		"ObjectMissing: Secret s3 does not exist", "ObjectInvalid: Secret s3 has no key secretAccessKey",
+		"SuccessfulCreate: Created Pod b-1", "PodNotStarting: b-1: ImagePullBackOff Back-off pulling image quorate:1",
+	}; !slices.Equal(e.events[:4], want) || len(e.events) != 5 {
+		t.Errorf("events %q, want %q", e.events, want)
+	}
+}
+
+// TestBackupWithoutSecretsOfTheClusterFails: the condition names the Secret, and the backup fails at the deadline of its start.
+func TestBackupWithoutSecretsOfTheClusterFails(t *testing.T) {
+	for name, key := range map[string]string{
+		"demo-service-account": desired.ServiceAccountPrivateKey, "demo-etcd-client": corev1.TLSPrivateKeyKey,
+		"demo-etcd-client-ca": corev1.TLSCertKey,
+	} {
+		e := newEnvironment(t)
+		secret := &corev1.Secret{}
+		e.must(e.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, secret))
+		delete(secret.Data, key)
+		e.must(e.client.Update(t.Context(), secret))
+		e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume})
+		want := fmt.Sprintf("Secret %s has no key %s", name, key)
+		if c := e.reconcile().Status.Conditions[0]; c.Reason != "ObjectInvalid" || c.Message != want {
+			t.Errorf("%s: %s, want %s", c.Reason, c.Message, want)
+		}
+		e.must(e.client.Delete(t.Context(), secret))
+		want = fmt.Sprintf("Secret %s does not exist", name)
+		if c := e.reconcile().Status.Conditions[0]; c.Reason != "ObjectMissing" || c.Message != want {
+			t.Errorf("%s: %s, want %s", c.Reason, c.Message, want)
+		}
+		e.clock.Step(6 * time.Minute)
+		if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupFailed || !strings.Contains(b.Status.Conditions[0].Message, want) {
+			t.Errorf("%+v", b.Status)
+		}
+	}
+}
+
+// TestBackupWithWrongRecipientsFails: no pod can encrypt for them, so the backup fails soon and says why.
+func TestBackupWithWrongRecipientsFails(t *testing.T) {
+	e := newEnvironment(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "wrong"}, Data: map[string][]byte{
+		desired.RecipientsKey: []byte("AGE-SECRET-KEY-1"),
+	}}
+	e.must(e.client.Create(t.Context(), secret))
+	encryption := &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "wrong"}}
+	e.create(v1alpha1.ApiServerBackupSpec{ClusterName: "demo", Destination: volume, Encryption: encryption})
+	c := e.reconcile().Status.Conditions[0]
+	if c.Reason != "ObjectInvalid" || !strings.Contains(c.Message, "Secret wrong is invalid: recipients") ||
+		strings.Contains(c.Message, "AGE-SECRET-KEY") {
+		t.Errorf("%s: %s", c.Reason, c.Message)
+	}
+	e.clock.Step(6 * time.Minute)
+	if b := e.reconcile(); b.Status.Phase != v1alpha1.BackupFailed || b.Status.Attempts != 0 ||
+		!strings.Contains(b.Status.Conditions[0].Message, "Secret wrong is invalid") {
+		t.Errorf("%+v", b.Status)
 	}
 }

@@ -15,6 +15,12 @@ import (
 	"quorate.dev/operator/desired"
 )
 
+func (r *Reconciler) addFinalizer(ctx context.Context, b *v1alpha1.ApiServerBackup) error {
+	base := b.DeepCopy()
+	controllerutil.AddFinalizer(b, finalizer)
+	return r.Client.Patch(ctx, b, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+}
+
 // remove stops a backup, deletes its data if its deletionPolicy says so, and then deletes the finalizer.
 func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.ApiServerBackup) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(b, finalizer) {
@@ -59,8 +65,8 @@ func (r *Reconciler) removeData(ctx context.Context, b *v1alpha1.ApiServerBackup
 	case pod.DeletionTimestamp != nil:
 		return false, nil
 	case pod.Status.Phase == corev1.PodFailed && !keep:
-		r.event(b, corev1.EventTypeWarning, "DataDeletionFailed",
-			"Retrying to delete the data; set deletionPolicy to Retain to keep it: "+failure(pod))
+		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataDeletionFailed,
+			"Failed to delete the data, retrying; set deletionPolicy to Retain to keep it: "+failure(pod))
 		return false, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
 	case pod.Status.Phase == corev1.PodSucceeded || keep:
 		return !keep, client.IgnoreNotFound(r.Client.Delete(ctx, pod))
@@ -82,7 +88,7 @@ func (r *Reconciler) createDeletePod(ctx context.Context, b *v1alpha1.ApiServerB
 	}
 	err = r.Client.Create(ctx, pod)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		r.event(b, corev1.EventTypeWarning, "DataRetained", "The namespace is being deleted; the data of the backup stays")
+		r.event(b, corev1.EventTypeWarning, v1alpha1.ReasonDataRetained, "The namespace is being deleted; the data of the backup stays")
 		return true, nil
 	}
 	return false, client.IgnoreAlreadyExists(err)

@@ -69,11 +69,20 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	times, invalid := schedule.Parse(s.Spec.Schedule, s.Spec.TimeZone)
 	var next time.Time
 	var failures error
-	active := summarize(s, backups)
+	active, finished := summarize(s, backups)
+	newest := backup.NewestOf(finished, now)
+	s.Status.LastSuccessfulTime = nil
+	if !newest.Succeeded.IsZero() {
+		s.Status.LastSuccessfulTime = &metav1.Time{Time: newest.Succeeded}
+	}
 	if invalid == nil {
 		decision := backup.Decide(times, observation(s, active, now))
 		next = decision.Next
 		failures = r.apply(ctx, s, decision)
+		r.setBackupReady(s, times, backup.Record{
+			Now: now, Created: s.CreationTimestamp.Time, Suspended: s.Spec.Suspend, Grace: grace(s), Newest: newest,
+			Handled: s.Status.LastScheduleTime != nil, Pending: len(active) > 0 || decision.Create,
+		})
 	}
 	s.Status.ObservedGeneration = s.Generation
 	s.Status.NextScheduleTime = nil
@@ -81,7 +90,7 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		s.Status.NextScheduleTime = &metav1.Time{Time: next}
 	}
 	setReady(s, invalid, now)
-	failures = errors.Join(failures, r.patchStatus(ctx, base, s), r.expire(ctx, s, backups, now))
+	failures = errors.Join(failures, r.patchStatus(ctx, base, s), r.expire(ctx, s, finished, now))
 	if failures != nil {
 		return ctrl.Result{}, failures
 	}
@@ -89,25 +98,58 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	if !next.IsZero() {
 		after = min(after, max(next.Sub(r.Clock.Now()), immediately))
 	}
+	if invalid == nil { // when a backup that is not complete becomes overdue
+		if due := times.Next(now.Add(-grace(s))).Add(grace(s)); due.After(now) {
+			after = min(after, due.Sub(now)+immediately)
+		}
+	}
 	return ctrl.Result{RequeueAfter: after}, nil
 }
 
-// summarize sets the fields of the status that follow from the backups, and returns the names of the unfinished ones.
-func summarize(s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList) []string {
-	var active []string
+// summarize returns the names of the unfinished backups, whose number it sets in the status, and the finished ones. Those that
+// are being deleted are neither.
+func summarize(
+	s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList,
+) (active []string, finished []backup.Finished) {
 	for i := range backups.Items {
 		b := &backups.Items[i]
-		done := b.Status.CompletionTime
 		switch {
-		case !b.Finished() && b.DeletionTimestamp == nil:
+		case b.DeletionTimestamp != nil:
+		case !b.Finished():
 			active = append(active, b.Name)
-		case b.Status.Phase == v1alpha1.BackupCompleted && done != nil && !done.Before(s.Status.LastSuccessfulTime):
-			s.Status.LastSuccessfulTime = done
+		case b.Status.CompletionTime != nil:
+			finished = append(finished, backup.Finished{
+				Name: b.Name, At: b.Status.CompletionTime.Time, Failed: b.Status.Phase == v1alpha1.BackupFailed,
+			})
 		}
 	}
 	slices.Sort(active)
 	s.Status.Active = int32(len(active))
-	return active
+	return active, finished
+}
+
+// grace returns the time from a scheduled time until its backup has to be complete.
+func grace(s *v1alpha1.ApiServerBackupSchedule) time.Duration {
+	seconds := ptr.Deref(s.Spec.StartingDeadlineSeconds, 0) + int64(ptr.Deref(s.Spec.Template.TimeoutSeconds, 3600))
+	return time.Duration(seconds) * time.Second
+}
+
+// setBackupReady sets condition BackupReady, and records an event when its status changes.
+func (r *ScheduleReconciler) setBackupReady(s *v1alpha1.ApiServerBackupSchedule, times schedule.Schedule, record backup.Record) {
+	healthy, reason, message := backup.Health(times, record)
+	c := metav1.Condition{
+		Type: v1alpha1.BackupReady, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+		ObservedGeneration: s.Generation, LastTransitionTime: metav1.NewTime(record.Now),
+	}
+	kind := corev1.EventTypeWarning
+	if healthy {
+		c.Status, kind = metav1.ConditionTrue, corev1.EventTypeNormal
+	}
+	old := meta.FindStatusCondition(s.Status.Conditions, c.Type)
+	if old != nil && old.Status != c.Status || old == nil && !healthy {
+		r.event(s, kind, reason, message)
+	}
+	meta.SetStatusCondition(&s.Status.Conditions, c)
 }
 
 func observation(s *v1alpha1.ApiServerBackupSchedule, active []string, now time.Time) backup.Observation {
@@ -132,14 +174,14 @@ func (r *ScheduleReconciler) apply(ctx context.Context, s *v1alpha1.ApiServerBac
 		if err := r.Client.Delete(ctx, unfinished); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete backup %s: %w", name, err)
 		}
-		r.event(s, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted unfinished backup "+name)
+		r.event(s, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted unfinished backup "+name)
 	}
 	if d.Create {
 		if err := r.create(ctx, s, d.Handled); err != nil {
 			return err
 		}
 	} else {
-		r.event(s, corev1.EventTypeWarning, "BackupSkipped",
+		r.event(s, corev1.EventTypeWarning, v1alpha1.ReasonBackupSkipped,
 			fmt.Sprintf("Skipped the backup of %s: %s", d.Handled.Format(time.RFC3339), d.Missed))
 	}
 	s.Status.LastScheduleTime = &metav1.Time{Time: d.Handled}
@@ -161,13 +203,13 @@ func (r *ScheduleReconciler) create(ctx context.Context, s *v1alpha1.ApiServerBa
 	if err != nil {
 		return fmt.Errorf("create backup %s: %w", b.Name, err)
 	}
-	r.event(s, corev1.EventTypeNormal, "SuccessfulCreate", "Created backup "+b.Name)
+	r.event(s, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created backup "+b.Name)
 	return nil
 }
 
 // expire deletes the backups beyond the limits of the schedule.
 func (r *ScheduleReconciler) expire(
-	ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, backups *v1alpha1.ApiServerBackupList, now time.Time,
+	ctx context.Context, s *v1alpha1.ApiServerBackupSchedule, finished []backup.Finished, now time.Time,
 ) error {
 	limits := backup.Limits{Failed: int(ptr.Deref(s.Spec.FailedBackupsHistoryLimit, 3))}
 	if count := s.Spec.Retention.Count; count != nil {
@@ -176,35 +218,26 @@ func (r *ScheduleReconciler) expire(
 	if age := s.Spec.Retention.Age; age != nil {
 		limits.Age = age.Duration
 	}
-	var finished []backup.Finished
-	for i := range backups.Items {
-		b := &backups.Items[i]
-		if b.Finished() && b.DeletionTimestamp == nil && b.Status.CompletionTime != nil {
-			finished = append(finished, backup.Finished{
-				Name: b.Name, At: b.Status.CompletionTime.Time, Failed: b.Status.Phase == v1alpha1.BackupFailed,
-			})
-		}
-	}
 	for _, name := range backup.Expired(finished, limits, now) {
 		expired := &v1alpha1.ApiServerBackup{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
 		if err := r.Client.Delete(ctx, expired); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete backup %s: %w", name, err)
 		}
-		r.event(s, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted expired backup "+name)
+		r.event(s, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted expired backup "+name)
 	}
 	return nil
 }
 
 func setReady(s *v1alpha1.ApiServerBackupSchedule, invalid error, now time.Time) {
 	c := metav1.Condition{
-		Type: v1alpha1.ScheduleReady, Status: metav1.ConditionTrue, Reason: "Scheduled", ObservedGeneration: s.Generation,
+		Type: v1alpha1.ScheduleReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonScheduled, ObservedGeneration: s.Generation,
 		Message: "Backups are created on schedule", LastTransitionTime: metav1.NewTime(now),
 	}
 	switch {
 	case invalid != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "InvalidSpec", strings.ReplaceAll(invalid.Error(), "\n", "; ")
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, strings.ReplaceAll(invalid.Error(), "\n", "; ")
 	case s.Spec.Suspend:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Suspended", "No backups are created while spec.suspend is true"
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonSuspended, "No backups are created while spec.suspend is true"
 	}
 	meta.SetStatusCondition(&s.Status.Conditions, c)
 }

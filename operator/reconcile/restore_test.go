@@ -1,0 +1,180 @@
+package reconcile
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"quorate.dev/apiserver/backup/format"
+	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/operator/desired"
+	"quorate.dev/operator/encryption"
+	"quorate.dev/operator/pki"
+)
+
+// restoring returns a cluster that waits for the restore of an encrypted backup.
+func restoring(t *testing.T, spec v1alpha1.Restore) *cluster {
+	t.Helper()
+	c := newCluster(t)
+	spec.From.Location = &v1alpha1.BackupLocation{
+		Destination: v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "backups"}}, Path: "ns/former/b",
+	}
+	object := &v1alpha1.ApiServerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "demo", UID: "demo"}}
+	object.Spec.Restore = &spec
+	c.must(c.client.Create(t.Context(), object))
+	return c
+}
+
+func (c *cluster) secretWith(name, key, value string) {
+	c.t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{key: []byte(value)}}
+	if err := c.client.Create(c.t.Context(), secret); err != nil {
+		c.must(c.client.Update(c.t.Context(), secret))
+	}
+}
+
+// expectBlocked reconciles, and expects the condition Restored with a reason and parts of the message. No member may start.
+func (c *cluster) expectBlocked(reason string, parts ...string) {
+	c.t.Helper()
+	for range 5 {
+		c.reconcile()
+	}
+	got := meta.FindStatusCondition(c.get().Status.Conditions, v1alpha1.Restored)
+	if got.Status != metav1.ConditionFalse || got.Reason != reason {
+		c.t.Errorf("%+v, want reason %s", got, reason)
+	}
+	for _, part := range parts {
+		if !strings.Contains(got.Message, part) {
+			c.t.Errorf("message %q does not contain %q", got.Message, part)
+		}
+	}
+	if strings.Contains(got.Message, "hunter2") {
+		c.t.Errorf("message %q contains a key", got.Message)
+	}
+	if pods := c.members(); len(pods) > 0 {
+		c.t.Errorf("%s: members started: %v", reason, pods)
+	}
+}
+
+// members returns the names of the pods that run members.
+func (c *cluster) members() (names []string) {
+	c.t.Helper()
+	var pods corev1.PodList
+	c.must(c.client.List(c.t.Context(), &pods, client.MatchingLabels{desired.RoleLabel: desired.RoleMember}))
+	for _, pod := range pods.Items {
+		names = append(names, pod.Name)
+	}
+	return names
+}
+
+// endRestore terminates the pod of the restore.
+func (c *cluster) endRestore(phase corev1.PodPhase, message string) {
+	c.t.Helper()
+	pod := &corev1.Pod{}
+	c.must(c.client.Get(c.t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-restore"}, pod))
+	pod.Status.Phase = phase
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: desired.ContainerName, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{Message: message, FinishedAt: metav1.NewTime(c.clock.Now())},
+	}}}
+	c.must(c.client.Status().Update(c.t.Context(), pod))
+}
+
+// TestRestoreWithWrongIdentities: the condition names the Secret that cannot decrypt the backup, and nothing starts.
+func TestRestoreWithWrongIdentities(t *testing.T) {
+	c := restoring(t, v1alpha1.Restore{Encryption: &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "wrong"}}})
+	c.expectBlocked(v1alpha1.ReasonObjectMissing, "Secret wrong does not exist")
+	c.secretWith("wrong", "other", "x")
+	c.expectBlocked(v1alpha1.ReasonObjectInvalid, "Secret wrong has no key identities")
+	c.secretWith("wrong", desired.IdentitiesKey, "hunter2")
+	c.expectBlocked(v1alpha1.ReasonObjectInvalid, "Secret wrong is invalid: the identities are not those of age")
+	identity, err := age.GenerateX25519Identity()
+	c.must(err)
+	c.secretWith("wrong", desired.IdentitiesKey, identity.String())
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	c.endRestore(corev1.PodFailed, "Error: "+format.ErrNoIdentity.Error())
+	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "no identity matches", "Secret wrong")
+	c.clock.Step(time.Minute) // it is repeated
+	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "no identity matches", "Secret wrong")
+	c.endRestore(corev1.PodFailed, "Error: another error")
+	c.expectBlocked(v1alpha1.ReasonRestoreFailed, "another error")
+}
+
+// TestRestoreWithWrongEncryptionKeys: the condition names the Secret without the keys, and nothing starts until they are found.
+func TestRestoreWithWrongEncryptionKeys(t *testing.T) {
+	key, err := pki.NewServiceAccountKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheme := func() (encryption.Scheme, string) {
+		wanted := encryption.Scheme{Resources: []string{"secrets"}, Provider: encryption.Provider{Kind: encryption.Secretbox}}
+		s, err := wanted.WithKey(encryption.Scheme{}, true, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, "secretbox:v1:" + s.Provider.Name
+	}
+	right, name := scheme()
+	wrong, _ := scheme()
+	c := restoring(t, v1alpha1.Restore{
+		EncryptionKeysSecretRef: &corev1.LocalObjectReference{Name: "copy"}, ServiceAccountKeySecretRef: &corev1.LocalObjectReference{Name: "key"},
+	})
+	c.must(c.client.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "key"}, Data: map[string][]byte{
+		desired.ServiceAccountPublicKey: key.Certificate, desired.ServiceAccountPrivateKey: key.Key,
+	}}))
+	c.expectBlocked(v1alpha1.ReasonRestoring)
+	result, err := json.Marshal(format.Result{Manifest: format.Manifest{
+		Namespace: "ns", Cluster: "former", ServiceAccountKey: format.Fingerprint(key.Certificate),
+		Snapshot: format.Snapshot{Revision: 7, EncryptionKeys: []string{name}},
+	}})
+	c.must(err)
+	c.endRestore(corev1.PodSucceeded, string(result))
+	c.expectBlocked(v1alpha1.ReasonEncryptionKeysMissing, name, "missing in Secret copy, which does not exist")
+	c.secretWith("copy", desired.EncryptionStateKey, "hunter2")
+	c.expectBlocked(v1alpha1.ReasonEncryptionKeysMissing, "Secret copy has no encryption keys")
+	c.secretWith("copy", desired.EncryptionStateKey, string(encryption.State{Current: wrong}.Data()))
+	c.expectBlocked(v1alpha1.ReasonEncryptionKeysMissing, name, "missing in Secret copy;")
+	c.secretWith("copy", desired.EncryptionStateKey, string(encryption.State{Current: right}.Data()))
+	for range 5 {
+		c.reconcile()
+	}
+	if pods := c.members(); !slices.Equal(pods, []string{"demo-0"}) {
+		t.Errorf("members %v", pods)
+	}
+}
+
+// TestRecoveryWithoutIdentities: the recovery from a backup names the Secret too.
+func TestRecoveryWithoutIdentities(t *testing.T) {
+	c := newCluster(t)
+	c.execute([]string{"create"})
+	p := &pass{cluster: c.get(), state: bootstrapped()}
+	p.cluster.Status.Recovery = &v1alpha1.RecoveryStatus{Member: "demo-3", Request: v1alpha1.Recovery{
+		Encryption: &v1alpha1.BackupEncryption{SecretRef: corev1.LocalObjectReference{Name: "wrong"}},
+		From: &v1alpha1.RestoreSource{Location: &v1alpha1.BackupLocation{
+			Destination: v1alpha1.BackupDestination{Volume: &v1alpha1.VolumeDestination{ClaimName: "backups"}}, Path: "ns/former/b",
+		}},
+	}}
+	c.must(c.reconciler.createRecoveryPod(t.Context(), p))
+	if r := p.cluster.Status.Recovery; r.Reason != v1alpha1.ReasonObjectMissing || r.Message != "Secret wrong does not exist" {
+		t.Errorf("%+v", r)
+	}
+	pod := &corev1.Pod{}
+	if err := c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod); err == nil {
+		t.Error("the pod was created")
+	}
+	identity, err := age.GenerateX25519Identity()
+	c.must(err)
+	c.secretWith("wrong", desired.IdentitiesKey, identity.String())
+	c.must(c.reconciler.createRecoveryPod(t.Context(), p))
+	c.must(c.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "demo-recovery"}, pod))
+	if r := p.cluster.Status.Recovery; r.Reason != "" || r.Message != "" {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,34 @@
+package operator
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// managedHost is the label host of requests to clusters that the operator manages.
+const managedHost = "managed"
+
+// requestMetric counts requests of client-go. It replaces controller-runtime's metric of the same name: client-go counts with
+// only one metric for each process, which in this binary is that of the API server. Requests to the pods of clusters share a
+// label, because there are more and more addresses of pods, whose series would stay.
+type requestMetric struct {
+	*prometheus.CounterVec
+	hosting string // address of the hosting cluster
+}
+
+func newRequestMetric(hosting string) requestMetric {
+	return requestMetric{prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "rest_client_requests_total",
+		// The registry requires controller-runtime's text and labels.
+		Help: "Number of HTTP requests, partitioned by status code, method, and host.",
+	}, []string{"code", "method", "host"}), hosting}
+}
+
+// Increment implements metrics.ResultMetric of client-go.
+func (m requestMetric) Increment(_ context.Context, code, method, host string) {
+	if host != m.hosting {
+		host = managedHost
+	}
+	m.WithLabelValues(code, method, host).Inc()
+}
