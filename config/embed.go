@@ -8,7 +8,8 @@ import "embed"
 //go:embed crd/quorate.dev_*.yaml
 var CRDs embed.FS
 
-// ExtensionRole is the ClusterRole of API servers in mode Extension.
+// RBAC contains the operator's ServiceAccount and all roles, those for mode Extension included, without the namespace that
+// kustomize adds.
 //
-//go:embed rbac/extension/role.yaml
-var ExtensionRole []byte
+//go:embed rbac/service_account.yaml rbac/*_role.yaml rbac/user_roles.yaml rbac/*/role.yaml rbac/extension/operator.yaml
+var RBAC embed.FS

@@ -10,3 +10,4 @@ render() { # SOURCE FILE
 render config/default manifests/install.yaml
 render config/namespaced manifests/install-namespaced.yaml
 render config/rbac/extension manifests/extension.yaml
+render config/monitoring manifests/monitoring.yaml

@@ -44,8 +44,11 @@ func collect(packages []linkedPackage) ([]*module, error) {
 			if err := m.read(directory); err != nil {
 				return nil, err
 			}
-			if directory == root || !strings.HasPrefix(directory, root) {
+			if directory == root {
 				break
+			}
+			if directory == filepath.Dir(directory) {
+				return nil, fmt.Errorf("%s is not below the root %q of %s", p.Dir, root, name)
 			}
 		}
 	}
@@ -63,7 +66,8 @@ func collect(packages []linkedPackage) ([]*module, error) {
 func origin(p linkedPackage) (name, root string) {
 	switch m := p.Module; {
 	case p.Standard:
-		return "Go " + strings.TrimPrefix(runtime.Version(), "go"), p.Root
+		// go list gives the standard library's own vendored packages no Root if the main module has a vendor directory.
+		return "Go " + strings.TrimPrefix(runtime.Version(), "go"), strings.TrimSuffix(p.Dir, filepath.Join("/src", p.ImportPath))
 	case m == nil, m.Main:
 		return "", ""
 	case m.Replace != nil:

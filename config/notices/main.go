@@ -44,7 +44,6 @@ func run(out io.Writer, directory, goos, goarch string) error {
 type linkedPackage struct {
 	Dir, ImportPath string
 	Standard        bool
-	Root            string // GOROOT, of a package of the standard library
 	Module          *moduleInfo
 }
 
@@ -56,7 +55,7 @@ type moduleInfo struct {
 
 // linked returns the packages of a binary.
 func linked(directory, goos, goarch string) ([]linkedPackage, error) {
-	command := exec.Command("go", "list", "-deps", "-json=Dir,ImportPath,Standard,Root,Module", ".")
+	command := exec.Command("go", "list", "-deps", "-json=Dir,ImportPath,Standard,Module", ".")
 	command.Dir = directory
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch)
 	var stderr bytes.Buffer

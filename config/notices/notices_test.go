@@ -89,3 +89,51 @@ func TestOriginOfVendoredPackages(t *testing.T) {
 		}
 	}
 }
+
+// TestVendored prints the notices of a module with a vendor directory, which needs no other directory of modules: the Dockerfile
+// builds without network.
+func TestVendored(t *testing.T) {
+	directory := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":                         "module example.com/main\n\ngo 1.26\n\nrequire example.com/a v1.0.0\n",
+		"main.go":                        "package main\n\nimport (\n\t_ \"crypto/tls\"\n\n\t_ \"example.com/a/part\"\n)\n\nfunc main() {}\n",
+		"vendor/modules.txt":             "# example.com/a v1.0.0\n## explicit; go 1.26\nexample.com/a/part\n",
+		"vendor/example.com/a/LICENSE":   "The licence of a",
+		"vendor/example.com/a/part/a.go": "package part\n",
+	} {
+		file := filepath.Join(directory, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("GOPROXY", "off")
+	t.Setenv("GOMODCACHE", filepath.Join(directory, "empty"))
+	t.Setenv("GOFLAGS", "")
+	var out strings.Builder
+	if err := run(&out, directory, "linux", "arm64"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"The licence of a", "Copyright 2009 The Go Authors"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no text has %q", want)
+		}
+	}
+}
+
+// TestStandardLibrary finds the root of the standard library also for packages that go list prints without a Root, as those
+// that the library vendors in some modules with a vendor directory.
+func TestStandardLibrary(t *testing.T) {
+	for _, path := range []string{"fmt", "crypto/tls", "vendor/golang.org/x/crypto/cryptobyte"} {
+		p := linkedPackage{Dir: filepath.Join("/opt/go/src", path), ImportPath: path, Standard: true}
+		if name, root := origin(p); root != "/opt/go" || !strings.HasPrefix(name, "Go ") {
+			t.Errorf("%s is of %s in %q", path, name, root)
+		}
+	}
+	outside := linkedPackage{Dir: t.TempDir(), ImportPath: "example.com/a", Module: &moduleInfo{Path: "example.com/a", Dir: "/elsewhere"}}
+	if _, err := collect([]linkedPackage{outside}); err == nil {
+		t.Error("a package outside of its module is accepted")
+	}
+}
