@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
@@ -39,7 +41,7 @@ type destination struct {
 func (d *destination) flags(f *pflag.FlagSet) {
 	f.StringVar(&d.claim, "claim", "", "PersistentVolumeClaim that contains backups")
 	f.StringVar(&d.path, "claim-path", "", "Directory in the volume of --claim; default: its root")
-	f.StringVar(&d.endpoint, "s3-endpoint", "", "URL of an S3-compatible storage, instead of --claim")
+	f.StringVar(&d.endpoint, "s3-endpoint", "", "URL of S3-compatible storage, instead of --claim")
 	f.StringVar(&d.bucket, "s3-bucket", "", "S3 bucket")
 	f.StringVar(&d.prefix, "s3-prefix", "", "Prefix of the keys in the bucket; default: none")
 	f.StringVar(&d.region, "s3-region", "", "S3 region; default: that of the bucket")
@@ -69,15 +71,15 @@ func (t *tool) backupCommand() *cobra.Command {
 	var o backupOptions
 	command := &cobra.Command{
 		Use: "backup [CLUSTER]", Short: "Create a backup of a cluster, and follow it",
-		Long: "Create an ApiServerBackup of a cluster, and wait until it is stored and verified. Without a destination: to that\n" +
-			"of the cluster's schedule, or of its newest backup, with the same encryption. Exits with 2 if the backup fails.",
+		Long: "Create an ApiServerBackup of a cluster, and wait until it is stored and verified. The default destination is that\n" +
+			"of the cluster's schedule or of its newest backup, with the same encryption. Exits with 2 if the backup fails.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	outputFlag(command, &o.format)
 	f := command.Flags()
 	f.StringVar(&o.name, "name", "", "Name of the ApiServerBackup; default: CLUSTER-TIME")
 	o.destination.flags(f)
-	f.StringVar(&o.recipients, "encryption-secret", "", "Secret with the key recipients, for which the backup is encrypted; default: not encrypted")
+	f.StringVar(&o.recipients, "encryption-secret", "", "Secret whose key recipients has the age recipients to encrypt the backup for; default: not encrypted")
 	f.StringVar(&o.policy, "deletion-policy", "", "What happens to the data when the ApiServerBackup is deleted: Retain or Delete; default: Retain")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "Time after which the backup fails")
 	f.BoolVar(&o.wait, "wait", true, "Wait until the backup is complete")
@@ -98,7 +100,12 @@ func (t *tool) backup(ctx context.Context, key client.ObjectKey, o backupOptions
 	if backup.Name == "" {
 		backup.Name = key.Name + "-" + t.now().UTC().Format("20060102-150405")
 	}
-	if err := t.client.Create(ctx, backup); err != nil {
+	err = t.client.Create(ctx, backup)
+	if apierrors.IsAlreadyExists(err) && o.name == "" { // the second one in the same second
+		backup.Name += "-" + rand.String(5)
+		err = t.client.Create(ctx, backup)
+	}
+	if err != nil {
 		return err
 	}
 	t.note("Created ApiServerBackup %s", backup.Name)
@@ -127,7 +134,7 @@ func (o backupOptions) spec(in overview.Input) (v1alpha1.ApiServerBackupSpec, er
 	case like != nil:
 		spec.Destination, spec.Encryption = like.Spec.Destination, like.Spec.Encryption
 	default:
-		return spec, fmt.Errorf("cluster %s has no backup or schedule whose destination could be used: set --claim, or --s3-endpoint, "+
+		return spec, fmt.Errorf("cluster %s has no backup or schedule with a destination to use as default: set --claim, or --s3-endpoint, "+
 			"--s3-bucket and --s3-secret", in.Cluster.Name)
 	}
 	if o.recipients != "" {

@@ -19,8 +19,8 @@ func (t *tool) forwardCommand() *cobra.Command {
 	var address string
 	command := &cobra.Command{
 		Use: "forward [CLUSTER]", Short: "Forward a local port to the API servers of a cluster",
-		Long: "Forward a local port to the API servers of a cluster, each connection to one that is ready. kubectl port-forward\n" +
-			"does not reach them, because they listen only at the addresses of their pods. Needs the right to exec into the pods.",
+		Long: "Forward each connection to a local port to a ready API server of a cluster. kubectl port-forward does\n" +
+			"not work, because API servers listen only on the addresses of their pods. Requires permission to exec into the pods.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	command.Flags().StringVar(&address, "listen", "127.0.0.1:6443", "Address to listen on")

@@ -91,7 +91,7 @@ func (t *tool) kubeconfigContent(ctx context.Context, key client.ObjectKey, reso
 			return nil, err
 		}
 		if access.Spec.ClusterRef.Name != key.Name {
-			return nil, fmt.Errorf("ApiServerKubeconfig %s is of cluster %s", resource, access.Spec.ClusterRef.Name)
+			return nil, fmt.Errorf("ApiServerKubeconfig %s belongs to cluster %s", resource, access.Spec.ClusterRef.Name)
 		}
 		name = desired.KubeconfigSecretName(access)
 	}

@@ -33,17 +33,17 @@ func (t *tool) logsCommand() *cobra.Command {
 	var o logOptions
 	command := &cobra.Command{
 		Use: "logs [CLUSTER]", Short: "Print the logs of the API servers, and the operator's lines about the cluster",
-		Long: "Print the logs of the API servers, and the operator's lines about the cluster, each with the name of its pod.\n" +
-			"With --operator only the operator's lines, with --replicas only those of API servers.",
+		Long: "Print the logs of the API servers and the operator's log lines about the cluster, each with the name of its pod.\n" +
+			"--operator prints only the operator's lines, --replicas only those of API servers.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	f := command.Flags()
-	f.BoolVarP(&o.follow, "follow", "f", false, "Continue with new lines")
+	f.BoolVarP(&o.follow, "follow", "f", false, "Follow the logs")
 	f.Int64Var(&o.tail, "tail", 20, "Last lines of each pod to print; -1 prints all")
 	f.DurationVar(&o.since, "since", 0, "Print only lines that are newer than this duration; default: no limit")
 	f.BoolVar(&o.operator, "operator", false, "Print only the operator's lines about the cluster")
 	f.BoolVar(&o.replicas, "replicas", false, "Print only the logs of API servers")
-	f.BoolVarP(&o.previous, "previous", "p", false, "Print the logs of the previous containers, which have ended")
+	f.BoolVarP(&o.previous, "previous", "p", false, "Print the logs of the previous, terminated containers")
 	command.MarkFlagsMutuallyExclusive("operator", "replicas")
 	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error { return t.logs(ctx, key, o) })
 	return command

@@ -18,9 +18,9 @@ import (
 
 // Exit codes for scripts. Success is 0.
 const (
-	exitError    = 1 // a wrong argument, no connection, no permission
-	exitNegative = 2 // the cluster is not healthy, or the operation failed
-	exitTimeout  = 3 // the operation is not finished
+	ExitError    = 1 // a wrong argument, no connection, no permission
+	ExitNegative = 2 // the cluster is not healthy, or the operation failed
+	ExitTimeout  = 3 // the operation is not finished
 )
 
 // codeError is an error with the exit code of the process.
@@ -35,7 +35,7 @@ func (e *codeError) ExitCode() int { return e.code }
 func (e *codeError) Unwrap() error { return e.error }
 
 func negative(format string, args ...any) error {
-	return &codeError{fmt.Errorf(format, args...), exitNegative}
+	return &codeError{fmt.Errorf(format, args...), ExitNegative}
 }
 
 // streams are the inputs and outputs of a command.
@@ -66,7 +66,7 @@ func run(ctx context.Context, s streams, args []string) error {
 	command.SetArgs(args)
 	err := command.ExecuteContext(ctx)
 	if coded := (*codeError)(nil); err != nil && errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &coded) {
-		return &codeError{err, exitTimeout}
+		return &codeError{err, ExitTimeout}
 	}
 	return err
 }

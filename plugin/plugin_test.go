@@ -46,7 +46,7 @@ func TestArgumentErrors(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", test.args, err, test.want)
 		}
 		if coded := (*codeError)(nil); errors.As(err, &coded) {
-			t.Errorf("%s: exit code %d, want %d", test.args, coded.code, exitError)
+			t.Errorf("%s: exit code %d, want %d", test.args, coded.code, ExitError)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func TestTimeoutHasAnExitCode(t *testing.T) {
 	for _, test := range []struct {
 		err  error
 		want int
-	}{{negative("no"), exitNegative}, {&codeError{err, exitTimeout}, exitTimeout}} {
+	}{{negative("no"), ExitNegative}, {&codeError{err, ExitTimeout}, ExitTimeout}} {
 		var coded interface{ ExitCode() int }
 		if !errors.As(fmt.Errorf("wrapped: %w", test.err), &coded) || coded.ExitCode() != test.want {
 			t.Errorf("%v: exit code %v, want %d", test.err, coded, test.want)

@@ -39,10 +39,10 @@ func (t *tool) recoverCommand() *cobra.Command {
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}
 	f := command.Flags()
-	f.StringVar(&o.member, "member", "", "Member whose data etcd continues with; default: the reachable one with the newest revision")
-	f.StringVar(&o.backup, "from", "", "ApiServerBackup to continue with, instead of a member's data")
+	f.StringVar(&o.member, "member", "", "Member to recover from; default: the reachable one with the newest revision")
+	f.StringVar(&o.backup, "from", "", "ApiServerBackup to recover from, instead of a member")
 	f.StringVar(&o.identities, "identities-secret", "", "Secret with the key identities, which decrypts the backup")
-	f.StringVar(&o.id, "request-id", "", "ID of the request, each of which takes effect once; default: the time")
+	f.StringVar(&o.id, "request-id", "", "ID of the request, which takes effect once; default: the current time")
 	f.BoolVarP(&o.yes, "yes", "y", false, "Do not ask for a confirmation")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "Time to wait; 0 waits without limit")
 	f.BoolVar(&o.wait, "wait", true, "Wait until the cluster is recovered")
@@ -92,8 +92,8 @@ func (o recoverOptions) consequence(cluster *v1alpha1.ApiServerCluster) string {
 	case o.backup != "":
 		from = "backup " + o.backup
 	}
-	return fmt.Sprintf("Cluster %s stops, and continues with the data of %s alone. Writes that this data does not have are lost, "+
-		"also acknowledged ones. If the lost members can return with their volumes, wait for them instead.", cluster.Name, from)
+	return fmt.Sprintf("The recovery stops cluster %s and continues with only the data of %s. All other writes are lost, even if "+
+		"they were acknowledged. If the lost members can come back with their volumes, wait for them instead.", cluster.Name, from)
 }
 
 func (o recoverOptions) request() v1alpha1.Recovery {

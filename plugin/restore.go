@@ -33,8 +33,8 @@ func (t *tool) restoreCommand() *cobra.Command {
 	var o restoreOptions
 	command := &cobra.Command{
 		Use: "restore NEW-CLUSTER", Short: "Create a cluster from a backup",
-		Long: "Create an ApiServerCluster from a backup: a completed ApiServerBackup of the namespace, or the location of a backup.\n" +
-			"A backup is never restored into an existing cluster. With --spec-of the new cluster has the spec of another one.",
+		Long: "Create an ApiServerCluster from a completed ApiServerBackup of the namespace, or from the location of a backup.\n" +
+			"A backup cannot be restored into an existing cluster. --spec-of copies the spec of another cluster.",
 		Example: "  kubectl quorate restore copy --from=monday --spec-of=demo",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -46,9 +46,9 @@ func (t *tool) restoreCommand() *cobra.Command {
 	f.StringVar(&o.specOf, "spec-of", "", "Cluster whose spec is copied; default: the defaults")
 	f.Int32Var(&o.replicas, "replicas", 0, "API servers; default: 3, or those of --spec-of")
 	f.StringVar(&o.identities, "identities-secret", "", "Secret with the key identities, which decrypts the backup")
-	f.StringVar(&o.tokenKey, "service-account-key-secret", "", "Secret with service-account.pub and service-account.key of the former cluster; "+
-		"default: those in the backup or of the former cluster in the namespace")
-	f.BoolVar(&o.replaceKey, "replace-service-account-key", false, "Create another key if it is missing: tokens of the former cluster become invalid")
+	f.StringVar(&o.tokenKey, "service-account-key-secret", "", "Secret with service-account.pub and service-account.key of the original cluster; "+
+		"default: those in the backup, or of the original cluster in the namespace")
+	f.BoolVar(&o.replaceKey, "replace-service-account-key", false, "Create a new key if it is missing; tokens of the original cluster become invalid")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "Time to wait; 0 waits without limit")
 	f.BoolVar(&o.wait, "wait", true, "Wait until the cluster is settled")
 	command.RunE = t.runFor(func(ctx context.Context, key client.ObjectKey) error { return t.restore(ctx, key, o) })

@@ -44,9 +44,9 @@ var credentials = []credential{
 
 func (t *tool) rotateCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use: "rotate", Short: "Replace authorities or keys, in stages and without interruption", Args: cobra.NoArgs,
-		Long: "Replace authorities or keys that exist now. The old and the new ones are accepted together for the overlap that is\n" +
-			"in the spec of the cluster, so that a rotation takes days by default. `kubectl quorate status` has its stage.",
+		Use: "rotate", Short: "Replace authorities or keys in stages, without interruption", Args: cobra.NoArgs,
+		Long: "Replace the current authorities or keys. The old and the new ones are both accepted for the overlap in the spec of\n" +
+			"the cluster, so a rotation takes days by default. `kubectl quorate status` shows its stage.",
 	}
 	for _, c := range credentials {
 		root.AddCommand(t.rotateOne(c))
@@ -61,7 +61,7 @@ func (t *tool) rotateOne(c credential) *cobra.Command {
 	}
 	f := command.Flags()
 	if c.overlap {
-		f.StringVar(&o.overlap, "overlap", "", "Duration for which the old ones stay accepted, which is stored in the spec; default: that of the spec")
+		f.StringVar(&o.overlap, "overlap", "", "Duration for which the old ones stay accepted; it is stored in the spec. Default: the overlap in the spec")
 	}
 	f.BoolVar(&o.wait, "wait", false, "Wait until the rotation is complete")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "Time to wait; 0 waits without limit")
@@ -75,7 +75,7 @@ func (t *tool) rotate(ctx context.Context, key client.ObjectKey, c credential, o
 		return err
 	}
 	if c.name == "encryption-keys" && (cluster.Spec.Encryption == nil || cluster.Spec.Encryption.KMS != nil) {
-		return fmt.Errorf("cluster %s has no encryption keys of the operator: spec.encryption selects them", key.Name)
+		return fmt.Errorf("cluster %s has no encryption keys that the operator manages: configure them in spec.encryption", key.Name)
 	}
 	fields := map[string]any{}
 	if o.overlap != "" {

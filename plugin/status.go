@@ -26,8 +26,8 @@ func (t *tool) statusCommand() *cobra.Command {
 	var o statusOptions
 	command := &cobra.Command{
 		Use: "status [CLUSTER]", Short: "Print the state of a cluster on one screen, and what to do next",
-		Long: "Print the state of a cluster on one screen, and what to do next. Without a name: of the only cluster of the\n" +
-			"namespace, or a line for each. Exits with 2 if a cluster needs attention.",
+		Long: "Print the state of a cluster on one screen, and what to do next. The name is optional if the namespace has one\n" +
+			"cluster; with several, prints a line for each. Exits with 2 if a cluster needs attention.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 		RunE: func(command *cobra.Command, args []string) error {
 			if err := t.connect(); err != nil {
@@ -37,7 +37,7 @@ func (t *tool) statusCommand() *cobra.Command {
 		},
 	}
 	outputFlag(command, &o.format)
-	command.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "A line for each cluster of all namespaces")
+	command.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Print a line for each cluster in all namespaces")
 	command.Flags().BoolVar(&o.metrics, "metrics", true, "Read revisions from the metrics of each API server, through a command in its pod")
 	return command
 }
@@ -152,7 +152,7 @@ func (t *tool) topCommand() *cobra.Command {
 	var interval time.Duration
 	command := &cobra.Command{
 		Use: "top [CLUSTER]", Short: "Print the requests, CPU, memory and database size of each API server",
-		Long: "Print the requests per second, CPU, memory and database size of each API server, from its own metrics: with\n" +
+		Long: "Print the requests per second, CPU, memory and database size of each API server. Reads its metrics with\n" +
 			"the administrator's kubeconfig, through a command in its pod.",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: t.completeClusters,
 	}

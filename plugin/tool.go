@@ -114,7 +114,7 @@ func (t *tool) explain(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("%w; the server %s has no operator of Quorate: select the hosting cluster with --context, or install the operator",
+		return fmt.Errorf("%w; the server %s has no Quorate operator: select the hosting cluster with --context, or install the operator",
 			err, t.config.Host)
 	case apierrors.IsNotFound(err):
 		if names, listErr := t.names(ctx); listErr == nil && len(names) > 0 {
@@ -122,7 +122,7 @@ func (t *tool) explain(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("%w in namespace %s; select another one with --namespace", err, t.namespace)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w; the credentials of the kubeconfig are not accepted by %s", err, t.config.Host)
+		return fmt.Errorf("%w; %s does not accept the credentials of the kubeconfig", err, t.config.Host)
 	}
 	return err
 }

@@ -122,7 +122,7 @@ func await[T client.Object](
 	if w.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, &codeError{
-			fmt.Errorf("%s is not %s after %s", w.what, w.state, w.timeout), exitTimeout,
+			fmt.Errorf("%s is not %s after %s", w.what, w.state, w.timeout), ExitTimeout,
 		})
 		defer cancel()
 	}

@@ -50,6 +50,7 @@ func Build(in Input) *Overview {
 			o.Problems = append(o.Problems, condition)
 		}
 	}
+	o.Alerts = alerts(o)
 	o.Health = health(c)
 	o.Next = next(o, in)
 	return o
@@ -94,7 +95,8 @@ func health(c *v1alpha1.ApiServerCluster) Health {
 		return Unavailable
 	case !Settled(c):
 		return Progressing
-	case has(v1alpha1.CertificatesValid, metav1.ConditionFalse), has(v1alpha1.APIServicesAvailable, metav1.ConditionFalse):
+	case has(v1alpha1.CertificatesValid, metav1.ConditionFalse), has(v1alpha1.APIServicesAvailable, metav1.ConditionFalse),
+		has(v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse), has(v1alpha1.BackupReady, metav1.ConditionFalse):
 		return Degraded
 	}
 	return Healthy

@@ -32,7 +32,7 @@ type advice struct {
 var rules = []func(advice) Step{
 	advice.deleted, advice.unnoticed, advice.paused, advice.invalid, advice.recovering, advice.restoring, advice.quorum,
 	advice.certificate, advice.degraded, advice.hibernated, advice.unavailable, advice.progressing, advice.space,
-	advice.apiServices, advice.rotating, advice.backup,
+	advice.apiServices, advice.overdue, advice.rotating, advice.backup,
 }
 
 // next returns the step of the first rule that applies.
@@ -105,7 +105,7 @@ func (a advice) recovering() Step {
 	}
 	text := "Wait for the recovery."
 	if r != nil && r.Message != "" {
-		text = "The recovery does not proceed: " + r.Message
+		text = "The recovery makes no progress: " + r.Message
 	}
 	return Step{text, a.command("quorate wait %s --for=recovered", a.Name)}
 }
@@ -142,7 +142,7 @@ func (a advice) certificate() Step {
 
 func (a advice) degraded() Step {
 	if c := a.condition(v1alpha1.Degraded, metav1.ConditionTrue); c != nil {
-		return Step{"Resolve what the operator cannot repair: " + c.Message, a.command("quorate logs %s", a.Name)}
+		return Step{"Solve the problem that the operator cannot repair: " + c.Message, a.command("quorate logs %s", a.Name)}
 	}
 	return Step{}
 }
@@ -175,6 +175,9 @@ func (a advice) progressing() Step {
 }
 
 func (a advice) space() Step {
+	if c := a.condition(v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse); c != nil {
+		return Step{c.Message, a.command("quorate top %s", a.Name)}
+	}
 	for _, r := range a.Replicas {
 		if r.Usage == nil || r.Usage.DBQuota == 0 || float64(r.Usage.DBInUse) < quotaShare*float64(r.Usage.DBQuota) {
 			continue
@@ -184,6 +187,13 @@ func (a advice) space() Step {
 				r.Name, 100*r.Usage.DBInUse/r.Usage.DBQuota),
 			a.command("quorate top %s", a.Name),
 		}
+	}
+	return Step{}
+}
+
+func (a advice) overdue() Step {
+	if c := a.condition(v1alpha1.BackupReady, metav1.ConditionFalse); c != nil {
+		return Step{c.Message, a.command("get asb")}
 	}
 	return Step{}
 }

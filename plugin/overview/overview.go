@@ -45,6 +45,7 @@ type Overview struct {
 	Backups      Backups             `json:"backups,omitzero"`
 	Conditions   []metav1.Condition  `json:"conditions"`
 	Problems     []metav1.Condition  `json:"problems"` // the conditions that need attention
+	Alerts       []Alert             `json:"alerts"`   // whose causes are known without Prometheus
 	Events       []Event             `json:"events,omitempty"`
 	Next         Step                `json:"nextStep"`
 	Notes        []string            `json:"notes,omitempty"` // what could not be read

@@ -97,12 +97,16 @@ func TestHealthAndNextStep(t *testing.T) {
 		}), Input{}, Unavailable, "Wait for the recovery", "--for=recovered"},
 		{"recovery fails", settled(lost, unavailable, func(c *v1alpha1.ApiServerCluster) {
 			c.Status.Recovery = &v1alpha1.RecoveryStatus{Stage: v1alpha1.RecoveryRestoring, Message: "there is no data"}
-		}), Input{}, Unavailable, "does not proceed: there is no data", "--for=recovered"},
+		}), Input{}, Unavailable, "makes no progress: there is no data", "--for=recovered"},
 		{"degraded", settled(degraded), Input{}, Degraded, "demo-1 fails", "kubectl quorate logs demo"},
 		{"invalid", settled(set(condition(v1alpha1.Degraded, metav1.ConditionTrue, "InvalidSpec", "extraArgs"))), Input{},
 			Degraded, "Correct the spec: extraArgs", "kubectl edit asc demo"},
 		{"expired", settled(set(condition(v1alpha1.CertificatesValid, metav1.ConditionFalse, "Expired", "Certificate expired"))), Input{},
 			Degraded, "Certificate expired", "--operator"},
+		{"full", settled(set(condition(v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, "NoSpace", "Delete objects"))), Input{},
+			Degraded, "Delete objects", "quorate top demo"},
+		{"backup overdue", settled(set(condition(v1alpha1.BackupReady, metav1.ConditionFalse, "BackupOverdue", "nightly: none"))), Input{},
+			Degraded, "nightly: none", "get asb"},
 		{"restoring", settled(unavailable, set(condition("Restored", metav1.ConditionFalse, "Restoring", ""))), Input{},
 			Unavailable, "Wait until the backup is restored", "--for=restored"},
 		{"a missing key", settled(unavailable, set(condition("Restored", metav1.ConditionFalse, "ServiceAccountKeyMissing", "no key"))), Input{},

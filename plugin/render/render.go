@@ -108,7 +108,24 @@ func facts(o *overview.Overview, now time.Time) [][]string {
 		}
 	}
 	fine := len(o.Conditions) - len(o.Problems)
-	return append(rows, []string{"Conditions:", fmt.Sprintf("%d of %d as expected", fine, len(o.Conditions))})
+	rows = append(rows, []string{"Conditions:", fmt.Sprintf("%d of %d as expected", fine, len(o.Conditions))})
+	return append(rows, alertRows(o.Alerts)...)
+}
+
+// alertRows are a line for each alert.
+func alertRows(alerts []overview.Alert) [][]string {
+	if len(alerts) == 0 {
+		return [][]string{{"Alerts:", "none"}}
+	}
+	rows := make([][]string, 0, len(alerts))
+	for i, a := range alerts {
+		label := ""
+		if i == 0 {
+			label = "Alerts:"
+		}
+		rows = append(rows, []string{label, a.Severity + " " + a.Name})
+	}
+	return rows
 }
 
 func certificates(all []overview.Certificate, now time.Time) string {

@@ -64,6 +64,7 @@ func broken() *overview.Overview {
 		Type: v1alpha1.EtcdQuorum, Status: "False", Reason: "QuorumLost", Message: "demo-0 has revision 8123; demo-1 is unreachable",
 	})
 	o.Problems = o.Conditions[1:]
+	o.Alerts = []overview.Alert{{Name: "QuorateEtcdNoQuorum", Severity: "critical"}, {Name: "QuorateMemberDown", Severity: "warning"}}
 	o.Notes = []string{"Metrics of demo-1 cannot be read: connection refused"}
 	o.Next = overview.Step{Text: "etcd has no quorum.", Command: "kubectl quorate recover demo"}
 	return o

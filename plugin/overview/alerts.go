@@ -1,0 +1,63 @@
+package overview
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"quorate.dev/operator/api/v1alpha1"
+)
+
+// Alert is an alert of the rules in config/monitoring whose cause the status of the cluster shows. Prometheus fires it
+// after the cause has lasted for some time, and evaluates more alerts, from metrics.
+type Alert struct {
+	Name     string `json:"name"` // also that of the runbook in docs/runbooks
+	Severity string `json:"severity"`
+	Message  string `json:"message,omitempty"`
+}
+
+// Severities of alerts.
+const (
+	critical = "critical"
+	warning  = "warning"
+)
+
+// cause is a state of a condition that an alert is about.
+type cause struct {
+	condition string
+	status    metav1.ConditionStatus
+	reasons   []string // nil: any
+	alert     string
+	severity  string
+}
+
+// causes are in the order of their urgency.
+var causes = []cause{
+	{v1alpha1.EtcdQuorum, metav1.ConditionFalse, []string{v1alpha1.ReasonQuorumLost}, "QuorateEtcdNoQuorum", critical},
+	{v1alpha1.Available, metav1.ConditionFalse, nil, "QuorateClusterUnavailable", critical},
+	{v1alpha1.Degraded, metav1.ConditionTrue, nil, "QuorateClusterDegraded", warning},
+	{v1alpha1.EtcdSpaceAvailable, metav1.ConditionFalse, nil, "QuorateEtcdDatabaseNearQuota", warning},
+	{v1alpha1.CertificatesValid, metav1.ConditionFalse, []string{v1alpha1.ReasonExpired, v1alpha1.ReasonExpiringSoon},
+		"QuorateCertificateExpiringSoon", warning},
+	{v1alpha1.BackupReady, metav1.ConditionFalse, []string{v1alpha1.ReasonBackupFailed}, "QuorateBackupFailed", warning},
+	{v1alpha1.BackupReady, metav1.ConditionFalse, []string{v1alpha1.ReasonBackupOverdue}, "QuorateBackupTooOld", warning},
+}
+
+// alerts returns the alerts whose causes are in the conditions and members of a cluster.
+func alerts(o *Overview) []Alert {
+	found := []Alert{}
+	for _, c := range causes {
+		i := slices.IndexFunc(o.Problems, func(p metav1.Condition) bool {
+			return p.Type == c.condition && p.Status == c.status && (c.reasons == nil || slices.Contains(c.reasons, p.Reason))
+		})
+		if i >= 0 {
+			found = append(found, Alert{c.alert, c.severity, o.Problems[i].Message})
+		}
+	}
+	for _, r := range o.Replicas {
+		if !r.Ready && (r.Role == "leader" || r.Role == "voter") && o.Desired > 0 {
+			found = append(found, Alert{"QuorateMemberDown", warning, r.Name + " is not ready"})
+		}
+	}
+	return found
+}
