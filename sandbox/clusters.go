@@ -37,12 +37,10 @@ var demo = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "demo"
 
 var (
 	definitions     = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	clusterRoles    = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}
 	clusterResource = v1alpha1.GroupVersion.WithResource("apiserverclusters")
 )
 
-// installResources applies the operator's CustomResourceDefinitions and waits until they are served, and the role of
-// clusters in mode Extension.
+// installResources applies the operator's CustomResourceDefinitions and waits until they are served, and the roles.
 func (s *sandbox) installResources(ctx context.Context, restConfig *rest.Config) error {
 	client, err := dynamic.NewForConfig(restConfig)
 	if err != nil {
@@ -57,14 +55,7 @@ func (s *sandbox) installResources(ctx context.Context, restConfig *rest.Config)
 			return fmt.Errorf("installing %s: %w", filepath.Base(file), err)
 		}
 	}
-	role := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(config.ExtensionRole, &role.Object); err != nil {
-		return err
-	}
-	if _, err := client.Resource(clusterRoles).Apply(ctx, role.GetName(), role, applyOptions()); err != nil {
-		return fmt.Errorf("installing ClusterRole %s: %w", role.GetName(), err)
-	}
-	return nil
+	return installRBAC(ctx, client)
 }
 
 func applyOptions() metav1.ApplyOptions {

@@ -47,7 +47,7 @@ func logsCommand(s *settings) *cobra.Command {
 	command := &cobra.Command{
 		Use: "logs [NAME...]", Short: "Print the logs of the operator, the management API server, the node or pods",
 		Long: "Print the logs of the operator, the management API server (management), the node (sandbox) or pods (by name).\n" +
-			"Default: of the operator. Works also while the sandbox is stopped.",
+			"Default: operator. Also works while the sandbox is stopped.",
 		RunE: func(command *cobra.Command, args []string) error {
 			h, err := existingHome(s.directory)
 			if err != nil {
@@ -66,7 +66,7 @@ func logsCommand(s *settings) *cobra.Command {
 			return h.logNames(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	command.Flags().BoolVarP(&follow, "follow", "f", false, "Continue with new lines")
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "Follow the logs")
 	command.Flags().Int64Var(&tail, "tail", 50, "Last lines of each log to print")
 	return command
 }

@@ -37,7 +37,7 @@ func (h *home) tryNext(empty bool) string {
 	} else {
 		line("kubectl quorate status", "members, certificates, backups, next step")
 		line("kubectl --context=demo create namespace team-a", "the API of the cluster demo")
-		line("kubectl scale asc/demo --replicas=5", "two members join, one after the other")
+		line("kubectl scale asc/demo --replicas=5", "two members join, one at a time")
 		line("kubectl delete pod demo-0", "a member restarts, and the API stays available")
 		line("kubectl quorate logs demo -f", "what the API servers log")
 	}

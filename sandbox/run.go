@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -34,6 +35,9 @@ import (
 // executable is this program. The link also works after the file is deleted, for example by `go run`.
 const executable = "/proc/self/exe"
 
+// operatorKubeconfig is the file with the operator's kubeconfig. Its directory contains what users do not need.
+var operatorKubeconfig = filepath.Join("management", "operator.kubeconfig")
+
 // NodeName is the name of the Node.
 const NodeName = "sandbox"
 
@@ -56,7 +60,10 @@ func newSandbox(s settings, h *home, display *progress.Display) (*sandbox, error
 		return nil, fmt.Errorf("%w; delete the sandbox with `quorate sandbox delete --dir %s` and start it again",
 			err, h.shown)
 	}
-	if err := plane.WriteKubeconfig(h.file("management.kubeconfig")); err != nil {
+	if err := errors.Join(
+		plane.WriteKubeconfig(h.file("management.kubeconfig")),
+		plane.WriteOperatorKubeconfig(h.file(operatorKubeconfig)),
+	); err != nil {
 		return nil, err
 	}
 	return &sandbox{settings: s, home: h, display: display, plane: plane, table: endpoints.NewTable()}, nil
@@ -216,7 +223,7 @@ func (s *sandbox) runOperator(ctx context.Context) error {
 	return s.supervise(ctx, "operator", nil, process.Command{
 		Executable: executable, Name: "quorate", Directory: s.home.path, LogFile: s.home.file("logs", "operator.log"),
 		Args: []string{
-			"operator", "--kubeconfig=" + s.home.file("management.kubeconfig"), "--leader-elect=false", "--image=quorate",
+			"operator", "--kubeconfig=" + s.home.file(operatorKubeconfig), "--leader-elect=false", "--image=quorate",
 			"--metrics-bind-address=" + address + ":8443", "--health-probe-bind-address=" + address + ":8081",
 		},
 		Environment: append(os.Environ(), resolver.Variable+"="+dns),

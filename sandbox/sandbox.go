@@ -47,8 +47,8 @@ func newCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "sandbox", Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "quorate sandbox"},
 		Short: "Run a management API server, the operator and a node on this machine",
-		Long: "Runs a management API server, the operator and a node that runs Pods as local processes, and in them the\n" +
-			"ApiServerCluster demo. Ctrl-C stops everything and keeps the data; the next start resumes.",
+		Long: "Run a management API server, the operator and a node that runs Pods as local processes, and create the\n" +
+			"ApiServerCluster demo. Ctrl-C stops everything and keeps the data; the next start continues with it.",
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(command *cobra.Command, _ []string) error {
 			s.replicasSet = command.Flags().Changed("replicas")

@@ -104,9 +104,9 @@ func (h *home) variables(path string) (map[string]string, error) {
 func envCommand(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use: "env", Short: "Print the variables that make a terminal use the sandbox", Args: cobra.NoArgs,
-		Long: "Print the variables that make a terminal use the sandbox, for: eval \"$(quorate sandbox env)\"\n\n" +
-			"kubectl then uses the management API server, where the ApiServerClusters are; each cluster is a context with its\n" +
-			"name, and `kubectl quorate` is found.",
+		Long: "Print the variables that make a terminal use the sandbox. Usage: eval \"$(quorate sandbox env)\"\n\n" +
+			"kubectl then uses the management API server, which has the ApiServerClusters, has a context for each cluster, and\n" +
+			"finds `kubectl quorate`.",
 		RunE: func(command *cobra.Command, _ []string) error {
 			h, err := existingHome(s.directory)
 			if err != nil {

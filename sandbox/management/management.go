@@ -39,6 +39,9 @@ func New(directory string, network addresses.Network, now time.Time) (*Plane, er
 	if err := p.certificates(now); err != nil {
 		return nil, err
 	}
+	if err := os.WriteFile(p.file(auditPolicyFile), []byte(auditPolicy), 0o600); err != nil {
+		return nil, err
+	}
 	return p, p.serviceAccountKey()
 }
 
@@ -63,7 +66,8 @@ func (p *Plane) certificates(now time.Time) error {
 				Addresses: []net.IP{p.network.Node().AsSlice()}, Server: true},
 		},
 		clientAuthority: {
-			"admin": {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},
+			"admin":    {CommonName: "sandbox-admin", Organizations: []string{"system:masters"}, Client: true},
+			"operator": {CommonName: OperatorUser, Organizations: operatorGroups, Client: true},
 		},
 		frontProxyAuthority: {
 			"front-proxy-client": {CommonName: frontProxyClient, Client: true},
@@ -117,6 +121,8 @@ func (p *Plane) Args() []string {
 	c.API.KubeletAddressTypes = []string{"InternalIP"} // the node's name does not resolve
 	c.API.EndpointReconcilerType = "none"              // endpoints must not be loopback addresses
 	c.Controllers.Enabled = []string{"*"}
+	c.Audit.PolicyFile = p.file(auditPolicyFile)
+	c.Audit.Log.Path, c.Audit.Log.MaxSize, c.Audit.Log.MaxBackups = filepath.Join(p.directory, AuditLog), 50, 1
 	return c.Args()
 }
 
@@ -145,7 +151,15 @@ func (p *Plane) KubeletTLS() (*tls.Config, error) {
 }
 
 // WriteKubeconfig writes the administrator's kubeconfig.
-func (p *Plane) WriteKubeconfig(file string) error {
+func (p *Plane) WriteKubeconfig(file string) error { return p.writeKubeconfig(file, "admin") }
+
+// WriteOperatorKubeconfig writes the operator's kubeconfig.
+func (p *Plane) WriteOperatorKubeconfig(file string) error {
+	return p.writeKubeconfig(file, "operator")
+}
+
+// writeKubeconfig writes the kubeconfig of a user, which is also the name of its client certificate.
+func (p *Plane) writeKubeconfig(file, user string) error {
 	read := func(name string) []byte {
 		content, _ := os.ReadFile(p.file(name)) // New has created it
 		return content
@@ -154,10 +168,10 @@ func (p *Plane) WriteKubeconfig(file string) error {
 	kubeconfig.Clusters["management"] = &clientcmdapi.Cluster{
 		Server: "https://" + p.Address().String(), CertificateAuthorityData: read(servingAuthority + ".crt"),
 	}
-	kubeconfig.AuthInfos["admin"] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: read("admin.crt"), ClientKeyData: read("admin.key"),
+	kubeconfig.AuthInfos[user] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: read(user + ".crt"), ClientKeyData: read(user + ".key"),
 	}
-	kubeconfig.Contexts["management"] = &clientcmdapi.Context{Cluster: "management", AuthInfo: "admin"}
+	kubeconfig.Contexts["management"] = &clientcmdapi.Context{Cluster: "management", AuthInfo: user}
 	kubeconfig.CurrentContext = "management"
 	return clientcmd.WriteToFile(*kubeconfig, file)
 }
