@@ -7,13 +7,15 @@
 #
 #   IMAGE          name of the image in manifests, bundle and chart; default: quorate. Example: registry.example/quorate
 #   ARCHITECTURES  default: amd64 arm64
+#   VERSION        without v; default: that in the file VERSION. Tests of upgrades set it; `quorate version` does not follow
+#   DIST           absolute path of the directory to replace; default: dist of the repository
+#   BINARIES       directory with linux-ARCHITECTURE/quorate to use rather than build; for tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
-IMAGE=${IMAGE:-quorate} ARCHITECTURES=${ARCHITECTURES:-amd64 arm64}
-VERSION=$(cat VERSION) REVISION=$(git rev-parse HEAD) TIME=$(git log -1 --format=%ct)
+IMAGE=${IMAGE:-quorate} ARCHITECTURES=${ARCHITECTURES:-amd64 arm64} BINARIES=${BINARIES:-} DIST=${DIST:-$PWD/dist}
+VERSION=${VERSION:-$(cat VERSION)} REVISION=$(git rev-parse HEAD) TIME=$(git log -1 --format=%ct)
 CREATED=$(date -u -d "@$TIME" +%Y-%m-%dT%H:%M:%SZ)
 export CGO_ENABLED=0
-DIST=$PWD/dist
 
 archive() { # FILE DIRECTORY NAME...: a gzipped tar archive that depends on the files only
   local file=$1 directory=$2; shift 2
@@ -25,8 +27,12 @@ binaries() {
   for architecture in $ARCHITECTURES; do
     directory=$DIST/build/linux-$architecture
     mkdir -p "$directory"
-    echo "building linux/$architecture"
-    GOOS=linux GOARCH=$architecture go build -trimpath -ldflags "-s -w" -o "$directory/quorate" .
+    if [ -n "$BINARIES" ]; then
+      cp "$BINARIES/linux-$architecture/quorate" "$directory/"
+    else
+      echo "building linux/$architecture"
+      GOOS=linux GOARCH=$architecture go build -trimpath -ldflags "-s -w" -o "$directory/quorate" .
+    fi
     go run ./config/notices -os linux -arch "$architecture" > "$directory/THIRD_PARTY_NOTICES"
     cp LICENSE "$directory/"
     archive "$DIST/quorate-v$VERSION-linux-$architecture.tar.gz" "$directory" quorate LICENSE THIRD_PARTY_NOTICES
@@ -39,26 +45,20 @@ image() {
     platforms+=("linux/$architecture=$DIST/build/linux-$architecture")
   done
   go run -C tools/image . -output "$DIST" -name "$IMAGE" -version "$VERSION" -revision "$REVISION" -created "$CREATED" "${platforms[@]}"
-  tar -C "$DIST/image" --sort=name --mtime="@$TIME" --owner=0 --group=0 --numeric-owner -cf "$DIST/quorate-v$VERSION-image.tar" .
+  tar -C "$DIST/image" --sort=name --mtime="@$TIME" --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw \
+    -cf "$DIST/quorate-v$VERSION-image.tar" .
 }
 
 manifests() {
   local file
-  for file in install install-namespaced extension; do
+  for file in install install-namespaced extension monitoring; do
     sed "s|quorate:latest|$IMAGE:v$VERSION|" "manifests/$file.yaml" > "$DIST/$file.yaml"
   done
-  go run ./release/bundle -image "$IMAGE:v$VERSION" -bundle-image "$IMAGE-bundle:v$VERSION" -output "$DIST/build/olm"
+  go run ./release/bundle -version "$VERSION" -image "$IMAGE:v$VERSION" -bundle-image "$IMAGE-bundle:v$VERSION" -output "$DIST/build/olm"
   archive "$DIST/quorate-v$VERSION-bundle.tar.gz" "$DIST/build/olm" bundle catalog
-  go run ./release/chart -output "$DIST/build/charts/quorate"
+  go run ./release/chart -version "$VERSION" -output "$DIST/build/charts/quorate"
   sed -i "s|^  repository: quorate$|  repository: $IMAGE|" "$DIST/build/charts/quorate/values.yaml"
   archive "$DIST/quorate-$VERSION.tgz" "$DIST/build/charts" quorate
-}
-
-# notes prints the section of this version in the changelog, or of what is not released yet.
-notes() {
-  awk -v version="$VERSION" '
-    /^## / { inside = index($0, "[" version "]") || (!found && $0 == "## Unreleased"); if (inside) { found = 1; next } }
-    inside' CHANGELOG.md
 }
 
 rm -rf "$DIST"
@@ -68,7 +68,7 @@ binaries
 image
 [ "${1:-}" != image ] || exit 0
 manifests
-notes > "$DIST/NOTES.md"
-(cd "$DIST" && sha256sum ./*.tar.gz ./*.tgz ./*.tar ./*.yaml ./*.json | sed 's|\./||' > SHA256SUMS)
+go run ./release/notes -version "$VERSION" > "$DIST/NOTES.md"
+(cd "$DIST" && sha256sum ./*.tar.gz ./*.tgz ./*.tar ./*.yaml ./*.json ./*.md | sed 's|\./||' > SHA256SUMS)
 rm -rf "$DIST/build"
 ls -l "$DIST"

@@ -134,6 +134,31 @@ func TestOwnedKinds(t *testing.T) {
 	}
 }
 
+// TestMonitoring checks that the objects of the Prometheus operator are part of the bundle only on request, and optional.
+func TestMonitoring(t *testing.T) {
+	files := []string{"manifests/quorate-operator.servicemonitor.yaml", "manifests/quorate.prometheusrule.yaml", "metadata/properties.yaml"}
+	for _, requested := range []bool{false, true} {
+		r := release{root: "../..", version: "1.2.3", monitoring: requested}
+		bundle, _, err := r.generate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if bundle[file] != nil != requested {
+				t.Errorf("requested: %t, but %s:\n%s", requested, file, bundle[file])
+			}
+			if strings.Contains(string(bundle[file]), "namespace: ") {
+				t.Errorf("%s names a namespace", file)
+			}
+		}
+		for _, kind := range []string{"kind: ServiceMonitor", "kind: PrometheusRule", "olm.manifests.optional"} {
+			if strings.Contains(string(bundle["metadata/properties.yaml"]), kind) != requested {
+				t.Errorf("properties without %s:\n%s", kind, bundle["metadata/properties.yaml"])
+			}
+		}
+	}
+}
+
 // TestUpgrade checks that the catalog and the ClusterServiceVersion agree about what the version replaces.
 func TestUpgrade(t *testing.T) {
 	csv, _, catalog := generated(t)

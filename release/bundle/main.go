@@ -1,6 +1,6 @@
 // Command bundle generates the OLM bundle and its catalog from the manifests:
 //
-//	go run ./release/bundle [-image quorate:v0.1.0] [-bundle-image quorate-bundle:v0.1.0] [-replaces quorate.v0.0.9]
+//	go run ./release/bundle [-image quorate:v0.1.0] [-bundle-image quorate-bundle:v0.1.0] [-replaces quorate.v0.0.9] [-monitoring]
 //
 // It replaces bundle/ and catalog/ below -root.
 package main
@@ -29,6 +29,7 @@ type release struct {
 	image       string // of the operator and the API servers
 	bundleImage string
 	replaces    string // name of the previous ClusterServiceVersion, or empty
+	monitoring  bool   // whether objects of the Prometheus operator are part of the bundle
 }
 
 func main() {
@@ -38,6 +39,7 @@ func main() {
 	flag.StringVar(&r.bundleImage, "bundle-image", "", "Image of the bundle, for the catalog. Default: quorate-bundle:v and the version.")
 	flag.StringVar(&r.replaces, "replaces", "", "Name of the ClusterServiceVersion that this one replaces.")
 	flag.StringVar(&r.version, "version", "", "Version. Default: that in the file VERSION.")
+	flag.BoolVar(&r.monitoring, "monitoring", false, "Add the ServiceMonitor and the PrometheusRule, for clusters with the Prometheus operator.")
 	output := flag.String("output", "", "Directory of bundle/ and catalog/. Default: that of the repository.")
 	flag.Parse()
 	if err := r.write(cmp.Or(*output, r.root)); err != nil {
@@ -129,6 +131,11 @@ func (r *release) bundle(csv manifest.Object, objects []manifest.Object) (manife
 	}
 	if err != nil {
 		return nil, err
+	}
+	if r.monitoring {
+		if err := r.addMonitoring(files); err != nil {
+			return nil, err
+		}
 	}
 	if err := add("metadata/annotations.yaml", map[string]any{"annotations": annotations()}); err != nil {
 		return nil, err

@@ -68,11 +68,13 @@ func TestLint(t *testing.T) {
 // TestRenderedLikeManifests compares the chart with the manifests that it is generated from. The annotation that keeps
 // CustomResourceDefinitions is the only difference.
 func TestRenderedLikeManifests(t *testing.T) {
-	rendered := render(t, newChart(t), "--set=image.tag=latest,extension.enabled=true")
+	rendered := render(t, newChart(t), "--set=image.tag=latest,extension.enabled=true,monitoring.enabled=true")
 	want := read(t, root+"/manifests/install.yaml")
 	delete(want, "Namespace /quorate-system")
-	for name, object := range read(t, root+"/manifests/extension.yaml") {
-		want[name] = object
+	for _, file := range []string{"extension", "monitoring"} {
+		for name, object := range read(t, root+"/manifests/"+file+".yaml") {
+			want[name] = object
+		}
 	}
 	for name, object := range want {
 		got := rendered[name]
@@ -129,9 +131,29 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// TestMonitoring checks the labels by which Prometheus and Grafana select objects, and that none is rendered by default.
+func TestMonitoring(t *testing.T) {
+	chart := newChart(t)
+	names := map[string]string{
+		"ServiceMonitor quorate-system/quorate-operator": "release", "PrometheusRule quorate-system/quorate": "release",
+		"ConfigMap quorate-system/quorate-dashboards": "dashboards", "ClusterRoleBinding /quorate-metrics-reader": "app.kubernetes.io/name",
+	}
+	rendered := render(t, chart, "--set=monitoring.enabled=true,monitoring.labels.release=prometheus,"+
+		"monitoring.serviceAccount.namespace=monitoring,monitoring.serviceAccount.name=prometheus", "--set-string=monitoring.dashboards.labels.dashboards=1")
+	byDefault := render(t, chart)
+	for name, label := range names {
+		if rendered[name] == nil || rendered[name].GetLabels()[label] == "" {
+			t.Errorf("%s with the label %s: %v", name, label, rendered[name])
+		}
+		if byDefault[name] != nil {
+			t.Errorf("%s is rendered by default", name)
+		}
+	}
+}
+
 func TestInvalidValuesAreRefused(t *testing.T) {
 	chart := newChart(t)
-	for _, values := range []string{"replica=3", "replicas=-1", "image.pullPolicy=Sometimes", "namespaces={Team_A}", "extraArgs={v=1}"} {
+	for _, values := range []string{"replica=3", "replicas=-1", "image.pullPolicy=Sometimes", "namespaces={Team_A}", "extraArgs={v=1}", "monitoring.serviceAccount.name=prometheus"} {
 		if output, ok := helm(t, "template", "quorate", chart, "--set="+values); ok || !strings.Contains(output, "values") {
 			t.Errorf("%s: %s", values, output)
 		}

@@ -77,7 +77,31 @@ func generate(root, version string) (manifest.Directory, error) {
 			return nil, err
 		}
 	}
-	return chart, nil
+	return chart, addMonitoring(chart, root)
+}
+
+// addMonitoring adds the ServiceMonitor, and as files what contains the delimiter of templates: the rules and the dashboards.
+func addMonitoring(chart manifest.Directory, root string) error {
+	objects, err := manifest.Read(filepath.Join(root, "manifests", "monitoring.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		switch object.GetKind() {
+		case "ServiceMonitor":
+			err = addTemplate(chart, object, ".Values.monitoring.enabled")
+		case "PrometheusRule":
+			err = chart.Add("files/rules.yaml", object.Object["spec"])
+		case "ConfigMap":
+			for name, text := range object.Object["data"].(map[string]any) {
+				chart["files/dashboards/"+name] = []byte(text.(string))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func copyWritten(version string) (manifest.Directory, error) {

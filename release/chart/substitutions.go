@@ -31,6 +31,13 @@ var substitutions = map[string][]substitution{
 	"ServiceAccount": {
 		{"kind: ServiceAccount\n", "kind: ServiceAccount\n{{- with .Values.image.pullSecrets }}\nimagePullSecrets:\n{{- toYaml . | nindent 0 }}\n{{- end }}\n"},
 	},
+	"ServiceMonitor": {
+		{"    app.kubernetes.io/name: " + operator + "\n  name:", "    app.kubernetes.io/name: " + operator + `
+    {{- with .Values.monitoring.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  name:`},
+	},
 	"Role":        {},
 	"RoleBinding": {},
 	"Deployment": {

@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -42,10 +44,24 @@ func (r *release) write(platforms []platform) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
+	reference, err := canonical(r.name + ":v" + r.version)
+	if err != nil {
+		return v1.Hash{}, err
+	}
 	return digest, written.AppendIndex(index, layout.WithAnnotations(map[string]string{
-		"io.containerd.image.name":          r.name + ":v" + r.version,
+		"io.containerd.image.name":          reference,
 		"org.opencontainers.image.ref.name": "v" + r.version,
 	}))
+}
+
+// canonical returns the name of an image with its registry, under which containerd looks for it: pods that name quorate:v1
+// use docker.io/library/quorate:v1.
+func canonical(image string) (string, error) {
+	tag, err := name.NewTag(image)
+	if err != nil {
+		return "", fmt.Errorf("-name: %w", err)
+	}
+	return strings.Replace(tag.Name(), name.DefaultRegistry+"/", "docker.io/", 1), nil
 }
 
 // image returns the image of a platform.

@@ -7,9 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
@@ -57,6 +60,20 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
+func TestCanonical(t *testing.T) {
+	for image, want := range map[string]string{
+		"quorate:v1": "docker.io/library/quorate:v1", "team/quorate:v1": "docker.io/team/quorate:v1",
+		"registry.example/quorate:v1": "registry.example/quorate:v1", "localhost:5000/quorate:v1": "localhost:5000/quorate:v1",
+	} {
+		if got, err := canonical(image); err != nil || got != want {
+			t.Errorf("%s: %s, %v, want %s", image, got, err, want)
+		}
+	}
+	if _, err := canonical("Quorate:v1"); err == nil {
+		t.Error("an invalid name is accepted")
+	}
+}
+
 func TestContents(t *testing.T) {
 	output, _ := write(t)
 	path, err := layout.FromPath(filepath.Join(output, "image"))
@@ -78,17 +95,45 @@ func TestContents(t *testing.T) {
 	if manifest, err = index.IndexManifest(); err != nil || len(manifest.Manifests) != 2 {
 		t.Fatalf("want two platforms: %v, %v", manifest, err)
 	}
-	image, err := index.Image(manifest.Manifests[1].Digest)
-	if err != nil {
-		t.Fatal(err)
+	for i, architecture := range []string{"amd64", "arm64"} {
+		descriptor := manifest.Manifests[i]
+		if descriptor.Platform == nil || descriptor.Platform.Architecture != architecture {
+			t.Errorf("manifest %d is for %v, want %s", i, descriptor.Platform, architecture)
+		}
+		image, err := index.Image(descriptor.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkConfig(t, image, architecture)
+		checkFiles(t, image)
 	}
+}
+
+// checkConfig checks the user and the provenance labels of an image.
+func checkConfig(t *testing.T, image v1.Image, architecture string) {
+	t.Helper()
 	config, err := image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config.Architecture != "arm64" || config.Config.User != "65532:65532" || config.Config.Labels["org.opencontainers.image.revision"] != "abc" {
+	if config.OS != "linux" || config.Architecture != architecture || config.Config.User != "65532:65532" ||
+		!slices.Equal(config.Config.Entrypoint, []string{"/quorate"}) {
 		t.Errorf("config: %+v", config)
 	}
+	const prefix = "org.opencontainers.image."
+	for label, want := range map[string]string{
+		"version": "1.2.3", "revision": "abc", "created": "2026-01-02T03:04:05Z", "licenses": "Apache-2.0",
+		"title": "Quorate", "source": "https://quorate.dev",
+	} {
+		if got := config.Config.Labels[prefix+label]; got != want {
+			t.Errorf("label %s is %q, want %q", prefix+label, got, want)
+		}
+	}
+}
+
+// checkFiles checks the modes of an image's files, and its SBOM.
+func checkFiles(t *testing.T, image v1.Image) {
+	t.Helper()
 	modes := map[string]int64{}
 	for reader := tar.NewReader(mutate.Extract(image)); ; {
 		header, err := reader.Next()
@@ -99,9 +144,15 @@ func TestContents(t *testing.T) {
 			t.Fatal(err)
 		}
 		modes[header.Name] = header.Mode
+		if header.Name == "licenses/quorate.cdx.json" {
+			bom := cyclonedx.NewBOM()
+			if err := cyclonedx.NewBOMDecoder(reader, cyclonedx.BOMFileFormatJSON).Decode(bom); err != nil {
+				t.Errorf("the SBOM: %v", err)
+			}
+		}
 	}
 	for name, mode := range map[string]int64{
-		"quorate": 0o755, "etc/ssl/certs/ca-certificates.crt": 0o644, "licenses/THIRD_PARTY_NOTICES": 0o644, "tmp": 0o1777,
+		"quorate": 0o755, "etc/ssl/certs/ca-certificates.crt": 0o644, "licenses/THIRD_PARTY_NOTICES": 0o644, "licenses/quorate.cdx.json": 0o644, "tmp": 0o1777,
 	} {
 		if got := max(modes[name], modes[name+"/"]); got != mode {
 			t.Errorf("%s has mode %o, want %o; files: %v", name, got, mode, modes)

@@ -1,0 +1,87 @@
+// Command notes prints the notes of a release, from the changelog and the upgrade notes:
+//
+//	go run ./release/notes [-version 0.1.0]
+//
+// A version without a section in the changelog has what is not released yet.
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"quorate.dev/release/manifest"
+)
+
+func main() {
+	root := flag.String("root", ".", "Directory of the repository.")
+	version := flag.String("version", "", "Version. Default: that in the file VERSION.")
+	flag.Parse()
+	if err := run(*root, *version); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root, version string) error {
+	current, err := manifest.Version(root)
+	if err != nil {
+		return err
+	}
+	var texts []string
+	for _, file := range []string{"CHANGELOG.md", filepath.Join("docs", "upgrades.md")} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			return err
+		}
+		texts = append(texts, string(text))
+	}
+	notes, err := notes(cmp.Or(version, current), texts[0], texts[1])
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Print(notes)
+	return err
+}
+
+// notes returns the section of a version in the changelog, or that of unreleased changes, and its section in the notes for
+// upgrades.
+func notes(version, changelog, upgrades string) (string, error) {
+	changes := section(changelog, "## ", func(heading string) bool { return strings.Contains(heading, "["+version+"]") })
+	if changes == "" {
+		changes = section(changelog, "## ", func(heading string) bool { return heading == "Unreleased" })
+	}
+	steps := section(upgrades, "### ", func(heading string) bool { return heading == "To "+version })
+	if changes == "" || steps == "" {
+		return "", fmt.Errorf("version %s needs a section [%s] or Unreleased in CHANGELOG.md and a section \"To %s\" in docs/upgrades.md",
+			version, version, version)
+	}
+	return "# Quorate " + version + "\n\n" + changes + "\n## Upgrading\n\n" + steps, nil
+}
+
+// section returns the body of the first section whose heading of a level matches, up to the next heading of that or a higher
+// level.
+func section(text, level string, matches func(heading string) bool) string {
+	var body strings.Builder
+	inside := false
+	for line := range strings.Lines(text) {
+		heading, found := strings.CutPrefix(line, level)
+		hashes, _, isHeading := strings.Cut(line, " ")
+		isHeading = isHeading && hashes != "" && strings.Trim(hashes, "#") == ""
+		switch {
+		case inside && isHeading && len(hashes) < len(level):
+			return strings.TrimSpace(body.String()) + "\n"
+		case inside:
+			body.WriteString(line)
+		case found:
+			inside = matches(strings.TrimSpace(heading))
+		}
+	}
+	if !inside {
+		return ""
+	}
+	return strings.TrimSpace(body.String()) + "\n"
+}

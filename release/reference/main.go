@@ -1,0 +1,45 @@
+// Command reference generates documents in docs/reference:
+//
+//	go run ./release/reference [-root .]
+//
+// fields.md from the CustomResourceDefinitions, conditions.md from the comments of operator/api/v1alpha1/reasons.go and of the
+// condition types, metrics.md from the collectors of the operator, and exit-codes.md from the constants.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	root := flag.String("root", ".", "Directory of the repository.")
+	flag.Parse()
+	if err := run(*root); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+// generators return documents by the names of their files.
+var generators = map[string]func(root string) (string, error){
+	"fields.md": fields, "conditions.md": conditions, "metrics.md": metrics, "exit-codes.md": exitCodes,
+}
+
+func run(root string) error {
+	for name, generate := range generators {
+		text, err := generate(root)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		file := filepath.Join(root, "docs", "reference", name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // public files
+			return err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil { //nolint:gosec // public files
+			return err
+		}
+	}
+	return nil
+}
