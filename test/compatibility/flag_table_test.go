@@ -47,7 +47,7 @@ func TestFlagTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("go test ./test/compatibility -run TestFlagTable -update writes the file anew (- file, + flags)\n%s", diff)
+		t.Errorf("go test ./test/compatibility -run TestFlagTable -update rewrites the file (- file, + flags)\n%s", diff)
 	}
 }
 
@@ -66,7 +66,7 @@ func writeFlagTable(t *testing.T, w io.Writer, help string) {
 	}
 	fmt.Fprint(w, "# Flags and feature gates of `quorate apiserver`\n\n"+
 		"Written by `go test ./test/compatibility -run TestFlagTable -update` from the flags of this server and of kube-apiserver. "+
-		"Flags that kube-apiserver has too mean the same here; the other differences are in [compatibility.md](compatibility.md).\n\n"+
+		"Flags have the same meaning as in kube-apiserver; other differences are listed in [compatibility.md](compatibility.md).\n\n"+
 		"## Flags\n\n| flag | default | | what it does |\n| --- | --- | --- | --- |\n")
 	ours := config.Default().Flags()
 	ours.VisitAll(func(f *pflag.Flag) {

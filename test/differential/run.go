@@ -213,7 +213,7 @@ func (r *run) events(c *Case) *Answer {
 	return answer
 }
 
-// take reads the wanted number of events from a stream and drops those from a timer.
+// take reads the desired number of events from a stream and drops those from a timer.
 func (a *Answer) take(s *stream, wanted string) {
 	events, err := s.take(upTo(wanted))
 	if err != nil {
@@ -227,7 +227,7 @@ func fromTimer(event []byte) bool {
 	return bytes.Contains(event, []byte(`"type":"BOOKMARK"`)) && !bytes.Contains(event, []byte("k8s.io/initial-events-end"))
 }
 
-// upTo reports whether events contains the wanted number of events, or whether the last one contains the wanted text.
+// upTo reports whether events contains the desired number of events, or whether the last one contains the wanted text.
 // Periodic bookmarks do not count.
 func upTo(wanted string) func([][]byte) bool {
 	if count, err := strconv.Atoi(wanted); err == nil {

@@ -25,11 +25,13 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// TestBackupAndRestore backs a cluster up to a volume and, encrypted, to S3, and restores new clusters from both.
+// TestBackupAndRestore backs a cluster up to a volume and, encrypted, to S3, and restores new clusters from both. Another
+// cluster in the same sandbox runs out of space.
 func TestBackupAndRestore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
 	}
+	t.Parallel() // after TestSandbox, which asserts gaps
 	b := &backupTest{sandbox: startSandbox(t)}
 	b.settled(3, 3)
 	b.prepare(upstream.StartS3(t))
@@ -81,6 +83,60 @@ func TestBackupAndRestore(t *testing.T) {
 	b.compare("moved", before, last)
 	b.acceptsToken("moved", token)
 	b.deleteBackup("encrypted")
+	b.restoreEncryptedAtRest(volume, s3, encryption)
+	b.outOfSpace()
+}
+
+// restoreEncryptedAtRest restores a cluster with spec.encryption after it was deleted: the keys are in an encrypted backup. For
+// a plain one they are named as missing, before anything starts, until the spec names a copy.
+func (b *backupTest) restoreEncryptedAtRest(volume, s3 v1alpha1.BackupDestination, e *v1alpha1.BackupEncryption) {
+	b.t.Helper()
+	atRest := &v1alpha1.Encryption{}
+	b.create(&v1alpha1.ApiServerCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "vault", Namespace: "default"},
+		Spec:       v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](1), Encryption: atRest},
+	})
+	b.settledCluster("vault", 1)
+	hidden := secret("hidden", map[string]string{"password": "swordfish"})
+	must(b.client("vault").CoreV1().Secrets("default").Create(b.t.Context(), hidden, metav1.CreateOptions{}))(b.t)
+	open, sealed := b.backup("open", volume, nil), b.backup("sealed", s3, e)
+	open.Spec.ClusterName, sealed.Spec.ClusterName = "vault", "vault"
+	b.create(open, sealed)
+	b.completed("sealed")
+	if keys := b.completed("open").Status.EncryptionKeys; len(keys) != 1 || !strings.HasPrefix(keys[0], "secretbox:v1:") {
+		b.t.Errorf("keys of the backup: %v", keys)
+	}
+	stored := must(b.pods.CoreV1().Secrets("default").Get(b.t.Context(), "vault-encryption-keys", metav1.GetOptions{}))(b.t)
+	b.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "copied-keys", Namespace: "default"}, Data: stored.Data})
+	b.run(b.management, "delete", "apiservercluster/vault", "--timeout=60s")
+
+	restored := func(name string, from v1alpha1.Restore) {
+		b.create(&v1alpha1.ApiServerCluster{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+			Spec:       v1alpha1.ApiServerClusterSpec{Replicas: ptr.To[int32](1), Encryption: atRest, Restore: &from},
+		})
+	}
+	restored("vault-sealed", v1alpha1.Restore{From: v1alpha1.RestoreSource{BackupName: "sealed"}, Encryption: e})
+	restored("vault-open", v1alpha1.Restore{
+		From:                    v1alpha1.RestoreSource{BackupName: "open"},
+		ServiceAccountKeyPolicy: v1alpha1.ReplaceServiceAccountKey,
+	})
+	b.waitFor("condition EncryptionKeysMissing", func() (bool, string) {
+		c := meta.FindStatusCondition(b.named("vault-open").Status.Conditions, v1alpha1.Restored)
+		return c != nil && c.Reason == "EncryptionKeysMissing" && strings.Contains(c.Message, "vault-encryption-keys"), fmt.Sprint(c)
+	})
+	if _, err := b.pods.CoreV1().Pods("default").Get(b.t.Context(), "vault-open-0", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		b.t.Errorf("a member started without the encryption keys: %v", err)
+	}
+	b.run(b.management, "patch", "apiservercluster/vault-open", "--type=merge", "-p",
+		`{"spec":{"restore":{"encryptionKeysSecretRef":{"name":"copied-keys"}}}}`)
+	for _, name := range []string{"vault-sealed", "vault-open"} {
+		b.settledCluster(name, 1)
+		got, err := b.client(name).CoreV1().Secrets("default").Get(b.t.Context(), "hidden", metav1.GetOptions{})
+		if err != nil || string(got.Data["password"]) != "swordfish" {
+			b.t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
 }
 
 type backupTest struct {
@@ -218,7 +274,11 @@ func (b *backupTest) settledCluster(name string, replicas int32) {
 		return c.Status.ReadyReplicas == replicas && c.Status.Voters == replicas && len(files) == 1 &&
 			condition(c, "Progressing") == metav1.ConditionFalse, fmt.Sprintf("%+v", c.Status)
 	})
-	if c := meta.FindStatusCondition(b.named(name).Status.Conditions, v1alpha1.Restored); c == nil || c.Status != metav1.ConditionTrue {
+	cluster := b.named(name)
+	if cluster.Spec.Restore == nil {
+		return
+	}
+	if c := meta.FindStatusCondition(cluster.Status.Conditions, v1alpha1.Restored); c == nil || c.Status != metav1.ConditionTrue {
 		b.t.Errorf("condition Restored of %s is %+v", name, c)
 	}
 }

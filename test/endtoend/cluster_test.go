@@ -1,130 +1,130 @@
 package endtoend
 
 import (
-	"encoding/base64"
+	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
-	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"quorate.dev/test/upstream"
 )
 
 // TestCluster asserts the budgets in docs/availability.md on a Kubernetes cluster that has the operator, and whose default
-// StorageClass can give 6 volumes. It runs as root on the only node, and sends its load to the cluster IP of a Service.
-// QUORATE_CLUSTER is the kubeconfig of an administrator. The namespace default must have no ApiServerCluster named demo.
+// StorageClass can give 8 volumes. It runs as root on the only node, and sends its load to the cluster IP of a Service.
+// QUORATE_CLUSTER is the kubeconfig of an administrator, QUORATE_CLUSTER_IMAGE a second name of the image, for upgrades. The
+// namespace default must have no ApiServerCluster named demo. -run 'TestCluster$/evict' selects events.
 func TestCluster(t *testing.T) {
 	kubeconfig := os.Getenv("QUORATE_CLUSTER")
 	if kubeconfig == "" {
 		t.Skip("QUORATE_CLUSTER is not set")
 	}
-	s := &sandbox{t: t, management: kubeconfig, kubectl: must(upstream.Binary(t.Context(), "kubectl"))(t)}
+	s := &sandbox{t: t, management: kubeconfig, kubectl: must(upstream.Binary(t.Context(), "kubectl"))(t), onCluster: true}
 	s.connect()
 	s.run(s.management, "apply", "-n", "default", "-f", "../../config/samples/demo.yaml")
 	s.settled(3, 3)
-	s.connectThroughService()
-	h := record(t, s.demoConfig())
-	l := h.addLoad(s.demoConfig())
-	for _, event := range s.events(h) {
-		t.Run(event.name, func(t *testing.T) {
-			s.t = t
-			defer func() { s.t = h.t }()
-			h.failures.take()
-			h.longestGap()
-			event.do()
-			h.spend(t, event.budget)
-		})
+	s.followService()
+	h := record(t, s.following())
+	l := h.addLoad(s.following())
+	for _, event := range s.clusterEvents(h) {
+		t.Run(event.name, func(t *testing.T) { s.during(t, h, l, event) })
 	}
 	h.verify()
 	l.verify(s)
 	s.run(s.management, "delete", "-n", "default", "apiservercluster/demo", "--timeout=120s")
 }
 
-// connectThroughService writes the kubeconfig of demo with the cluster IP of its Service, because the node's resolver does
-// not know its name.
-func (s *sandbox) connectThroughService() {
+// followService writes the kubeconfig of demo with the cluster IP of its Service, because the node's resolver does not know
+// its name, and writes it again whenever its Secret changes, as the kubelet does in a pod.
+func (s *sandbox) followService() {
 	s.t.Helper()
-	text := s.run(s.management, "get", "-n", "default", "secret/demo-admin-kubeconfig", "-o", "jsonpath={.data.kubeconfig}")
-	data := must(base64.StdEncoding.DecodeString(text))(s.t)
 	s.demo = filepath.Join(s.t.TempDir(), "demo.kubeconfig")
-	check(s.t, os.WriteFile(s.demo, data, 0o600))
 	address := s.run(s.management, "get", "-n", "default", "service/demo", "-o", "jsonpath={.spec.clusterIP}")
-	s.run(s.demo, "config", "set-cluster", "demo", "--server=https://"+address+":6443")
+	check(s.t, s.writeKubeconfig(s.t.Context(), address))
+	ctx, stop := context.WithCancel(s.t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			if err := s.writeKubeconfig(ctx, address); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
+				fmt.Fprintln(os.Stderr, "write the kubeconfig of demo:", err)
+			}
+		}, time.Second)
+	})
+	s.t.Cleanup(func() { stop(); done.Wait() })
 }
 
-// event is something that happens to a cluster under load, and what clients may notice of it.
-type event struct {
-	name   string
-	budget budget
-	do     func()
+// writeKubeconfig replaces the file atomically.
+func (s *sandbox) writeKubeconfig(ctx context.Context, address string) error {
+	secret, err := s.pods.CoreV1().Secrets("default").Get(ctx, "demo-admin-kubeconfig", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := clientcmd.Load(secret.Data["kubeconfig"])
+	if err != nil {
+		return err
+	}
+	for _, cluster := range kubeconfig.Clusters {
+		cluster.Server = "https://" + address + ":6443"
+	}
+	if err := clientcmd.WriteToFile(*kubeconfig, s.demo+".new"); err != nil {
+		return err
+	}
+	return os.Rename(s.demo+".new", s.demo)
 }
 
-func (s *sandbox) events(h *history) []event {
-	scale := func(replicas string, n, voters int) func() {
-		return func() {
-			s.run(s.management, "scale", "-n", "default", "apiservercluster/demo", "--replicas="+replicas)
-			s.settled(n, voters)
-		}
-	}
-	kill := func(pod string) {
-		before := s.restarts(pod)
-		s.kill(pod)
-		s.restarted(pod, before)
-		s.settled(3, 3)
-	}
-	return []event{
-		{"freeze the leader", freeze, func() {
-			leader, _ := s.leader()
-			s.freeze(leader)
-			s.settled(3, 3)
-		}},
-		{"scale to five", planned, scale("5", 5, 5)},
-		{"scale to three", planned, scale("3", 3, 3)},
-		{"kill the leader", crash, func() {
-			leader, _ := s.leader()
-			kill(leader)
-		}},
-		{"kill a follower", budget{failed: crash.failed, gap: planned.gap}, func() {
-			_, follower := s.leader()
-			kill(follower)
-		}},
-		{"evict a follower", planned, func() {
-			_, follower := s.leader()
-			s.evict(follower)
-		}},
-		{"evict the leader", planned, func() {
-			leader, _ := s.leader()
-			s.evict(leader)
-		}},
+// clusterEvents returns the events in their order. The silent ones are first, while connections are spread over all replicas:
+// later most lead to the one that runs longest.
+func (s *sandbox) clusterEvents(h *history) []event {
+	events := []event{
+		{"freeze the leader", silence, s.freezeLeader},
+		{"cut off the leader", silence, s.cutOffLeader},
+		{"scale to five", planned, func() { s.scale(5) }},
+		{"scale to three", planned, func() { s.scale(3) }},
+		{"kill the leader", killLeader, s.killLeader},
+		{"kill a follower", kill, s.killFollower},
+		{"lose a volume", planned, s.loseVolume},
 		{"stop the operator", planned, func() {
 			s.run(s.management, "scale", "-n", "quorate-system", "deployment/quorate-operator", "--replicas=0")
 			h.awaitWrites(200)
 			s.run(s.management, "scale", "-n", "quorate-system", "deployment/quorate-operator", "--replicas=2")
 			s.run(s.management, "rollout", "status", "-n", "quorate-system", "deployment/quorate-operator", "--timeout=120s")
 		}},
-		{"renew the certificates", planned, func() {
-			s.configure(map[string]any{"lifetime": "24h"})
-			s.settled(3, 3)
-		}},
-		{"roll out an argument", planned, func() {
-			s.run(s.management, "patch", "-n", "default", "apiservercluster/demo", "--type=merge", "-p", `{"spec":{"extraArgs":{"event-ttl":"2h0m0s"}}}`)
-			s.waitFor("all pods have the argument", func() (bool, string) { return s.podsWith("--event-ttl=2h0m0s") == 3, "not yet" })
-			s.settled(3, 3)
-		}},
+		{"defragment", planned, s.defragment},
+		{"back up", planned, s.backUp},
 	}
+	return append(events, s.longEvents()...)
 }
 
-// evict evicts a pod, as a drain of its node does, and waits for its successor.
-func (s *sandbox) evict(pod string) {
+// cutOffLeader drops all packets of the leader's pod, in the network namespace of the pod, until another member leads. To
+// clients, peers and probes this is as if its node lost its network.
+func (s *sandbox) cutOffLeader() {
 	s.t.Helper()
-	pods := s.pods.CoreV1().Pods("default")
-	before := must(pods.Get(s.t.Context(), pod, metav1.GetOptions{}))(s.t).UID
-	check(s.t, pods.EvictV1(s.t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod}}))
-	s.waitFor("the successor of "+pod, func() (bool, string) {
-		now, err := pods.Get(s.t.Context(), pod, metav1.GetOptions{})
-		return err == nil && now.UID != before && ready(now), "not ready"
-	})
-	s.settled(3, 3)
+	leader, _ := s.leader()
+	id := must(s.process(leader))(s.t)
+	for _, chain := range []string{"INPUT", "OUTPUT"} {
+		s.filter(id, "-I", chain)
+		defer s.filter(id, "-D", chain)
+	}
+	s.awaitOtherLeader(leader)
+}
+
+// filter inserts or deletes the rule that drops the packets of a chain in a process's network namespace.
+func (s *sandbox) filter(process int, operation, chain string) {
+	s.t.Helper()
+	space := fmt.Sprintf("/proc/%d/ns/net", process)
+	if must(os.Readlink(space))(s.t) == must(os.Readlink("/proc/self/ns/net"))(s.t) {
+		s.t.Fatalf("process %d has no network namespace of its own", process)
+	}
+	command := exec.CommandContext(s.t.Context(), "nsenter", "--net="+space, "iptables", "-w", operation, chain, "-j", "DROP")
+	if output, err := command.CombinedOutput(); err != nil {
+		s.t.Fatalf("%v: %v\n%s", command.Args, err, output)
+	}
 }

@@ -39,6 +39,7 @@ func TestConfiguration(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
 	}
+	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
 	s.settled(3, 3)
 	s.run(s.demo, "create", "secret", "generic", "before", "--from-literal=password=plain-before")
@@ -76,6 +77,7 @@ func TestConfiguration(t *testing.T) {
 	s.waitFor("the audit log follows the policy", func() (bool, string) { return s.logged(`"level":"Request"`), "" })
 	s.settled(3, 3)
 	h.verify()
+	s.checkPermissions()
 }
 
 // putFile creates or replaces a ConfigMap with config.yaml.

@@ -2,19 +2,29 @@ package endtoend
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"quorate.dev/operator/api/v1alpha1"
 	"quorate.dev/test/upstream"
 )
 
@@ -25,7 +35,8 @@ kind: ApiServerCluster
 metadata: {name: reports, namespace: default}
 spec:
   mode: Extension
-  replicas: 1
+  replicas: 3
+  certificates: {authorities: {overlap: 5s}}
   extension:
     groups:
     - {name: reports.example.com, versions: [v1]}
@@ -60,7 +71,9 @@ func TestExtensionMode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
 	}
+	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
+	t.Run("overlays", func(t *testing.T) { s.testOverlays(t) })
 	t.Run("aggregation", func(t *testing.T) { s.testAggregation(t) })
 	ledgersToReports := strings.NewReplacer("reports", "ledgers", "Report", "Ledger", "report", "ledger")
 	s.apply(s.management, ledgersToReports.Replace(reportsDefinition))
@@ -78,13 +91,19 @@ func TestExtensionMode(t *testing.T) {
 	s.moveLedgers(kubeconfig, "extension")
 	s.run(s.management, "wait", "asc/reports", "--for=condition=APIServicesAvailable", "--timeout=120s")
 
+	s.changeBindings()
 	s.apply(s.management, report)
+	if output, err := s.try(s.management, "create", "-f", s.file(strings.ReplaceAll(report, "default", "missing"))); err == nil ||
+		!strings.Contains(output, `namespaces "missing" not found`) {
+		t.Errorf("a report in a missing namespace: %v\n%s", err, output)
+	}
 	if got := s.run(s.management, "get", "reports", "monthly", "-o", "jsonpath={.spec.pages}"); got != "12" {
 		t.Errorf("the report has %s pages, want 12", got)
 	}
 	if got := s.run(s.management, "explain", "reports.spec.pages"); !strings.Contains(got, "Number of pages.") {
 		t.Errorf("kubectl explain: %s", got)
 	}
+	s.replaceAuthorities("reports", "v1.reports.example.com")
 	s.run(s.management, "create", "namespace", "passing")
 	s.apply(s.management, strings.ReplaceAll(report, "default", "passing"))
 	s.run(s.management, "delete", "namespace", "passing", "--timeout=60s")
@@ -92,7 +111,7 @@ func TestExtensionMode(t *testing.T) {
 		t.Errorf("after the deletion of a namespace there are %q", got)
 	}
 
-	s.moveLedgers(kubeconfig, "host")
+	s.moveLedgers(s.adminOf("reports"), "host")
 	s.run(s.management, "delete", "asc/reports", "--timeout=60s")
 	if got := s.run(s.management, "get", "ledgers", "monthly", "-o", "jsonpath={.spec.pages}"); got != "12" {
 		t.Errorf("after the end of the cluster, the ledger has %s pages, want 12", got)
@@ -101,6 +120,84 @@ func TestExtensionMode(t *testing.T) {
 		left := s.run(s.management, "get", "apiservices", "v1.reports.example.com", "--ignore-not-found", "-o", "name")
 		return left == "", left
 	})
+	s.checkPermissions()
+}
+
+// replaceAuthorities replaces the certificate authorities of a cluster that serves reports to the host, and then kills one of its
+// replicas, while clients of the host update a report.
+func (s *sandbox) replaceAuthorities(cluster, apiService string) {
+	s.t.Helper()
+	bundle := func() string {
+		return s.run(s.management, "get", "apiservice", apiService, "-o", "jsonpath={.spec.caBundle}")
+	}
+	before := bundle()
+	w := s.updateReport()
+	s.quorate("rotate", "authorities", cluster)
+	var stages []string
+	s.waitFor("the replacement of the authorities", func() (bool, string) {
+		object := &v1alpha1.ApiServerCluster{}
+		check(s.t, s.clusters.Get(s.t.Context(), ctrl.ObjectKey{Namespace: "default", Name: cluster}, object))
+		if rotations := object.Status.Rotations; rotations != nil && rotations.Authorities != nil {
+			if stage := rotations.Authorities.Stage; !slices.Contains(stages, stage) {
+				stages = append(stages, stage)
+			}
+			return false, fmt.Sprint(stages)
+		}
+		return len(stages) > 0, fmt.Sprint(stages)
+	})
+	if want := []string{v1alpha1.StageTrustBoth, v1alpha1.StageReissue, v1alpha1.StageDropOld}; !slices.Equal(stages, want) {
+		s.t.Errorf("got stages %v, want %v", stages, want)
+	}
+	if bundle() == before {
+		s.t.Error("the APIService has the former caBundle")
+	}
+	w.stop(s.t, 0)
+
+	w = s.updateReport()
+	pod := cluster + "-1"
+	restarts := s.restarts(pod)
+	s.kill(pod)
+	s.restarted(pod, restarts)
+	s.run(s.management, "wait", "asc/"+cluster, "--for=jsonpath={.status.readyReplicas}=3", "--timeout=120s")
+	w.stop(s.t, 1) // the one in flight
+}
+
+// reportWriter updates a report until stop.
+type reportWriter struct {
+	cancel   context.CancelFunc
+	done     sync.WaitGroup
+	writes   int
+	failures []error
+}
+
+func (s *sandbox) updateReport() *reportWriter {
+	s.t.Helper()
+	config := must(clientcmd.BuildConfigFromFlags("", s.management))(s.t)
+	config.QPS = -1
+	in := must(dynamic.NewForConfig(config))(s.t).
+		Resource(schema.GroupVersionResource{Group: "reports.example.com", Version: "v1", Resource: "reports"}).Namespace("default")
+	ctx, cancel := context.WithCancel(s.t.Context())
+	w := &reportWriter{cancel: cancel}
+	w.done.Go(func() {
+		for ; ctx.Err() == nil; w.writes++ {
+			patch := fmt.Appendf(nil, `{"metadata":{"labels":{"write":"%d"}}}`, w.writes)
+			if _, err := in.Patch(ctx, "monthly", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
+				w.failures = append(w.failures, err)
+			}
+		}
+	})
+	return w
+}
+
+// stop checks the number of failed writes.
+func (w *reportWriter) stop(t *testing.T, allowed int) {
+	t.Helper()
+	w.cancel()
+	w.done.Wait()
+	t.Logf("%d of %d writes failed", len(w.failures), w.writes)
+	if len(w.failures) > allowed || w.writes < 10 {
+		t.Errorf("%d of %d writes failed, at most %d may: %v", len(w.failures), w.writes, allowed, errors.Join(w.failures...))
+	}
 }
 
 // moveLedgers moves a group of the host into the cluster reports, or back.
@@ -121,12 +218,32 @@ func (s *sandbox) moveLedgers(kubeconfig, to string) {
 	}
 }
 
+// changeBindings removes the subjects of the bindings of the API servers' ServiceAccount, which the operator restores.
+func (s *sandbox) changeBindings() {
+	s.t.Helper()
+	const label = "quorate.dev/cluster=reports"
+	names := strings.Fields(s.run(s.management, "get", "clusterrolebindings,rolebindings", "-A", "-l", label, "-o",
+		`go-template={{range .items}}{{.kind}}/{{.metadata.name}}{{"\n"}}{{end}}`))
+	if len(names) != 3 {
+		s.t.Fatalf("bindings of the API servers: %v", names)
+	}
+	for _, name := range names {
+		s.run(s.management, "patch", "-n", "kube-system", name, "--type=merge", "-p", `{"subjects":null}`)
+	}
+	s.run(s.management, "annotate", "asc/reports", "example.com/reconcile=now")
+	s.waitFor("the subjects of the bindings", func() (bool, string) {
+		subjects := s.run(s.management, "get", "clusterrolebindings,rolebindings", "-A", "-l", label, "-o",
+			`go-template={{range .items}}{{range .subjects}}{{.name}} {{end}}{{end}}`)
+		return len(strings.Fields(subjects)) == 3, subjects
+	})
+}
+
 // aggregated registers an extension API server, which runs beside the sandbox, in demo.
 const aggregated = `{"spec":{"aggregation":{"apiServices":[{"group":"reports.example.com","version":"v1","address":"%s",
 	"serviceRef":{"name":"reports","namespace":"reports"},"caBundle":{"secretRef":{"name":"reports-ca"},"key":"ca.crt"}}]}}}`
 
-// testAggregation declares the APIService of an extension API server, uses its group through demo, replaces the authority
-// of its certificate, and removes it.
+// testAggregation declares the APIService of an extension API server, with an IP address and with a host name, uses its group
+// through demo, replaces the authority of its certificate, and removes it.
 func (s *sandbox) testAggregation(t *testing.T) {
 	address := upstream.GlobalAddress(t)
 	if address == "" {
@@ -166,6 +283,17 @@ func (s *sandbox) testAggregation(t *testing.T) {
 		bundle := s.run(s.demo, "get", "apiservice", "v1.reports.example.com", "-o", "go-template={{.spec.caBundle|base64decode}}")
 		return strings.Count(bundle, "BEGIN CERTIFICATE") == 2, bundle
 	})
+	host := strings.ReplaceAll(address, ".", "-") + ".default.pod"
+	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p", fmt.Sprintf(aggregated, net.JoinHostPort(host, port)))
+	s.waitFor("an endpoint with the host name", func() (bool, string) {
+		name := s.run(s.demo, "get", "endpointslice", "-n", "reports", "-o", "jsonpath={.items[*].endpoints[0].addresses[0]}")
+		return name == host, name
+	})
+	s.run(s.management, "wait", "asc/demo", "--for=condition=APIServicesAvailable", "--timeout=120s")
+	s.waitFor("the report", func() (bool, string) {
+		pages, err := s.try(s.demo, "get", "reports", "monthly", "-o", "jsonpath={.spec.pages}")
+		return err == nil && pages == "12", pages
+	})
 
 	s.run(s.management, "patch", "asc/demo", "--type=merge", "-p", `{"spec":{"aggregation":null}}`)
 	s.waitFor("demo has no trace of the group", func() (bool, string) {
@@ -186,9 +314,15 @@ func (s *sandbox) define(config *rest.Config) {
 // apply applies a manifest.
 func (s *sandbox) apply(kubeconfig, manifest string) {
 	s.t.Helper()
+	s.run(kubeconfig, "apply", "-f", s.file(manifest))
+}
+
+// file returns a file with a manifest.
+func (s *sandbox) file(manifest string) string {
+	s.t.Helper()
 	file := filepath.Join(s.t.TempDir(), "manifest.yaml")
 	check(s.t, os.WriteFile(file, []byte(manifest), 0o600))
-	s.run(kubeconfig, "apply", "-f", file)
+	return file
 }
 
 // adminOf returns the administrator's kubeconfig of a cluster, for this machine.

@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,87 +9,192 @@ import (
 	"strings"
 	"testing"
 
+	"quorate.dev/test/docs/guide"
 	"quorate.dev/test/upstream"
 )
 
-// guides are the sections of documents whose commands are executed, in this order, on one sandbox.
-var guides = []struct {
+// reading is a document that a reader follows.
+type reading struct {
 	document string
-	sections []string // headings
-}{
-	{"docs/start.md", []string{"Use it", "Break it", "Change it"}},
-	{"README.md", []string{"Quorate"}},
-	{"docs/troubleshooting.md", []string{"Troubleshooting"}},
+	sections []string // headings; nil: all
+	prepare  string   // commands before the document, for what it says the reader has
+	finish   string   // commands after it, for the next document
+	long     bool     // read by `make guides` only
+	replace  map[string]string
 }
 
+// readings are read in this order, with one sandbox.
+var readings = []reading{
+	{document: "docs/api.md"},
+	{document: "docs/troubleshooting.md"},
+	{document: "docs/backup.md", sections: []string{
+		"One backup", "Encryption", "Schedules", "Restore",
+	}, finish: "kubectl delete asc/copy --ignore-not-found --timeout=2m"},
+	{document: "docs/backup.md", sections: []string{"A lost quorum"}, finish: `kubectl patch asc demo --type=merge -p '{"spec":{"recovery":null}}'`},
+	{document: "docs/kubectl-quorate.md", prepare: "mkdir -p ~/bin", finish: "kubectl delete asc/copy --ignore-not-found --timeout=2m"},
+	{document: "docs/certificates.md", prepare: `
+		kubectl config view --minify --context demo --raw > admin.kubeconfig
+		kubectl --context demo create namespace apps
+		kubectl create namespace team`},
+	{document: "docs/install.md", sections: []string{"A first API server", "Access", "Operations"}, finish: `
+		kubectl -n team delete asc/demo --ignore-not-found --timeout=2m`},
+	{document: "docs/monitoring.md"},
+	{document: "docs/security.md"},
+	{document: "docs/configuration.md", prepare: `
+		echo '{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: Metadata}]}' > audit-policy.yaml`, finish: `
+		kubectl patch asc demo --type=merge -p '{"spec":{"audit":null}}'`},
+	{document: "docs/upgrades.md", finish: `kubectl patch asc demo --type=merge -p '{"spec":{"maintenance":null}}'`},
+	{document: "docs/etcd.md", sections: []string{"In an ApiServerCluster"}},
+	{document: "docs/aggregation.md"},
+	{document: "docs/extension-mode.md"},
+	{document: "docs/move.md", long: true, prepare: prepareMove, finish: "kubectl delete asc/reports --timeout=2m"},
+	{document: "docs/nodes.md", long: true, prepare: `
+		kubectl create -f - <<< '{"apiVersion":"quorate.dev/v1alpha1","kind":"ApiServerCluster","metadata":{"name":"workers"},"spec":{"replicas":1}}'
+		kubectl wait asc/workers --for=condition=Available --timeout=2m
+		WORKERS=https://$(kubectl get service workers -o jsonpath='{.spec.clusterIP}'):6443`, finish: `
+		unset KUBECONFIG; eval "$(quorate sandbox env)"; kubectl delete asc/workers --timeout=2m`,
+		replace: map[string]string{"https://api.workers.example.org:6443": "$WORKERS"}},
+	{document: "docs/envtest.md"},
+	{document: "docs/sandbox.md", finish: "kubectl --context demo delete namespace team-a"},
+	{document: "docs/start.md"},
+	{document: "README.md", prepare: "kubectl scale asc/demo --replicas=5; kubectl quorate wait demo"}, // status fails while it scales
+}
+
+// prepareMove creates a group with an object in the hosting cluster, and the extension cluster that it moves to.
+const prepareMove = `
+	kubectl apply -f - <<'END'
+` + reportsDefinition + `
+END
+	kubectl wait crd/reports.reports.example.com --for=condition=Established --timeout=1m
+	kubectl apply -f - <<'END'
+` + report + `
+END
+	kubectl apply -f - <<'END'
+apiVersion: quorate.dev/v1alpha1
+kind: ApiServerCluster
+metadata: {name: reports}
+spec: {mode: Extension, replicas: 1, extension: {groups: [{name: reports.example.com, versions: [v1]}]}}
+END
+	kubectl wait asc/reports --for=condition=Available --timeout=2m`
+
+// longGuides reports whether everything is executed, and not only what takes seconds.
+func longGuides() bool { return os.Getenv("QUORATE_GUIDES") != "" }
+
 // TestGuides executes the commands of guides as a reader does: all blocks of a document in one shell, in a directory with
-// .quorate.
+// .quorate and the files of the repository that guides name. QUORATE_GUIDES is empty, "all", or names documents.
 func TestGuides(t *testing.T) {
 	upstream.NeedsProcesses(t)
 	s := startSandbox(t)
 	s.settled(3, 3)
-	directory := t.TempDir()
-	check(t, os.Symlink(s.directory, filepath.Join(directory, ".quorate")))
-	for _, guide := range guides {
-		t.Run(guide.document, func(t *testing.T) {
-			text := must(os.ReadFile(filepath.Join("../..", guide.document)))(t)
-			script := commands(string(text), guide.sections)
-			if script == "" {
-				t.Fatal("there are no commands")
-			}
-			s.execute(t, directory, script)
-		})
-		s.settled(s.cluster().ReplicaCount(), s.cluster().VoterCount())
+	r := newReader(t, s)
+	s3 := upstream.StartS3(t)
+	values := map[string]string{
+		"https://s3.example.org": s3.URL, "accessKeyID=ID": "accessKeyID=" + upstream.S3AccessKey,
+		"secretAccessKey=KEY": "secretAccessKey=" + upstream.S3SecretKey, "CA_BUNDLE": "",
 	}
-}
-
-// commands returns the fenced blocks without a language in sections of a document. A block that shows output or starts the
-// sandbox is left out.
-func commands(document string, sections []string) string {
-	var script strings.Builder
-	for _, section := range strings.Split("\n"+document, "\n#") {
-		heading, body, _ := strings.Cut(section, "\n")
-		if !slices.Contains(sections, strings.TrimSpace(strings.TrimLeft(heading, "#"))) {
+	for _, reading := range readings {
+		selected := os.Getenv("QUORATE_GUIDES")
+		if reading.long && selected == "" || selected != "" && selected != "all" && !strings.Contains(selected, reading.document) {
 			continue
 		}
-		for i, block := range strings.Split(body, "\n```") {
-			block, isCommand := strings.CutPrefix(block, "\n")
-			if i%2 == 1 && isCommand && !strings.HasPrefix(block, "management  ") && !strings.HasPrefix(block, "go run . sandbox  ") {
-				script.WriteString(block + "\n")
-			}
-		}
+		t.Run(reading.document, func(t *testing.T) { r.read(t, reading, values) })
+		s.settled(s.cluster().ReplicaCount(), s.cluster().VoterCount())
 	}
-	return script.String()
+	t.Run("runbooks", func(t *testing.T) { s.testRunbooks(t, r) })
 }
 
-// prelude replaces `go run .` by the binary that runs the sandbox, and has the variables of its terminals.
+// reader executes documents.
+type reader struct {
+	sandbox   *sandbox
+	directory string
+	programs  string
+}
+
+func newReader(t *testing.T, s *sandbox) *reader {
+	t.Helper()
+	r := &reader{sandbox: s, directory: t.TempDir(), programs: t.TempDir()}
+	check(t, os.Symlink(s.directory, filepath.Join(r.directory, ".quorate")))
+	for _, name := range []string{"config", "manifests"} {
+		check(t, os.Symlink(must(filepath.Abs(filepath.Join("../..", name)))(t), filepath.Join(r.directory, name)))
+	}
+	check(t, os.Symlink(s.kubectl, filepath.Join(r.programs, "kubectl")))
+	if longGuides() {
+		build := exec.CommandContext(t.Context(), "go", "build", "-o", r.programs, "filippo.io/age/cmd/age-keygen")
+		if output, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+	}
+	return r
+}
+
+// read executes the sections of a document, and compares the output that it shows.
+func (r *reader) read(t *testing.T, reading reading, values map[string]string) {
+	t.Helper()
+	text := must(os.ReadFile(filepath.Join("../..", reading.document)))(t)
+	blocks := selected(must(guide.Blocks(reading.document, string(text)))(t), reading.sections)
+	script := &guide.Script{Long: longGuides(), DryRun: true, Replace: map[string]string{}}
+	for _, source := range []map[string]string{values, reading.replace} {
+		for old, value := range source {
+			script.Replace[old] = value
+		}
+	}
+	script.Add(blocks)
+	if script.Len() == 0 {
+		if longGuides() {
+			t.Fatal("no block is executed")
+		}
+		t.Skip("its commands take minutes; set QUORATE_GUIDES=all")
+	}
+	output := t.TempDir()
+	r.execute(t, output, reading.prepare+"\nset -x\n"+script.String()+"\n{ set +x; } 2>/dev/null\nexec >&2\n"+reading.finish)
+	if err := script.Check(blocks, output); err != nil {
+		t.Error(err)
+	}
+}
+
+// selected returns the blocks of sections; nil: of all.
+func selected(blocks []guide.Block, sections []string) []guide.Block {
+	if sections == nil {
+		return blocks
+	}
+	return slices.DeleteFunc(blocks, func(b guide.Block) bool { return !slices.Contains(sections, b.Heading) })
+}
+
+// prelude replaces ` + "`go run .`" + ` by the binary that runs the sandbox, and has the variables of its terminals. The kubeconfig is a
+// copy, which guides change.
 const prelude = `
 set -euo pipefail
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 go() {
-  [ "$1 $2 $3" = "run . sandbox" ] || { echo "unexpected: go $*" >&2; return 1; }
-  "$QUORATE" "${@:3}"
+  case "$1 $2" in
+  "run .") "$QUORATE" "${@:3}" ;;
+  "build -o") cp "$QUORATE" "$3" ;;
+  *) echo "unexpected: go $*" >&2; return 1 ;;
+  esac
 }
 eval "$(go run . sandbox env 2>/dev/null)"
-set -x
+kubectl config view --raw --flatten > "$OUTPUT/kubeconfig"
+export KUBECONFIG="$OUTPUT/kubeconfig"
 `
 
-// execute runs a script in a directory.
-func (s *sandbox) execute(t *testing.T, directory, script string) {
+// execute runs a script in the reader's directory.
+func (r *reader) execute(t *testing.T, output, script string) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), "bash", "-c", prelude+script)
-	command.Dir = directory
-	command.Env = append(os.Environ(), "QUORATE="+filepath.Join(s.directory, "bin", "quorate"),
-		"PATH="+filepath.Dir(s.kubectl)+":"+os.Getenv("PATH"), "KUBECONFIG=")
-	if output, err := command.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, output)
+	command := exec.CommandContext(t.Context(), "bash", "--norc", "-c", prelude+script)
+	command.Dir = r.directory
+	command.Env = append(os.Environ(), "QUORATE="+filepath.Join(r.sandbox.directory, "bin", "quorate"), "OUTPUT="+output, "HOME="+output,
+		"PATH="+r.programs+":"+os.Getenv("PATH"), "KUBECONFIG=", "QUORATE_RESOLVER="+r.resolver(t))
+	if printed, err := command.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, printed)
 	}
 }
 
-func TestCommands(t *testing.T) {
-	const document = "# A\n\ntext\n\n```\none\n  two\n```\n\n```yaml\nspec: {}\n```\n\n## B\n\n```\nthree\n```\n\n## C\n\n```\nfour\n```\n"
-	for sections, want := range map[string]string{"A": "one\n  two\n", "B": "three\n", "A,C": "one\n  two\nfour\n", "D": ""} {
-		if got := commands(document, strings.Split(sections, ",")); got != want {
-			t.Errorf("%s: %q, want %q", sections, got, want)
-		}
-	}
+// resolver returns the address of the sandbox's DNS server, as pods have it.
+func (r *reader) resolver(t *testing.T) string {
+	t.Helper()
+	id := must(r.sandbox.process("demo-0"))(t)
+	environment := must(os.ReadFile(fmt.Sprintf("/proc/%d/environ", id)))(t)
+	_, rest, _ := strings.Cut("\x00"+string(environment), "\x00QUORATE_RESOLVER=")
+	address, _, _ := strings.Cut(rest, "\x00")
+	return address
 }

@@ -54,6 +54,7 @@ const (
 	creators       = 5
 	createInterval = 200 * time.Millisecond
 	updateInterval = 40 * time.Millisecond
+	writeTimeout   = 5 * time.Second
 )
 
 // record starts writing and watching.
@@ -61,7 +62,7 @@ func record(t *testing.T, config *rest.Config) *history {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	h := &history{
-		t: t, client: must(kubernetes.NewForConfig(config))(t), stop: stop,
+		t: t, client: clientOf(t, config), stop: stop,
 		acknowledged: map[string]string{}, events: map[string][]string{}, since: time.Now(),
 	}
 	h.prepare(ctx)
@@ -76,7 +77,7 @@ func record(t *testing.T, config *rest.Config) *history {
 		client := clientOf(t, config)
 		h.done.Go(func() { h.create(ctx, client, writer) })
 	}
-	h.done.Go(func() { h.update(ctx) })
+	h.done.Go(func() { h.update(ctx, clientOf(t, config)) })
 	return h
 }
 
@@ -103,9 +104,13 @@ func (h *history) create(ctx context.Context, client kubernetes.Interface, write
 		<-ticker.C
 		name := fmt.Sprintf("object-%d-%05d", writer, i)
 		h.untilKnown(ctx, func(ctx context.Context) error {
-			made, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap(name, i), metav1.CreateOptions{})
-			if apierrors.IsAlreadyExists(err) {
-				made, err = client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+			var made *corev1.ConfigMap
+			err := h.request(ctx, writerName(writer), "create", func(ctx context.Context) (err error) {
+				made, err = client.CoreV1().ConfigMaps(namespace).Create(ctx, configMap(name, i), metav1.CreateOptions{})
+				return err
+			})
+			if apierrors.IsAlreadyExists(err) { // an earlier attempt whose outcome was unknown
+				made, err = h.get(ctx, client, writerName(writer), name)
 			}
 			if err != nil {
 				return err
@@ -117,13 +122,13 @@ func (h *history) create(ctx context.Context, client kubernetes.Interface, write
 }
 
 // update increments a counter in one object, reading it before each write: an acknowledged value must never decrease.
-func (h *history) update(ctx context.Context) {
+func (h *history) update(ctx context.Context, client kubernetes.Interface) {
 	ticker := time.NewTicker(updateInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		<-ticker.C
 		h.untilKnown(ctx, func(ctx context.Context) error {
-			object, err := h.client.CoreV1().ConfigMaps(namespace).Get(ctx, "counter", metav1.GetOptions{})
+			object, err := h.get(ctx, client, updater, "counter")
 			if err != nil {
 				return err
 			}
@@ -137,26 +142,51 @@ func (h *history) update(ctx context.Context) {
 			}
 			h.mu.Unlock()
 			object.Data["value"] = strconv.Itoa(value + 1)
-			if _, err := h.client.CoreV1().ConfigMaps(namespace).Update(ctx, object, metav1.UpdateOptions{}); err != nil {
+			err = h.request(ctx, updater, "update", func(ctx context.Context) error {
+				_, err := client.CoreV1().ConfigMaps(namespace).Update(ctx, object, metav1.UpdateOptions{})
 				return err
+			})
+			if err == nil {
+				h.confirm(func() { h.counter = max(h.counter, value+1) })
 			}
-			h.confirm(func() { h.counter = max(h.counter, value+1) })
-			return nil
+			return err
 		})
 	}
 }
 
-// untilKnown retries until the outcome is certain. Each attempt has a short timeout.
+func (h *history) get(ctx context.Context, client kubernetes.Interface, who, name string) (object *corev1.ConfigMap, err error) {
+	err = h.request(ctx, who, "get", func(ctx context.Context) (err error) {
+		object, err = client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
+	return object, err
+}
+
+// updater is the name of the client that updates the counter.
+const updater = "updater"
+
+func writerName(number int) string { return fmt.Sprintf("writer %d", number) }
+
+// untilKnown retries until the outcome is certain.
 func (h *history) untilKnown(ctx context.Context, try func(context.Context) error) {
 	_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		err := try(attempt)
-		if err != nil && ctx.Err() == nil {
-			h.failures.add("write", err)
-		}
-		return err == nil, nil
+		return try(ctx) == nil, nil
 	})
+}
+
+// request sends one request with a short timeout and counts its failure.
+func (h *history) request(ctx context.Context, client, what string, do func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	limited, a := newAttempt(limited)
+	err := do(limited)
+	if err != nil && ctx.Err() == nil && !apierrors.IsAlreadyExists(err) {
+		h.failures.add(what, what == "get", a, err)
+	}
+	if err == nil {
+		h.failures.success(client, a)
+	}
+	return err
 }
 
 // confirm records an acknowledged write and the time since the previous one.

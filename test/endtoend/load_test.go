@@ -3,9 +3,7 @@ package endtoend
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,18 +27,33 @@ const (
 
 // budget is what clients may notice of an event.
 type budget struct {
-	failed int           // requests; client-go's own retries are not counted; unlimited: not limited
-	gap    time.Duration // without an acknowledged write
+	reads, writes map[outcome]int // GET requests, and others, that fail with an outcome
+	gap           time.Duration   // without an acknowledged write
 }
 
-// Clients notice nothing of planned changes. A crash fails the requests in flight, of at most one per client.
+// Clients notice nothing of planned changes. A process that is killed fails the writes that it has not answered, which
+// client-go does not retry, because they may have taken effect: at most one of each client. It retries reads. A connection that
+// is refused is not retried: the Service selects the replica until it has removed it. A process that stops without closing
+// its connections, or is cut off, fails the requests on these connections until the client closes them, by client-go's
+// defaults after 45 seconds. No event leads to an error response.
 var (
-	planned = budget{failed: 0, gap: time.Second}
-	crash   = budget{failed: creators + readers + 2, gap: 3 * time.Second}
-	// A client whose connection leads to a process that has stopped without closing it notices after 45 seconds, by
-	// client-go's defaults. Until then all of its requests fail.
-	freeze = budget{failed: unlimited, gap: 3 * time.Second}
+	planned    = budget{gap: time.Second}
+	kill       = killed(time.Second)
+	killLeader = killed(3 * time.Second)
+	silence    = budget{reads: silent, writes: silent, gap: 3 * time.Second}
+
+	silent = map[outcome]int{interrupted: unlimited, unreachable: unlimited, timedOut: unlimited}
 )
+
+func killed(gap time.Duration) budget {
+	return budget{
+		reads: map[outcome]int{unreachable: refusals}, writes: map[outcome]int{interrupted: creators + 1, unreachable: refusals}, gap: gap,
+	}
+}
+
+// refusals is the number of reads and of writes that may fail because a connection is refused. The writers of a history
+// retry every 20 ms.
+const refusals = 30
 
 const unlimited = 1 << 20
 
@@ -48,25 +61,59 @@ const unlimited = 1 << 20
 // requests time out.
 func strict() bool { return os.Getenv("QUORATE_AVAILABILITY") != "" }
 
-// failures are requests that failed, as seen by clients.
-type failures struct {
-	mu    sync.Mutex
-	notes []string
+// failure is a request that failed, as seen by a client.
+type failure struct {
+	read    bool
+	outcome outcome
+	text    string
 }
 
-func (f *failures) add(what string, err error) {
+func (f failure) String() string { return f.text }
+
+// failures are the failed requests of all clients.
+type failures struct {
+	mu        sync.Mutex
+	list      []failure
+	succeeded map[string]time.Time // when each client began its last successful request
+}
+
+// success records a successful request of a client.
+func (f *failures) success(client string, a *attempt) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.notes = append(f.notes, fmt.Sprintf("%s %s: %v", time.Now().Format("15:04:05.000"), what, err))
+	if f.succeeded == nil {
+		f.succeeded = map[string]time.Time{}
+	}
+	f.succeeded[client] = a.begin
+}
+
+// waiting returns the clients whose last successful request began before a time.
+func (f *failures) waiting(since time.Time) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var clients []string
+	for client, begin := range f.succeeded {
+		if begin.Before(since) {
+			clients = append(clients, client)
+		}
+	}
+	return clients
+}
+
+func (f *failures) add(what string, read bool, a *attempt, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	kind := a.outcome()
+	f.list = append(f.list, failure{read, kind, fmt.Sprintf("%s %s: %s: %v (%s)", time.Now().Format("15:04:05.000"), what, kind, err, a)})
 }
 
 // take returns the failures since its last call.
-func (f *failures) take() []string {
+func (f *failures) take() []failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	notes := f.notes
-	f.notes = nil
-	return notes
+	list := f.list
+	f.list = nil
+	return list
 }
 
 // load reads, watches and opens connections. Each reader and watcher has its own connection.
@@ -84,9 +131,9 @@ func (h *history) addLoad(config *rest.Config) *load {
 	h.t.Helper()
 	ctx, stop := context.WithCancel(h.t.Context())
 	l := &load{t: h.t, config: config, failures: &h.failures, stop: stop}
-	for range readers {
+	for i := range readers {
 		client := clientOf(h.t, config)
-		l.done.Go(func() { l.read(ctx, client) })
+		l.done.Go(func() { l.read(ctx, client, fmt.Sprintf("reader %d", i)) })
 	}
 	for range watchers {
 		l.watch(ctx)
@@ -95,28 +142,20 @@ func (h *history) addLoad(config *rest.Config) *load {
 	return l
 }
 
-// clientOf returns a client with its own connection, unless the configuration has a transport.
-func clientOf(t *testing.T, config *rest.Config) kubernetes.Interface {
-	t.Helper()
-	if config.Transport == nil {
-		config = rest.CopyConfig(config)
-		config.Dial = (&net.Dialer{Timeout: requestTimeout}).DialContext
-	}
-	return must(kubernetes.NewForConfig(config))(t)
-}
-
 // read reads the counter: no client reads an older state than it has read before.
-func (l *load) read(ctx context.Context, client kubernetes.Interface) {
+func (l *load) read(ctx context.Context, client kubernetes.Interface, name string) {
 	last := "0"
 	l.every(ctx, readInterval, func(ctx context.Context) {
+		ctx, a := newAttempt(ctx)
 		object, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "counter", metav1.GetOptions{})
 		switch {
 		case err != nil:
-			l.failures.add("read", err)
+			l.failures.add("read", true, a, err)
 		case later(last, object.ResourceVersion):
 			l.t.Errorf("a client read revision %s after %s", object.ResourceVersion, last)
 		default:
 			last = object.ResourceVersion
+			l.failures.success(name, a)
 		}
 	})
 }
@@ -124,9 +163,16 @@ func (l *load) read(ctx context.Context, client kubernetes.Interface) {
 // connect sends each request on a new connection.
 func (l *load) connect(ctx context.Context) {
 	l.every(ctx, connectInterval, func(ctx context.Context) {
-		if err := get(ctx, l.config); err != nil {
-			l.failures.add("new connection", err)
+		ctx, a := newAttempt(ctx)
+		config, err := loaded(l.config)
+		if err == nil {
+			err = get(ctx, ownConnection(config))
 		}
+		if err != nil {
+			l.failures.add("new connection", true, a, err)
+			return
+		}
+		l.failures.success("new connections", a)
 	})
 }
 
@@ -144,6 +190,17 @@ func (l *load) watch(ctx context.Context) {
 		l.t.Fatal("an informer did not sync")
 	}
 	l.stores = append(l.stores, informer.GetStore())
+}
+
+// awaitProgress waits until every client has completed a request that it began after the call, so that a failure belongs to
+// the event that caused it.
+func (l *load) awaitProgress(s *sandbox) {
+	s.t.Helper()
+	begin := time.Now()
+	s.waitFor("every client completes a request", func() (bool, string) {
+		waiting := l.failures.waiting(begin)
+		return len(waiting) == 0, fmt.Sprint(waiting)
+	})
 }
 
 // every calls a function at an interval until ctx is done.
@@ -182,12 +239,24 @@ func (l *load) verify(s *sandbox) {
 func (h *history) spend(t *testing.T, b budget) {
 	t.Helper()
 	failed, gap := h.failures.take(), h.longestGap()
-	t.Logf("%d failed requests, longest time without a confirmed write: %s", len(failed), gap)
-	if !strict() {
-		b.failed += 3
+	reads, writes := map[outcome]int{}, map[outcome]int{}
+	for _, f := range failed {
+		t.Log(f)
+		if f.read {
+			reads[f.outcome]++
+		} else {
+			writes[f.outcome]++
+		}
 	}
-	if len(failed) > b.failed {
-		t.Errorf("%d requests failed, at most %d may:\n%s", len(failed), b.failed, strings.Join(failed, "\n"))
+	t.Logf("failed writes: %v, failed reads: %v, longest time without a confirmed write: %s", writes, reads, gap)
+	for _, o := range []outcome{interrupted, unreachable, timedOut, rejected} {
+		spare := 0
+		if !strict() {
+			spare = 3
+		}
+		if writes[o] > b.writes[o]+spare || reads[o] > b.reads[o]+spare {
+			t.Errorf("%s: %d writes and %d reads failed, at most %d and %d may", o, writes[o], reads[o], b.writes[o], b.reads[o])
+		}
 	}
 	if gap > b.gap && strict() {
 		t.Errorf("no write was confirmed for %s, at most %s", gap, b.gap)

@@ -20,6 +20,7 @@ func TestRecovery(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
 	}
+	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
 	s.settled(3, 3)
 	s.request("declined")

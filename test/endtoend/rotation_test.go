@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -32,6 +33,7 @@ func TestRotation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a whole sandbox")
 	}
+	t.Parallel() // after TestSandbox, which asserts gaps
 	s := startSandbox(t)
 	s.settled(3, 3)
 	s.configure(map[string]any{
@@ -153,7 +155,7 @@ type connections struct {
 	count  atomic.Int64
 }
 
-// openConnections sends requests with the configurations that the functions return, read anew for every request.
+// openConnections sends requests with the configurations that the functions return, read again for every request.
 func (s *sandbox) openConnections(configs map[string]func() (*rest.Config, error)) *connections {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	c := &connections{t: s.t, ctx: ctx, cancel: cancel}
@@ -270,6 +272,7 @@ func (f *follower) transport() (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
+	config.Dial = (&net.Dialer{Timeout: requestTimeout}).DialContext // a connection of its own
 	transport, err := rest.TransportFor(config)
 	if err == nil {
 		f.content, f.current = content, transport

@@ -24,6 +24,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"quorate.dev/operator/api/v1alpha1"
+	"quorate.dev/sandbox/management"
+	"quorate.dev/test/permissions"
 	"quorate.dev/test/upstream"
 )
 
@@ -38,6 +40,7 @@ type sandbox struct {
 	management string // kubeconfig
 	demo       string // kubeconfig
 	page       string // URL of the status page
+	onCluster  bool   // not a sandbox, but a Kubernetes cluster
 	clusters   ctrl.Client
 	pods       kubernetes.Interface
 }
@@ -92,6 +95,12 @@ func (s *sandbox) awaitReady(events *bufio.Scanner) {
 	s.t.Fatal("the sandbox exited before it was ready")
 }
 
+// checkPermissions compares the requests of the operator with the permissions that need this test.
+func (s *sandbox) checkPermissions() {
+	s.t.Helper()
+	permissions.Check(s.t, filepath.Join(s.directory, "management", management.AuditLog))
+}
+
 func (s *sandbox) connect() {
 	s.t.Helper()
 	config := must(clientcmd.BuildConfigFromFlags("", s.management))(s.t)
@@ -111,12 +120,18 @@ func (s *sandbox) demoConfig() *rest.Config {
 // run runs kubectl.
 func (s *sandbox) run(kubeconfig string, args ...string) string {
 	s.t.Helper()
-	command := exec.CommandContext(s.t.Context(), s.kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)
-	output, err := command.CombinedOutput()
+	output, err := s.try(kubeconfig, args...)
 	if err != nil {
 		s.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, output)
 	}
-	return string(output)
+	return output
+}
+
+// try runs kubectl, which may fail.
+func (s *sandbox) try(kubeconfig string, args ...string) (string, error) {
+	command := exec.CommandContext(s.t.Context(), s.kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)
+	output, err := command.CombinedOutput()
+	return string(output), err
 }
 
 // cluster returns demo.
@@ -130,14 +145,18 @@ func (s *sandbox) cluster() *v1alpha1.ApiServerCluster {
 // settled waits until demo has the given replicas and voters, all ready, and does not progress.
 func (s *sandbox) settled(replicas, voters int) {
 	s.t.Helper()
-	var last string
-	s.waitFor(fmt.Sprintf("%d replicas and %d voters", replicas, voters), func() (bool, string) {
+	s.waitFor(fmt.Sprintf("%d replicas and %d voters", replicas, voters), s.isSettled(replicas, voters))
+}
+
+// isSettled returns the condition of settled.
+func (s *sandbox) isSettled(replicas, voters int) func() (bool, string) {
+	return func() (bool, string) {
 		c := s.cluster()
-		last = fmt.Sprintf("generation %d observed %d, ready %d, members %+v, conditions %+v",
+		last := fmt.Sprintf("generation %d observed %d, ready %d, members %+v, conditions %+v",
 			c.Generation, c.Status.ObservedGeneration, c.Status.ReadyReplicas, c.Status.Members, c.Status.Conditions)
 		return c.Status.ObservedGeneration == c.Generation && int(c.Status.ReadyReplicas) == replicas &&
 			countVoters(c) == voters && condition(c, "Progressing") == metav1.ConditionFalse, last
-	})
+	}
 }
 
 func countVoters(c *v1alpha1.ApiServerCluster) int {
@@ -162,8 +181,13 @@ func condition(c *v1alpha1.ApiServerCluster, kind string) metav1.ConditionStatus
 // waitFor waits for a condition, which also describes the observed state.
 func (s *sandbox) waitFor(what string, holds func() (bool, string)) {
 	s.t.Helper()
+	s.waitForUpTo(waitTimeout, what, holds)
+}
+
+func (s *sandbox) waitForUpTo(timeout time.Duration, what string, holds func() (bool, string)) {
+	s.t.Helper()
 	var seen string
-	err := wait.PollUntilContextTimeout(s.t.Context(), 100*time.Millisecond, waitTimeout, true, func(context.Context) (ok bool, err error) {
+	err := wait.PollUntilContextTimeout(s.t.Context(), 100*time.Millisecond, timeout, true, func(context.Context) (ok bool, err error) {
 		ok, seen = holds()
 		return ok, nil
 	})
@@ -203,6 +227,12 @@ func (s *sandbox) freeze(leader string) {
 	check(s.t, err)
 	check(s.t, syscall.Kill(id, syscall.SIGSTOP))
 	defer func() { check(s.t, syscall.Kill(id, syscall.SIGCONT)) }()
+	s.awaitOtherLeader(leader)
+}
+
+// awaitOtherLeader waits until the status has another leader.
+func (s *sandbox) awaitOtherLeader(leader string) {
+	s.t.Helper()
 	defer func(begin time.Time) { s.t.Logf("the status had another leader after %s", time.Since(begin)) }(time.Now())
 	s.waitFor("another member leads", func() (bool, string) {
 		members := s.cluster().Status.Members
@@ -243,20 +273,27 @@ func (s *sandbox) dataDirectory(member string) string {
 	line := must(os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)))(s.t)
 	_, rest, _ := strings.Cut(string(line), "\x00--etcd-data-dir=")
 	directory, _, _ := strings.Cut(rest, "\x00")
+	if s.onCluster {
+		return fmt.Sprintf("/proc/%d/root%s", id, directory)
+	}
 	return directory
 }
 
-// defragment defragments the member of each pod, one after the other.
-func (s *sandbox) defragment() {
+// backUp backs the cluster up to a volume.
+func (s *sandbox) backUp() {
 	s.t.Helper()
-	binary := must(upstream.Quorate(s.t.Context()))(s.t)
-	for _, member := range s.cluster().Status.Members {
-		directory := s.dataDirectory(member.Name)
-		output, err := exec.CommandContext(s.t.Context(), binary, "etcd", "defrag", "--data-dir", directory).CombinedOutput()
-		if err != nil {
-			s.t.Fatalf("defragmenting %s: %v\n%s", member.Name, err, output)
-		}
-	}
+	s.apply(s.management, `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: backups, namespace: default}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: quorate.dev/v1alpha1
+kind: ApiServerBackup
+metadata: {name: available, namespace: default}
+spec: {clusterName: demo, destination: {volume: {claimName: backups}}}
+`)
+	s.run(s.management, "wait", "apiserverbackup/available", "-n", "default", "--for=condition=Complete", "--timeout=120s")
 }
 
 // withoutOperator stops the operator's process while do runs.
@@ -268,9 +305,17 @@ func (s *sandbox) withoutOperator(do func()) {
 	do()
 }
 
-// process finds the process of a pod by its arguments.
+// process finds the process of a pod by its arguments: on a cluster by its address, because other processes may have the same
+// name.
 func (s *sandbox) process(pod string) (int, error) {
-	return s.find("--etcd-name=" + pod)
+	if !s.onCluster {
+		return s.find("--etcd-name=" + pod)
+	}
+	p, err := s.pods.CoreV1().Pods("default").Get(s.t.Context(), pod, metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	return s.find("--advertise-address=" + p.Status.PodIP)
 }
 
 // find finds a process of the sandbox by an argument.

@@ -88,11 +88,15 @@ const (
 	writeBudget = 150
 )
 
+// movedNames are the definitions of the group.
+var movedNames = []string{"gadgets.parts.example.com", "shelves.parts.example.com", "bolts.parts.example.com"}
+
 // moves: a group moves to the extension server and back, interrupted at the begin of every step and within steps. Objects
 // keep what docs/move.md promises, and the garbage collector deletes no dependents.
 func moves(s *scene) {
 	s.namespaced(partsNamespace)
 	s.createGadgets()
+	s.createBolts()
 	seen := s.watchGadgets()
 	s.planWithCommand("--to=extension", "--api-services="+s.movedAPIServices())
 
@@ -106,18 +110,24 @@ func moves(s *scene) {
 	after := s.gadgets(s.objects)
 	before["gadgets/managed"] = *m.slipped
 	s.compare(before, after, "resourceVersion")
-	s.isGone("definitions of the host", s.objects, crds, "gadgets.parts.example.com", "shelves.parts.example.com")
+	s.isGone("definitions of the host", s.objects, crds, movedNames...)
 	s.afterMove(seen, "1")
 
 	before = s.gadgets(s.objects)
+	if s.interrupts {
+		(&mover{scene: s, direction: move.ToHost}).abort()
+		s.compare(before, s.gadgets(s.objects))
+	}
 	m = &mover{scene: s, direction: move.ToHost}
 	m.run()
 	after = s.gadgets(s.objects)
 	before["gadgets/managed"] = *m.slipped
+	old := before["bolts/old"] // the webhook is not called for entries of v1beta1
+	old.SetManagedFields(nil)
 	s.compare(before, after, "resourceVersion", "uid", "creationTimestamp", "generation", "ownerReferences",
 		"deletionTimestamp", "deletionGracePeriodSeconds")
 	s.isGone("definitions of the extension server", dynamic.NewForConfigOrDie(s.administrator()), crds,
-		"gadgets.parts.example.com", "shelves.parts.example.com")
+		movedNames...)
 	s.afterMove(seen, "2")
 }
 
@@ -214,7 +224,7 @@ func (s *scene) watchGadgets() cache.Indexer {
 func (s *scene) gadgets(client dynamic.Interface) map[string]unstructured.Unstructured {
 	s.Helper()
 	found := map[string]unstructured.Unstructured{}
-	for _, resource := range []schema.GroupVersionResource{gadgets, shelves} {
+	for _, resource := range []schema.GroupVersionResource{gadgets, shelves, bolts} {
 		list := must(client.Resource(resource).List(s.Context(), metav1.ListOptions{}))(s)
 		for _, object := range list.Items {
 			found[resource.Resource+"/"+object.GetName()] = object
@@ -261,6 +271,7 @@ func (s *scene) isGone(what string, client dynamic.Interface, resource schema.Gr
 func (s *scene) afterMove(seen cache.Indexer, n string) {
 	s.Helper()
 	s.preferred("after move " + n)
+	s.boltsAreConverted()
 	s.isGone("APIService", s.objects, apiServices, "quoratetransfer.parts.example.com")
 	if _, err := s.typed.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(
 		s.Context(), "quorate-move.parts.example.com", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -438,7 +449,7 @@ func (s *scene) preferred(when string) {
 			}
 		}
 		slices.Sort(found)
-		if want := []string{movedGroup + "/v1/gadgets", movedGroup + "/v1/shelves"}; !slices.Equal(found, want) {
+		if want := []string{movedGroup + "/v1/bolts", movedGroup + "/v1/gadgets", movedGroup + "/v1/shelves"}; !slices.Equal(found, want) {
 			s.Errorf("%s, %s discovery prefers %v, want %v", when, name, found, want)
 		}
 	}
@@ -467,7 +478,7 @@ func (m *mover) abort() {
 	one := must(move.New(m.options(func(step string) error {
 		if step == "Disconnect" {
 			m.writes.Store(0)
-			m.budget = 3 // an APIService and two definitions
+			m.budget = 2 // of the writes to definitions
 		}
 		return nil
 	})))(m)
@@ -478,9 +489,13 @@ func (m *mover) abort() {
 	if err := must(move.New(m.options(nil)))(m).Abort(m.Context()); err != nil {
 		m.Fatal(err)
 	}
-	m.isGone("definitions of the extension server", dynamic.NewForConfigOrDie(m.administrator()), crds,
-		"gadgets.parts.example.com", "shelves.parts.example.com")
+	if m.direction == move.ToExtension {
+		m.isGone("definitions of the extension server", dynamic.NewForConfigOrDie(m.administrator()), crds, movedNames...)
+	} else {
+		m.isGone("definitions of the host", m.objects, crds, movedNames...)
+	}
 	m.isGone("APIService", m.objects, apiServices, "quoratetransfer.parts.example.com")
+	m.preferred("after the undone move " + string(m.direction))
 }
 
 func (m *mover) once() error {

@@ -3,7 +3,6 @@
 package extension
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"quorate.dev/test/docs/guide"
 	"quorate.dev/test/upstream"
 )
 
@@ -44,6 +43,7 @@ var widgets = schema.GroupVersionResource{Group: "demo.example.com", Version: "v
 
 // scene is a host with two replicas of an extension server that share an etcd.
 type scene struct {
+	bolts map[string]string // definition of bolts by storage version
 	*testing.T
 	directory string
 	pki       *upstream.PKI
@@ -103,7 +103,9 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	own.StopAfter(t)
 	s.startReplicas(own.Endpoint)
 	s.register()
+	s.bolts = startConverter(t)
 	s.apply(s.host, movedDefinitions)
+	s.apply(s.host, s.bolts["v1beta1"])
 	// It starts last, because it looks for new kinds every 30 seconds only.
 	manager := upstream.Client{
 		Directory: s.directory, PKI: s.pki, Server: server.Admin,
@@ -279,23 +281,10 @@ func (s *scene) balance() string {
 	return listener.Addr().String()
 }
 
-// block matches the YAML in the document.
-var block = regexp.MustCompile("(?s)```yaml\n(.*?)```")
-
 // document returns the YAML of the documentation that contains a text.
 func (s *scene) document(contains string) string {
 	s.Helper()
-	content, err := os.ReadFile(page)
-	if err != nil {
-		s.Fatal(err)
-	}
-	for _, found := range block.FindAllSubmatch(content, -1) {
-		if bytes.Contains(found[1], []byte(contains)) {
-			return string(found[1])
-		}
-	}
-	s.Fatalf("%s has no YAML with %q", page, contains)
-	return ""
+	return must(guide.YAML(page, contains))(s.T)
 }
 
 // apply runs kubectl apply.

@@ -44,6 +44,7 @@ func TestFamilies(t *testing.T) {
 		}
 	}
 	compareAll(t, want.families, got.families)
+	compareReference(t, want.families, got.families)
 }
 
 // compareAll compares the families of kube-apiserver with ours, except those in notExported.

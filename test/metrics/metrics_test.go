@@ -88,7 +88,9 @@ var exceptions = map[string]string{
 	"apiserver_authentication_config_controller_": "measured with --authentication-config",
 	"apiserver_authorization_config_controller_":  "measured with --authorization-config",
 	"apiserver_flowcontrol_rejected_":             "exists when a priority level is full",
+	"apiserver_request_terminations_":             "exists when a request has been terminated",
 	"apiserver_validating_admission_policy_":      "measured with the policies of admission",
+	"etcd_network_peer_":                          "exists with several members",
 }
 
 func TestStableMetrics(t *testing.T) {
@@ -130,6 +132,12 @@ func TestStableMetrics(t *testing.T) {
 			t.Errorf("%s, which dashboards rely on, is missing", name)
 		}
 	}
+	for _, name := range named(t) {
+		if exported[name] == nil && exported[histogram(name)] == nil && exception(name) == "" {
+			t.Errorf("%s, which rules or dashboards of release/monitoring query, is missing", name)
+		}
+	}
+	checkMixins(t, exported)
 	if got := quantiles(exported["apiserver_admission_step_admission_duration_seconds_summary"]); !slices.Equal(got, []float64{0.5, 0.9, 0.99}) {
 		t.Errorf("the summary of admission has quantiles %v", got)
 	}
@@ -325,6 +333,32 @@ func forget(t *testing.T, config *rest.Config) {
 	if attempts := exported["authentication_attempts"]; attempts == nil || counted(attempts, "") == 0 {
 		t.Error("authentication is not measured any more")
 	}
+}
+
+// named returns the metrics of API servers that the rules and dashboards query.
+func named(t *testing.T) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../release/monitoring/metrics.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, found := strings.CutPrefix(strings.TrimSpace(line), "apiserver "); found {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		t.Fatal("no metrics of API servers are queried")
+	}
+	return names
+}
+
+// histogram returns the name of the family of a series of a histogram.
+func histogram(name string) string {
+	for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+		name = strings.TrimSuffix(name, suffix)
+	}
+	return name
 }
 
 func exception(name string) string {

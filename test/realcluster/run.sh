@@ -3,8 +3,10 @@
 # operations of docs/install.md. Prints the results with their durations, and exits at the first failure.
 #
 #   KUBECONFIG  of the cluster, as administrator. Needs a default StorageClass that can give 16 volumes of 8Gi. jq is needed here.
-#   LOAD        command that gives the nodes an image: $LOAD NAME:TAG BINARY. The image's entry point is the static binary
-#               at /<its base name>. Empty: the nodes have, or can pull, $IMAGE, $CLIENT_IMAGE and $PROBE_IMAGE
+#   IMPORT      command that gives the nodes the image of release/build.sh: $IMPORT FILE, an OCI archive whose annotation
+#               names the image, as "ctr -n k8s.io images import" does. Empty: the nodes have, or can pull, $IMAGE.
+#   LOAD        command that gives the nodes an image of a tool: $LOAD NAME:TAG BINARY. The image's entry point is the static
+#               binary at /<its base name>. Empty: the nodes have, or can pull, $CLIENT_IMAGE and $PROBE_IMAGE
 #               (test/realcluster/probe).
 #   CRASH       command that sends SIGKILL to a container's process: $CRASH NAMESPACE POD. Empty: skipped.
 #   SERVER      URL of the sample's Service for this script; default: its cluster IP.
@@ -14,7 +16,7 @@
 #   IMAGE, CLIENT_IMAGE, PROBE_IMAGE, KUBECTL, NAMESPACE: see below. KEEP=1 leaves everything in place at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-IMAGE=${IMAGE:-quorate:latest} CLIENT_IMAGE=${CLIENT_IMAGE:-kubectl:trial} PROBE_IMAGE=${PROBE_IMAGE:-probe:trial}
+IMAGE=${IMAGE:-quorate:v$(cat VERSION)} IMPORT=${IMPORT:-} CLIENT_IMAGE=${CLIENT_IMAGE:-kubectl:trial} PROBE_IMAGE=${PROBE_IMAGE:-probe:trial}
 MANIFESTS=${MANIFESTS:-manifests/install.yaml} ENFORCED=${ENFORCED:-} KUBECTL=${KUBECTL:-$(command -v kubectl)}
 NAMESPACE=${NAMESPACE:-quorate-trial} KEEP=${KEEP:-}
 WORK=$(mktemp -d)
@@ -78,10 +80,12 @@ leader() { k get asc demo -o jsonpath='{.status.members[?(@.role=="leader")].nam
 follower() { k get asc demo -o jsonpath='{.status.members[?(@.role=="voter")].name}' | cut -d' ' -f1; }
 
 install() {
-  local binary=${BINARY:-$WORK/quorate}
+  if [ -n "$IMPORT" ]; then
+    local version=${IMAGE##*:v}
+    DIST=$WORK/dist ARCHITECTURES=$(go env GOARCH) IMAGE=${IMAGE%:v*} VERSION=$version release/build.sh image >/dev/null
+    $IMPORT "$WORK/dist/quorate-v$version-image.tar" >/dev/null
+  fi
   if [ -n "${LOAD:-}" ]; then
-    [ -n "${BINARY:-}" ] || CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$binary" .
-    $LOAD "$IMAGE" "$binary" >/dev/null
     cp "$KUBECTL" "$WORK/kubectl" && $LOAD "$CLIENT_IMAGE" "$WORK/kubectl" >/dev/null
     CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$WORK/probe" ./test/realcluster/probe
     $LOAD "$PROBE_IMAGE" "$WORK/probe" >/dev/null
@@ -93,6 +97,8 @@ install() {
   sed "s|quorate:latest|$IMAGE|; s|quorate-clusters|$NAMESPACE|" "$MANIFESTS" | "$KUBECTL" apply -f - >/dev/null
   local began; began=$(now)
   "$KUBECTL" -n quorate-system rollout status deployment/quorate-operator --timeout=180s >/dev/null
+  [ "$("$KUBECTL" get namespace quorate-system -o jsonpath='{.metadata.labels.pod-security\.kubernetes\.io/enforce}')" = restricted ] ||
+    die "quorate-system does not enforce the restricted pod security standard"
   say "$MANIFESTS applied, operator ready" "$(since "$began")"
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ const (
 // EtcdServer is a running etcd of one member.
 type EtcdServer struct {
 	*Process
-	Endpoint string // URL, without TLS
+	Endpoint string // URL
 }
 
 // StartEtcd runs etcd with its data in directory/etcd and returns when it is healthy.
@@ -45,6 +46,40 @@ func StartEtcd(ctx context.Context, directory string) (*EtcdServer, error) {
 			return nil, err
 		}
 		return &EtcdServer{process, client}, process.await(ctx, http.DefaultClient, client+"/health")
+	})
+}
+
+// StartSecureEtcd runs etcd, which serves by TLS and requires client certificates of an authority, as StartEtcd does.
+func StartSecureEtcd(ctx context.Context, directory string, serving, clients *Authority) (*EtcdServer, error) {
+	binary, err := Etcd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	certificate, key, err := serving.Server("localhost")
+	if err != nil {
+		return nil, err
+	}
+	certificateFile, keyFile, err := Write(directory, "etcd", certificate, key)
+	if err != nil {
+		return nil, err
+	}
+	authority := filepath.Join(directory, "etcd-clients.crt")
+	if err := os.WriteFile(authority, clients.PEM(), 0o600); err != nil {
+		return nil, err
+	}
+	return retry(func(ports []int) (*EtcdServer, error) {
+		client, peer, metrics := "https://127.0.0.1:"+strconv.Itoa(ports[0]), localURL(ports[1]), localURL(ports[2])
+		process, err := start("etcd", binary, directory, []string{
+			"--data-dir=" + filepath.Join(directory, "etcd"), "--log-level=warn",
+			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
+			"--listen-metrics-urls=" + metrics, "--cert-file=" + certificateFile, "--key-file=" + keyFile,
+			"--client-cert-auth", "--trusted-ca-file=" + authority,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &EtcdServer{process, client}, process.await(ctx, http.DefaultClient, metrics+"/health")
 	})
 }
 
@@ -153,7 +188,7 @@ func override(flags, further []string) []string {
 func retry[T any](start func(ports []int) (T, error)) (T, error) {
 	for attempt := 1; ; attempt++ {
 		var none T
-		ports, err := freePorts(2)
+		ports, err := freePorts(3)
 		if err != nil {
 			return none, err
 		}
