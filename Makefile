@@ -1,7 +1,7 @@
 # Targets need Go and git; race also needs gcc.
 export CGO_ENABLED = 0
 
-.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability rotation hostile upgrade operator-size restarts screenshot fuzz generate bundle chart image release clean
+.PHONY: build test lint race ci sandbox benchmark differential compatibility kine failover history availability availability-cluster rotation hostile upgrade operator-size restarts screenshot prometheus guides fuzz generate bundle chart image release release-check clean
 
 build: ## the quorate binary
 	go build -trimpath -ldflags "-s -w" -o bin/quorate .
@@ -45,7 +45,10 @@ history: ## kill replicas and check what clients saw for linearizability; DURATI
 	QUORATE_HISTORY=$(or $(DURATION),5m) go test -count=1 -v -timeout 2h -run TestHistory ./test/history
 
 availability: ## change and break a cluster under load; asserts the budgets in docs/availability.md
-	QUORATE_AVAILABILITY=full go test -count=1 -v -run TestSandbox ./test/endtoend
+	QUORATE_AVAILABILITY=full go test -count=1 -v -timeout 30m -run 'TestSandbox$$' ./test/endtoend
+
+availability-cluster: ## the same on the Kubernetes cluster of QUORATE_CLUSTER, which has the operator; see docs/availability.md
+	QUORATE_AVAILABILITY=full go test -count=1 -v -timeout 30m -run 'TestCluster$$' ./test/endtoend
 
 rotation: ## replace authorities by age, several times, under load
 	QUORATE_ROTATION=full go test -count=1 -v -timeout 30m -run TestRotationByAge ./test/endtoend
@@ -61,6 +64,14 @@ operator-size: ## memory and CPU time of the operator with CLUSTERS=200
 
 restarts: ## restart a single etcd member, with and without fsync
 	QUORATE_RESTARTS=full go test -count=1 -v -run TestRestart ./apiserver/etcd
+
+prometheus: ## scrape a sandbox with Prometheus: peace, dashboards, a fault for each alert; SPEED=1 does not shorten durations
+	go -C tools/prometheus build -tags remove_all_sd -o $(or $(TMPDIR),/tmp)/prometheus github.com/prometheus/prometheus/cmd/prometheus
+	QUORATE_PROMETHEUS=$(or $(TMPDIR),/tmp)/prometheus QUORATE_SPEED=$(or $(SPEED),30) \
+		go test -count=1 -v -timeout 24h -run TestPrometheus ./test/endtoend
+
+guides: ## execute the commands of all guides, also those that take long
+	QUORATE_GUIDES=all go test -count=1 -v -timeout 60m -run 'TestGuides|TestServerGuides|TestMigrate' ./test/endtoend
 
 FUZZTIME ?= 2m
 
@@ -81,6 +92,9 @@ image: ## dist/image: an OCI layout for amd64 and arm64, without a container eng
 
 release: ## dist/: binaries, image, SBOMs, manifests, bundle, chart, notes, checksums
 	release/build.sh
+
+release-check: ## write the release twice, the second time elsewhere without a cache, and compare the bytes; 15 minutes
+	QUORATE_RELEASE=full go test -count=1 -v -timeout 90m -run TestRelease ./release
 
 clean:
 	rm -rf bin dist .quorate
