@@ -37,7 +37,7 @@ func (s *Store) FollowCompaction(ctx context.Context, clock clock.Clock, log log
 func (s *Store) followCompaction(ctx context.Context, handle func(revision int64)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	now, err := s.client.Get(ctx, compactionKey)
+	now, err := s.get(ctx, compactionKey)
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", compactionKey, classify(err))
 	}

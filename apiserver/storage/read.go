@@ -3,12 +3,18 @@ package storage
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"quorate.dev/apiserver/request"
 )
+
+// leaderChangedDelay is the delay before a read is repeated that failed because the leader changed.
+const leaderChangedDelay = 10 * time.Millisecond
 
 // ListOptions are the options of List.
 type ListOptions struct {
@@ -30,7 +36,7 @@ type Page struct {
 // Get returns the value of a path. It is a linearizable read.
 func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 	began := s.metrics.start()
-	response, err := s.client.Get(ctx, s.Key(path), clientv3.WithLimit(1))
+	response, err := s.get(ctx, s.Key(path), clientv3.WithLimit(1))
 	s.metrics.observe(ctx, "get", path, began, err)
 	if err != nil {
 		return Value{}, fmt.Errorf("getting %s: %w", path, classify(err))
@@ -49,7 +55,7 @@ func (s *Store) Get(ctx context.Context, path string) (Value, error) {
 func (s *Store) ListKeys(ctx context.Context, prefix string, options ListOptions) (Page, error) {
 	first := s.Key(max(prefix, options.From))
 	began := s.metrics.start()
-	response, err := s.client.Get(ctx, first, clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.Key(prefix))),
+	response, err := s.get(ctx, first, clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.Key(prefix))),
 		clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit), clientv3.WithKeysOnly())
 	s.metrics.observe(ctx, "list", prefix, began, err)
 	if err != nil {
@@ -75,7 +81,7 @@ func (s *Store) List(ctx context.Context, prefix string, options ListOptions) (P
 		first = s.Key(options.From)
 	}
 	began := s.metrics.start()
-	response, err := s.client.Get(ctx, first,
+	response, err := s.get(ctx, first,
 		clientv3.WithRange(end), clientv3.WithRev(options.Revision), clientv3.WithLimit(options.Limit))
 	s.metrics.observe(ctx, "list", prefix, began, err)
 	if err != nil {
@@ -101,11 +107,27 @@ func (s *Store) Count(ctx context.Context, prefix, from string, revision int64) 
 	first := s.Key(prefix)
 	end := clientv3.GetPrefixRangeEnd(first)
 	began := s.metrics.start()
-	response, err := s.client.Get(ctx, max(first, s.Key(from)),
+	response, err := s.get(ctx, max(first, s.Key(from)),
 		clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithCountOnly())
 	s.metrics.observe(ctx, "list", prefix, began, err)
 	if err != nil {
 		return 0, fmt.Errorf("counting %s: %w", prefix, classify(err))
 	}
 	return response.Count, nil
+}
+
+// get reads from etcd. A read that fails because the leader changed is repeated until the context ends, as etcd's remote
+// client does; the in-process client of an embedded member does not.
+func (s *Store) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	for {
+		response, err := s.client.Get(ctx, key, options...)
+		if !errors.Is(rpctypes.Error(err), rpctypes.ErrLeaderChanged) {
+			return response, err
+		}
+		select {
+		case <-time.After(leaderChangedDelay):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }

@@ -2,19 +2,13 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // revisionTimeout bounds one read. The contexts of most callers end earlier.
 const revisionTimeout = 10 * time.Second
-
-// leaderChangedDelay is the delay before a read is repeated that failed because the leader changed.
-const leaderChangedDelay = 10 * time.Millisecond
 
 // Revision returns the current revision of etcd. It is linearizable: not below that of any write that completed
 // before the call. Concurrent callers share one read (a ReadIndex, for an embedded member).
@@ -32,24 +26,15 @@ func (s *Store) Revision(ctx context.Context) (int64, error) {
 }
 
 // readRevision reads the prefix as a key, which never exists. The revision is in the response header.
-// A read that fails because the leader changed is repeated, as etcd's remote client does; the in-process client of an
-// embedded member does not.
 func (s *Store) readRevision(ctx context.Context) (int64, error) {
-	for {
-		response, err := s.client.Get(ctx, s.prefix)
-		switch {
-		case ctx.Err() != nil:
-			return 0, fmt.Errorf("%w: no response within %v", ErrUnavailable, revisionTimeout)
-		case err == nil:
-			return response.Header.Revision, nil
-		case !errors.Is(rpctypes.Error(err), rpctypes.ErrLeaderChanged):
-			return 0, classify(err)
-		}
-		select {
-		case <-time.After(leaderChangedDelay):
-		case <-ctx.Done():
-		}
+	response, err := s.get(ctx, s.prefix)
+	switch {
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("%w: no response within %v", ErrUnavailable, revisionTimeout)
+	case err != nil:
+		return 0, classify(err)
 	}
+	return response.Header.Revision, nil
 }
 
 // revisionRead is one read, shared by all callers that joined it before it was sent.

@@ -236,27 +236,62 @@ func testFollowCompaction(t *testing.T, client *clientv3.Client) {
 	<-ended
 }
 
-// changingLeader fails the first read as etcd does when the leader changes.
+// changingLeader fails one read as etcd does when the leader changes.
 type changingLeader struct {
 	clientv3.KV
-	failed bool
+	fails bool
 }
 
 func (c *changingLeader) Get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	if !c.failed {
-		c.failed = true
+	if c.fails {
+		c.fails = false
 		return nil, rpctypes.ErrGRPCLeaderChanged
 	}
 	return c.KV.Get(ctx, key, options...)
 }
 
-func TestRevisionIsReadAgainAfterALeaderChange(t *testing.T) {
-	client := etcdtest.Client(t)
+func TestReadsAreRepeatedAfterALeaderChange(t *testing.T) {
+	ctx, client := t.Context(), etcdtest.Client(t)
 	leader := &changingLeader{KV: client.KV}
 	client.KV = leader
-	if revision, err := storage.New(client, "/registry").Revision(t.Context()); err != nil || revision == 0 || !leader.failed {
-		t.Errorf("got revision %d and error %v, want a revision", revision, err)
+	s := storage.New(client, "/registry")
+	revision := must[int64](t)(s.Create(ctx, "pods/a", []byte("a"), 0))
+	for _, read := range []struct {
+		name string
+		run  func() error
+	}{
+		{"Revision", func() error { _, err := s.Revision(ctx); return err }},
+		{"Get", func() error { _, err := s.Get(ctx, "pods/a"); return err }},
+		{"List", func() error { _, err := s.List(ctx, "pods/", storage.ListOptions{}); return err }},
+		{"ListKeys", func() error { _, err := s.ListKeys(ctx, "pods/", storage.ListOptions{}); return err }},
+		{"Count", func() error { _, err := s.Count(ctx, "pods/", "", revision); return err }},
+		{"DeleteUnreadable", func() error { return s.DeleteUnreadable(ctx, "pods/a") }},
+	} {
+		leader.fails = true
+		if err := read.run(); err != nil || leader.fails {
+			t.Errorf("%s: %v", read.name, err)
+		}
 	}
+}
+
+func TestReadsEndWithTheirContextDuringALeaderChange(t *testing.T) {
+	client := etcdtest.Client(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	client.KV = leaderless{KV: client.KV, read: cancel}
+	if _, err := storage.New(client, "/registry").Get(ctx, "pods/a"); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("got %v, want %v", err, storage.ErrUnavailable)
+	}
+}
+
+// leaderless fails all reads as etcd does when the leader changes.
+type leaderless struct {
+	clientv3.KV
+	read func() // called by each read
+}
+
+func (l leaderless) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	l.read()
+	return nil, rpctypes.ErrGRPCLeaderChanged
 }
 
 func TestDeleteUnreadable(t *testing.T) {

@@ -94,7 +94,7 @@ func (s *Store) swap(ctx context.Context, name, path string, expected int64, ope
 func (s *Store) DeleteUnreadable(ctx context.Context, path string) error {
 	for {
 		began := s.metrics.start()
-		found, err := s.client.Get(ctx, s.Key(path), clientv3.WithKeysOnly())
+		found, err := s.get(ctx, s.Key(path), clientv3.WithKeysOnly())
 		s.metrics.observe(ctx, "get", path, began, err)
 		if err != nil {
 			return fmt.Errorf("deleting %s: %w", path, classify(err))
