@@ -13,7 +13,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,7 +153,7 @@ func (s *sandbox) replaceAuthorities(cluster, apiService string) {
 	if bundle() == before {
 		s.t.Error("the APIService has the former caBundle")
 	}
-	w.stop(s.t, 0)
+	s.stopWriter(w, 0)
 
 	w = s.updateReport()
 	pod := cluster + "-1"
@@ -159,14 +161,15 @@ func (s *sandbox) replaceAuthorities(cluster, apiService string) {
 	s.kill(pod)
 	s.restarted(pod, restarts)
 	s.run(s.management, "wait", "asc/"+cluster, "--for=jsonpath={.status.readyReplicas}=3", "--timeout=120s")
-	w.stop(s.t, 1) // the one in flight
+	s.stopWriter(w, 1) // the one in flight
 }
 
-// reportWriter updates a report until stop.
+// reportWriter updates a report until it is cancelled.
 type reportWriter struct {
 	cancel   context.CancelFunc
 	done     sync.WaitGroup
-	writes   int
+	writes   atomic.Int64
+	longest  time.Duration // of a write
 	failures []error
 }
 
@@ -179,24 +182,30 @@ func (s *sandbox) updateReport() *reportWriter {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	w := &reportWriter{cancel: cancel}
 	w.done.Go(func() {
-		for ; ctx.Err() == nil; w.writes++ {
-			patch := fmt.Appendf(nil, `{"metadata":{"labels":{"write":"%d"}}}`, w.writes)
+		for ; ctx.Err() == nil; w.writes.Add(1) {
+			patch := fmt.Appendf(nil, `{"metadata":{"labels":{"write":"%d"}}}`, w.writes.Load())
+			began := time.Now()
 			if _, err := in.Patch(ctx, "monthly", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
 				w.failures = append(w.failures, err)
 			}
+			w.longest = max(w.longest, time.Since(began))
 		}
 	})
 	return w
 }
 
-// stop checks the number of failed writes.
-func (w *reportWriter) stop(t *testing.T, allowed int) {
-	t.Helper()
+// stopWriter stops a writer after ten more writes, and checks the number of those that failed.
+func (s *sandbox) stopWriter(w *reportWriter, allowed int) {
+	s.t.Helper()
+	before := w.writes.Load()
+	s.waitFor("ten more writes", func() (bool, string) {
+		return w.writes.Load() >= before+10, fmt.Sprint(w.writes.Load() - before)
+	})
 	w.cancel()
 	w.done.Wait()
-	t.Logf("%d of %d writes failed", len(w.failures), w.writes)
-	if len(w.failures) > allowed || w.writes < 10 {
-		t.Errorf("%d of %d writes failed, at most %d may: %v", len(w.failures), w.writes, allowed, errors.Join(w.failures...))
+	s.t.Logf("%d of %d writes failed, the longest took %v", len(w.failures), w.writes.Load(), w.longest.Round(time.Millisecond))
+	if len(w.failures) > allowed {
+		s.t.Errorf("at most %d writes may fail: %v", allowed, errors.Join(w.failures...))
 	}
 }
 
