@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/net/http2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -329,6 +330,61 @@ func TestConnections(t *testing.T) {
 	f.expect(t, "/apis/b.example/v1/things", http.StatusOK, "second")
 	f.Set("v1.b.example", apiService("b.example", "other"))
 	builtintest.Eventually(t, "all connections are closed", func() bool { return open.Load() == 0 })
+}
+
+// TestShutdownOfServer sends a write to a server that shuts down and does not process it.
+func TestShutdownOfServer(t *testing.T) {
+	server := httptest.NewUnstartedServer(nil)
+	server.EnableHTTP2 = true
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	var connections atomic.Int32
+	server.Config.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
+		"h2": func(_ *http.Server, connection *tls.Conn, _ http.Handler) {
+			if connections.Add(1) == 1 {
+				goAway(t, connection)
+				return
+			}
+			new(http2.Server).ServeConn(connection, &http2.ServeConnOpts{Handler: handler})
+		},
+	}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	f := newFront(t, aggregator.Options{Resolver: addresses{"a": server.URL}})
+	f.Set("v1.a.example", apiService("a.example", "a"))
+	r := builtintest.Must[*http.Request](t)(http.NewRequestWithContext(t.Context(), http.MethodPatch,
+		f.URL+"/apis/a.example/v1/things/one", strings.NewReader("change")))
+	response := builtintest.Must[*http.Response](t)(f.Client().Do(r))
+	defer func() { _ = response.Body.Close() }()
+	body := builtintest.Must[[]byte](t)(io.ReadAll(response.Body))
+	if response.StatusCode != http.StatusOK || string(body) != "change" {
+		t.Errorf("got %d %q", response.StatusCode, body)
+	}
+	if got := connections.Load(); got != 2 {
+		t.Errorf("got %d connections, want 2", got)
+	}
+}
+
+// goAway reads one request and announces that it is not processed.
+func goAway(t *testing.T, connection net.Conn) {
+	if _, err := io.ReadFull(connection, make([]byte, len(http2.ClientPreface))); err != nil {
+		t.Error(err)
+		return
+	}
+	frames := http2.NewFramer(connection, connection)
+	if err := frames.WriteSettings(); err != nil {
+		t.Error(err)
+	}
+	for {
+		frame, err := frames.ReadFrame()
+		if err != nil {
+			return // the client has closed the connection
+		}
+		if data, ok := frame.(*http2.DataFrame); ok && data.StreamEnded() {
+			if err := frames.WriteGoAway(0, http2.ErrCodeNo, nil); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }
 
 func writePair(t *testing.T, files [2]string, name string) {
