@@ -373,25 +373,3 @@ func EncryptionScheme(cluster *v1alpha1.ApiServerCluster) encryption.Scheme {
 func EncryptionKeys(cluster *v1alpha1.ApiServerCluster, state encryption.State) *corev1.Secret {
 	return secret(cluster, EncryptionSecret, corev1.SecretTypeOpaque, map[string][]byte{EncryptionStateKey: state.Data()})
 }
-
-// Sources returns the names of the ConfigMaps or Secrets of the user that the spec refers to.
-func Sources(cluster *v1alpha1.ApiServerCluster, kind string) (names []string) {
-	for _, part := range Parts(cluster) {
-		ref := part.Files.ConfigMapRef
-		if kind == "Secret" {
-			ref = part.Files.SecretRef
-		}
-		if ref != nil {
-			names = append(names, ref.Name)
-		}
-	}
-	certificates := &cluster.Spec.Certificates
-	for _, ref := range []*corev1.LocalObjectReference{
-		certificates.Serving.SecretRef, certificates.Authorities.ServingSecretRef, certificates.Authorities.ClientSecretRef,
-	} {
-		if ref != nil && kind == "Secret" {
-			names = append(names, ref.Name)
-		}
-	}
-	return names
-}
