@@ -77,7 +77,7 @@ type AggregatedAPIService struct {
 	ServiceRef *ServiceReference `json:"serviceRef,omitempty"`
 
 	// CABundle refers to the certificate authorities that verify the certificate of the extension API server. The operator
-	// applies changes within half a minute. Default: the authorities of the API servers' image.
+	// applies changes at once. Default: the authorities of the API servers' image.
 	// Example: {"secretRef": {"name": "metrics-ca"}}.
 	//
 	// +optional
