@@ -219,6 +219,7 @@ func (s *sandbox) moveLedgers(kubeconfig, to string) {
 	command := exec.CommandContext(s.t.Context(), must(upstream.Quorate(s.t.Context()))(s.t), "extension", "move",
 		"ledgers.example.com", "--to="+to, "--cluster=default/reports", "--settle=2s",
 		"--kubeconfig="+s.management, "--extension-kubeconfig="+kubeconfig)
+	defer s.logSlow("the move to the "+to, time.Now())
 	if output, err := command.CombinedOutput(); err != nil {
 		s.t.Fatalf("move to the %s: %v\n%s", to, err, output)
 	}

@@ -130,8 +130,19 @@ func (s *sandbox) run(kubeconfig string, args ...string) string {
 // try runs kubectl, which may fail.
 func (s *sandbox) try(kubeconfig string, args ...string) (string, error) {
 	command := exec.CommandContext(s.t.Context(), s.kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)
+	defer s.logSlow("kubectl "+strings.Join(args, " "), time.Now())
 	output, err := command.CombinedOutput()
 	return string(output), err
+}
+
+// slow is the duration from which commands and waits are logged, to find where the time of a test goes.
+const slow = 10 * time.Second
+
+func (s *sandbox) logSlow(what string, began time.Time) {
+	s.t.Helper()
+	if took := time.Since(began); took > slow {
+		s.t.Logf("%s took %v", what, took.Round(time.Millisecond))
+	}
 }
 
 // cluster returns demo.
@@ -186,6 +197,7 @@ func (s *sandbox) waitFor(what string, holds func() (bool, string)) {
 
 func (s *sandbox) waitForUpTo(timeout time.Duration, what string, holds func() (bool, string)) {
 	s.t.Helper()
+	defer s.logSlow("waiting for "+what, time.Now())
 	var seen string
 	err := wait.PollUntilContextTimeout(s.t.Context(), 100*time.Millisecond, timeout, true, func(context.Context) (ok bool, err error) {
 		ok, seen = holds()
