@@ -1,8 +1,6 @@
 package aggregator
 
 import (
-	"bytes"
-	"io"
 	"net/http"
 	"net/url"
 
@@ -65,7 +63,7 @@ func (b *Backend) forward(
 		proxy.NewUpgradeAwareHandler(location, u.transport(connections.transport), true, true, responder{}).ServeHTTP(u, outgoing)
 		return
 	}
-	if err := keepBody(outgoing); err != nil {
+	if err := request.KeepBody(outgoing); err != nil {
 		responder{}.Error(w, outgoing, err)
 		return
 	}
@@ -74,25 +72,6 @@ func (b *Backend) forward(
 	handler := proxy.NewUpgradeAwareHandler(location, identified, true, false, responder{})
 	handler.RejectForwardingRedirects = b.options.RejectRedirects
 	handler.ServeHTTP(w, outgoing)
-}
-
-// maxKeptBody is the maximum size in bytes of a body that is kept in memory while its request is forwarded.
-const maxKeptBody = 64 << 10
-
-// keepBody reads a small body, so that the transport can send the request again to a server that has not processed it. A
-// server that shuts down announces the last request that it processes (GOAWAY), and later ones may already be on their
-// way. Without the body, kube-apiserver responds to those with 503.
-func keepBody(r *http.Request) error {
-	if r.ContentLength <= 0 || r.ContentLength > maxKeptBody {
-		return nil
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return err
-	}
-	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	r.Body, err = r.GetBody()
-	return err
 }
 
 // reject responds in place of the server.

@@ -90,6 +90,9 @@ func (p *Peers) forward(w http.ResponseWriter, r *http.Request, address string, 
 	upgrade := httpstream.IsUpgradeRequest(r)
 	if upgrade { // which does not use the round tripper
 		transport.SetAuthProxyHeaders(outgoing, user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra())
+	} else if err := request.KeepBody(outgoing); err != nil {
+		responder{}.Error(counted, outgoing, err)
+		return
 	}
 	identified := transport.NewAuthProxyRoundTripper(
 		user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra(), p.options.Transport)

@@ -1,6 +1,7 @@
 package request
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -92,6 +93,25 @@ func bufferAfter(size int, length int64) int {
 
 func tooLarge() error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", MaxBody))
+}
+
+// maxKeptBody is the maximum size in bytes of a body that KeepBody reads.
+const maxKeptBody = 64 << 10
+
+// KeepBody reads a small body of a request that is about to be forwarded, so that the transport can send the request
+// again to a server that has not processed it. A server that shuts down announces the last request that it processes
+// (GOAWAY in HTTP/2), when later ones may already be on their way. Without the body, those fail.
+func KeepBody(r *http.Request) error {
+	if r.ContentLength <= 0 || r.ContentLength > maxKeptBody {
+		return nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return fmt.Errorf("read the request body: %w", err)
+	}
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.Body, err = r.GetBody()
+	return err
 }
 
 // BodyTooSlow is the error of a request whose body arrives too slowly.

@@ -97,3 +97,32 @@ func TestBodyWithoutMemory(t *testing.T) {
 		t.Errorf("reading ended with %v", err)
 	}
 }
+
+func TestKeepBody(t *testing.T) {
+	for _, length := range []int{1, maxKeptBody, maxKeptBody + 1} {
+		r := httptest.NewRequest(http.MethodPatch, "/", bytes.NewReader(make([]byte, length)))
+		if err := KeepBody(r); err != nil || (r.GetBody != nil) != (length <= maxKeptBody) {
+			t.Errorf("%d bytes: kept: %t, error %v", length, r.GetBody != nil, err)
+		}
+		for range 2 {
+			if body, err := io.ReadAll(r.Body); err != nil || len(body) != length {
+				t.Errorf("%d bytes: got %d, error %v", length, len(body), err)
+			}
+			if r.GetBody == nil {
+				break
+			}
+			r.Body, _ = r.GetBody()
+		}
+	}
+}
+
+func TestKeepBodyOfUnknownLengthOrBroken(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPatch, "/", iotest.ErrReader(io.ErrUnexpectedEOF))
+	if err := KeepBody(r); err != nil || r.GetBody != nil { // not read
+		t.Errorf("a body of unknown length: kept: %t, error %v", r.GetBody != nil, err)
+	}
+	r.ContentLength = 10
+	if err := KeepBody(r); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v, want %v", err, io.ErrUnexpectedEOF)
+	}
+}
