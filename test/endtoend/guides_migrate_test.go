@@ -27,6 +27,16 @@ END
 	kubectl wait crd/reports.reports.example.com --for=condition=Established --timeout=1m
 	until kubectl get reports; do sleep 0.2; done`
 
+// registered has conditions of a running server: the kubernetes Service has its address, and it has the only identity lease.
+// A server publishes both after it is ready, and withdraws them when it stops.
+const registered = `
+published() {
+	[ "$(kubectl get endpointslices -l kubernetes.io/service-name=kubernetes -o 'jsonpath={.items[0].endpoints[0].addresses[0]}')" = 192.0.2.10 ]
+}
+identified() {
+	[ "$(kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver -o name | wc -l)" = 1 ]
+}`
+
 // migrations are the sections of docs/migrate.md. The commands between them write with one server and read with the other.
 var migrations = []reading{
 	{sections: []string{"Before", "Try it beside kube-apiserver"}, prepare: migratedDefinition + `
@@ -35,12 +45,12 @@ var migrations = []reading{
 	kubectl create secret generic before --from-literal=password=swordfish
 	kubectl create service clusterip before --tcp=80
 	kubectl create -f - <<< '{"apiVersion":"reports.example.com/v1","kind":"Report","metadata":{"name":"before"},"spec":{"pages":1}}'`},
-	{sections: []string{"Change over"}, finish: `
+	{sections: []string{"Change over"}, finish: registered + `
 	[ "$(kubectl get secret before -o 'go-template={{.data.password|base64decode}}')" = swordfish ]
 	[ "$(kubectl get report before -o 'jsonpath={.spec.pages}')" = 1 ]
 	[ "$(kubectl --kubeconfig token.conf --token "$(cat before.token)" auth whoami -o 'jsonpath={.status.userInfo.username}')" = system:serviceaccount:default:before ]
-	[ "$(kubectl get endpointslices -l kubernetes.io/service-name=kubernetes -o 'jsonpath={.items[0].endpoints[0].addresses[0]}')" = 192.0.2.10 ]
-	[ "$(kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver -o name | wc -l)" = 1 ]
+	eventually published
+	eventually identified
 	kubectl get apiservice v1.reports.example.com v1.apps
 	kubectl patch report before --type=merge -p '{"spec":{"pages":2}}'
 	kubectl create serviceaccount after
@@ -48,12 +58,12 @@ var migrations = []reading{
 	kubectl create secret generic after --from-literal=password=halibut
 	kubectl create service clusterip after --tcp=80
 	kubectl create deployment after --image=registry.example/web --replicas=0`},
-	{sections: []string{"Back"}, finish: `
+	{sections: []string{"Back"}, finish: registered + `
 	[ "$(kubectl get secret after -o 'go-template={{.data.password|base64decode}}')" = halibut ]
 	[ "$(kubectl get report before -o 'jsonpath={.spec.pages}')" = 2 ]
 	[ "$(kubectl --kubeconfig token.conf --token "$(cat after.token)" auth whoami -o 'jsonpath={.status.userInfo.username}')" = system:serviceaccount:default:after ]
 	[ "$(kubectl get services before after -o 'jsonpath={.items[*].spec.clusterIP}' | tr ' ' '\n' | sort -u | wc -l)" = 2 ]
-	[ "$(kubectl get endpointslices -l kubernetes.io/service-name=kubernetes -o 'jsonpath={.items[0].endpoints[0].addresses[0]}')" = 192.0.2.10 ]
+	eventually published
 	kubectl get deployment after
 	! grep -q 'Secret before\|Secret after' kube-apiserver.log`},
 	{sections: []string{"Into an embedded etcd"}, finish: `

@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -8,6 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"quorate.dev/test/docs/guide"
 	"quorate.dev/test/upstream"
@@ -117,7 +121,11 @@ stop() {
 quorate() {
   local -
   set +x
-  case "$*" in "apiserver ..."*) ;; *) quorate-binary "$@"; return ;; esac
+  case "$*" in "apiserver ..."*) ;; *)
+    [ "$BASHPID" = $$ ] || exec quorate-binary "$@" # in the background, $! is the server then
+    quorate-binary "$@"
+    return ;;
+  esac
   stop
   local args="$*" flags="$FLAGS"
   case "$args" in *--etcd-data-dir*) ;; *) flags+=" --etcd-data-dir=$ROOT/var/lib/quorate/etcd" ;; esac
@@ -128,6 +136,13 @@ quorate() {
     kill -0 "$(cat "$ROOT/pid")" || { cat "$ROOT/log"; return 1; }
     sleep 0.1
   done
+}
+eventually() {
+  for _ in {1..300}; do
+    if "$@"; then return; fi
+    sleep 0.2
+  done
+  return 1
 }
 [ -e "$ROOT/pid" ] || quorate apiserver ...
 `
@@ -178,10 +193,29 @@ func (m *machine) execute(t *testing.T, output, script string) {
 	}
 }
 
-// stop stops the server.
+// stop stops the server, and waits until no process of the machine is left.
 func (m *machine) stop(t *testing.T) {
 	t.Helper()
 	if output, err := exec.Command("bash", "-c", `[ ! -s "$0/pid" ] || kill "$(cat "$0/pid")"`, m.root).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
+	var left []string
+	err := wait.PollUntilContextTimeout(context.Background(), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		left = m.processes()
+		return len(left) == 0, nil
+	})
+	if err != nil {
+		t.Errorf("processes that the guide does not stop:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// processes returns the command lines of processes with the machine's directory in their arguments.
+func (m *machine) processes() (found []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		if line, err := os.ReadFile(file); err == nil && strings.Contains(string(line), m.root+"/") {
+			found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	return found
 }
