@@ -37,8 +37,11 @@ func checkDirectory(directory string) error {
 		return fmt.Errorf("%w %s cannot be written: make it a directory of mode 0700 owned by user %d: %w",
 			ErrDataDirectory, directory, os.Getuid(), err)
 	}
-	return checkDatabase(directory, filepath.Join(directory, "member", "snap", "db"))
+	return checkDatabase(directory, databaseOf(directory))
 }
+
+// databaseOf returns the path of the database in a data directory.
+func databaseOf(directory string) string { return filepath.Join(directory, "member", "snap", "db") }
 
 func checkWritable(directory string) error {
 	if err := os.MkdirAll(directory, 0o700); err != nil {

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -54,6 +55,7 @@ type Member struct {
 
 	directory string               // of the data
 	disk      atomic.Pointer[disk] // nil: unknown
+	allocated os.FileInfo          // database file whose disk space is allocated; used by watchSpace only
 
 	ready    chan struct{}
 	failures chan error

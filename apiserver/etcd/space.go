@@ -2,9 +2,11 @@ package etcd
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	etcdstorage "go.etcd.io/etcd/server/v3/storage"
@@ -58,6 +60,34 @@ func (m *Member) measureDisk() {
 
 func (d disk) reserve() int64 { return min(diskReserve, d.size/diskReserveShare) }
 
+// databaseReserve is the disk space in bytes that is allocated behind the end of the database. bbolt enlarges the file by as much.
+const databaseReserve = 16 << 20
+
+// allocateDatabase allocates the blocks of the database file, and of those by which it grows next. Otherwise, they are
+// allocated when etcd writes a page, and etcd exits if other files have filled the file system by then.
+func (m *Member) allocateDatabase() {
+	path := databaseOf(m.directory)
+	info, err := os.Stat(path)
+	if err != nil || m.allocated != nil && os.SameFile(info, m.allocated) && info.Size() == m.allocated.Size() {
+		return
+	}
+	if err := allocate(path, info.Size()+databaseReserve); err != nil {
+		m.log.V(1).Info("Failed to allocate disk space for the etcd database; retrying", "reason", err.Error())
+		return
+	}
+	m.allocated = info
+}
+
+// allocate allocates the first bytes of a file without a change of its size. File systems that cannot do so are ignored.
+func allocate(path string, bytes int64) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	return fileutil.Preallocate(file, bytes, false)
+}
+
 // Space returns the current use of the database. It is cheap.
 func (m *Member) Space() Space {
 	backend := m.server.Backend()
@@ -96,7 +126,7 @@ func (m *Member) disarms(member types.ID) bool {
 	return member == m.server.MemberID() || m.server.Cluster().Member(member) == nil
 }
 
-// watchSpace measures the file system, and disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the
+// watchSpace measures the file system, allocates space for the database, and disarms the alarm NOSPACE when this member's database has space again, because it was defragmented or the
 // quota was raised. etcd keeps the alarm, and rejects writes, until an administrator disarms it. While the alarm is raised
 // watchSpace also commits, because the use after a compaction is updated only by the second commit that follows.
 func (m *Member) watchSpace(ctx context.Context) {
@@ -105,6 +135,7 @@ func (m *Member) watchSpace(ctx context.Context) {
 	raised := false
 	for {
 		m.measureDisk()
+		m.allocateDatabase()
 		before, alarms := raised, m.alarms(m.disarms)
 		raised = len(alarms) > 0
 		space := m.Space()

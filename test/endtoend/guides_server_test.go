@@ -200,7 +200,7 @@ func (m *machine) stop(t *testing.T) {
 		t.Errorf("%v\n%s", err, output)
 	}
 	var left []string
-	err := wait.PollUntilContextTimeout(context.Background(), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(context.WithoutCancel(t.Context()), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		left = m.processes()
 		return len(left) == 0, nil
 	})

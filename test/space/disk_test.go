@@ -119,7 +119,15 @@ func TestFullDisk(t *testing.T) {
 
 	v.fill(t, 0)
 	s.mustRefuse(s.create(configMap("refused", 1)), "the file system of etcd has")
-	if list, err := configMaps.List(t.Context(), meta.ListOptions{}); err != nil || count(list.Items) != 19 {
+	committed := s.commits()
+	s.must(configMaps.Delete(t.Context(), "before-2", meta.DeleteOptions{}))
+	s.eventually("a commit", func() error {
+		if s.commits() == committed {
+			return errors.New("the deletion is not in the database")
+		}
+		return nil
+	})
+	if list, err := configMaps.List(t.Context(), meta.ListOptions{}); err != nil || count(list.Items) != 18 {
 		t.Errorf("%d objects, %v", count(list.Items), err)
 	}
 	s.Kill()
@@ -127,10 +135,21 @@ func TestFullDisk(t *testing.T) {
 	s = startIn(t, directory, v.wrapper())
 	s.StopAfter(t)
 	list, err := s.client.CoreV1().ConfigMaps(namespace).List(t.Context(), meta.ListOptions{})
-	if err != nil || count(list.Items) != 19 {
+	if err != nil || count(list.Items) != 18 {
 		t.Errorf("%d objects after the restart, %v", count(list.Items), err)
 	}
 	s.must(s.create(configMap("after", objectSize)))
+}
+
+// commits returns the number of commits of etcd's database.
+func (s *server) commits() string {
+	s.Helper()
+	_, count, _ := strings.Cut(s.get("/metrics"), "\netcd_disk_backend_commit_duration_seconds_count ")
+	count, _, found := strings.Cut(count, "\n")
+	if !found {
+		s.Fatal("there is no metric of commits")
+	}
+	return count
 }
 
 // startIn starts a server in a directory, under a wrapper.
