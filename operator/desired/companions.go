@@ -25,7 +25,7 @@ import (
 	"quorate.dev/operator/pki"
 )
 
-// Names of the companions: of their command, their user without "system:", and the suffix of their objects.
+// Names of the companions: the name of the command, of the user without "system:", and the suffix of the objects.
 const (
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
@@ -58,7 +58,7 @@ type Companion struct {
 	livez, readyz string
 }
 
-// Companions returns all companions, also those that do not run.
+// Companions returns all companions, including those that do not run.
 func Companions(cluster *v1alpha1.ApiServerCluster) []Companion {
 	spec := cluster.Spec.Companions
 	return []Companion{
@@ -165,7 +165,7 @@ func CompanionDeployment(
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To(companion.Spec.ReplicaCount(cluster)),
 			Selector: &metav1.LabelSelector{MatchLabels: selector},
-			// A pod whose flags are invalid replaces none that runs.
+			// A pod with invalid flags must not replace a running one.
 			Strategy: appsv1.DeploymentStrategy{
 				Type:          appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))},
@@ -173,7 +173,7 @@ func CompanionDeployment(
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
 					Labels:      merged(selector, map[string]string{"app.kubernetes.io/instance": cluster.Name}),
-					Annotations: map[string]string{CompanionHashAnnotation: sum}, // also a change of files restarts the pods
+					Annotations: map[string]string{CompanionHashAnnotation: sum}, // a change of the files restarts the pods, too
 				},
 				Spec: companionPod(cluster, companion, selector),
 			},
@@ -189,7 +189,7 @@ func companionPod(cluster *v1alpha1.ApiServerCluster, companion Companion, selec
 	if cluster.Spec.Scheduling.Affinity == nil {
 		pod.Affinity = spread(selector)
 	}
-	pod.TopologySpreadConstraints = nil // they select the API servers
+	pod.TopologySpreadConstraints = nil // the default constraints select the API servers
 	pod.Containers = []corev1.Container{{
 		Name: companion.Name, Image: companion.Spec.Image, ImagePullPolicy: companionPullPolicy(companion.Spec),
 		Command: []string{companion.Name}, Args: companionArguments(cluster, companion),

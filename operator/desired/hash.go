@@ -74,7 +74,7 @@ func memberFlag(name string) bool {
 }
 
 func hash(value any) string {
-	text, err := json.Marshal(value) // sorts maps; cannot fail for plain structs
+	text, err := json.Marshal(value) // sorts map keys; cannot fail for plain structs
 	if err != nil {
 		panic(err)
 	}
@@ -82,8 +82,8 @@ func hash(value any) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Outdated reports whether a pod was created from an older spec. A server is also outdated if most of the present
-// voters are not among the members that it connects to.
+// Outdated reports whether a pod was created from an older spec. A server is also outdated if it does not connect to
+// most of the present voters.
 func Outdated(pod *corev1.Pod, hashes Hashes, voters []string) bool {
 	if pod.Annotations[ServerHashAnnotation] != hashes.Server {
 		return true

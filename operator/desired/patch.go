@@ -62,7 +62,7 @@ func patched(pod *corev1.Pod, patch *runtime.RawExtension) (*corev1.Pod, error) 
 	if err := decoder.Decode(result); err != nil {
 		return nil, fmt.Errorf("spec.patches.pod: %w", err)
 	}
-	// The patch puts its containers first.
+	// The patch merge puts its own containers first.
 	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int {
 		switch {
 		case a.Name == ServerContainer:

@@ -21,7 +21,7 @@ const (
 	changeTimeout = 5 * time.Second
 )
 
-// ErrUnreachable is returned when no member answered a linearizable read, which needs a quorum.
+// ErrUnreachable is returned when no member responded to a linearizable read, which needs a quorum.
 var ErrUnreachable = errors.New("no etcd member responded to a linearizable read")
 
 // Credentials authenticate the client and the members. All are PEM.

@@ -106,7 +106,7 @@ func (v *view) advanceJoin() (Action, bool) {
 	case !ok && v.healthyWithout("") == len(v.voters):
 		return Action{Kind: AddLearner, Name: v.Intent.JoiningMember}, true
 	case !ok:
-		return Action{}, false // an unhealthy voter recovers, or is replaced, first
+		return Action{}, false // wait until the unhealthy voter recovers or is replaced
 	case !m.Learner:
 		return Action{Kind: FinishJoin, Name: m.Name, Reason: "it is a voter"}, true
 	}

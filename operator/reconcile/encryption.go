@@ -33,7 +33,7 @@ func encryptionOf(cluster *v1alpha1.ApiServerCluster) *v1alpha1.Rotation {
 }
 
 // ensureEncryptionKeys brings the encryption keys to the stage of their rotation. Only a new cluster encrypts from the
-// start: all others may have stored objects that replicas must be able to read before one of them writes differently.
+// start: in all others, every replica must be able to read the new form before one of them writes it.
 func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 	current := &corev1.Secret{}
 	found, err := r.find(ctx, p.cluster, desired.SecretName(p.cluster, desired.EncryptionSecret), current)
@@ -161,7 +161,7 @@ func (r *Reconciler) planEncryption(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// observeEncryption adds which configuration each replica uses.
+// observeEncryption adds the configuration that each replica uses.
 func (p *pass) observeEncryption(ctx context.Context, o *rotation.Observation) error {
 	if o.Stage == rotation.None {
 		return nil

@@ -157,7 +157,8 @@ func (r *Reconciler) relabel(ctx context.Context, cluster *v1alpha1.ApiServerClu
 	return nil
 }
 
-// relabelClaims restores the labels of the claims of known members: a member whose claim is not found is replaced.
+// relabelClaims restores the labels of the claims of known members, because a member whose claim is not found is
+// replaced.
 func (r *Reconciler) relabelClaims(ctx context.Context, p *pass) error {
 	if p.cluster.Paused(p.input.Now) {
 		return nil
@@ -229,8 +230,8 @@ func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// annotateCertificates annotates each pod with the hash of its certificates and reloaded files: the kubelet synchronizes an updated pod at
-// once, and with it the files of its Secrets.
+// annotateCertificates annotates each pod with the hash of its certificates and reloaded files: the kubelet syncs an
+// updated pod at once, including the files of its Secrets.
 func (r *Reconciler) annotateCertificates(ctx context.Context, p *pass) error {
 	hash := p.mountedHash()
 	for i := range p.state.Pods {
