@@ -27,7 +27,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestNamespacedInstall runs the operator with manifests/install-namespaced.yaml, which grants it nothing in other
+// TestNamespacedInstall runs the operator with manifests/install-namespaced.yaml, which grants no permissions in other
 // namespaces.
 func TestNamespacedInstall(t *testing.T) {
 	address := freeAddress(t)

@@ -29,7 +29,8 @@ func verify(t *testing.T, pair Pair, trusted []byte) error {
 	return err
 }
 
-// TestEveryStageIsAcceptedByItsNeighbours: replicas and clients change to a stage at different times.
+// TestEveryStageIsAcceptedByItsNeighbours checks adjacent stages against each other, because replicas and clients
+// enter a stage at different times.
 func TestEveryStageIsAcceptedByItsNeighbours(t *testing.T) {
 	t.Run("another name", func(t *testing.T) { testStages(t, "serving@2") })
 	t.Run("same name", func(t *testing.T) { testStages(t, "serving") }) // as cert-manager renews authorities
