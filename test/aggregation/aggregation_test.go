@@ -27,10 +27,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// patience bounds each step.
+// patience is the timeout of each step.
 const patience = time.Minute
 
-// host is an API server with the sample behind it.
+// host is an API server that serves the sample through aggregation.
 type host struct {
 	name, kubectl, kubeconfig string
 	admin                     *rest.Config
@@ -38,7 +38,7 @@ type host struct {
 
 // step is one command of kubectl.
 type step struct {
-	arguments string // "NS" is the namespace
+	arguments string // repeat the command until its output contains this text
 	input     string
 	until     string // repeats the command until its output contains the text
 }
@@ -157,7 +157,7 @@ func startHost(t *testing.T, name string, pki *upstream.PKI, etcd *upstream.Etcd
 	return h
 }
 
-// registration is everything that the sample needs in its host: permissions, and a Service with its APIService.
+// registration contains the objects that the sample needs in its host: permissions, and a Service with its APIService.
 const registration = `
 {apiVersion: v1, kind: Namespace, metadata: {name: wardle}}
 ---
@@ -231,7 +231,7 @@ func (h *host) must(t *testing.T, objects string) {
 	}
 }
 
-// changing is what differs from one run to another.
+// changing matches output that differs from run to run.
 var changing = regexp.MustCompile(`https://\S+:\d+|\d{4}-\d{2}-\d{2}T\S+Z|\d+(\.\d+)?m?s\b|resourceVersion":"\d+"`)
 
 // run runs kubectl and returns its exit code and output.

@@ -32,7 +32,7 @@ var hosts = map[string]func(context.Context, upstream.Options) (*upstream.APISer
 	"quorate":        upstream.StartQuorate,
 }
 
-// steps share a scene. The last ones change it permanently.
+// steps share one fixture. The last ones change it permanently.
 var steps = []struct {
 	name string
 	run  func(*scene)
@@ -95,7 +95,7 @@ func discoveryThroughHost(s *scene) {
 			return fmt.Errorf("the group is missing")
 		})
 	}
-	// The host's own document of a built-in group is not replaced.
+	// Aggregation does not replace the host's document of a built-in group.
 	paths, err := s.typed.Discovery().OpenAPIV3().Paths()
 	if err != nil {
 		s.Fatal(err)
@@ -284,7 +284,7 @@ func administration(s *scene) {
 	if err == nil || !strings.Contains(err.Error(), "this server serves the API groups demo.example.com, parts.example.com only") {
 		s.Errorf("a definition of another group: %v", err)
 	}
-	// A user with all permissions in the host is no administrator of the extension server.
+	// A user with all permissions in the host is not an administrator of the extension server.
 	definitions := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	powerful := s.direct(0)
 	powerful.BearerToken = s.account("powerful", rbacv1.PolicyRule{
@@ -354,7 +354,7 @@ func permissions(s *scene) {
 	}
 }
 
-// impersonating are the headers in which the front proxy of the host sends a user.
+// impersonating returns the headers with which the front proxy of the host identifies a user.
 var impersonating = http.Header{"X-Remote-User": {"mallory"}, "X-Remote-Group": {"system:masters"}}
 
 func spoofedHeaders(s *scene) {
@@ -384,7 +384,7 @@ func spoofedHeaders(s *scene) {
 	}
 }
 
-// startErrors: the server ends with the cause when the host cannot be used.
+// startErrors checks that the server exits with the cause if it cannot use the host.
 func startErrors(s *scene) {
 	stranger := rest.AnonymousClientConfig(s.host)
 	stranger.BearerToken = s.account("stranger")

@@ -69,7 +69,7 @@ func (s *scene) finalizers(namespace, list string) {
 	}
 }
 
-// owners: objects of both servers own each other.
+// owners checks objects of both servers that own each other.
 func owners(s *scene) {
 	in := s.namespaced("owners")
 	configMaps := s.typed.CoreV1().ConfigMaps("owners")
@@ -107,8 +107,8 @@ func owners(s *scene) {
 	})
 }
 
-// blockingOwner: OwnerReferencesPermissionEnforcement finds the owner's resource in the host's discovery, and asks the
-// host for the permission to block its deletion.
+// blockingOwner checks that OwnerReferencesPermissionEnforcement finds the owner's resource in the host's discovery,
+// and sends the host a SubjectAccessReview for blocking its deletion.
 func (s *scene) blockingOwner(owned *unstructured.Unstructured) {
 	s.Helper()
 	create := rbacv1.PolicyRule{Verbs: []string{"create"}, APIGroups: []string{widgets.Group}, Resources: []string{"widgets"}}
@@ -130,7 +130,8 @@ func (s *scene) blockingOwner(owned *unstructured.Unstructured) {
 	}
 }
 
-// webhooks of the host are called for the kinds of the extension server, and not for its definitions.
+// webhooks checks that webhooks of the host are called for the kinds of the extension server, but not for its
+// definitions.
 func webhooks(s *scene) {
 	var reviews atomic.Int32
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -309,7 +310,8 @@ func policies(s *scene) {
 	})
 }
 
-// rotatedAuthority: the extension server accepts a new authority of front proxies as soon as the host publishes it.
+// rotatedAuthority checks that the extension server accepts a new front-proxy authority as soon as the host publishes
+// it.
 func rotatedAuthority(s *scene) {
 	next := must(upstream.NewAuthority("next-front-proxy"))(s)
 	proxy := s.direct(0)
@@ -342,7 +344,7 @@ func rotatedAuthority(s *scene) {
 	}
 }
 
-// deadReplica: the host's discovery and its objects stay available when a replica is killed or stops.
+// deadReplica checks that the host's discovery and its objects stay available when a replica is killed or stops.
 func deadReplica(s *scene) {
 	in := s.namespaced("replicas")
 	if _, err := in.Create(s.Context(), widget("a", 1), metav1.CreateOptions{}); err != nil {

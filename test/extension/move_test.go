@@ -33,10 +33,10 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// movedGroup has kinds of the host that are moved into the extension server and back.
+// movedGroup contains kinds of the host that are moved to the extension server and back.
 const movedGroup = "parts.example.com"
 
-// movedDefinitions exist in the host before its garbage collector looks for kinds.
+// movedDefinitions exist in the host before its garbage collector discovers kinds.
 const movedDefinitions = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -82,17 +82,17 @@ var (
 
 const (
 	partsNamespace = "parts"
-	plainGadgets   = 520 // more than a page
+	plainGadgets   = 520 // more than one page
 	hold           = "parts.example.com/hold"
-	// writeBudget is the number of writes after which a run of a move is cut off.
+	// writeBudget is the number of writes after which a run of a move is interrupted.
 	writeBudget = 150
 )
 
 // movedNames are the definitions of the group.
 var movedNames = []string{"gadgets.parts.example.com", "shelves.parts.example.com", "bolts.parts.example.com"}
 
-// moves: a group moves to the extension server and back, interrupted at the begin of every step and within steps. Objects
-// keep what docs/move.md promises, and the garbage collector deletes no dependents.
+// moves moves a group to the extension server and back, interrupted at the beginning of every step and within steps.
+// Objects keep what docs/move.md promises, and the garbage collector deletes no dependents.
 func moves(s *scene) {
 	s.namespaced(partsNamespace)
 	s.createGadgets()
@@ -103,7 +103,7 @@ func moves(s *scene) {
 	before := s.gadgets(s.objects)
 	if s.interrupts {
 		(&mover{scene: s, direction: move.ToExtension}).abort()
-		s.compare(before, s.gadgets(s.objects)) // also the resourceVersion
+		s.compare(before, s.gadgets(s.objects)) // including the resourceVersion
 	}
 	m := &mover{scene: s, direction: move.ToExtension}
 	m.run()
@@ -146,8 +146,8 @@ func ownedBy(owner *unstructured.Unstructured) []metav1.OwnerReference {
 	}}
 }
 
-// createGadgets creates objects of each sort that a move treats differently. Those with a number at the end are used
-// up after the first or the second move.
+// createGadgets creates objects of each type that a move treats differently. The test changes those with a number at
+// the end after the first or the second move.
 func (s *scene) createGadgets() {
 	s.Helper()
 	in := s.objects.Resource(gadgets).Namespace(partsNamespace)
@@ -191,8 +191,8 @@ func (s *scene) createGadgets() {
 	}
 }
 
-// watchGadgets returns the objects that a client knows which is connected all the time. A deletion that it sees although
-// the test deletes nothing is an error.
+// watchGadgets returns the objects that a continuously connected client has observed. A deletion that the test did not
+// cause is an error.
 func (s *scene) watchGadgets() cache.Indexer {
 	s.Helper()
 	informer := dynamicinformer.NewDynamicSharedInformerFactory(s.objects, 0).ForResource(gadgets).Informer()
@@ -246,7 +246,7 @@ func (s *scene) compare(before, after map[string]unstructured.Unstructured, exce
 		}
 		fields := except
 		if len(object.GetOwnerReferences()) > 0 && slices.Contains(except, "ownerReferences") {
-			fields = append(fields[:len(fields):len(fields)], "managedFields") // of the rewritten references
+			fields = append(fields[:len(fields):len(fields)], "managedFields") // because of the rewritten references
 		}
 		for _, field := range fields {
 			unstructured.RemoveNestedField(object.Object, "metadata", field)
@@ -267,7 +267,7 @@ func (s *scene) isGone(what string, client dynamic.Interface, resource schema.Gr
 	}
 }
 
-// afterMove uses the objects of one move: clients see changes, finalizers and garbage collection work.
+// afterMove uses the objects after a move: clients receive changes, finalizers and garbage collection work.
 func (s *scene) afterMove(seen cache.Indexer, n string) {
 	s.Helper()
 	s.preferred("after move " + n)
@@ -361,19 +361,19 @@ func (s *scene) planWithCommand(arguments ...string) {
 	}
 }
 
-// mover runs a move in many processes.
+// mover runs a move in several processes.
 type mover struct {
 	*scene
 	direction move.Direction
 	began     map[string]bool
 	writes    atomic.Int64
-	slipped   *unstructured.Unstructured // an object that was written in spite of the move
+	slipped   *unstructured.Unstructured // an object that was written although writes were blocked
 	budget    int64
 }
 
 var errInterrupted = errors.New("interrupted by the test")
 
-// limited fails all writes of a run beyond its budget, so that it ends within a step.
+// limited fails all writes of a run that exceed its budget, so that it ends within a step.
 func (m *mover) limited(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		if r.Method != http.MethodGet && m.writes.Add(1) > m.budget {
@@ -387,7 +387,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// slipThrough changes an object after all are verified, as a lagging API server of the host would admit it.
+// slipThrough changes an object after all objects are verified, as if a stale API server of the host had admitted it.
 func (m *mover) slipThrough() {
 	m.Helper()
 	registration := m.typed.AdmissionregistrationV1()
@@ -402,9 +402,9 @@ func (m *mover) slipThrough() {
 	})
 }
 
-// before interrupts each step once when it begins, and checks what clients see there.
+// before interrupts each step once when it begins, and checks what clients observe then.
 func (m *mover) before(step string) error {
-	last := map[move.Direction]string{move.ToExtension: "Register", move.ToHost: "Disconnect"} // before clients are cut off
+	last := map[move.Direction]string{move.ToExtension: "Register", move.ToHost: "Disconnect"} // before clients are disconnected
 	m.preferred("before " + step)
 	if m.slipped == nil && step == last[m.direction] {
 		m.slipThrough()
@@ -433,8 +433,8 @@ func (m *mover) before(step string) error {
 	return errInterrupted
 }
 
-// preferred checks the resources that the garbage collector watches. It forgets owners when it watches another version,
-// from which the move deletes them, or none.
+// preferred checks the resources that the garbage collector watches. It loses track of owners if it watches no
+// version, or one from which the move deletes them.
 func (s *scene) preferred(when string) {
 	s.Helper()
 	for name, client := range map[string]discovery.DiscoveryInterface{
@@ -471,7 +471,7 @@ func (m *mover) run() {
 	}
 }
 
-// abort begins a move, ends it within the last step that can be undone, and undoes it.
+// abort starts a move, interrupts it within the last step that can be undone, and undoes it.
 func (m *mover) abort() {
 	m.Helper()
 	m.budget = 1 << 30

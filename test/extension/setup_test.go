@@ -1,5 +1,5 @@
-// Package extension runs this project's API server in extension mode behind a host: kube-apiserver, with
-// kube-controller-manager. Clients see its kinds through the host.
+// Package extension runs this project's API server in extension mode with a host: kube-apiserver and
+// kube-controller-manager. Clients access its kinds through the host.
 package extension
 
 import (
@@ -31,11 +31,11 @@ import (
 )
 
 const (
-	// patience is more than a minute, after which an aggregator repeats a failed download of OpenAPI documents.
+	// patience is more than a minute, after which an aggregator retries a failed download of OpenAPI documents.
 	patience     = 2 * time.Minute
 	pollInterval = 100 * time.Millisecond
 
-	namespace = "quorate-extension" // of the Service and the ServiceAccount in the document
+	namespace = "quorate-extension" // of the Service and the ServiceAccount in the documentation
 	page      = "../../docs/extension-mode.md"
 )
 
@@ -57,7 +57,7 @@ type scene struct {
 	administrators *upstream.Authority // of the extension server
 	proxies        *upstream.Authority // of the host's front proxy
 	replicas       []*upstream.Replica
-	// interrupts is set where moves are interrupted; with the other host they run through.
+	// interrupts is set if moves are interrupted. With the other host they run without interruption.
 	interrupts bool
 }
 
@@ -78,7 +78,7 @@ func must[T any](value T, err error) func(testing.TB) T {
 	}
 }
 
-// newScene starts everything.
+// newScene starts all servers.
 func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*upstream.APIServer, error)) *scene {
 	s := &scene{
 		T: t, directory: t.TempDir(),
@@ -106,7 +106,7 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	s.bolts = startConverter(t)
 	s.apply(s.host, movedDefinitions)
 	s.apply(s.host, s.bolts["v1beta1"])
-	// It starts last, because it looks for new kinds every 30 seconds only.
+	// kube-controller-manager starts last, because it discovers new kinds only every 30 seconds.
 	manager := upstream.Client{
 		Directory: s.directory, PKI: s.pki, Server: server.Admin,
 		Arguments: []string{"--controllers=namespace-controller,garbage-collector-controller"},
@@ -115,7 +115,7 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 	return s
 }
 
-// frontProxyFlags are those with which a host calls extension servers.
+// frontProxyFlags are the flags with which a host calls extension servers.
 func (s *scene) frontProxyFlags() []string {
 	certificate, key, err := s.proxies.Client("front-proxy-client")
 	if err != nil {
@@ -163,18 +163,18 @@ func (s *scene) token(account string) string {
 	return request.Status.Token
 }
 
-// replicaNames are those of the extension server.
+// replicaNames are the names of the extension server's replicas.
 var replicaNames = []string{"a", "b"}
 
-// auditPolicy is that of the replicas.
+// auditPolicy is the audit policy of the replicas.
 const auditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Metadata","verbs":["create"]}]}`
 
-// auditLog returns the file of a replica.
+// auditLog returns the audit log file of a replica.
 func (s *scene) auditLog(replica string) string {
 	return filepath.Join(s.directory, "audit-"+replica+".log")
 }
 
-// startReplicas starts the extension server with the identity in the document.
+// startReplicas starts the extension server with the identity in the documentation.
 func (s *scene) startReplicas(etcd string) {
 	identity := rest.AnonymousClientConfig(s.host)
 	identity.BearerToken = s.token("quorate-extension")
@@ -248,7 +248,7 @@ func (s *scene) register() {
 	s.awaitAvailable()
 }
 
-// balance returns the address of a proxy in the place of kube-proxy: each connection goes to a replica that is up.
+// balance returns the address of a proxy that replaces kube-proxy: it forwards each connection to a running replica.
 func (s *scene) balance() string {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -281,7 +281,7 @@ func (s *scene) balance() string {
 	return listener.Addr().String()
 }
 
-// document returns the YAML of the documentation that contains a text.
+// document returns the YAML block in the documentation that contains a text.
 func (s *scene) document(contains string) string {
 	s.Helper()
 	return must(guide.YAML(page, contains))(s.T)

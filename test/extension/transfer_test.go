@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// transfers: a definition with the annotation of a transfer serves its objects to administrators only, who store them as
-// they are.
+// transfers checks that a definition with the transfer annotation serves its objects to administrators only, and
+// stores them unchanged.
 func transfers(s *scene) {
 	s.namespaced("transfers")
 	admin := s.administrator()
