@@ -93,7 +93,7 @@ var movedNames = []string{"gadgets.parts.example.com", "shelves.parts.example.co
 
 // moves moves a group to the extension server and back, interrupted at the beginning of every step and within steps.
 // Objects keep what docs/move.md promises, and the garbage collector deletes no dependents.
-func moves(s *scene) {
+func moves(s *fixture) {
 	s.namespaced(partsNamespace)
 	s.createGadgets()
 	s.createBolts()
@@ -102,10 +102,10 @@ func moves(s *scene) {
 
 	before := s.gadgets(s.objects)
 	if s.interrupts {
-		(&mover{scene: s, direction: move.ToExtension}).abort()
+		(&mover{fixture: s, direction: move.ToExtension}).abort()
 		s.compare(before, s.gadgets(s.objects)) // including the resourceVersion
 	}
-	m := &mover{scene: s, direction: move.ToExtension}
+	m := &mover{fixture: s, direction: move.ToExtension}
 	m.run()
 	after := s.gadgets(s.objects)
 	before["gadgets/managed"] = *m.slipped
@@ -115,10 +115,10 @@ func moves(s *scene) {
 
 	before = s.gadgets(s.objects)
 	if s.interrupts {
-		(&mover{scene: s, direction: move.ToHost}).abort()
+		(&mover{fixture: s, direction: move.ToHost}).abort()
 		s.compare(before, s.gadgets(s.objects))
 	}
-	m = &mover{scene: s, direction: move.ToHost}
+	m = &mover{fixture: s, direction: move.ToHost}
 	m.run()
 	after = s.gadgets(s.objects)
 	before["gadgets/managed"] = *m.slipped
@@ -148,7 +148,7 @@ func ownedBy(owner *unstructured.Unstructured) []metav1.OwnerReference {
 
 // createGadgets creates objects of each type that a move treats differently. The test changes those with a number at
 // the end after the first or the second move.
-func (s *scene) createGadgets() {
+func (s *fixture) createGadgets() {
 	s.Helper()
 	in := s.objects.Resource(gadgets).Namespace(partsNamespace)
 	create := func(object *unstructured.Unstructured) *unstructured.Unstructured {
@@ -193,7 +193,7 @@ func (s *scene) createGadgets() {
 
 // watchGadgets returns the objects that a continuously connected client has observed. A deletion that the test did not
 // cause is an error.
-func (s *scene) watchGadgets() cache.Indexer {
+func (s *fixture) watchGadgets() cache.Indexer {
 	s.Helper()
 	informer := dynamicinformer.NewDynamicSharedInformerFactory(s.objects, 0).ForResource(gadgets).Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
@@ -221,7 +221,7 @@ func (s *scene) watchGadgets() cache.Indexer {
 }
 
 // gadgets returns all objects of the group by resource and name.
-func (s *scene) gadgets(client dynamic.Interface) map[string]unstructured.Unstructured {
+func (s *fixture) gadgets(client dynamic.Interface) map[string]unstructured.Unstructured {
 	s.Helper()
 	found := map[string]unstructured.Unstructured{}
 	for _, resource := range []schema.GroupVersionResource{gadgets, shelves, bolts} {
@@ -234,7 +234,7 @@ func (s *scene) gadgets(client dynamic.Interface) map[string]unstructured.Unstru
 }
 
 // compare compares all objects, except for some fields of metadata.
-func (s *scene) compare(before, after map[string]unstructured.Unstructured, except ...string) {
+func (s *fixture) compare(before, after map[string]unstructured.Unstructured, except ...string) {
 	s.Helper()
 	if a, b := slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after)); !slices.Equal(a, b) {
 		s.Fatalf("got %d objects %v, want %d objects %v", len(b), b, len(a), a)
@@ -258,7 +258,7 @@ func (s *scene) compare(before, after map[string]unstructured.Unstructured, exce
 	}
 }
 
-func (s *scene) isGone(what string, client dynamic.Interface, resource schema.GroupVersionResource, names ...string) {
+func (s *fixture) isGone(what string, client dynamic.Interface, resource schema.GroupVersionResource, names ...string) {
 	s.Helper()
 	for _, name := range names {
 		if _, err := client.Resource(resource).Get(s.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -268,7 +268,7 @@ func (s *scene) isGone(what string, client dynamic.Interface, resource schema.Gr
 }
 
 // afterMove uses the objects after a move: clients receive changes, finalizers and garbage collection work.
-func (s *scene) afterMove(seen cache.Indexer, n string) {
+func (s *fixture) afterMove(seen cache.Indexer, n string) {
 	s.Helper()
 	s.preferred("after move " + n)
 	s.boltsAreConverted()
@@ -324,7 +324,7 @@ func (s *scene) afterMove(seen cache.Indexer, n string) {
 }
 
 // movedAPIServices writes the APIServices of the extension server to a file.
-func (s *scene) movedAPIServices() string {
+func (s *fixture) movedAPIServices() string {
 	s.Helper()
 	var manifests []string
 	for version, spec := range s.movedSpecs() {
@@ -338,7 +338,7 @@ func (s *scene) movedAPIServices() string {
 }
 
 // movedSpecs returns the specs of the APIServices of the extension server: those of the other group.
-func (s *scene) movedSpecs() map[string]map[string]any {
+func (s *fixture) movedSpecs() map[string]map[string]any {
 	s.Helper()
 	specs := map[string]map[string]any{}
 	for _, version := range []string{"v1", "v1beta1"} {
@@ -351,7 +351,7 @@ func (s *scene) movedSpecs() map[string]map[string]any {
 }
 
 // planWithCommand runs the command with --dry-run.
-func (s *scene) planWithCommand(arguments ...string) {
+func (s *fixture) planWithCommand(arguments ...string) {
 	s.Helper()
 	arguments = append([]string{"extension", "move", movedGroup, "--dry-run", "--kubeconfig=" + s.hostFile,
 		"--extension-kubeconfig=" + s.kubeconfig("local-admin", s.administrator())}, arguments...)
@@ -363,7 +363,7 @@ func (s *scene) planWithCommand(arguments ...string) {
 
 // mover runs a move in several processes.
 type mover struct {
-	*scene
+	*fixture
 	direction move.Direction
 	began     map[string]bool
 	writes    atomic.Int64
@@ -435,7 +435,7 @@ func (m *mover) before(step string) error {
 
 // preferred checks the resources that the garbage collector watches. It loses track of owners if it watches no
 // version, or one from which the move deletes them.
-func (s *scene) preferred(when string) {
+func (s *fixture) preferred(when string) {
 	s.Helper()
 	for name, client := range map[string]discovery.DiscoveryInterface{
 		"aggregated": s.typed.Discovery(), "legacy": s.typed.Discovery().WithLegacy(),

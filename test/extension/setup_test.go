@@ -41,8 +41,8 @@ const (
 
 var widgets = schema.GroupVersionResource{Group: "demo.example.com", Version: "v1", Resource: "widgets"}
 
-// scene is a host with two replicas of an extension server that share an etcd.
-type scene struct {
+// fixture is a host with two replicas of an extension server that share an etcd.
+type fixture struct {
 	bolts map[string]string // definition of bolts by storage version
 	*testing.T
 	directory string
@@ -61,8 +61,8 @@ type scene struct {
 	interrupts bool
 }
 
-// with returns the scene of a step.
-func (s *scene) with(t *testing.T) *scene {
+// with returns the fixture of a step.
+func (s *fixture) with(t *testing.T) *fixture {
 	step := *s
 	step.T = t
 	return &step
@@ -78,9 +78,9 @@ func must[T any](value T, err error) func(testing.TB) T {
 	}
 }
 
-// newScene starts all servers.
-func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*upstream.APIServer, error)) *scene {
-	s := &scene{
+// newFixture starts all servers.
+func newFixture(t *testing.T, startHost func(context.Context, upstream.Options) (*upstream.APIServer, error)) *fixture {
+	s := &fixture{
 		T: t, directory: t.TempDir(),
 		serving:        must(upstream.NewAuthority("extension"))(t),
 		administrators: must(upstream.NewAuthority("administrators"))(t),
@@ -116,7 +116,7 @@ func newScene(t *testing.T, startHost func(context.Context, upstream.Options) (*
 }
 
 // frontProxyFlags are the flags with which a host calls extension servers.
-func (s *scene) frontProxyFlags() []string {
+func (s *fixture) frontProxyFlags() []string {
 	certificate, key, err := s.proxies.Client("front-proxy-client")
 	if err != nil {
 		s.Fatal(err)
@@ -133,7 +133,7 @@ func (s *scene) frontProxyFlags() []string {
 	}
 }
 
-func (s *scene) file(name string, content []byte) string {
+func (s *fixture) file(name string, content []byte) string {
 	s.Helper()
 	path := filepath.Join(s.directory, name)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -143,7 +143,7 @@ func (s *scene) file(name string, content []byte) string {
 }
 
 // kubeconfig writes the file for a client.
-func (s *scene) kubeconfig(name string, client *rest.Config) string {
+func (s *fixture) kubeconfig(name string, client *rest.Config) string {
 	s.Helper()
 	path := filepath.Join(s.directory, name+".kubeconfig")
 	if err := upstream.WriteKubeconfig(path, client); err != nil {
@@ -153,7 +153,7 @@ func (s *scene) kubeconfig(name string, client *rest.Config) string {
 }
 
 // token returns a token of a service account of the host.
-func (s *scene) token(account string) string {
+func (s *fixture) token(account string) string {
 	s.Helper()
 	accounts := s.typed.CoreV1().ServiceAccounts(namespace)
 	request, err := accounts.CreateToken(s.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -170,12 +170,12 @@ var replicaNames = []string{"a", "b"}
 const auditPolicy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Metadata","verbs":["create"]}]}`
 
 // auditLog returns the audit log file of a replica.
-func (s *scene) auditLog(replica string) string {
+func (s *fixture) auditLog(replica string) string {
 	return filepath.Join(s.directory, "audit-"+replica+".log")
 }
 
 // startReplicas starts the extension server with the identity in the documentation.
-func (s *scene) startReplicas(etcd string) {
+func (s *fixture) startReplicas(etcd string) {
 	identity := rest.AnonymousClientConfig(s.host)
 	identity.BearerToken = s.token("quorate-extension")
 	kubeconfig := s.kubeconfig("extension", identity)
@@ -201,7 +201,7 @@ func (s *scene) startReplicas(etcd string) {
 	}
 }
 
-func (s *scene) stop(replica *upstream.Replica) {
+func (s *fixture) stop(replica *upstream.Replica) {
 	server := replica.Server()
 	if err := server.Stop(); err != nil {
 		s.Error(err)
@@ -212,12 +212,12 @@ func (s *scene) stop(replica *upstream.Replica) {
 }
 
 // direct returns the client of a replica without credentials.
-func (s *scene) direct(replica int) *rest.Config {
+func (s *fixture) direct(replica int) *rest.Config {
 	return rest.CopyConfig(s.replicas[replica].Server().Admin)
 }
 
 // administrator returns the client of an administrator of the extension server.
-func (s *scene) administrator() *rest.Config {
+func (s *fixture) administrator() *rest.Config {
 	s.Helper()
 	c := s.direct(0)
 	var err error
@@ -228,7 +228,7 @@ func (s *scene) administrator() *rest.Config {
 }
 
 // register creates the definition in the extension server, and the Service and the APIService in the host.
-func (s *scene) register() {
+func (s *fixture) register() {
 	s.Helper()
 	s.apply(s.administrator(), s.document("kind: CustomResourceDefinition"))
 	_, port, err := net.SplitHostPort(s.balance())
@@ -249,7 +249,7 @@ func (s *scene) register() {
 }
 
 // balance returns the address of a proxy that replaces kube-proxy: it forwards each connection to a running replica.
-func (s *scene) balance() string {
+func (s *fixture) balance() string {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -282,20 +282,20 @@ func (s *scene) balance() string {
 }
 
 // document returns the YAML block in the documentation that contains a text.
-func (s *scene) document(contains string) string {
+func (s *fixture) document(contains string) string {
 	s.Helper()
 	return must(guide.YAML(page, contains))(s.T)
 }
 
 // apply runs kubectl apply.
-func (s *scene) apply(client *rest.Config, manifest string) {
+func (s *fixture) apply(client *rest.Config, manifest string) {
 	s.Helper()
 	file := s.file("manifest.yaml", []byte(manifest))
 	s.run("--kubeconfig="+s.kubeconfig("apply", client), "apply", "-f", file)
 }
 
 // run runs kubectl and returns its output.
-func (s *scene) run(arguments ...string) string {
+func (s *fixture) run(arguments ...string) string {
 	s.Helper()
 	output, err := s.try(arguments...)
 	if err != nil {
@@ -304,7 +304,7 @@ func (s *scene) run(arguments ...string) string {
 	return output
 }
 
-func (s *scene) try(arguments ...string) (string, error) {
+func (s *fixture) try(arguments ...string) (string, error) {
 	arguments = append([]string{"--cache-dir=" + filepath.Join(s.directory, "cache")}, arguments...)
 	command := exec.CommandContext(s.Context(), s.kubectl, arguments...)
 	output, err := command.CombinedOutput()
@@ -315,7 +315,7 @@ func (s *scene) try(arguments ...string) (string, error) {
 }
 
 // await waits until a condition returns no error.
-func (s *scene) await(what string, condition func(context.Context) error) {
+func (s *fixture) await(what string, condition func(context.Context) error) {
 	s.Helper()
 	last := errors.New("never called")
 	err := wait.PollUntilContextTimeout(s.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
@@ -330,7 +330,7 @@ func (s *scene) await(what string, condition func(context.Context) error) {
 var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
 // awaitAvailable waits until the host can call the extension server and publishes its kinds.
-func (s *scene) awaitAvailable() {
+func (s *fixture) awaitAvailable() {
 	s.Helper()
 	s.await("the APIService", func(ctx context.Context) error {
 		service, err := s.objects.Resource(apiServices).Get(ctx, "v1.demo.example.com", metav1.GetOptions{})
@@ -349,7 +349,7 @@ func (s *scene) awaitAvailable() {
 }
 
 // namespaced creates a namespace of the host and returns the widgets in it, through the host.
-func (s *scene) namespaced(name string) dynamic.ResourceInterface {
+func (s *fixture) namespaced(name string) dynamic.ResourceInterface {
 	s.Helper()
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := s.typed.CoreV1().Namespaces().Create(s.Context(), object, metav1.CreateOptions{}); err != nil {

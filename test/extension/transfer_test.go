@@ -17,7 +17,7 @@ import (
 
 // transfers checks that a definition with the transfer annotation serves its objects to administrators only, and
 // stores them unchanged.
-func transfers(s *scene) {
+func transfers(s *fixture) {
 	s.namespaced("transfers")
 	admin := s.administrator()
 	definitions := dynamic.NewForConfigOrDie(admin).Resource(crds)
@@ -95,7 +95,7 @@ func transfers(s *scene) {
 }
 
 // send sends a request, with the header of a transfer if it is marked.
-func (s *scene) send(client *rest.Config, method, path, body string, marked bool) (int, string) {
+func (s *fixture) send(client *rest.Config, method, path, body string, marked bool) (int, string) {
 	s.Helper()
 	request := must(http.NewRequestWithContext(s.Context(), method, client.Host+path, bytes.NewBufferString(body)))(s)
 	request.Header.Set("Content-Type", "application/json")
