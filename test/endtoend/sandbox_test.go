@@ -95,8 +95,7 @@ func (s *sandbox) awaitReady(events *bufio.Scanner) {
 	s.t.Fatal("the sandbox exited before it was ready")
 }
 
-// checkPermissions compares the operator's requests with its permissions, to find permissions that only this test
-// needs.
+// checkPermissions checks that the operator has used each permission that this test has to cover.
 func (s *sandbox) checkPermissions() {
 	s.t.Helper()
 	permissions.Check(s.t, filepath.Join(s.directory, "management", management.AuditLog))
