@@ -41,10 +41,10 @@ func (e *environment) checkMetrics(address string) {
 		token string
 		want  int
 	}{
-		"no token":       {"", http.StatusUnauthorized},
-		"unknown token":  {"nonsense", http.StatusInternalServerError}, // the status that controller-runtime returns
-		"without rights": {e.token(stranger), http.StatusForbidden},
-		"scraper":        {e.token(scraper), http.StatusOK},
+		"no token":            {"", http.StatusUnauthorized},
+		"unknown token":       {"nonsense", http.StatusInternalServerError}, // the status that controller-runtime returns
+		"without permissions": {e.token(stranger), http.StatusForbidden},
+		"scraper":             {e.token(scraper), http.StatusOK},
 	} {
 		response, body := e.scrape(address, c.token)
 		if response.StatusCode != c.want {

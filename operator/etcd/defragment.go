@@ -11,8 +11,8 @@ import (
 const (
 	// defragmentTimeout bounds one defragmentation: 8 GiB on a disk that writes 10 MiB/s.
 	defragmentTimeout = 15 * time.Minute
-	// defragmentSilence is how long a member may be too busy to respond to pings.
-	defragmentSilence = time.Minute
+	// defragmentKeepAliveTimeout is how long a member may be too busy to respond to pings.
+	defragmentKeepAliveTimeout = time.Minute
 )
 
 // Defragmentation is a defragmentation that a Pool has started. It is immutable.
@@ -73,7 +73,7 @@ func defragment(member Endpoint, id uint64, port string, credentials Credentials
 	if err != nil {
 		return err
 	}
-	client, err := newClient(member, port, credentials.ServerName, config, defragmentSilence)
+	client, err := newClient(member, port, credentials.ServerName, config, defragmentKeepAliveTimeout)
 	if err != nil {
 		return err
 	}

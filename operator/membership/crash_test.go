@@ -177,12 +177,12 @@ func (w *world) disturbRandomly(random *rand.Rand) {
 		w.voters = []int{1, 3, 5}[random.Intn(3)]
 		w.replicas = w.voters + random.Intn(2)
 	case 1:
-		w.harm(func() { w.down[name] = true }, func() { delete(w.down, name) })
+		w.undoIfQuorumLost(func() { w.down[name] = true }, func() { delete(w.down, name) })
 	case 2:
 		w.down = map[string]bool{}
 	case 3:
 		if claim := w.claims[name]; claim != nil {
-			w.harm(func() { delete(w.claims, name); delete(w.pods, name) }, func() {})
+			w.undoIfQuorumLost(func() { delete(w.claims, name); delete(w.pods, name) }, func() {})
 		}
 	case 4:
 		w.stuck[Name("demo", w.intent.NextOrdinal)] = true
@@ -201,8 +201,8 @@ func (w *world) disturbRandomly(random *rand.Rand) {
 	}
 }
 
-// harm executes do, and reverts it if the quorum is lost.
-func (w *world) harm(do, undo func()) {
+// undoIfQuorumLost executes do, and reverts it if the quorum is lost.
+func (w *world) undoIfQuorumLost(do, undo func()) {
 	pods, claims := w.pods, w.claims
 	w.pods, w.claims = map[string]*worldPod{}, map[string]*Claim{}
 	for name, pod := range pods {

@@ -156,7 +156,7 @@ func (p *pass) setAPIServices(statuses []v1alpha1.APIServiceStatus) {
 	pending := slices.ContainsFunc(statuses, func(s v1alpha1.APIServiceStatus) bool { return s.Available != metav1.ConditionTrue })
 	c := meta.FindStatusCondition(p.cluster.Status.Conditions, v1alpha1.APIServicesAvailable)
 	if pending && (c == nil || p.input.Now.Sub(c.LastTransitionTime.Time) < shortWaitPeriod) {
-		p.wake(p.input.Now.Add(registrationInterval))
+		p.requeueAt(p.input.Now.Add(registrationInterval))
 	}
 }
 

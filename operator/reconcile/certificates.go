@@ -202,12 +202,12 @@ func (r *Reconciler) checkServiceAccountKey(ctx context.Context, p *pass) error 
 	const consequence = "all service-account tokens are signed with its keys"
 	if found {
 		if err := pki.ParseKeys(current.Data).Check(); err != nil {
-			p.lose(name, "cannot be used ("+err.Error()+")", consequence)
+			p.recordLost(name, "cannot be used ("+err.Error()+")", consequence)
 		}
 		return nil
 	}
 	if p.mounts(name) || p.cluster.Bootstrapped() && !p.cluster.Restoring() {
-		p.lose(name, "is missing", consequence)
+		p.recordLost(name, "is missing", consequence)
 	}
 	return nil
 }
@@ -348,11 +348,11 @@ func (r *Reconciler) writeSecret(
 // expires records the expiry of a certificate for the status, and when the cluster has to be reconciled for it.
 func (p *pass) expires(e status.Expiry) {
 	p.input.Certificates = append(p.input.Certificates, e)
-	p.wake(e.Renewal)
+	p.requeueAt(e.Renewal)
 }
 
-// wake requests a reconciliation at a time, unless it is zero.
-func (p *pass) wake(at time.Time) {
+// requeueAt requests a reconciliation at a time, unless it is zero.
+func (p *pass) requeueAt(at time.Time) {
 	if !at.IsZero() && at.After(p.input.Now) && (p.next.IsZero() || at.Before(p.next)) {
 		p.next = at
 	}

@@ -140,7 +140,7 @@ func (r *Reconciler) ensureCompanion(
 func (r *Reconciler) companionProblem(ctx context.Context, p *pass, name string) (string, error) {
 	c := meta.FindStatusCondition(p.cluster.Status.Conditions, v1alpha1.CompanionsAvailable)
 	if c == nil || p.input.Now.Sub(c.LastTransitionTime.Time) < companionPeriod {
-		p.wake(p.input.Now.Add(companionInterval))
+		p.requeueAt(p.input.Now.Add(companionInterval))
 	}
 	var pods corev1.PodList
 	err := r.Reader.List(ctx, &pods, client.InNamespace(p.cluster.Namespace),

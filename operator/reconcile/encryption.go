@@ -50,7 +50,7 @@ func (r *Reconciler) ensureEncryptionKeys(ctx context.Context, p *pass) error {
 		}
 	}
 	if lost {
-		p.lose(desired.SecretName(p.cluster, desired.EncryptionSecret), "is missing", "stored objects are encrypted with its keys")
+		p.recordLost(desired.SecretName(p.cluster, desired.EncryptionSecret), "is missing", "stored objects are encrypted with its keys")
 		return nil
 	}
 	wanted := desired.EncryptionScheme(p.cluster)
@@ -120,8 +120,8 @@ func (p *pass) encryptionKeyDue() string {
 	if age := spec.Keys.MaxAge; age != nil {
 		renewal = p.encryption.Current.Created.Add(age.Duration)
 	}
-	p.wake(renewal)
-	p.wake(ptrTime(spec.Keys.RotateBefore))
+	p.requeueAt(renewal)
+	p.requeueAt(ptrTime(spec.Keys.RotateBefore))
 	return rotation.Due(p.encryption.Current.Created, renewal, timeOf(spec.Keys.RotateBefore), p.input.Now)
 }
 

@@ -89,8 +89,8 @@ func (w *simulation) pick(list client.ObjectList) client.Object {
 	return all[w.random.Intn(len(all))]
 }
 
-// spare reports whether the quorum survives the loss of a pod's process and data.
-func (w *simulation) spare(name string) bool {
+// quorumSurvivesWithout reports whether the quorum survives the loss of a pod's process and data.
+func (w *simulation) quorumSurvivesWithout(name string) bool {
 	voters, healthy := w.etcd.count()
 	m := w.etcd.named(name)
 	if m == nil || m.learner || w.etcd.running(m) == nil {
@@ -108,7 +108,7 @@ func (w *simulation) spare(name string) bool {
 
 func (w *simulation) deletePod() string {
 	pod := w.pick(&corev1.PodList{})
-	if pod == nil || !w.spare(pod.GetName()) {
+	if pod == nil || !w.quorumSurvivesWithout(pod.GetName()) {
 		return ""
 	}
 	w.must(w.delete(w.t.Context(), pod, nil))
@@ -117,7 +117,7 @@ func (w *simulation) deletePod() string {
 
 func (w *simulation) deleteClaim() string {
 	claim := w.pick(&corev1.PersistentVolumeClaimList{})
-	if claim == nil || !w.spare(claim.GetName()) {
+	if claim == nil || !w.quorumSurvivesWithout(claim.GetName()) {
 		return ""
 	}
 	w.must(w.raw.Delete(w.t.Context(), claim))
@@ -126,7 +126,7 @@ func (w *simulation) deleteClaim() string {
 
 func (w *simulation) deleteClaimAndPod() string {
 	claim := w.pick(&corev1.PersistentVolumeClaimList{})
-	if claim == nil || !w.spare(claim.GetName()) {
+	if claim == nil || !w.quorumSurvivesWithout(claim.GetName()) {
 		return ""
 	}
 	w.must(w.raw.Delete(w.t.Context(), claim))
@@ -173,7 +173,7 @@ func (w *simulation) stripLabels() string {
 
 func (w *simulation) freeze() string {
 	pod := w.pick(&corev1.PodList{})
-	if pod == nil || !w.spare(pod.GetName()) {
+	if pod == nil || !w.quorumSurvivesWithout(pod.GetName()) {
 		return ""
 	}
 	if p := w.etcd.processes[string(pod.GetUID())]; p != nil {

@@ -15,9 +15,9 @@ import (
 	"quorate.dev/operator/rotation"
 )
 
-// lose records that a Secret in use is missing or unusable, and cannot be replaced without harm. Nothing changes until
+// recordLost records that a Secret in use is missing or unusable, and cannot be replaced without harm. Nothing changes until
 // it is restored.
-func (p *pass) lose(name, problem, consequence string) {
+func (p *pass) recordLost(name, problem, consequence string) {
 	p.input.Lost = fmt.Errorf("secret %s %s, and %s: restore it", name, problem, consequence)
 	if !strings.HasSuffix(name, "-"+desired.EncryptionSecret) {
 		p.input.Lost = fmt.Errorf("%w, or list it in the annotation %s to let the operator create a new one",
@@ -45,7 +45,7 @@ func (r *Reconciler) protectAuthority(ctx context.Context, p *pass, domain strin
 	case found && (len(trusted) == 0 || bundle.Signer.Contains(trusted) || bundle.SignerLost() && bundle.Next.Contains(trusted)):
 		return nil
 	case len(trusted) == 0 && p.mounts(name) && !p.cluster.MayReplaceSecret(name):
-		p.lose(name, "is missing", "replicas trust only its authority")
+		p.recordLost(name, "is missing", "replicas trust only its authority")
 		return nil
 	case len(trusted) == 0:
 		return nil // a new cluster

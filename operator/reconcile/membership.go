@@ -183,7 +183,7 @@ func (p *pass) holdRollout() string {
 		p.input.Held = "Waiting for a maintenance window; none will ever open"
 	case opening.After(p.input.Now):
 		p.input.Held = "Waiting for the maintenance window at " + opening.UTC().Format(time.RFC3339) + " to restart healthy replicas"
-		p.wake(opening)
+		p.requeueAt(opening)
 	}
 	return p.input.Held
 }

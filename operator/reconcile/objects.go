@@ -194,9 +194,9 @@ func (r *Reconciler) ensureFinalizer(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// growVolumes increases the requested size of the claims. The API server rejects it if the class does not allow expansion.
+// expandVolumes increases the requested size of the claims. The API server rejects it if the class does not allow expansion.
 // The quota of etcd stays that of the smallest volume.
-func (r *Reconciler) growVolumes(ctx context.Context, p *pass) error {
+func (r *Reconciler) expandVolumes(ctx context.Context, p *pass) error {
 	size := p.cluster.StorageSize()
 	smallest := size.Value()
 	var rejected []error

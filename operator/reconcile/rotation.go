@@ -83,7 +83,7 @@ func (p *pass) follow(kind rotationKind, d rotation.Decision) {
 	p.input.Rotations = append(p.input.Rotations, status.Rotation{
 		Name: kind.name, Stage: string(d.Next), Message: d.Waiting,
 	})
-	p.wake(d.Until)
+	p.requeueAt(d.Until)
 	if d.Until.IsZero() {
 		p.rotating = true
 	}
@@ -108,7 +108,7 @@ func authorityRotation(p *pass) rotation.Observation {
 			o.Due = due(p, domain)
 		}
 	}
-	p.wake(ptrTime(p.cluster.Spec.Certificates.Authorities.RotateBefore))
+	p.requeueAt(ptrTime(p.cluster.Spec.Certificates.Authorities.RotateBefore))
 	return o
 }
 
@@ -132,8 +132,8 @@ func keyRotation(p *pass) rotation.Observation {
 	if keys := p.certificates.keys; keys.Next != nil || len(keys.Previous) > 0 {
 		o.Due = "resuming a replacement that is not in the status"
 	}
-	p.wake(renewal)
-	p.wake(ptrTime(request))
+	p.requeueAt(renewal)
+	p.requeueAt(ptrTime(request))
 	return o
 }
 

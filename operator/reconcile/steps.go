@@ -125,7 +125,7 @@ var steps = []step{
 		name:    "volumes",
 		needs:   []fact{specValidated},
 		changes: true,
-		do:      (*Reconciler).growVolumes,
+		do:      (*Reconciler).expandVolumes,
 	},
 	{
 		name:    "certificate annotations",
@@ -251,7 +251,7 @@ func (r *Reconciler) observe(ctx context.Context, p *pass) (err error) {
 
 func (r *Reconciler) validate(_ context.Context, p *pass) error {
 	if until, err := p.cluster.PausedUntil(); err == nil {
-		p.wake(until)
+		p.requeueAt(until)
 	}
 	p.input.Invalid = r.Checks.spec(p)
 	if p.input.Invalid == nil && p.state.Image == "" {
