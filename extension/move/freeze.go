@@ -117,8 +117,8 @@ func probe(ctx context.Context, c collection) error {
 	return err
 }
 
-// thaw allows writes again.
-func (m *Mover) thaw(ctx context.Context) error {
+// unfreeze allows writes again.
+func (m *Mover) unfreeze(ctx context.Context) error {
 	registration := m.host.typed.AdmissionregistrationV1()
 	name := policyName(m.Group)
 	return errors.Join(

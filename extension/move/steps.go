@@ -39,7 +39,7 @@ func (m *Mover) deleteFromHost(ctx context.Context, s *state) error {
 	if err := m.deleteDefinitions(ctx, m.host, s); err != nil {
 		return err
 	}
-	return errors.Join(m.unregisterAccess(ctx), m.restorePriorities(ctx, s), m.thaw(ctx))
+	return errors.Join(m.unregisterAccess(ctx), m.restorePriorities(ctx, s), m.unfreeze(ctx))
 }
 
 // disconnectExtension makes the extension server respond with 503, and checks that its objects have not changed since
@@ -71,7 +71,7 @@ func (m *Mover) registerAndServe(ctx context.Context, s *state) error {
 }
 
 // activateHost allows writes.
-func (m *Mover) activateHost(ctx context.Context, _ *state) error { return m.thaw(ctx) }
+func (m *Mover) activateHost(ctx context.Context, _ *state) error { return m.unfreeze(ctx) }
 
 // deleteFromExtension ends a move to the host.
 func (m *Mover) deleteFromExtension(ctx context.Context, s *state) error {
@@ -122,7 +122,7 @@ func (m *Mover) Abort(ctx context.Context) error {
 	if err := m.deleteCopied(ctx, s); err != nil {
 		return err
 	}
-	if err := m.thaw(ctx); err != nil {
+	if err := m.unfreeze(ctx); err != nil {
 		return err
 	}
 	m.report("The move %s is undone", s.Direction)
