@@ -27,8 +27,8 @@ import (
 	"quorate.dev/test/upstream"
 )
 
-// patience is the timeout of each step.
-const patience = time.Minute
+// stepTimeout is the timeout of each step.
+const stepTimeout = time.Minute
 
 // host is an API server that serves the sample through aggregation.
 type host struct {
@@ -238,9 +238,9 @@ var changing = regexp.MustCompile(`https://\S+:\d+|\d{4}-\d{2}-\d{2}T\S+Z|\d+(\.
 func (h *host) run(t *testing.T, s step) string {
 	t.Helper()
 	var output string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, stepTimeout, true, func(ctx context.Context) (bool, error) {
 		replace := strings.NewReplacer("NS", "flunders").Replace
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 		defer cancel()
 		command := exec.CommandContext(ctx, h.kubectl, append([]string{"--kubeconfig=" + h.kubeconfig}, strings.Fields(replace(s.arguments))...)...)
 		var out, problems bytes.Buffer
@@ -264,7 +264,7 @@ func (h *host) watch(t *testing.T) {
 		t.Fatal(err)
 	}
 	fischers := client.Resource(schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "fischers"})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
 	events, err := fischers.Watch(ctx, metav1.ListOptions{})
 	if err != nil {

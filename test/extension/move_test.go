@@ -387,8 +387,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// slipThrough changes an object after all objects are verified, as if a stale API server of the host had admitted it.
-func (m *mover) slipThrough() {
+// writeDespiteBlock changes an object after all objects are verified, as if a stale API server of the host had admitted it.
+func (m *mover) writeDespiteBlock() {
 	m.Helper()
 	registration := m.typed.AdmissionregistrationV1()
 	err := registration.ValidatingAdmissionPolicyBindings().Delete(m.Context(), "quorate-move.parts.example.com", metav1.DeleteOptions{})
@@ -407,7 +407,7 @@ func (m *mover) before(step string) error {
 	last := map[move.Direction]string{move.ToExtension: "Register", move.ToHost: "Disconnect"} // before clients are disconnected
 	m.preferred("before " + step)
 	if m.slipped == nil && step == last[m.direction] {
-		m.slipThrough()
+		m.writeDespiteBlock()
 		return nil
 	}
 	if m.began[step] {

@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// patience is more than a minute, after which an aggregator retries a failed download of OpenAPI documents.
-	patience     = 2 * time.Minute
+	// waitTimeout is more than a minute, after which an aggregator retries a failed download of OpenAPI documents.
+	waitTimeout  = 2 * time.Minute
 	pollInterval = 100 * time.Millisecond
 
 	namespace = "quorate-extension" // of the Service and the ServiceAccount in the documentation
@@ -318,7 +318,7 @@ func (s *fixture) try(arguments ...string) (string, error) {
 func (s *fixture) await(what string, condition func(context.Context) error) {
 	s.Helper()
 	last := errors.New("never called")
-	err := wait.PollUntilContextTimeout(s.Context(), pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(s.Context(), pollInterval, waitTimeout, true, func(ctx context.Context) (bool, error) {
 		last = condition(ctx)
 		return last == nil, nil
 	})

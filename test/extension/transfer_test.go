@@ -50,7 +50,7 @@ func transfers(s *fixture) {
 	watched := must(s.objects.Resource(widgets).Watch(s.Context(), metav1.ListOptions{}))(s)
 	defer watched.Stop()
 	annotate(`"test"`)
-	deadline := time.After(patience)
+	deadline := time.After(waitTimeout)
 	for open := true; open; {
 		select {
 		case _, open = <-watched.ResultChan():
