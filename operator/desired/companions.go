@@ -35,8 +35,8 @@ const (
 	// CompanionLabel is the name of the cluster whose companion a pod is. The pod does not have ClusterLabel, which the
 	// Service selects.
 	CompanionLabel = "quorate.dev/companion-of"
-	// CompanionHashAnnotation is the hash of what a Deployment was built from. The Deployment is updated when it differs,
-	// so that an operator upgrade that builds pods differently does not restart them.
+	// CompanionHashAnnotation is the hash of the inputs of a Deployment. The Deployment is updated when it differs, so
+	// that an operator upgrade that builds pods differently does not restart them.
 	CompanionHashAnnotation = "quorate.dev/companion-hash"
 
 	// KubeletClientSecret is the suffix of the Secret with the API servers' client certificate for kubelets.
@@ -49,7 +49,7 @@ const (
 	minSigningDuration = 10 * time.Minute
 )
 
-// Companion is a component that runs beside the API servers.
+// Companion is a control-plane component that runs in addition to the API servers.
 type Companion struct {
 	Name string
 	Spec *v1alpha1.Companion // nil: it does not run
@@ -103,7 +103,7 @@ type CompanionCredentials struct {
 	Keys       pki.Keys
 }
 
-// hash returns the hash of what companions read only at their start.
+// hash returns the hash of the credentials that companions read only at their start.
 func (c CompanionCredentials) hash() string {
 	return pki.Fingerprint(c.Trusted, []byte(c.ServerName), c.Clients.Signer.Certificate, c.Keys.Signer.Certificate)
 }

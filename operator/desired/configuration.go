@@ -220,7 +220,7 @@ func (c Configuration) ReloadHash(cluster *v1alpha1.ApiServerCluster) string {
 	return filesHash(files)
 }
 
-// startHash returns the hash of what API servers read only at their start, or "".
+// startHash returns the hash of the configuration that API servers read only at their start, or "".
 func (c Configuration) startHash(cluster *v1alpha1.ApiServerCluster) string {
 	parts := Parts(cluster)
 	if len(parts) == 0 {
@@ -348,7 +348,7 @@ func items(keys []string) []corev1.KeyToPath {
 	return all
 }
 
-// EncryptionScheme returns what the spec encrypts, without keys that the operator creates.
+// EncryptionScheme returns the encryption scheme of the spec, without keys that the operator creates.
 func EncryptionScheme(cluster *v1alpha1.ApiServerCluster) encryption.Scheme {
 	spec := cluster.Spec.Encryption
 	if spec == nil {

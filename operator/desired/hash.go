@@ -14,8 +14,9 @@ import (
 	"quorate.dev/operator/api/v1alpha1"
 )
 
-// serverInputs and etcdInputs are hashed instead of the pods: they contain what the user specified, so that an operator
-// upgrade that builds pods differently does not restart them. Fields may be added if their zero value is omitted.
+// serverInputs and etcdInputs are hashed instead of the pods. They contain the fields that the user specified, so that
+// an operator upgrade that builds pods differently does not restart them. Fields may be added if their zero value is
+// omitted.
 type serverInputs struct {
 	Image             string                        `json:"image"`
 	ImagePullPolicy   corev1.PullPolicy             `json:"imagePullPolicy,omitempty"`

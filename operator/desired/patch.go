@@ -101,7 +101,7 @@ func checkPatch(raw []byte) error {
 	return errors.Join(errs...)
 }
 
-// checkDirectives rejects directives and deletions by null, which could remove what the operator depends on.
+// checkDirectives rejects directives and deletions by null, which could remove fields that the operator depends on.
 func checkDirectives(at string, value any) error {
 	switch value := value.(type) {
 	case nil:

@@ -38,7 +38,7 @@ type Provider struct {
 	HostPath string        `json:"hostPath,omitempty"` // directory of the node with the socket
 }
 
-// Scheme is what is encrypted, and how.
+// Scheme defines which resources are encrypted, and how.
 type Scheme struct {
 	Resources []string  `json:"resources,omitempty"`
 	Provider  Provider  `json:"provider,omitzero"`

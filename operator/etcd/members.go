@@ -117,7 +117,7 @@ func (m *Member) readStatus(ctx context.Context, client *clientv3.Client) {
 	m.NoSpace = slices.ContainsFunc(status.Errors, func(problem string) bool { return strings.Contains(problem, "NOSPACE") })
 }
 
-// Survivor is what a member reports about its own data. It does not need a quorum.
+// Survivor is the state of a member's own data, which the member reports without a quorum.
 type Survivor struct {
 	Name      string
 	Reachable bool

@@ -220,7 +220,7 @@ func (v *view) desiredVoters() int {
 	return v.Voters
 }
 
-// removeVoter returns the next action of removing a voter: a leader moves its leadership away first.
+// removeVoter returns the next action of removing a voter. A leader first moves its leadership.
 func (v *view) removeVoter(m Member, reason string) (Action, bool) {
 	if v.UpgradeHeld != "" {
 		return Action{Kind: Wait, Name: m.Name, Reason: v.UpgradeHeld}, true

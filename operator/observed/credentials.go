@@ -29,7 +29,7 @@ type Probe struct {
 	Tokens  bool        // API servers issue service-account tokens
 }
 
-// Credentials are what a replica uses.
+// Credentials are the credentials that a replica uses.
 type Credentials struct {
 	Err                 error    // why the others are unknown
 	Serving             string   // fingerprint of the API server's certificate

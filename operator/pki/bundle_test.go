@@ -160,7 +160,7 @@ func TestShortLifetimes(t *testing.T) {
 	}
 	leaf.Lifetime = time.Minute
 	if reason := a.Evaluate(pair, leaf, start); !strings.Contains(reason, "lifetime") {
-		t.Errorf("got %q for a leaf that lives longer than described", reason)
+		t.Errorf("got %q for a leaf with a longer lifetime than described", reason)
 	}
 }
 

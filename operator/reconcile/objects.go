@@ -127,7 +127,7 @@ func setLabels(object, desired client.Object) {
 	object.SetLabels(labels)
 }
 
-// relabel restores the labels by which the operator finds a pod or claim of the cluster.
+// relabel restores the labels with which the operator finds a pod or claim of the cluster.
 func (r *Reconciler) relabel(ctx context.Context, cluster *v1alpha1.ApiServerCluster, object client.Object) error {
 	if object.GetLabels()[desired.ClusterLabel] == cluster.Name {
 		return nil

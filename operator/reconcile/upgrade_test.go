@@ -103,11 +103,11 @@ func TestUpgradeIsHeldWhileMembersAreUnreachable(t *testing.T) {
 			t.Errorf("%s: held by %q, pods are created with image %q", situation, held, p.formerImage)
 		}
 	}
-	expect("all members answer")
+	expect("all members respond")
 	p.state.Members[2].Version = ""
-	expect("one member with the former image does not answer")
+	expect("one member with the former image does not respond")
 	p.state.Members[1].Version = ""
-	expect("no member with the former image answers")
+	expect("no member with the former image responds")
 	p.state.Members[0].Version = ""
 	expect("no version is known")
 	p.state.Members[0].Version = "3.7.3"

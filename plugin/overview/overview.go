@@ -48,7 +48,7 @@ type Overview struct {
 	Alerts       []Alert             `json:"alerts"`   // whose causes are known without Prometheus
 	Events       []Event             `json:"events,omitempty"`
 	Next         Step                `json:"nextStep"`
-	Notes        []string            `json:"notes,omitempty"` // what could not be read
+	Notes        []string            `json:"notes,omitempty"` // errors of reads
 }
 
 // Replica is an API server, with an etcd member unless its role is server.

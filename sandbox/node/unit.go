@@ -106,7 +106,7 @@ func (u *unit) reap(policy corev1.RestartPolicy, now time.Time) bool {
 // maxTerminationMessage is the kubelet's limit, in bytes.
 const maxTerminationMessage = 4096
 
-// terminationMessage returns what the process wrote to its termination message file.
+// terminationMessage returns the content of the process's termination message file.
 func (u *unit) terminationMessage() string {
 	f, err := os.Open(u.message)
 	if err != nil {

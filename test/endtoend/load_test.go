@@ -226,7 +226,7 @@ func (l *load) every(ctx context.Context, interval time.Duration, do func(contex
 func (l *load) verify(s *sandbox) {
 	l.t.Helper()
 	for i, store := range l.stores {
-		s.waitFor(fmt.Sprintf("watcher %d sees the last object", i), func() (bool, string) {
+		s.waitFor(fmt.Sprintf("watcher %d to receive the last object", i), func() (bool, string) {
 			_, found, err := store.GetByKey(namespace + "/last")
 			return found, fmt.Sprint(err)
 		})

@@ -201,7 +201,7 @@ func (s *fixture) watchGadgets() cache.Indexer {
 		if !slices.ContainsFunc([]string{"owner", "child", "dying"}, func(kind string) bool {
 			return strings.HasPrefix(name, partsNamespace+"/"+kind)
 		}) {
-			s.Errorf("a watch has seen the deletion of %s", name)
+			s.Errorf("a watch received the deletion of %s", name)
 		}
 	}})
 	if err != nil {
