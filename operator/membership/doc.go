@@ -9,7 +9,7 @@
 //
 //   - Not bootstrapped: choose the initial members, create all of their claims, then all of their pods, and record
 //     Bootstrapped once they have formed a quorum.
-//   - No replicas: delete all pods, nothing else. The cluster hibernates; its members start again as after a lost quorum.
+//   - No replicas: delete all pods, nothing else. The cluster hibernates; members start again as after a lost quorum.
 //   - Quorum lost: recreate pods of members whose claims exist, nothing else.
 //   - Quorum: ensure a pod for each member, delete pods and claims of former members, scale the stateless servers,
 //     restart unready outdated pods, advance the joining member, remove voters that have to be replaced, remove
